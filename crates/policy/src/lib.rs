@@ -1,0 +1,1 @@
+//! Policies of the data path as state machines without I/O.
