@@ -1,1 +1,58 @@
-//! The runtime.
+//! One single-threaded executor with two drivers: `io_uring` in real time, and virtual time.
+//!
+//! Everything above this crate (layers, media, exports) is written once and runs in both worlds:
+//! the poll order, the timers and the wakers are the same, only the [driver](Rt) differs. In real
+//! time the executor parks in `io_uring_enter`; in virtual time it parks by moving the clock to
+//! the next timer. A shard is one thread, one [`Rt`], one stack of devices; nothing here is `Send`.
+//!
+//! # The ownership contract of submitted operations
+//!
+//! 1. A submitted operation owns its buffers until the kernel has completed it. The operation's
+//!    slot is `InFlight`, `Done` or `Orphan`. Dropping the future of an operation in flight turns
+//!    its slot into an `Orphan` and asks the kernel to cancel it; the buffers return to the pool
+//!    only when the completion arrives. No future, dropped at any time, frees memory that the
+//!    kernel may still read or write.
+//! 2. [`Rt::timeout`] gives up waiting. It never makes a write "not have happened": whoever times
+//!    out a write owns a range whose content is unknown, and must fence it until the completion.
+//! 3. Only the edges cancel: a client that left, a network peer, a shutdown. A layer in between
+//!    never races a child's write against a timer. Reads may be raced, since their buffers may be
+//!    orphaned.
+//! 4. Closing drains: [`Rt::drain`] waits until no operation is in flight, and dropping the last
+//!    [`Rt`] blocks on the ring until that is so.
+//! 5. No `RefCell` borrow lives across an `.await` (a lint forbids it).
+//!
+//! # What this crate must never do
+//!
+//! Know about devices, requests or protocols; read the wall clock outside the `io_uring` driver;
+//! draw a random number that does not come from the seed.
+
+#[allow(
+    unsafe_code,
+    reason = "owns the memory that the kernel reads and writes"
+)]
+pub mod buf;
+mod executor;
+pub mod net;
+mod rng;
+pub mod sync;
+mod time;
+mod timers;
+#[allow(unsafe_code, reason = "talks to the kernel")]
+pub mod uring;
+mod virtual_time;
+
+pub use buf::{Buf, BufMut, BufPool, Payload};
+pub use executor::{Elapsed, Rt, Task, yield_now};
+pub use rng::Rng;
+pub use time::Instant;
+pub use uring::UringOptions;
+pub use virtual_time::VirtualOptions;
+
+/// Maps and sets whose iteration order depends on nothing but the program: hashed with a fixed
+/// seed, so that a simulation replays.
+pub mod collections {
+    /// A hash map with a fixed seed.
+    pub type Map<K, V> = hashbrown::HashMap<K, V, foldhash::fast::FixedState>;
+    /// A hash set with a fixed seed.
+    pub type Set<K> = hashbrown::HashSet<K, foldhash::fast::FixedState>;
+}

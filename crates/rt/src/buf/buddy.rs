@@ -1,0 +1,136 @@
+//! A binary buddy allocator over page numbers. It knows no addresses and owns no memory.
+
+const NONE: u32 = u32::MAX;
+
+/// The state of the block that starts at a page: free of an order, or not the start of a free one.
+const NOT_FREE: u8 = u8::MAX;
+
+/// Free blocks of each order in doubly linked lists threaded through per-page links, so that
+/// taking, freeing and merging cost a few array accesses.
+pub(super) struct Buddy {
+    /// `free_order[page]`: the order of the free block starting there, or `NOT_FREE`.
+    free_order: Vec<u8>,
+    next: Vec<u32>,
+    previous: Vec<u32>,
+    heads: Vec<u32>,
+    used: usize,
+}
+
+impl Buddy {
+    /// `pages` pages in blocks of at most `block_pages_max`, a power of two that divides `pages`.
+    pub(super) fn new(pages: usize, block_pages_max: usize) -> Buddy {
+        assert!(block_pages_max.is_power_of_two() && pages.is_multiple_of(block_pages_max));
+        assert!(pages < NONE as usize, "page numbers fit 32 bits");
+        let top = block_pages_max.trailing_zeros() as usize;
+        let mut buddy = Buddy {
+            free_order: vec![NOT_FREE; pages],
+            next: vec![NONE; pages],
+            previous: vec![NONE; pages],
+            heads: vec![NONE; top + 1],
+            used: 0,
+        };
+        for page in (0..pages).step_by(block_pages_max).rev() {
+            buddy.link(page, top);
+        }
+        buddy
+    }
+
+    /// Takes a block of `pages` pages, a power of two; `None` when there is none.
+    pub(super) fn alloc(&mut self, pages: usize) -> Option<usize> {
+        let wanted = pages.trailing_zeros() as usize;
+        let found = (wanted..self.heads.len()).find(|&order| self.heads[order] != NONE)?;
+        let page = self.heads[found] as usize;
+        self.unlink(page, found);
+        for order in (wanted..found).rev() {
+            self.link(page + (1 << order), order);
+        }
+        self.used += pages;
+        Some(page)
+    }
+
+    /// Gives a block back and merges it with its free neighbours.
+    pub(super) fn free(&mut self, page: usize, pages: usize) {
+        assert!(pages <= self.used, "more pages come back than were lent");
+        self.used -= pages;
+        let (mut page, mut order) = (page, pages.trailing_zeros() as usize);
+        while order + 1 < self.heads.len() {
+            let neighbour = page ^ (1 << order);
+            if usize::from(self.free_order[neighbour]) != order {
+                break;
+            }
+            self.unlink(neighbour, order);
+            page &= !(1 << order);
+            order += 1;
+        }
+        self.link(page, order);
+    }
+
+    /// Pages lent out.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    fn link(&mut self, page: usize, order: usize) {
+        assert_eq!(self.free_order[page], NOT_FREE, "a block is freed once");
+        let head = self.heads[order];
+        self.free_order[page] = order as u8;
+        self.next[page] = head;
+        self.previous[page] = NONE;
+        if head != NONE {
+            self.previous[head as usize] = page as u32;
+        }
+        self.heads[order] = page as u32;
+    }
+
+    fn unlink(&mut self, page: usize, order: usize) {
+        let (next, previous) = (self.next[page], self.previous[page]);
+        match previous {
+            NONE => self.heads[order] = next,
+            previous => self.next[previous as usize] = next,
+        }
+        if next != NONE {
+            self.previous[next as usize] = previous;
+        }
+        self.free_order[page] = NOT_FREE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rng;
+
+    #[test]
+    fn blocks_never_overlap_and_everything_merges_again() {
+        let (pages, top) = (1024, 256);
+        let mut buddy = Buddy::new(pages, top);
+        let mut rng = Rng::new(5);
+        let mut owner = vec![false; pages];
+        let mut held: Vec<(usize, usize)> = Vec::new();
+        for _ in 0..20_000 {
+            if rng.chance(0.55) {
+                let size = 1usize << rng.below(9);
+                if let Some(page) = buddy.alloc(size) {
+                    assert_eq!(page % size, 0, "a block is aligned to its size");
+                    assert!(
+                        owner[page..page + size].iter().all(|&o| !o),
+                        "a page is lent once"
+                    );
+                    owner[page..page + size].fill(true);
+                    held.push((page, size));
+                }
+            } else if !held.is_empty() {
+                let (page, size) = held.swap_remove(rng.below(held.len() as u64) as usize);
+                owner[page..page + size].fill(false);
+                buddy.free(page, size);
+            }
+            assert_eq!(buddy.used(), owner.iter().filter(|&&o| o).count());
+        }
+        for (page, size) in held {
+            buddy.free(page, size);
+        }
+        // All merged: exactly pages / top of the largest blocks can be had again.
+        assert!((0..pages / top).all(|_| buddy.alloc(top).is_some()));
+        assert!(buddy.alloc(1).is_none());
+    }
+}

@@ -1,0 +1,389 @@
+//! Buffers for direct I/O: aligned, pooled, shared without copying, and safe to hand to the kernel.
+//!
+//! A [`BufMut`] is the only handle to its bytes and may be filled; freezing it gives a [`Buf`],
+//! an immutable slice that clones by counting. A [`Payload`] is a list of such slices, so that a
+//! layer can split, merge and keep data without touching it.
+//!
+//! The pool carves power-of-two blocks out of one region that is registered with the ring (a
+//! buddy allocator). [`BufPool::alloc`] waits for room and is for the edges, which is how memory
+//! pushes back on clients; [`BufPool::alloc_now`] never waits and overflows to the heap, for
+//! layers inside, whose need is bounded by the requests the edges let in. A layer that waited
+//! for memory while holding some could wait for itself.
+//!
+//! This module may use `unsafe`: it owns raw memory. It must never hand out two ways to write
+//! the same bytes, and never give memory back while an operation still owns it.
+
+mod buddy;
+mod payload;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use crate::sync::Event;
+use buddy::Buddy;
+pub use payload::Payload;
+
+/// The alignment of every buffer and the smallest block of the pool: one page, which satisfies
+/// the direct-I/O alignment of every device with 512-byte or 4-KiB sectors.
+pub const ALIGNMENT: usize = 4096;
+
+/// The largest block the pool carves out of its region; larger buffers come from the heap.
+pub const BLOCK_BYTES_MAX: usize = 4 << 20;
+
+/// The region, the allocator over it, and what is lent out.
+struct PoolState {
+    /// Start of the region; dangling when there is none.
+    region: NonNull<u8>,
+    region_bytes: usize,
+    buddy: RefCell<Buddy>,
+    heap_bytes: Cell<usize>,
+    freed: Event,
+}
+
+impl Drop for PoolState {
+    fn drop(&mut self) {
+        if self.region_bytes > 0 {
+            // SAFETY: the region was mapped with this length by `BufPool::new`, and every block
+            // holds a reference to this state, so none is left.
+            let result = unsafe { libc::munmap(self.region.as_ptr().cast(), self.region_bytes) };
+            assert_eq!(result, 0, "unmapping the buffer region failed");
+        }
+    }
+}
+
+/// A pool of aligned buffers. Cloning gives another handle to the same pool.
+#[derive(Clone)]
+pub struct BufPool(Rc<PoolState>);
+
+/// One block of memory, lent out by the pool or taken from the heap.
+struct Block {
+    start: NonNull<u8>,
+    capacity: usize,
+    pool: Rc<PoolState>,
+    on_heap: bool,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.on_heap {
+            self.pool
+                .heap_bytes
+                .set(self.pool.heap_bytes.get() - self.capacity);
+            // SAFETY: allocated by `BufPool::heap_block` with the same layout, and this is the
+            // last handle.
+            unsafe { std::alloc::dealloc(self.start.as_ptr(), heap_layout(self.capacity)) };
+        } else {
+            let offset = self.start.as_ptr() as usize - self.pool.region.as_ptr() as usize;
+            self.pool
+                .buddy
+                .borrow_mut()
+                .free(offset / ALIGNMENT, self.capacity / ALIGNMENT);
+        }
+        if self.pool.freed.waiting() > 0 {
+            self.pool.freed.notify();
+        }
+    }
+}
+
+fn heap_layout(bytes: usize) -> std::alloc::Layout {
+    std::alloc::Layout::from_size_align(bytes, ALIGNMENT).expect("a buffer size fits a layout")
+}
+
+impl BufPool {
+    /// A pool over a region of `bytes`, rounded up to whole [`BLOCK_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// When the kernel refuses the memory.
+    pub fn new(bytes: usize) -> io::Result<BufPool> {
+        let bytes = bytes.next_multiple_of(BLOCK_BYTES_MAX);
+        if bytes == 0 {
+            return Ok(BufPool::unregistered());
+        }
+        // SAFETY: a fresh private mapping, no address asked for; the result is checked.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let region = NonNull::new(start.cast::<u8>()).expect("a mapping is not at address zero");
+        Ok(BufPool::over(region, bytes))
+    }
+
+    /// A pool without a region: every buffer comes from the heap.
+    pub fn unregistered() -> BufPool {
+        BufPool::over(NonNull::dangling(), 0)
+    }
+
+    fn over(region: NonNull<u8>, region_bytes: usize) -> BufPool {
+        BufPool(Rc::new(PoolState {
+            region,
+            region_bytes,
+            buddy: RefCell::new(Buddy::new(
+                region_bytes / ALIGNMENT,
+                BLOCK_BYTES_MAX / ALIGNMENT,
+            )),
+            heap_bytes: Cell::new(0),
+            freed: Event::new(),
+        }))
+    }
+
+    /// A buffer of `len` bytes, waiting for room in the region. For the edges only.
+    pub async fn alloc(&self, len: usize) -> BufMut {
+        if self.0.region_bytes == 0 || block_bytes(len) > BLOCK_BYTES_MAX {
+            return self.alloc_now(len);
+        }
+        self.0.freed.until_some(|| self.try_alloc(len)).await
+    }
+
+    /// A buffer of `len` bytes from the region, if there is room.
+    pub fn try_alloc(&self, len: usize) -> Option<BufMut> {
+        let capacity = block_bytes(len);
+        if capacity > BLOCK_BYTES_MAX {
+            return None;
+        }
+        let page = self.0.buddy.borrow_mut().alloc(capacity / ALIGNMENT)?;
+        // SAFETY: the allocator answers with a page inside the region.
+        let start = unsafe { self.0.region.add(page * ALIGNMENT) };
+        let block = Block {
+            start,
+            capacity,
+            pool: Rc::clone(&self.0),
+            on_heap: false,
+        };
+        Some(BufMut {
+            block: Rc::new(block),
+            len,
+        })
+    }
+
+    /// A buffer of `len` bytes, from the heap when the region is full. The content is unspecified
+    /// but initialised: bytes of an earlier use, or zeroes.
+    pub fn alloc_now(&self, len: usize) -> BufMut {
+        self.try_alloc(len).unwrap_or_else(|| self.heap_block(len))
+    }
+
+    /// A buffer of `len` zeroes.
+    pub fn zeroed(&self, len: usize) -> Buf {
+        let mut buf = self.alloc_now(len);
+        buf.fill(0);
+        buf.freeze()
+    }
+
+    /// A buffer holding a copy of `bytes`.
+    pub fn copy_of(&self, bytes: &[u8]) -> Buf {
+        let mut buf = self.alloc_now(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf.freeze()
+    }
+
+    /// Bytes lent out from the region.
+    pub fn region_bytes_used(&self) -> usize {
+        self.0.buddy.borrow().used() * ALIGNMENT
+    }
+
+    /// Bytes lent out from the heap.
+    pub fn heap_bytes_used(&self) -> usize {
+        self.0.heap_bytes.get()
+    }
+
+    /// Size of the region in bytes.
+    pub fn region_bytes(&self) -> usize {
+        self.0.region_bytes
+    }
+
+    /// The region as the kernel wants it for registration.
+    pub(crate) fn region_iovec(&self) -> Option<libc::iovec> {
+        (self.0.region_bytes > 0).then(|| libc::iovec {
+            iov_base: self.0.region.as_ptr().cast(),
+            iov_len: self.0.region_bytes,
+        })
+    }
+
+    fn heap_block(&self, len: usize) -> BufMut {
+        let capacity = len.max(1).next_multiple_of(ALIGNMENT);
+        // SAFETY: the layout has a size above zero.
+        let start = unsafe { std::alloc::alloc_zeroed(heap_layout(capacity)) };
+        let Some(start) = NonNull::new(start) else {
+            std::alloc::handle_alloc_error(heap_layout(capacity))
+        };
+        self.0.heap_bytes.set(self.0.heap_bytes.get() + capacity);
+        let block = Block {
+            start,
+            capacity,
+            pool: Rc::clone(&self.0),
+            on_heap: true,
+        };
+        BufMut {
+            block: Rc::new(block),
+            len,
+        }
+    }
+}
+
+/// The block that holds `len` bytes.
+fn block_bytes(len: usize) -> usize {
+    len.max(ALIGNMENT)
+        .checked_next_power_of_two()
+        .unwrap_or(usize::MAX)
+}
+
+/// The only handle to a buffer; may be written.
+pub struct BufMut {
+    block: Rc<Block>,
+    len: usize,
+}
+
+impl BufMut {
+    /// Makes the buffer immutable and shareable.
+    pub fn freeze(self) -> Buf {
+        let len = self.len;
+        Buf {
+            block: self.block,
+            offset: 0,
+            len,
+        }
+    }
+
+    /// Shortens the buffer to `len` bytes.
+    ///
+    /// # Panics
+    /// When `len` is more than it has.
+    pub fn truncate(&mut self, len: usize) {
+        assert!(len <= self.len, "a buffer cannot grow");
+        self.len = len;
+    }
+
+    /// True when the bytes lie in the region that is registered with the ring.
+    pub fn is_registered(&self) -> bool {
+        !self.block.on_heap
+    }
+
+    pub(crate) fn start(&mut self) -> *mut u8 {
+        self.block.start.as_ptr()
+    }
+}
+
+impl Deref for BufMut {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block is at least `len` long, initialised when it was mapped or allocated,
+        // and lives as long as this handle; nobody writes through another one.
+        unsafe { std::slice::from_raw_parts(self.block.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for BufMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and this handle is the only one: a `BufMut` is neither cloned nor
+        // made from a `Buf` that has siblings.
+        unsafe { std::slice::from_raw_parts_mut(self.block.start.as_ptr(), self.len) }
+    }
+}
+
+/// An immutable slice of a shared buffer.
+#[derive(Clone)]
+pub struct Buf {
+    block: Rc<Block>,
+    offset: usize,
+    len: usize,
+}
+
+impl Buf {
+    /// A part of this slice, sharing its memory.
+    ///
+    /// # Panics
+    /// When the range leaves the slice.
+    pub fn slice(&self, range: Range<usize>) -> Buf {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "a slice of a slice fits in it"
+        );
+        Buf {
+            block: Rc::clone(&self.block),
+            offset: self.offset + range.start,
+            len: range.end - range.start,
+        }
+    }
+
+    /// True when the bytes lie in the region that is registered with the ring.
+    pub fn is_registered(&self) -> bool {
+        !self.block.on_heap
+    }
+
+    /// The address of the first byte, for the kernel.
+    pub(crate) fn start(&self) -> *const u8 {
+        self.as_ptr()
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `slice` keeps the range inside the block, and a frozen block has no writer.
+        unsafe { std::slice::from_raw_parts(self.block.start.as_ptr().add(self.offset), self.len) }
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Rt, VirtualOptions};
+
+    #[test]
+    fn blocks_return_when_the_last_slice_goes() {
+        let pool = BufPool::new(BLOCK_BYTES_MAX).unwrap();
+        let mut buf = pool.try_alloc(10_000).unwrap();
+        buf.fill(7);
+        assert_eq!(pool.region_bytes_used(), 16_384);
+        let part = buf.freeze().slice(4_000..5_000);
+        assert!(part.len() == 1_000 && part.iter().all(|&b| b == 7));
+        assert_eq!(pool.region_bytes_used(), 16_384);
+        drop(part);
+        assert_eq!(pool.region_bytes_used(), 0);
+    }
+
+    #[test]
+    fn the_edges_wait_and_the_inside_overflows() {
+        let rt = Rt::virtual_time(VirtualOptions::default());
+        let pool = BufPool::new(BLOCK_BYTES_MAX).unwrap();
+        let whole = pool.try_alloc(BLOCK_BYTES_MAX).unwrap();
+        assert!(pool.try_alloc(1).is_none());
+        let inside = pool.alloc_now(100);
+        assert!(!inside.is_registered() && pool.heap_bytes_used() == ALIGNMENT);
+        let waiting = {
+            let pool = pool.clone();
+            rt.spawn(async move { pool.alloc(100).await.is_registered() })
+        };
+        rt.block_on(crate::yield_now());
+        assert!(!waiting.is_finished());
+        drop((whole, inside));
+        assert!(rt.block_on(waiting));
+        assert_eq!((pool.heap_bytes_used(), pool.region_bytes_used()), (0, 0));
+    }
+
+    #[test]
+    fn every_buffer_is_aligned() {
+        let pool = BufPool::new(BLOCK_BYTES_MAX).unwrap();
+        for len in [0, 1, 4095, 4096, 4097, 1 << 20, BLOCK_BYTES_MAX + 1] {
+            let mut buf = pool.alloc_now(len);
+            assert_eq!((buf.start() as usize % ALIGNMENT, buf.len()), (0, len));
+        }
+    }
+}

@@ -1,0 +1,490 @@
+//! The executor: a queue of tasks that are ready, the timers, and a driver to park in.
+//!
+//! One *turn* runs every task that is ready (and those they wake, up to a bound), fires the due
+//! timers and then enters the driver once. So whatever a turn produced, be it reads, writes or
+//! replies, leaves in one system call, and batches form by themselves without a timer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use crate::buf::BufPool;
+use crate::rng::Rng;
+use crate::time::Instant;
+use crate::timers::{TimerKey, Timers};
+use crate::uring::{Uring, UringOptions};
+use crate::virtual_time::{VirtualClock, VirtualOptions};
+
+/// Tasks polled before the driver is looked at again, so that completions are never starved by
+/// tasks that keep waking each other.
+const TASKS_PER_TURN_MAX: usize = 512;
+
+/// A handle to the runtime of this thread. Cloning is cheap; the runtime ends with the last clone.
+#[derive(Clone)]
+pub struct Rt(pub(crate) Rc<Inner>);
+
+pub(crate) struct Inner {
+    ready: Arc<ReadyQueue>,
+    timers: RefCell<Timers>,
+    world: World,
+    pool: BufPool,
+    seed: u64,
+    rng: RefCell<Rng>,
+    shuffle: bool,
+    live_tasks: Cell<usize>,
+}
+
+/// The only place that knows which world this is.
+enum World {
+    Real(Rc<Uring>),
+    Virtual(VirtualClock),
+}
+
+/// Tasks that are ready. The lock is never contended: wakers are `Send` by type, so the compiler
+/// asks for it, but a waker of this runtime is only ever used on its own thread, which is checked.
+struct ReadyQueue {
+    owner: ThreadId,
+    tasks: Mutex<VecDeque<async_task::Runnable>>,
+}
+
+impl ReadyQueue {
+    fn push(&self, task: async_task::Runnable) {
+        assert!(
+            std::thread::current().id() == self.owner,
+            "a waker crossed threads; crossing between shards is a mailbox's work"
+        );
+        self.lock().push_back(task);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<async_task::Runnable>> {
+        // A task that panics does so outside this lock, so poison carries no meaning here.
+        self.tasks
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+struct MainWaker {
+    woken: AtomicBool,
+}
+
+impl Wake for MainWaker {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::Relaxed);
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Rt {
+    /// A runtime in real time, over one `io_uring`.
+    ///
+    /// # Errors
+    /// When the kernel refuses a ring or the memory of the buffer pool.
+    pub fn real_time(options: UringOptions) -> io::Result<Rt> {
+        let pool = BufPool::new(options.pool_bytes)?;
+        let seed = options.seed;
+        let uring = Rc::new(Uring::new(&options, &pool)?);
+        Ok(Rt::with_world(World::Real(uring), pool, seed, false))
+    }
+
+    /// A runtime in virtual time. Its buffer pool has no region of its own: buffers come from the
+    /// heap, and nothing depends on their addresses.
+    pub fn virtual_time(options: VirtualOptions) -> Rt {
+        let world = World::Virtual(VirtualClock::default());
+        Rt::with_world(
+            world,
+            BufPool::unregistered(),
+            options.seed,
+            options.shuffle,
+        )
+    }
+
+    fn with_world(world: World, pool: BufPool, seed: u64, shuffle: bool) -> Rt {
+        Rt(Rc::new(Inner {
+            ready: Arc::new(ReadyQueue {
+                owner: std::thread::current().id(),
+                tasks: Mutex::new(VecDeque::with_capacity(256)),
+            }),
+            timers: RefCell::new(Timers::default()),
+            world,
+            pool,
+            seed,
+            rng: RefCell::new(Rng::labelled(seed, "executor")),
+            shuffle,
+            live_tasks: Cell::new(0),
+        }))
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Instant {
+        match &self.0.world {
+            World::Real(uring) => uring.now(),
+            World::Virtual(clock) => clock.now(),
+        }
+    }
+
+    /// True in virtual time.
+    pub fn is_virtual(&self) -> bool {
+        matches!(self.0.world, World::Virtual(_))
+    }
+
+    /// The buffers of this runtime.
+    pub fn pool(&self) -> &BufPool {
+        &self.0.pool
+    }
+
+    /// The seed this runtime was made with.
+    pub fn seed(&self) -> u64 {
+        self.0.seed
+    }
+
+    /// The random numbers of the consumer `label`, split off the seed.
+    pub fn rng(&self, label: &str) -> Rng {
+        Rng::labelled(self.0.seed, label)
+    }
+
+    /// The ring, in real time.
+    pub(crate) fn uring(&self) -> Option<&Rc<Uring>> {
+        match &self.0.world {
+            World::Real(uring) => Some(uring),
+            World::Virtual(_) => None,
+        }
+    }
+
+    /// Starts a task. Dropping the returned [`Task`] cancels it at its next suspension point;
+    /// [`Task::detach`] lets it run on alone.
+    pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
+        let ready = Arc::clone(&self.0.ready);
+        // The count holds a weak handle: a task must not keep the runtime that owns it alive.
+        let count = LiveTask::new(&self.0);
+        let counted = async move {
+            let output = future.await;
+            drop(count);
+            output
+        };
+        let (runnable, task) =
+            async_task::spawn_local(counted, move |runnable| ready.push(runnable));
+        runnable.schedule();
+        Task(task)
+    }
+
+    /// Tasks that have neither finished nor been cancelled.
+    pub fn live_tasks(&self) -> usize {
+        self.0.live_tasks.get()
+    }
+
+    /// Timers that are set.
+    pub fn live_timers(&self) -> usize {
+        self.0.timers.borrow().len()
+    }
+
+    /// Operations that the kernel has not completed, orphans included.
+    pub fn operations_in_flight(&self) -> usize {
+        self.uring().map_or(0, |uring| uring.in_flight())
+    }
+
+    /// Waits until `deadline`.
+    pub fn sleep_until(&self, deadline: Instant) -> Sleep {
+        Sleep {
+            rt: self.clone(),
+            deadline,
+            key: None,
+        }
+    }
+
+    /// Waits for `duration`.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        self.sleep_until(self.now() + duration)
+    }
+
+    /// Waits for `future`, at most for `duration`. What the future had started goes on or is
+    /// orphaned, as the crate's contract says; a write that timed out may still happen.
+    ///
+    /// # Errors
+    /// [`Elapsed`] when the time is up first.
+    pub async fn timeout<F: Future>(
+        &self,
+        duration: Duration,
+        future: F,
+    ) -> Result<F::Output, Elapsed> {
+        let sleep = std::pin::pin!(self.sleep(duration));
+        let future = std::pin::pin!(future);
+        match futures_util::future::select(future, sleep).await {
+            futures_util::future::Either::Left((output, _)) => Ok(output),
+            futures_util::future::Either::Right(((), _)) => Err(Elapsed),
+        }
+    }
+
+    /// Runs `future` and every task until `future` is done.
+    ///
+    /// # Panics
+    /// In virtual time, when every task waits and no timer is set.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let main = Arc::new(MainWaker {
+            woken: AtomicBool::new(true),
+        });
+        let waker = Waker::from(Arc::clone(&main));
+        let mut context = Context::from_waker(&waker);
+        let mut future = std::pin::pin!(future);
+        loop {
+            if main.woken.swap(false, Ordering::Relaxed)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut context)
+            {
+                return output;
+            }
+            self.run_ready_tasks();
+            let idle = !main.woken.load(Ordering::Relaxed) && self.0.ready.lock().is_empty();
+            self.park(idle);
+        }
+    }
+
+    /// Waits until the kernel has completed every operation, orphans included.
+    pub fn drain(&self) {
+        if let World::Real(uring) = &self.0.world {
+            uring.drain();
+        }
+    }
+
+    fn run_ready_tasks(&self) {
+        for _ in 0..TASKS_PER_TURN_MAX {
+            let Some(task) = self.next_ready() else {
+                return;
+            };
+            task.run();
+        }
+    }
+
+    fn next_ready(&self) -> Option<async_task::Runnable> {
+        let mut tasks = self.0.ready.lock();
+        if self.0.shuffle && tasks.len() > 1 {
+            let pick = self.0.rng.borrow_mut().below(tasks.len() as u64) as usize;
+            return tasks.swap_remove_back(pick);
+        }
+        tasks.pop_front()
+    }
+
+    /// Enters the driver: waits when `idle`, else only looks for what has completed.
+    fn park(&self, idle: bool) {
+        let next_timer = self.0.timers.borrow_mut().next();
+        match &self.0.world {
+            World::Real(uring) => uring.turn(idle, next_timer),
+            World::Virtual(clock) if idle => clock.park(next_timer, self.live_tasks()),
+            World::Virtual(_) => return,
+        }
+        if next_timer.is_some() {
+            self.fire_due_timers();
+        }
+    }
+
+    fn fire_due_timers(&self) {
+        let now = self.now();
+        loop {
+            let due = self.0.timers.borrow_mut().take_due(now);
+            let Some(waker) = due else { return };
+            waker.wake();
+        }
+    }
+}
+
+/// Counts a task from spawn to end, also when it is cancelled.
+struct LiveTask(std::rc::Weak<Inner>);
+
+impl LiveTask {
+    fn new(inner: &Rc<Inner>) -> LiveTask {
+        inner.live_tasks.set(inner.live_tasks.get() + 1);
+        LiveTask(Rc::downgrade(inner))
+    }
+}
+
+impl Drop for LiveTask {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.live_tasks.set(inner.live_tasks.get() - 1);
+        }
+    }
+}
+
+/// A running task. Await it for its output; drop it to cancel it.
+#[must_use = "dropping a task cancels it; detach it to let it run"]
+pub struct Task<T>(async_task::Task<T>);
+
+impl<T> Task<T> {
+    /// Lets the task run on without a handle.
+    pub fn detach(self) {
+        self.0.detach();
+    }
+
+    /// Cancels the task and waits until it has let go of all it held.
+    pub async fn cancel(self) -> Option<T> {
+        self.0.cancel().await
+    }
+
+    /// True when the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = T;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+/// The time of [`Rt::timeout`] was up first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+/// Waits for an instant; see [`Rt::sleep_until`].
+pub struct Sleep {
+    rt: Rt,
+    deadline: Instant,
+    key: Option<TimerKey>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.rt.now() >= self.deadline {
+            return Poll::Ready(());
+        }
+        let inner = Rc::clone(&self.rt.0);
+        let mut timers = inner.timers.borrow_mut();
+        let kept = self
+            .key
+            .is_some_and(|key| timers.update(key, context.waker()));
+        if !kept {
+            self.key = Some(timers.set(self.deadline, context.waker().clone()));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.rt.0.timers.borrow_mut().cancel(key);
+        }
+    }
+}
+
+/// Lets every other task that is ready run first.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|context| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn virtual_rt() -> Rt {
+        Rt::virtual_time(VirtualOptions {
+            seed: 1,
+            shuffle: false,
+        })
+    }
+
+    #[test]
+    fn virtual_time_jumps_to_the_next_timer() {
+        let rt = virtual_rt();
+        let log = Rc::new(RefCell::new(Vec::new()));
+        for (name, ms) in [("late", 3_000_000), ("early", 5), ("middle", 70)] {
+            let (log, handle) = (Rc::clone(&log), rt.clone());
+            rt.spawn(async move {
+                handle.sleep(Duration::from_millis(ms)).await;
+                log.borrow_mut().push((name, handle.now().as_ns()));
+            })
+            .detach();
+        }
+        rt.block_on(rt.sleep(Duration::from_secs(3_600)));
+        let expected = [
+            ("early", 5_000_000),
+            ("middle", 70_000_000),
+            ("late", 3_000_000_000_000),
+        ];
+        assert_eq!(*log.borrow(), expected);
+        assert_eq!((rt.live_tasks(), rt.live_timers()), (0, 0));
+    }
+
+    #[test]
+    fn timeout_gives_up_and_leaves_no_timer() {
+        let rt = virtual_rt();
+        let outcome = rt.block_on(rt.timeout(Duration::from_secs(1), std::future::pending::<()>()));
+        assert_eq!(outcome, Err(Elapsed));
+        assert_eq!(
+            rt.block_on(rt.timeout(Duration::from_secs(1), async { 5 })),
+            Ok(5)
+        );
+        assert_eq!(rt.live_timers(), 0);
+    }
+
+    #[test]
+    fn a_dropped_task_is_cancelled_and_lets_go() {
+        let rt = virtual_rt();
+        let held = Rc::new(());
+        let task = {
+            let (held, rt2) = (Rc::clone(&held), rt.clone());
+            rt.spawn(async move {
+                rt2.sleep(Duration::from_secs(10)).await;
+                drop(held);
+            })
+        };
+        rt.block_on(async {
+            rt.sleep(Duration::from_secs(1)).await;
+            task.cancel().await
+        });
+        assert_eq!(Rc::strong_count(&held), 1);
+        assert_eq!((rt.live_tasks(), rt.live_timers()), (0, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "they would hang")]
+    fn virtual_time_reports_a_hang() {
+        virtual_rt().block_on(std::future::pending::<()>());
+    }
+
+    #[test]
+    fn the_shuffled_order_depends_on_the_seed_alone() {
+        let order = |seed| {
+            let rt = Rt::virtual_time(VirtualOptions {
+                seed,
+                shuffle: true,
+            });
+            let log = Rc::new(RefCell::new(Vec::new()));
+            for task in 0..20 {
+                let log = Rc::clone(&log);
+                rt.spawn(async move {
+                    for step in 0..3 {
+                        yield_now().await;
+                        log.borrow_mut().push((task, step));
+                    }
+                })
+                .detach();
+            }
+            rt.block_on(rt.sleep(Duration::from_secs(1)));
+            Rc::try_unwrap(log).unwrap().into_inner()
+        };
+        assert_eq!(order(3), order(3));
+        assert_ne!(order(3), order(4));
+    }
+}

@@ -1,0 +1,172 @@
+//! Byte streams: TCP and UNIX sockets in real time, in-memory pipes in both worlds.
+//!
+//! A stream is used by one receiving and one sending task at a time. It must never be the place
+//! where a protocol is understood.
+
+mod pipe;
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use crate::buf::{BufMut, Payload};
+use crate::executor::Rt;
+use crate::uring::{Socket, SocketListener};
+pub use pipe::{Pipe, PipeOptions};
+
+/// Where a server listens or a client connects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A UNIX stream socket.
+    Unix(PathBuf),
+    /// A TCP address.
+    Tcp(SocketAddr),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+/// A connected stream of bytes.
+pub struct Stream(Kind);
+
+enum Kind {
+    Socket(Socket),
+    Pipe(Pipe),
+}
+
+impl Stream {
+    /// Connects to a listening server.
+    ///
+    /// # Errors
+    /// Those of `connect(2)`; `Unsupported` in virtual time.
+    pub async fn connect(rt: &Rt, address: &Address) -> io::Result<Stream> {
+        let socket = match address {
+            Address::Unix(path) => Socket::connect_unix(rt, path).await?,
+            Address::Tcp(address) => Socket::connect_tcp(rt, *address).await?,
+        };
+        Ok(Stream(Kind::Socket(socket)))
+    }
+
+    /// Two ends of an in-memory connection.
+    pub fn pair(rt: &Rt, options: PipeOptions) -> (Stream, Stream) {
+        let (a, b) = Pipe::pair(rt, options);
+        (Stream(Kind::Pipe(a)), Stream(Kind::Pipe(b)))
+    }
+
+    /// Takes over a connected UNIX stream.
+    ///
+    /// # Errors
+    /// `Unsupported` in virtual time.
+    pub fn from_unix(rt: &Rt, stream: UnixStream) -> io::Result<Stream> {
+        Ok(Stream(Kind::Socket(Socket::from_unix(rt, stream)?)))
+    }
+
+    /// Takes over a connected TCP stream.
+    ///
+    /// # Errors
+    /// `Unsupported` in virtual time; those of `setsockopt(2)`.
+    pub fn from_tcp(rt: &Rt, stream: TcpStream) -> io::Result<Stream> {
+        Ok(Stream(Kind::Socket(Socket::from_tcp(rt, stream)?)))
+    }
+
+    /// Receives at least one byte into `buf[from..]` and says how many; zero means that the peer
+    /// has closed. The buffer comes back either way.
+    ///
+    /// # Errors
+    /// Those of `recv(2)`.
+    pub async fn recv(&self, buf: BufMut, from: usize) -> (io::Result<usize>, BufMut) {
+        match &self.0 {
+            Kind::Socket(socket) => socket.recv(buf, from).await,
+            Kind::Pipe(pipe) => pipe.recv(buf, from).await,
+        }
+    }
+
+    /// Receives until `buf[from..]` is full.
+    ///
+    /// # Errors
+    /// Those of `recv(2)`; `UnexpectedEof` when the peer closes before.
+    pub async fn recv_exact(&self, buf: BufMut, from: usize) -> (io::Result<()>, BufMut) {
+        let (mut buf, mut filled) = (buf, from);
+        while filled < buf.len() {
+            let (result, back) = self.recv(buf, filled).await;
+            buf = back;
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
+                Ok(count) => filled += count,
+                Err(e) => return (Err(e), buf),
+            }
+        }
+        (Ok(()), buf)
+    }
+
+    /// Sends the whole payload.
+    ///
+    /// # Errors
+    /// Those of `sendmsg(2)`.
+    pub async fn send(&self, payload: Payload) -> io::Result<()> {
+        match &self.0 {
+            Kind::Socket(socket) => socket.send(payload).await,
+            Kind::Pipe(pipe) => pipe.send(payload).await,
+        }
+    }
+
+    /// Ends both directions; whoever waits on either end is woken.
+    pub fn shutdown(&self) {
+        match &self.0 {
+            Kind::Socket(socket) => socket.shutdown(),
+            Kind::Pipe(pipe) => pipe.shutdown(),
+        }
+    }
+}
+
+/// A socket that accepts connections.
+pub struct Listener {
+    socket: SocketListener,
+    address: Address,
+}
+
+impl Listener {
+    /// Listens on an address. A UNIX path must not exist.
+    ///
+    /// # Errors
+    /// Those of `bind(2)`; `Unsupported` in virtual time.
+    pub fn bind(rt: &Rt, address: &Address) -> io::Result<Listener> {
+        let (socket, address) = match address {
+            Address::Unix(path) => (SocketListener::bind_unix(rt, path)?, address.clone()),
+            Address::Tcp(wanted) => {
+                let socket = SocketListener::bind_tcp(rt, *wanted)?;
+                let bound = socket.tcp_address()?.unwrap_or(*wanted);
+                (socket, Address::Tcp(bound))
+            }
+        };
+        Ok(Listener { socket, address })
+    }
+
+    /// The address in use, with the port that was chosen when port 0 was asked for.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The path, for a UNIX socket.
+    pub fn unix_path(&self) -> Option<&Path> {
+        match &self.address {
+            Address::Unix(path) => Some(path),
+            Address::Tcp(_) => None,
+        }
+    }
+
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// Those of `accept(2)`.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        Ok(Stream(Kind::Socket(self.socket.accept().await?)))
+    }
+}

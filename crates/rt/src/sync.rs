@@ -1,0 +1,510 @@
+//! What tasks of one runtime wait on: events, counted permits, bounded queues, groups of tasks.
+//! All of it is single-threaded, first come, first served, and safe to drop half-way.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
+
+use crate::executor::{Rt, Task};
+
+/// Wakers of the tasks that wait on one thing, in order of arrival.
+#[derive(Default)]
+struct Waiters {
+    wakers: Slab<Waker>,
+    order: VecDeque<usize>,
+}
+
+/// The place of one waiting task; leaves the queue when dropped.
+struct Place<'a> {
+    waiters: &'a RefCell<Waiters>,
+    key: Option<usize>,
+}
+
+impl<'a> Place<'a> {
+    fn new(waiters: &'a RefCell<Waiters>) -> Place<'a> {
+        Place { waiters, key: None }
+    }
+
+    fn wait(&mut self, context: &Context<'_>) {
+        let mut waiters = self.waiters.borrow_mut();
+        match self.key.and_then(|key| waiters.wakers.get_mut(key)) {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => {
+                let key = waiters.wakers.insert(context.waker().clone());
+                waiters.order.push_back(key);
+                self.key = Some(key);
+            }
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let mut waiters = self.waiters.borrow_mut();
+            waiters.order.retain(|&k| k != key);
+            waiters.wakers.try_remove(key);
+        }
+    }
+}
+
+impl Waiters {
+    fn wake_all(waiters: &RefCell<Waiters>) {
+        // Wakers only push onto the ready queue, so they may run under the borrow.
+        for (_, waker) in &waiters.borrow().wakers {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn first(&self) -> Option<usize> {
+        self.order.front().copied()
+    }
+}
+
+/// Something happened that the waiting tasks should look at again. It has no memory of its own:
+/// the condition lives in the caller's state, so no wake-up can be missed.
+#[derive(Default)]
+pub struct Event {
+    waiters: RefCell<Waiters>,
+}
+
+impl Event {
+    /// An event nobody waits for.
+    pub fn new() -> Event {
+        Event::default()
+    }
+
+    /// Makes every waiting task look at its condition again.
+    pub fn notify(&self) {
+        Waiters::wake_all(&self.waiters);
+    }
+
+    /// Waits until `condition` holds; it is tried at once and after every [`notify`](Self::notify).
+    pub async fn until(&self, mut condition: impl FnMut() -> bool) {
+        self.until_some(|| condition().then_some(())).await;
+    }
+
+    /// Waits until `condition` gives a value.
+    pub async fn until_some<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
+        let mut place = Place::new(&self.waiters);
+        std::future::poll_fn(|context| match condition() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                place.wait(context);
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Tasks that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiters.borrow().wakers.len()
+    }
+}
+
+/// Counted permits, handed out in order of arrival: a large request is never starved by small
+/// ones behind it.
+pub struct Semaphore {
+    free: Cell<u64>,
+    capacity: u64,
+    waiters: RefCell<Waiters>,
+}
+
+impl Semaphore {
+    /// `capacity` permits, all free.
+    pub fn new(capacity: u64) -> Rc<Semaphore> {
+        Rc::new(Semaphore {
+            free: Cell::new(capacity),
+            capacity,
+            waiters: RefCell::new(Waiters::default()),
+        })
+    }
+
+    /// Permits that are free.
+    pub fn free(&self) -> u64 {
+        self.free.get()
+    }
+
+    /// Takes `count` permits, waiting until they are free.
+    ///
+    /// # Panics
+    /// When `count` is more than there will ever be.
+    pub async fn acquire(self: &Rc<Semaphore>, count: u64) -> Permit {
+        assert!(
+            count <= self.capacity,
+            "{count} permits of {} can never be had",
+            self.capacity
+        );
+        let mut place = Place::new(&self.waiters);
+        std::future::poll_fn(|context| {
+            let first = self.waiters.borrow().first();
+            let my_turn = first.is_none() || first == place.key;
+            if my_turn && self.free.get() >= count {
+                self.free.set(self.free.get() - count);
+                return Poll::Ready(());
+            }
+            place.wait(context);
+            Poll::Pending
+        })
+        .await;
+        drop(place);
+        self.wake_first();
+        Permit {
+            semaphore: Rc::clone(self),
+            count,
+        }
+    }
+
+    /// Takes `count` permits if they are free and nobody waits.
+    pub fn try_acquire(self: &Rc<Semaphore>, count: u64) -> Option<Permit> {
+        let available = self.waiters.borrow().first().is_none() && self.free.get() >= count;
+        available.then(|| {
+            self.free.set(self.free.get() - count);
+            Permit {
+                semaphore: Rc::clone(self),
+                count,
+            }
+        })
+    }
+
+    fn wake_first(&self) {
+        let waiters = self.waiters.borrow();
+        if let Some(waker) = waiters.first().and_then(|key| waiters.wakers.get(key)) {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// Permits that are held; they return when this is dropped.
+pub struct Permit {
+    semaphore: Rc<Semaphore>,
+    count: u64,
+}
+
+impl Permit {
+    /// How many permits this holds.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let semaphore = &self.semaphore;
+        semaphore.free.set(semaphore.free.get() + self.count);
+        assert!(
+            semaphore.free.get() <= semaphore.capacity,
+            "a permit returned twice"
+        );
+        semaphore.wake_first();
+    }
+}
+
+struct QueueState<T> {
+    items: RefCell<VecDeque<T>>,
+    depth_max: usize,
+    closed: Cell<bool>,
+    changed: Event,
+}
+
+/// A bounded queue between tasks. Cloning gives another handle to the same queue.
+pub struct Queue<T>(Rc<QueueState<T>>);
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Queue<T> {
+        Queue(Rc::clone(&self.0))
+    }
+}
+
+impl<T> Queue<T> {
+    /// An empty queue of at most `depth_max` items.
+    pub fn new(depth_max: usize) -> Queue<T> {
+        assert!(depth_max > 0, "a queue holds at least one item");
+        Queue(Rc::new(QueueState {
+            items: RefCell::new(VecDeque::new()),
+            depth_max,
+            closed: Cell::new(false),
+            changed: Event::new(),
+        }))
+    }
+
+    /// Appends an item, waiting while the queue is full. Gives the item back when it is closed.
+    ///
+    /// # Errors
+    /// The item, when the queue is closed.
+    pub async fn push(&self, item: T) -> Result<(), T> {
+        let state = &self.0;
+        state
+            .changed
+            .until(|| state.closed.get() || state.items.borrow().len() < state.depth_max)
+            .await;
+        self.try_push(item)
+    }
+
+    /// Appends an item if there is room.
+    ///
+    /// # Errors
+    /// The item, when the queue is full or closed.
+    pub fn try_push(&self, item: T) -> Result<(), T> {
+        let state = &self.0;
+        if state.closed.get() || state.items.borrow().len() >= state.depth_max {
+            return Err(item);
+        }
+        state.items.borrow_mut().push_back(item);
+        state.changed.notify();
+        Ok(())
+    }
+
+    /// Takes the oldest item, waiting for one; `None` when the queue is closed and empty.
+    pub async fn pop(&self) -> Option<T> {
+        let state = &self.0;
+        state
+            .changed
+            .until_some(|| match self.try_pop() {
+                Some(item) => Some(Some(item)),
+                None => state.closed.get().then_some(None),
+            })
+            .await
+    }
+
+    /// Takes the oldest item if there is one.
+    pub fn try_pop(&self) -> Option<T> {
+        let item = self.0.items.borrow_mut().pop_front();
+        if item.is_some() {
+            self.0.changed.notify();
+        }
+        item
+    }
+
+    /// Refuses further items; those inside can still be taken.
+    pub fn close(&self) {
+        self.0.closed.set(true);
+        self.0.changed.notify();
+    }
+
+    /// Items inside.
+    pub fn len(&self) -> usize {
+        self.0.items.borrow().len()
+    }
+
+    /// True when nothing is inside.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A value set once by one task and waited for by others.
+pub struct OnceValue<T: Clone> {
+    value: RefCell<Option<T>>,
+    set: Event,
+}
+
+impl<T: Clone> Default for OnceValue<T> {
+    fn default() -> Self {
+        OnceValue {
+            value: RefCell::new(None),
+            set: Event::new(),
+        }
+    }
+}
+
+impl<T: Clone> OnceValue<T> {
+    /// Sets the value; false when it was set already, and then the first one stays.
+    pub fn set(&self, value: T) -> bool {
+        if self.value.borrow().is_some() {
+            return false;
+        }
+        *self.value.borrow_mut() = Some(value);
+        self.set.notify();
+        true
+    }
+
+    /// The value, if it is set.
+    pub fn get(&self) -> Option<T> {
+        self.value.borrow().clone()
+    }
+
+    /// Waits for the value.
+    pub async fn wait(&self) -> T {
+        self.set.until_some(|| self.get()).await
+    }
+}
+
+/// Tasks that belong together and end together: whoever owns the group waits for all of them.
+#[derive(Clone)]
+pub struct TaskGroup {
+    rt: Rt,
+    state: Rc<GroupState>,
+}
+
+#[derive(Default)]
+struct GroupState {
+    tasks: RefCell<Slab<Option<Task<()>>>>,
+    changed: Event,
+}
+
+impl TaskGroup {
+    /// A group without tasks.
+    pub fn new(rt: &Rt) -> TaskGroup {
+        TaskGroup {
+            rt: rt.clone(),
+            state: Rc::new(GroupState::default()),
+        }
+    }
+
+    /// Starts a task in the group.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        let key = self.state.tasks.borrow_mut().insert(None);
+        let state = Rc::downgrade(&self.state);
+        let task = self.rt.spawn(async move {
+            future.await;
+            if let Some(state) = state.upgrade() {
+                // The handle of a task that has ended only has to go; the task is at its end.
+                if let Some(Some(task)) = state.tasks.borrow_mut().try_remove(key) {
+                    task.detach();
+                }
+                state.changed.notify();
+            }
+        });
+        if let Some(place) = self.state.tasks.borrow_mut().get_mut(key) {
+            *place = Some(task);
+        }
+    }
+
+    /// Tasks that have not ended.
+    pub fn len(&self) -> usize {
+        self.state.tasks.borrow().len()
+    }
+
+    /// True when every task has ended.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits until every task has ended by itself.
+    pub async fn join(&self) {
+        self.state
+            .changed
+            .until(|| self.state.tasks.borrow().is_empty())
+            .await;
+    }
+
+    /// Waits until at most `count` tasks run.
+    pub async fn at_most(&self, count: usize) {
+        self.state
+            .changed
+            .until(|| self.state.tasks.borrow().len() <= count)
+            .await;
+    }
+
+    /// Cancels every task and waits until they have let go of all they held.
+    pub async fn cancel(&self) {
+        let tasks: Vec<_> = self.state.tasks.borrow_mut().drain().flatten().collect();
+        for task in tasks {
+            task.cancel().await;
+        }
+        self.state.changed.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::VirtualOptions;
+
+    fn virtual_rt() -> Rt {
+        Rt::virtual_time(VirtualOptions {
+            seed: 1,
+            shuffle: false,
+        })
+    }
+
+    #[test]
+    fn permits_go_out_in_order_of_arrival() {
+        let rt = virtual_rt();
+        let semaphore = Semaphore::new(3);
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let group = TaskGroup::new(&rt);
+        // The large request comes second: the small ones behind it must not pass it.
+        for (name, count, hold_ms) in [("a", 2, 10), ("large", 3, 10), ("b", 1, 1), ("c", 1, 1)] {
+            let (semaphore, log, rt2) = (Rc::clone(&semaphore), Rc::clone(&log), rt.clone());
+            group.spawn(async move {
+                let permit = semaphore.acquire(count).await;
+                log.borrow_mut().push(name);
+                rt2.sleep(Duration::from_millis(hold_ms)).await;
+                drop(permit);
+            });
+        }
+        rt.block_on(group.join());
+        assert_eq!(*log.borrow(), ["a", "large", "b", "c"]);
+        assert_eq!(semaphore.free(), 3);
+    }
+
+    #[test]
+    fn a_waiter_that_leaves_does_not_block_the_next() {
+        let rt = virtual_rt();
+        let semaphore = Semaphore::new(2);
+        rt.block_on(async {
+            let held = semaphore.acquire(1).await;
+            assert!(
+                rt.timeout(Duration::from_secs(1), semaphore.acquire(2))
+                    .await
+                    .is_err()
+            );
+            let second = rt
+                .timeout(Duration::from_secs(1), semaphore.acquire(1))
+                .await;
+            assert!(second.is_ok());
+            drop(held);
+        });
+        assert_eq!(semaphore.free(), 2);
+    }
+
+    #[test]
+    fn a_queue_pushes_back_and_ends() {
+        let rt = virtual_rt();
+        let queue = Queue::new(2);
+        let producer = {
+            let queue = queue.clone();
+            rt.spawn(async move {
+                for item in 0..10 {
+                    assert!(queue.push(item).await.is_ok());
+                    assert!(queue.len() <= 2);
+                }
+                queue.close();
+                queue.push(99).await
+            })
+        };
+        let got = rt.block_on(async {
+            let mut got = Vec::new();
+            while let Some(item) = queue.pop().await {
+                got.push(item);
+            }
+            got
+        });
+        assert_eq!(got, (0..10).collect::<Vec<_>>());
+        assert_eq!(rt.block_on(producer), Err(99));
+    }
+
+    #[test]
+    fn a_group_joins_and_cancels() {
+        let rt = virtual_rt();
+        let group = TaskGroup::new(&rt);
+        for ms in [5, 500] {
+            let rt2 = rt.clone();
+            group.spawn(async move { rt2.sleep(Duration::from_millis(ms)).await });
+        }
+        rt.block_on(group.at_most(1));
+        assert_eq!(rt.now().as_ns(), 5_000_000);
+        rt.block_on(group.cancel());
+        assert!(group.is_empty());
+        assert_eq!((rt.live_tasks(), rt.live_timers()), (0, 0));
+    }
+}

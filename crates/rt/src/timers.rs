@@ -1,0 +1,108 @@
+//! The timers of one executor: a heap of deadlines over a slab of wakers. A cancelled timer leaves
+//! its heap entry behind, which is skipped when it comes up and swept when such entries prevail.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::task::Waker;
+
+use slab::Slab;
+
+use crate::time::Instant;
+
+/// A handle to a timer that is set; it names the slab entry and the sequence number that guards
+/// against reuse of the entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimerKey {
+    index: usize,
+    seq: u64,
+}
+
+struct Entry {
+    seq: u64,
+    waker: Waker,
+}
+
+#[derive(Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<(Instant, u64, usize)>>,
+    entries: Slab<Entry>,
+    next_seq: u64,
+}
+
+impl Timers {
+    /// Sets a timer. Timers of one instant fire in the order in which they were set.
+    pub(crate) fn set(&mut self, at: Instant, waker: Waker) -> TimerKey {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let index = self.entries.insert(Entry { seq, waker });
+        self.heap.push(Reverse((at, seq, index)));
+        self.sweep_if_mostly_cancelled();
+        TimerKey { index, seq }
+    }
+
+    /// Replaces the waker of a timer that has not fired; false when it has.
+    pub(crate) fn update(&mut self, key: TimerKey, waker: &Waker) -> bool {
+        match self.entries.get_mut(key.index) {
+            Some(entry) if entry.seq == key.seq => {
+                entry.waker.clone_from(waker);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets a timer; does nothing when it has fired.
+    pub(crate) fn cancel(&mut self, key: TimerKey) {
+        if self
+            .entries
+            .get(key.index)
+            .is_some_and(|e| e.seq == key.seq)
+        {
+            self.entries.remove(key.index);
+        }
+    }
+
+    /// The earliest deadline that is still wanted.
+    pub(crate) fn next(&mut self) -> Option<Instant> {
+        while let Some(&Reverse((at, seq, index))) = self.heap.peek() {
+            if self.is_live(index, seq) {
+                return Some(at);
+            }
+            self.heap.pop();
+        }
+        None
+    }
+
+    /// Takes the waker of one timer due at `now`, earliest first.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Waker> {
+        while let Some(&Reverse((at, seq, index))) = self.heap.peek() {
+            if at > now {
+                return None;
+            }
+            self.heap.pop();
+            if self.is_live(index, seq) {
+                return Some(self.entries.remove(index).waker);
+            }
+        }
+        None
+    }
+
+    /// Timers that are set.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn is_live(&self, index: usize, seq: u64) -> bool {
+        self.entries.get(index).is_some_and(|e| e.seq == seq)
+    }
+
+    /// Keeps the heap within twice the live timers (and a floor), whatever is cancelled.
+    fn sweep_if_mostly_cancelled(&mut self) {
+        if self.heap.len() > 64 && self.heap.len() > 2 * self.entries.len() {
+            let entries = &self.entries;
+            self.heap.retain(|Reverse((_, seq, index))| {
+                entries.get(*index).is_some_and(|e| e.seq == *seq)
+            });
+        }
+    }
+}

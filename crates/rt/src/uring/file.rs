@@ -1,0 +1,252 @@
+//! Files and block devices on the ring.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use io_uring::{opcode, squeue, types};
+
+use super::op::Gather;
+use super::{Operation, Owned, Uring};
+use crate::buf::{BufMut, Payload};
+use crate::executor::Rt;
+
+/// Slices in one vectored write; the kernel's `UIO_MAXIOV`.
+const VECTORS_MAX: usize = 1024;
+
+/// How to open a [`File`].
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// Open for writing too.
+    pub write: bool,
+    /// Bypass the page cache (`O_DIRECT`): offsets, lengths and buffers are then multiples of the
+    /// device's logical block.
+    pub direct: bool,
+}
+
+/// An open file or block device.
+pub struct File {
+    uring: Rc<Uring>,
+    fd: OwnedFd,
+    fixed: Option<u32>,
+}
+
+impl File {
+    /// Opens an existing file. Blocks; for start-up only.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; `Unsupported` in virtual time.
+    pub fn open(rt: &Rt, path: &Path, options: OpenOptions) -> io::Result<File> {
+        let uring = super::of(rt)?;
+        let flags = libc::O_CLOEXEC | if options.direct { libc::O_DIRECT } else { 0 };
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(options.write)
+            .custom_flags(flags)
+            .open(path)?;
+        let fd = OwnedFd::from(file);
+        let fixed = uring.register_file(fd.as_raw_fd());
+        Ok(File { uring, fd, fixed })
+    }
+
+    /// The descriptor, for calls that are not operations (size, locks).
+    pub fn as_fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Reads into `buf` from `offset`; the count is smaller than the buffer only at the end.
+    ///
+    /// # Errors
+    /// Those of `pread(2)`. The buffer comes back either way.
+    pub async fn read_at(&self, offset: u64, mut buf: BufMut) -> (io::Result<usize>, BufMut) {
+        let len = buf.len() as u32;
+        let registered = self.uring.buffers_registered() && buf.is_registered();
+        let start = buf.start();
+        let entry = match (self.fixed, registered) {
+            (Some(index), true) => opcode::ReadFixed::new(types::Fixed(index), start, len, 0)
+                .offset(offset)
+                .build(),
+            (Some(index), false) => opcode::Read::new(types::Fixed(index), start, len)
+                .offset(offset)
+                .build(),
+            (None, true) => opcode::ReadFixed::new(self.plain(), start, len, 0)
+                .offset(offset)
+                .build(),
+            (None, false) => opcode::Read::new(self.plain(), start, len)
+                .offset(offset)
+                .build(),
+        };
+        match Operation::new(&self.uring, entry, Owned::Fill(buf)).await {
+            (result, Owned::Fill(buf)) => (count(result), buf),
+            _ => unreachable!("an operation gives back what it owned"),
+        }
+    }
+
+    /// Writes `payload` at `offset`; the count may be smaller, as with `pwrite(2)`. With `dsync`
+    /// the data is durable when this returns (`RWF_DSYNC`).
+    ///
+    /// # Errors
+    /// Those of `pwritev2(2)`.
+    pub async fn write_at(&self, offset: u64, payload: Payload, dsync: bool) -> io::Result<usize> {
+        let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+        let gather = Gather::new(payload, 0, VECTORS_MAX);
+        let entry = self.write_entry(offset, &gather, flags);
+        count(
+            Operation::new(&self.uring, entry, Owned::Gather(gather))
+                .await
+                .0,
+        )
+    }
+
+    fn write_entry(&self, offset: u64, gather: &Gather, flags: i32) -> squeue::Entry {
+        if let ([vector], [slice]) = (gather.vectors.as_slice(), gather.payload.slices()) {
+            let (start, len) = (
+                vector.iov_base.cast_const().cast::<u8>(),
+                vector.iov_len as u32,
+            );
+            if self.uring.buffers_registered() && slice.is_registered() {
+                return match self.fixed {
+                    Some(index) => opcode::WriteFixed::new(types::Fixed(index), start, len, 0)
+                        .offset(offset)
+                        .rw_flags(flags)
+                        .build(),
+                    None => opcode::WriteFixed::new(self.plain(), start, len, 0)
+                        .offset(offset)
+                        .rw_flags(flags)
+                        .build(),
+                };
+            }
+        }
+        let (vectors, len) = (gather.vectors.as_ptr(), gather.vectors.len() as u32);
+        match self.fixed {
+            Some(index) => opcode::Writev::new(types::Fixed(index), vectors, len)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+            None => opcode::Writev::new(self.plain(), vectors, len)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+        }
+    }
+
+    /// Makes everything written so far durable (`fdatasync(2)`).
+    ///
+    /// # Errors
+    /// Those of `fdatasync(2)`.
+    pub async fn sync_data(&self) -> io::Result<()> {
+        let flags = types::FsyncFlags::DATASYNC;
+        let entry = match self.fixed {
+            Some(index) => opcode::Fsync::new(types::Fixed(index)).flags(flags).build(),
+            None => opcode::Fsync::new(self.plain()).flags(flags).build(),
+        };
+        done(Operation::new(&self.uring, entry, Owned::Nothing).await.0)
+    }
+
+    /// Gives a range back to the file system; it reads as zeroes afterwards.
+    ///
+    /// # Errors
+    /// Those of `fallocate(2)`; `Unsupported` where the file system cannot do it.
+    pub async fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.fallocate(
+            offset,
+            len,
+            libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+        )
+        .await
+    }
+
+    /// Makes a range read as zeroes, keeping its space.
+    ///
+    /// # Errors
+    /// Those of `fallocate(2)`; `Unsupported` where the file system cannot do it.
+    pub async fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.fallocate(
+            offset,
+            len,
+            libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
+        )
+        .await
+    }
+
+    async fn fallocate(&self, offset: u64, len: u64, mode: i32) -> io::Result<()> {
+        let entry = match self.fixed {
+            Some(index) => opcode::Fallocate::new(types::Fixed(index), len)
+                .offset(offset)
+                .mode(mode)
+                .build(),
+            None => opcode::Fallocate::new(self.plain(), len)
+                .offset(offset)
+                .mode(mode)
+                .build(),
+        };
+        done(Operation::new(&self.uring, entry, Owned::Nothing).await.0)
+    }
+
+    /// The next change between data and hole at or after `offset`: `(is_data, end)` of the run
+    /// that starts at `offset`, by `lseek(2)`. Does not wait for the device on the file systems
+    /// in use, since the extent map is in memory.
+    ///
+    /// # Errors
+    /// Those of `lseek(2)`, except for the end of the file, which counts as a hole.
+    pub fn run_at(&self, offset: u64, size_bytes: u64) -> io::Result<(bool, u64)> {
+        let data = self.seek(offset, libc::SEEK_DATA)?.unwrap_or(size_bytes);
+        if data > offset {
+            return Ok((false, data.min(size_bytes)));
+        }
+        let hole = self.seek(offset, libc::SEEK_HOLE)?.unwrap_or(size_bytes);
+        Ok((true, hole.min(size_bytes)))
+    }
+
+    fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
+        let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: takes and returns integers; the descriptor is open.
+        let found = unsafe { libc::lseek(self.fd.as_raw_fd(), offset, whence) };
+        if let Ok(found) = u64::try_from(found) {
+            return Ok(Some(found));
+        }
+        match io::Error::last_os_error() {
+            e if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            e => Err(e),
+        }
+    }
+
+    /// Takes the exclusive advisory lock of the file, without waiting: false when another process
+    /// (or another handle of this one) has it. It goes with the handle.
+    ///
+    /// # Errors
+    /// Those of `flock(2)`.
+    pub fn try_lock_exclusive(&self) -> io::Result<bool> {
+        // SAFETY: takes integers; the descriptor is open.
+        if unsafe { libc::flock(self.fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(true);
+        }
+        match io::Error::last_os_error() {
+            e if e.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(false),
+            e => Err(e),
+        }
+    }
+
+    fn plain(&self) -> types::Fd {
+        types::Fd(self.fd.as_raw_fd())
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if let Some(index) = self.fixed {
+            self.uring.unregister_file(index);
+        }
+    }
+}
+
+/// A result of the ring as a byte count.
+pub(super) fn count(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}
+
+fn done(result: i32) -> io::Result<()> {
+    count(result).map(|_| ())
+}

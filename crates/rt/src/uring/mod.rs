@@ -1,0 +1,356 @@
+//! The real-time driver: one `io_uring`, entered once a turn.
+//!
+//! Every operation has a slot that owns what the kernel may touch (see the crate's contract). The
+//! slot is keyed by the `user_data` of the submission; completions are matched by it and by
+//! nothing else.
+//!
+//! This module may use `unsafe`: it hands memory to the kernel. It must never free or reuse what a
+//! slot owns before the completion of that slot has been seen.
+
+mod file;
+mod op;
+mod signal;
+mod socket;
+mod sys;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use io_uring::{IoUring, opcode, squeue, types};
+use slab::Slab;
+
+use crate::buf::BufPool;
+use crate::time::Instant;
+pub use file::{File, OpenOptions};
+pub(crate) use op::{Operation, Owned};
+pub use signal::Signals;
+pub(crate) use socket::{Socket, SocketListener};
+pub use sys::{MemoryLock, keep_memory_resident};
+
+/// Submission queue entries; more operations than this simply enter the ring more often.
+const SUBMISSIONS: u32 = 1024;
+/// Operations in flight at most; further ones wait for a slot, so completions never overflow.
+const IN_FLIGHT_MAX: usize = 8192;
+/// Files that can be registered.
+const FIXED_FILES: u32 = 256;
+/// `user_data` of requests to cancel, whose own completion nobody waits for.
+const CANCEL: u64 = u64::MAX;
+
+/// How a real-time runtime is set up.
+#[derive(Clone, Debug)]
+pub struct UringOptions {
+    /// Size of the region that buffers are carved from and that is registered with the ring.
+    pub pool_bytes: usize,
+    /// The seed of the random numbers.
+    pub seed: u64,
+    /// Registers buffers and files with the ring (measured at a fifth less CPU per operation).
+    /// What the locked-memory limit forbids is used unregistered, without an error.
+    pub register: bool,
+}
+
+impl Default for UringOptions {
+    fn default() -> Self {
+        UringOptions {
+            pool_bytes: 64 << 20,
+            seed: 0,
+            register: true,
+        }
+    }
+}
+
+enum State {
+    InFlight(Option<Waker>),
+    Done(i32),
+    Orphan,
+}
+
+struct Slot {
+    state: State,
+    owned: Owned,
+}
+
+/// The ring and its slots.
+pub(crate) struct Uring {
+    ring: RefCell<IoUring>,
+    slots: RefCell<Slab<Slot>>,
+    /// Operations that wait for a free slot.
+    starved: RefCell<VecDeque<Waker>>,
+    start: std::time::Instant,
+    buffers_registered: bool,
+    files: RefCell<FixedFiles>,
+    /// Entries pushed since the ring was last entered.
+    pushed: Cell<bool>,
+}
+
+/// Which places of the registered file table are free; none when registering failed.
+struct FixedFiles {
+    free: Vec<u32>,
+}
+
+impl Uring {
+    pub(crate) fn new(options: &UringOptions, pool: &BufPool) -> io::Result<Uring> {
+        let ring = new_ring()?;
+        let mut files = FixedFiles { free: Vec::new() };
+        let mut buffers_registered = false;
+        if options.register {
+            if let Some(region) = pool.region_iovec() {
+                // SAFETY: the region outlives the ring's use of it: `Drop` waits for every
+                // operation, and the pool unmaps only after its last handle is gone.
+                let result = unsafe { ring.submitter().register_buffers(&[region]) };
+                buffers_registered = accept_limits(result)?;
+            }
+            if accept_limits(ring.submitter().register_files_sparse(FIXED_FILES))? {
+                files.free = (0..FIXED_FILES).rev().collect();
+            }
+        }
+        Ok(Uring {
+            ring: RefCell::new(ring),
+            slots: RefCell::new(Slab::with_capacity(256)),
+            starved: RefCell::new(VecDeque::new()),
+            start: sys::monotonic_now(),
+            buffers_registered,
+            files: RefCell::new(files),
+            pushed: Cell::new(false),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        let ns = sys::monotonic_now().duration_since(self.start).as_nanos();
+        Instant::from_ns(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.borrow().len()
+    }
+
+    pub(crate) fn buffers_registered(&self) -> bool {
+        self.buffers_registered
+    }
+
+    /// Hands what has been queued to the kernel and takes what has completed. When `idle`, waits
+    /// for a completion, at most until `deadline`.
+    pub(crate) fn turn(&self, idle: bool, deadline: Option<Instant>) {
+        let wait = idle && self.ring.borrow_mut().completion().is_empty();
+        // Completions appear only when the ring is entered (deferred task work), so it is entered
+        // as long as anything is in flight.
+        if wait || self.pushed.get() || self.in_flight() > 0 {
+            self.enter(wait, deadline);
+        }
+        self.reap();
+    }
+
+    fn enter(&self, wait: bool, deadline: Option<Instant>) {
+        const GET_EVENTS: u32 = 1;
+        self.pushed.set(false);
+        let queued = self.ring.borrow_mut().submission().len() as u32;
+        let ring = self.ring.borrow();
+        let submitter = ring.submitter();
+        let result = match deadline {
+            Some(deadline) if wait => {
+                let left = deadline.since(self.now());
+                let spec = types::Timespec::from(left.max(Duration::from_nanos(1)));
+                let args = types::SubmitArgs::new().timespec(&spec);
+                submitter.submit_with_args(1, &args)
+            }
+            _ if wait => submitter.submit_and_wait(1),
+            // SAFETY: no argument is passed, so there is none to be invalid.
+            _ => unsafe { submitter.enter::<libc::sigset_t>(queued, 0, GET_EVENTS, None) },
+        };
+        match result {
+            Ok(_) => {}
+            // ETIME: the deadline came first. EINTR: a signal. EBUSY and EAGAIN: the kernel wants
+            // completions reaped or lacks memory for now; the entries stay queued for the next turn.
+            Err(e)
+                if matches!(
+                    e.raw_os_error(),
+                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                ) =>
+            {
+                self.pushed.set(true);
+            }
+            Err(e) => panic!("entering the ring failed, which only a bug here can cause: {e}"),
+        }
+    }
+
+    fn reap(&self) {
+        let mut ring = self.ring.borrow_mut();
+        for completion in ring.completion() {
+            if completion.user_data() != CANCEL {
+                self.complete(completion.user_data() as usize, completion.result());
+            }
+        }
+    }
+
+    fn complete(&self, key: usize, result: i32) {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get_mut(key).expect("a completion has a slot");
+        match std::mem::replace(&mut slot.state, State::Done(result)) {
+            State::InFlight(waker) => {
+                drop(slots);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            State::Orphan => {
+                let orphan = slots.remove(key);
+                drop(slots);
+                orphan.owned.discard(result);
+                self.wake_starved();
+            }
+            State::Done(_) => unreachable!("an operation completes once"),
+        }
+    }
+
+    /// Queues an operation; `None` when every slot is taken, and then `waker` is woken for another
+    /// try.
+    fn submit(&self, entry: squeue::Entry, owned: Owned, waker: &Waker) -> Result<usize, Owned> {
+        let mut slots = self.slots.borrow_mut();
+        if slots.len() >= IN_FLIGHT_MAX {
+            self.starved.borrow_mut().push_back(waker.clone());
+            return Err(owned);
+        }
+        let key = slots.insert(Slot {
+            state: State::InFlight(Some(waker.clone())),
+            owned,
+        });
+        drop(slots);
+        self.push(&entry.user_data(key as u64));
+        Ok(key)
+    }
+
+    fn push(&self, entry: &squeue::Entry) {
+        loop {
+            let mut ring = self.ring.borrow_mut();
+            // SAFETY: the entry points only at memory owned by its slot, which lives until the
+            // completion; see the ownership contract.
+            let pushed = unsafe { ring.submission().push(entry) };
+            drop(ring);
+            self.pushed.set(true);
+            match pushed {
+                Ok(()) => return,
+                Err(_full) => self.enter(false, None),
+            }
+        }
+    }
+
+    /// Forgets an operation whose future is gone.
+    fn abandon(&self, key: usize) {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get_mut(key).expect("a future's slot exists");
+        match std::mem::replace(&mut slot.state, State::Orphan) {
+            State::Done(result) => {
+                let done = slots.remove(key);
+                drop(slots);
+                done.owned.discard(result);
+                self.wake_starved();
+            }
+            State::InFlight(_) => {
+                drop(slots);
+                self.push(
+                    &opcode::AsyncCancel::new(key as u64)
+                        .build()
+                        .user_data(CANCEL),
+                );
+            }
+            State::Orphan => unreachable!("a future is dropped once"),
+        }
+    }
+
+    fn wake_starved(&self) {
+        if let Some(waker) = self.starved.borrow_mut().pop_front() {
+            waker.wake();
+        }
+    }
+
+    /// Waits until every operation in flight that nobody waits for has completed.
+    pub(crate) fn drain(&self) {
+        while self
+            .slots
+            .borrow()
+            .iter()
+            .any(|(_, s)| !matches!(s.state, State::Done(_)))
+        {
+            self.turn(true, None);
+        }
+    }
+
+    /// Puts a file into the registered table; `None` when there is no room or no table.
+    fn register_file(&self, fd: i32) -> Option<u32> {
+        let index = self.files.borrow_mut().free.pop()?;
+        match self
+            .ring
+            .borrow()
+            .submitter()
+            .register_files_update(index, &[fd])
+        {
+            Ok(_) => Some(index),
+            Err(_limit) => {
+                self.files.borrow_mut().free.push(index);
+                None
+            }
+        }
+    }
+
+    fn unregister_file(&self, index: u32) {
+        self.ring
+            .borrow()
+            .submitter()
+            .register_files_update(index, &[-1])
+            .expect("clearing a place of the file table cannot fail");
+        self.files.borrow_mut().free.push(index);
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // Futures hold the runtime, so none is left: every slot in flight is an orphan.
+        self.drain();
+    }
+}
+
+/// A ring with what newer kernels offer, or a plain one where they refuse.
+fn new_ring() -> io::Result<IoUring> {
+    let completions = (2 * IN_FLIGHT_MAX) as u32;
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_coop_taskrun()
+        .setup_cqsize(completions)
+        .build(SUBMISSIONS)
+        .or_else(|e| match e.raw_os_error() {
+            Some(libc::EINVAL) => IoUring::builder()
+                .setup_cqsize(completions)
+                .build(SUBMISSIONS),
+            _ => Err(e),
+        })
+}
+
+/// Registration is an optimisation: what a limit or an old kernel refuses is done without.
+fn accept_limits(result: io::Result<()>) -> io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(e)
+            if matches!(
+                e.raw_os_error(),
+                Some(libc::ENOMEM | libc::EPERM | libc::EINVAL)
+            ) =>
+        {
+            Ok(false)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// The ring of `rt`, or an error that says that this device needs real time.
+pub(crate) fn of(rt: &crate::Rt) -> io::Result<Rc<Uring>> {
+    rt.uring().cloned().ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::Unsupported,
+            "files and sockets exist in real time only, not in virtual time",
+        )
+    })
+}

@@ -1,0 +1,305 @@
+//! TCP and UNIX stream sockets on the ring.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::rc::Rc;
+
+use io_uring::{opcode, types};
+
+use super::op::{Gather, SocketAddress};
+use super::{Operation, Owned, Uring, file::count};
+use crate::buf::{BufMut, Payload};
+use crate::executor::Rt;
+
+/// Slices in one send; the kernel's `UIO_MAXIOV`.
+const VECTORS_MAX: usize = 1024;
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 128;
+/// What the kernel may hold of a connection's unsent replies (UNIX sockets default to 208 KiB,
+/// which a few large reads fill).
+const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
+
+/// A connected stream socket.
+pub(crate) struct Socket {
+    uring: Rc<Uring>,
+    fd: OwnedFd,
+    fixed: Option<u32>,
+}
+
+impl Socket {
+    fn new(uring: &Rc<Uring>, fd: OwnedFd) -> Socket {
+        let fixed = uring.register_file(fd.as_raw_fd());
+        Socket {
+            uring: Rc::clone(uring),
+            fd,
+            fixed,
+        }
+    }
+
+    /// Connects to a UNIX socket.
+    pub(crate) async fn connect_unix(rt: &Rt, path: &Path) -> io::Result<Socket> {
+        let uring = super::of(rt)?;
+        let fd = new_socket(libc::AF_UNIX)?;
+        Socket::connect(&uring, fd, unix_address(path)?).await
+    }
+
+    /// Connects to a TCP address.
+    pub(crate) async fn connect_tcp(rt: &Rt, address: SocketAddr) -> io::Result<Socket> {
+        let uring = super::of(rt)?;
+        let family = if address.is_ipv4() {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        };
+        let fd = new_socket(family)?;
+        let socket = Socket::connect(&uring, fd, tcp_address(address)).await?;
+        socket.set_no_delay()?;
+        Ok(socket)
+    }
+
+    async fn connect(uring: &Rc<Uring>, fd: OwnedFd, address: SocketAddress) -> io::Result<Socket> {
+        let address = Box::new(address);
+        let start = (&raw const address.storage).cast::<libc::sockaddr>();
+        let entry = opcode::Connect::new(types::Fd(fd.as_raw_fd()), start, address.len).build();
+        let (result, _) = Operation::new(uring, entry, Owned::Address(address)).await;
+        count(result)?;
+        set_send_buffer(&fd);
+        Ok(Socket::new(uring, fd))
+    }
+
+    /// Receives into `buf[from..]`; zero bytes mean that the peer has closed.
+    pub(crate) async fn recv(&self, mut buf: BufMut, from: usize) -> (io::Result<usize>, BufMut) {
+        assert!(from < buf.len(), "there is room to receive into");
+        let len = (buf.len() - from) as u32;
+        // SAFETY: `from` is inside the buffer.
+        let start = unsafe { buf.start().add(from) };
+        let entry = match self.fixed {
+            Some(index) => opcode::Recv::new(types::Fixed(index), start, len).build(),
+            None => opcode::Recv::new(self.plain(), start, len).build(),
+        };
+        match Operation::new(&self.uring, entry, Owned::Fill(buf)).await {
+            (result, Owned::Fill(buf)) => (count(result), buf),
+            _ => unreachable!("an operation gives back what it owned"),
+        }
+    }
+
+    /// Sends the whole payload.
+    pub(crate) async fn send(&self, payload: Payload) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < payload.len() {
+            let gather = Gather::new(payload.clone(), sent, VECTORS_MAX);
+            let wanted = gather.bytes();
+            let message = &raw const gather.message;
+            let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+            let entry = match self.fixed {
+                Some(i) => opcode::SendMsg::new(types::Fixed(i), message)
+                    .flags(flags)
+                    .build(),
+                None => opcode::SendMsg::new(self.plain(), message)
+                    .flags(flags)
+                    .build(),
+            };
+            let (result, _) = Operation::new(&self.uring, entry, Owned::Gather(gather)).await;
+            let done = count(result)?;
+            if done == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            assert!(done <= wanted, "the kernel sends no more than it was given");
+            sent += done;
+        }
+        Ok(())
+    }
+
+    /// Ends both directions; whoever waits on the socket gets an end or an error.
+    pub(crate) fn shutdown(&self) {
+        // SAFETY: takes integers. The only errors say that the peer is gone already, which is
+        // what this call is for.
+        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    fn set_no_delay(&self) -> io::Result<()> {
+        set_option(&self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
+    }
+
+    fn plain(&self) -> types::Fd {
+        types::Fd(self.fd.as_raw_fd())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(index) = self.fixed {
+            self.uring.unregister_file(index);
+        }
+    }
+}
+
+/// A listening socket.
+pub(crate) struct SocketListener {
+    uring: Rc<Uring>,
+    fd: OwnedFd,
+    tcp: bool,
+}
+
+impl SocketListener {
+    /// Listens on a UNIX path that does not exist yet.
+    pub(crate) fn bind_unix(rt: &Rt, path: &Path) -> io::Result<SocketListener> {
+        let uring = super::of(rt)?;
+        let listener = UnixListener::bind(path)?;
+        Ok(SocketListener {
+            uring,
+            fd: deepen(listener.into())?,
+            tcp: false,
+        })
+    }
+
+    /// Listens on a TCP address.
+    pub(crate) fn bind_tcp(rt: &Rt, address: SocketAddr) -> io::Result<SocketListener> {
+        let uring = super::of(rt)?;
+        let listener = TcpListener::bind(address)?;
+        Ok(SocketListener {
+            uring,
+            fd: deepen(listener.into())?,
+            tcp: true,
+        })
+    }
+
+    /// The address that was bound, with the port the kernel chose when it was asked to.
+    pub(crate) fn tcp_address(&self) -> io::Result<Option<SocketAddr>> {
+        if !self.tcp {
+            return Ok(None);
+        }
+        TcpListener::from(self.fd.try_clone()?)
+            .local_addr()
+            .map(Some)
+    }
+
+    /// Waits for the next connection.
+    pub(crate) async fn accept(&self) -> io::Result<Socket> {
+        let target = types::Fd(self.fd.as_raw_fd());
+        let entry = opcode::Accept::new(target, std::ptr::null_mut(), std::ptr::null_mut())
+            .flags(libc::SOCK_CLOEXEC)
+            .build();
+        let (result, _) = Operation::new(&self.uring, entry, Owned::Accept).await;
+        let fd = count(result)? as i32;
+        // SAFETY: the kernel just gave us this descriptor.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        set_send_buffer(&fd);
+        let socket = Socket::new(&self.uring, fd);
+        if self.tcp {
+            socket.set_no_delay()?;
+        }
+        Ok(socket)
+    }
+}
+
+/// A pair of connected UNIX sockets, one end for a peer outside the runtime.
+impl Socket {
+    /// Takes over a connected standard-library stream.
+    pub(crate) fn from_unix(rt: &Rt, stream: UnixStream) -> io::Result<Socket> {
+        Ok(Socket::new(&super::of(rt)?, stream.into()))
+    }
+
+    /// Takes over a connected standard-library stream.
+    pub(crate) fn from_tcp(rt: &Rt, stream: TcpStream) -> io::Result<Socket> {
+        stream.set_nodelay(true)?;
+        Ok(Socket::new(&super::of(rt)?, stream.into()))
+    }
+}
+
+fn deepen(fd: OwnedFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes integers; the descriptor is a listening socket.
+    if unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(fd)
+}
+
+fn new_socket(family: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes integers; the result is checked before it is owned.
+    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A larger send buffer spares wake-ups and nothing depends on it: the kernel caps it by its own
+/// limit, and a refusal leaves the default.
+fn set_send_buffer(fd: &OwnedFd) {
+    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES);
+}
+
+fn set_option(fd: &OwnedFd, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe `value`, which lives through the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn zeroed_address() -> SocketAddress {
+    // SAFETY: all-zero is a valid `sockaddr_storage` of no family.
+    SocketAddress {
+        storage: unsafe { std::mem::zeroed() },
+        len: 0,
+    }
+}
+
+fn unix_address(path: &Path) -> io::Result<SocketAddress> {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = path.as_os_str().as_bytes();
+    let mut address = zeroed_address();
+    // SAFETY: the storage is larger than and aligned for every socket address.
+    let unix = unsafe { &mut *(&raw mut address.storage).cast::<libc::sockaddr_un>() };
+    if bytes.len() >= unix.sun_path.len() || bytes.contains(&0) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "socket path too long",
+        ));
+    }
+    unix.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (target, byte) in unix.sun_path.iter_mut().zip(bytes) {
+        *target = *byte as libc::c_char;
+    }
+    address.len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    Ok(address)
+}
+
+fn tcp_address(from: SocketAddr) -> SocketAddress {
+    let mut address = zeroed_address();
+    match from {
+        SocketAddr::V4(v4) => {
+            // SAFETY: as above.
+            let inet = unsafe { &mut *(&raw mut address.storage).cast::<libc::sockaddr_in>() };
+            inet.sin_family = libc::AF_INET as libc::sa_family_t;
+            inet.sin_port = v4.port().to_be();
+            inet.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+            address.len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        }
+        SocketAddr::V6(v6) => {
+            // SAFETY: as above.
+            let inet = unsafe { &mut *(&raw mut address.storage).cast::<libc::sockaddr_in6>() };
+            inet.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            inet.sin6_port = v6.port().to_be();
+            inet.sin6_addr.s6_addr = v6.ip().octets();
+            inet.sin6_scope_id = v6.scope_id();
+            address.len = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+        }
+    }
+    address
+}

@@ -1,0 +1,78 @@
+//! The few system calls that are not operations of the ring: the clock, closing, locking memory.
+
+use std::io;
+use std::time::Instant as Monotonic;
+
+/// The one read of the real clock.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the seam through which real time enters"
+)]
+pub(super) fn monotonic_now() -> Monotonic {
+    Monotonic::now()
+}
+
+/// Closes a descriptor that no owner has taken yet.
+pub(super) fn close(fd: i32) {
+    // SAFETY: the descriptor came from a completion that nobody else has seen.
+    drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
+}
+
+/// `PR_SET_IO_FLUSHER` of the kernel's `linux/prctl.h`.
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
+/// What [`keep_memory_resident`] reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryLock {
+    /// Why memory could not be locked, if so.
+    pub lock_error: Option<String>,
+    /// Why the kernel did not take the process for part of the I/O path, if so.
+    pub flusher_error: Option<String>,
+}
+
+/// Prepares the process to serve the machine it runs on, under memory pressure.
+///
+/// The kernel may be waiting for this very process to clean dirty pages, so serving a write must
+/// never need memory that only cleaning can free:
+/// - `PR_SET_IO_FLUSHER` tells the kernel that the process is part of the I/O path: its own
+///   allocations are then never made to wait for write-back (Linux 5.6, needs `CAP_SYS_RESOURCE`).
+/// - the heap is grown by `heap_reserve_bytes`, touched, and told never to shrink or to serve
+///   requests by fresh mappings below 64 MiB, so that the small allocations of a request find
+///   resident memory;
+/// - `mlockall` keeps all of it, present and future, in memory.
+///
+/// What the limits of the process forbid is reported in the result, not an error: the server works
+/// without it, only not on the machine that mounts it.
+pub fn keep_memory_resident(heap_reserve_bytes: usize) -> MemoryLock {
+    let mut outcome = MemoryLock::default();
+    // SAFETY: this option takes four integers and no pointers.
+    let flusher = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+    if flusher != 0 {
+        outcome.flusher_error = Some(io::Error::last_os_error().to_string());
+    }
+    grow_heap(heap_reserve_bytes);
+    // SAFETY: takes flags only.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+        outcome.lock_error = Some(io::Error::last_os_error().to_string());
+    }
+    outcome
+}
+
+/// Grows the heap once and keeps it.
+#[cfg(target_env = "gnu")]
+fn grow_heap(bytes: usize) {
+    const LARGEST_FROM_HEAP_BYTES: i32 = 64 << 20;
+    // SAFETY: these options take an integer each and change only the allocator's thresholds.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_FROM_HEAP_BYTES);
+    }
+    // Pieces below the mapping threshold, all held at once, then given back to the heap.
+    let pieces: Vec<Vec<u8>> = (0..bytes.div_ceil(1 << 20))
+        .map(|_| std::hint::black_box(vec![1; 1 << 20]))
+        .collect();
+    drop(pieces);
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn grow_heap(_bytes: usize) {}
