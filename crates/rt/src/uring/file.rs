@@ -200,6 +200,15 @@ impl File {
         Ok((true, hole.min(size_bytes)))
     }
 
+    /// The size of the file or block device in bytes.
+    ///
+    /// # Errors
+    /// Those of `lseek(2)`.
+    pub fn size_bytes(&self) -> io::Result<u64> {
+        // Operations name their offsets, so the position this leaves behind means nothing.
+        Ok(self.seek(0, libc::SEEK_END)?.unwrap_or(0))
+    }
+
     fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
         let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: takes and returns integers; the descriptor is open.

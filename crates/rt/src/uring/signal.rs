@@ -38,10 +38,8 @@ impl Signals {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel just gave us this descriptor.
-        Ok(Signals {
-            uring,
-            fd: unsafe { OwnedFd::from_raw_fd(fd) },
-        })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Signals { uring, fd })
     }
 
     /// Waits for the next signal and gives its number.

@@ -254,10 +254,8 @@ fn set_option(fd: &OwnedFd, level: i32, name: i32, value: libc::c_int) -> io::Re
 
 fn zeroed_address() -> SocketAddress {
     // SAFETY: all-zero is a valid `sockaddr_storage` of no family.
-    SocketAddress {
-        storage: unsafe { std::mem::zeroed() },
-        len: 0,
-    }
+    let storage = unsafe { std::mem::zeroed() };
+    SocketAddress { storage, len: 0 }
 }
 
 fn unix_address(path: &Path) -> io::Result<SocketAddress> {

@@ -1,0 +1,118 @@
+//! Errors of the data path: one small value, as the kernel's `blk_status_t`. What went wrong in
+//! words is logged where it is handled; the value only says what a layer or a client can do.
+
+use std::io;
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum IoError {
+    /// The medium could not read or write these blocks.
+    #[error("medium error")]
+    Medium,
+    /// The device is not there (any more).
+    #[error("device offline")]
+    Offline,
+    /// The device did not answer in time; a write may still happen.
+    #[error("timed out")]
+    Timeout,
+    /// The connection to the device broke.
+    #[error("transport error")]
+    Transport,
+    /// The device has no space left for the data.
+    #[error("no space left")]
+    NoSpace,
+    /// Offset or length are not multiples of the device's block.
+    #[error("misaligned request")]
+    Misaligned,
+    /// The range leaves the device.
+    #[error("beyond the end of the device")]
+    OutOfRange,
+    /// The device does not take writes.
+    #[error("device is read-only")]
+    ReadOnly,
+    /// The device cannot do this operation.
+    #[error("operation not supported")]
+    Unsupported,
+    /// The data was read but is known to be wrong.
+    #[error("data is corrupt")]
+    Corrupt,
+    /// A limit of the server was reached.
+    #[error("out of resources")]
+    Resource,
+    /// The device is being closed.
+    #[error("device is closed")]
+    Closed,
+}
+
+/// The errno values that map to and from [`IoError`], as on Linux.
+mod errno {
+    pub(super) const EPERM: i32 = 1;
+    pub(super) const EIO: i32 = 5;
+    pub(super) const ENXIO: i32 = 6;
+    pub(super) const EBADMSG: i32 = 74;
+    pub(super) const ENOMEM: i32 = 12;
+    pub(super) const ENODEV: i32 = 19;
+    pub(super) const EINVAL: i32 = 22;
+    pub(super) const ENOSPC: i32 = 28;
+    pub(super) const EROFS: i32 = 30;
+    pub(super) const EOPNOTSUPP: i32 = 95;
+    pub(super) const ESHUTDOWN: i32 = 108;
+    pub(super) const ETIMEDOUT: i32 = 110;
+    pub(super) const EDQUOT: i32 = 122;
+}
+
+impl IoError {
+    /// The Linux errno a client is shown.
+    pub fn to_errno(self) -> i32 {
+        match self {
+            IoError::Medium | IoError::Transport | IoError::Offline => errno::EIO,
+            IoError::Corrupt => errno::EBADMSG,
+            IoError::Timeout => errno::ETIMEDOUT,
+            IoError::NoSpace => errno::ENOSPC,
+            IoError::Misaligned | IoError::OutOfRange => errno::EINVAL,
+            IoError::ReadOnly => errno::EPERM,
+            IoError::Unsupported => errno::EOPNOTSUPP,
+            IoError::Resource => errno::ENOMEM,
+            IoError::Closed => errno::ESHUTDOWN,
+        }
+    }
+
+    /// True when another copy may well succeed (as the kernel's `blk_path_error`): the fault lies
+    /// with this device and not with the request.
+    pub fn is_device_fault(self) -> bool {
+        match self {
+            IoError::Medium
+            | IoError::Offline
+            | IoError::Timeout
+            | IoError::Transport
+            | IoError::NoSpace
+            | IoError::Corrupt
+            | IoError::Resource
+            | IoError::Closed => true,
+            IoError::Misaligned
+            | IoError::OutOfRange
+            | IoError::ReadOnly
+            | IoError::Unsupported => false,
+        }
+    }
+}
+
+impl From<io::Error> for IoError {
+    /// What the kernel answered, as what a layer can do about it.
+    fn from(error: io::Error) -> IoError {
+        match error.raw_os_error() {
+            Some(errno::ENOSPC | errno::EDQUOT) => IoError::NoSpace,
+            Some(errno::EINVAL) => IoError::Misaligned,
+            Some(errno::EPERM | errno::EROFS) => IoError::ReadOnly,
+            Some(errno::EOPNOTSUPP) => IoError::Unsupported,
+            Some(errno::ENOMEM) => IoError::Resource,
+            Some(errno::ENODEV | errno::ENXIO) => IoError::Offline,
+            Some(errno::ETIMEDOUT) => IoError::Timeout,
+            Some(_) => IoError::Medium,
+            None => match error.kind() {
+                io::ErrorKind::Unsupported => IoError::Unsupported,
+                _ => IoError::Transport,
+            },
+        }
+    }
+}

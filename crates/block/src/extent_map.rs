@@ -1,0 +1,259 @@
+//! A map from byte ranges to values, where a newer range replaces the parts of older ones that it
+//! covers. It is what a delay queue, a set of stale ranges and an overlay are made of.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A value that belongs to a range and can be cut with it.
+pub trait Cut: Sized {
+    /// The value of the part `range`, in bytes from the start of the value's own range.
+    fn cut(&self, range: Range<u64>) -> Self;
+}
+
+impl Cut for () {
+    fn cut(&self, _range: Range<u64>) {}
+}
+
+#[derive(Clone, Debug)]
+struct Entry<V> {
+    end: u64,
+    value: V,
+}
+
+/// Ranges that do not overlap, in order, each with a value.
+#[derive(Clone, Debug)]
+pub struct ExtentMap<V> {
+    entries: BTreeMap<u64, Entry<V>>,
+    bytes: u64,
+}
+
+impl<V> Default for ExtentMap<V> {
+    fn default() -> Self {
+        ExtentMap {
+            entries: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<V: Cut> ExtentMap<V> {
+    /// An empty map.
+    pub fn new() -> ExtentMap<V> {
+        ExtentMap::default()
+    }
+
+    /// Bytes that are covered.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Ranges in the map.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True when nothing is covered.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Puts a value over a range, replacing what was there. An empty range changes nothing.
+    pub fn insert(&mut self, range: Range<u64>, value: V) {
+        if range.is_empty() {
+            return;
+        }
+        self.remove(range.clone());
+        self.bytes += range.end - range.start;
+        self.entries.insert(
+            range.start,
+            Entry {
+                end: range.end,
+                value,
+            },
+        );
+    }
+
+    /// Takes everything inside a range out, in order; entries that reach over its ends are cut.
+    pub fn remove(&mut self, range: Range<u64>) -> Vec<(Range<u64>, V)> {
+        let mut removed = Vec::new();
+        if range.is_empty() {
+            return removed;
+        }
+        let starts: Vec<u64> = self.overlapping(&range).map(|(r, _)| r.start).collect();
+        for start in starts {
+            let entry = self
+                .entries
+                .remove(&start)
+                .expect("an overlapping entry is in the map");
+            self.bytes -= entry.end - start;
+            let (from, to) = (start.max(range.start), entry.end.min(range.end));
+            self.keep(start..from, &entry.value, 0);
+            self.keep(to..entry.end, &entry.value, to - start);
+            let inside = if from == start && to == entry.end {
+                entry.value
+            } else {
+                entry.value.cut(from - start..to - start)
+            };
+            removed.push((from..to, inside));
+        }
+        removed
+    }
+
+    /// Puts a cut-off end back.
+    fn keep(&mut self, range: Range<u64>, value: &V, offset: u64) {
+        if !range.is_empty() {
+            let len = range.end - range.start;
+            self.bytes += len;
+            let value = value.cut(offset..offset + len);
+            self.entries.insert(
+                range.start,
+                Entry {
+                    end: range.end,
+                    value,
+                },
+            );
+        }
+    }
+
+    /// The entries that overlap a range, whole, in order.
+    pub fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, &V)> {
+        let (first, end) = if range.is_empty() {
+            (range.end, range.end)
+        } else {
+            let before = self.entries.range(..range.start).next_back();
+            let reaching = before.filter(|(_, entry)| entry.end > range.start);
+            (reaching.map_or(range.start, |(&start, _)| start), range.end)
+        };
+        self.entries
+            .range(first..end)
+            .map(|(&start, entry)| (start..entry.end, &entry.value))
+    }
+
+    /// True when no part of the range is covered.
+    pub fn is_clear(&self, range: &Range<u64>) -> bool {
+        self.entries.is_empty() || self.overlapping(range).next().is_none()
+    }
+
+    /// True when every part of the range is covered.
+    pub fn covers(&self, range: &Range<u64>) -> bool {
+        self.gaps(range).is_empty()
+    }
+
+    /// The parts of a range that are not covered, in order.
+    pub fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut gaps = Vec::new();
+        let mut position = range.start;
+        for (covered, _) in self.overlapping(range) {
+            if covered.start > position {
+                gaps.push(position..covered.start);
+            }
+            position = covered.end;
+        }
+        if position < range.end {
+            gaps.push(position..range.end);
+        }
+        gaps
+    }
+
+    /// All entries in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &V)> {
+        self.entries
+            .iter()
+            .map(|(&start, entry)| (start..entry.end, &entry.value))
+    }
+
+    /// The first entry that starts at or after `position`, or the first of all when there is none:
+    /// the next one of an elevator that goes round.
+    pub fn next_from(&self, position: u64) -> Option<(Range<u64>, &V)> {
+        let next = self
+            .entries
+            .range(position..)
+            .next()
+            .or_else(|| self.entries.iter().next());
+        next.map(|(&start, entry)| (start..entry.end, &entry.value))
+    }
+
+    /// The entry that starts exactly at `start`.
+    pub fn starting_at(&self, start: u64) -> Option<(Range<u64>, &V)> {
+        self.entries
+            .get(&start)
+            .map(|entry| (start..entry.end, &entry.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_rt::Rng;
+
+    use super::*;
+
+    /// A value that knows for each of its bytes who wrote it and at which offset.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Tagged {
+        writer: u32,
+        first: u64,
+    }
+
+    impl Cut for Tagged {
+        fn cut(&self, range: Range<u64>) -> Tagged {
+            Tagged {
+                writer: self.writer,
+                first: self.first + range.start,
+            }
+        }
+    }
+
+    /// Random inserts and removals against an array that holds each byte's writer and offset.
+    #[test]
+    fn it_agrees_with_an_array_of_bytes() {
+        let mut rng = Rng::new(2);
+        let mut map = ExtentMap::new();
+        let mut model: Vec<Option<(u32, u64)>> = vec![None; 100];
+        for step in 0..20_000u32 {
+            let start = rng.below(100);
+            let range = start..start + rng.below(101 - start);
+            let bytes = range.start as usize..range.end as usize;
+            if rng.chance(0.6) {
+                map.insert(
+                    range.clone(),
+                    Tagged {
+                        writer: step,
+                        first: 0,
+                    },
+                );
+                for (offset, byte) in model[bytes].iter_mut().enumerate() {
+                    *byte = Some((step, offset as u64));
+                }
+            } else {
+                let removed = map.remove(range.clone());
+                let mut expected: Vec<Option<(u32, u64)>> = vec![None; 100];
+                expected[bytes.clone()].copy_from_slice(&model[bytes.clone()]);
+                assert_eq!(
+                    flatten(removed.iter().map(|(r, v)| (r.clone(), v))),
+                    expected
+                );
+                model[bytes].fill(None);
+            }
+            assert_eq!(flatten(map.iter()), model);
+            assert_eq!(map.bytes(), model.iter().flatten().count() as u64);
+            let probe = rng.below(100)..rng.below(101);
+            if !probe.is_empty() {
+                let bytes = &model[probe.start as usize..probe.end as usize];
+                assert_eq!(map.is_clear(&probe), bytes.iter().all(Option::is_none));
+                assert_eq!(map.covers(&probe), bytes.iter().all(Option::is_some));
+            }
+        }
+    }
+
+    fn flatten<'a>(
+        entries: impl Iterator<Item = (Range<u64>, &'a Tagged)>,
+    ) -> Vec<Option<(u32, u64)>> {
+        let mut bytes = vec![None; 100];
+        for (range, value) in entries {
+            for (offset, position) in range.enumerate() {
+                bytes[position as usize] = Some((value.writer, value.first + offset as u64));
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,143 @@
+//! What a device is and can do. The geometry of a stack is computed from its children, as the
+//! kernel stacks queue limits.
+
+use crate::error::IoError;
+use crate::request::{BLOCK_BYTES, Op, Request};
+
+/// Size, alignment and abilities of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes, a multiple of `block_bytes`.
+    pub size_bytes: u64,
+    /// Offsets and lengths of requests are multiples of this; a power of two, 1 to 4096.
+    pub block_bytes: u32,
+    /// The request size that suits the device best (a stripe unit, a flash page); a power of two.
+    pub preferred_bytes: u32,
+    /// The longest read or write the device takes.
+    pub transfer_bytes_max: u32,
+    /// False when the device refuses changes.
+    pub writable: bool,
+    /// True when a discarded range reads as zeroes afterwards.
+    pub discard_zeroes: bool,
+    /// True when the device moves heads: it likes order.
+    pub rotational: bool,
+}
+
+/// The longest transfer a layer must take unless it says less.
+pub const TRANSFER_BYTES_MAX: u32 = 32 << 20;
+
+impl Geometry {
+    /// A writable device of whole 4-KiB blocks.
+    pub fn of_size(size_bytes: u64) -> Geometry {
+        Geometry {
+            size_bytes,
+            block_bytes: BLOCK_BYTES as u32,
+            preferred_bytes: BLOCK_BYTES as u32,
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            writable: true,
+            discard_zeroes: true,
+            rotational: false,
+        }
+    }
+
+    /// The geometry of a layer that spreads the same requests over several children: the
+    /// strictest of each limit, the smallest of the sizes.
+    ///
+    /// # Panics
+    /// When there are no children.
+    pub fn stacked<'a>(children: impl IntoIterator<Item = &'a Geometry>) -> Geometry {
+        children
+            .into_iter()
+            .copied()
+            .reduce(|a, b| Geometry {
+                size_bytes: a.size_bytes.min(b.size_bytes),
+                block_bytes: a.block_bytes.max(b.block_bytes),
+                preferred_bytes: a.preferred_bytes.max(b.preferred_bytes),
+                transfer_bytes_max: a.transfer_bytes_max.min(b.transfer_bytes_max),
+                writable: a.writable && b.writable,
+                discard_zeroes: a.discard_zeroes && b.discard_zeroes,
+                rotational: a.rotational || b.rotational,
+            })
+            .expect("a layer has a child")
+    }
+
+    /// Checks a request against this geometry, as every device may rely on.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `Misaligned`, `ReadOnly`, or `Resource` when it is longer than the device
+    /// takes.
+    pub fn check(&self, request: &Request) -> Result<(), IoError> {
+        if request.op == Op::Flush {
+            return Ok(());
+        }
+        let end = request
+            .offset
+            .checked_add(request.len)
+            .ok_or(IoError::OutOfRange)?;
+        if end > self.size_bytes {
+            return Err(IoError::OutOfRange);
+        }
+        let mask = u64::from(self.block_bytes) - 1;
+        if (request.offset | request.len) & mask != 0 {
+            return Err(IoError::Misaligned);
+        }
+        if request.op.changes_content() && !self.writable {
+            return Err(IoError::ReadOnly);
+        }
+        let transfers = matches!(request.op, Op::Read | Op::Write);
+        if transfers && request.len > u64::from(self.transfer_bytes_max) {
+            return Err(IoError::Resource);
+        }
+        if request.op == Op::Write && request.payload.len() as u64 != request.len {
+            return Err(IoError::Misaligned);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Flags;
+
+    #[test]
+    fn stacking_takes_the_strictest() {
+        let flash = Geometry {
+            block_bytes: 512,
+            ..Geometry::of_size(1 << 20)
+        };
+        let disk = Geometry {
+            rotational: true,
+            discard_zeroes: false,
+            ..Geometry::of_size(9 << 20)
+        };
+        let both = Geometry::stacked([&flash, &disk]);
+        assert_eq!((both.size_bytes, both.block_bytes), (1 << 20, 4096));
+        assert!(both.rotational && !both.discard_zeroes && both.writable);
+    }
+
+    #[test]
+    fn requests_are_checked() {
+        let geometry = Geometry {
+            transfer_bytes_max: 8192,
+            ..Geometry::of_size(64 << 10)
+        };
+        let check =
+            |op, offset, len| geometry.check(&Request::without_data(op, offset, len, Flags::NONE));
+        assert_eq!(check(Op::Read, 0, 4096), Ok(()));
+        assert_eq!(check(Op::Read, 1, 4096), Err(IoError::Misaligned));
+        assert_eq!(check(Op::Read, 60 << 10, 8192), Err(IoError::OutOfRange));
+        assert_eq!(
+            check(Op::Read, u64::MAX - 4095, 4096),
+            Err(IoError::OutOfRange)
+        );
+        assert_eq!(check(Op::Read, 0, 12288), Err(IoError::Resource));
+        assert_eq!(check(Op::Discard, 0, 64 << 10), Ok(()));
+        let frozen = Geometry {
+            writable: false,
+            ..geometry
+        };
+        let zeroes = Request::without_data(Op::WriteZeroes, 0, 4096, Flags::NONE);
+        assert_eq!(frozen.check(&zeroes), Err(IoError::ReadOnly));
+    }
+}

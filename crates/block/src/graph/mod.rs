@@ -1,0 +1,349 @@
+//! The device graph: from the `[device.NAME]` sections of a configuration to open devices.
+//!
+//! Reading a configuration checks everything that can be known without touching a device: keys,
+//! types, names, cycles, and that a device has one parent unless it says `shared = true`. Opening
+//! goes from the media up, closing from the top down.
+
+pub mod document;
+mod node;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+
+use crate::device::Device;
+use crate::error::IoError;
+pub use document::{ConfigError, Document, Section};
+pub use node::Node;
+
+/// Why a device could not be opened: one line for the operator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{message}", device.as_ref().map(|d| format!("device {d}: ")).unwrap_or_default())]
+pub struct OpenError {
+    /// The device, by its name in the configuration.
+    pub device: Option<String>,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl OpenError {
+    /// An error of a device that does not know its own name.
+    pub fn new(message: impl Into<String>) -> OpenError {
+        OpenError {
+            device: None,
+            message: message.into(),
+        }
+    }
+
+    /// The same error of the device `name`, unless it has a name already.
+    pub fn of(self, name: &str) -> OpenError {
+        OpenError {
+            device: self.device.or_else(|| Some(name.to_owned())),
+            ..self
+        }
+    }
+}
+
+/// The devices of a configuration, checked but not open.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    nodes: BTreeMap<String, Node>,
+    /// Children before parents.
+    order: Vec<String>,
+}
+
+impl Graph {
+    /// Reads the devices of a document.
+    ///
+    /// # Errors
+    /// The first mistake, with its place in the file.
+    pub fn read(document: &Document<'_>) -> Result<Graph, ConfigError> {
+        let mut nodes = BTreeMap::new();
+        let mut shared = BTreeSet::new();
+        for (name, section) in document.named("device") {
+            let mut section = section.clone();
+            if section.take_flag("shared")? {
+                shared.insert(name.to_owned());
+            }
+            nodes.insert(name.to_owned(), Node::read(name, section)?);
+        }
+        if nodes.is_empty() {
+            return Err(document.error("no devices: expected at least one [device.NAME]"));
+        }
+        let error_at = |name: &str, message: String| {
+            let section = document
+                .named("device")
+                .find(|(n, _)| *n == name)
+                .map(|(_, s)| s);
+            section.map_or_else(
+                || document.error(message.clone()),
+                |s| s.error(message.clone()),
+            )
+        };
+        check_parents(&nodes, &shared).map_err(|(name, message)| error_at(&name, message))?;
+        let order = sort(&nodes).map_err(|(name, message)| error_at(&name, message))?;
+        Ok(Graph { nodes, order })
+    }
+
+    /// The nodes by name.
+    pub fn nodes(&self) -> &BTreeMap<String, Node> {
+        &self.nodes
+    }
+
+    /// The names, children before parents.
+    pub fn order(&self) -> &[String] {
+        &self.order
+    }
+
+    /// The devices that no other device uses.
+    pub fn roots(&self) -> Vec<&str> {
+        let children: BTreeSet<&str> = self.nodes.values().flat_map(Node::children).collect();
+        self.order
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !children.contains(name))
+            .collect()
+    }
+
+    /// `root` and everything below it, children before parents.
+    pub fn below(&self, root: &str) -> Vec<&str> {
+        let mut wanted = BTreeSet::from([root]);
+        for name in self.order.iter().rev() {
+            if wanted.contains(name.as_str()) {
+                wanted.extend(self.nodes[name].children());
+            }
+        }
+        self.order
+            .iter()
+            .map(String::as_str)
+            .filter(|name| wanted.contains(name))
+            .collect()
+    }
+}
+
+/// Every reference must lead somewhere, and a device has one parent unless it is shared.
+fn check_parents(
+    nodes: &BTreeMap<String, Node>,
+    shared: &BTreeSet<String>,
+) -> Result<(), (String, String)> {
+    let mut parents: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, node) in nodes {
+        for child in node.children() {
+            if !nodes.contains_key(child) {
+                return Err((
+                    name.clone(),
+                    format!("device `{name}` refers to `{child}`, which does not exist"),
+                ));
+            }
+            if let Some(other) = parents.insert(child, name)
+                && !shared.contains(child)
+            {
+                let message = format!(
+                    "device `{child}` is used by `{other}` and by `{name}`; set `shared = true` on it if that is meant"
+                );
+                return Err((child.to_owned(), message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Children before parents; fails on a cycle.
+fn sort(nodes: &BTreeMap<String, Node>) -> Result<Vec<String>, (String, String)> {
+    let mut order: Vec<String> = Vec::new();
+    let mut placed: BTreeSet<&str> = BTreeSet::new();
+    while order.len() < nodes.len() {
+        let ready = nodes.iter().find(|(name, node)| {
+            !placed.contains(name.as_str()) && node.children().iter().all(|c| placed.contains(c))
+        });
+        match ready {
+            Some((name, _)) => {
+                placed.insert(name);
+                order.push(name.clone());
+            }
+            None => {
+                let stuck: Vec<&str> = nodes
+                    .keys()
+                    .map(String::as_str)
+                    .filter(|n| !placed.contains(n))
+                    .collect();
+                let message = format!(
+                    "devices refer to each other in a circle: {}",
+                    stuck.join(", ")
+                );
+                return Err((stuck[0].to_owned(), message));
+            }
+        }
+    }
+    Ok(order)
+}
+
+/// What opening needs to know besides the graph.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Take up mirrors that were not cleanly stopped, and make their sides equal again.
+    pub resync: bool,
+}
+
+/// Open devices.
+pub struct Stack {
+    devices: BTreeMap<String, Rc<dyn Device>>,
+    /// In the order of opening: children before parents.
+    order: Vec<String>,
+}
+
+impl Stack {
+    /// Opens `root` and everything below it.
+    ///
+    /// # Errors
+    /// The first device that cannot be opened; those opened before are closed again.
+    pub async fn open(
+        rt: &Rt,
+        graph: &Graph,
+        roots: &[&str],
+        options: OpenOptions,
+    ) -> Result<Stack, OpenError> {
+        let mut stack = Stack {
+            devices: BTreeMap::new(),
+            order: Vec::new(),
+        };
+        for name in roots.iter().flat_map(|root| graph.below(root)) {
+            if stack.devices.contains_key(name) {
+                continue;
+            }
+            let node = &graph.nodes[name];
+            let children = node
+                .children()
+                .iter()
+                .map(|c| Rc::clone(&stack.devices[*c]))
+                .collect();
+            match node.open(rt, name, children, options).await {
+                Ok(device) => {
+                    stack.devices.insert(name.to_owned(), device);
+                    stack.order.push(name.to_owned());
+                }
+                Err(error) => {
+                    // The first error is the one to report; what fails in undoing is a consequence.
+                    let _ = stack.close().await;
+                    return Err(error.of(name));
+                }
+            }
+        }
+        Ok(stack)
+    }
+
+    /// The device `name`, if it is open.
+    pub fn get(&self, name: &str) -> Option<&Rc<dyn Device>> {
+        self.devices.get(name)
+    }
+
+    /// The open devices, children before parents.
+    pub fn devices(&self) -> impl Iterator<Item = (&str, &Rc<dyn Device>)> {
+        self.order
+            .iter()
+            .map(|name| (name.as_str(), &self.devices[name]))
+    }
+
+    /// Closes every device, from the top down, each of them whatever happens to the others.
+    ///
+    /// # Errors
+    /// The first failure, with the device it happened to.
+    pub async fn close(&self) -> Result<(), (String, IoError)> {
+        let mut first = Ok(());
+        for name in self.order.iter().rev() {
+            if let Err(error) = self.devices[name].close().await
+                && first.is_ok()
+            {
+                first = Err((name.clone(), error));
+            }
+        }
+        first
+    }
+}
+
+/// Reads the text of a configuration and the graph in it, for callers that need nothing else.
+///
+/// # Errors
+/// The first mistake, with its place in the file.
+pub fn read_graph(path: &Path, text: &str) -> Result<Graph, ConfigError> {
+    Graph::read(&Document::parse(path, text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(text: &str) -> Result<Graph, String> {
+        read_graph(Path::new("c.toml"), text).map_err(|e| e.to_string())
+    }
+
+    const TWO: &str = "[device.a]\ntype = \"memory\"\nsize = \"1MiB\"\n\
+                       [device.b]\ntype = \"passthrough\"\nbelow = \"a\"\n";
+
+    #[test]
+    fn children_come_before_parents() {
+        let text = format!("{TWO}[device.Z]\ntype = \"passthrough\"\nbelow = \"b\"\n");
+        let graph = graph(&text).unwrap();
+        assert_eq!(graph.order(), ["a", "b", "Z"]);
+        assert_eq!(graph.roots(), ["Z"]);
+        assert_eq!(graph.below("b"), ["a", "b"]);
+    }
+
+    #[test]
+    fn broken_graphs_are_refused_in_one_line() {
+        let second_parent = format!("{TWO}[device.c]\ntype = \"passthrough\"\nbelow = \"a\"\n");
+        for (text, words) in [
+            (second_parent.as_str(), "used by `b` and by `c`"),
+            (
+                "[device.a]\ntype = \"passthrough\"\nbelow = \"x\"\n",
+                "does not exist",
+            ),
+            (
+                "[device.a]\ntype = \"passthrough\"\nbelow = \"a\"\n",
+                "in a circle: a",
+            ),
+            (
+                "[device.a]\ntype = \"floppy\"\n",
+                "unknown device type `floppy`",
+            ),
+            ("[device.a]\nsize = \"1MiB\"\n", "needs a `type`"),
+            (
+                "[device.a]\ntype = \"memory\"\nsize = \"1000B\"\n",
+                "multiple of 4 KiB",
+            ),
+            ("[server]\n", "no devices"),
+        ] {
+            let message = graph(text).unwrap_err();
+            assert!(
+                message.contains(words) && !message.contains('\n'),
+                "{message}"
+            );
+        }
+        let shared = second_parent.replacen("size", "shared = true\nsize", 1);
+        assert!(graph(&shared).is_ok());
+    }
+
+    #[test]
+    fn a_stack_opens_and_closes_in_virtual_time() {
+        let rt = Rt::virtual_time(bimetal_rt::VirtualOptions::default());
+        let graph = graph(TWO).unwrap();
+        rt.block_on(async {
+            let stack = Stack::open(&rt, &graph, &["b"], OpenOptions::default())
+                .await
+                .unwrap();
+            let top = stack.get("b").unwrap();
+            let data = rt.pool().copy_of(&[7; 4096]);
+            let write = crate::Request::write(8192, data, crate::Flags::NONE);
+            top.submit(write).await.unwrap();
+            let read = stack
+                .get("a")
+                .unwrap()
+                .submit(crate::Request::read(8192, 4096))
+                .await;
+            assert_eq!(read.unwrap().into_data().to_vec(), [7; 4096]);
+            stack.close().await.unwrap();
+        });
+    }
+}

@@ -1,0 +1,114 @@
+//! The kinds of devices a configuration can name. A new layer or medium is one variant here and
+//! one arm in each function; the compiler finds them.
+
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+
+use super::document::{ConfigError, Section};
+use super::{OpenError, OpenOptions};
+use crate::device::Device;
+use crate::layers::passthrough::{Passthrough, PassthroughConfig};
+use crate::media::file::{FileConfig, FileDevice};
+use crate::media::memory::{MemoryConfig, MemoryDevice};
+use crate::media::null::{NullConfig, NullDevice};
+use crate::request::BLOCK_BYTES;
+use crate::units::Size;
+
+/// The configuration of one device.
+#[derive(Clone, Debug)]
+pub enum Node {
+    /// A file or block device.
+    File(FileConfig),
+    /// Memory.
+    Memory(MemoryConfig),
+    /// Nothing.
+    Null(NullConfig),
+    /// The tutorial layer.
+    Passthrough(PassthroughConfig),
+}
+
+/// The names of all types, for error messages.
+const TYPES: &str = "file, memory, null, passthrough";
+
+impl Node {
+    /// Reads a `[device.NAME]` section.
+    pub(super) fn read(name: &str, mut section: Section<'_>) -> Result<Node, ConfigError> {
+        let place = section.clone();
+        let kind = section.take_text("type")?;
+        let node = match kind.as_str() {
+            "file" => Node::File(section.read()?),
+            "memory" => Node::Memory(section.read()?),
+            "null" => Node::Null(section.read()?),
+            "passthrough" => Node::Passthrough(section.read()?),
+            other => {
+                let message = format!("unknown device type `{other}`, expected one of {TYPES}");
+                return Err(place.error(message));
+            }
+        };
+        node.check_sizes()
+            .map_err(|why| place.error(format!("device `{name}`: {why}")))?;
+        Ok(node.with_paths(|path| place.resolve(path)))
+    }
+
+    /// The devices this one is made of, in order.
+    pub fn children(&self) -> Vec<&str> {
+        match self {
+            Node::File(_) | Node::Memory(_) | Node::Null(_) => Vec::new(),
+            Node::Passthrough(config) => vec![&config.below],
+        }
+    }
+
+    /// The name of the type.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Node::File(_) => "file",
+            Node::Memory(_) => "memory",
+            Node::Null(_) => "null",
+            Node::Passthrough(_) => "passthrough",
+        }
+    }
+
+    /// Opens the device over its open children.
+    pub(super) async fn open(
+        &self,
+        rt: &Rt,
+        _name: &str,
+        children: Vec<Rc<dyn Device>>,
+        _options: OpenOptions,
+    ) -> Result<Rc<dyn Device>, OpenError> {
+        let mut children = children.into_iter();
+        let mut below = || children.next().expect("the graph passes every child");
+        Ok(match self {
+            Node::File(config) => Rc::new(FileDevice::open(rt, config)?),
+            Node::Memory(config) => Rc::new(MemoryDevice::new(rt, config.size.0)),
+            Node::Null(config) => Rc::new(NullDevice::new(rt, config.size.0)),
+            Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
+        })
+    }
+
+    fn check_sizes(&self) -> Result<(), String> {
+        let whole_blocks = |size: Size| {
+            let whole = size.0 > 0 && size.0.is_multiple_of(BLOCK_BYTES);
+            if whole {
+                Ok(())
+            } else {
+                Err(format!("size {} is not a multiple of 4 KiB", size.0))
+            }
+        };
+        match self {
+            Node::Memory(config) => whole_blocks(config.size),
+            Node::Null(config) => whole_blocks(config.size),
+            Node::File(config) => config.size.map_or(Ok(()), whole_blocks),
+            Node::Passthrough(_) => Ok(()),
+        }
+    }
+
+    /// Paths are relative to the configuration file.
+    fn with_paths(mut self, resolve: impl Fn(&std::path::Path) -> std::path::PathBuf) -> Node {
+        if let Node::File(config) = &mut self {
+            config.path = resolve(&config.path);
+        }
+        self
+    }
+}

@@ -1,0 +1,217 @@
+//! The atomic unit: requests of any offset and length over a device of 4-KiB blocks.
+//!
+//! This is the one place where a smaller or unaligned change becomes a read-modify-write, under a
+//! range lock, so that two of them on one block never lose each other's bytes. Every export puts
+//! this layer on top of the device it serves. All changes go through the lock, because a whole-block
+//! write that lands between the read and the write of a neighbour would be undone by it.
+//!
+//! It must never make a read wait: a read that overlaps a change in flight may see each block
+//! before or after it.
+
+use std::rc::Rc;
+
+use bimetal_rt::{Payload, Rt};
+
+use crate::device::{Device, FigureVisitor, IoFuture};
+use crate::error::IoError;
+use crate::geometry::Geometry;
+use crate::range_lock::RangeLock;
+use crate::request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, Reply, Request, push_extent};
+
+/// See the module.
+pub struct AtomicUnit {
+    rt: Rt,
+    below: Rc<dyn Device>,
+    geometry: Geometry,
+    changes: Rc<RangeLock>,
+}
+
+impl AtomicUnit {
+    /// A byte-granular device over `below`.
+    pub fn new(rt: &Rt, below: Rc<dyn Device>) -> AtomicUnit {
+        let geometry = Geometry {
+            block_bytes: 1,
+            ..*below.geometry()
+        };
+        AtomicUnit {
+            rt: rt.clone(),
+            below,
+            geometry,
+            changes: RangeLock::new(),
+        }
+    }
+
+    async fn read(&self, request: Request) -> IoResult {
+        let (start, end) = whole_blocks(&request);
+        let data = self
+            .below
+            .submit(Request::read(start, end - start))
+            .await?
+            .into_data();
+        let skip = (request.offset - start) as usize;
+        Ok(Reply::Data(data.slice(skip..skip + request.len as usize)))
+    }
+
+    async fn change(&self, request: Request) -> IoResult {
+        let (start, end) = whole_blocks(&request);
+        let guard = self.changes.lock(start..end).await;
+        let result = if is_aligned(&request) {
+            self.below.submit(request).await
+        } else {
+            self.change_partly(request).await
+        };
+        drop(guard);
+        result
+    }
+
+    async fn change_partly(&self, request: Request) -> IoResult {
+        match request.op {
+            Op::Write => self.write_partly(request).await,
+            Op::WriteZeroes => {
+                let (inner_start, inner_end) = inner_blocks(&request);
+                self.zero_ends(&request, inner_start, inner_end).await?;
+                self.submit_inner(&request, inner_start, inner_end).await
+            }
+            // A discard is advice: the partial blocks at its ends are simply kept, unless the
+            // device promises zeroes, and then they are zeroed like the rest.
+            Op::Discard => {
+                let (inner_start, inner_end) = inner_blocks(&request);
+                if self.geometry.discard_zeroes {
+                    self.zero_ends(&request, inner_start, inner_end).await?;
+                }
+                self.submit_inner(&request, inner_start, inner_end).await
+            }
+            Op::Read | Op::Flush | Op::Extents => unreachable!("these change nothing"),
+        }
+    }
+
+    async fn submit_inner(&self, request: &Request, start: u64, end: u64) -> IoResult {
+        if start >= end {
+            return Ok(Reply::Done);
+        }
+        self.below.submit(request.part(start, end, start)).await
+    }
+
+    /// Zeroes what lies between the ends of the request and its whole blocks.
+    async fn zero_ends(&self, request: &Request, start: u64, end: u64) -> Result<(), IoError> {
+        let ends = if start >= end {
+            [request.offset..request.end(), 0..0]
+        } else {
+            [request.offset..start, end..request.end()]
+        };
+        for range in ends.into_iter().filter(|range| !range.is_empty()) {
+            let zeroes = self.rt.pool().zeroed((range.end - range.start) as usize);
+            self.write_partly(Request::write(range.start, zeroes, request.flags))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the partial blocks at the ends of a write and writes whole ones.
+    async fn write_partly(&self, request: Request) -> IoResult {
+        let (start, end) = whole_blocks(&request);
+        let mut whole = Payload::empty();
+        let head = (request.offset - start) as usize;
+        let tail = (end - request.end()) as usize;
+        if head > 0 {
+            whole.append(self.block_at(start).await?.slice(0..head));
+        }
+        whole.append(request.payload);
+        if tail > 0 {
+            let last = self.block_at(end - BLOCK_BYTES).await?;
+            whole.append(last.slice(last.len() - tail..last.len()));
+        }
+        // One contiguous buffer: slices of odd lengths are nothing that direct I/O takes.
+        let whole = whole.contiguous(self.rt.pool());
+        self.below
+            .submit(Request::write(start, whole, request.flags))
+            .await
+    }
+
+    async fn block_at(&self, offset: u64) -> Result<Payload, IoError> {
+        Ok(self
+            .below
+            .submit(Request::read(offset, BLOCK_BYTES))
+            .await?
+            .into_data())
+    }
+
+    async fn extents(&self, request: Request) -> IoResult {
+        let (start, end) = whole_blocks(&request);
+        let whole = Request::without_data(Op::Extents, start, end - start, Flags::NONE);
+        let runs = self.below.submit(whole).await?.into_extents();
+        Ok(Reply::Extents(clip(
+            &runs,
+            request.offset - start,
+            request.len,
+        )))
+    }
+}
+
+/// The runs inside `skip..skip + len` of a list of runs.
+fn clip(runs: &[Extent], skip: u64, len: u64) -> Vec<Extent> {
+    let mut clipped = Vec::new();
+    let mut position = 0;
+    for run in runs {
+        let from = position.max(skip);
+        let to = (position + run.len).min(skip + len);
+        push_extent(
+            &mut clipped,
+            Extent {
+                len: to.saturating_sub(from),
+                data: run.data,
+            },
+        );
+        position += run.len;
+    }
+    clipped
+}
+
+/// The smallest range of whole blocks around a request.
+fn whole_blocks(request: &Request) -> (u64, u64) {
+    (
+        request.offset - request.offset % BLOCK_BYTES,
+        request.end().next_multiple_of(BLOCK_BYTES),
+    )
+}
+
+/// The largest range of whole blocks inside a request; empty when its start is not below its end.
+fn inner_blocks(request: &Request) -> (u64, u64) {
+    (
+        request.offset.next_multiple_of(BLOCK_BYTES),
+        request.end() - request.end() % BLOCK_BYTES,
+    )
+}
+
+/// True when the request, and the memory of its payload, is made of whole blocks.
+fn is_aligned(request: &Request) -> bool {
+    let aligned_slice = |slice: &bimetal_rt::Buf| {
+        (slice.as_ptr() as u64 | slice.len() as u64).is_multiple_of(BLOCK_BYTES)
+    };
+    (request.offset | request.len).is_multiple_of(BLOCK_BYTES)
+        && request.payload.slices().iter().all(aligned_slice)
+}
+
+impl Device for AtomicUnit {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        if let Err(e) = self.geometry.check(&request) {
+            return IoFuture::ready(Err(e));
+        }
+        match request.op {
+            Op::Flush => self.below.submit(request),
+            Op::Read if is_aligned(&request) => self.below.submit(request),
+            Op::Extents if is_aligned(&request) => self.below.submit(request),
+            Op::Read => IoFuture::new(self.read(request)),
+            Op::Extents => IoFuture::new(self.extents(request)),
+            Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::new(self.change(request)),
+        }
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        self.below.figures(out);
+    }
+}

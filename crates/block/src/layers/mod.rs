@@ -1,0 +1,4 @@
+//! Layers: devices over other devices, from the export down to the medium.
+
+pub mod atomic;
+pub mod passthrough;

@@ -1,0 +1,210 @@
+//! A file or block device, by `io_uring`, around the page cache where the file system allows.
+//!
+//! Exclusive: the file is locked (`flock`) while it is open, so that two servers never write one
+//! side. Never creates or grows a file; `bimetal format` does that, once, when asked to.
+
+use std::path::PathBuf;
+
+use bimetal_rt::uring::{File, OpenOptions};
+use bimetal_rt::{Payload, Rt};
+use serde::Deserialize;
+
+use crate::device::{Device, IoFuture};
+use crate::error::IoError;
+use crate::geometry::Geometry;
+use crate::graph::OpenError;
+use crate::request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, Reply, Request, push_extent};
+use crate::units::Size;
+
+/// The configuration of `type = "file"`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileConfig {
+    /// The file or block device; relative to the configuration file.
+    pub path: PathBuf,
+    /// The size `bimetal format` creates the file with when it does not exist.
+    pub size: Option<Size>,
+    /// Whether to bypass the page cache. By default it is bypassed where that is possible.
+    pub direct: Option<bool>,
+    /// Refuse every change.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// See the module.
+pub struct FileDevice {
+    rt: Rt,
+    file: File,
+    geometry: Geometry,
+    direct: bool,
+}
+
+impl FileDevice {
+    /// Opens and locks the file.
+    ///
+    /// # Errors
+    /// When it is missing, in use, too small for one block, or cannot be opened.
+    pub fn open(rt: &Rt, config: &FileConfig) -> Result<FileDevice, OpenError> {
+        let fail = |what: String| OpenError::new(format!("{}: {what}", config.path.display()));
+        let write = !config.read_only;
+        let open = |direct| File::open(rt, &config.path, OpenOptions { write, direct });
+        let (file, direct) = match config.direct {
+            Some(direct) => (open(direct), direct),
+            None => match open(true) {
+                // The file system has no direct I/O (EINVAL of open(2)).
+                Err(e) if e.raw_os_error() == Some(22) => (open(false), false),
+                result => (result, true),
+            },
+        };
+        let file = file.map_err(|e| fail(format!("cannot open: {e}")))?;
+        let locked = file
+            .try_lock_exclusive()
+            .map_err(|e| fail(format!("cannot lock: {e}")))?;
+        if !locked {
+            return Err(fail(
+                "in use by another process (its lock is taken)".to_owned(),
+            ));
+        }
+        let size = file
+            .size_bytes()
+            .map_err(|e| fail(format!("cannot tell its size: {e}")))?;
+        let size = size - size % BLOCK_BYTES;
+        if size == 0 {
+            return Err(fail("smaller than one block of 4 KiB".to_owned()));
+        }
+        let geometry = Geometry {
+            writable: write,
+            ..Geometry::of_size(size)
+        };
+        Ok(FileDevice {
+            rt: rt.clone(),
+            file,
+            geometry,
+            direct,
+        })
+    }
+
+    /// True when the page cache is bypassed.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    async fn run(&self, request: Request) -> IoResult {
+        self.geometry.check(&request)?;
+        match request.op {
+            Op::Read => self.read(request.offset, request.len).await,
+            Op::Write => {
+                self.write(request.offset, request.payload, request.flags)
+                    .await
+            }
+            Op::Flush => Ok(self.file.sync_data().await.map(|()| Reply::Done)?),
+            Op::Discard => self.clear(&request, true).await,
+            Op::WriteZeroes => self.clear(&request, !request.flags.keep_allocated).await,
+            Op::Extents => self.extents(&request),
+        }
+    }
+
+    async fn read(&self, offset: u64, len: u64) -> IoResult {
+        let buf = self.rt.pool().alloc_now(len as usize);
+        let (count, mut buf) = self.file.read_at(offset, buf).await;
+        let mut filled = count?;
+        while filled < buf.len() {
+            // A short read inside the device: rare (a signal, a page boundary), so simply the rest.
+            let rest = self.rt.pool().alloc_now(buf.len() - filled);
+            let (count, rest) = self.file.read_at(offset + filled as u64, rest).await;
+            let count = count?;
+            if count == 0 {
+                return Err(IoError::Medium);
+            }
+            buf[filled..filled + count].copy_from_slice(&rest[..count]);
+            filled += count;
+        }
+        Ok(Reply::Data(buf.freeze().into()))
+    }
+
+    async fn write(&self, offset: u64, payload: Payload, flags: Flags) -> IoResult {
+        let mut written = 0;
+        while written < payload.len() {
+            let rest = if written == 0 {
+                payload.clone()
+            } else {
+                payload.slice(written..payload.len())
+            };
+            let count = self
+                .file
+                .write_at(offset + written as u64, rest, flags.fua)
+                .await?;
+            if count == 0 {
+                return Err(IoError::NoSpace);
+            }
+            written += count;
+        }
+        Ok(Reply::Done)
+    }
+
+    async fn clear(&self, request: &Request, may_free: bool) -> IoResult {
+        let (offset, len) = (request.offset, request.len);
+        if len == 0 {
+            return Ok(Reply::Done);
+        }
+        let attempt = if may_free {
+            self.file.punch_hole(offset, len).await
+        } else {
+            self.file.zero_range(offset, len).await
+        };
+        match attempt.map_err(IoError::from) {
+            Ok(()) => {}
+            Err(IoError::Unsupported) => self.write_zeroes_by_hand(offset, len).await?,
+            Err(e) => return Err(e),
+        }
+        if request.flags.fua {
+            self.file.sync_data().await?;
+        }
+        Ok(Reply::Done)
+    }
+
+    /// For file systems that can neither punch nor zero.
+    async fn write_zeroes_by_hand(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let zeroes = self.rt.pool().zeroed(len.min(1 << 20) as usize);
+        let mut position = offset;
+        while position < offset + len {
+            let count = (offset + len - position).min(zeroes.len() as u64);
+            let part = zeroes.slice(0..count as usize);
+            self.write(position, part.into(), Flags::NONE).await?;
+            position += count;
+        }
+        Ok(())
+    }
+
+    fn extents(&self, request: &Request) -> IoResult {
+        let mut extents = Vec::new();
+        let mut position = request.offset;
+        while position < request.end() {
+            let (data, end) = self.file.run_at(position, self.geometry.size_bytes)?;
+            // Runs end at file-system blocks, which may be smaller than ours: data wins.
+            let end = end
+                .clamp(position + 1, request.end())
+                .next_multiple_of(BLOCK_BYTES);
+            let end = end.min(request.end());
+            push_extent(
+                &mut extents,
+                Extent {
+                    len: end - position,
+                    data,
+                },
+            );
+            position = end;
+        }
+        Ok(Reply::Extents(extents))
+    }
+}
+
+impl Device for FileDevice {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(self.run(request))
+    }
+}

@@ -1,0 +1,5 @@
+//! Media: the devices that hold data instead of passing it on, and the models that time them.
+
+pub mod file;
+pub mod memory;
+pub mod null;

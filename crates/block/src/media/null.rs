@@ -1,0 +1,68 @@
+//! A device without content, as nbdkit's null plugin: reads give zeroes, writes are forgotten. It
+//! is what timing models run over when only time matters.
+
+use bimetal_rt::{Buf, Payload, Rt};
+use serde::Deserialize;
+
+use crate::device::{Device, IoFuture};
+use crate::geometry::Geometry;
+use crate::request::{Extent, IoResult, Op, Reply, Request};
+use crate::units::Size;
+
+/// The configuration of `type = "null"`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NullConfig {
+    /// Size of the device, a multiple of 4 KiB.
+    pub size: Size,
+}
+
+/// See the module.
+pub struct NullDevice {
+    geometry: Geometry,
+    zeroes: Buf,
+}
+
+impl NullDevice {
+    /// A device of `size_bytes`, a multiple of 4 KiB.
+    pub fn new(rt: &Rt, size_bytes: u64) -> NullDevice {
+        NullDevice {
+            geometry: Geometry::of_size(size_bytes),
+            zeroes: rt.pool().zeroed(1 << 20),
+        }
+    }
+
+    fn answer(&self, request: &Request) -> IoResult {
+        self.geometry.check(request)?;
+        Ok(match request.op {
+            Op::Read => Reply::Data(zero_payload(&self.zeroes, request.len)),
+            Op::Extents => Reply::Extents(vec![Extent {
+                len: request.len,
+                data: false,
+            }]),
+            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => Reply::Done,
+        })
+    }
+}
+
+/// `len` zero bytes made of slices of one buffer of zeroes.
+pub(crate) fn zero_payload(zeroes: &Buf, len: u64) -> Payload {
+    let mut payload = Payload::empty();
+    let mut left = len as usize;
+    while left > 0 {
+        let count = left.min(zeroes.len());
+        payload.push(zeroes.slice(0..count));
+        left -= count;
+    }
+    payload
+}
+
+impl Device for NullDevice {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::ready(self.answer(&request))
+    }
+}

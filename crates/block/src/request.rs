@@ -1,0 +1,224 @@
+//! The one request type that every layer takes, and its answers.
+
+use bimetal_rt::Payload;
+
+use crate::error::IoError;
+
+/// The atomic unit of every volume in bytes: a block of this size is written whole or not at all,
+/// and smaller requests are made of whole ones at one place, [`crate::layers::atomic`].
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// What a request does. A new operation is a compile error in every layer until it is handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Op {
+    /// Gives the bytes of the range.
+    Read,
+    /// Stores the payload. Not durable before a flush, or with [`Flags::FUA`] when it completes.
+    Write,
+    /// Makes every write that completed before durable. The range is empty.
+    Flush,
+    /// The content of the range is no longer needed. Afterwards it reads as zeroes where
+    /// [`Geometry::discard_zeroes`](crate::Geometry) says so, else as anything.
+    Discard,
+    /// Makes the range read as zeroes.
+    WriteZeroes,
+    /// Says which parts of the range hold data and which read as zeroes.
+    Extents,
+}
+
+impl Op {
+    /// Every operation, for tables.
+    pub const ALL: [Op; 6] = [
+        Op::Read,
+        Op::Write,
+        Op::Flush,
+        Op::Discard,
+        Op::WriteZeroes,
+        Op::Extents,
+    ];
+
+    /// The name in configurations, logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "flush",
+            Op::Discard => "discard",
+            Op::WriteZeroes => "write-zeroes",
+            Op::Extents => "extents",
+        }
+    }
+
+    /// True when the operation changes the content of its range.
+    pub fn changes_content(self) -> bool {
+        matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
+    }
+}
+
+/// What is asked of a request besides its operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags {
+    /// Force unit access: the change is durable when the request completes.
+    pub fua: bool,
+    /// Write-zeroes must keep the space allocated (NBD's `NO_HOLE`).
+    pub keep_allocated: bool,
+}
+
+impl Flags {
+    /// Nothing special.
+    pub const NONE: Flags = Flags {
+        fua: false,
+        keep_allocated: false,
+    };
+    /// Force unit access.
+    pub const FUA: Flags = Flags {
+        fua: true,
+        keep_allocated: false,
+    };
+}
+
+/// One request to a device. Offsets and lengths are in bytes.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What to do.
+    pub op: Op,
+    /// First byte of the range.
+    pub offset: u64,
+    /// Length of the range; the payload of a write has exactly this length.
+    pub len: u64,
+    /// How to do it.
+    pub flags: Flags,
+    /// The data of a write; empty otherwise.
+    pub payload: Payload,
+}
+
+impl Request {
+    /// A read of `len` bytes.
+    pub fn read(offset: u64, len: u64) -> Request {
+        Request {
+            op: Op::Read,
+            offset,
+            len,
+            flags: Flags::NONE,
+            payload: Payload::empty(),
+        }
+    }
+
+    /// A write of the payload.
+    pub fn write(offset: u64, payload: impl Into<Payload>, flags: Flags) -> Request {
+        let payload = payload.into();
+        Request {
+            op: Op::Write,
+            offset,
+            len: payload.len() as u64,
+            flags,
+            payload,
+        }
+    }
+
+    /// A flush.
+    pub fn flush() -> Request {
+        Request {
+            op: Op::Flush,
+            offset: 0,
+            len: 0,
+            flags: Flags::NONE,
+            payload: Payload::empty(),
+        }
+    }
+
+    /// An operation on a range that carries no data.
+    pub fn without_data(op: Op, offset: u64, len: u64, flags: Flags) -> Request {
+        assert!(op != Op::Write, "a write carries data");
+        Request {
+            op,
+            offset,
+            len,
+            flags,
+            payload: Payload::empty(),
+        }
+    }
+
+    /// The byte after the range.
+    pub fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// The part of this request from `start` to `end` (positions on the device), moved to
+    /// `new_offset`.
+    ///
+    /// # Panics
+    /// When the part leaves the request.
+    pub fn part(&self, start: u64, end: u64, new_offset: u64) -> Request {
+        assert!(self.offset <= start && start <= end && end <= self.end());
+        let payload = if self.op == Op::Write {
+            let from = (start - self.offset) as usize;
+            self.payload.slice(from..from + (end - start) as usize)
+        } else {
+            Payload::empty()
+        };
+        Request {
+            op: self.op,
+            offset: new_offset,
+            len: end - start,
+            flags: self.flags,
+            payload,
+        }
+    }
+}
+
+/// A run of blocks of one kind, the answer to [`Op::Extents`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Length in bytes.
+    pub len: u64,
+    /// True when the run holds data; false when it is a hole that reads as zeroes.
+    pub data: bool,
+}
+
+/// What a request answers.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// Done, without data.
+    Done,
+    /// The bytes of a read, exactly as many as were asked for.
+    Data(Payload),
+    /// Runs that together cover the range of an extents request.
+    Extents(Vec<Extent>),
+}
+
+impl Reply {
+    /// The bytes of a read.
+    ///
+    /// # Panics
+    /// When the request was not a read.
+    pub fn into_data(self) -> Payload {
+        match self {
+            Reply::Data(payload) => payload,
+            other => panic!("a read answers with data, not {other:?}"),
+        }
+    }
+
+    /// The runs of an extents request.
+    ///
+    /// # Panics
+    /// When the request did not ask for extents.
+    pub fn into_extents(self) -> Vec<Extent> {
+        match self {
+            Reply::Extents(extents) => extents,
+            other => panic!("an extents request answers with extents, not {other:?}"),
+        }
+    }
+}
+
+/// The outcome of a request.
+pub type IoResult = Result<Reply, IoError>;
+
+/// Appends a run, joining it with the last one when they are of one kind.
+pub fn push_extent(extents: &mut Vec<Extent>, run: Extent) {
+    match extents.last_mut() {
+        _ if run.len == 0 => {}
+        Some(last) if last.data == run.data => last.len += run.len,
+        _ => extents.push(run),
+    }
+}

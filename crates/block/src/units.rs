@@ -1,0 +1,155 @@
+//! Sizes like `"64MiB"` and times like `"10ms"` in configurations.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, de};
+
+/// A size in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// A length of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub Duration);
+
+const SIZES: [(&str, u64); 10] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1_000),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("B", 1),
+];
+
+const TIMES: [(&str, u64); 6] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// Reads a size: a whole or decimal number and a unit (`B`, `KiB` .. `TiB`, `kB` .. `TB`).
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn parse_size(text: &str) -> Result<Size, String> {
+    scaled(text, &SIZES)
+        .map(Size)
+        .map_err(|why| format!("size \"{text}\": {why}, as in \"64MiB\""))
+}
+
+/// Reads a time: a whole or decimal number and a unit (`ns`, `us`, `ms`, `s`, `min`, `h`).
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn parse_time(text: &str) -> Result<Time, String> {
+    scaled(text, &TIMES)
+        .map(|ns| Time(Duration::from_nanos(ns)))
+        .map_err(|why| format!("time \"{text}\": {why}, as in \"10ms\""))
+}
+
+fn scaled(text: &str, units: &[(&str, u64)]) -> Result<u64, &'static str> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = (&text[..digits], text[digits..].trim());
+    let scale = units
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or("expected a number and a unit")?
+        .1;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let too_large = "too large";
+    let whole: u64 = whole.parse().map_err(|_| "expected a number and a unit")?;
+    let mut value = whole.checked_mul(scale).ok_or(too_large)?;
+    if !fraction.is_empty() {
+        let digits: u64 = fraction
+            .parse()
+            .map_err(|_| "expected a number and a unit")?;
+        let power = 10u64
+            .checked_pow(fraction.len() as u32)
+            .ok_or("too many decimals")?;
+        let part = u128::from(digits) * u128::from(scale) / u128::from(power);
+        value = value.checked_add(part as u64).ok_or(too_large)?;
+    }
+    Ok(value)
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_size(&text).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_time(&text).map_err(de::Error::custom)
+    }
+}
+
+/// A size for people: the largest unit that leaves a number of at least one.
+pub fn show_size(bytes: u64) -> String {
+    let units = [
+        ("TiB", 1u64 << 40),
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+    ];
+    for (unit, scale) in units {
+        if bytes >= scale {
+            let value = bytes as f64 / scale as f64;
+            return if bytes.is_multiple_of(scale) {
+                format!("{} {unit}", bytes / scale)
+            } else {
+                format!("{value:.1} {unit}")
+            };
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// A time for people: three digits and a unit.
+pub fn show_ns(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_are_read() {
+        assert_eq!(parse_size("64MiB"), Ok(Size(67_108_864)));
+        assert_eq!(parse_size("1.5 GiB"), Ok(Size(1_610_612_736)));
+        assert_eq!(parse_size("500GB"), Ok(Size(500_000_000_000)));
+        assert_eq!(parse_time("10ms"), Ok(Time(Duration::from_millis(10))));
+        assert_eq!(parse_time("1.5s"), Ok(Time(Duration::from_millis(1500))));
+        for bad in [
+            "",
+            "12",
+            "MiB",
+            "-1MiB",
+            "1 MiBs",
+            "1..2s",
+            "99999999TiB",
+            "1e9B",
+        ] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+        assert!(parse_time("5 minutes").is_err());
+    }
+}
