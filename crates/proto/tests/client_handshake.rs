@@ -410,3 +410,15 @@ fn fragments_do_not_matter_and_nothing_is_taken_after_the_end() {
         Err(ProtocolError::HandshakeOver)
     );
 }
+
+#[test]
+fn what_a_failed_go_said_does_not_count() {
+    let answer = [&(1_u64 << 20).to_be_bytes()[..], &[0, 1]].concat();
+    let unsup = option_reply(7, ERR + 1, b"");
+    let session = session(go_end(&[&block_info(4096, 4096, 1 << 20), &unsup, &answer]));
+    assert!(!session.block_sizes_advertised);
+    assert_eq!(
+        (session.info.min_block_bytes, session.info.max_payload_bytes),
+        (512, 32 << 20)
+    );
+}

@@ -413,6 +413,18 @@ fn unknown_reply_flags_are_ignored() {
 }
 
 #[test]
+fn an_error_chunk_without_an_error_still_is_one() {
+    let (found, _) = header(&chunk(1, 0x8001, &[0; 6])).unwrap();
+    assert!(matches!(
+        found.body,
+        ReplyBody::Error {
+            error: Errno::Inval,
+            ..
+        }
+    ));
+}
+
+#[test]
 fn malformed_replies() {
     let malformed = |kind| Err(ProtocolError::MalformedChunk(kind));
     // NONE with a payload or without DONE, content chunks of wrong lengths, an empty hole.
