@@ -1,0 +1,446 @@
+//! The client's end of the handshake.
+//!
+//! One fixed plan: structured replies, then the `base:allocation` context, then `GO` with a
+//! request for the block sizes; `EXPORT_NAME` where the server does not know `GO` or fixed
+//! newstyle. What the server refuses on the way is done without, and the outcome says so. The
+//! machine must never enter transmission with block sizes or flags it did not check.
+
+use super::fields::{Fields, gather, string};
+use super::request::{ExportInfo, Negotiated};
+use super::wire::{
+    BASE_ALLOCATION, EXPORT_NAME_PADDING_BYTES, GREETING_BYTES, NBD_MAGIC, OLDSTYLE_MAGIC,
+    OPTION_MAGIC, OPTION_REPLIES_MAX, OPTION_REPLY_DATA_MAX_BYTES, OPTION_REPLY_HEADER_BYTES,
+    OPTION_REPLY_MAGIC, ProtocolError, STRING_MAX_BYTES, handshake_flag, info, opt, rep,
+    transmission_flag,
+};
+
+/// What the client would like to get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wishes {
+    /// Name of the export, empty for the default one.
+    pub export_name: String,
+    /// Ask for structured replies.
+    pub structured_replies: bool,
+    /// Ask for `base:allocation`; needs structured replies.
+    pub base_allocation: bool,
+}
+
+/// What the caller has to do after [`ClientHandshake::feed`]. In every case the output is to be
+/// sent first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientProgress {
+    /// Receive more bytes.
+    NeedMore,
+    /// Send requests; the rest of the input belongs to the replies.
+    Transmission(ClientSession),
+    /// Close: the server refused, and the output takes leave of it.
+    Refused(Refusal),
+}
+
+/// The outcome of a handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientSession {
+    /// Size, flags and block sizes. Where the server advertised no block sizes these are the
+    /// document's defaults for clients: 512 bytes minimum (1 where the size is no multiple of
+    /// that), 4 KiB preferred, 32 MiB maximum payload.
+    pub info: ExportInfo,
+    /// Whether the server advertised its block sizes.
+    pub block_sizes_advertised: bool,
+    /// What else was agreed.
+    pub negotiated: Negotiated,
+}
+
+/// Why the server did not let the client in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The option that was refused.
+    pub option: u32,
+    /// The error, see [`rep`].
+    pub reply_type: u32,
+    /// The server's words, may be empty; invalid UTF-8 is replaced.
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Greeting,
+    ReplyHeader,
+    ReplyData {
+        reply_type: u32,
+        length_bytes: usize,
+    },
+    ExportNameAnswer,
+    Over,
+}
+
+/// The state of one connection's handshake.
+#[derive(Debug)]
+pub struct ClientHandshake {
+    phase: Phase,
+    partial: Vec<u8>,
+    wishes: Wishes,
+    /// The option whose reply is pending.
+    pending: u32,
+    /// Replies to the pending option so far.
+    replies: u32,
+    negotiated: Negotiated,
+    export: Option<(u64, u16)>,
+    block_sizes: Option<[u32; 3]>,
+}
+
+impl ClientHandshake {
+    /// Most bytes of input the machine ever holds.
+    pub const BUFFER_MAX_BYTES: usize = OPTION_REPLY_DATA_MAX_BYTES;
+
+    /// Begins a handshake; the server speaks first.
+    ///
+    /// # Panics
+    /// If the export's name exceeds 4096 bytes or contains NUL, or if `base_allocation` is wished
+    /// without structured replies.
+    pub fn new(wishes: Wishes) -> Self {
+        let name = &wishes.export_name;
+        assert!(
+            name.len() <= STRING_MAX_BYTES && !name.contains('\0'),
+            "not an export name"
+        );
+        assert!(wishes.structured_replies || !wishes.base_allocation);
+        ClientHandshake {
+            phase: Phase::Greeting,
+            partial: Vec::new(),
+            wishes,
+            pending: 0,
+            replies: 0,
+            negotiated: Negotiated::default(),
+            export: None,
+            block_sizes: None,
+        }
+    }
+
+    /// Bytes of input held at the moment, at most [`Self::BUFFER_MAX_BYTES`].
+    pub fn buffered_bytes(&self) -> usize {
+        self.partial.len()
+    }
+
+    /// Takes bytes from the server and appends what is to be sent to `out`.
+    ///
+    /// Returns how many bytes of `input` were taken (all of them with `NeedMore`) and how to go
+    /// on.
+    ///
+    /// # Errors
+    /// Any breach of the protocol; close the connection.
+    pub fn feed(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, ClientProgress), ProtocolError> {
+        let result = self.advance(input, out);
+        if !matches!(result, Ok((_, ClientProgress::NeedMore))) {
+            self.phase = Phase::Over;
+            self.partial = Vec::new();
+        }
+        result
+    }
+
+    fn advance(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, ClientProgress), ProtocolError> {
+        let mut consumed = 0;
+        loop {
+            let need_bytes = match self.phase {
+                Phase::Greeting => GREETING_BYTES,
+                Phase::ReplyHeader => OPTION_REPLY_HEADER_BYTES,
+                Phase::ReplyData { length_bytes, .. } => length_bytes,
+                Phase::ExportNameAnswer if self.negotiated.no_zeroes => 10,
+                Phase::ExportNameAnswer => 10 + EXPORT_NAME_PADDING_BYTES,
+                Phase::Over => return Err(ProtocolError::HandshakeOver),
+            };
+            if !gather(&mut self.partial, need_bytes, input, &mut consumed) {
+                return Ok((consumed, ClientProgress::NeedMore));
+            }
+            let message = std::mem::take(&mut self.partial);
+            let progress = match self.phase {
+                Phase::Greeting => self.greeting(&message, out)?,
+                Phase::ReplyHeader => self.reply_header(&message)?,
+                Phase::ReplyData { reply_type, .. } => {
+                    self.phase = Phase::ReplyHeader;
+                    self.reply(reply_type, &message, out)?
+                }
+                Phase::ExportNameAnswer => Some(self.export_name_answer(&message)?),
+                Phase::Over => return Err(ProtocolError::HandshakeOver),
+            };
+            if let Some(progress) = progress {
+                return Ok((consumed, progress));
+            }
+        }
+    }
+
+    /// Answers the greeting and sends the first option (section "Newstyle negotiation").
+    fn greeting(
+        &mut self,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<ClientProgress>, ProtocolError> {
+        let mut fields = Fields::new(message);
+        let (Some(magic), Some(style), Some(flags)) = (fields.u64(), fields.u64(), fields.u16())
+        else {
+            unreachable!("a greeting holds three fields")
+        };
+        if magic != NBD_MAGIC {
+            return Err(ProtocolError::BadMagic(magic));
+        }
+        match style {
+            OPTION_MAGIC => {}
+            OLDSTYLE_MAGIC => return Err(ProtocolError::Oldstyle),
+            other => return Err(ProtocolError::BadMagic(other)),
+        }
+        // Unknown handshake flags are ignored; known ones are taken up.
+        let answer = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
+        out.extend_from_slice(&u32::from(answer).to_be_bytes());
+        self.negotiated.no_zeroes = answer & handshake_flag::NO_ZEROES != 0;
+        if answer & handshake_flag::FIXED_NEWSTYLE == 0 {
+            self.ask_export_name(out);
+        } else if self.wishes.structured_replies {
+            self.ask(opt::STRUCTURED_REPLY, &[], out);
+        } else {
+            self.ask_go(out);
+        }
+        Ok(None)
+    }
+
+    fn reply_header(&mut self, message: &[u8]) -> Result<Option<ClientProgress>, ProtocolError> {
+        let mut fields = Fields::new(message);
+        let (Some(magic), Some(got), Some(reply_type), Some(length_bytes)) =
+            (fields.u64(), fields.u32(), fields.u32(), fields.u32())
+        else {
+            unreachable!("an option reply header holds four fields")
+        };
+        if magic != OPTION_REPLY_MAGIC {
+            return Err(ProtocolError::BadMagic(magic));
+        }
+        if got != self.pending {
+            return Err(ProtocolError::WrongOption {
+                pending: self.pending,
+                got,
+            });
+        }
+        self.replies += 1;
+        if self.replies > OPTION_REPLIES_MAX {
+            return Err(ProtocolError::EndlessHandshake);
+        }
+        let length_bytes = length_bytes as usize;
+        if length_bytes > OPTION_REPLY_DATA_MAX_BYTES {
+            return Err(self.malformed(reply_type));
+        }
+        self.phase = Phase::ReplyData {
+            reply_type,
+            length_bytes,
+        };
+        Ok(None)
+    }
+
+    fn malformed(&self, reply_type: u32) -> ProtocolError {
+        ProtocolError::MalformedReply {
+            option: self.pending,
+            reply_type,
+        }
+    }
+
+    fn unexpected(&self, reply_type: u32) -> ProtocolError {
+        ProtocolError::UnexpectedReply {
+            option: self.pending,
+            reply_type,
+        }
+    }
+
+    /// Takes one complete reply to the pending option.
+    fn reply(
+        &mut self,
+        reply_type: u32,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<ClientProgress>, ProtocolError> {
+        if reply_type & rep::ERR_BIT != 0 {
+            return Ok(self.error_reply(reply_type, data, out));
+        }
+        match (self.pending, reply_type) {
+            (_, rep::ACK) if !data.is_empty() => Err(self.malformed(reply_type)),
+            (opt::STRUCTURED_REPLY, rep::ACK) => {
+                self.negotiated.structured_replies = true;
+                if self.wishes.base_allocation {
+                    self.ask_meta_context(out);
+                } else {
+                    self.ask_go(out);
+                }
+                Ok(None)
+            }
+            (opt::SET_META_CONTEXT, rep::META_CONTEXT) => self.context(data).map(|()| None),
+            (opt::SET_META_CONTEXT, rep::ACK) => {
+                self.ask_go(out);
+                Ok(None)
+            }
+            (opt::GO, rep::INFO) => self.info(data).map(|()| None),
+            (opt::GO, rep::ACK) => Ok(Some(ClientProgress::Transmission(self.session()?))),
+            _ => Err(self.unexpected(reply_type)),
+        }
+    }
+
+    /// Goes on without what was refused, or gives up.
+    fn error_reply(
+        &mut self,
+        reply_type: u32,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<ClientProgress> {
+        let fatal = matches!(reply_type, rep::ERR_SHUTDOWN | rep::ERR_TLS_REQD);
+        match self.pending {
+            opt::STRUCTURED_REPLY if !fatal => {
+                self.ask_go(out);
+                None
+            }
+            opt::SET_META_CONTEXT if !fatal => {
+                // Contexts that were sent ahead of the error do not count.
+                self.negotiated.base_allocation_id = None;
+                self.ask_go(out);
+                None
+            }
+            opt::GO if reply_type == rep::ERR_UNSUP => {
+                self.ask_export_name(out);
+                None
+            }
+            option => {
+                let message = String::from_utf8_lossy(data).into_owned();
+                self.ask(opt::ABORT, &[], out);
+                Some(ClientProgress::Refused(Refusal {
+                    option,
+                    reply_type,
+                    message,
+                }))
+            }
+        }
+    }
+
+    fn context(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
+        let mut fields = Fields::new(data);
+        let id = fields.u32().ok_or(self.malformed(rep::META_CONTEXT))?;
+        if string(fields.rest()) != Some(BASE_ALLOCATION) {
+            return Err(self.malformed(rep::META_CONTEXT));
+        }
+        // Only one context was asked for, so there is only one to be had.
+        match self.negotiated.base_allocation_id.replace(id) {
+            None => Ok(()),
+            Some(_) => Err(self.unexpected(rep::META_CONTEXT)),
+        }
+    }
+
+    fn info(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
+        let malformed = self.malformed(rep::INFO);
+        let mut fields = Fields::new(data);
+        match fields.u16().ok_or(malformed)? {
+            info::EXPORT => {
+                let (Some(size_bytes), Some(flags)) = (fields.u64(), fields.u16()) else {
+                    return Err(malformed);
+                };
+                self.export = Some((size_bytes, flags));
+            }
+            info::BLOCK_SIZE => {
+                let (Some(min), Some(preferred), Some(max)) =
+                    (fields.u32(), fields.u32(), fields.u32())
+                else {
+                    return Err(malformed);
+                };
+                self.block_sizes = Some([min, preferred, max]);
+            }
+            // A client has to ignore what it does not understand, and asked for no more.
+            _ => return Ok(()),
+        }
+        if fields.rest().is_empty() {
+            Ok(())
+        } else {
+            Err(malformed)
+        }
+    }
+
+    fn export_name_answer(&mut self, message: &[u8]) -> Result<ClientProgress, ProtocolError> {
+        let mut fields = Fields::new(message);
+        self.export = fields.u64().zip(fields.u16());
+        // What a failed GO may have sent before its error does not count.
+        self.block_sizes = None;
+        Ok(ClientProgress::Transmission(self.session()?))
+    }
+
+    /// The outcome, once the server has told everything.
+    fn session(&self) -> Result<ClientSession, ProtocolError> {
+        let (size_bytes, flags) = self.export.ok_or(self.unexpected(rep::ACK))?;
+        if flags & transmission_flag::HAS_FLAGS == 0 {
+            return Err(ProtocolError::BadExportInfo);
+        }
+        let mut export = ExportInfo::with_default_blocks(size_bytes, flags);
+        match self.block_sizes {
+            Some([min, preferred, max]) => {
+                export.min_block_bytes = min;
+                export.preferred_block_bytes = preferred;
+                export.max_payload_bytes = max;
+            }
+            None if size_bytes.is_multiple_of(512) => export.min_block_bytes = 512,
+            None => {}
+        }
+        export.check()?;
+        Ok(ClientSession {
+            info: export.negotiated(self.negotiated.structured_replies),
+            block_sizes_advertised: self.block_sizes.is_some(),
+            negotiated: self.negotiated,
+        })
+    }
+
+    fn ask_go(&mut self, out: &mut Vec<u8>) {
+        let name = self.wishes.export_name.clone();
+        let requests = [1_u16.to_be_bytes(), info::BLOCK_SIZE.to_be_bytes()].concat();
+        self.ask(
+            opt::GO,
+            &[&length_of(&name), name.as_bytes(), &requests],
+            out,
+        );
+    }
+
+    fn ask_export_name(&mut self, out: &mut Vec<u8>) {
+        let name = self.wishes.export_name.clone();
+        self.ask(opt::EXPORT_NAME, &[name.as_bytes()], out);
+        self.phase = Phase::ExportNameAnswer;
+    }
+
+    fn ask_meta_context(&mut self, out: &mut Vec<u8>) {
+        let name = self.wishes.export_name.clone();
+        let parts: [&[u8]; 5] = [
+            &length_of(&name),
+            name.as_bytes(),
+            &1_u32.to_be_bytes(),
+            &length_of(BASE_ALLOCATION),
+            BASE_ALLOCATION.as_bytes(),
+        ];
+        self.ask(opt::SET_META_CONTEXT, &parts, out);
+    }
+
+    /// Appends an option whose data is the concatenation of `parts` and waits for its replies.
+    fn ask(&mut self, option: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
+        let length_bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let length_bytes = u32::try_from(length_bytes).expect("an option is short");
+        out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
+        out.extend_from_slice(&option.to_be_bytes());
+        out.extend_from_slice(&length_bytes.to_be_bytes());
+        for part in parts {
+            out.extend_from_slice(part);
+        }
+        self.pending = option;
+        self.replies = 0;
+        self.phase = Phase::ReplyHeader;
+    }
+}
+
+/// The 32-bit length in front of a string.
+fn length_of(text: &str) -> [u8; 4] {
+    u32::try_from(text.len())
+        .expect("a string is short")
+        .to_be_bytes()
+}

@@ -1,0 +1,30 @@
+//! The Network Block Device protocol: fixed newstyle handshake and transmission phase.
+//!
+//! The source is the protocol document of the NBD project (`doc/proto.md` of
+//! NetworkBlockDevice/nbd); item documentation names its sections. `docs/nbd.md` of this
+//! repository lists what is spoken and what is refused.
+//!
+//! - [`wire`]: numbers and small types of the wire, limits, [`ProtocolError`];
+//! - [`ServerHandshake`] and [`ClientHandshake`]: option haggling from either end;
+//! - [`request`]: the request header, its validation, and the bounds of an export;
+//! - [`reply`]: encoders for the server's replies;
+//! - [`reply_decoder`]: decoding and checking of replies at the client.
+//!
+//! A [`ProtocolError`] always means: end the connection. Whatever can be answered within the
+//! protocol is answered (an error reply to an option, an [`Errno`] to a request) and is no
+//! `ProtocolError`.
+
+mod client;
+mod fields;
+pub mod reply;
+pub mod reply_decoder;
+pub mod request;
+mod server;
+pub mod wire;
+
+pub use client::{ClientHandshake, ClientProgress, ClientSession, Refusal, Wishes};
+pub use reply::Extent;
+pub use reply_decoder::{ReadCoverage, ReplyDecoder, ReplyHeader};
+pub use request::{ExportInfo, Negotiated, Request};
+pub use server::{Export, ExportDirectory, ServerHandshake, ServerProgress, ServerSession};
+pub use wire::{Command, Errno, ProtocolError};

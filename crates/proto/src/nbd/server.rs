@@ -1,0 +1,512 @@
+//! The server's end of the handshake: fixed newstyle option haggling.
+//!
+//! The machine takes the client's bytes in any fragments and appends its answers to the caller's
+//! buffer. It stores at most one option's data (see [`ServerHandshake::BUFFER_MAX_BYTES`]), only
+//! as it arrives, and takes a bounded number of options, so a client can neither make it grow nor
+//! keep it busy for ever. It must never enter the transmission phase for an export that the
+//! directory does not hold.
+
+use super::fields::{Fields, gather, string};
+use super::request::{ExportInfo, Negotiated};
+use super::wire::{
+    BASE_ALLOCATION, BASE_ALLOCATION_ID, EXPORT_NAME_PADDING_BYTES, GREETING_BYTES,
+    META_QUERIES_MAX, NBD_MAGIC, OPTION_DATA_MAX_BYTES, OPTION_HEADER_BYTES, OPTION_MAGIC,
+    OPTION_REPLY_MAGIC, OPTION_SKIP_MAX_BYTES, OPTIONS_MAX, PAYLOAD_HARD_MAX_BYTES, ProtocolError,
+    STRING_MAX_BYTES, handshake_flag, info, opt, rep,
+};
+
+/// One export as the handshake shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Export<'a> {
+    /// Canonical name: UTF-8 without NUL, at most 4096 bytes, not empty.
+    pub name: &'a str,
+    /// For people, may be empty, at most 4096 bytes.
+    pub description: &'a str,
+    /// Size, flags and block sizes. Flags that depend on the negotiation are masked here.
+    pub info: ExportInfo,
+}
+
+/// The exports of a server. They must stay the same during one handshake.
+pub trait ExportDirectory {
+    /// The export at `index`; the directory ends at the first `None`. The export at 0 is the
+    /// default, which clients name by the empty string.
+    fn export(&self, index: usize) -> Option<Export<'_>>;
+}
+
+/// What the caller has to do after [`ServerHandshake::feed`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerProgress {
+    /// Receive more bytes.
+    NeedMore,
+    /// One option was answered: send the output, then feed the rest of the input.
+    Answered,
+    /// Send the output, then serve requests; the rest of the input belongs to them.
+    Transmission(ServerSession),
+    /// Send the output, then close: the client aborted.
+    Closed,
+}
+
+/// The outcome of a handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerSession {
+    /// Index of the chosen export in the directory.
+    pub export_index: usize,
+    /// Canonical name of the chosen export.
+    pub export_name: String,
+    /// The export as it was described to the client.
+    pub info: ExportInfo,
+    /// What else was agreed.
+    pub negotiated: Negotiated,
+}
+
+/// The final reply to an option: its type and a message for people (empty with `ACK`).
+type Verdict = (u32, &'static str);
+
+const ACK: Verdict = (rep::ACK, "");
+const MALFORMED: Verdict = (rep::ERR_INVALID, "malformed option data");
+const UNEXPECTED_DATA: Verdict = (rep::ERR_INVALID, "this option takes no data");
+const TOO_BIG: Verdict = (
+    rep::ERR_TOO_BIG,
+    "option data or a string in it is too long",
+);
+const UNKNOWN_EXPORT: Verdict = (rep::ERR_UNKNOWN, "no such export");
+const UNSUPPORTED: Verdict = (rep::ERR_UNSUP, "this option is not supported");
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    ClientFlags,
+    OptionHeader,
+    OptionData {
+        option: u32,
+        length_bytes: usize,
+    },
+    /// The verdict does not depend on the data, which is dropped as it comes.
+    Skip {
+        option: u32,
+        left_bytes: usize,
+        verdict: Verdict,
+    },
+    Over,
+}
+
+/// The state of one connection's handshake.
+#[derive(Debug)]
+pub struct ServerHandshake {
+    phase: Phase,
+    partial: Vec<u8>,
+    options: u32,
+    fixed_newstyle: bool,
+    no_zeroes: bool,
+    structured_replies: bool,
+    /// The export for which `base:allocation` is selected.
+    allocation_export: Option<usize>,
+}
+
+impl ServerHandshake {
+    /// Most bytes of input the machine ever holds.
+    pub const BUFFER_MAX_BYTES: usize = OPTION_DATA_MAX_BYTES;
+
+    /// Begins a handshake: appends the greeting to `out` (section "Newstyle negotiation").
+    pub fn start(out: &mut Vec<u8>) -> Self {
+        let before = out.len();
+        out.extend_from_slice(&NBD_MAGIC.to_be_bytes());
+        out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
+        let flags = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
+        out.extend_from_slice(&flags.to_be_bytes());
+        assert_eq!(out.len() - before, GREETING_BYTES);
+        ServerHandshake {
+            phase: Phase::ClientFlags,
+            partial: Vec::new(),
+            options: 0,
+            fixed_newstyle: false,
+            no_zeroes: false,
+            structured_replies: false,
+            allocation_export: None,
+        }
+    }
+
+    /// Bytes of input held at the moment, at most [`Self::BUFFER_MAX_BYTES`].
+    pub fn buffered_bytes(&self) -> usize {
+        self.partial.len()
+    }
+
+    /// Takes bytes from the client and appends answers to `out`.
+    ///
+    /// Returns how many bytes of `input` were taken and how to go on. At most one option is
+    /// answered per call, which bounds the output of a call by the size of one answer.
+    ///
+    /// # Errors
+    /// Any error ends the handshake; `out` is as it was, and there is nothing to be sent.
+    ///
+    /// # Panics
+    /// If the directory holds an export whose [`ExportInfo`] is not allowed on the wire.
+    pub fn feed(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        exports: &dyn ExportDirectory,
+    ) -> Result<(usize, ServerProgress), ProtocolError> {
+        let result = self.advance(input, out, exports);
+        if result.is_err() {
+            self.phase = Phase::Over;
+            self.partial = Vec::new();
+        }
+        result
+    }
+
+    fn advance(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        exports: &dyn ExportDirectory,
+    ) -> Result<(usize, ServerProgress), ProtocolError> {
+        let mut consumed = 0;
+        loop {
+            if let Phase::Skip {
+                option,
+                left_bytes,
+                verdict,
+            } = self.phase
+            {
+                let step = left_bytes.min(input.len() - consumed);
+                consumed += step;
+                if step < left_bytes {
+                    self.phase = Phase::Skip {
+                        option,
+                        left_bytes: left_bytes - step,
+                        verdict,
+                    };
+                    return Ok((consumed, ServerProgress::NeedMore));
+                }
+                self.phase = Phase::OptionHeader;
+                return Ok((consumed, self.conclude(option, verdict, out)));
+            }
+            let need_bytes = match self.phase {
+                Phase::ClientFlags => 4,
+                Phase::OptionHeader => OPTION_HEADER_BYTES,
+                Phase::OptionData { length_bytes, .. } => length_bytes,
+                Phase::Skip { .. } | Phase::Over => return Err(ProtocolError::HandshakeOver),
+            };
+            if !gather(&mut self.partial, need_bytes, input, &mut consumed) {
+                return Ok((consumed, ServerProgress::NeedMore));
+            }
+            let message = std::mem::take(&mut self.partial);
+            let mut fields = Fields::new(&message);
+            match self.phase {
+                Phase::ClientFlags => self.client_flags(&mut fields)?,
+                Phase::OptionHeader => self.option_header(&mut fields)?,
+                Phase::OptionData { option, .. } => {
+                    self.phase = Phase::OptionHeader;
+                    let progress = self.option(option, fields, out, exports)?;
+                    return Ok((consumed, progress));
+                }
+                Phase::Skip { .. } | Phase::Over => return Err(ProtocolError::HandshakeOver),
+            }
+        }
+    }
+
+    fn client_flags(&mut self, fields: &mut Fields<'_>) -> Result<(), ProtocolError> {
+        let flags = fields.u32().unwrap_or(u32::MAX);
+        let fixed = u32::from(handshake_flag::FIXED_NEWSTYLE);
+        let no_zeroes = u32::from(handshake_flag::NO_ZEROES);
+        if flags & !(fixed | no_zeroes) != 0 {
+            return Err(ProtocolError::UnknownClientFlags(flags));
+        }
+        self.fixed_newstyle = flags & fixed != 0;
+        self.no_zeroes = flags & no_zeroes != 0;
+        self.phase = Phase::OptionHeader;
+        Ok(())
+    }
+
+    fn option_header(&mut self, fields: &mut Fields<'_>) -> Result<(), ProtocolError> {
+        let (Some(magic), Some(option), Some(length_bytes)) =
+            (fields.u64(), fields.u32(), fields.u32())
+        else {
+            unreachable!("an option header holds three fields")
+        };
+        if magic != OPTION_MAGIC {
+            return Err(ProtocolError::BadMagic(magic));
+        }
+        self.options += 1;
+        if self.options > OPTIONS_MAX {
+            return Err(ProtocolError::EndlessHandshake);
+        }
+        if option != opt::EXPORT_NAME && !self.fixed_newstyle {
+            return Err(ProtocolError::NeedsFixedNewstyle(option));
+        }
+        if option == opt::SET_META_CONTEXT {
+            // The option replaces the earlier selection even when it fails.
+            self.allocation_export = None;
+        }
+        self.phase = Self::receive_option(option, length_bytes)?;
+        Ok(())
+    }
+
+    /// Decides from an option's header whether its data is stored or skipped.
+    fn receive_option(option: u32, length_bytes: u32) -> Result<Phase, ProtocolError> {
+        let too_large = ProtocolError::OptionTooLarge {
+            option,
+            length_bytes,
+        };
+        let length_bytes = length_bytes as usize;
+        if length_bytes > OPTION_SKIP_MAX_BYTES {
+            return Err(too_large);
+        }
+        let store = Phase::OptionData {
+            option,
+            length_bytes,
+        };
+        let skip = |verdict| Phase::Skip {
+            option,
+            left_bytes: length_bytes,
+            verdict,
+        };
+        Ok(match option {
+            // An error cannot be answered here, so too long a name ends the connection.
+            opt::EXPORT_NAME if length_bytes > STRING_MAX_BYTES => return Err(too_large),
+            opt::EXPORT_NAME => store,
+            opt::ABORT => skip(ACK),
+            opt::LIST | opt::STRUCTURED_REPLY | opt::STARTTLS => {
+                if length_bytes == 0 {
+                    store
+                } else {
+                    skip(UNEXPECTED_DATA)
+                }
+            }
+            opt::INFO | opt::GO | opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => {
+                if length_bytes <= OPTION_DATA_MAX_BYTES {
+                    store
+                } else {
+                    skip(TOO_BIG)
+                }
+            }
+            _ => skip(UNSUPPORTED),
+        })
+    }
+
+    /// Answers an option whose data is complete.
+    fn option(
+        &mut self,
+        option: u32,
+        data: Fields<'_>,
+        out: &mut Vec<u8>,
+        exports: &dyn ExportDirectory,
+    ) -> Result<ServerProgress, ProtocolError> {
+        let verdict = match option {
+            opt::EXPORT_NAME => return self.export_name(data, out, exports),
+            opt::LIST => list(out, exports),
+            opt::INFO | opt::GO => match self.describe(option, data, out, exports) {
+                Ok(session) if option == opt::GO => {
+                    put_reply(out, option, rep::ACK, &[]);
+                    self.phase = Phase::Over;
+                    return Ok(ServerProgress::Transmission(session));
+                }
+                Ok(_) => ACK,
+                Err(verdict) => verdict,
+            },
+            opt::STRUCTURED_REPLY => {
+                self.structured_replies = true;
+                ACK
+            }
+            opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self
+                .meta_context(option, data, out, exports)
+                .unwrap_or_else(|verdict| verdict),
+            // STARTTLS: this server operates without TLS, in the document's NOTLS mode.
+            _ => UNSUPPORTED,
+        };
+        Ok(self.conclude(option, verdict, out))
+    }
+
+    /// Sends the final reply to an option that does not lead into transmission.
+    fn conclude(&mut self, option: u32, verdict: Verdict, out: &mut Vec<u8>) -> ServerProgress {
+        put_reply(out, option, verdict.0, &[verdict.1.as_bytes()]);
+        if option == opt::ABORT {
+            self.phase = Phase::Over;
+            return ServerProgress::Closed;
+        }
+        ServerProgress::Answered
+    }
+
+    /// Enters transmission the old way (section "Newstyle negotiation").
+    fn export_name(
+        &mut self,
+        data: Fields<'_>,
+        out: &mut Vec<u8>,
+        exports: &dyn ExportDirectory,
+    ) -> Result<ServerProgress, ProtocolError> {
+        let found = string(data.rest()).and_then(|name| find(exports, name));
+        let (index, export) = found.ok_or(ProtocolError::UnknownExport)?;
+        let session = self.session(index, &export);
+        out.extend_from_slice(&session.info.size_bytes.to_be_bytes());
+        out.extend_from_slice(&session.info.transmission_flags.to_be_bytes());
+        if !self.no_zeroes {
+            out.extend_from_slice(&[0; EXPORT_NAME_PADDING_BYTES]);
+        }
+        self.phase = Phase::Over;
+        Ok(ServerProgress::Transmission(session))
+    }
+
+    /// Answers `INFO` and `GO` up to the final reply.
+    fn describe(
+        &self,
+        option: u32,
+        mut data: Fields<'_>,
+        out: &mut Vec<u8>,
+        exports: &dyn ExportDirectory,
+    ) -> Result<ServerSession, Verdict> {
+        let name = take_string(&mut data)?;
+        let count = data.u16().ok_or(MALFORMED)?;
+        if data.rest().len() != 2 * usize::from(count) {
+            return Err(MALFORMED);
+        }
+        let (index, export) = find(exports, name).ok_or(UNKNOWN_EXPORT)?;
+        let session = self.session(index, &export);
+        let facts = &session.info;
+        let mut put_info = |kind: u16, parts: [&[u8]; 3]| {
+            let [a, b, c] = parts;
+            put_reply(out, option, rep::INFO, &[&kind.to_be_bytes(), a, b, c]);
+        };
+        put_info(
+            info::EXPORT,
+            [
+                &facts.size_bytes.to_be_bytes(),
+                &facts.transmission_flags.to_be_bytes(),
+                &[],
+            ],
+        );
+        let asked = |kind: u16| {
+            data.rest()
+                .chunks_exact(2)
+                .any(|pair| pair == kind.to_be_bytes())
+        };
+        if asked(info::NAME) {
+            put_info(info::NAME, [export.name.as_bytes(), &[], &[]]);
+        }
+        if asked(info::DESCRIPTION) && !export.description.is_empty() {
+            put_info(info::DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
+        }
+        if asked(info::BLOCK_SIZE) {
+            put_info(
+                info::BLOCK_SIZE,
+                [
+                    &facts.min_block_bytes.to_be_bytes(),
+                    &facts.preferred_block_bytes.to_be_bytes(),
+                    &facts.max_payload_bytes.to_be_bytes(),
+                ],
+            );
+        }
+        Ok(session)
+    }
+
+    /// Answers both metadata context options up to the final reply (section "Metadata querying").
+    fn meta_context(
+        &mut self,
+        option: u32,
+        mut data: Fields<'_>,
+        out: &mut Vec<u8>,
+        exports: &dyn ExportDirectory,
+    ) -> Result<Verdict, Verdict> {
+        let listing = option == opt::LIST_META_CONTEXT;
+        if !self.structured_replies {
+            return Err((
+                rep::ERR_INVALID,
+                "structured replies must be negotiated first",
+            ));
+        }
+        let name = take_string(&mut data)?;
+        let count = data.u32().ok_or(MALFORMED)?;
+        if count > META_QUERIES_MAX {
+            return Err((rep::ERR_TOO_BIG, "too many queries"));
+        }
+        // Without queries everything is listed, and nothing is selected.
+        let mut matched = listing && count == 0;
+        for _ in 0..count {
+            let query = take_string(&mut data)?;
+            if !query.contains(':') {
+                return Err((rep::ERR_INVALID, "a query without a namespace"));
+            }
+            matched |= query == BASE_ALLOCATION || (listing && query == "base:");
+        }
+        if !data.rest().is_empty() {
+            return Err(MALFORMED);
+        }
+        let (index, _) = find(exports, name).ok_or(UNKNOWN_EXPORT)?;
+        if matched {
+            let id = if listing { 0 } else { BASE_ALLOCATION_ID };
+            let parts: [&[u8]; 2] = [&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()];
+            put_reply(out, option, rep::META_CONTEXT, &parts);
+            if !listing {
+                self.allocation_export = Some(index);
+            }
+        }
+        Ok(ACK)
+    }
+
+    /// What transmission on `export` would be like as of now.
+    fn session(&self, index: usize, export: &Export<'_>) -> ServerSession {
+        let info = export.info.negotiated(self.structured_replies);
+        assert!(
+            info.check().is_ok() && info.max_payload_bytes <= PAYLOAD_HARD_MAX_BYTES,
+            "export {index} has block sizes or a payload that the protocol does not allow"
+        );
+        // Contexts hold only for the export they were selected for.
+        let selected = self.allocation_export == Some(index);
+        ServerSession {
+            export_index: index,
+            export_name: export.name.to_owned(),
+            info,
+            negotiated: Negotiated {
+                structured_replies: self.structured_replies,
+                base_allocation_id: selected.then_some(BASE_ALLOCATION_ID),
+                no_zeroes: self.no_zeroes,
+            },
+        }
+    }
+}
+
+/// Takes a string with its 32-bit length in front.
+fn take_string<'a>(data: &mut Fields<'a>) -> Result<&'a str, Verdict> {
+    let length_bytes = data.u32().ok_or(MALFORMED)? as usize;
+    let bytes = data.bytes(length_bytes).ok_or(MALFORMED)?;
+    if length_bytes > STRING_MAX_BYTES {
+        return Err(TOO_BIG);
+    }
+    string(bytes).ok_or(MALFORMED)
+}
+
+/// All exports in order.
+fn all(exports: &dyn ExportDirectory) -> impl Iterator<Item = (usize, Export<'_>)> {
+    (0..).map_while(|index| exports.export(index).map(|export| (index, export)))
+}
+
+/// The export of a name; the first export answers to the empty name.
+fn find<'a>(exports: &'a dyn ExportDirectory, name: &str) -> Option<(usize, Export<'a>)> {
+    all(exports).find(|(_, export)| name.is_empty() || export.name == name)
+}
+
+/// Answers `LIST` up to the final reply.
+fn list(out: &mut Vec<u8>, exports: &dyn ExportDirectory) -> Verdict {
+    for (_, export) in all(exports) {
+        let name_bytes = (export.name.len() as u32).to_be_bytes();
+        let parts: [&[u8]; 3] = [
+            &name_bytes,
+            export.name.as_bytes(),
+            export.description.as_bytes(),
+        ];
+        put_reply(out, opt::LIST, rep::SERVER, &parts);
+    }
+    ACK
+}
+
+/// Appends one option reply whose data is the concatenation of `parts`.
+fn put_reply(out: &mut Vec<u8>, option: u32, reply_type: u32, parts: &[&[u8]]) {
+    let length_bytes: usize = parts.iter().map(|part| part.len()).sum();
+    let length_bytes = u32::try_from(length_bytes).expect("an option reply is short");
+    out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
+    out.extend_from_slice(&option.to_be_bytes());
+    out.extend_from_slice(&reply_type.to_be_bytes());
+    out.extend_from_slice(&length_bytes.to_be_bytes());
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
