@@ -2,4 +2,5 @@
 
 pub mod file;
 pub mod memory;
+pub mod model;
 pub mod null;

@@ -1,0 +1,632 @@
+//! Hard disks: one arm, a queue it chooses from, an optional volatile write cache, optionally
+//! shingled.
+//!
+//! The disk takes commands from the host in order of arrival into its queue (NCQ); among those it
+//! holds, the arm serves the next one upwards from where it is and returns to the lowest when there
+//! is none (C-LOOK). An access costs seek, rotation and transfer at the rate of its zone; one that
+//! continues the access before costs the transfer alone. With the write cache on, a write is done
+//! when its bytes crossed the bus, and the arm writes it back when nothing else waits. A flush is
+//! not a queued command (as in ATA): it waits for everything before it, writes the cache back, and
+//! holds up everything after it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::draw::{Draws, ln};
+use super::profile::{ModelError, require, require_rate, require_time};
+use super::smr::{Placement, Shingles};
+use super::{
+    Command, CommandKind, MAX_OUTSTANDING, ModelCounters, Queued, TimingModel, Unreported,
+    transfer_ns,
+};
+
+/// Past this depth a longer queue no longer shortens the rotation: 1 + 0.13 log2 d reaches 1 / 0.6
+/// at d = 35.
+const ROTATION_DEPTHS: usize = 64;
+
+/// Parameters of a hard disk. docs/models.md says where each default is from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HddParameters {
+    /// Fixed part of every seek, in ns.
+    pub seek_base_ns: u64,
+    /// Part of the seek that grows with the square root of the distance, full stroke, in ns.
+    pub seek_sqrt_ns: u64,
+    /// Part of the seek that grows with the distance, full stroke, in ns.
+    pub seek_linear_ns: u64,
+    /// Settling after every seek, in ns.
+    pub settle_ns: u64,
+    /// More settling before a write, in ns.
+    pub write_settle_ns: u64,
+    /// One revolution, in ns.
+    pub revolution_ns: u64,
+    /// Zones of equal capacity, each with one rate.
+    pub zones: u32,
+    /// Rate of the first (outer) zone.
+    pub outer_rate_bytes_per_s: u64,
+    /// Rate of the last (inner) zone; between them the rate falls linearly.
+    pub inner_rate_bytes_per_s: u64,
+    /// Commands the disk holds and chooses from.
+    pub queue_commands: u32,
+    /// Whether a continuing write that arrives after the one before has ended finds its sector
+    /// gone by and waits for it to come round. Reads never do: the disk reads ahead.
+    pub misses_revolution: bool,
+    /// Volatile write cache. 0: off, every write goes to the medium.
+    pub write_cache_bytes: u64,
+    /// Rate of the bus, for what the write cache takes and gives.
+    pub bus_rate_bytes_per_s: u64,
+    /// Fixed part of a flush, a discard and an access to the write cache, in ns.
+    pub command_ns: u64,
+    /// Media cache of a shingled disk. 0: not shingled.
+    pub media_cache_bytes: u64,
+    /// Size of a shingled band.
+    pub band_bytes: u64,
+    /// Shortest time to clean a band, in ns.
+    pub band_clean_min_ns: u64,
+    /// Longest time to clean a band, in ns.
+    pub band_clean_max_ns: u64,
+    /// Idle time before bands are cleaned, in ns.
+    pub band_clean_idle_ns: u64,
+}
+
+impl HddParameters {
+    /// Refuses values that no device can have, naming the field.
+    pub fn validate(&self) -> Result<(), ModelError> {
+        for (field, ns) in [
+            ("seek_base_ns", self.seek_base_ns),
+            ("seek_sqrt_ns", self.seek_sqrt_ns),
+            ("seek_linear_ns", self.seek_linear_ns),
+            ("settle_ns", self.settle_ns),
+            ("write_settle_ns", self.write_settle_ns),
+            ("command_ns", self.command_ns),
+            ("band_clean_max_ns", self.band_clean_max_ns),
+            ("band_clean_idle_ns", self.band_clean_idle_ns),
+            ("revolution_ns", self.revolution_ns),
+        ] {
+            require_time(field, ns)?;
+        }
+        require("revolution_ns", self.revolution_ns > 0, "above 0")?;
+        require("zones", (1..=1024).contains(&self.zones), "1..=1024")?;
+        require(
+            "queue_commands",
+            (1..=256).contains(&self.queue_commands),
+            "1..=256",
+        )?;
+        let outer = self.outer_rate_bytes_per_s;
+        require_rate("inner_rate_bytes_per_s", self.inner_rate_bytes_per_s)?;
+        require(
+            "outer_rate_bytes_per_s",
+            outer >= self.inner_rate_bytes_per_s,
+            "at least the inner rate",
+        )?;
+        require_rate("bus_rate_bytes_per_s", self.bus_rate_bytes_per_s)?;
+        let bands = self.media_cache_bytes == 0 || self.band_bytes > 0;
+        require("band_bytes", bands, "above 0 on a shingled disk")?;
+        let ordered = self.band_clean_min_ns <= self.band_clean_max_ns;
+        require("band_clean_min_ns", ordered, "at most band_clean_max_ns")
+    }
+}
+
+/// What the arm is doing.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    /// A command of the host; it completes at the end.
+    Host(Queued),
+    /// An extent from the write cache: its length.
+    Destage(u64),
+    /// Cleaning a band.
+    Clean,
+}
+
+/// What an access would have to continue to need no positioning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    None,
+    Read(u64),
+    Write(u64),
+    MediaCache,
+}
+
+/// A transfer between host and write cache; `write` is the extent to keep.
+#[derive(Debug, Clone, Copy)]
+struct BusTransfer {
+    done_ns: u64,
+    id: u64,
+    write: Option<(u64, u64)>,
+}
+
+/// A hard disk. See the module head.
+#[derive(Debug)]
+pub struct Hdd {
+    parameters: HddParameters,
+    capacity_bytes: u64,
+    zone_rates: Vec<u64>,
+    /// Largest rotational wait by the number of accesses to choose from, in ns.
+    rotation_limits_ns: Vec<u64>,
+    draws: Draws,
+    clock_ns: u64,
+    arrivals: u64,
+    /// Commands the host has sent that the disk has not taken yet.
+    waiting: VecDeque<Queued>,
+    /// Commands the arm can choose from.
+    queue: Vec<Queued>,
+    /// Writes that wait for room in the write cache.
+    cache_waiting: VecDeque<Queued>,
+    bus: VecDeque<BusTransfer>,
+    bus_free_ns: u64,
+    /// Bytes in the write cache, on their way into it, or on their way to the medium.
+    cached_bytes: u64,
+    /// Extents in the write cache: (offset, order of arrival) to length.
+    dirty: BTreeMap<(u64, u64), u64>,
+    dirty_seq: u64,
+    /// The arm's work and when it ends.
+    arm: Option<(Work, u64)>,
+    /// The flush that holds up the rest, and its end once the cache is empty.
+    flush: Option<(u64, Option<u64>)>,
+    shingles: Option<Shingles>,
+    head: u64,
+    stream: Stream,
+    /// When the last access ended.
+    arm_free_ns: u64,
+    /// Since when nothing was left to do for the host.
+    idle_since_ns: u64,
+    unreported: Unreported,
+    counters: ModelCounters,
+}
+
+impl Hdd {
+    /// An idle disk of `capacity_bytes`, its arm over the first byte. Errors: a parameter out of
+    /// its range.
+    pub fn new(
+        parameters: HddParameters,
+        capacity_bytes: u64,
+        seed: u64,
+    ) -> Result<Self, ModelError> {
+        parameters.validate()?;
+        require("capacity_bytes", capacity_bytes > 0, "above 0")?;
+        let shingled = parameters.media_cache_bytes > 0;
+        Ok(Hdd {
+            capacity_bytes,
+            zone_rates: zone_rates(&parameters),
+            rotation_limits_ns: rotation_limits_ns(parameters.revolution_ns),
+            draws: Draws::new(seed),
+            clock_ns: 0,
+            arrivals: 0,
+            waiting: VecDeque::new(),
+            queue: Vec::new(),
+            cache_waiting: VecDeque::new(),
+            bus: VecDeque::new(),
+            bus_free_ns: 0,
+            cached_bytes: 0,
+            dirty: BTreeMap::new(),
+            dirty_seq: 0,
+            arm: None,
+            flush: None,
+            shingles: shingled
+                .then(|| Shingles::new(parameters.band_bytes, parameters.media_cache_bytes)),
+            head: 0,
+            stream: Stream::None,
+            arm_free_ns: 0,
+            idle_since_ns: 0,
+            unreported: Unreported::new(),
+            counters: ModelCounters::default(),
+            parameters,
+        })
+    }
+
+    /// Bytes the write cache holds that are not on the medium yet.
+    pub fn cached_bytes(&self) -> u64 {
+        self.cached_bytes
+    }
+
+    fn next_instant_ns(&self) -> Option<u64> {
+        let arm = self.arm.map(|(_, done_ns)| done_ns);
+        let bus = self.bus.front().map(|transfer| transfer.done_ns);
+        let flush = self.flush.and_then(|(_, done_ns)| done_ns);
+        [arm, bus, flush, self.next_clean_ns()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// When an idle shingled disk begins to clean a band.
+    fn next_clean_ns(&self) -> Option<u64> {
+        let dirty = self
+            .shingles
+            .as_ref()
+            .is_some_and(|shingles| !shingles.is_clean());
+        let begin_ns = self.idle_since_ns + self.parameters.band_clean_idle_ns;
+        (dirty && self.is_idle()).then(|| begin_ns.max(self.arm_free_ns))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.arm.is_none() && self.nothing_for_the_host()
+    }
+
+    fn nothing_for_the_host(&self) -> bool {
+        self.held_commands() == 0
+            && self.waiting.is_empty()
+            && self.dirty.is_empty()
+            && self.flush.is_none()
+    }
+
+    /// Commands that occupy a place in the disk's queue.
+    fn held_commands(&self) -> usize {
+        let on_arm = usize::from(matches!(self.arm, Some((Work::Host(_), _))));
+        self.queue.len() + self.cache_waiting.len() + self.bus.len() + on_arm
+    }
+
+    fn run_until(&mut self, now_ns: u64) {
+        while let Some(instant_ns) = self.next_instant_ns().filter(|ns| *ns <= now_ns) {
+            self.end_bus_transfers(instant_ns);
+            if let Some((work, done_ns)) = self.arm
+                && done_ns <= instant_ns
+            {
+                self.end_arm_work(work, done_ns);
+            }
+            if let Some((id, Some(done_ns))) = self.flush
+                && done_ns <= instant_ns
+            {
+                self.flush = None;
+                self.finish(id, done_ns);
+            }
+            if self
+                .next_clean_ns()
+                .is_some_and(|begin_ns| begin_ns <= instant_ns)
+            {
+                self.start_cleaning(instant_ns);
+            }
+            self.dispatch(instant_ns);
+        }
+        self.clock_ns = self.clock_ns.max(now_ns);
+    }
+
+    /// Reports a completion; the last one begins the idle time.
+    fn finish(&mut self, id: u64, done_ns: u64) {
+        self.unreported.push_back((id, done_ns));
+        self.idle_since_ns = done_ns;
+    }
+
+    fn end_bus_transfers(&mut self, instant_ns: u64) {
+        while let Some(transfer) = self
+            .bus
+            .front()
+            .copied()
+            .filter(|t| t.done_ns <= instant_ns)
+        {
+            self.bus.pop_front();
+            if let Some((offset, len)) = transfer.write {
+                self.dirty.insert((offset, self.dirty_seq), len);
+                self.dirty_seq += 1;
+            }
+            self.finish(transfer.id, transfer.done_ns);
+        }
+    }
+
+    fn end_arm_work(&mut self, work: Work, done_ns: u64) {
+        self.arm = None;
+        self.arm_free_ns = done_ns;
+        match work {
+            Work::Host(queued) => self.finish(queued.command.id, done_ns),
+            Work::Destage(len) => {
+                self.cached_bytes -= len;
+                self.idle_since_ns = done_ns;
+            }
+            // An idle disk goes on cleaning without another wait, so the idle time stays.
+            Work::Clean => {}
+        }
+    }
+
+    /// Takes commands in, moves data over the bus and gives the arm something to do.
+    fn dispatch(&mut self, now_ns: u64) {
+        self.take_in(now_ns);
+        self.fill_cache(now_ns);
+        if self.arm.is_none() {
+            self.start_arm(now_ns);
+        }
+        if let Some((id, None)) = self.flush
+            && self.dirty.is_empty()
+            && self.arm.is_none()
+        {
+            self.flush = Some((id, Some(now_ns + self.parameters.command_ns)));
+        }
+    }
+
+    fn take_in(&mut self, now_ns: u64) {
+        while self.flush.is_none() && self.held_commands() < self.parameters.queue_commands as usize
+        {
+            let Some(queued) = self.waiting.front().copied() else {
+                return;
+            };
+            let command = queued.command;
+            match command.kind {
+                CommandKind::Flush => {
+                    if self.held_commands() > 0 {
+                        return;
+                    }
+                    self.flush = Some((command.id, None));
+                }
+                CommandKind::Discard => self.over_bus(now_ns, command.id, 0, None),
+                CommandKind::Read if self.is_cached(&command) => {
+                    self.counters.cache_read_hits += 1;
+                    self.over_bus(now_ns, command.id, command.len, None);
+                }
+                CommandKind::Write | CommandKind::WriteZeroes
+                    if !command.fua && command.len <= self.parameters.write_cache_bytes =>
+                {
+                    self.cache_waiting.push_back(queued);
+                }
+                CommandKind::Read | CommandKind::Write | CommandKind::WriteZeroes => {
+                    self.queue.push(queued);
+                }
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Lets writes into the cache, in order of arrival, as far as there is room.
+    fn fill_cache(&mut self, now_ns: u64) {
+        while let Some(queued) = self.cache_waiting.front().copied() {
+            let command = queued.command;
+            if self.cached_bytes + command.len > self.parameters.write_cache_bytes {
+                return;
+            }
+            self.cache_waiting.pop_front();
+            self.cached_bytes += command.len;
+            self.counters.cached_writes += 1;
+            self.over_bus(
+                now_ns,
+                command.id,
+                command.len,
+                Some((command.offset, command.len)),
+            );
+        }
+    }
+
+    fn over_bus(&mut self, now_ns: u64, id: u64, len: u64, write: Option<(u64, u64)>) {
+        let moving_ns = transfer_ns(len, self.parameters.bus_rate_bytes_per_s);
+        self.bus_free_ns = self.bus_free_ns.max(now_ns) + self.parameters.command_ns + moving_ns;
+        self.bus.push_back(BusTransfer {
+            done_ns: self.bus_free_ns,
+            id,
+            write,
+        });
+    }
+
+    /// Whether one extent of the write cache holds the whole read.
+    fn is_cached(&self, read: &Command) -> bool {
+        let before = self.dirty.range(..=(read.offset, u64::MAX)).next_back();
+        before.is_some_and(|((offset, _), len)| {
+            read.offset.saturating_add(read.len) <= offset.saturating_add(*len)
+        })
+    }
+
+    /// Chooses the arm's next work. Commands go before the write cache unless a write waits for
+    /// room in it or a flush wants it empty; then the arm takes both as they come.
+    fn start_arm(&mut self, now_ns: u64) {
+        let pressed = !self.cache_waiting.is_empty() || self.flush.is_some();
+        let command = self.nearest_command();
+        let extent = self
+            .nearest_extent()
+            .filter(|_| pressed || command.is_none());
+        let sweep = |offset: u64| (offset < self.head, offset);
+        let take_extent = match (command, extent) {
+            (None, None) => return,
+            (Some(index), Some((offset, _))) => {
+                sweep(offset) < sweep(self.queue[index].command.offset)
+            }
+            (command, _) => command.is_none(),
+        };
+        let choices = self.queue.len()
+            + if extent.is_some() {
+                self.dirty.len()
+            } else {
+                0
+            };
+        match (command, extent) {
+            (_, Some(key)) if take_extent => {
+                let Some(len) = self.dirty.get(&key).copied() else {
+                    return;
+                };
+                let Some(done_ns) = self.access(now_ns, CommandKind::Write, key.0, len, choices)
+                else {
+                    return self.start_cleaning(now_ns);
+                };
+                self.dirty.remove(&key);
+                self.counters.destages += 1;
+                self.arm = Some((Work::Destage(len), done_ns));
+            }
+            (Some(index), _) => {
+                let Command {
+                    kind, offset, len, ..
+                } = self.queue[index].command;
+                let Some(done_ns) = self.access(now_ns, kind, offset, len, choices) else {
+                    return self.start_cleaning(now_ns);
+                };
+                let queued = self.queue.swap_remove(index);
+                self.arm = Some((Work::Host(queued), done_ns));
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// C-LOOK among the commands: the next upwards from the head, else the lowest.
+    fn nearest_command(&self) -> Option<usize> {
+        let sweep = |queued: &Queued| {
+            let offset = queued.command.offset;
+            (offset < self.head, offset, queued.arrival_seq)
+        };
+        (0..self.queue.len()).min_by_key(|index| sweep(&self.queue[*index]))
+    }
+
+    /// C-LOOK among the extents of the write cache.
+    fn nearest_extent(&self) -> Option<(u64, u64)> {
+        let above = self.dirty.range((self.head, 0)..).next();
+        above
+            .or_else(|| self.dirty.first_key_value())
+            .map(|(key, _)| *key)
+    }
+
+    /// Moves the arm and the data. Returns the end of the access; None when a shingled disk must
+    /// clean a band before it can take the write.
+    fn access(
+        &mut self,
+        now_ns: u64,
+        kind: CommandKind,
+        offset: u64,
+        len: u64,
+        choices: usize,
+    ) -> Option<u64> {
+        let is_write = kind != CommandKind::Read;
+        let mut target = offset.min(self.capacity_bytes - 1);
+        let mut wanted = if is_write {
+            Stream::Write(offset)
+        } else {
+            Stream::Read(offset)
+        };
+        let end = offset.saturating_add(len).min(self.capacity_bytes);
+        let mut leaves = (
+            if is_write {
+                Stream::Write(end)
+            } else {
+                Stream::Read(end)
+            },
+            end,
+        );
+        if let Some(shingles) = self.shingles.as_mut().filter(|_| is_write) {
+            let placement = shingles.placement(offset, len);
+            if placement == Placement::AfterCleaning {
+                return None;
+            }
+            shingles.record(offset, len, placement);
+            if placement == Placement::MediaCache {
+                // The media cache is a log at the outer edge: appending to it again needs no seek.
+                target = 0;
+                wanted = Stream::MediaCache;
+                leaves = (Stream::MediaCache, 0);
+            }
+        }
+        let positioning_ns = if self.stream == wanted {
+            self.counters.sequential += 1;
+            self.missed_revolution_ns(now_ns, is_write)
+        } else {
+            self.seek_ns(target, is_write) + self.rotation_ns(choices)
+        };
+        self.counters.positioning_ns += positioning_ns;
+        (self.stream, self.head) = leaves;
+        Some(now_ns + positioning_ns + transfer_ns(len, self.rate_at(target)))
+    }
+
+    /// The wait for the sector of a continuing write that came too late.
+    fn missed_revolution_ns(&self, now_ns: u64, is_write: bool) -> u64 {
+        let gap_ns = now_ns - self.arm_free_ns;
+        if !self.parameters.misses_revolution || !is_write || gap_ns == 0 {
+            return 0;
+        }
+        self.parameters.revolution_ns - gap_ns % self.parameters.revolution_ns
+    }
+
+    fn seek_ns(&mut self, target: u64, is_write: bool) -> u64 {
+        let distance = self.head.abs_diff(target);
+        self.counters.seeks += 1;
+        self.counters.seek_distance_bytes += distance;
+        let fraction = distance as f64 / self.capacity_bytes as f64;
+        let p = &self.parameters;
+        let travel_ns =
+            p.seek_sqrt_ns as f64 * fraction.sqrt() + p.seek_linear_ns as f64 * fraction;
+        let settle_ns = p.settle_ns + if is_write { p.write_settle_ns } else { 0 };
+        p.seek_base_ns + travel_ns as u64 + settle_ns
+    }
+
+    fn rotation_ns(&mut self, choices: usize) -> u64 {
+        let depth = choices.clamp(1, ROTATION_DEPTHS);
+        self.draws.between(0, self.rotation_limits_ns[depth - 1])
+    }
+
+    fn rate_at(&self, offset: u64) -> u64 {
+        let zones = self.zone_rates.len() as u128;
+        let zone = u128::from(offset) * zones / u128::from(self.capacity_bytes);
+        self.zone_rates[zone.min(zones - 1) as usize]
+    }
+
+    fn start_cleaning(&mut self, now_ns: u64) {
+        let band = self.shingles.as_mut().and_then(Shingles::clean_oldest);
+        let Some(band_start) = band else { return };
+        let (min_ns, max_ns) = (
+            self.parameters.band_clean_min_ns,
+            self.parameters.band_clean_max_ns,
+        );
+        let clean_ns = self.draws.between(min_ns, max_ns);
+        self.counters.bands_cleaned += 1;
+        self.counters.cleaning_ns += clean_ns;
+        self.stream = Stream::None;
+        self.head = (band_start + self.parameters.band_bytes).min(self.capacity_bytes);
+        self.arm = Some((Work::Clean, now_ns + clean_ns));
+    }
+}
+
+/// The rate of each zone, outermost first.
+fn zone_rates(parameters: &HddParameters) -> Vec<u64> {
+    let (outer, inner) = (
+        parameters.outer_rate_bytes_per_s,
+        parameters.inner_rate_bytes_per_s,
+    );
+    let steps = u64::from(parameters.zones.max(2) - 1);
+    let fall = |zone: u64| u128::from(outer - inner) * u128::from(zone) / u128::from(steps);
+    (0..u64::from(parameters.zones))
+        .map(|zone| outer - u64::try_from(fall(zone)).unwrap_or(0))
+        .collect()
+}
+
+/// Upper ends of the uniform rotational wait for 1, 2, ... accesses to choose from: the revolution
+/// times max(0.6, 1 / (1 + 0.13 log2 depth)).
+fn rotation_limits_ns(revolution_ns: u64) -> Vec<u64> {
+    (1..=ROTATION_DEPTHS)
+        .map(|depth| {
+            let log2 = ln(depth as f64) / std::f64::consts::LN_2;
+            let factor = (1.0 / (1.0 + 0.13 * log2)).max(0.6);
+            (revolution_ns as f64 * factor) as u64
+        })
+        .collect()
+}
+
+impl TimingModel for Hdd {
+    fn submit(&mut self, now_ns: u64, command: Command) {
+        self.run_until(now_ns);
+        let now_ns = self.clock_ns;
+        let outstanding = self.waiting.len() + self.held_commands();
+        assert!(
+            outstanding < MAX_OUTSTANDING,
+            "the layer above bounds its depth"
+        );
+        self.counters.count(&command);
+        self.waiting.push_back(Queued {
+            command,
+            arrival_seq: self.arrivals,
+        });
+        self.arrivals += 1;
+        self.dispatch(now_ns);
+    }
+
+    fn advance(&mut self, now_ns: u64, done: &mut Vec<u64>) {
+        self.run_until(now_ns);
+        done.extend(self.unreported.drain(..).map(|(id, _)| id));
+    }
+
+    fn advance_timed(&mut self, now_ns: u64, done: &mut Vec<(u64, u64)>) {
+        self.run_until(now_ns);
+        done.extend(self.unreported.drain(..));
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        self.unreported
+            .front()
+            .map(|(_, done_ns)| *done_ns)
+            .or_else(|| self.next_instant_ns())
+    }
+
+    fn counters(&self) -> ModelCounters {
+        self.counters
+    }
+}

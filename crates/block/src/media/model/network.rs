@@ -1,0 +1,200 @@
+//! Network disks: a volume behind token buckets, with a latency that varies and sometimes spikes.
+//!
+//! Commands pass the buckets in order of arrival and are then served in parallel. A bucket may go
+//! into debt for one command larger than itself, so a large command waits for a full bucket and
+//! not for ever.
+
+use serde::{Deserialize, Serialize};
+
+use super::draw::{Draws, Lognormal};
+use super::profile::{ModelError, require, require_lognormal, require_probability, require_rate};
+use super::{
+    Agenda, Command, CommandKind, MAX_OUTSTANDING, ModelCounters, NS_PER_S, TimingModel, Unreported,
+};
+
+/// Parameters of a network disk. docs/models.md says where each default is from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkParameters {
+    /// Sustained commands per second.
+    pub rate_commands_per_s: u64,
+    /// Commands that an unused volume may take at once.
+    pub burst_commands: u64,
+    /// Sustained payload rate, reads and writes together.
+    pub rate_bytes_per_s: u64,
+    /// Payload that an unused volume may take at once.
+    pub burst_bytes: u64,
+    /// Time of every command once it has its tokens.
+    pub latency: Lognormal,
+    /// Probability that a command meets a spike.
+    pub spike_probability: f64,
+    /// What a spike adds.
+    pub spike: Lognormal,
+}
+
+impl NetworkParameters {
+    /// Refuses values that no device can have, naming the field.
+    pub fn validate(&self) -> Result<(), ModelError> {
+        require(
+            "rate_commands_per_s",
+            self.rate_commands_per_s > 0,
+            "above 0",
+        )?;
+        require("burst_commands", self.burst_commands > 0, "above 0")?;
+        require_rate("rate_bytes_per_s", self.rate_bytes_per_s)?;
+        require("burst_bytes", self.burst_bytes > 0, "above 0")?;
+        require_probability("spike_probability", self.spike_probability)?;
+        require_lognormal("latency", &self.latency)?;
+        require_lognormal("spike", &self.spike)
+    }
+}
+
+/// A token bucket whose level is counted in tokens / 10^9, so that one nanosecond adds exactly the
+/// rate and nothing is lost to rounding.
+#[derive(Debug)]
+struct Bucket {
+    rate_per_s: u64,
+    capacity: i128,
+    level: i128,
+    as_of_ns: u64,
+}
+
+impl Bucket {
+    fn full(rate_per_s: u64, burst: u64) -> Self {
+        let capacity = i128::from(burst) * i128::from(NS_PER_S);
+        Bucket {
+            rate_per_s,
+            capacity,
+            level: capacity,
+            as_of_ns: 0,
+        }
+    }
+
+    fn refill(&mut self, now_ns: u64) {
+        if now_ns > self.as_of_ns {
+            let added = i128::from(now_ns - self.as_of_ns) * i128::from(self.rate_per_s);
+            self.level = (self.level + added).min(self.capacity);
+            self.as_of_ns = now_ns;
+        }
+    }
+
+    /// The first instant from `now_ns` on at which `tokens` may be taken.
+    fn ready_ns(&mut self, now_ns: u64, tokens: u64) -> u64 {
+        self.refill(now_ns);
+        let wanted = (i128::from(tokens) * i128::from(NS_PER_S)).min(self.capacity);
+        if self.level >= wanted {
+            return now_ns;
+        }
+        let rate = i128::from(self.rate_per_s);
+        let wait_ns = (wanted - self.level + rate - 1) / rate;
+        now_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX / 4))
+    }
+
+    fn take(&mut self, now_ns: u64, tokens: u64) {
+        self.refill(now_ns);
+        self.level -= i128::from(tokens) * i128::from(NS_PER_S);
+    }
+}
+
+/// A network disk. See the module head.
+#[derive(Debug)]
+pub struct NetworkDisk {
+    parameters: NetworkParameters,
+    draws: Draws,
+    clock_ns: u64,
+    arrivals: u64,
+    commands: Bucket,
+    bytes: Bucket,
+    /// When the last command passed the buckets; the next passes no earlier.
+    passed_ns: u64,
+    in_service: Agenda,
+    counters: ModelCounters,
+    unreported: Unreported,
+}
+
+impl NetworkDisk {
+    /// A volume with full buckets. Errors: a parameter out of its range.
+    pub fn new(parameters: NetworkParameters, seed: u64) -> Result<Self, ModelError> {
+        parameters.validate()?;
+        Ok(NetworkDisk {
+            draws: Draws::new(seed),
+            clock_ns: 0,
+            arrivals: 0,
+            commands: Bucket::full(parameters.rate_commands_per_s, parameters.burst_commands),
+            bytes: Bucket::full(parameters.rate_bytes_per_s, parameters.burst_bytes),
+            passed_ns: 0,
+            in_service: Agenda::default(),
+            counters: ModelCounters::default(),
+            unreported: Unreported::new(),
+            parameters,
+        })
+    }
+
+    /// When the command has its tokens. They are taken.
+    fn pass_buckets(&mut self, now_ns: u64, command: &Command) -> u64 {
+        let payload_bytes = match command.kind {
+            CommandKind::Read | CommandKind::Write => command.len,
+            CommandKind::Flush | CommandKind::Discard | CommandKind::WriteZeroes => 0,
+        };
+        let from_ns = now_ns.max(self.passed_ns);
+        let start_ns = self
+            .commands
+            .ready_ns(from_ns, 1)
+            .max(self.bytes.ready_ns(from_ns, payload_bytes));
+        self.commands.take(start_ns, 1);
+        self.bytes.take(start_ns, payload_bytes);
+        self.passed_ns = start_ns;
+        if start_ns > now_ns {
+            self.counters.token_waits += 1;
+            self.counters.token_wait_ns += start_ns - now_ns;
+        }
+        start_ns
+    }
+
+    fn run_until(&mut self, now_ns: u64) {
+        self.clock_ns = self.clock_ns.max(now_ns);
+        while let Some(completion) = self.in_service.pop_due(self.clock_ns) {
+            self.unreported.push_back(completion);
+        }
+    }
+}
+
+impl TimingModel for NetworkDisk {
+    fn submit(&mut self, now_ns: u64, command: Command) {
+        // Whatever is due must leave first: a command of no latency could otherwise overtake it.
+        self.run_until(now_ns);
+        assert!(
+            self.in_service.len() < MAX_OUTSTANDING,
+            "the layer above bounds its depth"
+        );
+        self.counters.count(&command);
+        let start_ns = self.pass_buckets(self.clock_ns, &command);
+        let mut latency_ns = self.draws.lognormal(&self.parameters.latency);
+        if self.draws.chance(self.parameters.spike_probability) {
+            self.counters.spikes += 1;
+            latency_ns += self.draws.lognormal(&self.parameters.spike);
+        }
+        self.in_service
+            .push(start_ns + latency_ns, self.arrivals, command.id);
+        self.arrivals += 1;
+    }
+
+    fn advance(&mut self, now_ns: u64, done: &mut Vec<u64>) {
+        self.run_until(now_ns);
+        done.extend(self.unreported.drain(..).map(|(id, _)| id));
+    }
+
+    fn advance_timed(&mut self, now_ns: u64, done: &mut Vec<(u64, u64)>) {
+        self.run_until(now_ns);
+        done.extend(self.unreported.drain(..));
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        let waiting = self.unreported.front().map(|(_, done_ns)| *done_ns);
+        waiting.or_else(|| self.in_service.next_ns())
+    }
+
+    fn counters(&self) -> ModelCounters {
+        self.counters
+    }
+}

@@ -1,0 +1,510 @@
+//! Named devices: every parameter of every shipped profile, and how a configuration changes them.
+//!
+//! docs/models.md gives the source and the reasoning for each value. The values are frozen: results
+//! in the documentation were obtained with them, so a better fit gets a new name.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::draw::Lognormal;
+use super::{Hdd, HddParameters, NetworkDisk, NetworkParameters, Ssd, SsdParameters, TimingModel};
+
+const MB: u64 = 1_000_000;
+const GB: u64 = 1_000 * MB;
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+const S: u64 = 1_000 * MS;
+
+/// Longest fixed time and longest cap that a parameter may have: an hour.
+const TIME_LIMIT_NS: u64 = 3_600 * S;
+
+/// Why a model cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// No profile has this name.
+    #[error("unknown profile {name:?}; known profiles of type {of}: {known}")]
+    UnknownProfile {
+        /// The name asked for.
+        name: String,
+        /// The type it was asked for.
+        of: ModelType,
+        /// The names there are, separated by commas.
+        known: String,
+    },
+    /// The profile describes a device of another type.
+    #[error("profile {name:?} is of type {is}, not {wanted}")]
+    WrongType {
+        /// The profile.
+        name: String,
+        /// Its type.
+        is: ModelType,
+        /// The type asked for.
+        wanted: ModelType,
+    },
+    /// An override names no parameter, or its value has the wrong type.
+    #[error("override of profile {name:?}: {reason}")]
+    Override {
+        /// The profile.
+        name: String,
+        /// What is wrong, as the TOML reader says it.
+        reason: String,
+    },
+    /// A parameter that no device can have.
+    #[error("model parameter {field} must be {allowed}")]
+    OutOfRange {
+        /// The parameter.
+        field: &'static str,
+        /// The values allowed.
+        allowed: &'static str,
+    },
+}
+
+/// The kinds of device there are models for, as `type = "..."` in a configuration names them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelType {
+    /// [`Ssd`].
+    Ssd,
+    /// [`Hdd`].
+    Hdd,
+    /// [`NetworkDisk`].
+    Network,
+}
+
+impl ModelType {
+    /// The profile used where the configuration names none.
+    pub fn default_profile(self) -> &'static str {
+        match self {
+            ModelType::Ssd => "sata-2009",
+            ModelType::Hdd => "hdd-7200",
+            ModelType::Network => "network-disk",
+        }
+    }
+}
+
+impl std::fmt::Display for ModelType {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            ModelType::Ssd => "ssd",
+            ModelType::Hdd => "hdd",
+            ModelType::Network => "network",
+        })
+    }
+}
+
+/// Everything that makes a model, apart from its capacity and its seed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Parameters {
+    /// Of an SSD.
+    Ssd(SsdParameters),
+    /// Of a hard disk.
+    Hdd(HddParameters),
+    /// Of a network disk.
+    Network(NetworkParameters),
+}
+
+impl Parameters {
+    /// The parameters of the profile `name` with `overrides` put over them, table by table.
+    ///
+    /// Errors: no such profile (the message lists those of the type), a profile of another type, an
+    /// override that is no parameter or has the wrong type, a value out of range.
+    pub fn from_profile(
+        wanted: ModelType,
+        name: &str,
+        overrides: toml::Table,
+    ) -> Result<Self, ModelError> {
+        let Some(profile) = PROFILES.iter().find(|profile| profile.name == name) else {
+            let known: Vec<&str> = PROFILES
+                .iter()
+                .filter(|p| p.of == wanted)
+                .map(|p| p.name)
+                .collect();
+            let known = known.join(", ");
+            return Err(ModelError::UnknownProfile {
+                name: name.to_owned(),
+                of: wanted,
+                known,
+            });
+        };
+        if profile.of != wanted {
+            let name = name.to_owned();
+            return Err(ModelError::WrongType {
+                name,
+                is: profile.of,
+                wanted,
+            });
+        }
+        let parameters = match (profile.parameters)() {
+            Parameters::Ssd(base) => Parameters::Ssd(with_overrides(name, &base, overrides)?),
+            Parameters::Hdd(base) => Parameters::Hdd(with_overrides(name, &base, overrides)?),
+            Parameters::Network(base) => {
+                Parameters::Network(with_overrides(name, &base, overrides)?)
+            }
+        };
+        parameters.validate()?;
+        Ok(parameters)
+    }
+
+    /// Refuses values that no device can have, naming the field.
+    pub fn validate(&self) -> Result<(), ModelError> {
+        match self {
+            Parameters::Ssd(parameters) => parameters.validate(),
+            Parameters::Hdd(parameters) => parameters.validate(),
+            Parameters::Network(parameters) => parameters.validate(),
+        }
+    }
+
+    /// The device: `capacity_bytes` large, its random durations drawn from `seed`. Errors: a value
+    /// out of range, a capacity of 0.
+    pub fn build(
+        &self,
+        capacity_bytes: u64,
+        seed: u64,
+    ) -> Result<Box<dyn TimingModel + Send>, ModelError> {
+        Ok(match self.clone() {
+            Parameters::Ssd(parameters) => Box::new(Ssd::new(parameters, capacity_bytes, seed)?),
+            Parameters::Hdd(parameters) => Box::new(Hdd::new(parameters, capacity_bytes, seed)?),
+            Parameters::Network(parameters) => Box::new(NetworkDisk::new(parameters, seed)?),
+        })
+    }
+}
+
+/// A named set of parameters.
+#[derive(Debug)]
+pub struct Profile {
+    /// What `profile = "..."` in a configuration says.
+    pub name: &'static str,
+    /// The type of device it describes.
+    pub of: ModelType,
+    /// One line about the device.
+    pub about: &'static str,
+    /// For the profiles fitted as a pair: the profile of the other side.
+    pub partner: Option<&'static str>,
+    /// Its parameters.
+    pub parameters: fn() -> Parameters,
+}
+
+/// All profiles, in the order in which they are to be listed.
+pub fn profiles() -> &'static [Profile] {
+    PROFILES
+}
+
+static PROFILES: &[Profile] = &[
+    Profile {
+        name: "sata-2009",
+        of: ModelType::Ssd,
+        about: "SATA SSD of 2009 that freezes; the same as sata-2009-b",
+        partner: Some("hdd-7200"),
+        parameters: sata_2009_b,
+    },
+    Profile {
+        name: "sata-2009-a",
+        of: ModelType::Ssd,
+        about: "SATA SSD of 2009 that freezes, fitted beside a disk without command queueing",
+        partner: Some("hdd-7200-qd1"),
+        parameters: sata_2009_a,
+    },
+    Profile {
+        name: "sata-2009-b",
+        of: ModelType::Ssd,
+        about: "SATA SSD of 2009 that freezes, fitted beside a disk with NCQ 8",
+        partner: Some("hdd-7200"),
+        parameters: sata_2009_b,
+    },
+    Profile {
+        name: "qlc-sata",
+        of: ModelType::Ssd,
+        about: "SATA QLC SSD with an SLC cache that runs out",
+        partner: None,
+        parameters: qlc_sata,
+    },
+    Profile {
+        name: "nvme-tlc",
+        of: ModelType::Ssd,
+        about: "NVMe TLC SSD with rare stalls",
+        partner: None,
+        parameters: nvme_tlc,
+    },
+    Profile {
+        name: "hdd-7200",
+        of: ModelType::Hdd,
+        about: "7200 rpm disk, NCQ 8, write cache off",
+        partner: Some("sata-2009-b"),
+        parameters: || Parameters::Hdd(hdd_7200(8)),
+    },
+    Profile {
+        name: "hdd-7200-qd1",
+        of: ModelType::Hdd,
+        about: "7200 rpm disk that serves one command at a time, write cache off",
+        partner: Some("sata-2009-a"),
+        parameters: || Parameters::Hdd(hdd_7200(1)),
+    },
+    Profile {
+        name: "hdd-5400",
+        of: ModelType::Hdd,
+        about: "5400 rpm 2.5 inch disk, NCQ 32, write cache off",
+        partner: None,
+        parameters: hdd_5400,
+    },
+    Profile {
+        name: "hdd-smr",
+        of: ModelType::Hdd,
+        about: "drive-managed shingled disk with a 20 GB media cache",
+        partner: None,
+        parameters: hdd_smr,
+    },
+    Profile {
+        name: "network-disk",
+        of: ModelType::Network,
+        about: "network volume of 3,000 IOPS and 125 MB/s",
+        partner: None,
+        parameters: network_disk,
+    },
+];
+
+fn sata_2009_a() -> Parameters {
+    Parameters::Ssd(sata_2009(55 * MB, 400 * MS))
+}
+
+fn sata_2009_b() -> Parameters {
+    Parameters::Ssd(sata_2009(68 * MB, 320 * MS))
+}
+
+fn sata_2009(write_rate_bytes_per_s: u64, freeze_median_ns: u64) -> SsdParameters {
+    SsdParameters {
+        channels_commands: 1,
+        read_latency_ns: 150 * US,
+        read_rate_bytes_per_s: 150 * MB,
+        write_latency_ns: 300 * US,
+        write_rate_bytes_per_s,
+        flush_latency_ns: 300 * US,
+        discard_latency_ns: 300 * US,
+        zeroes_deallocate: false,
+        pool_bytes: 64 * MB,
+        pool_reclaim_bytes_per_s: 8 * MB,
+        pool_reclaim_idle_ns: 20 * MS,
+        sequential_pool_share: 0.5,
+        freeze: Lognormal {
+            median_ns: freeze_median_ns,
+            sigma: 0.8,
+            cap_ns: 4 * S,
+        },
+        freeze_frees_bytes: 24 * MB,
+        freeze_holds_reads: false,
+        ..never_stumbles()
+    }
+}
+
+/// The features that a profile does not use, switched off.
+fn never_stumbles() -> SsdParameters {
+    let none = Lognormal {
+        median_ns: 0,
+        sigma: 0.0,
+        cap_ns: 0,
+    };
+    SsdParameters {
+        channels_commands: 1,
+        read_latency_ns: 0,
+        read_rate_bytes_per_s: GB,
+        write_latency_ns: 0,
+        write_rate_bytes_per_s: GB,
+        flush_latency_ns: 0,
+        discard_latency_ns: 0,
+        zeroes_deallocate: false,
+        pool_bytes: 0,
+        pool_reclaim_bytes_per_s: 0,
+        pool_reclaim_idle_ns: 0,
+        sequential_pool_share: 1.0,
+        freeze: none,
+        freeze_frees_bytes: 0,
+        freeze_holds_reads: false,
+        slc_cache_bytes_per_tb: 0,
+        slc_rate_bytes_per_s: GB,
+        slc_fold_bytes_per_s: 0,
+        slc_fold_idle_ns: 0,
+        stall_probability: 0.0,
+        stall_exhausted_probability: 0.0,
+        stall: none,
+    }
+}
+
+fn qlc_sata() -> Parameters {
+    Parameters::Ssd(SsdParameters {
+        channels_commands: 1,
+        read_latency_ns: 100 * US,
+        read_rate_bytes_per_s: 500 * MB,
+        write_latency_ns: 50 * US,
+        write_rate_bytes_per_s: 90 * MB,
+        flush_latency_ns: MS,
+        discard_latency_ns: 100 * US,
+        slc_cache_bytes_per_tb: 42 * GB,
+        slc_rate_bytes_per_s: 500 * MB,
+        slc_fold_bytes_per_s: 60 * MB,
+        slc_fold_idle_ns: 500 * MS,
+        stall_probability: 2e-5,
+        stall_exhausted_probability: 3e-3,
+        stall: Lognormal {
+            median_ns: 120 * MS,
+            sigma: 1.1,
+            cap_ns: 4 * S,
+        },
+        ..never_stumbles()
+    })
+}
+
+fn nvme_tlc() -> Parameters {
+    Parameters::Ssd(SsdParameters {
+        channels_commands: 64,
+        read_latency_ns: 70 * US,
+        read_rate_bytes_per_s: 3 * GB,
+        write_latency_ns: 20 * US,
+        write_rate_bytes_per_s: 2 * GB,
+        flush_latency_ns: 500 * US,
+        discard_latency_ns: 20 * US,
+        zeroes_deallocate: true,
+        stall_probability: 1e-4,
+        stall_exhausted_probability: 1e-4,
+        stall: Lognormal {
+            median_ns: 20 * MS,
+            sigma: 1.2,
+            cap_ns: 2 * S,
+        },
+        ..never_stumbles()
+    })
+}
+
+fn hdd_7200(queue_commands: u32) -> HddParameters {
+    HddParameters {
+        seek_base_ns: 600 * US,
+        seek_sqrt_ns: 15_400 * US,
+        seek_linear_ns: 0,
+        settle_ns: 400 * US,
+        write_settle_ns: 0,
+        revolution_ns: 8_333_333,
+        zones: 16,
+        outer_rate_bytes_per_s: 115 * MB,
+        inner_rate_bytes_per_s: 60 * MB,
+        queue_commands,
+        misses_revolution: false,
+        write_cache_bytes: 0,
+        bus_rate_bytes_per_s: 150 * MB,
+        command_ns: 100 * US,
+        media_cache_bytes: 0,
+        band_bytes: 30 * MB,
+        band_clean_min_ns: 600 * MS,
+        band_clean_max_ns: 1_600 * MS,
+        band_clean_idle_ns: S,
+    }
+}
+
+fn hdd_5400() -> Parameters {
+    Parameters::Hdd(HddParameters {
+        seek_base_ns: 1_500 * US,
+        seek_sqrt_ns: 15_170 * US,
+        seek_linear_ns: 3_330 * US,
+        settle_ns: 0,
+        write_settle_ns: MS,
+        revolution_ns: 11_111_111,
+        outer_rate_bytes_per_s: 52 * MB,
+        inner_rate_bytes_per_s: 26 * MB,
+        queue_commands: 32,
+        misses_revolution: true,
+        bus_rate_bytes_per_s: 100 * MB,
+        command_ns: 200 * US,
+        ..hdd_7200(32)
+    })
+}
+
+fn hdd_smr() -> Parameters {
+    Parameters::Hdd(HddParameters {
+        outer_rate_bytes_per_s: 180 * MB,
+        inner_rate_bytes_per_s: 90 * MB,
+        media_cache_bytes: 20 * GB,
+        ..hdd_7200(32)
+    })
+}
+
+fn network_disk() -> Parameters {
+    Parameters::Network(NetworkParameters {
+        rate_commands_per_s: 3_000,
+        burst_commands: 300,
+        rate_bytes_per_s: 125 * MB,
+        burst_bytes: 12_500_000,
+        latency: Lognormal {
+            median_ns: 800 * US,
+            sigma: 0.35,
+            cap_ns: 10 * S,
+        },
+        spike_probability: 2e-4,
+        spike: Lognormal {
+            median_ns: 50 * MS,
+            sigma: 1.0,
+            cap_ns: 10 * S,
+        },
+    })
+}
+
+/// `base` with `overrides` put over it.
+fn with_overrides<P: Serialize + DeserializeOwned>(
+    name: &str,
+    base: &P,
+    overrides: toml::Table,
+) -> Result<P, ModelError> {
+    let refused = |reason: String| ModelError::Override {
+        name: name.to_owned(),
+        reason: reason.trim_end().to_owned(),
+    };
+    let mut table = toml::Table::try_from(base).map_err(|error| refused(error.to_string()))?;
+    merge(&mut table, overrides);
+    table
+        .try_into()
+        .map_err(|error: toml::de::Error| refused(error.to_string()))
+}
+
+fn merge(base: &mut toml::Table, overrides: toml::Table) {
+    for (key, value) in overrides {
+        match (base.get_mut(&key), value) {
+            (Some(toml::Value::Table(inner)), toml::Value::Table(over)) => merge(inner, over),
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+}
+
+pub(super) fn require(
+    field: &'static str,
+    holds: bool,
+    allowed: &'static str,
+) -> Result<(), ModelError> {
+    if holds {
+        Ok(())
+    } else {
+        Err(ModelError::OutOfRange { field, allowed })
+    }
+}
+
+pub(super) fn require_probability(field: &'static str, value: f64) -> Result<(), ModelError> {
+    require(field, (0.0..=1.0).contains(&value), "from 0 to 1")
+}
+
+/// A lower rate than 1 kB/s would let the sum of queued transfer times leave 64 bits.
+pub(super) fn require_rate(field: &'static str, bytes_per_s: u64) -> Result<(), ModelError> {
+    require(field, bytes_per_s >= 1_000, "at least 1000 bytes/s")
+}
+
+pub(super) fn require_time(field: &'static str, ns: u64) -> Result<(), ModelError> {
+    require(field, ns <= TIME_LIMIT_NS, "at most an hour")
+}
+
+pub(super) fn require_lognormal(
+    field: &'static str,
+    distribution: &Lognormal,
+) -> Result<(), ModelError> {
+    require(
+        field,
+        (0.0..=10.0).contains(&distribution.sigma),
+        "of a sigma from 0 to 10",
+    )?;
+    require_time(field, distribution.cap_ns.max(distribution.median_ns))
+}

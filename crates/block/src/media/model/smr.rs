@@ -1,0 +1,112 @@
+//! The shingled part of a drive-managed SMR disk: which writes go to the media cache, and which
+//! band is cleaned next.
+//!
+//! A shingled band can only be rewritten whole. Random writes are therefore appended to a
+//! persistent cache area on the same platters, and the drive later merges them into their bands:
+//! read the band, rewrite it (Aghayev and Desnoyers, Skylight, FAST 2015).
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// Into its band: part of a stream that writes the band from its start.
+    Band,
+    /// Appended to the media cache.
+    MediaCache,
+    /// Nowhere yet: the media cache is full and a band must be cleaned first.
+    AfterCleaning,
+}
+
+/// The state of the media cache and of the bands that have data in it.
+#[derive(Debug)]
+pub(super) struct Shingles {
+    band_bytes: u64,
+    cache_bytes: u64,
+    used_bytes: u64,
+    /// Bytes in the media cache for each dirty band.
+    dirty: BTreeMap<u64, u64>,
+    /// The dirty bands, in the order in which they became dirty.
+    order: VecDeque<u64>,
+    /// Where the current run of contiguous writes began, and where it ends.
+    run_start: u64,
+    run_end: u64,
+}
+
+impl Shingles {
+    pub(super) fn new(band_bytes: u64, cache_bytes: u64) -> Self {
+        Shingles {
+            band_bytes,
+            cache_bytes,
+            used_bytes: 0,
+            dirty: BTreeMap::new(),
+            order: VecDeque::new(),
+            run_start: u64::MAX,
+            run_end: u64::MAX,
+        }
+    }
+
+    /// Where a write of `len` bytes at `offset` goes. Changes nothing.
+    pub(super) fn placement(&self, offset: u64, len: u64) -> Placement {
+        let run_start = if offset == self.run_end {
+            self.run_start
+        } else {
+            offset
+        };
+        let band_start = offset - offset % self.band_bytes;
+        // A run that covers its band from the start needs no merge. One larger than the whole
+        // media cache has to go to its bands in any case.
+        if run_start <= band_start || len > self.cache_bytes {
+            Placement::Band
+        } else if self.used_bytes + len > self.cache_bytes {
+            Placement::AfterCleaning
+        } else {
+            Placement::MediaCache
+        }
+    }
+
+    /// Records a write with the placement that [`placement`](Self::placement) gave.
+    pub(super) fn record(&mut self, offset: u64, len: u64, placement: Placement) {
+        assert!(
+            placement != Placement::AfterCleaning,
+            "cleaning makes room before the write"
+        );
+        if offset != self.run_end {
+            self.run_start = offset;
+        }
+        self.run_end = offset.saturating_add(len);
+        if placement == Placement::Band {
+            return;
+        }
+        self.used_bytes += len;
+        let mut at = offset;
+        let end = offset.saturating_add(len);
+        while at < end {
+            let band = at / self.band_bytes;
+            let piece_end = end.min((band + 1).saturating_mul(self.band_bytes));
+            let bytes = self.dirty.entry(band).or_insert_with(|| {
+                self.order.push_back(band);
+                0
+            });
+            *bytes += piece_end - at;
+            at = piece_end;
+        }
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Merges the band that has been dirty longest; its cached bytes are free again. Returns the
+    /// band's first byte, None when no band is dirty.
+    pub(super) fn clean_oldest(&mut self) -> Option<u64> {
+        let band = self.order.pop_front()?;
+        let freed = self.dirty.remove(&band).unwrap_or(0);
+        assert!(
+            freed <= self.used_bytes,
+            "a band holds part of the media cache"
+        );
+        self.used_bytes -= freed;
+        Some(band * self.band_bytes)
+    }
+}
