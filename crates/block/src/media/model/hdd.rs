@@ -29,6 +29,9 @@ const ROTATION_DEPTHS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HddParameters {
+    /// Capacity of the whole disk, where the device is only its first (outer) part, as when a
+    /// small SSD is mirrored on a large disk. 0: the device is the whole disk.
+    pub disk_bytes: u64,
     /// Fixed part of every seek, in ns.
     pub seek_base_ns: u64,
     /// Part of the seek that grows with the square root of the distance, full stroke, in ns.
@@ -140,6 +143,7 @@ struct BusTransfer {
 #[derive(Debug)]
 pub struct Hdd {
     parameters: HddParameters,
+    /// Of the whole disk.
     capacity_bytes: u64,
     zone_rates: Vec<u64>,
     /// Largest rotational wait by the number of accesses to choose from, in ns.
@@ -187,7 +191,7 @@ impl Hdd {
         require("capacity_bytes", capacity_bytes > 0, "above 0")?;
         let shingled = parameters.media_cache_bytes > 0;
         Ok(Hdd {
-            capacity_bytes,
+            capacity_bytes: capacity_bytes.max(parameters.disk_bytes),
             zone_rates: zone_rates(&parameters),
             rotation_limits_ns: rotation_limits_ns(parameters.revolution_ns),
             draws: Draws::new(seed),

@@ -375,6 +375,7 @@ fn nvme_tlc() -> Parameters {
 
 fn hdd_7200(queue_commands: u32) -> HddParameters {
     HddParameters {
+        disk_bytes: 0,
         seek_base_ns: 600 * US,
         seek_sqrt_ns: 15_400 * US,
         seek_linear_ns: 0,

@@ -52,7 +52,7 @@ pub struct SsdParameters {
     pub pool_bytes: u64,
     /// Rate at which an idle device refills the pool.
     pub pool_reclaim_bytes_per_s: u64,
-    /// Idle time before reclaim (and before nothing else: see `slc_fold_idle_ns`) begins, in ns.
+    /// Idle time before reclaim begins, in ns.
     pub pool_reclaim_idle_ns: u64,
     /// Share of its size that a sequential write takes from the pool, without unit, 0..=1.
     pub sequential_pool_share: f64,
@@ -288,13 +288,12 @@ impl Ssd {
         if self.parameters.pool_bytes == 0 {
             return true;
         }
-        let needs_bytes = self.head_needs_bytes.take().unwrap_or_else(|| {
-            if command.offset == self.last_write_end {
-                (command.len as f64 * self.parameters.sequential_pool_share) as u64
-            } else {
-                command.len
-            }
-        });
+        let share_bytes = if command.offset == self.last_write_end {
+            (command.len as f64 * self.parameters.sequential_pool_share) as u64
+        } else {
+            command.len
+        };
+        let needs_bytes = self.head_needs_bytes.take().unwrap_or(share_bytes);
         if needs_bytes <= self.pool_bytes {
             self.pool_bytes -= needs_bytes;
             return true;
@@ -314,7 +313,7 @@ impl Ssd {
         let slc_part = command.len.min(self.slc_bytes - self.slc_used_bytes);
         self.slc_used_bytes += slc_part;
         self.counters.slc_written_bytes += slc_part;
-        let exhausted = self.slc_bytes > 0 && slc_part < command.len;
+        let exhausted = self.parameters.slc_cache_bytes_per_tb > 0 && slc_part < command.len;
         let moving_ns = transfer_ns(slc_part, self.parameters.slc_rate_bytes_per_s)
             + transfer_ns(
                 command.len - slc_part,
