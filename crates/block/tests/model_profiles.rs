@@ -45,6 +45,8 @@ fn mistakes_in_overrides_are_refused() {
         "freeze = 5",
         "pool_bytes = \"many\"",
         "pool_bytes = -1",
+        "pool_bytes = \"5ms\"",
+        "channels_commands = \"5\"",
     ] {
         let error = refuse(ModelType::Ssd, "sata-2009", text);
         assert!(
@@ -99,6 +101,18 @@ fn an_override_changes_what_it_names_and_nothing_else() {
     changed.freeze.sigma = base.freeze.sigma;
     changed.pool_bytes = base.pool_bytes;
     assert_eq!(changed, base);
+}
+
+#[test]
+fn overrides_may_be_spelt_with_units() {
+    let spelt = "pool_bytes = \"128MiB\"\nwrite_rate_bytes_per_s = \"68MB\"\n\
+                 freeze = { median_ns = \"250ms\" }";
+    let plain = "pool_bytes = 134217728\nwrite_rate_bytes_per_s = 68000000\n\
+                 freeze = { median_ns = 250000000 }";
+    assert_eq!(
+        parameters("sata-2009-a", spelt),
+        parameters("sata-2009-a", plain)
+    );
 }
 
 #[test]

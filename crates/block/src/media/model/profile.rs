@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::draw::Lognormal;
 use super::{Hdd, HddParameters, NetworkDisk, NetworkParameters, Ssd, SsdParameters, TimingModel};
+use crate::units::{parse_size, parse_time};
 
 const MB: u64 = 1_000_000;
 const GB: u64 = 1_000 * MB;
@@ -105,6 +106,7 @@ pub enum Parameters {
 
 impl Parameters {
     /// The parameters of the profile `name` with `overrides` put over them, table by table.
+    /// A time or size may be a number or a text with a unit.
     ///
     /// Errors: no such profile (the message lists those of the type), a profile of another type, an
     /// override that is no parameter or has the wrong type, a value out of range.
@@ -456,21 +458,39 @@ fn with_overrides<P: Serialize + DeserializeOwned>(
         reason: reason.trim_end().to_owned(),
     };
     let mut table = toml::Table::try_from(base).map_err(|error| refused(error.to_string()))?;
-    merge(&mut table, overrides);
+    merge(&mut table, overrides).map_err(refused)?;
     table
         .try_into()
         .map_err(|error: toml::de::Error| refused(error.to_string()))
 }
 
-fn merge(base: &mut toml::Table, overrides: toml::Table) {
+fn merge(base: &mut toml::Table, overrides: toml::Table) -> Result<(), String> {
     for (key, value) in overrides {
         match (base.get_mut(&key), value) {
-            (Some(toml::Value::Table(inner)), toml::Value::Table(over)) => merge(inner, over),
+            (Some(toml::Value::Table(inner)), toml::Value::Table(over)) => merge(inner, over)?,
+            (Some(toml::Value::Integer(number)), toml::Value::String(text)) => {
+                *number = with_unit(&key, &text)?;
+            }
             (_, value) => {
                 base.insert(key, value);
             }
         }
     }
+    Ok(())
+}
+
+/// The number that a text with a unit stands for, in the unit that the parameter's name ends with:
+/// "400ms" for a time, "64MB" for a size, and "68MB" for a rate, without the "per second".
+fn with_unit(key: &str, text: &str) -> Result<i64, String> {
+    let number = if key.ends_with("_ns") {
+        u64::try_from(parse_time(text)?.0.as_nanos()).ok()
+    } else if key.contains("_bytes") {
+        Some(parse_size(text)?.0)
+    } else {
+        return Err(format!("{key} is a number, not the text {text:?}"));
+    };
+    let number = number.and_then(|number| i64::try_from(number).ok());
+    number.ok_or_else(|| format!("{key}: {text:?} is too large"))
 }
 
 pub(super) fn require(
