@@ -1,1 +1,8 @@
-//! Policies of the data path as state machines without I/O.
+//! Policies of the data path, as state machines without I/O: time and events are arguments, and
+//! decisions are return values.
+//!
+//! The crate depends on nothing that could do I/O, so a policy cannot cheat: the live stack, the
+//! simulator and the lab drive the same code. Times are nanoseconds since any fixed start.
+
+pub mod hetero;
+pub mod latency;
