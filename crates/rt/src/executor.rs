@@ -20,7 +20,7 @@ use crate::buf::BufPool;
 use crate::rng::Rng;
 use crate::time::Instant;
 use crate::timers::{TimerKey, Timers};
-use crate::uring::{Uring, UringOptions};
+use crate::uring::{self, Uring, UringOptions};
 use crate::virtual_time::{VirtualClock, VirtualOptions};
 
 /// Tasks polled before the driver is looked at again, so that completions are never starved by
@@ -151,6 +151,32 @@ impl Rt {
     /// The random numbers of the consumer `label`, split off the seed.
     pub fn rng(&self, label: &str) -> Rng {
         Rng::labelled(self.0.seed, label)
+    }
+
+    /// Sixteen bytes nobody else has: from the operating system in real time, from the seed in
+    /// virtual time. With the version and variant bits of a random UUID (RFC 9562, version 4).
+    ///
+    /// # Errors
+    /// When the operating system gives none.
+    pub fn random_uuid(&self) -> io::Result<[u8; 16]> {
+        let mut bytes = [0; 16];
+        match &self.0.world {
+            World::Real(_) => uring::random_bytes(&mut bytes)?,
+            World::Virtual(_) => self.0.rng.borrow_mut().fill(&mut bytes),
+        }
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Ok(bytes)
+    }
+
+    /// The time of day in seconds since 1970, for labels that people read and for nothing else.
+    /// Virtual time starts at the beginning of 2020.
+    pub fn unix_seconds(&self) -> u64 {
+        const VIRTUAL_START_S: u64 = 1_577_836_800;
+        match &self.0.world {
+            World::Real(_) => uring::unix_seconds(),
+            World::Virtual(clock) => VIRTUAL_START_S + clock.now().as_ns() / 1_000_000_000,
+        }
     }
 
     /// The ring, in real time.

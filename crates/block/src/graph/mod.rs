@@ -5,6 +5,7 @@
 //! goes from the media up, closing from the top down.
 
 pub mod document;
+mod format;
 mod node;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use bimetal_rt::Rt;
 use crate::device::Device;
 use crate::error::IoError;
 pub use document::{ConfigError, Document, Section};
+pub use format::{FormatOptions, FormattedMirror, format};
 pub use node::Node;
 
 /// Why a device could not be opened: one line for the operator.

@@ -8,6 +8,8 @@ use bimetal_rt::Rt;
 use super::document::{ConfigError, Section};
 use super::{OpenError, OpenOptions};
 use crate::device::Device;
+use crate::layers::mirror::superblock::Candidate;
+use crate::layers::mirror::{Mirror, MirrorConfig};
 use crate::layers::passthrough::{Passthrough, PassthroughConfig};
 use crate::media::file::{FileConfig, FileDevice};
 use crate::media::memory::{MemoryConfig, MemoryDevice};
@@ -24,12 +26,14 @@ pub enum Node {
     Memory(MemoryConfig),
     /// Nothing.
     Null(NullConfig),
+    /// The hetero-mirror.
+    Mirror(MirrorConfig),
     /// The tutorial layer.
     Passthrough(PassthroughConfig),
 }
 
 /// The names of all types, for error messages.
-const TYPES: &str = "file, memory, null, passthrough";
+const TYPES: &str = "file, memory, null, mirror, passthrough";
 
 impl Node {
     /// Reads a `[device.NAME]` section.
@@ -40,13 +44,14 @@ impl Node {
             "file" => Node::File(section.read()?),
             "memory" => Node::Memory(section.read()?),
             "null" => Node::Null(section.read()?),
+            "mirror" => Node::Mirror(section.read()?),
             "passthrough" => Node::Passthrough(section.read()?),
             other => {
                 let message = format!("unknown device type `{other}`, expected one of {TYPES}");
                 return Err(place.error(message));
             }
         };
-        node.check_sizes()
+        node.check_values()
             .map_err(|why| place.error(format!("device `{name}`: {why}")))?;
         Ok(node.with_paths(|path| place.resolve(path)))
     }
@@ -55,6 +60,7 @@ impl Node {
     pub fn children(&self) -> Vec<&str> {
         match self {
             Node::File(_) | Node::Memory(_) | Node::Null(_) => Vec::new(),
+            Node::Mirror(config) => config.sides.iter().map(String::as_str).collect(),
             Node::Passthrough(config) => vec![&config.below],
         }
     }
@@ -65,6 +71,7 @@ impl Node {
             Node::File(_) => "file",
             Node::Memory(_) => "memory",
             Node::Null(_) => "null",
+            Node::Mirror(_) => "mirror",
             Node::Passthrough(_) => "passthrough",
         }
     }
@@ -75,19 +82,37 @@ impl Node {
         rt: &Rt,
         _name: &str,
         children: Vec<Rc<dyn Device>>,
-        _options: OpenOptions,
+        options: OpenOptions,
     ) -> Result<Rc<dyn Device>, OpenError> {
+        if let Node::Mirror(config) = self {
+            let sides = self.candidates(children);
+            return Ok(Rc::new(
+                Mirror::open(rt, config, sides, options.resync).await?,
+            ));
+        }
         let mut children = children.into_iter();
         let mut below = || children.next().expect("the graph passes every child");
         Ok(match self {
             Node::File(config) => Rc::new(FileDevice::open(rt, config)?),
             Node::Memory(config) => Rc::new(MemoryDevice::new(rt, config.size.0)),
             Node::Null(config) => Rc::new(NullDevice::new(rt, config.size.0)),
+            Node::Mirror(_) => unreachable!("opened above"),
             Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
         })
     }
 
-    fn check_sizes(&self) -> Result<(), String> {
+    /// The open children with their names, as a mirror looks at its sides.
+    pub(super) fn candidates(&self, children: Vec<Rc<dyn Device>>) -> Vec<Candidate> {
+        let named = self.children().into_iter().zip(children);
+        named
+            .map(|(name, device)| Candidate {
+                name: name.to_owned(),
+                device,
+            })
+            .collect()
+    }
+
+    fn check_values(&self) -> Result<(), String> {
         let whole_blocks = |size: Size| {
             let whole = size.0 > 0 && size.0.is_multiple_of(BLOCK_BYTES);
             if whole {
@@ -100,6 +125,7 @@ impl Node {
             Node::Memory(config) => whole_blocks(config.size),
             Node::Null(config) => whole_blocks(config.size),
             Node::File(config) => config.size.map_or(Ok(()), whole_blocks),
+            Node::Mirror(config) => config.check(),
             Node::Passthrough(_) => Ok(()),
         }
     }

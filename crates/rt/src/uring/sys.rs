@@ -12,6 +12,23 @@ pub(super) fn monotonic_now() -> Monotonic {
     Monotonic::now()
 }
 
+/// The time of day, for labels.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the seam through which real time enters"
+)]
+pub(crate) fn unix_seconds() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    // A clock before 1970 has no label worth showing.
+    since.map_or(0, |duration| duration.as_secs())
+}
+
+/// Random bytes of the operating system.
+pub(crate) fn random_bytes(out: &mut [u8]) -> io::Result<()> {
+    use std::io::Read as _;
+    std::fs::File::open("/dev/urandom")?.read_exact(out)
+}
+
 /// Closes a descriptor that no owner has taken yet.
 pub(super) fn close(fd: i32) {
     // SAFETY: the descriptor came from a completion that nobody else has seen.

@@ -1,0 +1,108 @@
+//! Preparing the sides of every mirror of a configuration.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+
+use super::{Graph, Node, OpenError, OpenOptions};
+use crate::device::Device;
+use crate::layers::mirror::superblock::{self, Formatted};
+use crate::media::file::FileConfig;
+
+/// How to format.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FormatOptions {
+    /// Overwrite sides that hold a volume.
+    pub force: bool,
+}
+
+/// A mirror that has been formatted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormattedMirror {
+    /// The name of the mirror in the configuration.
+    pub name: String,
+    /// What was made.
+    pub volume: Formatted,
+}
+
+/// Prepares the sides of every mirror, those inside others first. Files that have a `size` and do
+/// not exist are created.
+///
+/// # Errors
+/// The first side that is not fit; nothing has been written to the sides of that mirror then, but
+/// files may have been created.
+pub async fn format(
+    rt: &Rt,
+    graph: &Graph,
+    options: FormatOptions,
+) -> Result<Vec<FormattedMirror>, OpenError> {
+    let mut formatted = Vec::new();
+    let mut open: BTreeMap<&str, Rc<dyn Device>> = BTreeMap::new();
+    let mirrors: Vec<&str> = graph
+        .order()
+        .iter()
+        .map(String::as_str)
+        .filter(|name| matches!(graph.nodes()[*name], Node::Mirror(_)))
+        .collect();
+    for mirror in mirrors {
+        for name in graph.below(mirror) {
+            let node = &graph.nodes()[name];
+            if open.contains_key(name) {
+                continue;
+            }
+            let children: Vec<_> = node
+                .children()
+                .iter()
+                .map(|c| Rc::clone(&open[*c]))
+                .collect();
+            if name == mirror {
+                let sides = node.candidates(children.clone());
+                let volume = superblock::format(rt, name, &sides, options.force)
+                    .await
+                    .map_err(|error| error.of(name))?;
+                formatted.push(FormattedMirror {
+                    name: name.to_owned(),
+                    volume,
+                });
+            }
+            if let Node::File(config) = node {
+                create_if_missing(config).map_err(|error| error.of(name))?;
+            }
+            let is_needed_above = name != mirror || !graph.roots().contains(&name);
+            if is_needed_above {
+                let device = node.open(rt, name, children, OpenOptions::default()).await;
+                open.insert(name, device.map_err(|error| error.of(name))?);
+            }
+        }
+    }
+    for name in graph.order().iter().rev() {
+        if let Some(device) = open.get(name.as_str()) {
+            device.close().await.map_err(|error| {
+                OpenError::new(format!("closing after formatting: {error}")).of(name)
+            })?;
+        }
+    }
+    Ok(formatted)
+}
+
+/// Creates a file of the configured size, sparse. An existing one is left as it is.
+fn create_if_missing(config: &FileConfig) -> Result<(), OpenError> {
+    let Some(size) = config.size else {
+        return Ok(());
+    };
+    let created = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&config.path);
+    let fail = |what: &str, error: std::io::Error| {
+        OpenError::new(format!("{}: {what}: {error}", config.path.display()))
+    };
+    match created {
+        Ok(file) => file
+            .set_len(size.0)
+            .map_err(|error| fail("cannot set its size", error)),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(fail("cannot create", error)),
+    }
+}

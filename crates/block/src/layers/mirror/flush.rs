@@ -1,0 +1,85 @@
+//! Flush: everything acknowledged before it is durable on all healthy sides when it completes.
+
+use std::rc::Rc;
+
+use super::Shared;
+use super::side::Health;
+use crate::error::IoError;
+use crate::request::{IoResult, Reply};
+
+impl Shared {
+    /// Waits until every healthy side has what was admitted before, then flushes them all.
+    ///
+    /// A side that stops being healthy meanwhile is no longer waited for. A side whose flush fails
+    /// has lost an unknown part of what it held, so it is given up; when it is the last healthy
+    /// one, the client is told.
+    pub(super) async fn flush(self: &Rc<Self>) -> IoResult {
+        self.check_readable()?;
+        let before = self.next_seq.get();
+        self.flushes_waiting.set(self.flushes_waiting.get() + 1);
+        for side in 0..self.sides.len() {
+            self.pump(side);
+        }
+        for side in &self.sides {
+            let caught_up = || {
+                side.health.get() != Health::Healthy
+                    || side
+                        .queue
+                        .borrow()
+                        .oldest_seq()
+                        .is_none_or(|oldest| oldest >= before)
+            };
+            side.changed.until(caught_up).await;
+        }
+        self.flushes_waiting.set(self.flushes_waiting.get() - 1);
+        self.flush_sides().await
+    }
+
+    async fn flush_sides(self: &Rc<Self>) -> IoResult {
+        let healthy: Vec<usize> = self
+            .sides
+            .iter()
+            .filter(|side| side.health.get() == Health::Healthy)
+            .map(|side| side.index)
+            .collect();
+        let flushes = healthy.iter().map(|&index| {
+            let shared = Rc::clone(self);
+            self.rt.spawn(async move { shared.flush_one(index).await })
+        });
+        let mut outcome = Err(IoError::Offline);
+        for (index, flush) in healthy.iter().zip(flushes.collect::<Vec<_>>()) {
+            match flush.await {
+                Ok(()) => outcome = Ok(Reply::Done),
+                Err(error) if self.another_is_healthy(*index) => {
+                    self.lost_since_last_flush(*index, error);
+                }
+                Err(error) if outcome.is_err() => outcome = Err(error),
+                Err(_) => {}
+            }
+        }
+        outcome
+    }
+
+    /// A flush counts as work in flight, so that a side that hangs in it is noticed.
+    async fn flush_one(&self, index: usize) -> Result<(), IoError> {
+        let side = &self.sides[index];
+        let operation = side.start(self.rt.now());
+        let result = side.flush().await;
+        side.finish(operation, self.rt.now());
+        side.changed.notify();
+        result
+    }
+
+    /// What the side held unflushed is unknown: all of it is copied again.
+    fn lost_since_last_flush(self: &Rc<Self>, index: usize, error: IoError) {
+        let side = &self.sides[index];
+        super::side::add(&side.counts.errors, 1);
+        if side.health.get() == Health::Healthy {
+            self.give_up(index, error);
+        }
+        side.stale
+            .borrow_mut()
+            .insert(0..self.geometry.size_bytes, ());
+        self.stale_added.notify();
+    }
+}

@@ -1,0 +1,297 @@
+//! The hetero-mirror: one volume with a full copy on each of N unlike sides, which answers at the
+//! speed of whichever side answers first.
+//!
+//! Source: the hetero-mirroring paper. HM_READ is [`read`], HM_WRITE and HM_DELAY_WRITE are
+//! [`write`](self), with what the paper leaves open decided here:
+//!
+//! - A write is acknowledged when the first side has it, as long as the *exposure* (acknowledged
+//!   bytes that not all healthy sides hold) stays within its bounds in bytes and seconds. Past a
+//!   bound, writes wait for all sides.
+//! - Each side has its own queue. Overlapping writes apply on each side in the order in which they
+//!   were admitted; a newer write replaces what waits under it.
+//! - Reads go to the side that reads fastest among those that have the newest content of the range,
+//!   and to a queue in memory where no side has it.
+//! - A flush, and a write with FUA, waits for all healthy sides.
+//!
+//! It must never serve a block older than an acknowledged write, never let the exposure pass its
+//! bound, and never forget that a side lacks something.
+
+mod config;
+mod flush;
+mod health;
+mod queue;
+mod read;
+mod side;
+mod status;
+pub mod superblock;
+mod write;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bimetal_policy::hetero::{HeteroRules, WaitLimit};
+use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
+use bimetal_rt::{Buf, Instant, Rt};
+
+use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
+use crate::error::IoError;
+use crate::extent_map::ExtentMap;
+use crate::geometry::Geometry;
+use crate::graph::OpenError;
+use crate::range_lock::RangeLock;
+use crate::request::{Op, Request};
+pub use config::{ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
+pub use side::Health;
+use superblock::{Candidate, Volume};
+
+use side::Side;
+pub use status::{MirrorStatus, SideStatus};
+
+/// What the volume takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum VolumeState {
+    Open,
+    ReadOnly,
+    Stopped,
+    Closed,
+}
+
+/// Counts of the volume since it was opened.
+#[derive(Default)]
+struct Counts {
+    acknowledged_early: Cell<u64>,
+    held_back: Cell<u64>,
+    sides_given_up: Cell<u64>,
+    exposed_bytes_peak: Cell<u64>,
+}
+
+/// What the tasks of a mirror share.
+struct Shared {
+    rt: Rt,
+    rules: HeteroRules,
+    on_degraded: OnDegraded,
+    writable: bool,
+    sides: Vec<Side>,
+    geometry: Geometry,
+    /// One change at a time per range, so that every side sees overlapping ones in one order.
+    ranges: Rc<RangeLock>,
+    /// The paper's operation queue served one by one, when asked for.
+    serial: Option<Rc<Semaphore>>,
+    /// Acknowledged ranges that not all healthy sides hold.
+    exposed: RefCell<ExtentMap<()>>,
+    exposure_changed: Event,
+    stale_added: Event,
+    next_seq: Cell<u64>,
+    flushes_waiting: Cell<u32>,
+    preferred: Cell<usize>,
+    next_probe: Cell<Instant>,
+    state: Cell<VolumeState>,
+    zeroes: Buf,
+    tasks: TaskGroup,
+    /// The tasks that watch and tend the sides; they end only when the volume closes.
+    watchers: TaskGroup,
+    counts: Counts,
+    /// The superblocks of the sides; none in experiments over bare devices.
+    superblocks: Option<Volume>,
+    /// Marks being written to the sides that remain; nothing is acknowledged meanwhile.
+    marks_pending: Cell<u32>,
+}
+
+impl Shared {
+    /// The sides that hold everything acknowledged, or will before a write counts on them.
+    fn healthy(&self) -> Vec<usize> {
+        let healthy = self
+            .sides
+            .iter()
+            .filter(|side| side.health.get() == Health::Healthy);
+        healthy.map(|side| side.index).collect()
+    }
+
+    fn is_paper(&self) -> bool {
+        matches!(self.rules.wait_limit, WaitLimit::Factor(_))
+    }
+}
+
+/// One side as it is handed to [`Mirror::new`].
+pub struct SideDevice {
+    /// The name of the device.
+    pub name: String,
+    /// The device.
+    pub device: Rc<dyn Device>,
+    /// Where the volume starts on it, in bytes.
+    pub data_offset: u64,
+    /// What the side lacks at the start: nothing, or everything.
+    pub stale: bool,
+}
+
+/// See the module. Cloning gives another handle to the same volume.
+#[derive(Clone)]
+pub struct Mirror {
+    shared: Rc<Shared>,
+}
+
+impl Mirror {
+    /// A volume of `size_bytes` over sides that need no superblocks: for experiments and tests,
+    /// and what [`Mirror::open`] builds on.
+    ///
+    /// # Panics
+    /// With fewer than two sides, or when every side is stale.
+    pub fn new(rt: &Rt, config: &MirrorConfig, sides: Vec<SideDevice>, size_bytes: u64) -> Mirror {
+        Mirror::with_superblocks(rt, config, sides, size_bytes, None)
+    }
+
+    fn with_superblocks(
+        rt: &Rt,
+        config: &MirrorConfig,
+        sides: Vec<SideDevice>,
+        size_bytes: u64,
+        superblocks: Option<Volume>,
+    ) -> Mirror {
+        assert!(sides.len() >= 2, "a mirror has at least two sides");
+        assert!(
+            sides.iter().any(|side| !side.stale),
+            "a mirror has a side with the data"
+        );
+        let rules = config.rules();
+        let geometries: Vec<Geometry> = sides.iter().map(|s| *s.device.geometry()).collect();
+        // Discards keep their promise through write-zeroes where a side does not make it.
+        let geometry = Geometry {
+            size_bytes,
+            discard_zeroes: true,
+            ..Geometry::stacked(&geometries)
+        };
+        let preferred = sides.iter().position(|side| !side.stale).unwrap_or(0);
+        let sides = sides.into_iter().enumerate().map(|(index, given)| {
+            let side = Side::new(index, given.name, given.device, given.data_offset, rules);
+            if given.stale {
+                side.health.set(Health::Resyncing);
+                side.stale.borrow_mut().insert(0..size_bytes, ());
+            }
+            side
+        });
+        let shared = Rc::new(Shared {
+            rt: rt.clone(),
+            rules,
+            on_degraded: config.on_degraded,
+            writable: geometry.writable,
+            sides: sides.collect(),
+            geometry,
+            ranges: RangeLock::new(),
+            serial: config.serial.then(|| Semaphore::new(1)),
+            exposed: RefCell::new(ExtentMap::new()),
+            exposure_changed: Event::new(),
+            stale_added: Event::new(),
+            next_seq: Cell::new(0),
+            flushes_waiting: Cell::new(0),
+            preferred: Cell::new(preferred),
+            next_probe: Cell::new(Instant::ZERO),
+            state: Cell::new(VolumeState::Open),
+            zeroes: rt.pool().zeroed(1 << 20),
+            tasks: TaskGroup::new(rt),
+            watchers: TaskGroup::new(rt),
+            counts: Counts::default(),
+            superblocks,
+            marks_pending: Cell::new(0),
+        });
+        for index in 0..shared.sides.len() {
+            shared.watchers.spawn(Rc::clone(&shared).watch_side(index));
+            shared.watchers.spawn(Rc::clone(&shared).tend_side(index));
+        }
+        Mirror { shared }
+    }
+
+    /// The volume on formatted sides. All of them are marked as in use before this returns.
+    ///
+    /// # Errors
+    /// When a side is missing, foreign or unknown, or the volume was not cleanly stopped and
+    /// `resync` is not given.
+    pub async fn open(
+        rt: &Rt,
+        config: &MirrorConfig,
+        sides: Vec<Candidate>,
+        resync: bool,
+    ) -> Result<Mirror, OpenError> {
+        let found = Volume::find(rt, sides.clone(), resync).await?;
+        let devices = sides.into_iter().zip(&found.data_offsets).zip(&found.stale);
+        let devices = devices.map(|((side, &data_offset), &stale)| SideDevice {
+            name: side.name,
+            device: side.device,
+            data_offset,
+            stale,
+        });
+        let whole: Vec<usize> = (0..found.stale.len())
+            .filter(|&i| !found.stale[i])
+            .collect();
+        let devices = devices.collect();
+        let marked = found.volume.mark(&whole, superblock::State::Active).await;
+        marked.map_err(|error| OpenError::new(format!("marking the sides as in use: {error}")))?;
+        Ok(Mirror::with_superblocks(
+            rt,
+            config,
+            devices,
+            found.volume_bytes,
+            Some(found.volume),
+        ))
+    }
+
+    /// The volume and its sides now.
+    pub fn status(&self) -> MirrorStatus {
+        self.shared.status()
+    }
+
+    /// Drains, flushes and stops; what [`Device::close`] does before it marks the sides.
+    async fn stop(&self) -> Result<(), IoError> {
+        let shared = &self.shared;
+        if shared.state.get() == VolumeState::Closed {
+            return Ok(());
+        }
+        let flushed = shared.flush().await;
+        shared.state.set(VolumeState::Closed);
+        shared.watchers.cancel().await;
+        let absent_work = shared.sides.iter().any(|side| side.in_flight() > 0);
+        if absent_work {
+            // A hung device may never answer; its operations own their buffers until it does.
+            shared.tasks.cancel().await;
+        } else {
+            shared.tasks.join().await;
+        }
+        flushed.map(|_| ())
+    }
+}
+
+impl Device for Mirror {
+    fn geometry(&self) -> &Geometry {
+        &self.shared.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        let shared = &self.shared;
+        if let Err(error) = shared.geometry.check(&request) {
+            return IoFuture::ready(Err(error));
+        }
+        match request.op {
+            Op::Read => IoFuture::new(shared.read(request)),
+            Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::new(shared.change(request)),
+            Op::Flush => IoFuture::new(shared.flush()),
+            Op::Extents => IoFuture::new(shared.extents(request)),
+        }
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        Box::pin(async move {
+            self.stop().await?;
+            match &self.shared.superblocks {
+                Some(volume) => {
+                    volume
+                        .mark(&self.shared.healthy(), superblock::State::Clean)
+                        .await
+                }
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        self.status().figures(out);
+    }
+}

@@ -1,0 +1,520 @@
+//! What one side has yet to store: the writes that wait, those it is working on, and how much of
+//! each numbered write is left.
+//!
+//! Pure bookkeeping without I/O. It keeps two promises. Per side, overlapping writes apply in the
+//! order in which they were admitted: what overlaps an operation in flight waits for it. And a
+//! newer write replaces the waiting parts of older ones, so nothing is written twice.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::sync::Event;
+use bimetal_rt::{Instant, Payload};
+
+use crate::error::IoError;
+use crate::extent_map::{Cut, ExtentMap};
+use crate::request::{Flags, Op};
+
+/// What a write does to its range.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) op: Op,
+    pub(super) flags: Flags,
+    pub(super) payload: Payload,
+}
+
+impl Cut for Change {
+    fn cut(&self, range: Range<u64>) -> Change {
+        let payload = match self.op {
+            Op::Write => self.payload.slice(range.start as usize..range.end as usize),
+            _ => Payload::empty(),
+        };
+        Change {
+            op: self.op,
+            flags: self.flags,
+            payload,
+        }
+    }
+}
+
+/// How far one write has come on one side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// The side is not concerned: it was absent when the write was admitted.
+    Absent,
+    /// So many bytes are left.
+    Left(u64),
+    /// The side has it.
+    Done,
+    /// The side could not store it, or has become absent.
+    Failed(IoError),
+}
+
+/// One admitted write, shared by the request that waits for it and the sides that store it.
+pub(super) struct Ticket {
+    pub(super) seq: u64,
+    pub(super) admitted: Instant,
+    pub(super) range: Range<u64>,
+    sides: Vec<Cell<Progress>>,
+    pub(super) acknowledged: Cell<Option<Instant>>,
+    pub(super) first_done: Cell<Option<Instant>>,
+    pub(super) changed: Event,
+}
+
+impl Ticket {
+    pub(super) fn new(
+        seq: u64,
+        range: Range<u64>,
+        admitted: Instant,
+        sides: Vec<Progress>,
+    ) -> Rc<Ticket> {
+        Rc::new(Ticket {
+            seq,
+            admitted,
+            range,
+            sides: sides.into_iter().map(Cell::new).collect(),
+            acknowledged: Cell::new(None),
+            first_done: Cell::new(None),
+            changed: Event::new(),
+        })
+    }
+
+    pub(super) fn progress(&self, side: usize) -> Progress {
+        self.sides[side].get()
+    }
+
+    /// `bytes` more are on the side.
+    pub(super) fn stored(&self, side: usize, bytes: u64, now: Instant) {
+        if let Progress::Left(left) = self.sides[side].get() {
+            assert!(bytes <= left, "no more is stored than was asked for");
+            if bytes < left {
+                self.sides[side].set(Progress::Left(left - bytes));
+                return;
+            }
+            self.sides[side].set(Progress::Done);
+            if self.first_done.get().is_none() {
+                self.first_done.set(Some(now));
+            }
+            self.changed.notify();
+        }
+    }
+
+    /// The side will not store it.
+    pub(super) fn give_up(&self, side: usize, error: IoError) {
+        if let Progress::Left(_) = self.sides[side].get() {
+            self.sides[side].set(Progress::Failed(error));
+            self.changed.notify();
+        }
+    }
+
+    /// True when some side has it.
+    pub(super) fn any_done(&self) -> bool {
+        self.first_done.get().is_some()
+    }
+
+    /// True when no side still works on it.
+    pub(super) fn settled(&self) -> bool {
+        !self
+            .sides
+            .iter()
+            .any(|p| matches!(p.get(), Progress::Left(_)))
+    }
+
+    /// The error of a write that no side has.
+    pub(super) fn error(&self) -> IoError {
+        let failed = self.sides.iter().find_map(|p| match p.get() {
+            Progress::Failed(error) => Some(error),
+            _ => None,
+        });
+        failed.unwrap_or(IoError::Offline)
+    }
+}
+
+/// A part of a write that waits.
+#[derive(Clone)]
+pub(super) struct Waiting {
+    pub(super) change: Change,
+    pub(super) ticket: Rc<Ticket>,
+}
+
+impl Cut for Waiting {
+    fn cut(&self, range: Range<u64>) -> Waiting {
+        Waiting {
+            change: self.change.cut(range),
+            ticket: Rc::clone(&self.ticket),
+        }
+    }
+}
+
+/// Parts of writes that go to the device as one operation.
+pub(super) struct Batch {
+    pub(super) range: Range<u64>,
+    pub(super) change: Change,
+    pub(super) parts: Vec<(Range<u64>, Waiting)>,
+    /// Whether it counts as draining, for the depth of drained batches.
+    pub(super) drained: bool,
+}
+
+/// What is left of one write on this side, waiting and in flight.
+struct Outstanding {
+    bytes: u64,
+    ticket: Rc<Ticket>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct SideQueue {
+    waiting: ExtentMap<Waiting>,
+    /// Ranges the device is working on, with what is being stored there.
+    flying: ExtentMap<Waiting>,
+    outstanding: BTreeMap<u64, Outstanding>,
+    /// Admitted writes in order. Entries whose parts have all been taken otherwise are skipped.
+    order: VecDeque<(u64, Range<u64>)>,
+    /// Writes that no other side is likely to take in time, in order.
+    urgent: VecDeque<(u64, Range<u64>)>,
+    /// Where the elevator is.
+    head: u64,
+}
+
+impl SideQueue {
+    /// Admits a write; waiting parts of older ones under it are dropped as replaced.
+    pub(super) fn push(&mut self, change: Change, ticket: &Rc<Ticket>, side: usize, urgent: bool) {
+        let range = ticket.range.clone();
+        self.drop_waiting(&range, side, ticket.admitted);
+        let entry = Waiting {
+            change,
+            ticket: Rc::clone(ticket),
+        };
+        self.waiting.insert(range.clone(), entry);
+        let left = Outstanding {
+            bytes: range.end - range.start,
+            ticket: Rc::clone(ticket),
+        };
+        self.outstanding.insert(ticket.seq, left);
+        let list = if urgent {
+            &mut self.urgent
+        } else {
+            &mut self.order
+        };
+        list.push_back((ticket.seq, range));
+        self.sweep_order();
+    }
+
+    /// Drops what waits in a range because something newer covers it.
+    fn drop_waiting(&mut self, range: &Range<u64>, side: usize, now: Instant) {
+        for (part, waiting) in self.waiting.remove(range.clone()) {
+            let bytes = part.end - part.start;
+            assert!(
+                waiting.ticket.acknowledged.get().is_some(),
+                "only acknowledged writes are replaced: the range lock keeps others apart"
+            );
+            waiting.ticket.stored(side, bytes, now);
+            self.settle(waiting.ticket.seq, bytes);
+        }
+    }
+
+    fn settle(&mut self, seq: u64, bytes: u64) {
+        let entry = self
+            .outstanding
+            .get_mut(&seq)
+            .expect("a part belongs to a write");
+        entry.bytes -= bytes;
+        if entry.bytes == 0 {
+            self.outstanding.remove(&seq);
+        }
+    }
+
+    /// Makes the waiting parts of a write urgent.
+    pub(super) fn make_urgent(&mut self, ticket: &Ticket) {
+        let waits = self
+            .waiting
+            .overlapping(&ticket.range)
+            .any(|(_, w)| w.ticket.seq == ticket.seq);
+        if waits && !self.urgent.iter().any(|(seq, _)| *seq == ticket.seq) {
+            self.urgent.push_back((ticket.seq, ticket.range.clone()));
+        }
+    }
+
+    /// True when an urgent write waits and nothing older under it is in flight.
+    pub(super) fn has_urgent(&mut self) -> bool {
+        self.drop_taken_urgent();
+        self.urgent
+            .iter()
+            .any(|(seq, range)| self.first_free(*seq, range).is_some())
+    }
+
+    fn drop_taken_urgent(&mut self) {
+        let waiting = &self.waiting;
+        self.urgent.retain(|(seq, range)| {
+            waiting
+                .overlapping(range)
+                .any(|(_, entry)| entry.ticket.seq == *seq)
+        });
+    }
+
+    /// The first waiting part of a write that nothing in flight overlaps.
+    fn first_free(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
+        self.waiting
+            .overlapping(range)
+            .find(|(part, entry)| entry.ticket.seq == seq && self.flying.is_clear(part))
+            .map(|(part, _)| part)
+    }
+
+    /// Takes the oldest urgent part.
+    pub(super) fn take_urgent(&mut self) -> Option<Batch> {
+        let part = self
+            .urgent
+            .iter()
+            .find_map(|(seq, range)| self.first_free(*seq, range))?;
+        Some(self.take(part, false))
+    }
+
+    /// Takes the oldest part that can go.
+    pub(super) fn take_in_order(&mut self, drained: bool) -> Option<Batch> {
+        while let Some((seq, range)) = self.order.front() {
+            let taken = !self
+                .waiting
+                .overlapping(range)
+                .any(|(_, e)| e.ticket.seq == *seq);
+            if !taken {
+                break;
+            }
+            self.order.pop_front();
+        }
+        let listed = self.order.iter().chain(&self.urgent);
+        let part = listed
+            .into_iter()
+            .find_map(|(seq, range)| self.first_free(*seq, range))?;
+        Some(self.take(part, drained))
+    }
+
+    /// Takes the next batch of the elevator: neighbours of one kind, at most `bytes_max`. When
+    /// `overdue` says that the oldest write has waited too long, the elevator goes there first.
+    pub(super) fn take_batch(&mut self, bytes_max: u64, overdue: bool) -> Option<Batch> {
+        if overdue && let Some((_, oldest)) = self.oldest_waiting() {
+            self.head = oldest.start;
+        }
+        let first = self.next_free_from_head()?;
+        let mut batch = self.take(first, true);
+        while batch.range.end - batch.range.start < bytes_max {
+            let Some((next, entry)) = self.waiting.starting_at(batch.range.end) else {
+                break;
+            };
+            let joins = entry.change.op == batch.change.op
+                && entry.change.flags == batch.change.flags
+                && next.end - batch.range.start <= bytes_max
+                && self.flying.is_clear(&next);
+            if !joins {
+                break;
+            }
+            let more = self.take(next, true);
+            batch.range.end = more.range.end;
+            batch.change.payload.append(more.change.payload);
+            batch.parts.extend(more.parts);
+        }
+        self.head = batch.range.end;
+        Some(batch)
+    }
+
+    fn oldest_waiting(&self) -> Option<(u64, Range<u64>)> {
+        self.outstanding.iter().find_map(|(&seq, entry)| {
+            let free = self.first_free(seq, &entry.ticket.range)?;
+            Some((seq, free))
+        })
+    }
+
+    fn next_free_from_head(&self) -> Option<Range<u64>> {
+        let mut position = self.head;
+        // Operations in flight are few, so few entries are skipped; twice round is the end.
+        for _ in 0..=2 * self.flying.len() {
+            let (range, _) = self.waiting.next_from(position)?;
+            if self.flying.is_clear(&range) {
+                return Some(range);
+            }
+            position = range.end;
+        }
+        self.waiting
+            .iter()
+            .find(|(range, _)| self.flying.is_clear(range))
+            .map(|(range, _)| range)
+    }
+
+    /// Moves one waiting part to the device.
+    fn take(&mut self, part: Range<u64>, drained: bool) -> Batch {
+        let mut taken = self.waiting.remove(part.clone());
+        let (range, waiting) = taken.pop().expect("a waiting part was chosen");
+        assert!(taken.is_empty() && range == part, "a part is taken whole");
+        assert!(
+            self.flying.is_clear(&range),
+            "per side, overlapping writes apply in order"
+        );
+        self.flying.insert(range.clone(), waiting.clone());
+        Batch {
+            change: waiting.change.clone(),
+            range: range.clone(),
+            parts: vec![(range, waiting)],
+            drained,
+        }
+    }
+
+    /// The device has stored a batch.
+    pub(super) fn stored(&mut self, batch: &Batch, side: usize, now: Instant) {
+        self.landed(batch);
+        for (range, waiting) in &batch.parts {
+            let bytes = range.end - range.start;
+            self.settle(waiting.ticket.seq, bytes);
+            waiting.ticket.stored(side, bytes, now);
+        }
+    }
+
+    /// The device could not store a batch: what nothing newer has replaced waits again.
+    pub(super) fn failed(&mut self, batch: Batch, side: usize, now: Instant) {
+        self.landed(&batch);
+        for (range, waiting) in batch.parts {
+            for gap in self.waiting.gaps(&range) {
+                let part = waiting.cut(gap.start - range.start..gap.end - range.start);
+                self.waiting.insert(gap.clone(), part);
+                self.order.push_front((waiting.ticket.seq, gap));
+            }
+            let kept: u64 = self
+                .waiting
+                .overlapping(&range)
+                .filter(|(_, e)| e.ticket.seq == waiting.ticket.seq)
+                .map(|(r, _)| r.end.min(range.end) - r.start.max(range.start))
+                .sum();
+            let replaced = range.end - range.start - kept;
+            if replaced > 0 {
+                self.settle(waiting.ticket.seq, replaced);
+                waiting.ticket.stored(side, replaced, now);
+            }
+        }
+    }
+
+    /// The operation of a batch is over, whatever came of it.
+    fn landed(&mut self, batch: &Batch) {
+        let landed = self.flying.remove(batch.range.clone());
+        let bytes: u64 = landed
+            .iter()
+            .map(|(range, _)| range.end - range.start)
+            .sum();
+        assert_eq!(
+            bytes,
+            batch.range.end - batch.range.start,
+            "a batch lands once"
+        );
+    }
+
+    /// Forgets what waits, giving up its writes, and says which ranges that leaves stale.
+    pub(super) fn abandon_waiting(&mut self, side: usize, error: IoError) -> Vec<Range<u64>> {
+        let dropped = self.waiting.remove(0..u64::MAX);
+        self.order.clear();
+        self.urgent.clear();
+        for (range, waiting) in &dropped {
+            self.settle(waiting.ticket.seq, range.end - range.start);
+            waiting.ticket.give_up(side, error);
+        }
+        dropped.into_iter().map(|(range, _)| range).collect()
+    }
+
+    /// A batch is over whose side has been given up: nothing waits for it. Says whether any part
+    /// of it is not stored.
+    pub(super) fn abandoned(&mut self, batch: &Batch, side: usize, error: IoError) {
+        self.landed(batch);
+        for (range, waiting) in &batch.parts {
+            self.settle(waiting.ticket.seq, range.end - range.start);
+            waiting.ticket.give_up(side, error);
+        }
+    }
+
+    /// Gives up the writes that are in flight, without forgetting that they are.
+    pub(super) fn give_up_flying(&self, side: usize, error: IoError) {
+        for (_, waiting) in self.flying.iter() {
+            waiting.ticket.give_up(side, error);
+        }
+    }
+
+    /// True when the side has the newest content of the whole range.
+    pub(super) fn is_current(&self, range: &Range<u64>) -> bool {
+        self.waiting.is_clear(range) && self.flying.is_clear(range)
+    }
+
+    /// The parts of a range that this side has yet to store.
+    pub(super) fn pending_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut pending = ExtentMap::<()>::new();
+        let waiting = self.waiting.overlapping(range).map(|(r, _)| r);
+        for part in waiting.chain(self.flying.overlapping(range).map(|(r, _)| r)) {
+            pending.insert(part.start.max(range.start)..part.end.min(range.end), ());
+        }
+        pending.iter().map(|(part, ())| part).collect()
+    }
+
+    /// The newest changes in a range that this side has yet to store, in order and cut to it.
+    pub(super) fn newest_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Waiting)> {
+        let mut newest = ExtentMap::new();
+        for map in [&self.flying, &self.waiting] {
+            for (part, waiting) in map.overlapping(range) {
+                let cut = part.start.max(range.start)..part.end.min(range.end);
+                newest.insert(
+                    cut.clone(),
+                    waiting.cut(cut.start - part.start..cut.end - part.start),
+                );
+            }
+        }
+        newest
+            .iter()
+            .map(|(part, waiting)| (part, waiting.clone()))
+            .collect()
+    }
+
+    /// True when something waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// True when nothing waits and nothing is in flight.
+    pub(super) fn is_empty(&self) -> bool {
+        self.outstanding.is_empty() && self.flying.is_empty()
+    }
+
+    /// Bytes that wait.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        self.waiting.bytes()
+    }
+
+    /// Bytes in flight.
+    pub(super) fn flying_bytes(&self) -> u64 {
+        self.flying.bytes()
+    }
+
+    /// The number of the oldest write that is not on this side.
+    pub(super) fn oldest_seq(&self) -> Option<u64> {
+        self.outstanding.keys().next().copied()
+    }
+
+    /// When the oldest acknowledged write that is not on this side was acknowledged.
+    pub(super) fn oldest_acknowledged(&self) -> Option<Instant> {
+        self.outstanding
+            .values()
+            .find_map(|entry| entry.ticket.acknowledged.get())
+    }
+
+    /// The tickets that are outstanding here and not yet acknowledged.
+    pub(super) fn unacknowledged(&self) -> impl Iterator<Item = &Rc<Ticket>> {
+        let tickets = self.outstanding.values().map(|entry| &entry.ticket);
+        tickets.filter(|ticket| ticket.acknowledged.get().is_none())
+    }
+
+    /// Keeps the order list within twice what waits (and a floor).
+    fn sweep_order(&mut self) {
+        if self.order.len() > 64 && self.order.len() > 2 * self.waiting.len() {
+            let waiting = &self.waiting;
+            self.order.retain(|(seq, range)| {
+                waiting
+                    .overlapping(range)
+                    .any(|(_, entry)| entry.ticket.seq == *seq)
+            });
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! HM_READ: from the side that reads fastest among those that have the newest content, from
+//! memory where only a queue has it, from another side on error. Never older than an acknowledged
+//! write.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::Payload;
+
+use super::queue::Waiting;
+use super::side::{Health, add};
+use super::{Shared, VolumeState};
+use crate::error::IoError;
+use crate::extent_map::ExtentMap;
+use crate::media::null::zero_payload;
+use crate::request::{Extent, Flags, IoResult, Op, Reply, Request, push_extent};
+
+/// Samples of a side before its measured speed counts for more than its place in the list.
+const SAMPLES_MIN: u32 = 16;
+/// A side must be this much faster than the preferred one to take its place, so that two equal
+/// sides do not take turns.
+const FASTER_BY: f64 = 0.8;
+/// How often one read is repeated on the sides that are not preferred, to know their speed.
+const PROBE_EVERY_NS: u64 = 1_000_000_000;
+
+/// Where a part of a read comes from.
+enum Source {
+    Side(usize),
+    Queue(Waiting),
+}
+
+impl Shared {
+    /// Reads a range.
+    pub(super) async fn read(self: &Rc<Self>, request: Request) -> IoResult {
+        self.check_readable()?;
+        let range = request.offset..request.end();
+        self.until_readable(&range).await;
+        if let Some(side) = self.current_side(&range, None) {
+            return self.read_whole(side, range).await;
+        }
+        let mut data = Payload::empty();
+        for (part, source) in self.sources(&range)? {
+            data.append(match source {
+                Source::Side(side) => self.read_whole(side, part).await?.into_data(),
+                Source::Queue(waiting) => self.content_of(&waiting, part),
+            });
+        }
+        Ok(Reply::Data(data))
+    }
+
+    pub(super) fn check_readable(&self) -> Result<(), IoError> {
+        match self.state.get() {
+            VolumeState::Open | VolumeState::ReadOnly => Ok(()),
+            VolumeState::Stopped => Err(IoError::Offline),
+            VolumeState::Closed => Err(IoError::Closed),
+        }
+    }
+
+    /// Waits while a write is in the range that no side has yet: whether it counts already is open,
+    /// and an answer now could be taken back by the next read.
+    async fn until_readable(&self, range: &Range<u64>) {
+        if self.ranges.is_free(range) {
+            return;
+        }
+        let undecided = || {
+            self.sides.iter().find_map(|side| {
+                let queue = side.queue.borrow();
+                let newest = queue.newest_in(range);
+                let ticket = newest
+                    .into_iter()
+                    .map(|(_, waiting)| waiting.ticket)
+                    .find(|ticket| {
+                        ticket.acknowledged.get().is_none()
+                            && !ticket.any_done()
+                            && !ticket.settled()
+                    });
+                ticket
+            })
+        };
+        while let Some(ticket) = undecided() {
+            ticket
+                .changed
+                .until(|| ticket.any_done() || ticket.settled())
+                .await;
+        }
+    }
+
+    /// The sides in the order in which reads prefer them.
+    pub(super) fn read_order(&self) -> Vec<usize> {
+        let mut order = vec![self.preferred.get()];
+        order.extend((0..self.sides.len()).filter(|&side| side != self.preferred.get()));
+        order.retain(|&side| self.sides[side].health.get() != Health::Absent);
+        order
+    }
+
+    /// The best side that has the whole range, except for one.
+    fn current_side(&self, range: &Range<u64>, except: Option<usize>) -> Option<usize> {
+        let preferred = self.preferred.get();
+        let good = |side: usize| Some(side) != except && self.sides[side].is_current(range);
+        if good(preferred) {
+            return Some(preferred);
+        }
+        (0..self.sides.len()).find(|&side| good(side))
+    }
+
+    /// Reads from one side, from others when it fails.
+    async fn read_whole(self: &Rc<Self>, side: usize, range: Range<u64>) -> IoResult {
+        let result = self.read_from(side, &range).await;
+        let error = match result {
+            Ok(reply) => {
+                self.probe_others(side, &range);
+                return Ok(reply);
+            }
+            Err(error) => error,
+        };
+        add(&self.sides[side].counts.errors, 1);
+        if !error.is_device_fault() {
+            return Err(error);
+        }
+        for other in self.read_order() {
+            if other != side
+                && self.sides[other].is_current(&range)
+                && let Ok(reply) = self.read_from(other, &range).await
+            {
+                return Ok(reply);
+            }
+        }
+        Err(error)
+    }
+
+    async fn read_from(&self, index: usize, range: &Range<u64>) -> IoResult {
+        let side = &self.sides[index];
+        add(&side.counts.reads, 1);
+        let started = self.rt.now();
+        let reply = side
+            .submit(Request::read(range.start, range.end - range.start))
+            .await?;
+        let latency_ns = self.rt.now().ns_since(started);
+        side.read_latency.borrow_mut().record(latency_ns);
+        Ok(reply)
+    }
+
+    /// Once in a while, off the client's path, measures the sides that reads do not go to, and
+    /// prefers the fastest.
+    fn probe_others(self: &Rc<Self>, used: usize, range: &Range<u64>) {
+        let now = self.rt.now();
+        if now < self.next_probe.get() || self.state.get() == VolumeState::Closed {
+            return;
+        }
+        self.next_probe
+            .set(now + std::time::Duration::from_nanos(PROBE_EVERY_NS));
+        self.prefer_the_fastest();
+        for side in &self.sides {
+            let idle = side.in_flight() == 0 && !side.queue.borrow().has_waiting();
+            if side.index != used && idle && side.is_current(range) {
+                let (shared, range, index) = (Rc::clone(self), range.clone(), side.index);
+                self.tasks.spawn(async move {
+                    if shared.read_from(index, &range).await.is_err() {
+                        add(&shared.sides[index].counts.errors, 1);
+                    }
+                });
+            }
+        }
+    }
+
+    fn prefer_the_fastest(&self) {
+        let median = |index: usize| {
+            let latency = self.sides[index].read_latency.borrow();
+            latency
+                .quantile_ns(0.5)
+                .filter(|_| latency.samples() >= SAMPLES_MIN)
+        };
+        let preferred = self.preferred.get();
+        let Some(preferred_ns) = median(preferred) else {
+            return;
+        };
+        let measured = (0..self.sides.len()).filter_map(|side| Some((median(side)?, side)));
+        if let Some((fastest_ns, fastest)) = measured.min()
+            && (fastest_ns as f64) < preferred_ns as f64 * FASTER_BY
+        {
+            self.preferred.set(fastest);
+        }
+    }
+
+    /// Cuts a range into parts that one source each has.
+    fn sources(&self, range: &Range<u64>) -> Result<Vec<(Range<u64>, Source)>, IoError> {
+        let mut cuts = vec![range.start, range.end];
+        for side in self.sides.iter().filter(|side| side.is_active()) {
+            let stale = side.stale.borrow();
+            let lacking = stale.overlapping(range).map(|(part, ())| part);
+            for part in lacking.chain(side.queue.borrow().pending_in(range)) {
+                cuts.extend([part.start.max(range.start), part.end.min(range.end)]);
+            }
+        }
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut sources = Vec::new();
+        for pair in cuts.windows(2) {
+            let part = pair[0]..pair[1];
+            match self.current_side(&part, None) {
+                Some(side) => sources.push((part, Source::Side(side))),
+                None => self.sources_in_queues(&part, &mut sources)?,
+            }
+        }
+        Ok(sources)
+    }
+
+    /// No side has the newest content: it is in the queues, unless it is lost.
+    fn sources_in_queues(
+        &self,
+        part: &Range<u64>,
+        sources: &mut Vec<(Range<u64>, Source)>,
+    ) -> Result<(), IoError> {
+        let mut newest = ExtentMap::new();
+        for side in self.sides.iter().filter(|side| side.is_active()) {
+            for (range, waiting) in side.queue.borrow().newest_in(part) {
+                newest.insert(range, waiting);
+            }
+            if newest.covers(part) {
+                break;
+            }
+        }
+        if !newest.covers(part) {
+            return Err(IoError::Medium);
+        }
+        sources.extend(
+            newest
+                .iter()
+                .map(|(range, w)| (range, Source::Queue(w.clone()))),
+        );
+        Ok(())
+    }
+
+    fn content_of(&self, waiting: &Waiting, part: Range<u64>) -> Payload {
+        match waiting.change.op {
+            Op::Write => waiting.change.payload.clone(),
+            _ => zero_payload(&self.zeroes, part.end - part.start),
+        }
+    }
+
+    /// Which parts of a range hold data: what the queues say, and below them a side that is
+    /// current.
+    pub(super) async fn extents(self: &Rc<Self>, request: Request) -> IoResult {
+        self.check_readable()?;
+        let range = request.offset..request.end();
+        self.until_readable(&range).await;
+        let mut extents = Vec::new();
+        for (part, source) in self.sources(&range)? {
+            let len = part.end - part.start;
+            match source {
+                Source::Queue(waiting) => {
+                    push_extent(
+                        &mut extents,
+                        Extent {
+                            len,
+                            data: waiting.change.op == Op::Write,
+                        },
+                    );
+                }
+                Source::Side(side) => {
+                    let ask = Request::without_data(Op::Extents, part.start, len, Flags::NONE);
+                    let runs = match self.sides[side].submit(ask).await {
+                        Ok(reply) => reply.into_extents(),
+                        // Not knowing where the holes are is no reason to fail: all is data.
+                        Err(_) => vec![Extent { len, data: true }],
+                    };
+                    runs.into_iter()
+                        .for_each(|run| push_extent(&mut extents, run));
+                }
+            }
+        }
+        Ok(Reply::Extents(extents))
+    }
+
+    /// Reads a range for a resync, from any side but one.
+    pub(super) async fn read_for_resync(
+        self: &Rc<Self>,
+        range: Range<u64>,
+        target: usize,
+    ) -> Result<Payload, IoError> {
+        let source = self
+            .current_side(&range, Some(target))
+            .ok_or(IoError::Medium)?;
+        let reply = self.read_from(source, &range).await?;
+        Ok(reply.into_data())
+    }
+}

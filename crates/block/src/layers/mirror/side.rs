@@ -1,0 +1,178 @@
+//! One side of a mirror: its device, its queue, its health, and what it is working on.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bimetal_policy::hetero::{HeteroRules, Mode, SidePolicy};
+use bimetal_policy::latency::Quantiles;
+use bimetal_rt::Instant;
+use bimetal_rt::sync::Event;
+
+use super::queue::SideQueue;
+use crate::device::Device;
+use crate::error::IoError;
+use crate::extent_map::ExtentMap;
+use crate::request::{IoResult, Reply, Request};
+
+/// Whether a side takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It takes every write, and acknowledgements count on it.
+    Healthy,
+    /// It takes every write and is being given what it lacks; nothing counts on it yet.
+    Resyncing,
+    /// It is given nothing: silent for too long, or failing.
+    Absent,
+}
+
+impl Health {
+    /// The word in `status`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Health::Healthy => "healthy",
+            Health::Resyncing => "resyncing",
+            Health::Absent => "absent",
+        }
+    }
+}
+
+/// Counts of one side since the volume was opened.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) writes: Cell<u64>,
+    pub(super) written_bytes: Cell<u64>,
+    pub(super) merged: Cell<u64>,
+    pub(super) reads: Cell<u64>,
+    pub(super) errors: Cell<u64>,
+    pub(super) resynced_bytes: Cell<u64>,
+}
+
+/// Adds to a counter.
+pub(super) fn add(counter: &Cell<u64>, count: u64) {
+    counter.set(counter.get() + count);
+}
+
+/// See the module.
+pub(super) struct Side {
+    pub(super) index: usize,
+    pub(super) name: String,
+    pub(super) device: Rc<dyn Device>,
+    /// Where the volume starts on the device.
+    pub(super) data_offset: u64,
+    pub(super) queue: RefCell<SideQueue>,
+    pub(super) policy: RefCell<SidePolicy>,
+    pub(super) read_latency: RefCell<Quantiles>,
+    pub(super) health: Cell<Health>,
+    /// Ranges that the side lacks and that no queue holds: what a resync copies.
+    pub(super) stale: RefCell<ExtentMap<()>>,
+    /// When each write in flight was started, oldest first.
+    started: RefCell<BTreeMap<u64, Instant>>,
+    next_operation: Cell<u64>,
+    pub(super) drain_in_flight: Cell<usize>,
+    /// The oldest write in flight has exceeded the side's limit.
+    pub(super) stuck: Cell<bool>,
+    /// When the side last completed anything.
+    pub(super) last_progress: Cell<Instant>,
+    pub(super) errors_in_a_row: Cell<u32>,
+    /// After an error, nothing is given before this.
+    pub(super) retry_at: Cell<Instant>,
+    pub(super) changed: Event,
+    pub(super) counts: Counts,
+}
+
+impl Side {
+    pub(super) fn new(
+        index: usize,
+        name: String,
+        device: Rc<dyn Device>,
+        data_offset: u64,
+        rules: HeteroRules,
+    ) -> Side {
+        Side {
+            index,
+            name,
+            device,
+            data_offset,
+            queue: RefCell::new(SideQueue::default()),
+            policy: RefCell::new(SidePolicy::new(rules)),
+            read_latency: RefCell::new(Quantiles::new(256)),
+            health: Cell::new(Health::Healthy),
+            stale: RefCell::new(ExtentMap::new()),
+            started: RefCell::new(BTreeMap::new()),
+            next_operation: Cell::new(0),
+            drain_in_flight: Cell::new(0),
+            stuck: Cell::new(false),
+            last_progress: Cell::new(Instant::ZERO),
+            errors_in_a_row: Cell::new(0),
+            retry_at: Cell::new(Instant::ZERO),
+            changed: Event::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// True when the side is given writes.
+    pub(super) fn is_active(&self) -> bool {
+        self.health.get() != Health::Absent
+    }
+
+    /// True when a write given to the side now is likely to be done soon.
+    pub(super) fn is_in_time(&self) -> bool {
+        self.is_active() && !self.stuck.get() && self.policy.borrow().mode() == Mode::InTime
+    }
+
+    /// True when the side has the newest content of a range of the volume.
+    pub(super) fn is_current(&self, range: &std::ops::Range<u64>) -> bool {
+        self.is_active()
+            && self.stale.borrow().is_clear(range)
+            && self.queue.borrow().is_current(range)
+    }
+
+    /// Passes a request of the volume to the device.
+    pub(super) async fn submit(&self, mut request: Request) -> IoResult {
+        request.offset += self.data_offset;
+        self.device.submit(request).await
+    }
+
+    /// Notes that a write starts.
+    pub(super) fn start(&self, now: Instant) -> u64 {
+        let operation = self.next_operation.get();
+        self.next_operation.set(operation + 1);
+        let was_idle = self.started.borrow().is_empty();
+        self.started.borrow_mut().insert(operation, now);
+        if was_idle {
+            self.changed.notify();
+        }
+        operation
+    }
+
+    /// Notes that a write has ended and says how long it took.
+    pub(super) fn finish(&self, operation: u64, now: Instant) -> u64 {
+        let started = self.started.borrow_mut().remove(&operation);
+        let started = started.expect("an operation ends once");
+        self.last_progress.set(now);
+        now.ns_since(started)
+    }
+
+    /// The oldest write in flight.
+    pub(super) fn oldest(&self) -> Option<(u64, Instant)> {
+        self.started
+            .borrow()
+            .iter()
+            .next()
+            .map(|(&operation, &started)| (operation, started))
+    }
+
+    /// Writes in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.started.borrow().len()
+    }
+
+    /// Makes what the device holds durable.
+    pub(super) async fn flush(&self) -> Result<(), IoError> {
+        match self.device.submit(Request::flush()).await? {
+            Reply::Done => Ok(()),
+            other => unreachable!("a flush answers nothing, not {other:?}"),
+        }
+    }
+}

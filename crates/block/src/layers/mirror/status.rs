@@ -1,0 +1,188 @@
+//! What a mirror says of itself.
+
+use bimetal_policy::hetero::Mode;
+use serde::Serialize;
+
+use super::side::Health;
+use super::{Shared, VolumeState};
+use crate::device::{Figure, FigureVisitor};
+
+/// The state of a volume.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MirrorStatus {
+    /// `open`, `read-only`, `stopped` or `closed`.
+    pub state: &'static str,
+    /// True when a side is not healthy.
+    pub degraded: bool,
+    /// Acknowledged bytes that not all healthy sides hold, now.
+    pub exposed_bytes: u64,
+    /// Their age in seconds, now.
+    pub exposed_seconds: f64,
+    /// The most they have been.
+    pub exposed_bytes_peak: u64,
+    /// The bound on bytes; `None` without one.
+    pub exposed_bytes_max: Option<u64>,
+    /// Writes acknowledged before all sides had them.
+    pub acknowledged_early: u64,
+    /// Writes that waited for all sides because a bound was reached.
+    pub held_back: u64,
+    /// The side that reads go to.
+    pub preferred: String,
+    /// The sides in the order of the configuration.
+    pub sides: Vec<SideStatus>,
+}
+
+/// The state of a side.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SideStatus {
+    /// The name of its device.
+    pub name: String,
+    /// `healthy`, `resyncing` or `absent`.
+    pub health: &'static str,
+    /// `in time` or `delayed`.
+    pub mode: &'static str,
+    /// True while its oldest write has exceeded the side's limit.
+    pub stuck: bool,
+    /// Bytes that wait for it.
+    pub waiting_bytes: u64,
+    /// Bytes it is working on.
+    pub in_flight_bytes: u64,
+    /// Age of the oldest acknowledged write it lacks, in seconds.
+    pub lag_seconds: f64,
+    /// Bytes that it lacks and that a resync will copy: degraded, not exposed.
+    pub stale_bytes: u64,
+    /// Mode switches so far.
+    pub mode_switches: u64,
+    /// Median time of a write, in nanoseconds.
+    pub write_median_ns: u64,
+    /// Operations given to it so far.
+    pub writes: u64,
+    /// Bytes given to it so far.
+    pub written_bytes: u64,
+    /// Writes that went out as part of another one.
+    pub merged: u64,
+    /// Reads so far.
+    pub reads: u64,
+    /// Errors so far.
+    pub errors: u64,
+    /// Bytes copied to it by resyncs.
+    pub resynced_bytes: u64,
+}
+
+impl Shared {
+    pub(super) fn status(&self) -> MirrorStatus {
+        let bound = self.rules.exposure_bytes_max;
+        MirrorStatus {
+            state: match self.state.get() {
+                VolumeState::Open => "open",
+                VolumeState::ReadOnly => "read-only",
+                VolumeState::Stopped => "stopped",
+                VolumeState::Closed => "closed",
+            },
+            degraded: self
+                .sides
+                .iter()
+                .any(|side| side.health.get() != Health::Healthy),
+            exposed_bytes: self.exposed.borrow().bytes(),
+            exposed_seconds: self.exposure_age_ns() as f64 / 1e9,
+            exposed_bytes_peak: self.counts.exposed_bytes_peak.get(),
+            exposed_bytes_max: (bound != u64::MAX).then_some(bound),
+            acknowledged_early: self.counts.acknowledged_early.get(),
+            held_back: self.counts.held_back.get(),
+            preferred: self.sides[self.preferred.get()].name.clone(),
+            sides: (0..self.sides.len())
+                .map(|index| self.side_status(index))
+                .collect(),
+        }
+    }
+
+    fn side_status(&self, index: usize) -> SideStatus {
+        let side = &self.sides[index];
+        let (queue, policy) = (side.queue.borrow(), side.policy.borrow());
+        let oldest = queue.oldest_acknowledged();
+        SideStatus {
+            name: side.name.clone(),
+            health: side.health.get().name(),
+            mode: match policy.mode() {
+                Mode::InTime => "in time",
+                Mode::Delayed => "delayed",
+            },
+            stuck: side.stuck.get(),
+            waiting_bytes: queue.waiting_bytes(),
+            in_flight_bytes: queue.flying_bytes(),
+            lag_seconds: oldest.map_or(0.0, |at| self.rt.now().ns_since(at) as f64 / 1e9),
+            stale_bytes: side.stale.borrow().bytes(),
+            mode_switches: policy.switches(),
+            write_median_ns: policy.median_ns(),
+            writes: side.counts.writes.get(),
+            written_bytes: side.counts.written_bytes.get(),
+            merged: side.counts.merged.get(),
+            reads: side.counts.reads.get(),
+            errors: side.counts.errors.get(),
+            resynced_bytes: side.counts.resynced_bytes.get(),
+        }
+    }
+}
+
+impl MirrorStatus {
+    /// The same as named figures.
+    pub(super) fn figures(&self, out: &mut dyn FigureVisitor) {
+        out.figure("", "state", Figure::State(self.state.to_owned()));
+        out.figure(
+            "",
+            "degraded",
+            Figure::Gauge(f64::from(u8::from(self.degraded))),
+        );
+        out.figure(
+            "",
+            "exposed_bytes",
+            Figure::Gauge(self.exposed_bytes as f64),
+        );
+        out.figure("", "exposed_seconds", Figure::Gauge(self.exposed_seconds));
+        out.figure(
+            "",
+            "exposed_bytes_peak",
+            Figure::Gauge(self.exposed_bytes_peak as f64),
+        );
+        out.figure(
+            "",
+            "acknowledged_early",
+            Figure::Counter(self.acknowledged_early),
+        );
+        out.figure("", "held_back", Figure::Counter(self.held_back));
+        for side in &self.sides {
+            let part = &side.name;
+            out.figure(part, "health", Figure::State(side.health.to_owned()));
+            out.figure(part, "mode", Figure::State(side.mode.to_owned()));
+            out.figure(
+                part,
+                "stuck",
+                Figure::Gauge(f64::from(u8::from(side.stuck))),
+            );
+            out.figure(
+                part,
+                "waiting_bytes",
+                Figure::Gauge(side.waiting_bytes as f64),
+            );
+            out.figure(
+                part,
+                "in_flight_bytes",
+                Figure::Gauge(side.in_flight_bytes as f64),
+            );
+            out.figure(part, "lag_seconds", Figure::Gauge(side.lag_seconds));
+            out.figure(part, "stale_bytes", Figure::Gauge(side.stale_bytes as f64));
+            out.figure(part, "mode_switches", Figure::Counter(side.mode_switches));
+            out.figure(
+                part,
+                "write_median_ns",
+                Figure::Gauge(side.write_median_ns as f64),
+            );
+            out.figure(part, "writes", Figure::Counter(side.writes));
+            out.figure(part, "written_bytes", Figure::Counter(side.written_bytes));
+            out.figure(part, "merged", Figure::Counter(side.merged));
+            out.figure(part, "reads", Figure::Counter(side.reads));
+            out.figure(part, "errors", Figure::Counter(side.errors));
+            out.figure(part, "resynced_bytes", Figure::Counter(side.resynced_bytes));
+        }
+    }
+}

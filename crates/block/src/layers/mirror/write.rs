@@ -1,0 +1,439 @@
+//! HM_WRITE and HM_DELAY_WRITE: admitting writes, giving them to the sides, acknowledging them.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_policy::hetero::{AckRule, Mode, Next, QueueView};
+use bimetal_rt::Instant;
+
+use super::queue::{Batch, Change, Progress, Ticket};
+use super::side::{Health, add};
+use super::{Shared, VolumeState};
+use crate::error::IoError;
+use crate::extent_map::ExtentMap;
+use crate::request::{IoResult, Op, Reply, Request};
+
+/// Merged batches are not made longer than this.
+const BATCH_BYTES_MAX: u64 = 1 << 20;
+/// After an error a side is left alone for this long, doubling with every further one.
+const RETRY_NS_MIN: u64 = 50_000_000;
+/// Errors in a row after which a side counts as absent.
+const ERRORS_IN_A_ROW_MAX: u32 = 5;
+
+impl Shared {
+    /// Stores a change on the sides and acknowledges it by the rules.
+    pub(super) async fn change(self: &Rc<Self>, request: Request) -> IoResult {
+        let range = request.offset..request.end();
+        if range.is_empty() {
+            return Ok(Reply::Done);
+        }
+        let _one_at_a_time = match &self.serial {
+            Some(serial) => Some(serial.acquire(1).await),
+            None => None,
+        };
+        let guard = self.ranges.lock(range).await;
+        self.check_writable()?;
+        let fua = request.flags.fua;
+        let ticket = self.admit(request)?;
+        self.wait_until_acknowledged(&ticket, fua).await?;
+        drop(guard);
+        Ok(Reply::Done)
+    }
+
+    fn check_writable(&self) -> Result<(), IoError> {
+        match self.state.get() {
+            VolumeState::Open => Ok(()),
+            VolumeState::ReadOnly => Err(IoError::ReadOnly),
+            VolumeState::Stopped => Err(IoError::Offline),
+            VolumeState::Closed => Err(IoError::Closed),
+        }
+    }
+
+    /// Numbers a change and queues it on every side that takes part.
+    fn admit(self: &Rc<Self>, request: Request) -> Result<Rc<Ticket>, IoError> {
+        let range = request.offset..request.end();
+        let len = request.len;
+        let progress = |active| {
+            if active {
+                Progress::Left(len)
+            } else {
+                Progress::Absent
+            }
+        };
+        let sides: Vec<Progress> = self.sides.iter().map(|s| progress(s.is_active())).collect();
+        if !sides.contains(&Progress::Left(len)) {
+            return Err(IoError::Offline);
+        }
+        let seq = self.next_seq.get();
+        self.next_seq.set(seq + 1);
+        let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides);
+        let urgent_on = self.sides_that_must_hurry();
+        let change = Change {
+            op: request.op,
+            flags: request.flags,
+            payload: request.payload,
+        };
+        for side in &self.sides {
+            if side.is_active() {
+                side.stale.borrow_mut().remove(range.clone());
+                let urgent = urgent_on.contains(&side.index);
+                side.queue
+                    .borrow_mut()
+                    .push(change.clone(), &ticket, side.index, urgent);
+            } else {
+                side.stale.borrow_mut().insert(range.clone(), ());
+            }
+        }
+        for side in 0..self.sides.len() {
+            self.pump(side);
+        }
+        Ok(ticket)
+    }
+
+    /// When no side is in time, somebody must still take the write: all of them, or by the
+    /// paper's rule the one with the least to do.
+    fn sides_that_must_hurry(&self) -> Vec<usize> {
+        let active = || self.sides.iter().filter(|side| side.is_active());
+        if active().any(|side| side.is_in_time()) {
+            return Vec::new();
+        }
+        if self.is_paper() {
+            let load =
+                |queue: &super::queue::SideQueue| queue.waiting_bytes() + queue.flying_bytes();
+            let least = active().min_by_key(|side| load(&side.queue.borrow()));
+            return least.map(|side| side.index).into_iter().collect();
+        }
+        active().map(|side| side.index).collect()
+    }
+
+    async fn wait_until_acknowledged(
+        self: &Rc<Self>,
+        ticket: &Rc<Ticket>,
+        fua: bool,
+    ) -> Result<(), IoError> {
+        ticket
+            .changed
+            .until(|| ticket.any_done() || ticket.settled())
+            .await;
+        if !ticket.any_done() {
+            self.failed_everywhere(&ticket.range);
+            return Err(ticket.error());
+        }
+        if fua {
+            ticket.changed.until(|| self.all_healthy_have(ticket)).await;
+        } else if !ticket.settled() {
+            self.watch_wait_limit(ticket).await;
+        }
+        let len = ticket.range.end - ticket.range.start;
+        let may_acknowledge = || {
+            self.marks_pending.get() == 0
+                && (self.all_healthy_have(ticket)
+                    || self.rules.may_acknowledge_early(
+                        self.exposed.borrow().bytes(),
+                        self.exposure_age_ns(),
+                        len,
+                    ))
+        };
+        if !may_acknowledge() {
+            add(&self.counts.held_back, 1);
+            self.exposure_changed.until(may_acknowledge).await;
+        }
+        ticket.acknowledged.set(Some(self.rt.now()));
+        if self.all_healthy_have(ticket) {
+            return Ok(());
+        }
+        add(&self.counts.acknowledged_early, 1);
+        self.exposed.borrow_mut().insert(ticket.range.clone(), ());
+        let exposed = self.exposed.borrow().bytes();
+        self.counts
+            .exposed_bytes_peak
+            .set(self.counts.exposed_bytes_peak.get().max(exposed));
+        assert!(
+            exposed <= self.rules.exposure_bytes_max,
+            "exposure keeps to its bound"
+        );
+        Ok(())
+    }
+
+    /// True when no healthy side still works on the write.
+    fn all_healthy_have(&self, ticket: &Ticket) -> bool {
+        self.sides.iter().all(|side| {
+            side.health.get() != Health::Healthy
+                || !matches!(ticket.progress(side.index), Progress::Left(_))
+        })
+    }
+
+    /// The paper's wait limit: the sides that have not finished get a little more time, and are
+    /// delayed after it. Waits for them only if the acknowledgement rule says so.
+    async fn watch_wait_limit(self: &Rc<Self>, ticket: &Rc<Ticket>) {
+        let first_done = ticket.first_done.get().expect("a side has the write");
+        let first_ns = first_done.ns_since(ticket.admitted);
+        let Some(limit_ns) = self.sides[0].policy.borrow().limit_after_first_ns(first_ns) else {
+            return;
+        };
+        let deadline = first_done + std::time::Duration::from_nanos(limit_ns);
+        let (shared, ticket) = (Rc::clone(self), Rc::clone(ticket));
+        let watch = async move {
+            let left = deadline.since(shared.rt.now());
+            let all = ticket.changed.until(|| ticket.settled());
+            if shared.rt.timeout(left, all).await.is_err() {
+                for side in &shared.sides {
+                    if matches!(ticket.progress(side.index), Progress::Left(_)) {
+                        side.policy.borrow_mut().overdue(shared.rt.now().as_ns());
+                    }
+                }
+            }
+        };
+        match self.rules.ack {
+            AckRule::WaitLimit => watch.await,
+            AckRule::First => self.tasks.spawn(watch),
+        }
+    }
+
+    /// Gives a side whatever it may work on now.
+    pub(super) fn pump(self: &Rc<Self>, index: usize) {
+        let side = &self.sides[index];
+        while side.is_active() && self.rt.now() >= side.retry_at.get() {
+            let view = self.view(index);
+            let next = side.policy.borrow().next(view);
+            let delayed = side.policy.borrow().mode() == Mode::Delayed;
+            let overdue = self.exposure_age_ns() > self.rules.exposure_age_ns_max / 2;
+            let batch = match next {
+                Next::Urgent => side.queue.borrow_mut().take_urgent(),
+                Next::InOrder => side.queue.borrow_mut().take_in_order(delayed),
+                Next::Batch => side.queue.borrow_mut().take_batch(BATCH_BYTES_MAX, overdue),
+                Next::Nothing => None,
+            };
+            let Some(batch) = batch else { break };
+            self.issue(index, batch);
+        }
+        if !side.queue.borrow().has_waiting() && !side.stuck.get() {
+            side.policy.borrow_mut().drained(self.rt.now().as_ns());
+        }
+    }
+
+    fn view(&self, index: usize) -> QueueView {
+        let side = &self.sides[index];
+        let mut queue = side.queue.borrow_mut();
+        let exposed = self.exposed.borrow().bytes();
+        QueueView {
+            urgent: queue.has_urgent(),
+            waiting: queue.has_waiting(),
+            in_flight: side.in_flight(),
+            drain_in_flight: side.drain_in_flight.get(),
+            pressed: self.flushes_waiting.get() > 0
+                || self.rules.is_pressed(exposed, self.exposure_age_ns()),
+        }
+    }
+
+    fn issue(self: &Rc<Self>, index: usize, batch: Batch) {
+        let side = &self.sides[index];
+        let operation = side.start(self.rt.now());
+        add(&side.counts.writes, 1);
+        add(
+            &side.counts.written_bytes,
+            batch.range.end - batch.range.start,
+        );
+        add(&side.counts.merged, batch.parts.len() as u64 - 1);
+        if batch.drained {
+            side.drain_in_flight.set(side.drain_in_flight.get() + 1);
+        }
+        let shared = Rc::clone(self);
+        self.tasks.spawn(async move {
+            let result = shared.store(index, &batch).await;
+            shared.completed(index, operation, batch, result);
+        });
+    }
+
+    /// Does a batch on the device; what a device cannot do is done another way.
+    async fn store(&self, index: usize, batch: &Batch) -> Result<(), IoError> {
+        let side = &self.sides[index];
+        let len = batch.range.end - batch.range.start;
+        let request = match batch.change.op {
+            Op::Write => Request {
+                op: Op::Write,
+                offset: batch.range.start,
+                len,
+                flags: batch.change.flags,
+                payload: batch.change.payload.clone(),
+            },
+            // Sides must agree afterwards, so a discard that does not promise zeroes is not enough.
+            Op::Discard if !side.device.geometry().discard_zeroes => {
+                Request::without_data(Op::WriteZeroes, batch.range.start, len, batch.change.flags)
+            }
+            op => Request::without_data(op, batch.range.start, len, batch.change.flags),
+        };
+        side.submit(request).await.map(|_| ())
+    }
+
+    fn completed(
+        self: &Rc<Self>,
+        index: usize,
+        operation: u64,
+        batch: Batch,
+        result: Result<(), IoError>,
+    ) {
+        let (side, now) = (&self.sides[index], self.rt.now());
+        let latency_ns = side.finish(operation, now);
+        if batch.drained {
+            side.drain_in_flight.set(side.drain_in_flight.get() - 1);
+        }
+        let range = batch.range.clone();
+        match result {
+            Ok(()) => {
+                side.errors_in_a_row.set(0);
+                side.policy.borrow_mut().completed(latency_ns);
+                if side.is_active() {
+                    side.queue.borrow_mut().stored(&batch, index, now);
+                } else {
+                    // Its ranges are stale already: the side was given up with this in flight.
+                    side.queue
+                        .borrow_mut()
+                        .abandoned(&batch, index, IoError::Timeout);
+                }
+            }
+            Err(error) => self.failed_on_side(index, batch, error),
+        }
+        self.refresh_stuck(index);
+        self.unexpose(&range);
+        side.changed.notify();
+        if self.exposure_changed.waiting() > 0 {
+            self.exposure_changed.notify();
+        }
+        self.pump(index);
+    }
+
+    /// A write has failed on a side: it is tried again, until the side counts as absent. The last
+    /// side is never given up; then the client is told.
+    fn failed_on_side(self: &Rc<Self>, index: usize, batch: Batch, error: IoError) {
+        let (side, now) = (&self.sides[index], self.rt.now());
+        add(&side.counts.errors, 1);
+        let in_a_row = side.errors_in_a_row.get() + 1;
+        side.errors_in_a_row.set(in_a_row);
+        if !side.is_active() {
+            side.queue.borrow_mut().abandoned(&batch, index, error);
+        } else if !self.another_is_healthy(index) {
+            side.queue.borrow_mut().abandoned(&batch, index, error);
+        } else {
+            side.queue.borrow_mut().failed(batch, index, now);
+            if in_a_row >= ERRORS_IN_A_ROW_MAX {
+                self.give_up(index, error);
+            } else {
+                side.policy.borrow_mut().overdue(now.as_ns());
+                self.hurry_elsewhere(index);
+                self.retry_later(index, RETRY_NS_MIN << in_a_row);
+            }
+        }
+    }
+
+    fn retry_later(self: &Rc<Self>, index: usize, delay_ns: u64) {
+        let at = self.rt.now() + std::time::Duration::from_nanos(delay_ns);
+        self.sides[index].retry_at.set(at);
+        let shared = Rc::clone(self);
+        self.tasks.spawn(async move {
+            shared.rt.sleep_until(at).await;
+            shared.pump(index);
+        });
+    }
+
+    pub(super) fn another_is_healthy(&self, index: usize) -> bool {
+        self.sides
+            .iter()
+            .any(|side| side.index != index && side.health.get() == Health::Healthy)
+    }
+
+    /// Nobody has a write: every side may hold the old content, the new, or a mixture. One of them
+    /// is made the truth, so that reads agree from now on.
+    fn failed_everywhere(&self, range: &Range<u64>) {
+        let truth = self.read_order().first().copied();
+        for side in &self.sides {
+            if Some(side.index) != truth {
+                side.stale.borrow_mut().insert(range.clone(), ());
+            }
+        }
+        self.stale_added.notify();
+    }
+
+    /// The writes that only a slow side works on become urgent on the others.
+    pub(super) fn hurry_elsewhere(self: &Rc<Self>, slow: usize) {
+        if self.is_paper() {
+            return;
+        }
+        let waiting: Vec<Rc<Ticket>> = self.sides[slow]
+            .queue
+            .borrow()
+            .unacknowledged()
+            .filter(|ticket| !ticket.any_done())
+            .cloned()
+            .collect();
+        for side in self
+            .sides
+            .iter()
+            .filter(|side| side.index != slow && side.is_active())
+        {
+            for ticket in &waiting {
+                side.queue.borrow_mut().make_urgent(ticket);
+            }
+            self.pump(side.index);
+        }
+    }
+
+    fn refresh_stuck(&self, index: usize) {
+        let side = &self.sides[index];
+        let limit_ns = side.policy.borrow().own_limit_ns().unwrap_or(u64::MAX);
+        let now = self.rt.now();
+        let stuck = side
+            .oldest()
+            .is_some_and(|(_, started)| now.ns_since(started) > limit_ns);
+        side.stuck.set(stuck);
+    }
+
+    /// Takes what every healthy side now holds out of the exposure.
+    pub(super) fn unexpose(&self, range: &Range<u64>) {
+        if self.exposed.borrow().is_clear(range) {
+            return;
+        }
+        let mut pending = ExtentMap::<()>::new();
+        for side in self
+            .sides
+            .iter()
+            .filter(|side| side.health.get() == Health::Healthy)
+        {
+            for part in side.queue.borrow().pending_in(range) {
+                pending.insert(part, ());
+            }
+        }
+        for held in pending.gaps(range) {
+            self.exposed.borrow_mut().remove(held);
+        }
+    }
+
+    /// Counts the exposure anew, after the set of healthy sides has changed.
+    pub(super) fn recount_exposure(&self) {
+        let ranges: Vec<Range<u64>> = self
+            .exposed
+            .borrow()
+            .iter()
+            .map(|(range, ())| range)
+            .collect();
+        for range in ranges {
+            self.unexpose(&range);
+        }
+        self.exposure_changed.notify();
+    }
+
+    /// The age of the oldest acknowledged write that a healthy side lacks.
+    pub(super) fn exposure_age_ns(&self) -> u64 {
+        if self.exposed.borrow().is_empty() {
+            return 0;
+        }
+        let healthy = self
+            .sides
+            .iter()
+            .filter(|side| side.health.get() == Health::Healthy);
+        let oldest: Option<Instant> = healthy
+            .filter_map(|side| side.queue.borrow().oldest_acknowledged())
+            .min();
+        oldest.map_or(0, |acknowledged| self.rt.now().ns_since(acknowledged))
+    }
+}
