@@ -9,8 +9,10 @@ use super::document::{ConfigError, Section};
 use super::{OpenError, OpenOptions};
 use crate::device::Device;
 use crate::layers::passthrough::{Passthrough, PassthroughConfig};
+use crate::layers::timing::{Timing, TimingConfig};
 use crate::media::file::{FileConfig, FileDevice};
 use crate::media::memory::{MemoryConfig, MemoryDevice};
+use crate::media::model::ModelType;
 use crate::media::null::{NullConfig, NullDevice};
 use crate::request::BLOCK_BYTES;
 use crate::units::Size;
@@ -26,10 +28,12 @@ pub enum Node {
     Null(NullConfig),
     /// The tutorial layer.
     Passthrough(PassthroughConfig),
+    /// An SSD, a disk or a network volume by its timing.
+    Timing(TimingConfig),
 }
 
 /// The names of all types, for error messages.
-const TYPES: &str = "file, memory, null, passthrough";
+const TYPES: &str = "file, memory, null, passthrough, ssd, hdd, network";
 
 impl Node {
     /// Reads a `[device.NAME]` section.
@@ -41,6 +45,9 @@ impl Node {
             "memory" => Node::Memory(section.read()?),
             "null" => Node::Null(section.read()?),
             "passthrough" => Node::Passthrough(section.read()?),
+            "ssd" => Node::Timing(TimingConfig::read(ModelType::Ssd, section)?),
+            "hdd" => Node::Timing(TimingConfig::read(ModelType::Hdd, section)?),
+            "network" => Node::Timing(TimingConfig::read(ModelType::Network, section)?),
             other => {
                 let message = format!("unknown device type `{other}`, expected one of {TYPES}");
                 return Err(place.error(message));
@@ -56,6 +63,7 @@ impl Node {
         match self {
             Node::File(_) | Node::Memory(_) | Node::Null(_) => Vec::new(),
             Node::Passthrough(config) => vec![&config.below],
+            Node::Timing(config) => vec![&config.below],
         }
     }
 
@@ -66,6 +74,7 @@ impl Node {
             Node::Memory(_) => "memory",
             Node::Null(_) => "null",
             Node::Passthrough(_) => "passthrough",
+            Node::Timing(config) => config.of.name(),
         }
     }
 
@@ -73,7 +82,7 @@ impl Node {
     pub(super) async fn open(
         &self,
         rt: &Rt,
-        _name: &str,
+        name: &str,
         children: Vec<Rc<dyn Device>>,
         _options: OpenOptions,
     ) -> Result<Rc<dyn Device>, OpenError> {
@@ -84,6 +93,11 @@ impl Node {
             Node::Memory(config) => Rc::new(MemoryDevice::new(rt, config.size.0)),
             Node::Null(config) => Rc::new(NullDevice::new(rt, config.size.0)),
             Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
+            Node::Timing(config) => {
+                let seed = config.seed.unwrap_or_else(|| seed_of(rt, name));
+                let timing = Timing::new(rt, below(), &config.parameters, seed);
+                Rc::new(timing.map_err(|e| OpenError::new(e.to_string()))?)
+            }
         })
     }
 
@@ -100,7 +114,7 @@ impl Node {
             Node::Memory(config) => whole_blocks(config.size),
             Node::Null(config) => whole_blocks(config.size),
             Node::File(config) => config.size.map_or(Ok(()), whole_blocks),
-            Node::Passthrough(_) => Ok(()),
+            Node::Passthrough(_) | Node::Timing(_) => Ok(()),
         }
     }
 
@@ -111,4 +125,10 @@ impl Node {
         }
         self
     }
+}
+
+/// The seed of a device that was given none: fixed by the run's seed and the device's name, so that
+/// two devices of one profile do not stumble in step.
+fn seed_of(rt: &Rt, name: &str) -> u64 {
+    rt.rng(&format!("device {name}")).next_u64()
 }
