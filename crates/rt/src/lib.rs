@@ -42,7 +42,7 @@ pub mod uring;
 mod virtual_time;
 
 pub use buf::{Buf, BufMut, BufPool, Payload};
-pub use executor::{Elapsed, Rt, Task, yield_now};
+pub use executor::{Elapsed, Rt, Sleep, Task, yield_now};
 pub use rng::Rng;
 pub use time::Instant;
 pub use uring::UringOptions;

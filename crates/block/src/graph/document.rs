@@ -229,6 +229,25 @@ impl Section<'_> {
         })
     }
 
+    /// Moves some keys into a section of their own, for a kind of section whose other keys are
+    /// read by somebody else.
+    pub fn split_off(&mut self, keys: &[&str]) -> Self {
+        let mut taken = self.clone();
+        let table = std::mem::take(&mut self.table);
+        (taken.table, self.table) = table
+            .into_iter()
+            .partition(|(key, _)| keys.contains(&key.get_ref().as_ref()));
+        taken
+    }
+
+    /// An error about a key of this section; about the section where it has no such key.
+    pub fn error_at(&self, key: &str, message: impl Into<String>) -> ConfigError {
+        let found = self.table.iter().find(|(k, _)| k.get_ref().as_ref() == key);
+        let span = found.map_or_else(|| self.span.clone(), |(k, _)| k.span());
+        let message = format!("{} in {}", message.into(), self.title);
+        self.source.error(&span, message)
+    }
+
     /// An error about this section.
     pub fn error(&self, message: impl Into<String>) -> ConfigError {
         self.source.error(&self.span, message.into())

@@ -11,8 +11,10 @@ use crate::device::Device;
 use crate::layers::mirror::superblock::Candidate;
 use crate::layers::mirror::{Mirror, MirrorConfig};
 use crate::layers::passthrough::{Passthrough, PassthroughConfig};
+use crate::layers::timing::{Timing, TimingConfig};
 use crate::media::file::{FileConfig, FileDevice};
 use crate::media::memory::{MemoryConfig, MemoryDevice};
+use crate::media::model::ModelType;
 use crate::media::null::{NullConfig, NullDevice};
 use crate::request::BLOCK_BYTES;
 use crate::units::Size;
@@ -30,10 +32,12 @@ pub enum Node {
     Mirror(MirrorConfig),
     /// The tutorial layer.
     Passthrough(PassthroughConfig),
+    /// An SSD, a disk or a network volume by its timing.
+    Timing(TimingConfig),
 }
 
 /// The names of all types, for error messages.
-const TYPES: &str = "file, memory, null, mirror, passthrough";
+const TYPES: &str = "file, memory, null, mirror, passthrough, ssd, hdd, network";
 
 impl Node {
     /// Reads a `[device.NAME]` section.
@@ -46,6 +50,9 @@ impl Node {
             "null" => Node::Null(section.read()?),
             "mirror" => Node::Mirror(section.read()?),
             "passthrough" => Node::Passthrough(section.read()?),
+            "ssd" => Node::Timing(TimingConfig::read(ModelType::Ssd, section)?),
+            "hdd" => Node::Timing(TimingConfig::read(ModelType::Hdd, section)?),
+            "network" => Node::Timing(TimingConfig::read(ModelType::Network, section)?),
             other => {
                 let message = format!("unknown device type `{other}`, expected one of {TYPES}");
                 return Err(place.error(message));
@@ -62,6 +69,7 @@ impl Node {
             Node::File(_) | Node::Memory(_) | Node::Null(_) => Vec::new(),
             Node::Mirror(config) => config.sides.iter().map(String::as_str).collect(),
             Node::Passthrough(config) => vec![&config.below],
+            Node::Timing(config) => vec![&config.below],
         }
     }
 
@@ -73,6 +81,7 @@ impl Node {
             Node::Null(_) => "null",
             Node::Mirror(_) => "mirror",
             Node::Passthrough(_) => "passthrough",
+            Node::Timing(config) => config.of.name(),
         }
     }
 
@@ -80,7 +89,7 @@ impl Node {
     pub(super) async fn open(
         &self,
         rt: &Rt,
-        _name: &str,
+        name: &str,
         children: Vec<Rc<dyn Device>>,
         options: OpenOptions,
     ) -> Result<Rc<dyn Device>, OpenError> {
@@ -98,6 +107,11 @@ impl Node {
             Node::Null(config) => Rc::new(NullDevice::new(rt, config.size.0)),
             Node::Mirror(_) => unreachable!("opened above"),
             Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
+            Node::Timing(config) => {
+                let seed = config.seed.unwrap_or_else(|| seed_of(rt, name));
+                let timing = Timing::new(rt, below(), &config.parameters, seed);
+                Rc::new(timing.map_err(|e| OpenError::new(e.to_string()))?)
+            }
         })
     }
 
@@ -126,7 +140,7 @@ impl Node {
             Node::Null(config) => whole_blocks(config.size),
             Node::File(config) => config.size.map_or(Ok(()), whole_blocks),
             Node::Mirror(config) => config.check(),
-            Node::Passthrough(_) => Ok(()),
+            Node::Passthrough(_) | Node::Timing(_) => Ok(()),
         }
     }
 
@@ -137,4 +151,10 @@ impl Node {
         }
         self
     }
+}
+
+/// The seed of a device that was given none: fixed by the run's seed and the device's name, so that
+/// two devices of one profile do not stumble in step.
+fn seed_of(rt: &Rt, name: &str) -> u64 {
+    rt.rng(&format!("device {name}")).next_u64()
 }

@@ -3,3 +3,4 @@
 pub mod atomic;
 pub mod mirror;
 pub mod passthrough;
+pub mod timing;

@@ -73,6 +73,15 @@ pub enum ModelType {
 }
 
 impl ModelType {
+    /// The name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            ModelType::Ssd => "ssd",
+            ModelType::Hdd => "hdd",
+            ModelType::Network => "network",
+        }
+    }
+
     /// The profile used where the configuration names none.
     pub fn default_profile(self) -> &'static str {
         match self {
@@ -85,11 +94,7 @@ impl ModelType {
 
 impl std::fmt::Display for ModelType {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(match self {
-            ModelType::Ssd => "ssd",
-            ModelType::Hdd => "hdd",
-            ModelType::Network => "network",
-        })
+        formatter.write_str(self.name())
     }
 }
 

@@ -1,0 +1,429 @@
+//! The glue between a device and a timing model: the data goes to the device below, the
+//! [model](crate::media::model) says when an SSD, a disk or a network volume would have been done.
+//!
+//! A request completes when both are done: in virtual time exactly at the model's time (the media
+//! there take none), in real time never before it. So the same profile drives a simulation and an
+//! emulation over a file.
+//!
+//! One task, the pump, sleeps until the model's next event and wakes the requests that have
+//! finished; requests wait in a slab whose keys are the model's command ids. A request that is
+//! dropped leaves its slot behind as an orphan until the model is done with it, because a command
+//! that reached a device is carried out whether or not somebody still waits.
+//!
+//! This layer must never add a time of its own or decide one: what the model does not say, takes
+//! no time.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use bimetal_rt::sync::Event;
+use bimetal_rt::{Instant, Rt, Sleep, Task};
+use serde::Deserialize;
+use slab::Slab;
+
+use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::error::IoError;
+use crate::geometry::Geometry;
+use crate::graph::{ConfigError, Section};
+use crate::media::model::{
+    Command, CommandKind, ModelCounters, ModelError, ModelType, Parameters, TimingModel,
+};
+use crate::request::{IoResult, Op, Request};
+
+/// Commands inside the model at once. Later requests wait outside, as they do in a block layer
+/// whose queue is full; well below what a model accepts.
+const QUEUE_COMMANDS_MAX: usize = 16_384;
+
+/// The preferred request of a disk: an eighth of a track, so that the transfer is not lost
+/// beside the positioning.
+const DISK_PREFERRED_BYTES: u32 = 64 << 10;
+
+/// The configuration of `type = "ssd"`, `"hdd"` and `"network"`.
+#[derive(Clone, Debug)]
+pub struct TimingConfig {
+    /// The kind of device.
+    pub of: ModelType,
+    /// The profile with what the configuration changes in it.
+    pub parameters: Parameters,
+    /// The device below, by its name in the file.
+    pub below: String,
+    /// The seed of the random durations; by default it is split off the runtime's seed by the
+    /// device's name.
+    pub seed: Option<u64>,
+}
+
+/// The keys that belong to this layer; every other key is a parameter of the model.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnKeys {
+    profile: Option<String>,
+    below: String,
+    seed: Option<u64>,
+}
+
+impl TimingConfig {
+    /// Reads a section whose `type` has been taken out.
+    ///
+    /// # Errors
+    /// An unknown profile, an unknown parameter, a value that no device can have, each with its
+    /// place.
+    pub fn read(of: ModelType, mut section: Section<'_>) -> Result<TimingConfig, ConfigError> {
+        let own: OwnKeys = section.split_off(&["profile", "below", "seed"]).read()?;
+        let overrides: toml::Table = section.clone().read()?;
+        let profile = own.profile.as_deref().unwrap_or(of.default_profile());
+        let parameters = match Parameters::from_profile(of, profile, overrides.clone()) {
+            Ok(parameters) => parameters,
+            Err(error) => {
+                // The reader of the overrides knows no places; the key that fails alone has one.
+                let culprit = overrides.into_iter().find_map(|(key, value)| {
+                    let alone = toml::Table::from_iter([(key.clone(), value)]);
+                    let error = Parameters::from_profile(of, profile, alone).err()?;
+                    Some(section.error_at(&key, one_line(&error)))
+                });
+                return Err(culprit.unwrap_or_else(|| section.error(one_line(&error))));
+            }
+        };
+        Ok(TimingConfig {
+            of,
+            parameters,
+            below: own.below,
+            seed: own.seed,
+        })
+    }
+}
+
+fn one_line(error: &ModelError) -> String {
+    error.to_string().replace('\n', " ")
+}
+
+/// A request inside the model.
+enum Slot {
+    /// Not finished; the waker of whoever waits, once it has been polled.
+    Waiting(Option<Waker>),
+    /// Finished, and the waiting request will take the slot away.
+    Done,
+    /// The request was dropped; the slot goes when the model is done.
+    Orphan,
+}
+
+/// What the device, its requests and the pump share.
+struct State {
+    rt: Rt,
+    model: RefCell<Box<dyn TimingModel + Send>>,
+    slots: RefCell<Slab<Slot>>,
+    /// The pump's waker, from its first poll on.
+    pump: RefCell<Option<Waker>>,
+    /// The timer of the model's next event.
+    alarm: RefCell<Option<Sleep>>,
+    /// When the alarm rings; `Instant::MAX` without one.
+    alarm_at: Cell<Instant>,
+    /// Kept for its memory only; empty between runs.
+    finished: RefCell<Vec<u64>>,
+    /// Some slot went away.
+    left: Event,
+}
+
+impl State {
+    /// Hands a command to the model.
+    fn start(self: &Rc<State>, kind: CommandKind, request: &Request) -> Ticket {
+        let key = self.slots.borrow_mut().insert(Slot::Waiting(None));
+        let command = Command {
+            id: key as u64,
+            kind,
+            offset: request.offset,
+            len: request.len,
+            fua: request.flags.fua,
+        };
+        let now_ns = self.rt.now().as_ns();
+        self.model.borrow_mut().submit(now_ns, command);
+        self.set_alarm();
+        Ticket {
+            state: Rc::clone(self),
+            key,
+        }
+    }
+
+    /// Lets the model run to the present and wakes what has finished.
+    fn run(&self) {
+        let mut finished = self.finished.take();
+        let now_ns = self.rt.now().as_ns();
+        self.model.borrow_mut().advance(now_ns, &mut finished);
+        for id in finished.drain(..) {
+            self.finish(id as usize);
+        }
+        self.finished.replace(finished);
+        self.alarm_at.set(Instant::MAX);
+        self.set_alarm();
+    }
+
+    fn finish(&self, key: usize) {
+        let mut slots = self.slots.borrow_mut();
+        match std::mem::replace(&mut slots[key], Slot::Done) {
+            // Wakers only push onto the ready queue, so they may run under the borrow.
+            Slot::Waiting(waker) => {
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            Slot::Orphan => {
+                slots.remove(key);
+                drop(slots);
+                self.slot_left();
+            }
+            Slot::Done => panic!("a model finishes a command once"),
+        }
+    }
+
+    fn slot_left(&self) {
+        if self.left.waiting() > 0 {
+            self.left.notify();
+        }
+    }
+
+    /// Makes the alarm ring for the model's next event. One that rings too early is left alone: it
+    /// finds nothing to do and is set anew.
+    fn set_alarm(&self) {
+        let Some(next_ns) = self.model.borrow().next_event_ns() else {
+            return;
+        };
+        let at = Instant::from_ns(next_ns);
+        if self.alarm_at.get() <= at {
+            return;
+        }
+        let pump = self.pump.borrow();
+        // Before the pump's first poll there is nobody to wake, and that poll sets the alarm.
+        let Some(pump) = pump.as_ref() else { return };
+        let mut sleep = self.rt.sleep_until(at);
+        // Polling the timer for the pump, from here, saves the pump a poll for each request.
+        if Pin::new(&mut sleep)
+            .poll(&mut Context::from_waker(pump))
+            .is_ready()
+        {
+            pump.wake_by_ref();
+        }
+        self.alarm_at.set(at);
+        self.alarm.replace(Some(sleep));
+    }
+}
+
+/// A request's place in the model. Completes when the model says so.
+struct Ticket {
+    state: Rc<State>,
+    key: usize,
+}
+
+impl Future for Ticket {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.state.slots.borrow_mut()[self.key] {
+            Slot::Done => Poll::Ready(()),
+            Slot::Waiting(Some(waker)) => {
+                waker.clone_from(context.waker());
+                Poll::Pending
+            }
+            Slot::Waiting(empty) => {
+                *empty = Some(context.waker().clone());
+                Poll::Pending
+            }
+            Slot::Orphan => unreachable!("only a dropped ticket leaves an orphan"),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut slots = self.state.slots.borrow_mut();
+        if matches!(slots[self.key], Slot::Done) {
+            slots.remove(self.key);
+            drop(slots);
+            self.state.slot_left();
+        } else {
+            slots[self.key] = Slot::Orphan;
+        }
+    }
+}
+
+/// A device that takes as long as a model says. See the module.
+pub struct Timing {
+    of: ModelType,
+    below: Rc<dyn Device>,
+    geometry: Geometry,
+    state: Rc<State>,
+    closed: Cell<bool>,
+    /// Runs for as long as the device lives.
+    _pump: Task<()>,
+}
+
+impl Timing {
+    /// A device with the data of `below` and the timing of a new device of these parameters, its
+    /// random durations drawn from `seed`.
+    ///
+    /// # Errors
+    /// A parameter out of its range.
+    pub fn new(
+        rt: &Rt,
+        below: Rc<dyn Device>,
+        parameters: &Parameters,
+        seed: u64,
+    ) -> Result<Timing, ModelError> {
+        let size_bytes = below.geometry().size_bytes;
+        let of = match parameters {
+            Parameters::Ssd(_) => ModelType::Ssd,
+            Parameters::Hdd(_) => ModelType::Hdd,
+            Parameters::Network(_) => ModelType::Network,
+        };
+        let model = parameters.build(size_bytes, seed)?;
+        let state = Rc::new(State {
+            rt: rt.clone(),
+            model: RefCell::new(model),
+            slots: RefCell::new(Slab::with_capacity(64)),
+            pump: RefCell::new(None),
+            alarm: RefCell::new(None),
+            alarm_at: Cell::new(Instant::MAX),
+            finished: RefCell::new(Vec::new()),
+            left: Event::new(),
+        });
+        Ok(Timing {
+            of,
+            geometry: geometry_of(of, below.geometry()),
+            below,
+            _pump: rt.spawn(pump(Rc::downgrade(&state))),
+            state,
+            closed: Cell::new(false),
+        })
+    }
+
+    /// What the modelled device has done.
+    pub fn counters(&self) -> ModelCounters {
+        self.state.model.borrow().counters()
+    }
+
+    /// Commands the modelled device has not finished, those included that nobody waits for.
+    pub fn in_flight(&self) -> usize {
+        self.state.slots.borrow().len()
+    }
+
+    async fn run(&self, kind: CommandKind, request: Request) -> IoResult {
+        let state = &self.state;
+        state
+            .left
+            .until(|| state.slots.borrow().len() < QUEUE_COMMANDS_MAX)
+            .await;
+        let ticket = state.start(kind, &request);
+        let result = self.below.submit(request).await;
+        ticket.await;
+        result
+    }
+}
+
+/// The pump: every time it is woken, the model runs to the present. It holds its state weakly,
+/// because the state holds its waker.
+async fn pump(state: Weak<State>) {
+    std::future::poll_fn(|context| {
+        let Some(state) = state.upgrade() else {
+            return Poll::Ready(());
+        };
+        state
+            .pump
+            .borrow_mut()
+            .get_or_insert_with(|| context.waker().clone());
+        state.run();
+        Poll::Pending
+    })
+    .await;
+}
+
+fn geometry_of(of: ModelType, below: &Geometry) -> Geometry {
+    match of {
+        ModelType::Ssd | ModelType::Network => Geometry {
+            rotational: false,
+            ..*below
+        },
+        ModelType::Hdd => Geometry {
+            rotational: true,
+            preferred_bytes: below.preferred_bytes.max(DISK_PREFERRED_BYTES),
+            ..*below
+        },
+    }
+}
+
+/// The model's word for an operation; `None` for what takes a device no time.
+fn command_kind(op: Op) -> Option<CommandKind> {
+    match op {
+        Op::Read => Some(CommandKind::Read),
+        Op::Write => Some(CommandKind::Write),
+        Op::Flush => Some(CommandKind::Flush),
+        Op::Discard => Some(CommandKind::Discard),
+        Op::WriteZeroes => Some(CommandKind::WriteZeroes),
+        Op::Extents => None,
+    }
+}
+
+impl Device for Timing {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        if self.closed.get() {
+            return IoFuture::ready(Err(IoError::Closed));
+        }
+        if let Err(error) = self.geometry.check(&request) {
+            return IoFuture::ready(Err(error));
+        }
+        let nothing = request.len == 0 && request.op != Op::Flush;
+        match command_kind(request.op) {
+            Some(kind) if !nothing => IoFuture::new(self.run(kind, request)),
+            _ => self.below.submit(request),
+        }
+    }
+
+    /// Waits until the modelled device is idle, orphans included.
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        Box::pin(async {
+            self.closed.set(true);
+            let state = &self.state;
+            state.left.until(|| state.slots.borrow().is_empty()).await;
+            Ok(())
+        })
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        let counters = self.counters();
+        out.figure(
+            "",
+            "in_flight_requests",
+            Figure::Gauge(self.in_flight() as f64),
+        );
+        let mut count = |name, value| out.figure("", name, Figure::Counter(value));
+        match self.of {
+            ModelType::Ssd => {
+                count("freezes", counters.freezes);
+                count("frozen_ns", counters.frozen_ns);
+                count("stalls", counters.stalls);
+                count("stalled_ns", counters.stalled_ns);
+                count("reclaimed_bytes", counters.reclaimed_bytes);
+                count("slc_written_bytes", counters.slc_written_bytes);
+                count("slc_folded_bytes", counters.slc_folded_bytes);
+            }
+            ModelType::Hdd => {
+                count("seeks", counters.seeks);
+                count("seek_distance_bytes", counters.seek_distance_bytes);
+                count("positioning_ns", counters.positioning_ns);
+                count("cache_read_hits", counters.cache_read_hits);
+                count("cached_writes", counters.cached_writes);
+                count("destages", counters.destages);
+                count("bands_cleaned", counters.bands_cleaned);
+                count("cleaning_ns", counters.cleaning_ns);
+            }
+            ModelType::Network => {
+                count("token_waits", counters.token_waits);
+                count("token_wait_ns", counters.token_wait_ns);
+                count("spikes", counters.spikes);
+            }
+        }
+    }
+}

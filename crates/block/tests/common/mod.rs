@@ -1,0 +1,70 @@
+//! What the black-box tests of layers share: a runtime in virtual time and a stack from a
+//! configuration.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::path::Path;
+use std::rc::Rc;
+
+use bimetal_block::graph::{OpenOptions, Stack, read_graph};
+use bimetal_block::{Device, Figure, Flags, IoFuture, IoResult, Request};
+use bimetal_rt::{Rt, VirtualOptions};
+
+/// A runtime in virtual time that polls in a shuffled order.
+pub fn virtual_rt(seed: u64) -> Rt {
+    Rt::virtual_time(VirtualOptions {
+        seed,
+        shuffle: true,
+    })
+}
+
+/// Opens the device `top` of a configuration.
+pub async fn open(rt: &Rt, text: &str) -> (Stack, Rc<dyn Device>) {
+    let graph = read_graph(Path::new("test.toml"), text).expect("the configuration is right");
+    let stack = Stack::open(rt, &graph, &["top"], OpenOptions::default())
+        .await
+        .expect("the stack opens");
+    let top = Rc::clone(stack.get("top").expect("there is a device `top`"));
+    (stack, top)
+}
+
+/// The one line with which a configuration is refused.
+pub fn refusal(text: &str) -> String {
+    let error = read_graph(Path::new("test.toml"), text).expect_err("the configuration is wrong");
+    error.to_string()
+}
+
+/// A write of `len` times `byte`.
+pub fn write(rt: &Rt, offset: u64, len: usize, byte: u8) -> Request {
+    let mut buf = rt.pool().alloc_now(len);
+    buf.fill(byte);
+    Request::write(offset, buf.freeze(), Flags::NONE)
+}
+
+/// Runs a request as a task of its own; answers with its result and the time it completed, in ns.
+pub async fn timed(rt: Rt, device: Rc<dyn Device>, request: Request) -> (IoResult, u64) {
+    let result = device.submit(request).await;
+    (result, rt.now().as_ns())
+}
+
+/// A counter or gauge of the device itself.
+pub fn figure(device: &Rc<dyn Device>, name: &str) -> f64 {
+    let mut figures: Vec<(String, String, Figure)> = Vec::new();
+    device.figures(&mut figures);
+    let found = figures
+        .iter()
+        .find(|(part, n, _)| part.is_empty() && n == name);
+    match found.unwrap_or_else(|| panic!("no figure {name} in {figures:?}")) {
+        (_, _, Figure::Counter(value)) => *value as f64,
+        (_, _, Figure::Gauge(value)) => *value,
+        (_, _, Figure::State(state)) => panic!("{name} is the state {state}"),
+    }
+}
+
+/// Polls a request once, which starts it; true when it is still pending.
+pub async fn starts(request: &mut IoFuture<'_>) -> bool {
+    std::future::poll_fn(|context| {
+        let pending = std::pin::Pin::new(&mut *request).poll(context).is_pending();
+        std::task::Poll::Ready(pending)
+    })
+    .await
+}
