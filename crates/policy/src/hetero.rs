@@ -42,6 +42,16 @@ pub enum DrainOrder {
     Sorted,
 }
 
+/// When a delayed side counts as in time again, which the paper leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackInTime {
+    /// When its queue is empty.
+    Drained,
+    /// When the writes that exceeded the limit are done ("for the time being", read closely). What
+    /// is in its delay queue waits until the side is idle.
+    LateDone,
+}
+
 /// The settings of a hetero-mirror.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeteroRules {
@@ -51,6 +61,8 @@ pub struct HeteroRules {
     pub ack: AckRule,
     /// How a delayed side catches up.
     pub drain: DrainOrder,
+    /// When a delayed side counts as in time again.
+    pub back_in_time: BackInTime,
     /// Acknowledged bytes that not all healthy sides hold, at most; `u64::MAX` for no bound.
     pub exposure_bytes_max: u64,
     /// Their age, at most; `u64::MAX` for no bound.
@@ -74,6 +86,7 @@ impl Default for HeteroRules {
             },
             ack: AckRule::First,
             drain: DrainOrder::Sorted,
+            back_in_time: BackInTime::Drained,
             exposure_bytes_max: 64 << 20,
             exposure_age_ns_max: 5_000_000_000,
             mode_dwell_ns: 1_000_000_000,
@@ -90,6 +103,7 @@ impl HeteroRules {
             wait_limit: WaitLimit::Factor(1.3),
             ack,
             drain: DrainOrder::Fifo,
+            back_in_time: BackInTime::LateDone,
             exposure_bytes_max: u64::MAX,
             exposure_age_ns_max: u64::MAX,
             mode_dwell_ns: 0,
@@ -254,8 +268,8 @@ impl SidePolicy {
         self.mode == Mode::InTime && self.switch(now_ns, Mode::Delayed)
     }
 
-    /// The side's queue is empty. True when it becomes in time by this.
-    pub fn drained(&mut self, now_ns: u64) -> bool {
+    /// The side has caught up, by the rule of [`BackInTime`]. True when it becomes in time by this.
+    pub fn caught_up(&mut self, now_ns: u64) -> bool {
         self.mode == Mode::Delayed && self.switch(now_ns, Mode::InTime)
     }
 
@@ -281,22 +295,19 @@ impl SidePolicy {
         if !view.waiting {
             return Next::Nothing;
         }
-        match self.mode {
-            Mode::InTime if view.in_flight < self.rules.depth_max => Next::InOrder,
-            Mode::InTime => Next::Nothing,
-            Mode::Delayed if self.may_drain(view) => match self.rules.drain {
-                DrainOrder::Fifo => Next::InOrder,
-                DrainOrder::Sorted => Next::Batch,
-            },
-            Mode::Delayed => Next::Nothing,
+        match (self.rules.drain, self.mode) {
+            (DrainOrder::Fifo, _) if view.in_flight == 0 => Next::InOrder,
+            (DrainOrder::Fifo, _) => Next::Nothing,
+            (DrainOrder::Sorted, Mode::InTime) if view.in_flight < self.rules.depth_max => {
+                Next::InOrder
+            }
+            (DrainOrder::Sorted, Mode::Delayed) if self.may_drain(view) => Next::Batch,
+            (DrainOrder::Sorted, _) => Next::Nothing,
         }
     }
 
     /// A delayed side drains while it is otherwise idle, or when catching up presses.
     fn may_drain(&self, view: QueueView) -> bool {
-        if self.rules.drain == DrainOrder::Fifo {
-            return view.in_flight == 0;
-        }
         let idle = view.in_flight == view.drain_in_flight;
         (idle || view.pressed) && view.drain_in_flight < self.drain_depth(view.pressed)
     }
@@ -359,8 +370,8 @@ mod tests {
         let mut side = SidePolicy::new(HeteroRules::default());
         assert!(side.overdue(0));
         assert!(!side.overdue(1), "it is delayed already");
-        assert!(!side.drained(999 * MS), "not within a second");
-        assert!(side.drained(1_000 * MS));
+        assert!(!side.caught_up(999 * MS), "not within a second");
+        assert!(side.caught_up(1_000 * MS));
         assert!(!side.overdue(1_500 * MS));
         assert!(side.overdue(2_000 * MS));
         assert_eq!(side.switches(), 3);

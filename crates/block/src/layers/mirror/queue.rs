@@ -17,6 +17,10 @@ use crate::error::IoError;
 use crate::extent_map::{Cut, ExtentMap};
 use crate::request::{Flags, Op};
 
+/// Batches in elevator order between two jumps to the oldest write: jumping for each would make the
+/// order random again.
+const BATCHES_BETWEEN_JUMPS: u32 = 32;
+
 /// What a write does to its range.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
@@ -176,6 +180,8 @@ pub(super) struct SideQueue {
     urgent: VecDeque<(u64, Range<u64>)>,
     /// Where the elevator is.
     head: u64,
+    /// Batches since the elevator last left its order for an old write.
+    since_jump: u32,
 }
 
 impl SideQueue {
@@ -293,8 +299,13 @@ impl SideQueue {
     /// Takes the next batch of the elevator: neighbours of one kind, at most `bytes_max`. When
     /// `overdue` says that the oldest write has waited too long, the elevator goes there first.
     pub(super) fn take_batch(&mut self, bytes_max: u64, overdue: bool) -> Option<Batch> {
-        if overdue && let Some((_, oldest)) = self.oldest_waiting() {
+        self.since_jump = self.since_jump.saturating_add(1);
+        if overdue
+            && self.since_jump > BATCHES_BETWEEN_JUMPS
+            && let Some(oldest) = self.oldest_waiting()
+        {
             self.head = oldest.start;
+            self.since_jump = 0;
         }
         let first = self.next_free_from_head()?;
         let mut batch = self.take(first, true);
@@ -318,11 +329,16 @@ impl SideQueue {
         Some(batch)
     }
 
-    fn oldest_waiting(&self) -> Option<(u64, Range<u64>)> {
-        self.outstanding.iter().find_map(|(&seq, entry)| {
-            let free = self.first_free(seq, &entry.ticket.range)?;
-            Some((seq, free))
-        })
+    fn oldest_waiting(&self) -> Option<Range<u64>> {
+        let mut oldest = self.outstanding.iter();
+        oldest.find_map(|(&seq, entry)| self.first_free(seq, &entry.ticket.range))
+    }
+
+    /// True when the device is working on a part of the write.
+    pub(super) fn is_flying(&self, ticket: &Ticket) -> bool {
+        self.flying
+            .overlapping(&ticket.range)
+            .any(|(_, entry)| entry.ticket.seq == ticket.seq)
     }
 
     fn next_free_from_head(&self) -> Option<Range<u64>> {
@@ -471,11 +487,6 @@ impl SideQueue {
     /// True when something waits.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
-    }
-
-    /// True when nothing waits and nothing is in flight.
-    pub(super) fn is_empty(&self) -> bool {
-        self.outstanding.is_empty() && self.flying.is_empty()
     }
 
     /// Bytes that wait.

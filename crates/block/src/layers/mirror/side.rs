@@ -72,6 +72,8 @@ pub(super) struct Side {
     pub(super) drain_in_flight: Cell<usize>,
     /// The oldest write in flight has exceeded the side's limit.
     pub(super) stuck: Cell<bool>,
+    /// Writes that have exceeded the paper's wait limit and are not done.
+    pub(super) late: Cell<u32>,
     /// When the side last completed anything.
     pub(super) last_progress: Cell<Instant>,
     pub(super) errors_in_a_row: Cell<u32>,
@@ -103,6 +105,7 @@ impl Side {
             next_operation: Cell::new(0),
             drain_in_flight: Cell::new(0),
             stuck: Cell::new(false),
+            late: Cell::new(0),
             last_progress: Cell::new(Instant::ZERO),
             errors_in_a_row: Cell::new(0),
             retry_at: Cell::new(Instant::ZERO),

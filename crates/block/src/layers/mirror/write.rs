@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use bimetal_policy::hetero::{AckRule, Mode, Next, QueueView};
+use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
 use bimetal_rt::Instant;
 
 use super::queue::{Batch, Change, Progress, Ticket};
@@ -90,20 +90,25 @@ impl Shared {
         Ok(ticket)
     }
 
-    /// When no side is in time, somebody must still take the write: all of them, or by the
-    /// paper's rule the one with the least to do.
+    /// The sides that take the write at once, whatever else waits there. By our rules those are
+    /// needed only when no side is in time, and then it is all of them: whoever is first. The paper
+    /// sends a write at once to every side in time, and when there is none to the one with the
+    /// least in flight.
     fn sides_that_must_hurry(&self) -> Vec<usize> {
         let active = || self.sides.iter().filter(|side| side.is_active());
-        if active().any(|side| side.is_in_time()) {
-            return Vec::new();
+        let in_time: Vec<usize> = active()
+            .filter(|s| s.is_in_time())
+            .map(|s| s.index)
+            .collect();
+        match (self.is_paper(), in_time.is_empty()) {
+            (false, false) => Vec::new(),
+            (false, true) => active().map(|side| side.index).collect(),
+            (true, false) => in_time,
+            (true, true) => {
+                let least = active().min_by_key(|side| side.queue.borrow().flying_bytes());
+                least.map(|side| side.index).into_iter().collect()
+            }
         }
-        if self.is_paper() {
-            let load =
-                |queue: &super::queue::SideQueue| queue.waiting_bytes() + queue.flying_bytes();
-            let least = active().min_by_key(|side| load(&side.queue.borrow()));
-            return least.map(|side| side.index).into_iter().collect();
-        }
-        active().map(|side| side.index).collect()
     }
 
     async fn wait_until_acknowledged(
@@ -173,20 +178,42 @@ impl Shared {
         };
         let deadline = first_done + std::time::Duration::from_nanos(limit_ns);
         let (shared, ticket) = (Rc::clone(self), Rc::clone(ticket));
-        let watch = async move {
-            let left = deadline.since(shared.rt.now());
-            let all = ticket.changed.until(|| ticket.settled());
-            if shared.rt.timeout(left, all).await.is_err() {
-                for side in &shared.sides {
-                    if matches!(ticket.progress(side.index), Progress::Left(_)) {
-                        side.policy.borrow_mut().overdue(shared.rt.now().as_ns());
-                    }
-                }
-            }
-        };
         match self.rules.ack {
-            AckRule::WaitLimit => watch.await,
-            AckRule::First => self.tasks.spawn(watch),
+            AckRule::WaitLimit => shared.watch_late(ticket, deadline).await,
+            AckRule::First => self.tasks.spawn(shared.watch_late(ticket, deadline)),
+        }
+    }
+
+    /// Marks the sides that work on a write past its deadline, and follows them in the background.
+    async fn watch_late(self: Rc<Self>, ticket: Rc<Ticket>, deadline: Instant) {
+        let left = deadline.since(self.rt.now());
+        let all = ticket.changed.until(|| ticket.settled());
+        if self.rt.timeout(left, all).await.is_ok() {
+            return;
+        }
+        for side in &self.sides {
+            let (shared, ticket, index) = (Rc::clone(&self), Rc::clone(&ticket), side.index);
+            let working = matches!(ticket.progress(index), Progress::Left(_))
+                && side.queue.borrow().is_flying(&ticket);
+            if working {
+                self.tasks
+                    .spawn(async move { shared.follow_late(ticket, index).await });
+            }
+        }
+    }
+
+    /// The side is delayed until its late writes are done.
+    async fn follow_late(self: Rc<Self>, ticket: Rc<Ticket>, index: usize) {
+        let side = &self.sides[index];
+        side.late.set(side.late.get() + 1);
+        side.policy.borrow_mut().overdue(self.rt.now().as_ns());
+        ticket
+            .changed
+            .until(|| !matches!(ticket.progress(index), Progress::Left(_)))
+            .await;
+        side.late.set(side.late.get() - 1);
+        if side.late.get() == 0 && self.rules.back_in_time == BackInTime::LateDone {
+            side.policy.borrow_mut().caught_up(self.rt.now().as_ns());
         }
     }
 
@@ -197,7 +224,7 @@ impl Shared {
             let view = self.view(index);
             let next = side.policy.borrow().next(view);
             let delayed = side.policy.borrow().mode() == Mode::Delayed;
-            let overdue = self.exposure_age_ns() > self.rules.exposure_age_ns_max / 2;
+            let overdue = self.exposure_age_ns() > self.rules.exposure_age_ns_max / 4 * 3;
             let batch = match next {
                 Next::Urgent => side.queue.borrow_mut().take_urgent(),
                 Next::InOrder => side.queue.borrow_mut().take_in_order(delayed),
@@ -207,22 +234,25 @@ impl Shared {
             let Some(batch) = batch else { break };
             self.issue(index, batch);
         }
-        if !side.queue.borrow().has_waiting() && !side.stuck.get() {
-            side.policy.borrow_mut().drained(self.rt.now().as_ns());
+        let drained = !side.queue.borrow().has_waiting() && !side.stuck.get();
+        if drained && self.rules.back_in_time == BackInTime::Drained {
+            side.policy.borrow_mut().caught_up(self.rt.now().as_ns());
         }
     }
 
     fn view(&self, index: usize) -> QueueView {
         let side = &self.sides[index];
+        let pressed = self.flushes_waiting.get() > 0
+            || self
+                .rules
+                .is_pressed(self.exposed.borrow().bytes(), self.exposure_age_ns());
         let mut queue = side.queue.borrow_mut();
-        let exposed = self.exposed.borrow().bytes();
         QueueView {
             urgent: queue.has_urgent(),
             waiting: queue.has_waiting(),
             in_flight: side.in_flight(),
             drain_in_flight: side.drain_in_flight.get(),
-            pressed: self.flushes_waiting.get() > 0
-                || self.rules.is_pressed(exposed, self.exposure_age_ns()),
+            pressed,
         }
     }
 

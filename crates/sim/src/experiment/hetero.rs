@@ -1,0 +1,269 @@
+//! The hetero-mirroring paper's experiment: 40 to 320 writes a second of 10 to 500 KB at random
+//! places, at most 32 outstanding, on one SSD, a mirror of two SSDs, the paper's hetero-mirror, and
+//! ours with a bounded exposure.
+//!
+//! Source: sections 4.1 and 4.2 of the paper (its figures 7 and 8), and `docs/models.md` for the
+//! devices. The paper's load is a closed queueing model that generates a steady number of writes a
+//! second; here: Poisson arrivals, an arrival beyond 32 outstanding waits for a place, and the
+//! response time counts from the place, as a closed model counts it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bimetal_block::device::Device;
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig, MirrorStatus, PolicyName, SideDevice};
+use bimetal_block::layers::timing::Timing;
+use bimetal_block::media::model::{ModelError, ModelType, Parameters};
+use bimetal_block::media::null::NullDevice;
+use bimetal_block::request::{Flags, Request};
+use bimetal_rt::sync::{Semaphore, TaskGroup};
+use bimetal_rt::{Buf, Instant, Rng, Rt, VirtualOptions};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Writes are multiples of this, as in the paper (10 KB), rounded up to whole blocks.
+const STEP_BYTES: u64 = 10_000;
+const STEPS: u64 = 50;
+const BLOCK_BYTES: u64 = 4096;
+/// The volume: the paper's SSDs have 32 GB.
+const VOLUME_BYTES: u64 = 32_000_000_000 / BLOCK_BYTES * BLOCK_BYTES;
+
+/// The devices of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Devices {
+    /// Profile of the SSDs.
+    pub ssd: String,
+    /// Profile of the disk.
+    pub hdd: String,
+    /// Changes of the SSD's parameters, as a line of TOML; empty for none.
+    pub ssd_overrides: String,
+    /// Changes of the disk's parameters, as a line of TOML; empty for none.
+    pub hdd_overrides: String,
+}
+
+/// What is put under load.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Scheme {
+    /// One SSD.
+    SingleSsd,
+    /// A mirror of two SSDs that waits for both.
+    SsdMirror,
+    /// A hetero-mirror by these rules.
+    Hetero {
+        /// A name for the table.
+        name: String,
+        /// Keys of the mirror's configuration, as lines of TOML.
+        settings: String,
+    },
+}
+
+impl Scheme {
+    /// The name in tables.
+    pub fn name(&self) -> &str {
+        match self {
+            Scheme::SingleSsd => "single SSD",
+            Scheme::SsdMirror => "SSD mirror",
+            Scheme::Hetero { name, .. } => name,
+        }
+    }
+}
+
+/// The load.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Load {
+    /// Writes a second that arrive.
+    pub writes_per_s: u64,
+    /// Length of a run in seconds of virtual time.
+    pub seconds: u64,
+    /// Writes outstanding at most.
+    pub outstanding_max: u64,
+    /// The seed.
+    pub seed: u64,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Writes completed a second.
+    pub done_per_s: f64,
+    /// Mean response time in milliseconds.
+    pub mean_ms: f64,
+    /// Quantiles of the response time in milliseconds.
+    pub p50_ms: f64,
+    /// See `p50_ms`.
+    pub p99_ms: f64,
+    /// See `p50_ms`.
+    pub p999_ms: f64,
+    /// The most acknowledged bytes that not all sides held; zero without a mirror.
+    pub exposed_bytes_peak: u64,
+    /// Acknowledged bytes that not all sides held at the end of the load.
+    pub exposed_bytes_end: u64,
+    /// Mode switches of all sides a second.
+    pub mode_switches_per_s: f64,
+}
+
+/// A mistake in the settings of an experiment.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// A device that does not exist or cannot be changed like this.
+    #[error("{0}")]
+    Model(#[from] ModelError),
+    /// Settings that are not TOML or that a mirror does not have.
+    #[error("settings: {0}")]
+    Settings(#[from] toml::de::Error),
+    /// Settings that make no mirror.
+    #[error("settings: {0}")]
+    Mirror(String),
+}
+
+/// Runs one scheme under one load.
+///
+/// # Errors
+/// When devices or settings do not exist.
+pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, ExperimentError> {
+    let rt = Rt::virtual_time(VirtualOptions {
+        seed: load.seed,
+        shuffle: false,
+    });
+    let (device, mirror) = build(&rt, devices, scheme, load.seed)?;
+    let histogram = Rc::new(RefCell::new(
+        Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("an hour at three digits"),
+    ));
+    let done = rt.block_on(drive(&rt, device, load, Rc::clone(&histogram)));
+    let status = mirror.as_ref().map(Mirror::status);
+    let histogram = histogram.borrow();
+    let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e6;
+    let seconds = load.seconds as f64;
+    let switches = |s: &MirrorStatus| s.sides.iter().map(|side| side.mode_switches).sum::<u64>();
+    Ok(Outcome {
+        done_per_s: done as f64 / seconds,
+        mean_ms: histogram.mean() / 1e6,
+        p50_ms: at(0.5),
+        p99_ms: at(0.99),
+        p999_ms: at(0.999),
+        exposed_bytes_peak: status.as_ref().map_or(0, |s| s.exposed_bytes_peak),
+        exposed_bytes_end: status.as_ref().map_or(0, |s| s.exposed_bytes),
+        mode_switches_per_s: status.as_ref().map_or(0, switches) as f64 / seconds,
+    })
+}
+
+fn build(
+    rt: &Rt,
+    devices: &Devices,
+    scheme: &Scheme,
+    seed: u64,
+) -> Result<(Rc<dyn Device>, Option<Mirror>), ExperimentError> {
+    let model = |of, profile: &str, overrides: &str, seed| {
+        let overrides: toml::Table = toml::from_str(overrides)?;
+        let parameters = Parameters::from_profile(of, profile, overrides)?;
+        let below: Rc<dyn Device> = Rc::new(NullDevice::new(rt, VOLUME_BYTES));
+        let device = Timing::new(rt, below, &parameters, seed)?;
+        Ok::<Rc<dyn Device>, ExperimentError>(Rc::new(device))
+    };
+    let ssd = |seed| model(ModelType::Ssd, &devices.ssd, &devices.ssd_overrides, seed);
+    let hdd = |seed| model(ModelType::Hdd, &devices.hdd, &devices.hdd_overrides, seed);
+    let (sides, settings) = match scheme {
+        Scheme::SingleSsd => return Ok((ssd(seed)?, None)),
+        // A mirror that waits for both: nothing may be exposed.
+        Scheme::SsdMirror => (
+            vec![ssd(seed)?, ssd(seed + 1_000)?],
+            "exposure = { bytes = \"0B\" }".to_owned(),
+        ),
+        Scheme::Hetero { settings, .. } => (vec![ssd(seed)?, hdd(seed + 1_000)?], settings.clone()),
+    };
+    let text = format!("sides = [\"a\", \"b\"]\n{settings}");
+    let config: MirrorConfig = toml::from_str(&text)?;
+    config.check().map_err(ExperimentError::Mirror)?;
+    let sides = sides
+        .into_iter()
+        .zip(["fast", "slow"])
+        .map(|(device, name)| SideDevice {
+            name: name.to_owned(),
+            device,
+            data_offset: 0,
+            stale: false,
+        });
+    let mirror = Mirror::new(rt, &config, sides.collect(), VOLUME_BYTES);
+    Ok((Rc::new(mirror.clone()), Some(mirror)))
+}
+
+/// Generates the load and says how many writes were completed within its time.
+async fn drive(
+    rt: &Rt,
+    device: Rc<dyn Device>,
+    load: Load,
+    histogram: Rc<RefCell<Histogram<u64>>>,
+) -> u64 {
+    let mut rng = Rng::labelled(load.seed, "load");
+    let places = Semaphore::new(load.outstanding_max);
+    let done = Rc::new(Cell::new(0));
+    let end = Instant::from_ns(load.seconds * 1_000_000_000);
+    let data = rt
+        .pool()
+        .zeroed((STEP_BYTES * STEPS).next_multiple_of(BLOCK_BYTES) as usize);
+    let writers = TaskGroup::new(rt);
+    let mut arrival_ns = 0.0;
+    loop {
+        arrival_ns += rng.exponential(1e9 / load.writes_per_s as f64);
+        let arrival = Instant::from_ns(arrival_ns as u64);
+        if arrival >= end {
+            break;
+        }
+        rt.sleep_until(arrival).await;
+        let place = places.acquire(1).await;
+        if rt.now() >= end {
+            break;
+        }
+        let request = draw_write(&mut rng, &data);
+        let (device, histogram, done, rt2) = (
+            Rc::clone(&device),
+            Rc::clone(&histogram),
+            Rc::clone(&done),
+            rt.clone(),
+        );
+        writers.spawn(async move {
+            let started = rt2.now();
+            let result = device.submit(request).await;
+            assert!(result.is_ok(), "the devices of this experiment do not fail");
+            if rt2.now() <= end {
+                histogram
+                    .borrow_mut()
+                    .saturating_record(rt2.now().ns_since(started));
+                done.set(done.get() + 1);
+            }
+            drop(place);
+        });
+    }
+    rt.sleep_until(end).await;
+    done.get()
+}
+
+fn draw_write(rng: &mut Rng, data: &Buf) -> Request {
+    let len = (STEP_BYTES * rng.between(1, STEPS)).next_multiple_of(BLOCK_BYTES);
+    let offset = rng.below((VOLUME_BYTES - len) / BLOCK_BYTES) * BLOCK_BYTES;
+    Request::write(offset, data.slice(0..len as usize), Flags::NONE)
+}
+
+/// The schemes of the paper's comparison and ours.
+pub fn schemes() -> Vec<Scheme> {
+    let hetero = |name: &str, settings: &str| Scheme::Hetero {
+        name: name.to_owned(),
+        settings: settings.to_owned(),
+    };
+    vec![
+        Scheme::SingleSsd,
+        Scheme::SsdMirror,
+        hetero("paper, ack first", "policy = \"paper\""),
+        hetero("paper, ack at wait limit", "policy = \"paper-wait-limit\""),
+        hetero("bounded 64 MiB", ""),
+    ]
+}
+
+/// The name of a policy in a configuration.
+pub fn policy_key(policy: PolicyName) -> &'static str {
+    match policy {
+        PolicyName::Bounded => "bounded",
+        PolicyName::Paper => "paper",
+        PolicyName::PaperWaitLimit => "paper-wait-limit",
+    }
+}

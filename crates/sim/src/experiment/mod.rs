@@ -1,0 +1,3 @@
+//! Experiments that hold the published systems against their own figures.
+
+pub mod hetero;
