@@ -112,6 +112,11 @@ impl HeteroRules {
         }
     }
 
+    /// True for the paper's way of sending writes: at once to every side in time.
+    pub fn is_paper(&self) -> bool {
+        self.back_in_time == BackInTime::LateDone
+    }
+
     /// May a write of `len` be acknowledged before all healthy sides have it?
     pub fn may_acknowledge_early(&self, exposed_bytes: u64, oldest_ns: u64, len: u64) -> bool {
         exposed_bytes.saturating_add(len) <= self.exposure_bytes_max
@@ -167,6 +172,9 @@ const SAMPLES_MIN: u32 = 16;
 /// the machine would pass for a delayed device.
 const LIMIT_NS_MIN: u64 = 1_000_000;
 const LIMIT_NS_UNKNOWN: u64 = 100_000_000;
+/// Operations in flight on a side in time: as many as it does in this time, but some.
+const AHEAD_NS: u64 = 20_000_000;
+const DEPTH_MIN: usize = 8;
 /// Batches in flight when nothing presses: as many as fit in this time, so that an urgent write
 /// does not queue long behind them.
 const DRAIN_AHEAD_NS: u64 = 4_000_000;
@@ -218,9 +226,14 @@ impl SidePolicy {
         self.median_ns
     }
 
-    /// An operation of the side has completed. Only what the side did in time teaches the limit,
-    /// or else every freeze would make the next one acceptable.
-    pub fn completed(&mut self, latency_ns: u64) {
+    /// An operation of the side has completed that was started with `ahead` others in flight. Only
+    /// those that found the side idle teach what it can do, or else every backlog would make the
+    /// next one acceptable; and none of them teaches more than twice the limit, or else freezes
+    /// would.
+    pub fn completed(&mut self, latency_ns: u64, ahead: usize) {
+        if ahead > 0 && self.in_time_latency.samples() >= SAMPLES_MIN {
+            return;
+        }
         self.in_time_latency
             .record(latency_ns.min(self.limit_ns.saturating_mul(2)));
         self.since_update += 1;
@@ -248,10 +261,25 @@ impl SidePolicy {
         }
     }
 
-    /// The time an operation may take, counted from its start, by the side's own behaviour;
-    /// `None` when the rule is the paper's.
-    pub fn own_limit_ns(&self) -> Option<u64> {
-        matches!(self.rules.wait_limit, WaitLimit::Own { .. }).then_some(self.limit_ns)
+    /// The time an operation may take that is started with `ahead` others in flight, by the side's
+    /// own behaviour; `None` when the rule is the paper's. A side that works on one at a time needs
+    /// a median for each of those before it.
+    pub fn own_limit_ns(&self, ahead: usize) -> Option<u64> {
+        let queued_ns = self.median_ns.saturating_mul(ahead as u64);
+        matches!(self.rules.wait_limit, WaitLimit::Own { .. })
+            .then(|| self.limit_ns.saturating_add(queued_ns))
+    }
+
+    /// Operations the side is given at once: what it does in [`AHEAD_NS`] one after the other, so
+    /// that order and urgency are decided here and not in the device's queue.
+    fn depth(&self) -> usize {
+        match self.rules.wait_limit {
+            WaitLimit::Factor(_) => self.rules.depth_max,
+            WaitLimit::Own { .. } => {
+                let ahead = (AHEAD_NS / self.median_ns.max(1)) as usize;
+                ahead.max(DEPTH_MIN).min(self.rules.depth_max)
+            }
+        }
     }
 
     /// The time the others get after the first side has completed a write in `first_ns`; `None`
@@ -289,7 +317,7 @@ impl SidePolicy {
 
     /// What the side is given next.
     pub fn next(&self, view: QueueView) -> Next {
-        if view.urgent && view.in_flight < self.rules.depth_max {
+        if view.urgent && view.in_flight - view.drain_in_flight < self.depth() {
             return Next::Urgent;
         }
         if !view.waiting {
@@ -298,9 +326,7 @@ impl SidePolicy {
         match (self.rules.drain, self.mode) {
             (DrainOrder::Fifo, _) if view.in_flight == 0 => Next::InOrder,
             (DrainOrder::Fifo, _) => Next::Nothing,
-            (DrainOrder::Sorted, Mode::InTime) if view.in_flight < self.rules.depth_max => {
-                Next::InOrder
-            }
+            (DrainOrder::Sorted, Mode::InTime) if view.in_flight < self.depth() => Next::InOrder,
             (DrainOrder::Sorted, Mode::Delayed) if self.may_drain(view) => Next::Batch,
             (DrainOrder::Sorted, _) => Next::Nothing,
         }
@@ -331,38 +357,47 @@ mod tests {
 
     fn taught(rules: HeteroRules, latency_ms: u64) -> SidePolicy {
         let mut side = SidePolicy::new(rules);
-        (0..64).for_each(|_| side.completed(latency_ms * MS));
+        (0..64).for_each(|_| side.completed(latency_ms * MS, 0));
         side
     }
 
     #[test]
     fn the_own_limit_follows_the_median_and_not_the_freezes() {
         let mut side = taught(HeteroRules::default(), 5);
-        let limit_ms = side.own_limit_ns().unwrap() / MS;
+        let limit_ms = side.own_limit_ns(0).unwrap() / MS;
         assert!(
             (20..=21).contains(&limit_ms),
             "4 x 5 ms within 6 %: {limit_ms}"
         );
         // A third of the operations freeze for two seconds: the limit stays.
         for round in 0..600 {
-            side.completed(if round % 3 == 0 { 2_000 * MS } else { 5 * MS });
+            side.completed(if round % 3 == 0 { 2_000 * MS } else { 5 * MS }, 0);
         }
-        let limit_ms = side.own_limit_ns().unwrap() / MS;
+        let limit_ms = side.own_limit_ns(0).unwrap() / MS;
         assert!((20..=21).contains(&limit_ms), "{limit_ms}");
+    }
+
+    #[test]
+    fn a_backlog_is_no_excuse_but_is_reckoned_with() {
+        let mut side = taught(HeteroRules::default(), 5);
+        let before = side.own_limit_ns(0).unwrap();
+        (0..500).for_each(|_| side.completed(160 * MS, 31));
+        assert_eq!(side.own_limit_ns(0), Some(before));
+        assert_eq!(side.own_limit_ns(3), Some(before + 3 * side.median_ns()));
     }
 
     #[test]
     fn the_own_limit_has_a_floor() {
         let mut side = SidePolicy::new(HeteroRules::default());
-        (0..64).for_each(|_| side.completed(20_000));
-        assert_eq!(side.own_limit_ns(), Some(LIMIT_NS_MIN));
+        (0..64).for_each(|_| side.completed(20_000, 0));
+        assert_eq!(side.own_limit_ns(0), Some(LIMIT_NS_MIN));
     }
 
     #[test]
     fn the_papers_limit_follows_the_first_side() {
         let side = SidePolicy::new(HeteroRules::paper(AckRule::First));
         assert_eq!(side.limit_after_first_ns(10 * MS), Some(13 * MS));
-        assert_eq!(side.own_limit_ns(), None);
+        assert_eq!(side.own_limit_ns(0), None);
     }
 
     #[test]

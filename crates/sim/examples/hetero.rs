@@ -41,6 +41,22 @@ fn main() {
                 o.exposed_bytes_end as f64 / 1e6,
                 o.mode_switches_per_s
             );
+            if let (Some(m), true) = (&o.mirror, std::env::var("V").is_ok()) {
+                println!("     held {} early {}", m.held_back, m.acknowledged_early);
+                for s in &m.sides {
+                    println!(
+                        "     {} {} w {} MB {} waiting {:.1} inflight {:.1} lag {:.2} med {:.1}",
+                        s.name,
+                        s.mode,
+                        s.writes,
+                        s.written_bytes / 1000000,
+                        s.waiting_bytes as f64 / 1e6,
+                        s.in_flight_bytes as f64 / 1e6,
+                        s.lag_seconds,
+                        s.write_median_ns as f64 / 1e6
+                    );
+                }
+            }
         }
         println!("avg {avg:.1}");
     }

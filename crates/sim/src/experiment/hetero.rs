@@ -100,6 +100,8 @@ pub struct Outcome {
     pub exposed_bytes_end: u64,
     /// Mode switches of all sides a second.
     pub mode_switches_per_s: f64,
+    /// The mirror at the end of the load.
+    pub mirror: Option<MirrorStatus>,
 }
 
 /// A mistake in the settings of an experiment.
@@ -144,6 +146,7 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
         exposed_bytes_peak: status.as_ref().map_or(0, |s| s.exposed_bytes_peak),
         exposed_bytes_end: status.as_ref().map_or(0, |s| s.exposed_bytes),
         mode_switches_per_s: status.as_ref().map_or(0, switches) as f64 / seconds,
+        mirror: status,
     })
 }
 

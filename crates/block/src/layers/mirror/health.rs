@@ -31,8 +31,7 @@ impl Shared {
             let Some((operation, started)) = side.oldest() else {
                 continue;
             };
-            let limit_ns = side.policy.borrow().own_limit_ns();
-            let overdue_at = limit_ns.map(|ns| started + Duration::from_nanos(ns));
+            let overdue_at = side.overdue_at();
             if let Some(overdue_at) = overdue_at
                 && self.rt.now() < overdue_at
             {
@@ -42,7 +41,7 @@ impl Shared {
             if overdue_at.is_some() && !side.stuck.get() {
                 self.overdue(index);
             }
-            let silent_since = side.last_progress.get().max(started);
+            let silent_since = side.last_progress.get().max(started.at);
             let absent_at = silent_since + Duration::from_nanos(self.rules.absent_after_ns);
             if self.rt.now() >= absent_at && side.is_active() {
                 self.silent(index);

@@ -29,7 +29,7 @@ mod write;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use bimetal_policy::hetero::{HeteroRules, WaitLimit};
+use bimetal_policy::hetero::HeteroRules;
 use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Rt};
 
@@ -108,7 +108,7 @@ impl Shared {
     }
 
     fn is_paper(&self) -> bool {
-        matches!(self.rules.wait_limit, WaitLimit::Factor(_))
+        self.rules.is_paper()
     }
 }
 

@@ -177,7 +177,10 @@ pub(super) struct SideQueue {
     /// Admitted writes in order. Entries whose parts have all been taken otherwise are skipped.
     order: VecDeque<(u64, Range<u64>)>,
     /// Writes that no other side is likely to take in time, in order.
-    urgent: VecDeque<(u64, Range<u64>)>,
+    urgent: VecDeque<Rc<Ticket>>,
+    /// By the paper's rules a write that was sent at once stays so; by ours, a write is urgent only
+    /// until some side has it.
+    stays_urgent: bool,
     /// Where the elevator is.
     head: u64,
     /// Batches since the elevator last left its order for an old write.
@@ -185,6 +188,14 @@ pub(super) struct SideQueue {
 }
 
 impl SideQueue {
+    /// An empty queue; see [`SideQueue::stays_urgent`] for the argument.
+    pub(super) fn new(stays_urgent: bool) -> SideQueue {
+        SideQueue {
+            stays_urgent,
+            ..SideQueue::default()
+        }
+    }
+
     /// Admits a write; waiting parts of older ones under it are dropped as replaced.
     pub(super) fn push(&mut self, change: Change, ticket: &Rc<Ticket>, side: usize, urgent: bool) {
         let range = ticket.range.clone();
@@ -199,12 +210,10 @@ impl SideQueue {
             ticket: Rc::clone(ticket),
         };
         self.outstanding.insert(ticket.seq, left);
-        let list = if urgent {
-            &mut self.urgent
-        } else {
-            &mut self.order
-        };
-        list.push_back((ticket.seq, range));
+        self.order.push_back((ticket.seq, range));
+        if urgent {
+            self.urgent.push_back(Rc::clone(ticket));
+        }
         self.sweep_order();
     }
 
@@ -233,31 +242,42 @@ impl SideQueue {
     }
 
     /// Makes the waiting parts of a write urgent.
-    pub(super) fn make_urgent(&mut self, ticket: &Ticket) {
-        let waits = self
-            .waiting
-            .overlapping(&ticket.range)
-            .any(|(_, w)| w.ticket.seq == ticket.seq);
-        if waits && !self.urgent.iter().any(|(seq, _)| *seq == ticket.seq) {
-            self.urgent.push_back((ticket.seq, ticket.range.clone()));
+    pub(super) fn make_urgent(&mut self, ticket: &Rc<Ticket>) {
+        let listed = self.urgent.iter().any(|other| other.seq == ticket.seq);
+        if !listed && self.waits(ticket) {
+            self.urgent.push_back(Rc::clone(ticket));
         }
     }
 
     /// True when an urgent write waits and nothing older under it is in flight.
     pub(super) fn has_urgent(&mut self) -> bool {
-        self.drop_taken_urgent();
-        self.urgent
-            .iter()
-            .any(|(seq, range)| self.first_free(*seq, range).is_some())
+        self.forget_what_is_not_urgent();
+        self.first_urgent().is_some()
     }
 
-    fn drop_taken_urgent(&mut self) {
-        let waiting = &self.waiting;
-        self.urgent.retain(|(seq, range)| {
-            waiting
-                .overlapping(range)
-                .any(|(_, entry)| entry.ticket.seq == *seq)
-        });
+    fn forget_what_is_not_urgent(&mut self) {
+        let mut urgent = std::mem::take(&mut self.urgent);
+        urgent.retain(|ticket| (self.stays_urgent || !ticket.any_done()) && self.waits(ticket));
+        self.urgent = urgent;
+    }
+
+    fn waits(&self, ticket: &Ticket) -> bool {
+        self.waiting
+            .overlapping(&ticket.range)
+            .any(|(_, entry)| entry.ticket.seq == ticket.seq)
+    }
+
+    /// The next urgent part: by the paper's rules the oldest; by ours the next one on the elevator's
+    /// way, since a disk that must carry the load alone needs its order most.
+    fn first_urgent(&self) -> Option<Range<u64>> {
+        let mut free = self
+            .urgent
+            .iter()
+            .filter_map(|ticket| self.first_free(ticket.seq, &ticket.range));
+        if self.stays_urgent {
+            return free.next();
+        }
+        free.min_by_key(|part| (part.start < self.head, part.start))
     }
 
     /// The first waiting part of a write that nothing in flight overlaps.
@@ -268,12 +288,10 @@ impl SideQueue {
             .map(|(part, _)| part)
     }
 
-    /// Takes the oldest urgent part.
+    /// Takes the next urgent part.
     pub(super) fn take_urgent(&mut self) -> Option<Batch> {
-        let part = self
-            .urgent
-            .iter()
-            .find_map(|(seq, range)| self.first_free(*seq, range))?;
+        let part = self.first_urgent()?;
+        self.head = part.end;
         Some(self.take(part, false))
     }
 
@@ -289,9 +307,9 @@ impl SideQueue {
             }
             self.order.pop_front();
         }
-        let listed = self.order.iter().chain(&self.urgent);
-        let part = listed
-            .into_iter()
+        let part = self
+            .order
+            .iter()
             .find_map(|(seq, range)| self.first_free(*seq, range))?;
         Some(self.take(part, drained))
     }
@@ -502,6 +520,14 @@ impl SideQueue {
     /// The number of the oldest write that is not on this side.
     pub(super) fn oldest_seq(&self) -> Option<u64> {
         self.outstanding.keys().next().copied()
+    }
+
+    /// When the oldest write that waits or is in flight was admitted.
+    pub(super) fn oldest_admitted(&self) -> Option<Instant> {
+        self.outstanding
+            .values()
+            .next()
+            .map(|entry| entry.ticket.admitted)
     }
 
     /// When the oldest acknowledged write that is not on this side was acknowledged.

@@ -64,17 +64,15 @@ impl Shared {
         }
         let undecided = || {
             self.sides.iter().find_map(|side| {
-                let queue = side.queue.borrow();
-                let newest = queue.newest_in(range);
-                let ticket = newest
+                let newest = side.queue.borrow().newest_in(range);
+                newest
                     .into_iter()
                     .map(|(_, waiting)| waiting.ticket)
                     .find(|ticket| {
                         ticket.acknowledged.get().is_none()
                             && !ticket.any_done()
                             && !ticket.settled()
-                    });
-                ticket
+                    })
             })
         };
         while let Some(ticket) = undecided() {

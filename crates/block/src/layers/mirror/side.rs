@@ -53,6 +53,14 @@ pub(super) fn add(counter: &Cell<u64>, count: u64) {
     counter.set(counter.get() + count);
 }
 
+/// The start of an operation.
+#[derive(Clone, Copy)]
+pub(super) struct Started {
+    pub(super) at: Instant,
+    /// Operations that were in flight already.
+    pub(super) ahead: usize,
+}
+
 /// See the module.
 pub(super) struct Side {
     pub(super) index: usize,
@@ -66,8 +74,8 @@ pub(super) struct Side {
     pub(super) health: Cell<Health>,
     /// Ranges that the side lacks and that no queue holds: what a resync copies.
     pub(super) stale: RefCell<ExtentMap<()>>,
-    /// When each write in flight was started, oldest first.
-    started: RefCell<BTreeMap<u64, Instant>>,
+    /// The operations in flight, oldest first.
+    started: RefCell<BTreeMap<u64, Started>>,
     next_operation: Cell<u64>,
     pub(super) drain_in_flight: Cell<usize>,
     /// The oldest write in flight has exceeded the side's limit.
@@ -96,7 +104,7 @@ impl Side {
             name,
             device,
             data_offset,
-            queue: RefCell::new(SideQueue::default()),
+            queue: RefCell::new(SideQueue::new(rules.is_paper())),
             policy: RefCell::new(SidePolicy::new(rules)),
             read_latency: RefCell::new(Quantiles::new(256)),
             health: Cell::new(Health::Healthy),
@@ -137,33 +145,44 @@ impl Side {
         self.device.submit(request).await
     }
 
-    /// Notes that a write starts.
+    /// Notes that an operation starts.
     pub(super) fn start(&self, now: Instant) -> u64 {
         let operation = self.next_operation.get();
         self.next_operation.set(operation + 1);
-        let was_idle = self.started.borrow().is_empty();
-        self.started.borrow_mut().insert(operation, now);
-        if was_idle {
+        let ahead = self.in_flight();
+        self.started
+            .borrow_mut()
+            .insert(operation, Started { at: now, ahead });
+        if ahead == 0 {
             self.changed.notify();
         }
         operation
     }
 
-    /// Notes that a write has ended and says how long it took.
-    pub(super) fn finish(&self, operation: u64, now: Instant) -> u64 {
-        let started = self.started.borrow_mut().remove(&operation);
-        let started = started.expect("an operation ends once");
+    /// Notes that an operation has ended and says when it was started.
+    pub(super) fn finish(&self, operation: u64, now: Instant) -> Started {
         self.last_progress.set(now);
-        now.ns_since(started)
+        self.started
+            .borrow_mut()
+            .remove(&operation)
+            .expect("an operation ends once")
     }
 
-    /// The oldest write in flight.
-    pub(super) fn oldest(&self) -> Option<(u64, Instant)> {
+    /// The oldest operation in flight.
+    pub(super) fn oldest(&self) -> Option<(u64, Started)> {
         self.started
             .borrow()
             .iter()
             .next()
             .map(|(&operation, &started)| (operation, started))
+    }
+
+    /// When the oldest operation in flight exceeds the side's own limit; `None` when there is no
+    /// operation or no such limit.
+    pub(super) fn overdue_at(&self) -> Option<Instant> {
+        let (_, started) = self.oldest()?;
+        let limit_ns = self.policy.borrow().own_limit_ns(started.ahead)?;
+        Some(started.at + std::time::Duration::from_nanos(limit_ns))
     }
 
     /// Writes in flight.

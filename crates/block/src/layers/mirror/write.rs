@@ -234,6 +234,7 @@ impl Shared {
             let Some(batch) = batch else { break };
             self.issue(index, batch);
         }
+        self.note_backlog(index);
         let drained = !side.queue.borrow().has_waiting() && !side.stuck.get();
         if drained && self.rules.back_in_time == BackInTime::Drained {
             side.policy.borrow_mut().caught_up(self.rt.now().as_ns());
@@ -242,17 +243,16 @@ impl Shared {
 
     fn view(&self, index: usize) -> QueueView {
         let side = &self.sides[index];
-        let pressed = self.flushes_waiting.get() > 0
-            || self
-                .rules
-                .is_pressed(self.exposed.borrow().bytes(), self.exposure_age_ns());
+        let crowded = self
+            .rules
+            .is_pressed(self.exposed.borrow().bytes(), self.exposure_age_ns());
         let mut queue = side.queue.borrow_mut();
         QueueView {
-            urgent: queue.has_urgent(),
+            urgent: (self.is_paper() || !crowded) && queue.has_urgent(),
             waiting: queue.has_waiting(),
             in_flight: side.in_flight(),
             drain_in_flight: side.drain_in_flight.get(),
-            pressed,
+            pressed: crowded || self.flushes_waiting.get() > 0,
         }
     }
 
@@ -304,7 +304,7 @@ impl Shared {
         result: Result<(), IoError>,
     ) {
         let (side, now) = (&self.sides[index], self.rt.now());
-        let latency_ns = side.finish(operation, now);
+        let started = side.finish(operation, now);
         if batch.drained {
             side.drain_in_flight.set(side.drain_in_flight.get() - 1);
         }
@@ -312,7 +312,9 @@ impl Shared {
         match result {
             Ok(()) => {
                 side.errors_in_a_row.set(0);
-                side.policy.borrow_mut().completed(latency_ns);
+                side.policy
+                    .borrow_mut()
+                    .completed(now.ns_since(started.at), started.ahead);
                 if side.is_active() {
                     side.queue.borrow_mut().stored(&batch, index, now);
                 } else {
@@ -340,9 +342,7 @@ impl Shared {
         add(&side.counts.errors, 1);
         let in_a_row = side.errors_in_a_row.get() + 1;
         side.errors_in_a_row.set(in_a_row);
-        if !side.is_active() {
-            side.queue.borrow_mut().abandoned(&batch, index, error);
-        } else if !self.another_is_healthy(index) {
+        if !side.is_active() || !self.another_is_healthy(index) {
             side.queue.borrow_mut().abandoned(&batch, index, error);
         } else {
             side.queue.borrow_mut().failed(batch, index, now);
@@ -410,12 +410,21 @@ impl Shared {
 
     fn refresh_stuck(&self, index: usize) {
         let side = &self.sides[index];
-        let limit_ns = side.policy.borrow().own_limit_ns().unwrap_or(u64::MAX);
-        let now = self.rt.now();
-        let stuck = side
-            .oldest()
-            .is_some_and(|(_, started)| now.ns_since(started) > limit_ns);
-        side.stuck.set(stuck);
+        side.stuck
+            .set(side.overdue_at().is_some_and(|at| self.rt.now() >= at));
+    }
+
+    /// A side whose oldest write has waited past the limit is behind, even if it answers: from
+    /// now on it catches up in batches.
+    fn note_backlog(&self, index: usize) {
+        let side = &self.sides[index];
+        let oldest = side.queue.borrow().oldest_admitted();
+        let limit_ns = side.policy.borrow().own_limit_ns(0);
+        if let (Some(oldest), Some(limit_ns)) = (oldest, limit_ns)
+            && self.rt.now().ns_since(oldest) > limit_ns
+        {
+            side.policy.borrow_mut().overdue(self.rt.now().as_ns());
+        }
     }
 
     /// Takes what every healthy side now holds out of the exposure.
