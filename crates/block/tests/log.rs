@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -157,4 +157,22 @@ fn a_log_that_cannot_be_opened_is_one_line() {
     let path = std::env::temp_dir().join("no-such-directory/x.log");
     let message = FileSink::open(&rt, &path).err().unwrap().to_string();
     assert!(message.contains("cannot open the log") && !message.contains('\n'));
+}
+
+/// Linux's `/dev/full` takes no byte: every write fails with ENOSPC.
+#[test]
+fn a_log_without_space_costs_lines_and_no_requests() {
+    let rt = real_rt();
+    rt.block_on(async {
+        let sink = Rc::new(FileSink::open(&rt, Path::new("/dev/full")).unwrap());
+        let memory = Rc::new(MemoryDevice::new(&rt, 1 << 20));
+        let log = Log::new(&rt, memory, Rc::clone(&sink) as Rc<dyn LogSink>);
+        for _ in 0..10 {
+            log.submit(Request::read(0, 4096)).await.unwrap();
+        }
+        assert_eq!(log.close().await, Err(IoError::NoSpace));
+        assert_eq!(sink.lost_lines(), 20);
+        log.submit(Request::read(0, 4096)).await.unwrap();
+        assert_eq!(sink.lost_lines(), 22);
+    });
 }

@@ -163,18 +163,28 @@ impl FileState {
             if text.is_empty() {
                 return Ok(());
             }
-            let buf = self.rt.pool().copy_of(text.as_bytes());
-            let mut written = 0;
-            while written < buf.len() {
-                let rest = buf.slice(written..buf.len());
-                let count = self.file.write_at(offset, rest.into(), false).await?;
-                if count == 0 {
-                    return Err(IoError::NoSpace);
-                }
-                written += count;
-                offset += count as u64;
+            if let Err(error) = self.append(&text, &mut offset).await {
+                let unwritten = text.lines().count() + self.waiting.take().lines().count();
+                self.lost_lines
+                    .set(self.lost_lines.get() + unwritten as u64);
+                return Err(error);
             }
         }
+    }
+
+    async fn append(&self, text: &str, offset: &mut u64) -> Result<(), IoError> {
+        let buf = self.rt.pool().copy_of(text.as_bytes());
+        let mut written = 0;
+        while written < buf.len() {
+            let rest = buf.slice(written..buf.len());
+            let count = self.file.write_at(*offset, rest.into(), false).await?;
+            if count == 0 {
+                return Err(IoError::NoSpace);
+            }
+            written += count;
+            *offset += count as u64;
+        }
+        Ok(())
     }
 }
 
