@@ -3,11 +3,14 @@
 
 mod common;
 
+use std::path::Path;
 use std::rc::Rc;
 
+use bimetal_block::graph::{Node, OpenOptions, Stack, read_graph};
+use bimetal_block::layers::mirror::{Mirror, SideDevice};
 use bimetal_block::{BLOCK_BYTES, Device, Flags, IoError, IoResult, Op, Reply, Request};
 use bimetal_rt::{Rng, Rt};
-use common::{open, virtual_rt};
+use common::virtual_rt;
 
 /// Media to build on: three memories of 1 MiB, the last one not a whole number of stripe rows.
 const MEDIA: &str = r#"
@@ -74,8 +77,70 @@ const KINDS: &[(&str, &str)] = &[
         "log",
         "[device.top]\ntype = 'log'\nbelow = 'a'\npath = 'unused.log'",
     ),
+    (
+        "mirror",
+        "[device.top]\ntype = 'mirror'\nsides = ['a', 'c']",
+    ),
+    (
+        "mirror of three, one of them slow",
+        "[device.slow]\ntype = 'delay'\nbelow = 'b'\nwrite = '1s'\nread = '1s'\n[device.top]\ntype = 'mirror'\nsides = ['a', 'slow', 'c']",
+    ),
+    (
+        "mirror of an ssd and an hdd",
+        "[device.s]\ntype = 'ssd'\nbelow = 'a'\n[device.h]\ntype = 'hdd'\nbelow = 'b'\n[device.top]\ntype = 'mirror'\nsides = ['s', 'h']",
+    ),
     ("stats", "[device.top]\ntype = 'stats'\nbelow = 'a'"),
 ];
+
+/// A device under test and what lies below it.
+struct Opened {
+    top: Rc<dyn Device>,
+    stack: Stack,
+    top_is_in_stack: bool,
+}
+
+impl Opened {
+    async fn new(rt: &Rt, text: &str) -> Opened {
+        let text = format!("{MEDIA}{text}\n");
+        let graph = read_graph(Path::new("test.toml"), &text).expect("the configuration is right");
+        let node = &graph.nodes()["top"];
+        // A mirror is made without superblocks: memory is never formatted before it is opened.
+        let mirror = match node {
+            Node::Mirror(config) => Some(config),
+            _ => None,
+        };
+        let roots = mirror.map_or(vec!["top"], |_| node.children());
+        let stack = Stack::open(rt, &graph, &roots, OpenOptions::default()).await;
+        let stack = stack.expect("the stack opens");
+        let device = |name: &str| Rc::clone(stack.get(name).expect("the device is open"));
+        let top: Rc<dyn Device> = match mirror {
+            None => device("top"),
+            Some(config) => {
+                let sides = roots.iter().map(|&name| SideDevice {
+                    name: name.to_owned(),
+                    device: device(name),
+                    data_offset: 0,
+                    stale: false,
+                });
+                let sizes = roots.iter().map(|&name| device(name).geometry().size_bytes);
+                let size_bytes = sizes.min().expect("a mirror has sides");
+                Rc::new(Mirror::new(rt, config, sides.collect(), size_bytes))
+            }
+        };
+        Opened {
+            top,
+            stack,
+            top_is_in_stack: mirror.is_none(),
+        }
+    }
+
+    async fn close(&self) {
+        if !self.top_is_in_stack {
+            self.top.close().await.expect("the device closes");
+        }
+        self.stack.close().await.expect("the stack closes");
+    }
+}
 
 /// What the device must hold: for each block the byte that fills it, `None` when it may be anything.
 struct Model {
@@ -194,7 +259,8 @@ fn every_kind_stores_what_it_was_given() {
         let rt = virtual_rt(number as u64);
         let mut rng = Rng::labelled(number as u64, "contract");
         rt.block_on(async {
-            let (stack, top) = open(&rt, &format!("{MEDIA}{text}\n")).await;
+            let opened = Opened::new(&rt, text).await;
+            let top = &opened.top;
             let geometry = *top.geometry();
             let mut model = Model {
                 blocks: vec![Some(0); (geometry.size_bytes / BLOCK_BYTES) as usize],
@@ -202,7 +268,7 @@ fn every_kind_stores_what_it_was_given() {
             };
             for _ in 0..300 {
                 let batch = random_batch(&rt, &mut rng, model.blocks.len() as u64);
-                let results = run_batch(&top, &batch).await;
+                let results = run_batch(top, &batch).await;
                 for (request, result) in batch.iter().zip(results) {
                     let reply = result.unwrap_or_else(|e| panic!("{name}: {request:?}: {e}"));
                     model.check(request, reply);
@@ -212,7 +278,7 @@ fn every_kind_stores_what_it_was_given() {
             let all = Request::read(0, geometry.size_bytes);
             let reply = top.submit(all.clone()).await.unwrap();
             model.check(&all, reply);
-            stack.close().await.unwrap();
+            opened.close().await;
         });
         assert_eq!(
             rt.live_timers(),
@@ -227,7 +293,8 @@ fn every_kind_honours_its_geometry() {
     for (name, text) in KINDS {
         let rt = virtual_rt(1);
         rt.block_on(async {
-            let (stack, top) = open(&rt, &format!("{MEDIA}{text}\n")).await;
+            let opened = Opened::new(&rt, text).await;
+            let top = &opened.top;
             let geometry = *top.geometry();
             assert!(geometry.size_bytes > 0, "{name}");
             assert!(geometry.block_bytes.is_power_of_two(), "{name}");
@@ -263,7 +330,7 @@ fn every_kind_honours_its_geometry() {
             let beyond = Request::write(size, rt.pool().zeroed(block as usize), Flags::NONE);
             let error = top.submit(beyond).await.unwrap_err();
             assert_eq!(error, IoError::OutOfRange, "{name}");
-            stack.close().await.unwrap();
+            opened.close().await;
         });
     }
 }
@@ -276,13 +343,14 @@ fn every_kind_survives_dropped_requests() {
         let rt = virtual_rt(number as u64);
         let mut rng = Rng::labelled(number as u64, "drops");
         rt.block_on(async {
-            let (stack, top) = open(&rt, &format!("{MEDIA}{text}\n")).await;
+            let opened = Opened::new(&rt, text).await;
+            let top = &opened.top;
             let blocks = top.geometry().size_bytes / BLOCK_BYTES;
             for _ in 0..100 {
                 let batch = random_batch(&rt, &mut rng, blocks);
                 let limit = std::time::Duration::from_nanos(rng.below(4_000_000));
                 // Done or dropped: both are meant to happen.
-                let _ = rt.timeout(limit, run_batch(&top, &batch)).await;
+                let _ = rt.timeout(limit, run_batch(top, &batch)).await;
             }
             let write = common::write(&rt, 0, 8192, 9);
             top.submit(write)
@@ -297,9 +365,9 @@ fn every_kind_survives_dropped_requests() {
             // Also while some are on their way; what is left of them ends before `close` does.
             let batch = random_batch(&rt, &mut rng, blocks);
             let _ = rt
-                .timeout(std::time::Duration::from_nanos(1), run_batch(&top, &batch))
+                .timeout(std::time::Duration::from_nanos(1), run_batch(top, &batch))
                 .await;
-            stack.close().await.unwrap();
+            opened.close().await;
         });
         assert_eq!(rt.live_timers(), 0, "{name}");
     }
