@@ -3,8 +3,11 @@
 
 use std::io;
 
+use serde::Deserialize;
+
 /// Why a request failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum IoError {
     /// The medium could not read or write these blocks.
     #[error("medium error")]

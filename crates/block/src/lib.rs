@@ -17,9 +17,10 @@ pub mod layers;
 pub mod media;
 pub mod range_lock;
 pub mod request;
+pub mod token_bucket;
 pub mod units;
 
 pub use device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
 pub use error::IoError;
 pub use geometry::Geometry;
-pub use request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, Reply, Request};
+pub use request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, PerOp, Reply, Request};

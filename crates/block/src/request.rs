@@ -1,6 +1,7 @@
 //! The one request type that every layer takes, and its answers.
 
 use bimetal_rt::Payload;
+use serde::Deserialize;
 
 use crate::error::IoError;
 
@@ -9,7 +10,8 @@ use crate::error::IoError;
 pub const BLOCK_BYTES: u64 = 4096;
 
 /// What a request does. A new operation is a compile error in every layer until it is handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Op {
     /// Gives the bytes of the range.
     Read,
@@ -52,6 +54,23 @@ impl Op {
     /// True when the operation changes the content of its range.
     pub fn changes_content(self) -> bool {
         matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
+    }
+}
+
+/// One value for each operation.
+#[derive(Clone, Debug, Default)]
+pub struct PerOp<T>([T; Op::ALL.len()]);
+
+impl<T> std::ops::Index<Op> for PerOp<T> {
+    type Output = T;
+    fn index(&self, op: Op) -> &T {
+        &self.0[op as usize]
+    }
+}
+
+impl<T> std::ops::IndexMut<Op> for PerOp<T> {
+    fn index_mut(&mut self, op: Op) -> &mut T {
+        &mut self.0[op as usize]
     }
 }
 

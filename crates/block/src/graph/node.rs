@@ -1,6 +1,7 @@
 //! The kinds of devices a configuration can name. A new layer or medium is one variant here and
 //! one arm in each function; the compiler finds them.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
@@ -8,9 +9,14 @@ use bimetal_rt::Rt;
 use super::document::{ConfigError, Section};
 use super::{OpenError, OpenOptions};
 use crate::device::Device;
+use crate::layers::fault::{DelayConfig, ErrorConfig, Fault};
+use crate::layers::log::{Log, LogConfig};
 use crate::layers::mirror::superblock::Candidate;
 use crate::layers::mirror::{Mirror, MirrorConfig};
 use crate::layers::passthrough::{Passthrough, PassthroughConfig};
+use crate::layers::rate::{Rate, RateConfig};
+use crate::layers::stats::{Stats, StatsConfig};
+use crate::layers::stripe::{Stripe, StripeConfig};
 use crate::layers::timing::{Timing, TimingConfig};
 use crate::media::file::{FileConfig, FileDevice};
 use crate::media::memory::{MemoryConfig, MemoryDevice};
@@ -32,35 +38,57 @@ pub enum Node {
     Mirror(MirrorConfig),
     /// The tutorial layer.
     Passthrough(PassthroughConfig),
+    /// RAID-0.
+    Stripe(StripeConfig),
     /// An SSD, a disk or a network volume by its timing.
     Timing(TimingConfig),
+    /// A fixed time on top of each operation.
+    Delay(DelayConfig),
+    /// Requests that fail or hang.
+    Error(ErrorConfig),
+    /// A limit on bytes and requests a second.
+    Rate(RateConfig),
+    /// A line for each request.
+    Log(LogConfig),
+    /// Counts and latencies.
+    Stats(StatsConfig),
 }
 
 /// The names of all types, for error messages.
-const TYPES: &str = "file, memory, null, mirror, passthrough, ssd, hdd, network";
+const TYPES: &str = "file, memory, null, mirror, passthrough, stripe, ssd, hdd, network, delay, \
+                     error, rate, log, stats";
 
 impl Node {
     /// Reads a `[device.NAME]` section.
     pub(super) fn read(name: &str, mut section: Section<'_>) -> Result<Node, ConfigError> {
         let place = section.clone();
         let kind = section.take_text("type")?;
-        let node = match kind.as_str() {
+        let mut node = match kind.as_str() {
             "file" => Node::File(section.read()?),
             "memory" => Node::Memory(section.read()?),
             "null" => Node::Null(section.read()?),
             "mirror" => Node::Mirror(section.read()?),
             "passthrough" => Node::Passthrough(section.read()?),
+            "stripe" => Node::Stripe(section.read()?),
             "ssd" => Node::Timing(TimingConfig::read(ModelType::Ssd, section)?),
             "hdd" => Node::Timing(TimingConfig::read(ModelType::Hdd, section)?),
             "network" => Node::Timing(TimingConfig::read(ModelType::Network, section)?),
+            "delay" => Node::Delay(section.read()?),
+            "error" => Node::Error(section.read()?),
+            "rate" => Node::Rate(section.read()?),
+            "log" => Node::Log(section.read()?),
+            "stats" => Node::Stats(section.read()?),
             other => {
                 let message = format!("unknown device type `{other}`, expected one of {TYPES}");
                 return Err(place.error(message));
             }
         };
-        node.check_values()
+        node.check()
             .map_err(|why| place.error(format!("device `{name}`: {why}")))?;
-        Ok(node.with_paths(|path| place.resolve(path)))
+        if let Some(path) = node.path_mut() {
+            *path = place.resolve(path);
+        }
+        Ok(node)
     }
 
     /// The devices this one is made of, in order.
@@ -69,7 +97,13 @@ impl Node {
             Node::File(_) | Node::Memory(_) | Node::Null(_) => Vec::new(),
             Node::Mirror(config) => config.sides.iter().map(String::as_str).collect(),
             Node::Passthrough(config) => vec![&config.below],
+            Node::Stripe(config) => config.devices.iter().map(String::as_str).collect(),
             Node::Timing(config) => vec![&config.below],
+            Node::Delay(config) => vec![&config.below],
+            Node::Error(config) => vec![&config.below],
+            Node::Rate(config) => vec![&config.below],
+            Node::Log(config) => vec![&config.below],
+            Node::Stats(config) => vec![&config.below],
         }
     }
 
@@ -81,7 +115,13 @@ impl Node {
             Node::Null(_) => "null",
             Node::Mirror(_) => "mirror",
             Node::Passthrough(_) => "passthrough",
+            Node::Stripe(_) => "stripe",
             Node::Timing(config) => config.of.name(),
+            Node::Delay(_) => "delay",
+            Node::Error(_) => "error",
+            Node::Rate(_) => "rate",
+            Node::Log(_) => "log",
+            Node::Stats(_) => "stats",
         }
     }
 
@@ -93,25 +133,31 @@ impl Node {
         children: Vec<Rc<dyn Device>>,
         options: OpenOptions,
     ) -> Result<Rc<dyn Device>, OpenError> {
-        if let Node::Mirror(config) = self {
-            let sides = self.candidates(children);
-            return Ok(Rc::new(
-                Mirror::open(rt, config, sides, options.resync).await?,
-            ));
-        }
-        let mut children = children.into_iter();
-        let mut below = || children.next().expect("the graph passes every child");
+        let below = || Rc::clone(&children[0]);
+        // Fixed by the run's seed and the device's name where the configuration gives none, so that
+        // two devices of one kind do not stumble in step.
+        let seed_of = |seed: Option<u64>| {
+            seed.unwrap_or_else(|| rt.rng(&format!("device {name}")).next_u64())
+        };
         Ok(match self {
             Node::File(config) => Rc::new(FileDevice::open(rt, config)?),
             Node::Memory(config) => Rc::new(MemoryDevice::new(rt, config.size.0)),
             Node::Null(config) => Rc::new(NullDevice::new(rt, config.size.0)),
-            Node::Mirror(_) => unreachable!("opened above"),
+            Node::Mirror(config) => {
+                let sides = self.candidates(children);
+                Rc::new(Mirror::open(rt, config, sides, options.resync).await?)
+            }
             Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
+            Node::Stripe(config) => Rc::new(Stripe::new(children, config.unit.0)?),
             Node::Timing(config) => {
-                let seed = config.seed.unwrap_or_else(|| seed_of(rt, name));
-                let timing = Timing::new(rt, below(), &config.parameters, seed);
+                let timing = Timing::new(rt, below(), &config.parameters, seed_of(config.seed));
                 Rc::new(timing.map_err(|e| OpenError::new(e.to_string()))?)
             }
+            Node::Delay(c) => Rc::new(Fault::new(rt, below(), c.plan(), seed_of(c.seed))),
+            Node::Error(c) => Rc::new(Fault::new(rt, below(), c.plan(), seed_of(c.seed))),
+            Node::Rate(config) => Rc::new(Rate::new(rt, below(), config)),
+            Node::Log(config) => Rc::new(Log::open(rt, below(), &config.path)?),
+            Node::Stats(_) => Rc::new(Stats::new(rt, below())),
         })
     }
 
@@ -126,35 +172,38 @@ impl Node {
             .collect()
     }
 
-    fn check_values(&self) -> Result<(), String> {
-        let whole_blocks = |size: Size| {
-            let whole = size.0 > 0 && size.0.is_multiple_of(BLOCK_BYTES);
-            if whole {
-                Ok(())
-            } else {
-                Err(format!("size {} is not a multiple of 4 KiB", size.0))
-            }
-        };
+    /// Checks what the types of the keys cannot say.
+    fn check(&self) -> Result<(), String> {
         match self {
             Node::Memory(config) => whole_blocks(config.size),
             Node::Null(config) => whole_blocks(config.size),
             Node::File(config) => config.size.map_or(Ok(()), whole_blocks),
             Node::Mirror(config) => config.check(),
-            Node::Passthrough(_) | Node::Timing(_) => Ok(()),
+            Node::Stripe(config) => config.check(),
+            Node::Error(config) => config.check(),
+            Node::Rate(config) => config.check(),
+            Node::Passthrough(_)
+            | Node::Timing(_)
+            | Node::Delay(_)
+            | Node::Log(_)
+            | Node::Stats(_) => Ok(()),
         }
     }
 
-    /// Paths are relative to the configuration file.
-    fn with_paths(mut self, resolve: impl Fn(&std::path::Path) -> std::path::PathBuf) -> Node {
-        if let Node::File(config) = &mut self {
-            config.path = resolve(&config.path);
+    /// The path in the configuration; paths are relative to its file.
+    fn path_mut(&mut self) -> Option<&mut PathBuf> {
+        match self {
+            Node::File(config) => Some(&mut config.path),
+            Node::Log(config) => Some(&mut config.path),
+            _ => None,
         }
-        self
     }
 }
 
-/// The seed of a device that was given none: fixed by the run's seed and the device's name, so that
-/// two devices of one profile do not stumble in step.
-fn seed_of(rt: &Rt, name: &str) -> u64 {
-    rt.rng(&format!("device {name}")).next_u64()
+fn whole_blocks(size: Size) -> Result<(), String> {
+    if size.0 > 0 && size.0.is_multiple_of(BLOCK_BYTES) {
+        Ok(())
+    } else {
+        Err(format!("size {} is not a multiple of 4 KiB", size.0))
+    }
 }

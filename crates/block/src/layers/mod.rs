@@ -1,6 +1,11 @@
 //! Layers: devices over other devices, from the export down to the medium.
 
 pub mod atomic;
+pub mod fault;
+pub mod log;
 pub mod mirror;
 pub mod passthrough;
+pub mod rate;
+pub mod stats;
+pub mod stripe;
 pub mod timing;

@@ -5,12 +5,14 @@ use std::rc::Rc;
 
 use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
 use bimetal_rt::Instant;
+use bimetal_rt::sync::Permit;
 
 use super::queue::{Batch, Change, Progress, Ticket};
 use super::side::{Health, add};
 use super::{Shared, VolumeState};
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
+use crate::range_lock::RangeGuard;
 use crate::request::{IoResult, Op, Reply, Request};
 
 /// Merged batches are not made longer than this.
@@ -20,6 +22,31 @@ const RETRY_NS_MIN: u64 = 50_000_000;
 /// Errors in a row after which a side counts as absent.
 const ERRORS_IN_A_ROW_MAX: u32 = 5;
 
+/// A change that the sides have and nobody has been told about yet. When its request is dropped, it
+/// goes on to its acknowledgement all the same: until then its range must stay locked, since a
+/// newer change of the same blocks could overtake it on a side.
+struct Admitted {
+    shared: Rc<Shared>,
+    ticket: Rc<Ticket>,
+    fua: bool,
+    /// The range and, with `serial`, the turn; `None` once the change is acknowledged.
+    held: Option<(RangeGuard, Option<Permit>)>,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let Some(held) = self.held.take() else {
+            return;
+        };
+        let (shared, ticket, fua) = (Rc::clone(&self.shared), Rc::clone(&self.ticket), self.fua);
+        self.shared.tasks.spawn(async move {
+            // Nobody waits for the outcome any more; the sides' health has it.
+            let _ = shared.wait_until_acknowledged(&ticket, fua).await;
+            drop(held);
+        });
+    }
+}
+
 impl Shared {
     /// Stores a change on the sides and acknowledges it by the rules.
     pub(super) async fn change(self: &Rc<Self>, request: Request) -> IoResult {
@@ -27,7 +54,7 @@ impl Shared {
         if range.is_empty() {
             return Ok(Reply::Done);
         }
-        let _one_at_a_time = match &self.serial {
+        let turn = match &self.serial {
             Some(serial) => Some(serial.acquire(1).await),
             None => None,
         };
@@ -35,9 +62,15 @@ impl Shared {
         self.check_writable()?;
         let fua = request.flags.fua;
         let ticket = self.admit(request)?;
-        self.wait_until_acknowledged(&ticket, fua).await?;
-        drop(guard);
-        Ok(Reply::Done)
+        let mut admitted = Admitted {
+            shared: Rc::clone(self),
+            ticket: Rc::clone(&ticket),
+            fua,
+            held: Some((guard, turn)),
+        };
+        let result = self.wait_until_acknowledged(&ticket, fua).await;
+        admitted.held = None;
+        result.map(|()| Reply::Done)
     }
 
     fn check_writable(&self) -> Result<(), IoError> {

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::draw::{Draws, Lognormal};
 use super::profile::{ModelError, require, require_lognormal, require_probability, require_rate};
 use super::{
-    Agenda, Command, CommandKind, MAX_OUTSTANDING, ModelCounters, NS_PER_S, TimingModel, Unreported,
+    Agenda, Command, CommandKind, MAX_OUTSTANDING, ModelCounters, TimingModel, Unreported,
 };
+use crate::token_bucket::TokenBucket;
 
 /// Parameters of a network disk. docs/models.md says where each default is from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,53 +50,6 @@ impl NetworkParameters {
     }
 }
 
-/// A token bucket whose level is counted in tokens / 10^9, so that one nanosecond adds exactly the
-/// rate and nothing is lost to rounding.
-#[derive(Debug)]
-struct Bucket {
-    rate_per_s: u64,
-    capacity: i128,
-    level: i128,
-    as_of_ns: u64,
-}
-
-impl Bucket {
-    fn full(rate_per_s: u64, burst: u64) -> Self {
-        let capacity = i128::from(burst) * i128::from(NS_PER_S);
-        Bucket {
-            rate_per_s,
-            capacity,
-            level: capacity,
-            as_of_ns: 0,
-        }
-    }
-
-    fn refill(&mut self, now_ns: u64) {
-        if now_ns > self.as_of_ns {
-            let added = i128::from(now_ns - self.as_of_ns) * i128::from(self.rate_per_s);
-            self.level = (self.level + added).min(self.capacity);
-            self.as_of_ns = now_ns;
-        }
-    }
-
-    /// The first instant from `now_ns` on at which `tokens` may be taken.
-    fn ready_ns(&mut self, now_ns: u64, tokens: u64) -> u64 {
-        self.refill(now_ns);
-        let wanted = (i128::from(tokens) * i128::from(NS_PER_S)).min(self.capacity);
-        if self.level >= wanted {
-            return now_ns;
-        }
-        let rate = i128::from(self.rate_per_s);
-        let wait_ns = (wanted - self.level + rate - 1) / rate;
-        now_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX / 4))
-    }
-
-    fn take(&mut self, now_ns: u64, tokens: u64) {
-        self.refill(now_ns);
-        self.level -= i128::from(tokens) * i128::from(NS_PER_S);
-    }
-}
-
 /// A network disk. See the module head.
 #[derive(Debug)]
 pub struct NetworkDisk {
@@ -103,8 +57,8 @@ pub struct NetworkDisk {
     draws: Draws,
     clock_ns: u64,
     arrivals: u64,
-    commands: Bucket,
-    bytes: Bucket,
+    commands: TokenBucket,
+    bytes: TokenBucket,
     /// When the last command passed the buckets; the next passes no earlier.
     passed_ns: u64,
     in_service: Agenda,
@@ -120,8 +74,8 @@ impl NetworkDisk {
             draws: Draws::new(seed),
             clock_ns: 0,
             arrivals: 0,
-            commands: Bucket::full(parameters.rate_commands_per_s, parameters.burst_commands),
-            bytes: Bucket::full(parameters.rate_bytes_per_s, parameters.burst_bytes),
+            commands: TokenBucket::full(parameters.rate_commands_per_s, parameters.burst_commands),
+            bytes: TokenBucket::full(parameters.rate_bytes_per_s, parameters.burst_bytes),
             passed_ns: 0,
             in_service: Agenda::default(),
             counters: ModelCounters::default(),

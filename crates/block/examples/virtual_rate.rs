@@ -1,0 +1,119 @@
+//! How many device requests a second of CPU time virtual time carries through three layers (stats
+//! over passthrough over a timing model) over a medium without content.
+//!
+//! ```text
+//! cargo run --release --example virtual_rate -p bimetal-block -- [REQUESTS] [DEPTH]
+//! ```
+//!
+//! Prints one line for each model. CPU time is what the kernel has counted for this process, so
+//! that other load on the machine does not matter.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use bimetal_block::graph::{OpenOptions, Stack, read_graph};
+use bimetal_block::{Device, Flags, Request};
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Payload, Rt, VirtualOptions};
+
+const MODELS: [(&str, &str); 4] = [
+    ("ssd", "sata-2009"),
+    ("ssd", "nvme-tlc"),
+    ("hdd", "hdd-7200"),
+    ("network", "network-disk"),
+];
+
+fn stack_text(of: &str, profile: &str) -> String {
+    format!(
+        r#"
+[device.data]
+type = "null"
+size = "32GiB"
+[device.timed]
+type = "{of}"
+profile = "{profile}"
+below = "data"
+[device.passed]
+type = "passthrough"
+below = "timed"
+[device.top]
+type = "stats"
+below = "passed"
+"#
+    )
+}
+
+/// CPU time of this thread, the only one, in ns; Linux counts it in the first field of this file.
+fn cpu_ns() -> Result<u64, String> {
+    let path = "/proc/self/schedstat";
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+    let first = text.split_whitespace().next().unwrap_or_default();
+    first.parse().map_err(|e| format!("{path}: {e}"))
+}
+
+/// Sends random requests, half of them writes, `depth` at a time.
+async fn load(rt: &Rt, top: &Rc<dyn Device>, requests: u64, depth: u64) {
+    let left = Rc::new(Cell::new(requests));
+    let group = TaskGroup::new(rt);
+    for number in 0..depth {
+        let (left, top) = (Rc::clone(&left), Rc::clone(top));
+        let mut rng = rt.rng(&format!("load {number}"));
+        let blocks = top.geometry().size_bytes / 4096;
+        let payload = Payload::from(rt.pool().zeroed(4096));
+        group.spawn(async move {
+            while left.get() > 0 {
+                left.set(left.get() - 1);
+                let offset = rng.below(blocks) * 4096;
+                let request = if rng.chance(0.5) {
+                    Request::write(offset, payload.clone(), Flags::NONE)
+                } else {
+                    Request::read(offset, 4096)
+                };
+                top.submit(request)
+                    .await
+                    .expect("a model and a medium without content do not fail");
+            }
+        });
+    }
+    group.join().await;
+}
+
+fn measure(of: &str, profile: &str, requests: u64, depth: u64) -> Result<(), String> {
+    let rt = Rt::virtual_time(VirtualOptions::default());
+    let graph = read_graph(Path::new("built in"), &stack_text(of, profile));
+    let graph = graph.map_err(|e| e.to_string())?;
+    rt.block_on(async {
+        let stack = Stack::open(&rt, &graph, &["top"], OpenOptions::default()).await;
+        let stack = stack.map_err(|e| e.to_string())?;
+        let top = stack.get("top").ok_or("no device `top`")?;
+        let before_ns = cpu_ns()?;
+        load(&rt, top, requests, depth).await;
+        let cpu_s = (cpu_ns()? - before_ns) as f64 / 1e9;
+        let rate = requests as f64 / cpu_s;
+        let virtual_s = rt.now().as_secs_f64();
+        println!(
+            "{profile:14} depth {depth:3}: {rate:10.0} requests per CPU second ({virtual_s:.1} s of virtual time in {cpu_s:.2} s)"
+        );
+        stack.close().await.map_err(|(name, e)| format!("{name}: {e}"))
+    })
+}
+
+fn main() -> ExitCode {
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>());
+    let (Ok(requests), Ok(depth)) = (
+        numbers.next().unwrap_or(Ok(2_000_000)),
+        numbers.next().unwrap_or(Ok(32)),
+    ) else {
+        eprintln!("usage: virtual_rate [REQUESTS] [DEPTH]");
+        return ExitCode::from(2);
+    };
+    for (of, profile) in MODELS {
+        if let Err(why) = measure(of, profile, requests, depth) {
+            eprintln!("virtual_rate: {profile}: {why}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}

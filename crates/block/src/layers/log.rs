@@ -1,0 +1,355 @@
+//! One line for the start and one for the end of every request, to a file in real time and to
+//! memory in virtual time.
+//!
+//! ```text
+//! 0.000120000 17 start write 8192 4096 fua
+//! 0.000370000 17 end write 8192 4096 ok 250000
+//! ```
+//!
+//! The columns: seconds since the runtime started, the number of the request, `start`, `end` or
+//! `dropped`, the operation, offset and length in bytes, then the flags at the start, and at the
+//! end `ok` or the error and the duration in ns.
+//!
+//! The layer must never make a request wait for its log: lines go into a bounded buffer that a task
+//! writes out, and when the disk under the log cannot keep up, lines are lost and counted.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use bimetal_rt::sync::Event;
+use bimetal_rt::uring::{File, OpenOptions};
+use bimetal_rt::{Instant, Rt, Task};
+use serde::Deserialize;
+
+use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::error::IoError;
+use crate::geometry::Geometry;
+use crate::graph::OpenError;
+use crate::request::{Flags, IoResult, Op, Request};
+
+/// Bytes of lines that wait to be written; what comes on top is lost.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+
+/// Lines that a [`MemorySink`] keeps; the oldest go first.
+const MEMORY_LINES_MAX: usize = 1 << 16;
+
+/// The configuration of `type = "log"`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogConfig {
+    /// The device below, by its name in the file.
+    pub below: String,
+    /// The file, appended to and created if missing; relative to the configuration file. In
+    /// virtual time nothing is written.
+    pub path: PathBuf,
+}
+
+/// Where lines go.
+pub trait LogSink {
+    /// Takes a line, without its end. Never waits.
+    fn line(&self, line: &str);
+
+    /// Lines that were lost.
+    fn lost_lines(&self) -> u64;
+
+    /// Waits until every line is where it belongs.
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>>;
+}
+
+/// Keeps the last lines in memory.
+#[derive(Default)]
+pub struct MemorySink {
+    lines: RefCell<VecDeque<String>>,
+    lost_lines: Cell<u64>,
+}
+
+impl MemorySink {
+    /// The lines, oldest first.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.borrow().iter().cloned().collect()
+    }
+}
+
+impl LogSink for MemorySink {
+    fn line(&self, line: &str) {
+        let mut lines = self.lines.borrow_mut();
+        if lines.len() == MEMORY_LINES_MAX {
+            lines.pop_front();
+            self.lost_lines.set(self.lost_lines.get() + 1);
+        }
+        lines.push_back(line.to_owned());
+    }
+
+    fn lost_lines(&self) -> u64 {
+        self.lost_lines.get()
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Appends lines to a file on the ring.
+pub struct FileSink {
+    state: Rc<FileState>,
+    /// Writes until the sink is closed.
+    _writer: Task<()>,
+}
+
+struct FileState {
+    rt: Rt,
+    file: File,
+    waiting: RefCell<String>,
+    lost_lines: Cell<u64>,
+    closing: Cell<bool>,
+    /// The outcome, once the writer has ended.
+    ended: Cell<Option<Result<(), IoError>>>,
+    changed: Event,
+}
+
+impl FileSink {
+    /// Opens the file, and creates it if it is missing.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn open(rt: &Rt, path: &Path) -> Result<FileSink, OpenError> {
+        let fail = |e: std::io::Error| {
+            OpenError::new(format!("{}: cannot open the log: {e}", path.display()))
+        };
+        std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .map_err(fail)?;
+        let options = OpenOptions {
+            write: true,
+            direct: false,
+        };
+        let file = File::open(rt, path, options).map_err(fail)?;
+        let end = file.size_bytes().map_err(fail)?;
+        let state = Rc::new(FileState {
+            rt: rt.clone(),
+            file,
+            waiting: RefCell::new(String::new()),
+            lost_lines: Cell::new(0),
+            closing: Cell::new(false),
+            ended: Cell::new(None),
+            changed: Event::new(),
+        });
+        let writer = Rc::clone(&state);
+        Ok(FileSink {
+            _writer: rt.spawn(async move {
+                let outcome = writer.write_until_closed(end).await;
+                writer.ended.set(Some(outcome));
+                writer.changed.notify();
+            }),
+            state,
+        })
+    }
+}
+
+impl FileState {
+    /// Lines that arrive during a write leave together in the next, so a slow disk makes larger
+    /// writes and not more of them.
+    async fn write_until_closed(&self, mut offset: u64) -> Result<(), IoError> {
+        loop {
+            self.changed
+                .until(|| self.closing.get() || !self.waiting.borrow().is_empty())
+                .await;
+            let text = self.waiting.take();
+            if text.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = self.append(&text, &mut offset).await {
+                let unwritten = text.lines().count() + self.waiting.take().lines().count();
+                self.lost_lines
+                    .set(self.lost_lines.get() + unwritten as u64);
+                return Err(error);
+            }
+        }
+    }
+
+    async fn append(&self, text: &str, offset: &mut u64) -> Result<(), IoError> {
+        let buf = self.rt.pool().copy_of(text.as_bytes());
+        let mut written = 0;
+        while written < buf.len() {
+            let rest = buf.slice(written..buf.len());
+            let count = self.file.write_at(*offset, rest.into(), false).await?;
+            if count == 0 {
+                return Err(IoError::NoSpace);
+            }
+            written += count;
+            *offset += count as u64;
+        }
+        Ok(())
+    }
+}
+
+impl LogSink for FileSink {
+    fn line(&self, line: &str) {
+        let state = &self.state;
+        let mut waiting = state.waiting.borrow_mut();
+        let full = waiting.len() + line.len() >= BUFFER_BYTES_MAX;
+        if full || state.ended.get().is_some() {
+            state.lost_lines.set(state.lost_lines.get() + 1);
+            return;
+        }
+        let was_empty = waiting.is_empty();
+        waiting.push_str(line);
+        waiting.push('\n');
+        drop(waiting);
+        if was_empty {
+            state.changed.notify();
+        }
+    }
+
+    fn lost_lines(&self) -> u64 {
+        self.state.lost_lines.get()
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        Box::pin(async {
+            let state = &self.state;
+            state.closing.set(true);
+            state.changed.notify();
+            state.changed.until_some(|| state.ended.get()).await
+        })
+    }
+}
+
+/// See the module.
+pub struct Log {
+    rt: Rt,
+    below: Rc<dyn Device>,
+    geometry: Geometry,
+    sink: Rc<dyn LogSink>,
+    requests: Cell<u64>,
+    /// The line being made; kept for its memory.
+    scratch: RefCell<String>,
+}
+
+/// A request that has a start line and must get an end.
+struct Entry<'a> {
+    log: &'a Log,
+    number: u64,
+    op: Op,
+    offset: u64,
+    len: u64,
+    started: Instant,
+    ended: bool,
+}
+
+impl Log {
+    /// A layer over `below` that writes to `sink`.
+    pub fn new(rt: &Rt, below: Rc<dyn Device>, sink: Rc<dyn LogSink>) -> Log {
+        Log {
+            rt: rt.clone(),
+            geometry: *below.geometry(),
+            below,
+            sink,
+            requests: Cell::new(0),
+            scratch: RefCell::new(String::new()),
+        }
+    }
+
+    /// A layer as a configuration describes it.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn open(rt: &Rt, below: Rc<dyn Device>, path: &Path) -> Result<Log, OpenError> {
+        let sink: Rc<dyn LogSink> = if rt.is_virtual() {
+            Rc::new(MemorySink::default())
+        } else {
+            Rc::new(FileSink::open(rt, path)?)
+        };
+        Ok(Log::new(rt, below, sink))
+    }
+
+    async fn run(&self, request: Request) -> IoResult {
+        let entry = self.start(&request);
+        let result = self.below.submit(request).await;
+        entry.end(&result);
+        result
+    }
+
+    fn start(&self, request: &Request) -> Entry<'_> {
+        let number = self.requests.get();
+        self.requests.set(number + 1);
+        let entry = Entry {
+            log: self,
+            number,
+            op: request.op,
+            offset: request.offset,
+            len: request.len,
+            started: self.rt.now(),
+            ended: false,
+        };
+        let Flags {
+            fua,
+            keep_allocated,
+        } = request.flags;
+        let fua = if fua { " fua" } else { "" };
+        let keep = if keep_allocated {
+            " keep-allocated"
+        } else {
+            ""
+        };
+        entry.write_line("start", format_args!("{fua}{keep}"));
+        entry
+    }
+}
+
+impl Entry<'_> {
+    fn end(mut self, result: &IoResult) {
+        self.ended = true;
+        let took_ns = self.log.rt.now().ns_since(self.started);
+        match result {
+            Ok(_) => self.write_line("end", format_args!(" ok {took_ns}")),
+            Err(error) => self.write_line("end", format_args!(" {error:?} {took_ns}")),
+        }
+    }
+
+    fn write_line(&self, what: &str, rest: std::fmt::Arguments<'_>) {
+        let now_ns = self.log.rt.now().as_ns();
+        let (seconds, ns) = (now_ns / 1_000_000_000, now_ns % 1_000_000_000);
+        let (number, op, offset, len) = (self.number, self.op.name(), self.offset, self.len);
+        let mut line = self.log.scratch.borrow_mut();
+        line.clear();
+        write!(
+            line,
+            "{seconds}.{ns:09} {number} {what} {op} {offset} {len}{rest}"
+        )
+        .expect("text can always be added to a string");
+        self.log.sink.line(&line);
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.write_line("dropped", format_args!(""));
+        }
+    }
+}
+
+impl Device for Log {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(self.run(request))
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        self.sink.close()
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        out.figure("", "requests", Figure::Counter(self.requests.get()));
+        out.figure("", "lost_lines", Figure::Counter(self.sink.lost_lines()));
+    }
+}

@@ -1,0 +1,167 @@
+//! Counts, bytes and latencies of each operation, as a layer: put it where you want to know.
+//!
+//! Latencies go into histograms of two significant digits (hdrhistogram), so a percentile is right
+//! within one percent at any load, and a request costs two looks at the clock and one increment.
+//! This layer must never change what passes through it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+use hdrhistogram::Histogram;
+use serde::Deserialize;
+
+use crate::device::{Device, Figure, FigureVisitor, IoFuture};
+use crate::geometry::Geometry;
+use crate::request::{IoResult, Op, PerOp, Request};
+
+/// The longest latency that is told apart: an hour. Longer ones count as that.
+const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
+
+/// The configuration of `type = "stats"`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatsConfig {
+    /// The device below, by its name in the file.
+    pub below: String,
+}
+
+/// What one operation has done since the start or the last [`Stats::reset`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpSummary {
+    /// Requests that completed, failed ones included.
+    pub requests: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// The bytes of the ranges of those that did not fail.
+    pub bytes: u64,
+    /// The latency that half of the requests did not exceed, in ns, as all percentiles within 1 %.
+    pub p50_ns: u64,
+    /// The latency that 99 % of the requests did not exceed.
+    pub p99_ns: u64,
+    /// The latency that 99.9 % of the requests did not exceed.
+    pub p999_ns: u64,
+    /// The longest latency.
+    pub max_ns: u64,
+}
+
+/// What one operation has done.
+struct OpRecord {
+    errors: u64,
+    bytes: u64,
+    latencies_ns: Histogram<u64>,
+}
+
+impl Default for OpRecord {
+    fn default() -> Self {
+        OpRecord {
+            errors: 0,
+            bytes: 0,
+            latencies_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2)
+                .expect("the bounds and digits are among those allowed"),
+        }
+    }
+}
+
+impl OpRecord {
+    fn record(&mut self, bytes: u64, latency_ns: u64, failed: bool) {
+        if failed {
+            self.errors += 1;
+        } else {
+            self.bytes += bytes;
+        }
+        self.latencies_ns.saturating_record(latency_ns);
+    }
+
+    fn summary(&self) -> OpSummary {
+        let latencies = &self.latencies_ns;
+        OpSummary {
+            requests: latencies.len(),
+            errors: self.errors,
+            bytes: self.bytes,
+            p50_ns: latencies.value_at_quantile(0.5),
+            p99_ns: latencies.value_at_quantile(0.99),
+            p999_ns: latencies.value_at_quantile(0.999),
+            max_ns: latencies.max(),
+        }
+    }
+}
+
+/// See the module.
+pub struct Stats {
+    rt: Rt,
+    below: Rc<dyn Device>,
+    geometry: Geometry,
+    ops: RefCell<PerOp<OpRecord>>,
+}
+
+impl Stats {
+    /// A layer over `below`.
+    pub fn new(rt: &Rt, below: Rc<dyn Device>) -> Stats {
+        Stats {
+            rt: rt.clone(),
+            geometry: *below.geometry(),
+            below,
+            ops: RefCell::new(PerOp::default()),
+        }
+    }
+
+    /// What the operation has done.
+    pub fn summary(&self, op: Op) -> OpSummary {
+        self.ops.borrow()[op].summary()
+    }
+
+    /// Forgets everything, to measure from now on.
+    pub fn reset(&self) {
+        self.ops.replace(PerOp::default());
+    }
+
+    fn record(&self, op: Op, bytes: u64, started: bimetal_rt::Instant, result: &IoResult) {
+        let latency_ns = self.rt.now().ns_since(started);
+        let mut ops = self.ops.borrow_mut();
+        ops[op].record(bytes, latency_ns, result.is_err());
+    }
+}
+
+impl Device for Stats {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        let (op, bytes) = (request.op, request.len);
+        let submitted = self.rt.now();
+        match self.below.submit(request) {
+            // Known already: no future of its own is needed.
+            IoFuture::Ready(Some(result)) => {
+                self.record(op, bytes, submitted, &result);
+                IoFuture::ready(result)
+            }
+            pending => IoFuture::new(async move {
+                // A request counts from its first poll, which is when the device has it.
+                let started = self.rt.now();
+                let result = pending.await;
+                self.record(op, bytes, started, &result);
+                result
+            }),
+        }
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        for op in Op::ALL {
+            let summary = self.summary(op);
+            if summary.requests == 0 {
+                continue;
+            }
+            let mut count = |name, value| out.figure(op.name(), name, Figure::Counter(value));
+            count("requests", summary.requests);
+            count("errors", summary.errors);
+            count("bytes", summary.bytes);
+            let mut gauge = |name, ns| out.figure(op.name(), name, Figure::Gauge(ns as f64));
+            gauge("p50_ns", summary.p50_ns);
+            gauge("p99_ns", summary.p99_ns);
+            gauge("p999_ns", summary.p999_ns);
+            gauge("max_ns", summary.max_ns);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! RAID-0: the bytes of N devices dealt out in units, so that large requests use all of them and
+//! small ones spread over them. It adds no safety: one lost child loses the device.
+//!
+//! What is contiguous on the stripe is contiguous on every child, so a request of any length becomes
+//! at most one request for each child, with the slices of its payload gathered. All parts run at
+//! once; the request completes when all of them have, also when one has failed, because a parent
+//! must not think that nothing happens any more while a part still writes.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::Payload;
+use serde::Deserialize;
+
+use crate::device::{Device, Figure, FigureVisitor, IoFuture};
+use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
+use crate::graph::OpenError;
+use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request, push_extent};
+use crate::units::Size;
+
+/// The configuration of `type = "stripe"`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StripeConfig {
+    /// The devices below, by their names in the file, in the order of the layout.
+    pub devices: Vec<String>,
+    /// Bytes on one device before the next has its turn; 64 KiB if not given.
+    #[serde(default = "default_unit")]
+    pub unit: Size,
+}
+
+fn default_unit() -> Size {
+    Size(64 << 10)
+}
+
+impl StripeConfig {
+    /// Refuses what no stripe can be made of.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let unit = self.unit.0;
+        if self.devices.is_empty() {
+            return Err("`devices` is empty, a stripe needs at least one device".to_owned());
+        }
+        if !unit.is_power_of_two() || !(BLOCK_BYTES..=u64::from(TRANSFER_BYTES_MAX)).contains(&unit)
+        {
+            return Err(format!(
+                "unit {unit} is not a power of two from 4 KiB to 32 MiB"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Where the bytes of a stripe lie: unit `k` of the stripe is unit `k / N` of child `k % N`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    children: u64,
+    unit_bytes: u64,
+}
+
+/// A run of bytes inside one unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The child, from 0.
+    pub child: usize,
+    /// Where the run starts on the child.
+    pub child_offset: u64,
+    /// Where it lies on the stripe.
+    pub range: Range<u64>,
+}
+
+impl Layout {
+    /// A layout over `children` devices, at least one, in units of `unit_bytes`, a power of two.
+    ///
+    /// # Panics
+    /// When there is no child or the unit is no power of two.
+    pub fn new(children: usize, unit_bytes: u64) -> Layout {
+        assert!(children > 0 && unit_bytes.is_power_of_two());
+        Layout {
+            children: children as u64,
+            unit_bytes,
+        }
+    }
+
+    /// The size of the stripe whose smallest child has `child_bytes`: whole units only.
+    pub fn size_bytes(&self, child_bytes: u64) -> u64 {
+        self.children * (child_bytes - child_bytes % self.unit_bytes)
+    }
+
+    /// The runs of a range, in order, none of them crossing a unit.
+    pub fn pieces(self, range: Range<u64>) -> impl Iterator<Item = Piece> {
+        let mut position = range.start;
+        std::iter::from_fn(move || {
+            if position >= range.end {
+                return None;
+            }
+            let (unit, within) = (position / self.unit_bytes, position % self.unit_bytes);
+            let end = range.end.min(position - within + self.unit_bytes);
+            let piece = Piece {
+                child: (unit % self.children) as usize,
+                child_offset: unit / self.children * self.unit_bytes + within,
+                range: position..end,
+            };
+            position = end;
+            Some(piece)
+        })
+    }
+
+    /// The part of a child that a range of the stripe covers; contiguous, empty when it is none.
+    pub fn child_range(&self, child: usize, range: &Range<u64>) -> Range<u64> {
+        self.child_bytes_before(child, range.start)..self.child_bytes_before(child, range.end)
+    }
+
+    /// Bytes of a child that lie before a position of the stripe.
+    fn child_bytes_before(&self, child: usize, position: u64) -> u64 {
+        let row_bytes = self.unit_bytes * self.children;
+        let in_row = position % row_bytes;
+        let own = in_row.saturating_sub(child as u64 * self.unit_bytes);
+        position / row_bytes * self.unit_bytes + own.min(self.unit_bytes)
+    }
+}
+
+/// See the module.
+pub struct Stripe {
+    children: Vec<Rc<dyn Device>>,
+    layout: Layout,
+    geometry: Geometry,
+    requests: Cell<u64>,
+    split_requests: Cell<u64>,
+}
+
+impl Stripe {
+    /// A stripe over at least one child.
+    ///
+    /// # Errors
+    /// When a child is smaller than one unit.
+    pub fn new(children: Vec<Rc<dyn Device>>, unit_bytes: u64) -> Result<Stripe, OpenError> {
+        let layout = Layout::new(children.len(), unit_bytes);
+        let stacked = Geometry::stacked(children.iter().map(|child| child.geometry()));
+        let geometry = Geometry {
+            size_bytes: layout.size_bytes(stacked.size_bytes),
+            preferred_bytes: stacked.preferred_bytes.max(unit_bytes as u32),
+            ..stacked
+        };
+        if geometry.size_bytes == 0 {
+            return Err(OpenError::new(format!(
+                "its smallest device has {} bytes, less than one unit of {unit_bytes}",
+                stacked.size_bytes
+            )));
+        }
+        Ok(Stripe {
+            children,
+            layout,
+            geometry,
+            requests: Cell::new(0),
+            split_requests: Cell::new(0),
+        })
+    }
+
+    /// Runs a request that concerns several children, or none.
+    async fn run_split(&self, request: Request) -> IoResult {
+        let range = request.offset..request.end();
+        let parts = self.parts(&request);
+        let started = parts.into_iter().enumerate().map(|(child, part)| {
+            part.map_or_else(
+                || IoFuture::ready(Ok(Reply::Done)),
+                |part| self.children[child].submit(part),
+            )
+        });
+        let results = futures_util::future::join_all(started).await;
+        let replies = results.into_iter().collect::<Result<Vec<Reply>, _>>()?;
+        Ok(match request.op {
+            Op::Read => Reply::Data(self.stitch_data(range, replies)),
+            Op::Extents => Reply::Extents(self.stitch_extents(range, replies)),
+            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => Reply::Done,
+        })
+    }
+
+    /// What each child has to do.
+    fn parts(&self, request: &Request) -> Vec<Option<Request>> {
+        let range = request.offset..request.end();
+        let mut payloads = vec![Payload::empty(); self.children.len()];
+        if request.op == Op::Write {
+            for piece in self.layout.pieces(range.clone()) {
+                let from = (piece.range.start - request.offset) as usize;
+                let to = (piece.range.end - request.offset) as usize;
+                for slice in request.payload.slice(from..to).slices() {
+                    payloads[piece.child].push(slice.clone());
+                }
+            }
+        }
+        payloads
+            .into_iter()
+            .enumerate()
+            .map(|(child, payload)| {
+                let part = self.layout.child_range(child, &range);
+                let concerned = request.op == Op::Flush || !part.is_empty();
+                concerned.then(|| Request {
+                    offset: part.start,
+                    len: part.end - part.start,
+                    payload,
+                    ..*request
+                })
+            })
+            .collect()
+    }
+
+    fn stitch_data(&self, range: Range<u64>, replies: Vec<Reply>) -> Payload {
+        let mut data = Payload::empty();
+        let children: Vec<Payload> = replies
+            .into_iter()
+            .map(|reply| match reply {
+                Reply::Data(payload) => payload,
+                Reply::Done | Reply::Extents(_) => Payload::empty(),
+            })
+            .collect();
+        for piece in self.layout.pieces(range.clone()) {
+            let start = self.layout.child_range(piece.child, &range).start;
+            let from = (piece.child_offset - start) as usize;
+            let to = from + (piece.range.end - piece.range.start) as usize;
+            for slice in children[piece.child].slice(from..to).slices() {
+                data.push(slice.clone());
+            }
+        }
+        data
+    }
+
+    fn stitch_extents(&self, range: Range<u64>, replies: Vec<Reply>) -> Vec<Extent> {
+        let mut runs: Vec<std::vec::IntoIter<Extent>> = Vec::with_capacity(replies.len());
+        for reply in replies {
+            runs.push(match reply {
+                Reply::Extents(extents) => extents.into_iter(),
+                Reply::Done | Reply::Data(_) => Vec::new().into_iter(),
+            });
+        }
+        // What is left of the run of each child that was cut last.
+        let mut rest = vec![Extent { len: 0, data: true }; runs.len()];
+        let mut extents = Vec::new();
+        for piece in self.layout.pieces(range) {
+            let mut wanted = piece.range.end - piece.range.start;
+            let rest = &mut rest[piece.child];
+            while wanted > 0 {
+                if rest.len == 0 {
+                    // A child that answers too little is taken at the safe side: it holds data.
+                    *rest = runs[piece.child].next().unwrap_or(Extent {
+                        len: wanted,
+                        data: true,
+                    });
+                }
+                let len = rest.len.min(wanted);
+                push_extent(&mut extents, Extent { len, ..*rest });
+                rest.len -= len;
+                wanted -= len;
+            }
+        }
+        extents
+    }
+}
+
+impl Device for Stripe {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, mut request: Request) -> IoFuture<'_> {
+        if let Err(error) = self.geometry.check(&request) {
+            return IoFuture::ready(Err(error));
+        }
+        self.requests.set(self.requests.get() + 1);
+        if request.op != Op::Flush {
+            // A request inside one unit, the common case, goes on as it is.
+            let mut pieces = self.layout.pieces(request.offset..request.end());
+            if let (Some(only), None) = (pieces.next(), pieces.next()) {
+                request.offset = only.child_offset;
+                return self.children[only.child].submit(request);
+            }
+        }
+        self.split_requests.set(self.split_requests.get() + 1);
+        IoFuture::new(self.run_split(request))
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        out.figure("", "requests", Figure::Counter(self.requests.get()));
+        let split = self.split_requests.get();
+        out.figure("", "split_requests", Figure::Counter(split));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three children, units of 4 bytes:
+    ///
+    /// ```text
+    ///   stripe  0123 4567 89ab | cdef ...
+    ///   child      0    1    2 |    0
+    ///   offset     0    0    0 |    4
+    /// ```
+    #[test]
+    fn pieces_follow_the_picture() {
+        let layout = Layout::new(3, 4);
+        let pieces: Vec<_> = layout
+            .pieces(3..14)
+            .map(|p| (p.child, p.child_offset, p.range))
+            .collect();
+        let expected = [(0, 3, 3..4), (1, 0, 4..8), (2, 0, 8..12), (0, 4, 12..14)];
+        assert_eq!(pieces, expected);
+        assert_eq!(layout.child_range(0, &(3..14)), 3..6);
+        assert_eq!(layout.child_range(1, &(3..14)), 0..4);
+        assert_eq!(layout.child_range(2, &(3..7)), 0..0);
+        assert_eq!(layout.pieces(5..5).count(), 0);
+        assert_eq!(layout.size_bytes(11), 24);
+    }
+
+    /// The pieces of every range are its bytes in order, and on each child they fill exactly the
+    /// one range that `child_range` says.
+    #[test]
+    fn every_range_is_contiguous_on_every_child() {
+        for (children, unit) in [(1, 4), (2, 1), (3, 4), (5, 2)] {
+            let layout = Layout::new(children, unit);
+            for start in 0..40 {
+                for end in start..40 {
+                    let mut position = start;
+                    let mut next: Vec<u64> = (0..children)
+                        .map(|child| layout.child_range(child, &(start..end)).start)
+                        .collect();
+                    for piece in layout.pieces(start..end) {
+                        assert_eq!(piece.range.start, position);
+                        assert_eq!(piece.child_offset, next[piece.child]);
+                        next[piece.child] += piece.range.end - piece.range.start;
+                        position = piece.range.end;
+                    }
+                    assert_eq!(position, end);
+                    for (child, next) in next.into_iter().enumerate() {
+                        assert_eq!(layout.child_range(child, &(start..end)).end, next);
+                    }
+                }
+            }
+        }
+    }
+}

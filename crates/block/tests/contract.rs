@@ -1,0 +1,374 @@
+//! The contract of `device.rs`, held against every kind of device. A new kind is one line in
+//! [`KINDS`].
+
+mod common;
+
+use std::path::Path;
+use std::rc::Rc;
+
+use bimetal_block::graph::{Node, OpenOptions, Stack, read_graph};
+use bimetal_block::layers::mirror::{Mirror, SideDevice};
+use bimetal_block::{BLOCK_BYTES, Device, Flags, IoError, IoResult, Op, Reply, Request};
+use bimetal_rt::{Rng, Rt};
+use common::virtual_rt;
+
+/// Media to build on: three memories of 1 MiB, the last one not a whole number of stripe rows.
+const MEDIA: &str = r#"
+[device.a]
+type = "memory"
+size = "1MiB"
+[device.b]
+type = "memory"
+size = "1MiB"
+[device.c]
+type = "memory"
+size = "1020KiB"
+"#;
+
+/// Every kind: a name, and the device `top` over the media above.
+const KINDS: &[(&str, &str)] = &[
+    ("memory", "[device.top]\ntype = 'memory'\nsize = '1MiB'"),
+    (
+        "passthrough",
+        "[device.top]\ntype = 'passthrough'\nbelow = 'a'",
+    ),
+    (
+        "stripe of 3",
+        "[device.top]\ntype = 'stripe'\ndevices = ['a', 'b', 'c']\nunit = '16KiB'",
+    ),
+    (
+        "stripe of 1",
+        "[device.top]\ntype = 'stripe'\ndevices = ['a']\nunit = '4KiB'",
+    ),
+    (
+        "ssd",
+        "[device.top]\ntype = 'ssd'\nprofile = 'sata-2009'\nbelow = 'a'",
+    ),
+    (
+        "nvme",
+        "[device.top]\ntype = 'ssd'\nprofile = 'nvme-tlc'\nbelow = 'a'",
+    ),
+    (
+        "hdd",
+        "[device.top]\ntype = 'hdd'\nprofile = 'hdd-7200'\nbelow = 'a'",
+    ),
+    ("network", "[device.top]\ntype = 'network'\nbelow = 'a'"),
+    (
+        "delay of nothing",
+        "[device.top]\ntype = 'delay'\nbelow = 'a'",
+    ),
+    (
+        "delay",
+        "[device.top]\ntype = 'delay'\nbelow = 'a'\nread = '1ms'\nwrite = '2ms'\njitter = '1ms'",
+    ),
+    (
+        "error, never",
+        "[device.top]\ntype = 'error'\nbelow = 'a'\ncode = 'medium'\nprobability = 0.0",
+    ),
+    (
+        "hang for a while",
+        "[device.top]\ntype = 'error'\nbelow = 'a'\nhang = '1s'\nnth = 7",
+    ),
+    (
+        "rate",
+        "[device.top]\ntype = 'rate'\nbelow = 'a'\nbytes_per_s = '10MB'\nburst_bytes = '100kB'",
+    ),
+    (
+        "log",
+        "[device.top]\ntype = 'log'\nbelow = 'a'\npath = 'unused.log'",
+    ),
+    (
+        "mirror",
+        "[device.top]\ntype = 'mirror'\nsides = ['a', 'c']",
+    ),
+    (
+        "mirror of three, one of them slow",
+        "[device.slow]\ntype = 'delay'\nbelow = 'b'\nwrite = '1s'\nread = '1s'\n[device.top]\ntype = 'mirror'\nsides = ['a', 'slow', 'c']",
+    ),
+    (
+        "mirror of an ssd and an hdd",
+        "[device.s]\ntype = 'ssd'\nbelow = 'a'\n[device.h]\ntype = 'hdd'\nbelow = 'b'\n[device.top]\ntype = 'mirror'\nsides = ['s', 'h']",
+    ),
+    ("stats", "[device.top]\ntype = 'stats'\nbelow = 'a'"),
+];
+
+/// A device under test and what lies below it.
+struct Opened {
+    top: Rc<dyn Device>,
+    stack: Stack,
+    top_is_in_stack: bool,
+}
+
+impl Opened {
+    async fn new(rt: &Rt, text: &str) -> Opened {
+        let text = format!("{MEDIA}{text}\n");
+        let graph = read_graph(Path::new("test.toml"), &text).expect("the configuration is right");
+        let node = &graph.nodes()["top"];
+        // A mirror is made without superblocks: memory is never formatted before it is opened.
+        let mirror = match node {
+            Node::Mirror(config) => Some(config),
+            _ => None,
+        };
+        let roots = mirror.map_or(vec!["top"], |_| node.children());
+        let stack = Stack::open(rt, &graph, &roots, OpenOptions::default()).await;
+        let stack = stack.expect("the stack opens");
+        let device = |name: &str| Rc::clone(stack.get(name).expect("the device is open"));
+        let top: Rc<dyn Device> = match mirror {
+            None => device("top"),
+            Some(config) => {
+                let sides = roots.iter().map(|&name| SideDevice {
+                    name: name.to_owned(),
+                    device: device(name),
+                    data_offset: 0,
+                    stale: false,
+                });
+                let sizes = roots.iter().map(|&name| device(name).geometry().size_bytes);
+                let size_bytes = sizes.min().expect("a mirror has sides");
+                Rc::new(Mirror::new(rt, config, sides.collect(), size_bytes))
+            }
+        };
+        Opened {
+            top,
+            stack,
+            top_is_in_stack: mirror.is_none(),
+        }
+    }
+
+    async fn close(&self) {
+        if !self.top_is_in_stack {
+            self.top.close().await.expect("the device closes");
+        }
+        self.stack.close().await.expect("the stack closes");
+    }
+}
+
+/// What the device must hold: for each block the byte that fills it, `None` when it may be anything.
+struct Model {
+    blocks: Vec<Option<u8>>,
+    discard_zeroes: bool,
+}
+
+impl Model {
+    fn range(&self, request: &Request) -> std::ops::Range<usize> {
+        (request.offset / BLOCK_BYTES) as usize..(request.end() / BLOCK_BYTES) as usize
+    }
+
+    fn apply(&mut self, request: &Request) {
+        let range = self.range(request);
+        match request.op {
+            Op::Write => {
+                for (index, block) in range.enumerate() {
+                    let at = index * BLOCK_BYTES as usize;
+                    let first = request.payload.slice(at..at + 1).to_vec()[0];
+                    self.blocks[block] = Some(first);
+                }
+            }
+            Op::WriteZeroes => self.blocks[range].fill(Some(0)),
+            Op::Discard => self.blocks[range].fill(self.discard_zeroes.then_some(0)),
+            Op::Read | Op::Flush | Op::Extents => {}
+        }
+    }
+
+    fn check(&self, request: &Request, reply: Reply) {
+        let blocks = &self.blocks[self.range(request)];
+        match request.op {
+            Op::Read => {
+                let data = reply.into_data().to_vec();
+                assert_eq!(data.len() as u64, request.len);
+                for (got, expected) in data.chunks(BLOCK_BYTES as usize).zip(blocks) {
+                    let ok = expected.is_none_or(|byte| got.iter().all(|&b| b == byte));
+                    assert!(ok, "{request:?}: {} for {expected:?}", got[0]);
+                }
+            }
+            Op::Extents => {
+                let runs = reply.into_extents();
+                let total: u64 = runs.iter().map(|run| run.len).sum();
+                assert_eq!(total, request.len, "extents cover the range exactly");
+                let mut position = 0;
+                for run in runs {
+                    assert!(run.len > 0);
+                    let end = position + run.len;
+                    let first = (position / BLOCK_BYTES) as usize;
+                    let hole = &blocks[first..end.div_ceil(BLOCK_BYTES) as usize];
+                    let zero = hole.iter().all(|byte| byte.is_none_or(|b| b == 0));
+                    assert!(run.data || zero, "a hole reads as zeroes");
+                    position = end;
+                }
+            }
+            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {
+                assert!(
+                    matches!(reply, Reply::Done),
+                    "{:?} gave {reply:?}",
+                    request.op
+                );
+            }
+        }
+    }
+}
+
+fn random_request(rt: &Rt, rng: &mut Rng, blocks: std::ops::Range<u64>) -> Request {
+    let flags = Flags {
+        fua: rng.chance(0.2),
+        keep_allocated: rng.chance(0.3),
+    };
+    let (offset, len) = (
+        blocks.start * BLOCK_BYTES,
+        (blocks.end - blocks.start) * BLOCK_BYTES,
+    );
+    match rng.below(10) {
+        0..4 => {
+            // Every block of a write differs, and the payload comes in several slices.
+            let mut payload = bimetal_rt::Payload::empty();
+            for _ in blocks {
+                let mut buf = rt.pool().alloc_now(BLOCK_BYTES as usize);
+                buf.fill(1 + rng.below(255) as u8);
+                payload.push(buf.freeze());
+            }
+            Request::write(offset, payload, flags)
+        }
+        4..7 => Request::read(offset, len),
+        7 => Request::without_data(Op::WriteZeroes, offset, len, flags),
+        8 => Request::without_data(Op::Discard, offset, len, Flags::NONE),
+        _ => Request::without_data(Op::Extents, offset, len, Flags::NONE),
+    }
+}
+
+/// Up to eight requests at once on ranges that do not overlap, and sometimes a flush among them.
+fn random_batch(rt: &Rt, rng: &mut Rng, blocks: u64) -> Vec<Request> {
+    let count = 1 + rng.below(8);
+    let mut cuts: Vec<u64> = (0..2 * count).map(|_| rng.below(blocks + 1)).collect();
+    cuts.sort_unstable();
+    let ranges = cuts.chunks(2).map(|pair| pair[0]..pair[1]);
+    let mut batch: Vec<Request> = ranges
+        .filter(|range| !range.is_empty())
+        .map(|range| random_request(rt, rng, range))
+        .collect();
+    if rng.chance(0.1) {
+        batch.push(Request::flush());
+    }
+    batch
+}
+
+async fn run_batch(top: &Rc<dyn Device>, batch: &[Request]) -> Vec<IoResult> {
+    futures_util::future::join_all(batch.iter().map(|request| top.submit(request.clone()))).await
+}
+
+#[test]
+fn every_kind_stores_what_it_was_given() {
+    for (number, (name, text)) in KINDS.iter().enumerate() {
+        let rt = virtual_rt(number as u64);
+        let mut rng = Rng::labelled(number as u64, "contract");
+        rt.block_on(async {
+            let opened = Opened::new(&rt, text).await;
+            let top = &opened.top;
+            let geometry = *top.geometry();
+            let mut model = Model {
+                blocks: vec![Some(0); (geometry.size_bytes / BLOCK_BYTES) as usize],
+                discard_zeroes: geometry.discard_zeroes,
+            };
+            for _ in 0..300 {
+                let batch = random_batch(&rt, &mut rng, model.blocks.len() as u64);
+                let results = run_batch(top, &batch).await;
+                for (request, result) in batch.iter().zip(results) {
+                    let reply = result.unwrap_or_else(|e| panic!("{name}: {request:?}: {e}"));
+                    model.check(request, reply);
+                    model.apply(request);
+                }
+            }
+            let all = Request::read(0, geometry.size_bytes);
+            let reply = top.submit(all.clone()).await.unwrap();
+            model.check(&all, reply);
+            opened.close().await;
+        });
+        assert_eq!(
+            rt.live_timers(),
+            0,
+            "{name}: closing leaves no timer behind"
+        );
+    }
+}
+
+#[test]
+fn every_kind_honours_its_geometry() {
+    for (name, text) in KINDS {
+        let rt = virtual_rt(1);
+        rt.block_on(async {
+            let opened = Opened::new(&rt, text).await;
+            let top = &opened.top;
+            let geometry = *top.geometry();
+            assert!(geometry.size_bytes > 0, "{name}");
+            assert!(geometry.block_bytes.is_power_of_two(), "{name}");
+            assert!(
+                geometry
+                    .size_bytes
+                    .is_multiple_of(geometry.block_bytes.into()),
+                "{name}"
+            );
+            assert!(geometry.preferred_bytes.is_power_of_two(), "{name}");
+            assert!(geometry.preferred_bytes >= geometry.block_bytes, "{name}");
+            let size = geometry.size_bytes;
+            let block = u64::from(geometry.block_bytes);
+            for op in [Op::Read, Op::Discard, Op::WriteZeroes, Op::Extents] {
+                for (offset, len, expected) in [
+                    (size, block, IoError::OutOfRange),
+                    (size - block, 2 * block, IoError::OutOfRange),
+                    (u64::MAX - block + 1, block, IoError::OutOfRange),
+                    (block / 2, block, IoError::Misaligned),
+                    (0, block / 2, IoError::Misaligned),
+                ] {
+                    let request = Request::without_data(op, offset, len, Flags::NONE);
+                    let error = top.submit(request).await.unwrap_err();
+                    assert_eq!(error, expected, "{name}: {op:?} {offset} {len}");
+                }
+                // The last block is there, and so is nothing at all.
+                for (offset, len) in [(size - block, block), (0, 0), (size, 0)] {
+                    let request = Request::without_data(op, offset, len, Flags::NONE);
+                    let result = top.submit(request).await;
+                    assert!(result.is_ok(), "{name}: {op:?} {offset} {len}: {result:?}");
+                }
+            }
+            let beyond = Request::write(size, rt.pool().zeroed(block as usize), Flags::NONE);
+            let error = top.submit(beyond).await.unwrap_err();
+            assert_eq!(error, IoError::OutOfRange, "{name}");
+            opened.close().await;
+        });
+    }
+}
+
+/// Requests that were started and dropped, at any point, neither keep a device from closing nor
+/// disturb those that follow.
+#[test]
+fn every_kind_survives_dropped_requests() {
+    for (number, (name, text)) in KINDS.iter().enumerate() {
+        let rt = virtual_rt(number as u64);
+        let mut rng = Rng::labelled(number as u64, "drops");
+        rt.block_on(async {
+            let opened = Opened::new(&rt, text).await;
+            let top = &opened.top;
+            let blocks = top.geometry().size_bytes / BLOCK_BYTES;
+            for _ in 0..100 {
+                let batch = random_batch(&rt, &mut rng, blocks);
+                let limit = std::time::Duration::from_nanos(rng.below(4_000_000));
+                // Done or dropped: both are meant to happen.
+                let _ = rt.timeout(limit, run_batch(top, &batch)).await;
+            }
+            let write = common::write(&rt, 0, 8192, 9);
+            top.submit(write)
+                .await
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
+            let data = top
+                .submit(Request::read(0, 8192))
+                .await
+                .unwrap()
+                .into_data();
+            assert_eq!(data.to_vec(), vec![9; 8192], "{name}");
+            // Also while some are on their way; what is left of them ends before `close` does.
+            let batch = random_batch(&rt, &mut rng, blocks);
+            let _ = rt
+                .timeout(std::time::Duration::from_nanos(1), run_batch(top, &batch))
+                .await;
+            opened.close().await;
+        });
+        assert_eq!(rt.live_timers(), 0, "{name}");
+    }
+}

@@ -1,0 +1,104 @@
+//! `type = "stats"`: counts, bytes and latencies.
+
+mod common;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
+use bimetal_block::layers::stats::{OpSummary, Stats};
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::{Device, Figure, IoError, Op, Request};
+use bimetal_rt::Rt;
+use common::{virtual_rt, write};
+
+fn rig(rt: &Rt) -> (Stats, Rc<FaultControl>) {
+    let memory = Rc::new(MemoryDevice::new(rt, 1 << 20));
+    let fault = Fault::new(rt, memory, FaultPlan::default(), 1);
+    let control = fault.control();
+    (Stats::new(rt, Rc::new(fault)), control)
+}
+
+/// Within one percent, the precision of the histogram.
+fn near(got_ns: u64, expected_ns: u64) -> bool {
+    got_ns.abs_diff(expected_ns) * 100 <= expected_ns
+}
+
+/// Latencies of 1..=1000 ms: the percentiles are 500, 990 and 999 ms.
+#[test]
+fn percentiles_are_those_of_the_requests() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (stats, control) = rig(&rt);
+        for ms in 1..=1_000 {
+            control.set_delay(Op::Read, Duration::from_millis(ms));
+            stats.submit(Request::read(0, 8192)).await.unwrap();
+        }
+        let summary = stats.summary(Op::Read);
+        assert_eq!((summary.requests, summary.bytes), (1_000, 8_192_000));
+        for (got, ms) in [
+            (summary.p50_ns, 500),
+            (summary.p99_ns, 990),
+            (summary.p999_ns, 999),
+            (summary.max_ns, 1_000),
+        ] {
+            assert!(near(got, ms * 1_000_000), "{got} for {ms} ms");
+        }
+        assert_eq!(stats.summary(Op::Write), OpSummary::default());
+        stats.reset();
+        assert_eq!(stats.summary(Op::Read), OpSummary::default());
+    });
+}
+
+#[test]
+fn failures_count_and_move_no_bytes() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (stats, control) = rig(&rt);
+        control.fail_next(Op::Write, IoError::Medium);
+        assert!(stats.submit(write(&rt, 0, 4096, 7)).await.is_err());
+        stats.submit(write(&rt, 0, 4096, 7)).await.unwrap();
+        let summary = stats.summary(Op::Write);
+        assert_eq!(
+            (summary.requests, summary.errors, summary.bytes),
+            (2, 1, 4096)
+        );
+    });
+}
+
+/// A request that waits for its first poll is the caller's time, not the device's.
+#[test]
+fn time_starts_with_the_first_poll() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (stats, control) = rig(&rt);
+        control.set_delay(Op::Flush, Duration::from_millis(1));
+        let flush = stats.submit(Request::flush());
+        rt.sleep(Duration::from_secs(1)).await;
+        flush.await.unwrap();
+        assert!(near(stats.summary(Op::Flush).max_ns, 1_000_000));
+    });
+}
+
+/// The device below answers at once, without a future of its own.
+#[test]
+fn immediate_answers_are_counted_and_shown_by_operation() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let stats = Stats::new(&rt, Rc::new(MemoryDevice::new(&rt, 1 << 20)));
+        for _ in 0..3 {
+            stats.submit(Request::read(0, 4096)).await.unwrap();
+        }
+        assert!(stats.submit(Request::read(1 << 20, 4096)).await.is_err());
+        let mut figures: Vec<(String, String, Figure)> = Vec::new();
+        stats.figures(&mut figures);
+        let shown = |name: &str, value| {
+            figures.contains(&("read".to_owned(), name.to_owned(), Figure::Counter(value)))
+        };
+        assert!(shown("requests", 4) && shown("errors", 1) && shown("bytes", 3 * 4096));
+        assert!(
+            figures.iter().all(|(part, _, _)| part == "read"),
+            "{figures:?}"
+        );
+    });
+}
