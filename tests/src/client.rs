@@ -82,14 +82,22 @@ impl Client {
         if let Some(dir) = &self.dir {
             command.current_dir(dir);
         }
-        let output = command
-            .output()
-            .unwrap_or_else(|e| panic!("timeout(1): {e}"));
-        let outcome = Outcome {
-            line,
-            status: output.status.code(),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        let outcome = match finish(command, self.deadline_s + 15) {
+            Some(output) => Outcome {
+                line,
+                status: output.status.code(),
+                stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+                stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            },
+            None => {
+                let stderr = "still there after SIGKILL: stuck in the kernel".into();
+                Outcome {
+                    line,
+                    status: Some(124),
+                    stdout: String::new(),
+                    stderr,
+                }
+            }
         };
         // timeout(1): 126 and 127 are its own words for a program that cannot be started.
         if matches!(outcome.status, Some(126 | 127)) && outcome.stderr.starts_with("timeout:") {
@@ -104,6 +112,20 @@ impl Client {
         assert!(outcome.status == Some(0), "{outcome}");
         outcome
     }
+}
+
+/// Runs the command to its end on a thread of its own. A process in an uninterruptible wait does
+/// not die of SIGKILL, and then neither does timeout(1) end, which waits for it: `None` after
+/// `seconds`, with the thread left behind.
+fn finish(mut command: Command, seconds: u64) -> Option<std::process::Output> {
+    let (send, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let output = command.output().expect("run timeout(1)");
+        // Nobody listens any more after the deadline.
+        let _ = send.send(output);
+    });
+    done.recv_timeout(std::time::Duration::from_secs(seconds))
+        .ok()
 }
 
 impl std::fmt::Display for Outcome {

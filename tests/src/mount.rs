@@ -20,8 +20,8 @@ pub struct Fuse {
 }
 
 impl Fuse {
-    /// Mounts the export `uri` under `scratch`, started by `wrapper` (empty for none).
-    pub fn mount(scratch: &Scratch, uri: &str, wrapper: &[String]) -> Self {
+    /// Mounts the export `uri` under `scratch`.
+    pub fn mount(scratch: &Scratch, uri: &str) -> Self {
         let dir = scratch.file("fuse");
         std::fs::create_dir_all(&dir).expect("a mount point");
         let pidfile = scratch.file("fuse.pid");
@@ -29,14 +29,16 @@ impl Fuse {
         if pidfile.exists() {
             std::fs::remove_file(&pidfile).expect("remove an old pid file");
         }
-        let mut words = wrapper.to_vec();
-        words.extend(["nbdfuse".into(), "-P".into(), pidfile.display().to_string()]);
-        words.extend([dir.join("nbd").display().to_string(), uri.to_owned()]);
-        let child = Command::new(&words[0])
-            .args(&words[1..])
-            .stdin(Stdio::null())
+        let mut command = Command::new("nbdfuse");
+        command
+            .arg("-P")
+            .arg(&pidfile)
+            .arg(dir.join("nbd"))
+            .arg(uri)
+            .stdin(Stdio::null());
+        let child = command
             .spawn()
-            .unwrap_or_else(|e| panic!("{words:?}: {e}; run scripts/install-test-deps.sh"));
+            .unwrap_or_else(|e| panic!("nbdfuse: {e}; run scripts/install-test-deps.sh"));
         let (pid, gone) = (child.id(), watch(child));
         let fuse = Self {
             dir,
@@ -63,6 +65,36 @@ impl Fuse {
     /// The nbdfuse process.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Makes the kernel fail every request on the mount, waiting ones included (the abort file
+    /// of Documentation/filesystems/fuse). The one way to free processes that wait for a server
+    /// that waits for them.
+    pub fn abort(connection: u32) {
+        let control = Path::new("/sys/fs/fuse/connections");
+        let file = control.join(connection.to_string()).join("abort");
+        if !file.exists() {
+            let mount = Client::new("mount")
+                .args(["-t", "fusectl", "none"])
+                .arg(control);
+            eprintln!("to abort a FUSE connection: {}", mount.within_s(10).run());
+        }
+        if let Err(e) = std::fs::write(&file, "1") {
+            eprintln!("could not abort {}: {e}", file.display());
+        }
+    }
+
+    /// The number of the FUSE connection, for [`Fuse::abort`]: the minor device number of the
+    /// mount, asked while the mount still answers.
+    pub fn connection(&self) -> u32 {
+        let outcome = Client::new("stat")
+            .args(["-c", "%d"])
+            .arg(&self.dir)
+            .within_s(10)
+            .ok();
+        let device: u64 = outcome.stdout.trim().parse().expect("a device number");
+        // makedev(3): the minor number's low 8 bits, then the rest from bit 20 on.
+        ((device & 0xff) | ((device >> 12) & 0xffff_ff00)) as u32
     }
 
     /// Unmounts and waits for nbdfuse to end, which closes its connection.
