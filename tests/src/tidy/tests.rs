@@ -75,7 +75,7 @@ fn a_layer_without_a_page() {
     tells(
         documented_layers,
         &[folder],
-        &[folder, root, ("docs/media/ssd.md", "# ssd")],
+        &[folder, root, ("docs/ssds.md", "# ssd")],
     );
 }
 
