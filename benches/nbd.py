@@ -170,6 +170,8 @@ def run(args, names, results):
             fio(servers[name].uri, 1, 16, "write", args.size_mib, ["--bs=1m"])
         began = time.monotonic()
         with open(args.out, "a", encoding="utf-8") as out:
+            if out.tell() > 0 and not args.out.read_bytes().endswith(b"\n"):
+                out.write("\n")  # an interruption left a piece of a line
             for count, (cell, name) in enumerate(missing):
                 result = measure(servers[name], cell, args)
                 results.append(result)
