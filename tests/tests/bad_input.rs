@@ -106,7 +106,7 @@ fn a_name_that_leads_nowhere() {
     mistake(
         "no-side",
         &mirror_toml().replace("[\"a\", \"b\"]", "[\"a\", \"c\"]"),
-        &["\"c\""],
+        &["`c`"],
     );
 }
 
@@ -124,9 +124,9 @@ fn a_cycle_and_a_second_parent() {
                  [device.x]\ntype = \"delay\"\nbelow = \"vol\"\n\n";
     mistake("cycle", &(cycle.to_owned() + EXPORT_VOL), &["x", "vol"]);
     let twice = mirror_toml().replace("[\"a\", \"b\"]", "[\"a\", \"a\"]");
-    mistake("twice", &twice, &["\"a\""]);
+    mistake("twice", &twice, &["`a`"]);
     let parent = mirror_toml() + "\n[device.other]\ntype = \"stats\"\nbelow = \"a\"\n";
-    mistake("two-parents", &parent, &["\"a\""]);
+    mistake("two-parents", &parent, &["`a`"]);
 }
 
 #[test]
