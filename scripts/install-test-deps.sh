@@ -1,0 +1,51 @@
+#!/bin/sh
+# Installs the Debian packages that the black-box tests and the benchmark need, where missing.
+#
+# Usage: scripts/install-test-deps.sh
+# Works as root, or through sudo otherwise. Does nothing, and needs no network, when every tool is
+# there already.
+set -eu
+
+# tool:package, one for each program that a test or a benchmark starts
+needed="
+nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:nbdfuse fusermount3:fuse3
+qemu-img:qemu-utils qemu-io:qemu-utils qemu-nbd:qemu-utils
+fio:fio nbdkit:nbdkit
+mkfs.ext4:e2fsprogs e2fsck:e2fsprogs
+losetup:mount mount:mount umount:mount
+git:git tar:tar cmp:diffutils find:findutils timeout:coreutils python3:python3
+"
+
+# The tools of system administration are not on every user's PATH.
+PATH="$PATH:/usr/sbin:/sbin"
+
+as_root=""
+if [ "$(id -u)" -ne 0 ]; then
+    as_root="sudo"
+fi
+
+lacking=""
+for pair in $needed; do
+    command -v "${pair%%:*}" >/dev/null 2>&1 || lacking="$lacking $pair"
+done
+if [ -z "$lacking" ]; then
+    echo "test dependencies: all present"
+    exit 0
+fi
+
+# A fresh machine has no package lists, and without them nothing is known about any package.
+$as_root apt-get update -qq
+packages=""
+for pair in $lacking; do
+    tool=${pair%%:*}
+    package=${pair#*:}
+    # nbdfuse is part of libnbd-bin where no package of its own name exists.
+    if [ "$tool" = nbdfuse ] && ! apt-cache show nbdfuse >/dev/null 2>&1; then
+        package=libnbd-bin
+    fi
+    echo "missing: $tool (package $package)"
+    case " $packages " in *" $package "*) ;; *) packages="$packages $package" ;; esac
+done
+echo "installing:$packages"
+# shellcheck disable=SC2086 # the list is meant to be split
+DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $packages

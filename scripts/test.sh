@@ -1,0 +1,40 @@
+#!/bin/sh
+# Everything that must pass before a change goes in, one step after another, each with its time.
+#
+# Usage: scripts/test.sh   (as `make test` and CI call it)
+# CARGO names cargo, SIM_SEEDS the range of seeds for the simulation tester (empty: leave it out).
+# One build profile for all steps (dev, which optimises a little), because building is what costs.
+set -eu
+cd "$(dirname "$0")/.."
+cargo=${CARGO:-cargo}
+# Incremental state only costs time and disk in a build that starts from nothing.
+if [ -n "${CI:-}" ]; then
+    export CARGO_INCREMENTAL=0
+fi
+began=$(date +%s)
+
+step() {
+    name=$1
+    shift
+    echo "== $name"
+    start=$(date +%s)
+    "$@" || { echo "== $name: FAILED after $(($(date +%s) - start)) s"; exit 1; }
+    now=$(date +%s)
+    echo "== $name: $((now - start)) s (total $((now - began)) s)"
+}
+
+# The simulation runs before the last step, since the tests' closing lines end the output.
+simulate() {
+    $cargo run --locked --quiet -p bimetal-cli -- sim swarm --seeds "$SIM_SEEDS"
+}
+
+step "test dependencies" scripts/install-test-deps.sh
+step "format" $cargo fmt --all --check
+step "lints" $cargo clippy --workspace --all-targets --locked -- -D warnings
+step "build" $cargo build --workspace --all-targets --locked
+if [ -n "${SIM_SEEDS:-}" ]; then
+    step "simulation, seeds $SIM_SEEDS" simulate
+fi
+# No step line after this one: cargo's own result lines close the output.
+echo "== tests"
+exec $cargo test --workspace --locked

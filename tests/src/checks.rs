@@ -1,0 +1,247 @@
+//! What unmodified clients expect of any NBD server, as functions of an export's URI.
+//!
+//! They stand apart from the tests so that they can be held against a peer known to be right and
+//! one known to be wrong (`tests/tests/peer.rs`): a check that no server passes, or that every
+//! server passes, proves nothing.
+
+use crate::client::{Client, Outcome};
+use crate::scratch::Scratch;
+use crate::volume::MIB;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// What `nbdinfo --json` says of one export.
+pub fn nbdinfo(uri: &str) -> Value {
+    let outcome = Client::new("nbdinfo").args(["--json", uri]).ok();
+    let all: Value = serde_json::from_str(&outcome.stdout).expect("nbdinfo prints JSON");
+    assert_eq!(all["protocol"], "newstyle-fixed", "{all:#}");
+    assert_eq!(
+        all["structured"], true,
+        "structured replies were refused: {all:#}"
+    );
+    all["exports"][0].clone()
+}
+
+/// The export offers what a volume must: everything a writer needs, flush semantics over several
+/// connections, and the allocation context.
+pub fn assert_complete_export(uri: &str, size_bytes: u64) {
+    let export = nbdinfo(uri);
+    assert_eq!(export["export-size"], size_bytes, "{export:#}");
+    assert_eq!(export["is_read_only"], false, "{export:#}");
+    for ability in [
+        "can_flush",
+        "can_fua",
+        "can_trim",
+        "can_zero",
+        "can_multi_conn",
+    ] {
+        assert_eq!(export[ability], true, "{ability}: {export:#}");
+    }
+    let contexts = export["contexts"].as_array().expect("a list of contexts");
+    assert!(contexts.contains(&"base:allocation".into()), "{export:#}");
+}
+
+/// The extents of base:allocation follow one another without gap or overlap and cover the export.
+pub fn assert_map_covers(uri: &str, size_bytes: u64) {
+    let outcome = Client::new("nbdinfo").args(["--map", "--json", uri]).ok();
+    let extents: Vec<Value> = serde_json::from_str(&outcome.stdout).expect("a map is a JSON list");
+    let end = extents.iter().fold(0, |at, extent| {
+        assert_eq!(
+            extent["offset"], at,
+            "extents must follow one another: {outcome}"
+        );
+        let length = extent["length"].as_u64().expect("a length");
+        assert!(length > 0, "an empty extent: {outcome}");
+        at + length
+    });
+    assert_eq!(end, size_bytes, "the map must cover the export: {outcome}");
+}
+
+/// An ext4 image of `size_bytes` with a real tree in it, made by mke2fs without mounting anything.
+///
+/// Sparse, as such images are: what was never written reads as zeroes.
+pub fn image_of_tree(dir: &Scratch, size_bytes: u64, tree: &Path) -> PathBuf {
+    let image = dir.sparse("tree.img", size_bytes);
+    Client::new("mkfs.ext4")
+        .args(["-q", "-F", "-d"])
+        .arg(tree)
+        .arg(&image)
+        .ok();
+    image
+}
+
+/// Panics unless the first `length_bytes` of two files are the same (cmp(1)).
+pub fn assert_same_bytes(one: &Path, other: &Path, length_bytes: u64) {
+    let bytes = format!("--bytes={length_bytes}");
+    Client::new("cmp")
+        .arg(bytes)
+        .arg(one)
+        .arg(other)
+        .within_s(300)
+        .ok();
+}
+
+/// nbdcopy to the export and back gives the same bytes, on four connections each way.
+pub fn nbdcopy_there_and_back(uri: &str, dir: &Scratch, image: &Path) {
+    let back = dir.file("back.img");
+    let copy = || {
+        Client::new("nbdcopy")
+            .args(["--connections=4", "--flush"])
+            .within_s(300)
+    };
+    copy().arg(image).arg(uri).ok();
+    copy().arg(uri).arg(&back).ok();
+    let size_bytes = std::fs::metadata(image).expect("the image").len();
+    assert_same_bytes(image, &back, size_bytes);
+    std::fs::remove_file(&back).expect("remove the copy");
+}
+
+/// qemu-img copies the image to the export and finds both equal, and an export copied into a
+/// qcow2 file compares equal with the export.
+pub fn qemu_img_convert_and_compare(uri: &str, dir: &Scratch, image: &Path) {
+    let qemu_img = |words: &[&str]| Client::new("qemu-img").args(words).within_s(300);
+    // -n: the target exists already, as a served volume does.
+    qemu_img(&["convert", "-n", "-f", "raw", "-O", "raw"])
+        .arg(image)
+        .arg(uri)
+        .ok();
+    qemu_img(&["compare", "-f", "raw", "-F", "raw"])
+        .arg(image)
+        .arg(uri)
+        .ok();
+    let copy = dir.file("copy.qcow2");
+    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", uri])
+        .arg(&copy)
+        .ok();
+    qemu_img(&["compare", "-f", "raw", "-F", "qcow2", uri])
+        .arg(&copy)
+        .ok();
+    std::fs::remove_file(&copy).expect("remove the copy");
+}
+
+/// Runs qemu-io commands on the export; panics when one fails or a pattern does not match.
+pub fn qemu_io(uri: &str, commands: &[&str]) -> Outcome {
+    let outcome = run_qemu_io(uri, commands);
+    // qemu-io goes on after a failed command, and some versions end with status 0 all the same.
+    let failed = ["failed", "error", "Input/output", "Invalid"];
+    let bad = failed
+        .iter()
+        .any(|w| outcome.stdout.contains(w) || outcome.stderr.contains(w));
+    assert!(outcome.status == Some(0) && !bad, "{outcome}");
+    outcome
+}
+
+fn run_qemu_io(uri: &str, commands: &[&str]) -> Outcome {
+    let words = commands.iter().flat_map(|c| ["-c", c]);
+    Client::new("qemu-io")
+        .args(["-f", "raw"])
+        .args(words)
+        .arg(uri)
+        .run()
+}
+
+/// Writes with and without FUA, flush, discard, write-zeroes, and requests that are smaller than
+/// a sector of the volume or lie across its blocks, each read back by pattern.
+///
+/// Uses the first MiB of the export.
+pub fn qemu_io_commands(uri: &str) {
+    qemu_io(
+        uri,
+        &[
+            "write -P 0x11 0 256k",
+            "write -f -P 0x22 64k 64k",
+            "flush",
+            "read -P 0x11 0 64k",
+            "read -P 0x22 64k 64k",
+            "read -P 0x11 128k 128k",
+        ],
+    );
+    // A second connection sees what the first one wrote.
+    qemu_io(
+        uri,
+        &[
+            "read -P 0x22 64k 64k",
+            "write -z 32k 64k",
+            "read -P 0 32k 64k",
+        ],
+    );
+    qemu_io(uri, &["read -P 0x11 0 32k", "read -P 0x22 96k 32k"]);
+    // Zeroes that may become a hole, and zeroes that must be allocated.
+    qemu_io(
+        uri,
+        &[
+            "write -z -u 128k 64k",
+            "write -z -f 192k 4k",
+            "read -P 0 128k 68k",
+        ],
+    );
+    // What a discard leaves is the server's choice; around it nothing may change.
+    qemu_io(
+        uri,
+        &[
+            "discard 64k 32k",
+            "flush",
+            "read -P 0x11 0 32k",
+            "read -P 0x22 96k 32k",
+        ],
+    );
+    // One sector, sectors across a 4 KiB border, and a run with two ragged ends.
+    qemu_io(
+        uri,
+        &[
+            "write -P 0x33 512k 64k",
+            "write -P 0x44 525312 512",
+            "write -f -P 0x55 527872 1024",
+            "write -P 0x66 533504 20992",
+            "read -P 0x33 524288 1024",
+            "read -P 0x44 525312 512",
+            "read -P 0x33 525824 2048",
+            "read -P 0x55 527872 1024",
+            "read -P 0x33 528896 4608",
+            "read -P 0x66 533504 20992",
+            "read -P 0x33 554496 35328",
+        ],
+    );
+    // The zeroes of one sector leave its neighbours alone.
+    qemu_io(
+        uri,
+        &[
+            "write -z 540672 512",
+            "read -P 0 540672 512",
+            "read -P 0x66 541184 512",
+        ],
+    );
+}
+
+/// fio's nbd engine: random writes of mixed sizes at depth 32 on four connections, each in its own
+/// part of the export, read back and checked by crc32c. Uses `4 * part_bytes` of it.
+pub fn fio_verify(uri: &str, part_bytes: u64) -> Outcome {
+    let part = format!("{}m", part_bytes / MIB);
+    Client::new("fio")
+        .args([
+            "--name=verify",
+            "--ioengine=nbd",
+            "--thread=0",
+            "--randseed=7",
+        ])
+        .arg(format!("--uri={uri}"))
+        .args([
+            "--rw=randwrite",
+            "--bsrange=4k-64k",
+            "--iodepth=32",
+            "--numjobs=4",
+        ])
+        .args([
+            format!("--size={part}"),
+            format!("--offset_increment={part}"),
+        ])
+        .args([
+            "--verify=crc32c",
+            "--do_verify=1",
+            "--verify_fatal=1",
+            "--verify_dump=0",
+        ])
+        .args(["--group_reporting", "--output-format=terse"])
+        .within_s(300)
+        .run()
+}

@@ -1,0 +1,55 @@
+//! Waiting for a condition, never for a time.
+//!
+//! The only place of the tests that reads the clock: a deadline exists so that a hang becomes a
+//! failure with a name, not so that anything can be timed.
+
+use std::time::{Duration, Instant};
+
+/// The end of a wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    end: Instant,
+}
+
+impl Deadline {
+    /// A deadline `seconds` from now.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a deadline for processes of the real world"
+    )]
+    pub fn in_s(seconds: u64) -> Self {
+        Self {
+            end: Instant::now() + Duration::from_secs(seconds),
+        }
+    }
+
+    /// What is left, zero once the deadline has passed.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a deadline for processes of the real world"
+    )]
+    pub fn left(self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// True once the deadline has passed.
+    pub fn passed(self) -> bool {
+        self.left().is_zero()
+    }
+}
+
+/// Asks `probe` until it returns a value; panics with `what` after `seconds`.
+///
+/// For conditions that only the kernel's own files show (`/proc`, a pid file), where there is
+/// nothing to block on. Between two probes the thread is parked for 10 ms so that the process
+/// waited for gets the processor.
+pub fn eventually<T>(seconds: u64, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Deadline::in_s(seconds);
+    loop {
+        if let Some(value) = probe() {
+            return value;
+        }
+        assert!(!deadline.passed(), "waited {seconds} s in vain for: {what}");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}

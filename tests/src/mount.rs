@@ -1,0 +1,277 @@
+//! From an NBD export to a mounted file system: nbdfuse, a loop device, ext4. Needs root.
+//!
+//! Each step is a value whose drop undoes it, so that a failing test leaves neither a mount nor a
+//! loop device behind. Undo that a test relies on is called by name and checked.
+
+use crate::client::Client;
+use crate::deadline::{Deadline, eventually};
+use crate::scratch::Scratch;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+/// An export as a file, by nbdfuse.
+#[derive(Debug)]
+pub struct Fuse {
+    dir: PathBuf,
+    gone: Receiver<()>,
+    pid: u32,
+    mounted: bool,
+}
+
+impl Fuse {
+    /// Mounts the export `uri` under `scratch`.
+    pub fn mount(scratch: &Scratch, uri: &str) -> Self {
+        let dir = scratch.file("fuse");
+        std::fs::create_dir_all(&dir).expect("a mount point");
+        let pidfile = scratch.file("fuse.pid");
+        // A pid file left by an earlier mount in the same directory would look like this one's.
+        if pidfile.exists() {
+            std::fs::remove_file(&pidfile).expect("remove an old pid file");
+        }
+        let mut command = Command::new("nbdfuse");
+        command
+            .arg("-P")
+            .arg(&pidfile)
+            .arg(dir.join("nbd"))
+            .arg(uri)
+            .stdin(Stdio::null());
+        let child = command
+            .spawn()
+            .unwrap_or_else(|e| panic!("nbdfuse: {e}; run scripts/install-test-deps.sh"));
+        let (pid, gone) = (child.id(), watch(child));
+        let fuse = Self {
+            dir,
+            gone,
+            pid,
+            mounted: true,
+        };
+        // nbdfuse writes the pid file when the mount is there (nbdfuse(1)).
+        eventually(30, "nbdfuse's pid file", || {
+            assert!(
+                crate::procfs::alive(pid),
+                "nbdfuse {uri} ended before it was mounted"
+            );
+            pidfile.exists().then_some(())
+        });
+        fuse
+    }
+
+    /// The file that holds the export's bytes.
+    pub fn file(&self) -> PathBuf {
+        self.dir.join("nbd")
+    }
+
+    /// The nbdfuse process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Makes the kernel fail every request on the mount, waiting ones included (the abort file
+    /// of Documentation/filesystems/fuse). The one way to free processes that wait for a server
+    /// that waits for them.
+    pub fn abort(connection: u32) {
+        let control = Path::new("/sys/fs/fuse/connections");
+        let file = control.join(connection.to_string()).join("abort");
+        if !file.exists() {
+            let mount = Client::new("mount")
+                .args(["-t", "fusectl", "none"])
+                .arg(control);
+            eprintln!("to abort a FUSE connection: {}", mount.within_s(10).run());
+        }
+        if let Err(e) = std::fs::write(&file, "1") {
+            eprintln!("could not abort {}: {e}", file.display());
+        }
+    }
+
+    /// The number of the FUSE connection, for [`Fuse::abort`]: the minor device number of the
+    /// mount, asked while the mount still answers.
+    pub fn connection(&self) -> u32 {
+        let outcome = Client::new("stat")
+            .args(["-c", "%d"])
+            .arg(&self.dir)
+            .within_s(10)
+            .ok();
+        let device: u64 = outcome.stdout.trim().parse().expect("a device number");
+        // makedev(3): the minor number's low 8 bits, then the rest from bit 20 on.
+        ((device & 0xff) | ((device >> 12) & 0xffff_ff00)) as u32
+    }
+
+    /// Unmounts and waits for nbdfuse to end, which closes its connection.
+    pub fn unmount(mut self) {
+        Client::new("fusermount3").arg("-u").arg(&self.dir).ok();
+        self.mounted = false;
+        let ended = self.gone.recv_timeout(Deadline::in_s(30).left());
+        assert!(ended.is_ok(), "nbdfuse still runs 30 s after the unmount");
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        if self.mounted {
+            undo("fusermount3", &["-uz".as_ref(), self.dir.as_ref()]);
+        }
+    }
+}
+
+/// Reports on the channel when the process has ended.
+fn watch(mut child: Child) -> Receiver<()> {
+    let (send, gone) = channel();
+    std::thread::spawn(move || {
+        child.wait().expect("wait for a child");
+        // The test may be over and no longer listening.
+        let _ = send.send(());
+    });
+    gone
+}
+
+/// A loop device over (a part of) a file.
+#[derive(Debug)]
+pub struct Loop {
+    device: PathBuf,
+    attached: bool,
+}
+
+impl Loop {
+    /// Attaches `file` read-write from its first byte.
+    pub fn attach(file: &Path) -> Self {
+        Self::losetup(file, &[])
+    }
+
+    /// Attaches `size_bytes` of `file` from `offset_bytes` on, read-only.
+    pub fn attach_part_read_only(file: &Path, offset_bytes: u64, size_bytes: u64) -> Self {
+        let (offset, size) = (offset_bytes.to_string(), size_bytes.to_string());
+        Self::losetup(
+            file,
+            &["--read-only", "--offset", &offset, "--sizelimit", &size],
+        )
+    }
+
+    fn losetup(file: &Path, options: &[&str]) -> Self {
+        let run = Client::new("losetup")
+            .args(["--find", "--show"])
+            .args(options)
+            .arg(file)
+            .ok();
+        Self {
+            device: run.stdout.trim().into(),
+            attached: true,
+        }
+    }
+
+    /// The device node.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// Detaches the device.
+    pub fn detach(mut self) {
+        Client::new("losetup")
+            .arg("--detach")
+            .arg(&self.device)
+            .ok();
+        self.attached = false;
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if self.attached {
+            undo("losetup", &["--detach".as_ref(), self.device.as_ref()]);
+        }
+    }
+}
+
+/// A mounted file system.
+#[derive(Debug)]
+pub struct Mount {
+    dir: PathBuf,
+    mounted: bool,
+}
+
+impl Mount {
+    /// Mounts at `dir`, which is made if need be, `device`; `options` as for `mount -o`.
+    pub fn at(dir: &Path, device: &Path, options: &str) -> Self {
+        std::fs::create_dir_all(dir).expect("a mount point");
+        Client::new("mount")
+            .args(["-o", options])
+            .arg(device)
+            .arg(dir)
+            .ok();
+        Self {
+            dir: dir.to_owned(),
+            mounted: true,
+        }
+    }
+
+    /// The root of the file system.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Unmounts, which writes everything out.
+    pub fn unmount(mut self) {
+        Client::new("umount").arg(&self.dir).within_s(300).ok();
+        self.mounted = false;
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.mounted {
+            undo("umount", &["-l".as_ref(), self.dir.as_ref()]);
+        }
+    }
+}
+
+/// Undoes a step after a failure; what goes wrong here is told, not raised over the failure.
+fn undo(program: &str, args: &[&std::ffi::OsStr]) {
+    let outcome = Client::new(program).args(args).within_s(30).run();
+    if outcome.status != Some(0) {
+        eprintln!("while cleaning up: {outcome}");
+    }
+}
+
+/// `e2fsck -fn`: a complete check that changes nothing; panics unless it finds nothing.
+pub fn assert_fsck_clean(device: &Path) {
+    Client::new("e2fsck")
+        .arg("-fn")
+        .arg(device)
+        .within_s(300)
+        .ok();
+}
+
+/// The checksum, type and name of everything below `dir`, sorted by name: equal before and after
+/// if and only if every file's bytes, every link's target and every name are.
+pub fn tree_checksums(dir: &Path) -> String {
+    let script = "find . -type f -print0 | LC_ALL=C sort -z | xargs -0r sha256sum && \
+                  find . ! -type f -printf '%y %p -> %l\\n' | LC_ALL=C sort";
+    let sums = Client::new("sh")
+        .args(["-c", script])
+        .in_dir(dir)
+        .within_s(300)
+        .ok()
+        .stdout;
+    assert!(
+        sums.lines().count() > 100,
+        "too small to be a real tree: {}",
+        dir.display()
+    );
+    sums
+}
+
+/// A real source tree that every machine that built this project has: the crates it depends on.
+///
+/// # Panics
+/// If cargo keeps no unpacked sources (a vendored build).
+pub fn source_tree() -> PathBuf {
+    let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cargo");
+    let registry = cargo.unwrap_or_else(home).join("registry/src");
+    assert!(
+        registry.is_dir(),
+        "no sources of crates in {}",
+        registry.display()
+    );
+    registry
+}

@@ -1,0 +1,61 @@
+//! Facts about a process, from `/proc` (proc(5)).
+
+/// Resident memory (VmRSS) of a process in bytes.
+pub fn resident_bytes(pid: u32) -> u64 {
+    let path = format!("/proc/{pid}/status");
+    let status = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let kib: u64 = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmRSS:"))
+        .and_then(|v| v.trim().strip_suffix("kB"))
+        .and_then(|v| v.trim().parse().ok())
+        .unwrap_or_else(|| panic!("no VmRSS in {path}"));
+    kib * 1024
+}
+
+/// Number of open file descriptors of a process.
+pub fn open_files(pid: u32) -> usize {
+    let path = format!("/proc/{pid}/fd");
+    std::fs::read_dir(&path)
+        .unwrap_or_else(|e| panic!("{path}: {e}"))
+        .count()
+}
+
+/// True while the process exists and is not a zombie.
+pub fn alive(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| {
+        !s.rsplit(')')
+            .next()
+            .unwrap_or("")
+            .trim_start()
+            .starts_with('Z')
+    })
+}
+
+/// What each thread of a process is doing: name, state and the kernel function it waits in. For
+/// the message of a test that met a deadlock.
+pub fn where_it_waits(pid: u32) -> String {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return format!("{pid}: gone\n");
+    };
+    let mut out = String::new();
+    for task in tasks.flatten() {
+        let read = |name: &str| {
+            std::fs::read_to_string(task.path().join(name)).unwrap_or_else(|e| e.to_string())
+        };
+        let status = read("status");
+        let state = status
+            .lines()
+            .find(|l| l.starts_with("State:"))
+            .unwrap_or("State: ?");
+        out += &format!(
+            "{} {} {} {}\n",
+            pid,
+            read("comm").trim(),
+            state,
+            read("wchan").trim()
+        );
+        out += &read("stack");
+    }
+    out
+}

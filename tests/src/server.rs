@@ -1,0 +1,276 @@
+//! A server under test: the built binary in the foreground, or a peer for checking the checks.
+
+use crate::client::Client;
+use crate::deadline::{Deadline, eventually};
+use crate::procfs;
+use crate::scratch::Scratch;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, channel};
+
+/// Time a server gets from its start to the line `ready`, and from SIGTERM to its end. A clean
+/// stop drains every delay queue, and a slow side may hold 64 MiB of it.
+const PATIENCE_S: u64 = 60;
+
+/// The built binary: `BIMETAL_BIN`, or the one beside the running test, built first if it is not
+/// up to date.
+///
+/// # Panics
+/// If it does not build.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Some(path) = std::env::var_os("BIMETAL_BIN") {
+            return PathBuf::from(path);
+        }
+        // A test runs as TARGET/PROFILE/deps/NAME-HASH, and a binary is put in TARGET/PROFILE.
+        let test = std::env::current_exe().expect("the path of the running test");
+        let dir = test.ancestors().nth(2).expect("TARGET/PROFILE/deps/NAME");
+        let profile = match dir.file_name().and_then(|n| n.to_str()) {
+            Some("debug") | None => "dev",
+            Some(other) => other,
+        };
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        Client::new(cargo)
+            .args([
+                "build",
+                "--quiet",
+                "-p",
+                "bimetal-cli",
+                "--profile",
+                profile,
+                "--target-dir",
+            ])
+            .arg(dir.parent().expect("TARGET"))
+            .in_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+            .within_s(1200)
+            .ok();
+        dir.join("bimetal")
+    })
+}
+
+/// A running server.
+///
+/// Dropped without [`Server::stop`] it is killed, so that a failing test leaves nothing behind.
+#[derive(Debug)]
+pub struct Server {
+    name: String,
+    pid: u32,
+    exit: Receiver<ExitStatus>,
+    stdout: Receiver<String>,
+    stderr: PathBuf,
+    over: bool,
+}
+
+impl Server {
+    /// Runs `bimetal serve CONFIG` and returns when it printed `ready`.
+    ///
+    /// # Panics
+    /// If it ends, prints something else first, or does not print within a minute.
+    pub fn start(config: &Path) -> Self {
+        Self::start_under(&[], config)
+    }
+
+    /// As [`Server::start`], with the server started by `wrapper` (for instance a shell that
+    /// enters a cgroup and then executes its arguments).
+    pub fn start_under(wrapper: &[String], config: &Path) -> Self {
+        let mut server = Self::spawn(wrapper, config);
+        match server.next_line() {
+            Some(line) if line == "ready" => server,
+            Some(line) => {
+                server.kill();
+                panic!(
+                    "serve printed {line:?} where `ready` was due\n{}",
+                    server.said()
+                )
+            }
+            None => {
+                server.kill();
+                panic!("serve did not print `ready`\n{}", server.said())
+            }
+        }
+    }
+
+    /// Starts the server without waiting for anything.
+    fn spawn(wrapper: &[String], config: &Path) -> Self {
+        let stderr = config.with_extension("stderr");
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&stderr);
+        let mut words = wrapper
+            .iter()
+            .map(std::ffi::OsString::from)
+            .collect::<Vec<_>>();
+        words.extend([binary().into(), "serve".into(), config.into()]);
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log.expect("a file for the server's messages"))
+            .spawn()
+            .unwrap_or_else(|e| panic!("start {words:?}: {e}"));
+        let (pid, pipe) = (
+            child.id(),
+            child.stdout.take().expect("the server's stdout"),
+        );
+        let (send_line, stdout) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                // Nobody listens once the test is over; the pipe is still read to its end.
+                let _ = send_line.send(line);
+            }
+        });
+        let (send_exit, exit) = channel();
+        std::thread::spawn(move || {
+            let status = child.wait().expect("wait for the server");
+            // As above: the test may be over.
+            let _ = send_exit.send(status);
+        });
+        Self {
+            name: config.display().to_string(),
+            pid,
+            exit,
+            stdout,
+            stderr,
+            over: false,
+        }
+    }
+
+    /// The next line of standard output; `None` at its end or after a minute.
+    fn next_line(&mut self) -> Option<String> {
+        let wait = Deadline::in_s(PATIENCE_S).left();
+        self.stdout.recv_timeout(wait).ok()
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// What the server wrote to standard error, for failure messages.
+    pub fn said(&self) -> String {
+        let text = std::fs::read_to_string(&self.stderr).unwrap_or_else(|e| e.to_string());
+        format!("--- stderr of serve {}\n{text}", self.name)
+    }
+
+    /// Panics unless the process still runs.
+    pub fn assert_alive(&self) {
+        assert!(
+            procfs::alive(self.pid),
+            "the server is gone\n{}",
+            self.said()
+        );
+    }
+
+    /// Sends SIGTERM and asserts a clean stop: status 0 within a minute.
+    pub fn stop(self) {
+        self.stop_by("TERM");
+    }
+
+    /// As [`Server::stop`] with another signal.
+    pub fn stop_by(mut self, signal: &str) {
+        self.assert_alive();
+        send_signal(self.pid, signal);
+        match self.exit.recv_timeout(Deadline::in_s(PATIENCE_S).left()) {
+            Ok(status) => {
+                self.over = true;
+                assert!(
+                    status.code() == Some(0),
+                    "SIG{signal} must end with status 0, was {status}\n{}",
+                    self.said()
+                );
+            }
+            Err(_) => panic!(
+                "no clean stop within {PATIENCE_S} s of SIG{signal}\n{}{}",
+                procfs::where_it_waits(self.pid),
+                self.said()
+            ),
+        }
+    }
+
+    /// Ends the server at once, as a crash would.
+    pub fn kill(&mut self) {
+        if !self.over {
+            send_signal(self.pid, "KILL");
+            // Waited for so that the next server finds the sides free; a process stuck in the
+            // kernel is left behind rather than hanging the test.
+            self.over = self
+                .exit
+                .recv_timeout(Deadline::in_s(PATIENCE_S).left())
+                .is_ok();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Sends a signal by kill(1); the standard library has no call for it.
+pub fn send_signal(pid: u32, signal: &str) {
+    let outcome = Client::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", signal]);
+    let outcome = outcome.arg(pid.to_string()).within_s(10).run();
+    // A process that has just ended by itself is no failure of the signal.
+    if outcome.status != Some(0) && procfs::alive(pid) {
+        panic!("{outcome}");
+    }
+}
+
+/// nbdkit over a UNIX socket: a known good server (`memory`), or a known bad one (`null`, which
+/// forgets every write), to hold the checks themselves against.
+#[derive(Debug)]
+pub struct Peer {
+    dir: Scratch,
+    pid: u32,
+}
+
+impl Peer {
+    /// Serves an nbdkit plugin; `plugin` holds its name and parameters.
+    pub fn nbdkit(plugin: &[&str]) -> Self {
+        let dir = Scratch::new("peer");
+        let pidfile = dir.file("pid");
+        // nbdkit goes into the background once it listens and has written the pid file.
+        Client::new("nbdkit")
+            .arg("-U")
+            .arg(dir.file("s"))
+            .arg("-P")
+            .arg(&pidfile)
+            .args(plugin)
+            .ok();
+        let pid = eventually(10, "nbdkit's pid file", || {
+            std::fs::read_to_string(&pidfile).ok()?.trim().parse().ok()
+        });
+        Self { dir, pid }
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.file("s")
+    }
+
+    /// The URI of an export on it.
+    pub fn uri(&self, export: &str) -> String {
+        uri(&self.socket(), export)
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        send_signal(self.pid, "KILL");
+    }
+}
+
+/// The NBD URI of an export on a UNIX socket (the NBD URI specification).
+pub fn uri(socket: &Path, export: &str) -> String {
+    format!("nbd+unix:///{export}?socket={}", socket.display())
+}

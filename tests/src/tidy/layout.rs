@@ -1,0 +1,156 @@
+//! Rules about the shape of the tree: which crate may know which, and what things are called.
+
+use super::{Complaint, Tree};
+use crate::rust_text::code_only;
+use std::collections::BTreeSet;
+
+/// Which crates of ours a crate may depend on. Every step goes down the data path.
+const DIRECTION: &[(&str, &[&str])] = &[
+    (
+        "cli",
+        &[
+            "export", "lab", "sim", "index", "trace", "block", "rt", "policy", "proto",
+        ],
+    ),
+    ("py", &["lab", "index", "trace", "policy"]),
+    ("lab", &["sim", "index", "trace", "block", "rt", "policy"]),
+    ("sim", &["export", "block", "proto", "rt", "policy"]),
+    ("export", &["block", "proto", "rt"]),
+    ("index", &["block", "rt"]),
+    ("block", &["policy", "proto", "trace", "rt"]),
+    ("rt", &[]),
+    ("policy", &[]),
+    ("proto", &[]),
+    ("trace", &[]),
+];
+
+/// Crates depend only downwards, in every section of their manifest, so that a policy can never
+/// do I/O and a codec never needs an executor.
+///
+/// A package outside `crates/` (the tests) may depend on anything.
+pub fn crate_direction(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in &tree.files {
+        let Some(name) = file
+            .path
+            .strip_prefix("crates/")
+            .and_then(|p| p.strip_suffix("/Cargo.toml"))
+        else {
+            continue;
+        };
+        let Some((_, allowed)) = DIRECTION.iter().find(|(krate, _)| *krate == name) else {
+            complaints.push(format!(
+                "{}: a crate without a place in the order",
+                file.path
+            ));
+            continue;
+        };
+        let manifest: toml::Table = match file.text.parse() {
+            Ok(manifest) => manifest,
+            Err(e) => {
+                complaints.push(format!("{}: {e}", file.path));
+                continue;
+            }
+        };
+        let needs = own_dependencies(&manifest);
+        let wrong = needs
+            .iter()
+            .filter(|n| *n != name && !allowed.contains(&n.as_str()));
+        complaints.extend(wrong.map(|n| format!("{}: {name} must not depend on {n}", file.path)));
+    }
+    complaints
+}
+
+/// The crates of ours in all dependency tables of a manifest, those of targets included.
+fn own_dependencies(manifest: &toml::Table) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (section, value) in manifest {
+        let Some(table) = value.as_table() else {
+            continue;
+        };
+        if section.ends_with("dependencies") {
+            let own = table.keys().filter_map(|k| k.strip_prefix("bimetal-"));
+            found.extend(own.map(str::to_owned));
+        } else if section == "target" {
+            for target in table.values().filter_map(|v| v.as_table()) {
+                found.extend(own_dependencies(target));
+            }
+        }
+    }
+    found
+}
+
+/// Cargo.lock names fewer than 150 packages.
+pub fn few_packages(tree: &Tree) -> Vec<Complaint> {
+    let lock = tree.files.iter().find(|f| f.path == "Cargo.lock");
+    let count = lock.map_or(0, |f| {
+        f.text.lines().filter(|l| *l == "[[package]]").count()
+    });
+    (count >= 150)
+        .then(|| format!("Cargo.lock: {count} packages"))
+        .into_iter()
+        .collect()
+}
+
+/// Every file or folder `crates/block/src/layers/NAME` or `crates/block/src/media/NAME` has a page
+/// `NAME.md` or `NAMEs.md` somewhere under `docs/`, with `-` for `_`.
+///
+/// A folder counts once, by its name; `mod.rs` and `tests.rs` are not layers.
+pub fn documented_layers(tree: &Tree) -> Vec<Complaint> {
+    let pages: BTreeSet<&str> = tree
+        .markdown()
+        .filter(|f| f.path.starts_with("docs/"))
+        .filter_map(|f| f.path.rsplit('/').next())
+        .collect();
+    let mut wanted = BTreeSet::new();
+    for file in tree.rust() {
+        let place = ["crates/block/src/layers/", "crates/block/src/media/"];
+        let Some(rest) = place.iter().find_map(|p| file.path.strip_prefix(p)) else {
+            continue;
+        };
+        let name = rest
+            .split('/')
+            .next()
+            .unwrap_or(rest)
+            .trim_end_matches(".rs");
+        if !matches!(name, "mod" | "tests") {
+            wanted.insert(name.replace('_', "-"));
+        }
+    }
+    let found = |n: &str| {
+        ["", "s"]
+            .iter()
+            .any(|s| pages.contains(format!("{n}{s}.md").as_str()))
+    };
+    let missing = wanted.iter().filter(|name| !found(name));
+    missing
+        .map(|name| format!("docs/**/{name}.md: missing, its source is there"))
+        .collect()
+}
+
+/// Words that name nothing: what stands in such a file has a name in the field.
+const EMPTY_WORDS: &[&str] = &["manager", "handler", "helper", "helpers", "util", "utils"];
+
+/// No file, folder or module is named with a word that says nothing.
+pub fn names(tree: &Tree) -> Vec<Complaint> {
+    let empty = |name: &str| {
+        name.split(['_', '-', '.'])
+            .any(|part| EMPTY_WORDS.contains(&part))
+    };
+    let mut complaints = Vec::new();
+    for file in &tree.files {
+        if file.path.split('/').any(empty) {
+            complaints.push(format!("{}: name it for what it does", file.path));
+        }
+        let code = code_only(&file.text);
+        let modules = code.lines().filter_map(|l| {
+            let (_, rest) = l.trim_start().split_once("mod ")?;
+            let name = rest
+                .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .next()?;
+            (file.path.ends_with(".rs") && empty(name)).then_some(name)
+        });
+        complaints.extend(modules.map(|m| format!("{}: module {m}", file.path)));
+    }
+    complaints
+}

@@ -1,0 +1,149 @@
+//! The tree's own rules, each a function from a tree of files to the places that break it.
+//!
+//! A rule is worth having only if it can fail, so every rule has a unit test with a sample that
+//! breaks it and one that does not. `tests/tests/tidy.rs` runs all of them on the tree itself.
+
+mod layout;
+mod pages;
+mod source;
+#[cfg(test)]
+mod tests;
+
+pub use layout::{crate_direction, documented_layers, few_packages, names};
+pub use pages::{links_resolve, toml_examples_parse};
+pub use source::{
+    ascii_only, banned_calls, file_length, local_paths, module_head, reasoned_ignore, unsafe_places,
+};
+
+use std::path::Path;
+
+/// A file of the tree: its path from the root, with `/`, and its text.
+#[derive(Clone, Debug)]
+pub struct File {
+    /// Path from the root of the repository.
+    pub path: String,
+    /// Contents.
+    pub text: String,
+}
+
+/// The text files of a tree.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// The files, in no particular order.
+    pub files: Vec<File>,
+}
+
+/// One place that breaks a rule.
+pub type Complaint = String;
+
+/// A rule.
+pub type Rule = fn(&Tree) -> Vec<Complaint>;
+
+/// Every rule with the name it is reported under.
+pub const RULES: &[(&str, Rule)] = &[
+    ("crates depend downwards only", crate_direction),
+    ("the dependency tree stays under 150 packages", few_packages),
+    ("every layer and medium has its page", documented_layers),
+    ("files and modules are named for what they are", names),
+    (
+        "a file passes 800 lines only if it has two subjects",
+        file_length,
+    ),
+    ("source is ASCII", ascii_only),
+    ("every file says why it exists", module_head),
+    (
+        "clock, sleep, hash maps and leftovers stay out",
+        banned_calls,
+    ),
+    (
+        "unsafe code stays in the runtime's two places",
+        unsafe_places,
+    ),
+    ("an ignored test has a reason", reasoned_ignore),
+    ("no path of somebody's machine", local_paths),
+    ("links in pages resolve", links_resolve),
+    ("configs in pages parse", toml_examples_parse),
+];
+
+impl Tree {
+    /// The files that git tracks or would track, which leaves out build products.
+    ///
+    /// # Panics
+    /// If git cannot list them.
+    pub fn of_repository(root: &Path) -> Self {
+        let list = crate::client::Client::new("git")
+            // A checkout that belongs to somebody else than the tests' user is still readable.
+            .args([
+                "-c",
+                "safe.directory=*",
+                "ls-files",
+                "-z",
+                "-co",
+                "--exclude-standard",
+            ])
+            .in_dir(root)
+            .ok();
+        let read = |path: &str| {
+            // A file that is deleted but not yet committed, or that is not text, has no lines.
+            let text = std::fs::read_to_string(root.join(path)).ok()?;
+            Some(File {
+                path: path.to_owned(),
+                text,
+            })
+        };
+        Self {
+            files: list
+                .stdout
+                .split('\0')
+                .filter(|p| !p.is_empty())
+                .filter_map(read)
+                .collect(),
+        }
+    }
+
+    /// A tree for a test of a rule.
+    pub fn sample(files: &[(&str, &str)]) -> Self {
+        let file = |(path, text): &(&str, &str)| File {
+            path: (*path).into(),
+            text: (*text).into(),
+        };
+        Self {
+            files: files.iter().map(file).collect(),
+        }
+    }
+
+    /// The Rust files.
+    pub fn rust(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(|f| f.path.ends_with(".rs"))
+    }
+
+    /// The pages.
+    pub fn markdown(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(|f| f.path.ends_with(".md"))
+    }
+
+    /// True if `path` is a file of the tree or a folder with files in it.
+    pub fn holds(&self, path: &str) -> bool {
+        let folder = format!("{}/", path.trim_end_matches('/'));
+        path.is_empty()
+            || self
+                .files
+                .iter()
+                .any(|f| f.path == path || f.path.starts_with(&folder))
+    }
+}
+
+/// The lines of `code` that contain `word` not as a part of a longer word, counted from 1.
+fn lines_with(code: &str, word: &str) -> Vec<usize> {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    let holds = |line: &str| {
+        line.match_indices(word).any(|(at, _)| {
+            !line[..at].ends_with(part) && !line[at + word.len()..].starts_with(part)
+        })
+    };
+    (1..)
+        .zip(code.lines())
+        .filter(|(_, l)| holds(l))
+        .map(|(number, _)| number)
+        .collect()
+}

@@ -1,0 +1,89 @@
+//! Rules about the pages: a link leads somewhere, and an example is what it says.
+
+use super::{Complaint, File, Tree};
+
+/// Every relative link of a page leads to a file or folder of the tree.
+pub fn links_resolve(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in tree.markdown() {
+        for (number, line) in prose(file) {
+            for target in link_targets(line) {
+                let target = target.split('#').next().unwrap_or("");
+                let elsewhere = target.contains("://") || target.starts_with("mailto:");
+                if elsewhere || target.is_empty() {
+                    continue;
+                }
+                let resolved = resolve(&file.path, target);
+                if !resolved.as_deref().is_some_and(|path| tree.holds(path)) {
+                    complaints.push(format!("{}:{number}: {target} leads nowhere", file.path));
+                }
+            }
+        }
+    }
+    complaints
+}
+
+/// The lines of a page outside its code blocks, numbered from 1.
+fn prose(file: &File) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_code = false;
+    (1..).zip(file.text.lines()).filter(move |(_, line)| {
+        let fence = line.trim_start().starts_with("```");
+        in_code ^= fence;
+        !in_code && !fence
+    })
+}
+
+/// What stands in the round brackets of `[text](target)`.
+fn link_targets(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split([')', ' ']).next())
+}
+
+/// The path from the root of a link in the page at `page`; `None` above the root.
+fn resolve(page: &str, target: &str) -> Option<String> {
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    if target.starts_with('/') {
+        parts.clear();
+    }
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Every block fenced as `toml` in a page parses as TOML.
+pub fn toml_examples_parse(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in tree.markdown() {
+        for (line, text) in toml_blocks(&file.text) {
+            if let Err(e) = text.parse::<toml::Table>() {
+                complaints.push(format!("{}:{line}: {}", file.path, e.message()));
+            }
+        }
+    }
+    complaints
+}
+
+/// The blocks fenced as `toml`, each with the line it starts on.
+pub fn toml_blocks(page: &str) -> Vec<(usize, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(usize, String)> = None;
+    for (number, line) in (1..).zip(page.lines()) {
+        let fence = line.trim_start().strip_prefix("```");
+        match (&mut open, fence) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some((_, text)), None) => *text += &format!("{line}\n"),
+            (None, Some(word)) if word.trim() == "toml" => open = Some((number, String::new())),
+            (None, _) => {}
+        }
+    }
+    // A block that is never closed is still an example.
+    blocks.extend(open);
+    blocks
+}

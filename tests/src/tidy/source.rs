@@ -1,0 +1,203 @@
+//! Rules about what stands in a source file.
+
+use super::{Complaint, File, Tree, lines_with};
+use crate::rust_text::code_only;
+
+/// Longest Rust file in lines: a longer one has two subjects.
+const MOST_LINES: usize = 800;
+
+/// No Rust file is longer than 800 lines.
+pub fn file_length(tree: &Tree) -> Vec<Complaint> {
+    let length = |f: &File| (f.path.clone(), f.text.lines().count());
+    let long = tree
+        .rust()
+        .map(length)
+        .filter(|(_, lines)| *lines > MOST_LINES);
+    long.map(|(path, lines)| format!("{path}: {lines} lines"))
+        .collect()
+}
+
+/// Source, manifests and scripts are ASCII, so that what is seen is what is compiled.
+pub fn ascii_only(tree: &Tree) -> Vec<Complaint> {
+    let source = |f: &&File| {
+        let kinds = [".rs", ".toml", ".sh", ".py", "Makefile", ".ci/run"];
+        kinds.iter().any(|kind| f.path.ends_with(kind))
+    };
+    let line = |f: &File| {
+        Some((
+            f.path.clone(),
+            f.text.lines().position(|l| !l.is_ascii())? + 1,
+        ))
+    };
+    let found = tree.files.iter().filter(source).filter_map(line);
+    found
+        .map(|(path, number)| format!("{path}:{number}: not ASCII"))
+        .collect()
+}
+
+/// Every Rust file starts with the sentence that says why it exists (`//!`).
+pub fn module_head(tree: &Tree) -> Vec<Complaint> {
+    let ours = |f: &&File| f.path.starts_with("crates/") || f.path.starts_with("tests/");
+    let bare = tree
+        .rust()
+        .filter(ours)
+        .filter(|f| !f.text.trim_start().starts_with("//!"));
+    bare.map(|f| format!("{}: no //! at its head", f.path))
+        .collect()
+}
+
+/// A call that must not appear, and the places (prefixes of paths) where it may.
+struct Ban {
+    words: &'static str,
+    allowed_in: &'static [&'static str],
+    instead: &'static str,
+}
+
+/// The real clock belongs to the driver that parks on it, to the binary, and to the deadlines of
+/// these tests; everything else has the runtime's time, or a simulation would not see it pass.
+const CLOCK: &[&str] = &[
+    "crates/rt/src/uring",
+    "crates/cli/",
+    "tests/src/deadline.rs",
+];
+
+const BANS: &[Ban] = &[
+    Ban {
+        words: "Instant::now",
+        allowed_in: CLOCK,
+        instead: "ask the runtime for the time",
+    },
+    Ban {
+        words: "SystemTime::now",
+        allowed_in: CLOCK,
+        instead: "ask the runtime for the time",
+    },
+    Ban {
+        words: "thread::sleep",
+        allowed_in: &["crates/cli/"],
+        instead: "the runtime's sleep",
+    },
+    Ban {
+        words: "std::collections::HashMap",
+        allowed_in: &[],
+        instead: "BTreeMap",
+    },
+    Ban {
+        words: "std::collections::HashSet",
+        allowed_in: &[],
+        instead: "BTreeSet",
+    },
+    Ban {
+        words: "std::collections::hash_map",
+        allowed_in: &[],
+        instead: "BTreeMap",
+    },
+    Ban {
+        words: "dbg!",
+        allowed_in: &[],
+        instead: "nothing, it is a leftover",
+    },
+    Ban {
+        words: "todo!",
+        allowed_in: &[],
+        instead: "the code",
+    },
+    Ban {
+        words: "unimplemented!",
+        allowed_in: &[],
+        instead: "the code",
+    },
+];
+
+/// Calls that read the world beside the four seams, and leftovers.
+pub fn banned_calls(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in tree.rust() {
+        let code = code_only(&file.text);
+        for ban in BANS {
+            if ban
+                .allowed_in
+                .iter()
+                .any(|place| file.path.starts_with(place))
+            {
+                continue;
+            }
+            // A macro's name ends in `!`, which no word character may follow to matter.
+            for line in lines_with(&code, ban.words) {
+                let (path, words, instead) = (&file.path, ban.words, ban.instead);
+                complaints.push(format!("{path}:{line}: {words}; use {instead}"));
+            }
+        }
+        complaints.extend(imported_hash_maps(&file.path, &code));
+    }
+    complaints
+}
+
+/// `use std::collections::{.., HashMap, ..}` over any number of lines.
+fn imported_hash_maps(path: &str, code: &str) -> Vec<Complaint> {
+    let group = |(at, start): (usize, &str)| {
+        let names = code[at + start.len()..].split('}').next().unwrap_or("");
+        let line = code[..at].lines().count().max(1);
+        ["HashMap", "HashSet"]
+            .iter()
+            .filter(|name| !lines_with(names, name).is_empty())
+            .map(|name| format!("{path}:{line}: std's {name}; use a BTree"))
+            .collect::<Vec<_>>()
+    };
+    code.match_indices("std::collections::{")
+        .flat_map(group)
+        .collect()
+}
+
+/// `unsafe` appears only where the runtime owns buffers and the ring.
+pub fn unsafe_places(tree: &Tree) -> Vec<Complaint> {
+    let allowed = ["crates/rt/src/buf", "crates/rt/src/uring"];
+    let others = tree
+        .rust()
+        .filter(|f| !allowed.iter().any(|place| f.path.starts_with(place)));
+    let places = others.flat_map(|f| {
+        let path = f.path.clone();
+        let lines = lines_with(&code_only(&f.text), "unsafe");
+        lines
+            .into_iter()
+            .map(move |line| format!("{path}:{line}: unsafe outside the runtime"))
+    });
+    places.collect()
+}
+
+/// `#[ignore]` comes with a reason.
+pub fn reasoned_ignore(tree: &Tree) -> Vec<Complaint> {
+    let places = tree.rust().flat_map(|f| {
+        let code = code_only(&f.text);
+        let bare = (1..)
+            .zip(code.lines())
+            .filter(|(_, l)| l.contains("#[ignore]"));
+        bare.map(|(line, _)| format!("{}:{line}: #[ignore] without a reason", f.path))
+            .collect::<Vec<_>>()
+    });
+    places.collect()
+}
+
+/// No text names a folder that exists on one machine only.
+pub fn local_paths(tree: &Tree) -> Vec<Complaint> {
+    // Put together here so that this file does not break its own rule.
+    let roots = [
+        concat!("/wo", "rk/"),
+        concat!("/ro", "ot/"),
+        concat!("/ho", "me/"),
+    ];
+    let mut complaints = Vec::new();
+    for file in &tree.files {
+        for (number, line) in (1..).zip(file.text.lines()) {
+            // Only the start of an absolute path counts, not a folder of that name inside one.
+            let absolute = |root: &&&str| {
+                line.match_indices(**root).any(|(at, _)| {
+                    !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-.}$~".contains(c))
+                })
+            };
+            let found = roots.iter().filter(absolute);
+            complaints.extend(found.map(|r| format!("{}:{number}: {r}", file.path)));
+        }
+    }
+    complaints
+}

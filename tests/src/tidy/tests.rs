@@ -1,0 +1,216 @@
+//! Each rule against a sample that breaks it and one that keeps it.
+
+use super::*;
+
+/// Asserts that `rule` complains exactly about the first sample.
+#[track_caller]
+fn tells(rule: Rule, wrong: &[(&str, &str)], right: &[(&str, &str)]) {
+    let complaints = rule(&Tree::sample(wrong));
+    assert!(!complaints.is_empty(), "the rule let the wrong sample pass");
+    assert_eq!(rule(&Tree::sample(right)), Vec::<Complaint>::new());
+}
+
+#[test]
+fn a_crate_that_looks_upwards() {
+    let manifest = |name: &str| format!("[dependencies]\nbimetal-{name}.workspace = true\n");
+    let (up, down) = (manifest("block"), manifest("rt"));
+    let path = "crates/export/Cargo.toml";
+    tells(
+        crate_direction,
+        &[("crates/rt/Cargo.toml", &up)],
+        &[(path, &down)],
+    );
+    let dev = up.replace("[dep", "[dev-dep");
+    tells(
+        crate_direction,
+        &[("crates/proto/Cargo.toml", &dev)],
+        &[("tests/Cargo.toml", &dev)],
+    );
+    let target = up.replace("[dep", "[target.'cfg(unix)'.dep");
+    tells(
+        crate_direction,
+        &[("crates/policy/Cargo.toml", &target)],
+        &[(path, &target)],
+    );
+    tells(crate_direction, &[("crates/other/Cargo.toml", &down)], &[]);
+    tells(
+        crate_direction,
+        &[("crates/rt/Cargo.toml", "[not toml")],
+        &[],
+    );
+}
+
+#[test]
+fn no_cycle_can_follow_from_the_order() {
+    // Every crate may depend only on crates that a repeated removal of leaves takes away first.
+    for name in ["rt", "policy", "proto", "trace"] {
+        for other in [
+            "rt", "policy", "proto", "trace", "block", "export", "sim", "lab", "cli",
+        ] {
+            let manifest = format!("[dependencies]\nbimetal-{other}.workspace = true\n");
+            let path = format!("crates/{name}/Cargo.toml");
+            let complaints = crate_direction(&Tree::sample(&[(&path, &manifest)]));
+            assert_eq!(complaints.is_empty(), name == other, "{name} -> {other}");
+        }
+    }
+}
+
+#[test]
+fn too_many_packages() {
+    let lock = |count: usize| "[[package]]\nname = \"x\"\n".repeat(count);
+    tells(
+        few_packages,
+        &[("Cargo.lock", &lock(150))],
+        &[("Cargo.lock", &lock(149))],
+    );
+}
+
+#[test]
+fn a_layer_without_a_page() {
+    let source = ("crates/block/src/layers/write_log.rs", "//! x");
+    let page = ("docs/layers/write-log.md", "# write-log");
+    tells(documented_layers, &[source], &[source, page]);
+    let folder = ("crates/block/src/media/ssd/model.rs", "//! x");
+    let root = ("crates/block/src/media/mod.rs", "//! x");
+    tells(
+        documented_layers,
+        &[folder],
+        &[folder, root, ("docs/ssds.md", "# ssd")],
+    );
+}
+
+#[test]
+fn empty_names() {
+    tells(
+        names,
+        &[("crates/rt/src/utils.rs", "")],
+        &[("crates/rt/src/utility_of_seeks.rs", "")],
+    );
+    tells(names, &[("crates/rt/helper/x.rs", "")], &[]);
+    tells(
+        names,
+        &[("a.rs", "mod io_manager;\n")],
+        &[("a.rs", "mod io_managed;\n")],
+    );
+}
+
+#[test]
+fn a_long_file() {
+    let lines = |count: usize| "\n".repeat(count);
+    tells(
+        file_length,
+        &[("a.rs", &lines(801))],
+        &[("a.rs", &lines(800))],
+    );
+}
+
+#[test]
+fn a_letter_beyond_ascii() {
+    tells(
+        ascii_only,
+        &[("a.rs", "// 5 \u{b5}s")],
+        &[("a.md", "5 \u{b5}s"), ("a.rs", "// 5 us")],
+    );
+    tells(ascii_only, &[(".ci/run", "\u{201c}")], &[]);
+}
+
+#[test]
+fn a_file_without_a_head() {
+    let path = "crates/rt/src/a.rs";
+    tells(
+        module_head,
+        &[(path, "use std::io;")],
+        &[(path, "//! Why.\nuse std::io;")],
+    );
+}
+
+#[test]
+fn banned_calls_are_found_in_code_only() {
+    let place = "crates/block/src/a.rs";
+    let wrong = [
+        "let t = Instant::now();",
+        "let t = std::time::SystemTime::now();",
+        "std::thread::sleep(d);",
+        "use std::collections::HashMap;",
+        "use std::collections::{\n    BTreeMap,\n    HashSet,\n};",
+        "dbg!(x);",
+        "todo!()",
+        "unimplemented!()",
+    ];
+    for code in wrong {
+        let right = format!("// {}\nlet s = \"{code}\";", code.replace('\n', " "));
+        tells(banned_calls, &[(place, code)], &[(place, &right)]);
+    }
+    let clock = ("crates/rt/src/uring/clock.rs", wrong[0]);
+    tells(
+        banned_calls,
+        &[("crates/rt/src/time.rs", wrong[0])],
+        &[clock],
+    );
+}
+
+#[test]
+fn unsafe_outside_its_places() {
+    let code = "fn f() { unsafe { g() } }";
+    let right = [
+        ("crates/rt/src/uring/ring.rs", code),
+        ("a.rs", "#![deny(unsafe_code)]"),
+    ];
+    tells(unsafe_places, &[("crates/block/src/a.rs", code)], &right);
+}
+
+#[test]
+fn an_ignored_test_without_a_reason() {
+    let right = [("a.rs", "#[ignore = \"needs two machines\"]\n// #[ignore]")];
+    tells(
+        reasoned_ignore,
+        &[("a.rs", "#[test]\n#[ignore]\nfn f() {}")],
+        &right,
+    );
+}
+
+#[test]
+fn a_path_of_one_machine() {
+    let wrong = concat!("see /wo", "rk/main/x");
+    tells(
+        local_paths,
+        &[("a.md", wrong)],
+        &[("a.md", "see ../net/work/x and $CARGO/home/x")],
+    );
+}
+
+#[test]
+fn a_link_that_leads_nowhere() {
+    let page = "[a](../README.md#start) [b](layers/) [c](https://x.org) [d](#here)\n\
+                ```\n[in code](nothing.md)\n```\n";
+    let right = [
+        ("docs/a.md", page),
+        ("README.md", ""),
+        ("docs/layers/stripe.md", ""),
+    ];
+    tells(
+        links_resolve,
+        &[("docs/a.md", "[a](README.md)"), ("README.md", "")],
+        &right,
+    );
+    tells(links_resolve, &[("a.md", "[a](../outside.md)")], &[]);
+}
+
+#[test]
+fn an_example_that_is_not_toml() {
+    let wrong = "text\n```toml\n[device.a\n```\n";
+    let right = "```\n[device.a\n```\n```toml\n[device.a]\nsize = \"1MiB\"\n```\n";
+    tells(toml_examples_parse, &[("a.md", wrong)], &[("a.md", right)]);
+}
+
+#[test]
+fn every_rule_is_in_the_list() {
+    let sources = [
+        include_str!("layout.rs"),
+        include_str!("source.rs"),
+        include_str!("pages.rs"),
+    ];
+    let rule = |l: &&str| l.starts_with("pub fn") && l.contains("(tree: &Tree) -> Vec<Complaint>");
+    let written = sources.iter().flat_map(|s| s.lines()).filter(rule).count();
+    assert_eq!(written, RULES.len());
+}

@@ -1,0 +1,107 @@
+//! A server that serves the machine it runs on must not need memory to free memory.
+//!
+//! The server and the writer share one memory cgroup, and the writer dirties several times what
+//! the group may hold. Every page that is written out to make room goes through the server; if the
+//! server waits for a page of its own at that moment, nobody moves again. So the test is that the
+//! writer ends at all. Needs root, FUSE, loop devices and a memory controller.
+//!
+//! nbdfuse stands outside the group: it takes no care of memory (no PR_SET_IO_FLUSHER), and put
+//! inside a group of version 1 it does deadlock by itself, whatever the server: its thread waits in
+//! `folio_wait_writeback`, for a page that only it can write. That run is also the proof that the
+//! pressure made here finds a server without that care.
+
+use bimetal_tests::cgroup::MemoryGroup;
+use bimetal_tests::client::Client;
+use bimetal_tests::mount::{Fuse, Loop, Mount, assert_fsck_clean};
+use bimetal_tests::procfs;
+use bimetal_tests::scratch::Scratch;
+use bimetal_tests::server::{Server, uri};
+use bimetal_tests::volume::{MIB, Volume};
+use std::path::Path;
+
+/// What the group may hold, and what the writer dirties in it. The server locks all it will ever
+/// need when it starts (about 150 MiB with default pools), which must fit with room for the writer.
+const LIMIT_BYTES: u64 = 256 * MIB;
+const WRITTEN_BYTES: u64 = 4 * LIMIT_BYTES;
+
+/// Far more than the writing takes on a slow disk (4 MiB/s), and still an end.
+const PATIENCE_S: u64 = 180;
+
+/// Writes files on `mount` from inside the group until they are on the disk, removes the first
+/// half, and writes again: allocation and freeing both go through the file system's journal.
+fn dirty(group: &MemoryGroup, mount: &Path, connection: u32) {
+    let each_mib = 16;
+    let count = WRITTEN_BYTES / MIB / each_mib / 2;
+    let script = format!(
+        "set -e; cd \"$0\"; \
+         fill() {{ for i in $(seq 1 {count}); do \
+             dd if=/dev/urandom of=$1$i bs=1M count={each_mib} status=none; done; }}; \
+         fill a; rm -f a?; sync -f .; fill b; sync -f ."
+    );
+    let wrapper = group.wrapper();
+    let run = Client::new(&wrapper[0])
+        .args(&wrapper[1..])
+        .args(["sh", "-c", &script])
+        .arg(mount);
+    let outcome = run.within_s(PATIENCE_S).run();
+    if outcome.status != Some(0) {
+        let stuck: String = group
+            .processes()
+            .into_iter()
+            .map(procfs::where_it_waits)
+            .collect();
+        // Whoever waits for memory must get it, and whoever waits for a page to be written must be
+        // told that it will not be, or the cleaning up would wait as well.
+        group.lift();
+        Fuse::abort(connection);
+        panic!("the writer did not finish: {outcome}\n--- in the group\n{stuck}");
+    }
+}
+
+/// Makes a file system on the export, mounts it, and dirties it from inside the group.
+fn press(group: &MemoryGroup, dir: &Scratch, uri: &str) {
+    let fuse = Fuse::mount(dir, uri);
+    let disk = Loop::attach(&fuse.file());
+    Client::new("mkfs.ext4")
+        .args(["-q", "-F"])
+        .arg(disk.device())
+        .ok();
+    let mount = Mount::at(&dir.file("mnt"), disk.device(), "discard");
+    dirty(group, mount.path(), fuse.connection());
+    mount.unmount();
+    assert_fsck_clean(disk.device());
+    disk.detach();
+    fuse.unmount();
+    assert!(
+        group.times_at_limit() > 0,
+        "the group was never at its limit: nothing was tested"
+    );
+}
+
+#[test]
+fn a_dirty_file_system_above_the_server_does_not_deadlock() {
+    let volume = Volume::mirror("pressure", 1280 * MIB);
+    let group = MemoryGroup::new("pressure", LIMIT_BYTES);
+    let server = Server::start_under(&group.wrapper(), volume.config());
+    press(&group, volume.dir(), &volume.uri());
+    server.stop();
+}
+
+/// The same with nbdkit in the server's place, outside the group: what the machine itself adds to
+/// the picture.
+#[test]
+fn the_pressure_is_real_and_a_server_outside_the_group_stands_it() {
+    let dir = Scratch::new("pressure-peer");
+    let image = dir.sparse("disk.img", 1024 * MIB);
+    let (socket, pidfile) = (dir.file("s"), dir.file("server.pid"));
+    let run = Client::new("nbdkit")
+        .arg("-U")
+        .arg(&socket)
+        .arg("-P")
+        .arg(&pidfile);
+    run.arg("file").arg(&image).ok();
+    let group = MemoryGroup::new("pressure-peer", LIMIT_BYTES);
+    press(&group, &dir, &uri(&socket, ""));
+    let pid = std::fs::read_to_string(&pidfile).expect("nbdkit's pid file");
+    bimetal_tests::server::send_signal(pid.trim().parse().expect("a pid"), "TERM");
+}
