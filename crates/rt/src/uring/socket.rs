@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -145,13 +145,25 @@ pub(crate) struct SocketListener {
 }
 
 impl SocketListener {
-    /// Listens on a UNIX path that does not exist yet.
+    /// Listens on a UNIX path that does not exist yet. The socket file is its owner's alone: the
+    /// mode is set before the name exists, so there is no moment at which others could connect.
     pub(crate) fn bind_unix(rt: &Rt, path: &Path) -> io::Result<SocketListener> {
         let uring = super::of(rt)?;
-        let listener = UnixListener::bind(path)?;
+        let fd = new_socket(libc::AF_UNIX)?;
+        let address = unix_address(path)?;
+        let start = (&raw const address.storage).cast::<libc::sockaddr>();
+        // SAFETY: the descriptor is ours; the pointer and the length describe `address`, which
+        // lives through the calls.
+        let bound = unsafe {
+            libc::fchmod(fd.as_raw_fd(), 0o600) == 0
+                && libc::bind(fd.as_raw_fd(), start, address.len) == 0
+        };
+        if !bound {
+            return Err(io::Error::last_os_error());
+        }
         Ok(SocketListener {
             uring,
-            fd: deepen(listener.into())?,
+            fd: deepen(fd)?,
             tcp: false,
         })
     }
