@@ -143,7 +143,11 @@ impl Socket {
         match usize::try_from(result) {
             Ok(sent) => Ok(sent),
             Err(_negative) => match io::Error::last_os_error() {
-                e if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                e if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+                {
                     Ok(0)
                 }
                 e => Err(e),
