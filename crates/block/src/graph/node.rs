@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
+use bimetal_rt::net::Address;
 
 use super::document::{ConfigError, Section};
 use super::{OpenError, OpenOptions};
@@ -16,6 +17,7 @@ use crate::media::file::{FileConfig, FileDevice};
 use crate::media::memory::{MemoryConfig, MemoryDevice};
 use crate::media::model::ModelType;
 use crate::media::null::{NullConfig, NullDevice};
+use crate::media::remote::{RemoteConfig, RemoteDevice};
 use crate::request::BLOCK_BYTES;
 use crate::units::Size;
 
@@ -28,6 +30,8 @@ pub enum Node {
     Memory(MemoryConfig),
     /// Nothing.
     Null(NullConfig),
+    /// An export of another server.
+    Remote(RemoteConfig),
     /// The hetero-mirror.
     Mirror(MirrorConfig),
     /// The tutorial layer.
@@ -37,7 +41,7 @@ pub enum Node {
 }
 
 /// The names of all types, for error messages.
-const TYPES: &str = "file, memory, null, mirror, passthrough, ssd, hdd, network";
+const TYPES: &str = "file, memory, null, remote, mirror, passthrough, ssd, hdd, network";
 
 impl Node {
     /// Reads a `[device.NAME]` section.
@@ -48,6 +52,7 @@ impl Node {
             "file" => Node::File(section.read()?),
             "memory" => Node::Memory(section.read()?),
             "null" => Node::Null(section.read()?),
+            "remote" | "nbd" => Node::Remote(section.read()?),
             "mirror" => Node::Mirror(section.read()?),
             "passthrough" => Node::Passthrough(section.read()?),
             "ssd" => Node::Timing(TimingConfig::read(ModelType::Ssd, section)?),
@@ -66,7 +71,7 @@ impl Node {
     /// The devices this one is made of, in order.
     pub fn children(&self) -> Vec<&str> {
         match self {
-            Node::File(_) | Node::Memory(_) | Node::Null(_) => Vec::new(),
+            Node::File(_) | Node::Memory(_) | Node::Null(_) | Node::Remote(_) => Vec::new(),
             Node::Mirror(config) => config.sides.iter().map(String::as_str).collect(),
             Node::Passthrough(config) => vec![&config.below],
             Node::Timing(config) => vec![&config.below],
@@ -79,6 +84,7 @@ impl Node {
             Node::File(_) => "file",
             Node::Memory(_) => "memory",
             Node::Null(_) => "null",
+            Node::Remote(_) => "remote",
             Node::Mirror(_) => "mirror",
             Node::Passthrough(_) => "passthrough",
             Node::Timing(config) => config.of.name(),
@@ -105,6 +111,7 @@ impl Node {
             Node::File(config) => Rc::new(FileDevice::open(rt, config)?),
             Node::Memory(config) => Rc::new(MemoryDevice::new(rt, config.size.0)),
             Node::Null(config) => Rc::new(NullDevice::new(rt, config.size.0)),
+            Node::Remote(config) => Rc::new(RemoteDevice::open(rt, config).await?),
             Node::Mirror(_) => unreachable!("opened above"),
             Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
             Node::Timing(config) => {
@@ -138,6 +145,7 @@ impl Node {
         match self {
             Node::Memory(config) => whole_blocks(config.size),
             Node::Null(config) => whole_blocks(config.size),
+            Node::Remote(config) => config.check(),
             Node::File(config) => config.size.map_or(Ok(()), whole_blocks),
             Node::Mirror(config) => config.check(),
             Node::Passthrough(_) | Node::Timing(_) => Ok(()),
@@ -146,8 +154,14 @@ impl Node {
 
     /// Paths are relative to the configuration file.
     fn with_paths(mut self, resolve: impl Fn(&std::path::Path) -> std::path::PathBuf) -> Node {
-        if let Node::File(config) = &mut self {
-            config.path = resolve(&config.path);
+        match &mut self {
+            Node::File(config) => config.path = resolve(&config.path),
+            Node::Remote(config) => {
+                if let Address::Unix(path) = &mut config.address {
+                    *path = resolve(path);
+                }
+            }
+            _ => {}
         }
         self
     }
