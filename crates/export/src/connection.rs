@@ -37,7 +37,7 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 const HANDSHAKE_BUFFER_BYTES: usize = 4096;
 /// Received at a time afterwards: more than a UNIX socket holds by default.
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
-/// A payload up to this size is copied out of the receive buffer once it is complete; the rest of
+/// A payload up to this size (with its header) is copied out of the receive buffer once it is complete; the rest of
 /// a larger one is received into its own buffer.
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
@@ -95,6 +95,21 @@ impl Input {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
+    }
+
+    /// Receives the next header and nothing behind it; false at the end of the stream. For a
+    /// stream of large writes: what follows can then be received into its own buffer.
+    async fn receive_header(&mut self, rt: &Rt, stream: &Stream) -> io::Result<bool> {
+        assert!(self.unread().is_empty(), "a header is received on its own");
+        let (result, head) = stream.recv(rt.pool().alloc_now(REQUEST_BYTES), 0).await;
+        let count = result?;
+        let buf = self
+            .buf
+            .as_mut()
+            .expect("the buffer is here between receives");
+        buf[..count].copy_from_slice(&head[..count]);
+        (self.start, self.end) = (0, count);
+        Ok(count > 0)
     }
 
     /// Receives behind what is unread; false at the end of the stream.
@@ -204,6 +219,7 @@ impl Transmission {
     }
 
     async fn serve(self: &Rc<Self>, input: &mut Input) -> Result<(), End> {
+        let mut large = false;
         loop {
             while let Some(header) = input.unread().first_chunk::<REQUEST_BYTES>() {
                 let request = decode_request(header)?;
@@ -214,13 +230,18 @@ impl Transmission {
                 if input.unread().len() < complete && complete <= COPIED_BYTES_MAX {
                     break;
                 }
+                large = complete > COPIED_BYTES_MAX;
                 input.consume(REQUEST_BYTES);
                 self.request(input, request).await?;
             }
             let in_message = !input.unread().is_empty();
             self.link.set_receiving(in_message);
             add(&self.export.counters.receives, 1);
-            let more = input.receive(&self.link.stream).await?;
+            let more = if large && !in_message {
+                input.receive_header(&self.rt, &self.link.stream).await?
+            } else {
+                input.receive(&self.link.stream).await?
+            };
             self.link.set_receiving(false);
             if !more {
                 return if in_message { Err(End::Broken) } else { Ok(()) };

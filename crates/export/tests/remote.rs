@@ -37,6 +37,10 @@ impl Way {
         })
     }
 
+    fn server(&self) -> Server {
+        self.server.borrow().clone()
+    }
+
     fn connector(self: &Rc<Way>, rt: &Rt) -> Connector {
         let (way, rt) = (Rc::clone(self), rt.clone());
         Rc::new(move || {
@@ -145,7 +149,7 @@ fn every_operation_arrives() {
         let beyond = remote.submit(Request::read(SIZE, 4096)).await;
         assert_eq!(beyond.err(), Some(IoError::OutOfRange));
         remote.close().await.unwrap();
-        way.server.borrow().stop().await;
+        way.server().stop().await;
     });
     let seen = slow.seen.borrow();
     assert!(seen.iter().any(|r| r.op == Op::Write && r.flags.fua));
@@ -187,7 +191,7 @@ fn requests_are_pipelined_over_all_connections() {
             assert_eq!(read(&*remote, i * 4096, 1).await, [i as u8]);
         }
         remote.close().await.unwrap();
-        way.server.borrow().stop().await;
+        way.server().stop().await;
     });
     drop(way);
     assert_clean(&rt);
@@ -236,7 +240,7 @@ fn a_server_that_comes_back_is_taken_up_again() {
         assert_eq!(flush().await.err(), Some(IoError::Transport));
         assert!(flush().await.is_ok());
         remote.close().await.unwrap();
-        way.server.borrow().stop().await;
+        way.server().stop().await;
     });
     drop(way);
     drop(disk);
@@ -244,7 +248,7 @@ fn a_server_that_comes_back_is_taken_up_again() {
 }
 
 async fn restart(rt: &Rt, way: &Rc<Way>, disk: &Rc<dyn Device>) {
-    let old = way.server.borrow().clone();
+    let old = way.server();
     way.blocked.set(true);
     old.stop().await;
     *way.server.borrow_mut() = server(rt, disk.clone());
@@ -299,7 +303,7 @@ fn a_flush_fails_once_exactly_when_something_may_be_lost() {
         assert_eq!(flushing.await, Some(IoError::Transport));
         assert!(flush().await.is_ok());
         remote.close().await.unwrap();
-        way.server.borrow().stop().await;
+        way.server().stop().await;
     });
     drop((way, disk, slow));
     assert_clean(&rt);
@@ -313,7 +317,7 @@ fn a_server_that_stays_away_fails_requests_after_the_deadline() {
     rt.block_on(async {
         let remote = open(&rt, &way, 1).await;
         way.blocked.set(true);
-        let old = way.server.borrow().clone();
+        let old = way.server();
         old.stop().await;
         let begun = rt.now();
         let result = remote.submit(Request::read(0, 4096)).await;
@@ -338,7 +342,7 @@ fn a_server_that_stays_away_fails_requests_after_the_deadline() {
         rt.sleep(Duration::from_secs(3)).await;
         assert_eq!(read(&remote, 0, 4096).await, [0; 4096]);
         remote.close().await.unwrap();
-        way.server.borrow().stop().await;
+        way.server().stop().await;
     });
     drop((way, disk));
     assert_clean(&rt);
@@ -358,7 +362,7 @@ fn what_cannot_be_a_medium_is_refused() {
         way.blocked.set(true);
         let error = RemoteDevice::over(&rt, way.connector(&rt), &config(1)).await;
         assert!(error.is_err());
-        way.server.borrow().stop().await;
+        way.server().stop().await;
     });
 }
 
@@ -374,13 +378,16 @@ fn a_read_only_export_is_a_read_only_medium() {
         let result = remote.submit(write(&rt, 0, &[1; 4096], Flags::NONE)).await;
         assert_eq!(result.err(), Some(IoError::ReadOnly));
         remote.close().await.unwrap();
-        way.server.borrow().stop().await;
+        way.server().stop().await;
     });
 }
 
+/// Flags, command and length of the requests a server has seen.
+type Seen = Rc<RefCell<Vec<(u16, u16, u32)>>>;
+
 /// A server made of bytes: one export of 1 MiB with these transmission flags, that answers every
 /// request with success, over simple replies, and notes the commands.
-fn plain(rt: &Rt, flags: u16, seen: &Rc<RefCell<Vec<(u16, u16, u32)>>>) -> Connector {
+fn plain(rt: &Rt, flags: u16, seen: &Seen) -> Connector {
     let (rt, seen) = (rt.clone(), Rc::clone(seen));
     Rc::new(move || {
         let (ours, theirs) = Stream::pair(&rt, PipeOptions::default());
@@ -417,7 +424,7 @@ fn plain(rt: &Rt, flags: u16, seen: &Rc<RefCell<Vec<(u16, u16, u32)>>>) -> Conne
 #[test]
 fn what_a_server_does_not_offer_is_made_of_what_it_does() {
     let rt = virtual_rt();
-    let seen = Rc::new(RefCell::new(Vec::new()));
+    let seen: Seen = Rc::default();
     // HAS_FLAGS and SEND_FLUSH alone.
     let connector = plain(&rt, 1 | 1 << 2, &seen);
     rt.block_on(async {
