@@ -237,7 +237,11 @@ impl Transmission {
             let in_message = !input.unread().is_empty();
             self.link.set_receiving(in_message);
             add(&self.export.counters.receives, 1);
-            let more = if large && !in_message {
+            // Copying a large payload costs processor time, receiving its header alone costs time
+            // in which the socket is full. Over several connections the processor is the limit
+            // (128 KiB writes over four: +45 %), over one it is the socket (-22 %).
+            let several = self.export.counters.connections.get() > 1;
+            let more = if large && several && !in_message {
                 input.receive_header(&self.rt, &self.link.stream).await?
             } else {
                 input.receive(&self.link.stream).await?
