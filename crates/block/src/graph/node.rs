@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
+use bimetal_rt::net::Address;
 
 use super::document::{ConfigError, Section};
 use super::{OpenError, OpenOptions};
@@ -22,6 +23,7 @@ use crate::media::file::{FileConfig, FileDevice};
 use crate::media::memory::{MemoryConfig, MemoryDevice};
 use crate::media::model::ModelType;
 use crate::media::null::{NullConfig, NullDevice};
+use crate::media::remote::{RemoteConfig, RemoteDevice};
 use crate::request::BLOCK_BYTES;
 use crate::units::Size;
 
@@ -34,6 +36,8 @@ pub enum Node {
     Memory(MemoryConfig),
     /// Nothing.
     Null(NullConfig),
+    /// An export of another server.
+    Remote(RemoteConfig),
     /// The hetero-mirror.
     Mirror(MirrorConfig),
     /// The tutorial layer.
@@ -55,8 +59,8 @@ pub enum Node {
 }
 
 /// The names of all types, for error messages.
-const TYPES: &str = "file, memory, null, mirror, passthrough, stripe, ssd, hdd, network, delay, \
-                     error, rate, log, stats";
+const TYPES: &str = "file, memory, null, remote, mirror, passthrough, stripe, ssd, hdd, network, \
+                     delay, error, rate, log, stats";
 
 impl Node {
     /// Reads a `[device.NAME]` section.
@@ -67,6 +71,7 @@ impl Node {
             "file" => Node::File(section.read()?),
             "memory" => Node::Memory(section.read()?),
             "null" => Node::Null(section.read()?),
+            "remote" | "nbd" => Node::Remote(section.read()?),
             "mirror" => Node::Mirror(section.read()?),
             "passthrough" => Node::Passthrough(section.read()?),
             "stripe" => Node::Stripe(section.read()?),
@@ -94,7 +99,7 @@ impl Node {
     /// The devices this one is made of, in order.
     pub fn children(&self) -> Vec<&str> {
         match self {
-            Node::File(_) | Node::Memory(_) | Node::Null(_) => Vec::new(),
+            Node::File(_) | Node::Memory(_) | Node::Null(_) | Node::Remote(_) => Vec::new(),
             Node::Mirror(config) => config.sides.iter().map(String::as_str).collect(),
             Node::Passthrough(config) => vec![&config.below],
             Node::Stripe(config) => config.devices.iter().map(String::as_str).collect(),
@@ -113,6 +118,7 @@ impl Node {
             Node::File(_) => "file",
             Node::Memory(_) => "memory",
             Node::Null(_) => "null",
+            Node::Remote(_) => "remote",
             Node::Mirror(_) => "mirror",
             Node::Passthrough(_) => "passthrough",
             Node::Stripe(_) => "stripe",
@@ -147,6 +153,7 @@ impl Node {
                 let sides = self.candidates(children);
                 Rc::new(Mirror::open(rt, config, sides, options.resync).await?)
             }
+            Node::Remote(config) => Rc::new(RemoteDevice::open(rt, config).await?),
             Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
             Node::Stripe(config) => Rc::new(Stripe::new(children, config.unit.0)?),
             Node::Timing(config) => {
@@ -177,6 +184,7 @@ impl Node {
         match self {
             Node::Memory(config) => whole_blocks(config.size),
             Node::Null(config) => whole_blocks(config.size),
+            Node::Remote(config) => config.check(),
             Node::File(config) => config.size.map_or(Ok(()), whole_blocks),
             Node::Mirror(config) => config.check(),
             Node::Stripe(config) => config.check(),
@@ -195,6 +203,10 @@ impl Node {
         match self {
             Node::File(config) => Some(&mut config.path),
             Node::Log(config) => Some(&mut config.path),
+            Node::Remote(config) => match &mut config.address {
+                Address::Unix(path) => Some(path),
+                Address::Tcp(_) => None,
+            },
             _ => None,
         }
     }

@@ -4,3 +4,4 @@ pub mod file;
 pub mod memory;
 pub mod model;
 pub mod null;
+pub mod remote;

@@ -1,0 +1,485 @@
+//! Another server's export as a medium: an NBD client that survives a broken connection.
+//!
+//! Requests are pipelined over one or several connections; everything that waits goes out in one
+//! send, and one receive takes every reply that is there. When a connection breaks, what was in
+//! flight is sent again over the next one: nobody has an overlapping change in flight at the same
+//! time (the atomic unit and the mirror see to that), so doing it twice is doing it once.
+//!
+//! What a broken connection does to durability is this medium's to say. The server behind it may
+//! have restarted and lost its cache, so if there were completed changes that no flush had covered,
+//! the next flush fails, once, with [`IoError::Transport`]. It must never succeed: the layer above
+//! would take for durable what is gone.
+
+mod channel;
+mod establish;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_proto::nbd::wire::{command_flag, state, transmission_flag as offer};
+use bimetal_proto::nbd::{self, ClientSession, Command};
+use bimetal_rt::net::{Address, Stream};
+use bimetal_rt::{Payload, Rt, Task};
+use serde::{Deserialize, Deserializer, de};
+
+use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::error::IoError;
+use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
+use crate::graph::OpenError;
+use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request, push_extent};
+use crate::units::Time;
+use channel::Channel;
+use establish::establish;
+
+/// Zeroes written at a time where the server cannot write zeroes by itself.
+const ZERO_WRITE_BYTES: u64 = 1 << 20;
+/// The longest range of one request without payload: the largest whole number of blocks that fits
+/// the 32 bits of a length with room to spare.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+/// The most connections a configuration may ask for.
+pub const CONNECTIONS_MAX: u32 = 16;
+
+/// The configuration of `type = "remote"`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteConfig {
+    /// Where the server listens: `unix:PATH` or `tcp:ADDRESS:PORT`.
+    #[serde(deserialize_with = "read_address")]
+    pub address: Address,
+    /// The name of the export; empty for the server's default.
+    #[serde(default)]
+    pub export: String,
+    /// Connections; more than one only where the server says that a flush covers all of them.
+    #[serde(default = "one_connection")]
+    pub connections: u32,
+    /// How long requests wait for a broken connection to come back.
+    #[serde(default = "reconnect_default")]
+    pub reconnect: Time,
+}
+
+fn read_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Address, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(de::Error::custom)
+}
+
+fn one_connection() -> u32 {
+    1
+}
+
+fn reconnect_default() -> Time {
+    Time(Duration::from_secs(30))
+}
+
+impl RemoteConfig {
+    /// The default export of a server, over one connection.
+    pub fn new(address: Address) -> RemoteConfig {
+        RemoteConfig {
+            address,
+            export: String::new(),
+            connections: one_connection(),
+            reconnect: reconnect_default(),
+        }
+    }
+
+    /// What is wrong with the values, in words.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.export.len() > 4096 || self.export.contains('\0') {
+            return Err("`export` is longer than 4096 bytes or contains NUL".to_owned());
+        }
+        if self.connections == 0 || self.connections > CONNECTIONS_MAX {
+            return Err(format!("`connections` must be 1 to {CONNECTIONS_MAX}"));
+        }
+        Ok(())
+    }
+}
+
+/// Makes a connection to the server; called again whenever one is needed.
+pub type Connector = Rc<dyn Fn() -> LocalFuture<'static, io::Result<Stream>>>;
+
+/// What the channels share.
+struct Shared {
+    rt: Rt,
+    connector: Connector,
+    export: String,
+    reconnect: Duration,
+    /// What the first handshake agreed on; every later one has to agree on the same.
+    session: ClientSession,
+    /// Changes that have completed, and how many of them the last flush covered.
+    completed: Cell<u64>,
+    durable: Cell<u64>,
+    /// Changes that had completed may be gone, and no flush has said so yet.
+    lost: Cell<bool>,
+    breaks: Cell<u64>,
+    closing: Cell<bool>,
+}
+
+impl Shared {
+    fn offers(&self, flag: u16) -> bool {
+        self.session.info.offers(flag)
+    }
+
+    /// A change has completed, durable already or not. This is noted when the reply arrives and not
+    /// when somebody looks at it, so that a break right behind it counts the change as lost.
+    fn note_change(&self, durable: bool) {
+        if !durable && self.offers(offer::SEND_FLUSH) {
+            self.completed.set(self.completed.get() + 1);
+        }
+    }
+
+    /// A connection broke: what no flush has covered is no longer certain.
+    fn note_break(&self) {
+        self.breaks.set(self.breaks.get() + 1);
+        if self.completed.get() > self.durable.get() {
+            self.lost.set(true);
+            self.durable.set(self.completed.get());
+        }
+    }
+}
+
+/// See the module.
+pub struct RemoteDevice {
+    shared: Rc<Shared>,
+    geometry: Geometry,
+    channels: Vec<Rc<Channel>>,
+    tasks: RefCell<Vec<Task<()>>>,
+    next: Cell<usize>,
+}
+
+impl RemoteDevice {
+    /// Connects to the server of a configuration.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, refuses, or offers what cannot be a medium.
+    pub async fn open(rt: &Rt, config: &RemoteConfig) -> Result<RemoteDevice, OpenError> {
+        let (rt2, address) = (rt.clone(), config.address.clone());
+        let connector: Connector = Rc::new(move || {
+            let (rt, address) = (rt2.clone(), address.clone());
+            Box::pin(async move { Stream::connect(&rt, &address).await })
+        });
+        RemoteDevice::over(rt, connector, config).await
+    }
+
+    /// Connects to a server through `connector`; the configuration's address is only shown.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn over(
+        rt: &Rt,
+        connector: Connector,
+        config: &RemoteConfig,
+    ) -> Result<RemoteDevice, OpenError> {
+        let error = |why: String| OpenError::new(format!("{}: {why}", config.address));
+        let first = establish(rt, &connector, &config.export, Duration::MAX)
+            .await
+            .map_err(|why| error(why.to_string()))?;
+        let session = first.session.clone();
+        let geometry = geometry(&session).map_err(error)?;
+        let several = session.info.offers(offer::CAN_MULTI_CONN);
+        let connections = if several { config.connections } else { 1 };
+        let shared = Rc::new(Shared {
+            rt: rt.clone(),
+            connector,
+            export: config.export.clone(),
+            reconnect: config.reconnect.0,
+            session,
+            completed: Cell::new(0),
+            durable: Cell::new(0),
+            lost: Cell::new(false),
+            breaks: Cell::new(0),
+            closing: Cell::new(false),
+        });
+        let channels: Vec<_> = (0..connections).map(|_| Channel::new()).collect();
+        // The first channel has its connection; the others make theirs at once.
+        let mut first = Some(first);
+        let tasks = channels
+            .iter()
+            .map(|c| rt.spawn(channel::run(Rc::clone(&shared), Rc::clone(c), first.take())))
+            .collect();
+        Ok(RemoteDevice {
+            shared,
+            geometry,
+            channels,
+            tasks: RefCell::new(tasks),
+            next: Cell::new(0),
+        })
+    }
+
+    /// The channel with the fewest requests, taking turns among equals.
+    fn channel(&self) -> &Rc<Channel> {
+        let start = self.next.get();
+        self.next.set(start.wrapping_add(1));
+        let count = self.channels.len();
+        (0..count)
+            .map(|step| &self.channels[start.wrapping_add(step) % count])
+            .min_by_key(|channel| (channel.is_offline(), channel.requests()))
+            .expect("there is a channel")
+    }
+
+    async fn call(
+        &self,
+        command: Command,
+        flags: u16,
+        (offset, len): (u64, u64),
+        payload: Payload,
+    ) -> IoResult {
+        if self.shared.closing.get() {
+            return Err(IoError::Closed);
+        }
+        let request = nbd::Request {
+            flags,
+            command_wire: command as u16,
+            cookie: 0,
+            offset_bytes: offset,
+            length_bytes: u32::try_from(len).expect("a request is cut to the protocol's length"),
+        };
+        self.channel().call(&self.shared, request, payload).await
+    }
+
+    async fn read(&self, request: Request) -> IoResult {
+        let range = (request.offset, request.len);
+        self.call(Command::Read, 0, range, Payload::empty()).await
+    }
+
+    /// A change of content: the range in pieces as long as the server takes them, then a flush if
+    /// the change has to be durable and the server cannot do that with the change.
+    async fn change(&self, request: Request) -> IoResult {
+        let fua_offered = self.shared.offers(offer::SEND_FUA);
+        let durable_at_once = request.flags.fua && fua_offered;
+        let mut flags = if durable_at_once {
+            command_flag::FUA
+        } else {
+            0
+        };
+        let command = match request.op {
+            Op::Write => Command::Write,
+            Op::Discard if self.shared.offers(offer::SEND_TRIM) => Command::Trim,
+            // A discard is advice, and this medium promises nothing about what it leaves.
+            Op::Discard => return Ok(Reply::Done),
+            _ if self.shared.offers(offer::SEND_WRITE_ZEROES) => {
+                if request.flags.keep_allocated {
+                    flags |= command_flag::NO_HOLE;
+                }
+                Command::WriteZeroes
+            }
+            _ => return self.write_zeroes_as_data(&request).await,
+        };
+        let step = if command == Command::Write {
+            u64::MAX
+        } else {
+            RANGE_BYTES_MAX
+        };
+        let mut start = request.offset;
+        while start < request.end() {
+            let end = request.end().min(start.saturating_add(step));
+            let part = request.part(start, end, start);
+            self.call(command, flags, (start, end - start), part.payload)
+                .await?;
+            start = end;
+        }
+        if request.flags.fua && !durable_at_once {
+            self.flush().await?;
+        }
+        Ok(Reply::Done)
+    }
+
+    async fn write_zeroes_as_data(&self, request: &Request) -> IoResult {
+        let zeroes = self
+            .shared
+            .rt
+            .pool()
+            .zeroed(ZERO_WRITE_BYTES.min(request.len) as usize);
+        let mut start = request.offset;
+        while start < request.end() {
+            let end = request.end().min(start + ZERO_WRITE_BYTES);
+            let payload = Payload::from(zeroes.slice(0..(end - start) as usize));
+            Box::pin(self.change(Request::write(start, payload, request.flags))).await?;
+            start = end;
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Makes completed changes durable. A server that offers no flush says that there is nothing
+    /// to be flushed (NBD, section "Transmission flags").
+    async fn flush(&self) -> IoResult {
+        let covered = self.shared.completed.get();
+        if self.shared.offers(offer::SEND_FLUSH) {
+            self.call(Command::Flush, 0, (0, 0), Payload::empty())
+                .await?;
+        }
+        if self.shared.lost.get() {
+            return Err(IoError::Transport);
+        }
+        self.shared
+            .durable
+            .set(self.shared.durable.get().max(covered));
+        Ok(Reply::Done)
+    }
+
+    /// A flush that somebody asked for, who so learns of lost changes.
+    async fn flush_and_tell(&self) -> IoResult {
+        if self.shared.lost.take() {
+            return Err(IoError::Transport);
+        }
+        let result = self.flush().await;
+        // The connection broke on the way: this flush is the one that tells.
+        if self.shared.lost.take() {
+            return Err(IoError::Transport);
+        }
+        result
+    }
+
+    async fn extents(&self, request: Request) -> IoResult {
+        let mut extents = Vec::new();
+        if self.shared.session.negotiated.base_allocation_id.is_none() {
+            push_extent(
+                &mut extents,
+                Extent {
+                    len: request.len,
+                    data: true,
+                },
+            );
+            return Ok(Reply::Extents(extents));
+        }
+        let mut start = request.offset;
+        // A server may describe less than it was asked about, but always something.
+        while start < request.end() {
+            let len = (request.end() - start).min(RANGE_BYTES_MAX);
+            let reply = self
+                .call(Command::BlockStatus, 0, (start, len), Payload::empty())
+                .await?;
+            for run in reply.into_extents() {
+                let len = run.len.min(request.end() - start);
+                push_extent(&mut extents, Extent { len, ..run });
+                start += len;
+            }
+        }
+        Ok(Reply::Extents(extents))
+    }
+}
+
+/// An extent of `base:allocation`: what reads as zeroes is a hole here.
+fn from_wire(extent: &nbd::Extent) -> Extent {
+    Extent {
+        len: u64::from(extent.length_bytes),
+        data: extent.status & state::ZERO == 0,
+    }
+}
+
+/// What the server's description means for the layers above.
+fn geometry(session: &ClientSession) -> Result<Geometry, String> {
+    let info = &session.info;
+    if u64::from(info.min_block_bytes) > BLOCK_BYTES {
+        let min = info.min_block_bytes;
+        return Err(format!(
+            "the export's smallest block is {min} bytes, more than 4096"
+        ));
+    }
+    // A tail that is no whole block could not be written whole or not at all.
+    let size_bytes = info.size_bytes - info.size_bytes % BLOCK_BYTES;
+    let transfer_bytes_max = info.max_payload_bytes.min(TRANSFER_BYTES_MAX);
+    if size_bytes == 0 || u64::from(transfer_bytes_max) < BLOCK_BYTES {
+        return Err(
+            "the export is smaller than a block of 4096 bytes, or takes no such".to_owned(),
+        );
+    }
+    Ok(Geometry {
+        block_bytes: info.min_block_bytes,
+        preferred_bytes: info.preferred_block_bytes,
+        transfer_bytes_max,
+        writable: !info.offers(offer::READ_ONLY),
+        discard_zeroes: false,
+        rotational: info.offers(offer::ROTATIONAL),
+        ..Geometry::of_size(size_bytes)
+    })
+}
+
+impl Device for RemoteDevice {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        if let Err(e) = self.geometry.check(&request) {
+            return IoFuture::ready(Err(e));
+        }
+        match request.op {
+            Op::Read => IoFuture::new(self.read(request)),
+            Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::new(self.change(request)),
+            Op::Flush => IoFuture::new(self.flush_and_tell()),
+            Op::Extents => IoFuture::new(self.extents(request)),
+        }
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        Box::pin(async move {
+            let flushed = if self.geometry.writable && !self.shared.closing.get() {
+                self.flush_and_tell().await
+            } else {
+                Ok(Reply::Done)
+            };
+            self.shared.closing.set(true);
+            for channel in &self.channels {
+                channel.wake();
+            }
+            let tasks = self.tasks.take();
+            for task in tasks {
+                task.await;
+            }
+            flushed.map(|_| ())
+        })
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        let online = self.channels.iter().filter(|channel| channel.is_online());
+        out.figure("", "connections", Figure::Gauge(online.count() as f64));
+        let requests: usize = self.channels.iter().map(|channel| channel.requests()).sum();
+        out.figure("", "requests_in_flight", Figure::Gauge(requests as f64));
+        out.figure(
+            "",
+            "connections_broken",
+            Figure::Counter(self.shared.breaks.get()),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_proto::nbd::{ExportInfo, Negotiated};
+
+    use super::*;
+
+    fn described(size_bytes: u64, min: u32, max: u32) -> Result<Geometry, String> {
+        geometry(&ClientSession {
+            info: ExportInfo {
+                size_bytes,
+                transmission_flags: offer::HAS_FLAGS | offer::READ_ONLY | offer::ROTATIONAL,
+                min_block_bytes: min,
+                preferred_block_bytes: 65_536,
+                max_payload_bytes: max,
+            },
+            block_sizes_advertised: true,
+            negotiated: Negotiated::default(),
+        })
+    }
+
+    #[test]
+    fn the_description_of_an_export_becomes_a_geometry() {
+        let geometry = described((1 << 20) + 512, 512, 64 << 20).unwrap();
+        // The tail of 512 bytes is no block, and no layer takes more than 32 MiB at a time.
+        assert_eq!(geometry.size_bytes, 1 << 20);
+        assert_eq!(geometry.transfer_bytes_max, 32 << 20);
+        assert_eq!(
+            (geometry.block_bytes, geometry.preferred_bytes),
+            (512, 65_536)
+        );
+        assert!(!geometry.writable && geometry.rotational);
+        assert!(
+            described(1 << 20, 8192, 1 << 20)
+                .unwrap_err()
+                .contains("8192")
+        );
+        assert!(described(4095, 1, 1 << 20).is_err());
+    }
+}

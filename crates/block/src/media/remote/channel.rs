@@ -1,0 +1,530 @@
+//! One connection at a time, and the requests that go over it and over the ones after it.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_proto::nbd::reply_decoder::{
+    ReplyBody, check_reply, decode_reply_header, extents, simple_payload_bytes,
+};
+use bimetal_proto::nbd::request::encode_request;
+use bimetal_proto::nbd::wire::{REQUEST_BYTES, command_flag};
+use bimetal_proto::nbd::{
+    self, ClientSession, Command, Errno, ProtocolError, ReadCoverage, ReplyHeader,
+};
+use bimetal_rt::net::Stream;
+use bimetal_rt::sync::{Event, OnceValue, Permit, Semaphore};
+use bimetal_rt::{BufMut, BufPool, Payload};
+use futures_util::future::{Either, select};
+
+use super::establish::{Established, establish};
+use super::{Shared, from_wire};
+use crate::error::IoError;
+use crate::request::{Extent, IoResult, Reply};
+
+/// Requests in flight on one connection; further ones wait.
+const REQUESTS_MAX: u64 = 128;
+/// Received at a time.
+const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
+/// The pause before the second attempt to connect, doubled up to the maximum.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// A request until its reply is complete. It outlives the future that waits for it: the server may
+/// still carry it out.
+struct Call {
+    request: nbd::Request,
+    payload: Payload,
+    /// What has arrived of the reply.
+    data: Option<BufMut>,
+    coverage: ReadCoverage,
+    runs: Vec<Extent>,
+    error: Option<Errno>,
+    outcome: Rc<OnceValue<IoResult>>,
+    _place: Permit,
+}
+
+impl Call {
+    /// Forgets what has arrived: the request is sent again.
+    fn restart(&mut self) {
+        self.coverage = ReadCoverage::new(self.request);
+        self.runs.clear();
+        self.error = None;
+    }
+
+    fn reply(&mut self) -> IoResult {
+        if let Some(error) = self.error {
+            return Err(error_of(error));
+        }
+        Ok(match self.request.command() {
+            Some(Command::Read) => {
+                let data = self.data.take().expect("a read has a buffer");
+                Reply::Data(data.freeze().into())
+            }
+            Some(Command::BlockStatus) => Reply::Extents(std::mem::take(&mut self.runs)),
+            _ => Reply::Done,
+        })
+    }
+}
+
+/// What a server's error number means to a layer.
+fn error_of(error: Errno) -> IoError {
+    match error {
+        Errno::Perm => IoError::ReadOnly,
+        Errno::Io => IoError::Medium,
+        Errno::NoMem | Errno::Overflow => IoError::Resource,
+        Errno::Inval => IoError::Misaligned,
+        Errno::NoSpc => IoError::NoSpace,
+        Errno::NotSup => IoError::Unsupported,
+        Errno::Shutdown => IoError::Offline,
+    }
+}
+
+/// Why a conversation ended.
+#[derive(Debug)]
+enum End {
+    /// The device is closed and everything is done.
+    Closed,
+    /// The connection broke, or the server breached the protocol: another connection may do.
+    Broken,
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> End {
+        End::Broken
+    }
+}
+
+impl From<ProtocolError> for End {
+    fn from(_: ProtocolError) -> End {
+        End::Broken
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Online,
+    Connecting,
+    /// Not come back in time: requests fail at once, and attempts go on.
+    Offline,
+}
+
+/// See the module.
+pub(super) struct Channel {
+    calls: RefCell<bimetal_rt::collections::Map<u64, Call>>,
+    /// Cookies of calls that are to be sent.
+    unsent: RefCell<Vec<u64>>,
+    next_cookie: Cell<u64>,
+    places: Rc<Semaphore>,
+    condition: Cell<Condition>,
+    changed: Event,
+}
+
+impl Channel {
+    pub(super) fn new() -> Rc<Channel> {
+        Rc::new(Channel {
+            calls: RefCell::default(),
+            unsent: RefCell::default(),
+            next_cookie: Cell::new(0),
+            places: Semaphore::new(REQUESTS_MAX),
+            condition: Cell::new(Condition::Connecting),
+            changed: Event::new(),
+        })
+    }
+
+    pub(super) fn is_offline(&self) -> bool {
+        self.condition.get() == Condition::Offline
+    }
+
+    pub(super) fn is_online(&self) -> bool {
+        self.condition.get() == Condition::Online
+    }
+
+    /// Requests in flight.
+    pub(super) fn requests(&self) -> usize {
+        self.calls.borrow().len()
+    }
+
+    /// Makes the channel look at the device's state again.
+    pub(super) fn wake(&self) {
+        self.changed.notify();
+    }
+
+    /// Carries out one request of the wire.
+    pub(super) async fn call(
+        &self,
+        shared: &Shared,
+        request: nbd::Request,
+        payload: Payload,
+    ) -> IoResult {
+        let place = self.places.acquire(1).await;
+        if shared.closing.get() {
+            return Err(IoError::Closed);
+        }
+        if self.is_offline() {
+            return Err(IoError::Offline);
+        }
+        let cookie = self.next_cookie.get();
+        self.next_cookie.set(cookie + 1);
+        let request = nbd::Request { cookie, ..request };
+        let is_read = request.command() == Some(Command::Read);
+        let len = request.length_bytes as usize;
+        let outcome = Rc::new(OnceValue::default());
+        let call = Call {
+            request,
+            payload,
+            data: is_read.then(|| shared.rt.pool().alloc_now(len)),
+            coverage: ReadCoverage::new(request),
+            runs: Vec::new(),
+            error: None,
+            outcome: Rc::clone(&outcome),
+            _place: place,
+        };
+        self.calls.borrow_mut().insert(cookie, call);
+        self.unsent.borrow_mut().push(cookie);
+        self.changed.notify();
+        outcome.wait().await
+    }
+
+    /// Everything in flight is to be sent again, oldest first.
+    fn restart(&self) {
+        let mut calls = self.calls.borrow_mut();
+        let mut cookies: Vec<u64> = calls.keys().copied().collect();
+        cookies.sort_unstable();
+        calls.values_mut().for_each(Call::restart);
+        *self.unsent.borrow_mut() = cookies;
+    }
+
+    fn fail_all(&self, error: IoError) {
+        self.unsent.borrow_mut().clear();
+        let calls = std::mem::take(&mut *self.calls.borrow_mut());
+        for (_, call) in calls {
+            call.outcome.set(Err(error));
+        }
+    }
+
+    /// What is to be sent now, as one payload: heads from one buffer, data by reference.
+    fn gather(&self, pool: &BufPool) -> Payload {
+        let cookies = std::mem::take(&mut *self.unsent.borrow_mut());
+        let calls = self.calls.borrow();
+        let mut heads = pool.alloc_now(cookies.len() * REQUEST_BYTES);
+        let waiting = || cookies.iter().filter_map(|cookie| calls.get(cookie));
+        for (head, call) in heads.chunks_exact_mut(REQUEST_BYTES).zip(waiting()) {
+            head.copy_from_slice(&encode_request(&call.request));
+        }
+        let heads = heads.freeze();
+        let mut payload = Payload::empty();
+        for (index, call) in waiting().enumerate() {
+            let start = index * REQUEST_BYTES;
+            payload.push(heads.slice(start..start + REQUEST_BYTES));
+            payload.append(call.payload.clone());
+        }
+        payload
+    }
+}
+
+/// Keeps a channel connected until the device is closed.
+pub(super) async fn run(shared: Rc<Shared>, channel: Rc<Channel>, first: Option<Established>) {
+    let mut connection = first;
+    loop {
+        let established = match connection.take() {
+            Some(established) => established,
+            None => match reconnect(&shared, &channel).await {
+                Some(established) => established,
+                None => return,
+            },
+        };
+        channel.restart();
+        channel.condition.set(Condition::Online);
+        let end = converse(&shared, &channel, established).await;
+        if let End::Closed = end {
+            return;
+        }
+        channel.condition.set(Condition::Connecting);
+        shared.note_break();
+    }
+}
+
+/// Tries to connect until it succeeds; `None` when the device is closed.
+async fn reconnect(shared: &Shared, channel: &Channel) -> Option<Established> {
+    let deadline = shared.rt.now() + shared.reconnect;
+    let mut pause = PAUSE_MIN;
+    loop {
+        let offline = channel.is_offline();
+        if shared.closing.get() && (channel.requests() == 0 || offline) {
+            return None;
+        }
+        let left = deadline.since(shared.rt.now());
+        let within = if offline { Duration::MAX } else { left };
+        let attempt = establish(&shared.rt, &shared.connector, &shared.export, within).await;
+        if let Ok(established) = attempt
+            && same_export(&established.session, &shared.session)
+        {
+            return Some(established);
+        }
+        if !offline && shared.rt.now() + pause > deadline {
+            channel.condition.set(Condition::Offline);
+            channel.fail_all(IoError::Transport);
+        }
+        let closing = channel.changed.until(|| shared.closing.get());
+        // Only the pause is cut short; whether to go on is decided above.
+        if shared.rt.timeout(pause, closing).await.is_ok() && channel.requests() > 0 {
+            shared.rt.sleep(pause).await;
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Whether the server still offers what the layers above were told.
+fn same_export(now: &ClientSession, before: &ClientSession) -> bool {
+    now.info == before.info && now.negotiated == before.negotiated
+}
+
+/// Sends requests and receives replies until the connection ends.
+async fn converse(shared: &Shared, channel: &Channel, established: Established) -> End {
+    let Established { stream, early, .. } = established;
+    let end = {
+        let send = std::pin::pin!(send(shared, channel, &stream));
+        let receive = std::pin::pin!(receive(shared, channel, &stream, early));
+        match select(send, receive).await {
+            Either::Left((end, _)) => end,
+            Either::Right((Err(end), _)) => end,
+            Either::Right((Ok(never), _)) => match never {},
+        }
+    };
+    stream.shutdown();
+    end
+}
+
+async fn send(shared: &Shared, channel: &Channel, stream: &Stream) -> End {
+    loop {
+        let is_closed = || shared.closing.get() && channel.calls.borrow().is_empty();
+        channel
+            .changed
+            .until(|| !channel.unsent.borrow().is_empty() || is_closed())
+            .await;
+        if is_closed() {
+            let bye = nbd::Request {
+                flags: 0,
+                command_wire: Command::Disconnect as u16,
+                cookie: 0,
+                offset_bytes: 0,
+                length_bytes: 0,
+            };
+            let bye = shared.rt.pool().copy_of(&encode_request(&bye));
+            // Whether the server hears it or not, nothing is left to be done.
+            let _ = stream.send(bye.into()).await;
+            return End::Closed;
+        }
+        let payload = channel.gather(shared.rt.pool());
+        if stream.send(payload).await.is_err() {
+            return End::Broken;
+        }
+    }
+}
+
+/// Received bytes that have not been taken.
+struct Input<'s> {
+    stream: &'s Stream,
+    buf: Option<BufMut>,
+    start: usize,
+    end: usize,
+}
+
+impl Input<'_> {
+    fn unread(&self) -> &[u8] {
+        let buf = self
+            .buf
+            .as_ref()
+            .expect("the buffer is here between receives");
+        &buf[self.start..self.end]
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.start += count;
+        assert!(self.start <= self.end, "only received bytes are consumed");
+    }
+
+    async fn receive(&mut self) -> Result<(), End> {
+        let mut buf = self.buf.take().expect("one receive at a time");
+        buf.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let (result, buf) = self.stream.recv(buf, self.end).await;
+        self.buf = Some(buf);
+        match result? {
+            0 => Err(End::Broken),
+            count => {
+                self.end += count;
+                Ok(())
+            }
+        }
+    }
+
+    /// Hands `len` bytes of the stream to `take`, as they come.
+    async fn each(&mut self, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), End> {
+        let mut left = len;
+        while left > 0 {
+            if self.unread().is_empty() {
+                self.receive().await?;
+            }
+            let here = left.min(self.unread().len());
+            take(&self.unread()[..here]);
+            self.consume(here);
+            left -= here;
+        }
+        Ok(())
+    }
+}
+
+/// A conversation is never over from the receiving end.
+enum Never {}
+
+async fn receive(
+    shared: &Shared,
+    channel: &Channel,
+    stream: &Stream,
+    early: Vec<u8>,
+) -> Result<Never, End> {
+    let mut buf = shared.rt.pool().alloc_now(RECEIVE_BUFFER_BYTES);
+    buf[..early.len()].copy_from_slice(&early);
+    let end = early.len();
+    let mut input = Input {
+        stream,
+        buf: Some(buf),
+        start: 0,
+        end,
+    };
+    let structured = shared.session.negotiated.structured_replies;
+    loop {
+        match decode_reply_header(input.unread(), structured)? {
+            None => input.receive().await?,
+            Some((header, taken)) => {
+                input.consume(taken);
+                reply(shared, channel, &mut input, &header).await?;
+            }
+        }
+    }
+}
+
+/// Takes one message of a reply.
+async fn reply(
+    shared: &Shared,
+    channel: &Channel,
+    input: &mut Input<'_>,
+    header: &ReplyHeader,
+) -> Result<(), End> {
+    let mut taken = Taken::new(channel, header.cookie).ok_or(End::Broken)?;
+    let call = taken.call.as_mut().expect("it was just taken");
+    message(shared, call, input, header).await?;
+    if header.done {
+        let command = call.request.command();
+        if call.error.is_none() && command.is_some_and(Command::writes) {
+            shared.note_change(call.request.has(command_flag::FUA));
+        }
+        let reply = call.reply();
+        call.outcome.set(reply);
+        taken.call = None;
+        if shared.closing.get() {
+            channel.wake();
+        }
+    }
+    Ok(())
+}
+
+/// A call that is out of the table while its bytes arrive. It goes back when this is dropped,
+/// wherever the conversation is given up, and is then sent again over the next connection.
+struct Taken<'c> {
+    channel: &'c Channel,
+    call: Option<Call>,
+}
+
+impl<'c> Taken<'c> {
+    fn new(channel: &'c Channel, cookie: u64) -> Option<Taken<'c>> {
+        let call = channel.calls.borrow_mut().remove(&cookie)?;
+        Some(Taken {
+            channel,
+            call: Some(call),
+        })
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            let mut calls = self.channel.calls.borrow_mut();
+            calls.insert(call.request.cookie, call);
+        }
+    }
+}
+
+async fn message(
+    shared: &Shared,
+    call: &mut Call,
+    input: &mut Input<'_>,
+    header: &ReplyHeader,
+) -> Result<(), End> {
+    let request = call.request;
+    check_reply(&request, &shared.session.negotiated, header)?;
+    let len = header.payload_bytes as usize;
+    match header.body {
+        ReplyBody::Simple(error) => {
+            call.error = error;
+            let len = simple_payload_bytes(&request, error);
+            if len > 0 {
+                call.coverage.add(request.offset_bytes, len)?;
+                content(call, input, request.offset_bytes, len as usize).await?;
+            }
+        }
+        ReplyBody::None => {}
+        ReplyBody::OffsetData { offset_bytes } => {
+            call.coverage.add(offset_bytes, header.payload_bytes)?;
+            content(call, input, offset_bytes, len).await?;
+        }
+        ReplyBody::OffsetHole {
+            offset_bytes,
+            hole_bytes,
+        } => {
+            call.coverage.add(offset_bytes, hole_bytes)?;
+            let start = (offset_bytes - request.offset_bytes) as usize;
+            let data = call.data.as_mut().expect("a read has a buffer");
+            data[start..start + hole_bytes as usize].fill(0);
+        }
+        ReplyBody::BlockStatus { .. } => {
+            let mut payload = Vec::new();
+            input
+                .each(len, |bytes| payload.extend_from_slice(bytes))
+                .await?;
+            call.runs = extents(&request, &payload)?.iter().map(from_wire).collect();
+        }
+        ReplyBody::Error { error, .. } => {
+            call.error = Some(error);
+            input.each(len, |_words| {}).await?;
+        }
+    }
+    let succeeded = header.done && call.error.is_none();
+    if succeeded && request.command() == Some(Command::Read) {
+        call.coverage.finish()?;
+    }
+    if succeeded && request.command() == Some(Command::BlockStatus) && call.runs.is_empty() {
+        return Err(End::Broken);
+    }
+    Ok(())
+}
+
+/// Takes content of a read; that it lies inside the request has been checked.
+async fn content(
+    call: &mut Call,
+    input: &mut Input<'_>,
+    offset: u64,
+    len: usize,
+) -> Result<(), End> {
+    let mut at = (offset - call.request.offset_bytes) as usize;
+    let data = call.data.as_mut().expect("a read has a buffer");
+    input
+        .each(len, |bytes| {
+            data[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        })
+        .await
+}

@@ -1,0 +1,108 @@
+//! From nothing to the transmission phase: a connection and its handshake.
+
+use std::io;
+use std::time::Duration;
+
+use bimetal_proto::nbd::wire::rep::ERR_BIT;
+use bimetal_proto::nbd::{
+    ClientHandshake, ClientProgress, ClientSession, ProtocolError, Refusal, Wishes,
+};
+use bimetal_rt::Rt;
+use bimetal_rt::net::Stream;
+
+use super::Connector;
+
+/// Received at a time during the handshake.
+const BUFFER_BYTES: usize = 4096;
+/// The longest that one attempt may take.
+const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+
+/// A connection in the transmission phase.
+pub(super) struct Established {
+    pub(super) stream: Stream,
+    pub(super) session: ClientSession,
+    /// What came behind the handshake: nothing, from a server that waits for requests.
+    pub(super) early: Vec<u8>,
+}
+
+/// Why there is no connection, for the operator.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("not a sound NBD server: {0}")]
+    Protocol(#[from] ProtocolError),
+    #[error("the server refused: {}", words(.0))]
+    Refused(Refusal),
+    #[error("no answer in time")]
+    Silent,
+}
+
+fn words(refusal: &Refusal) -> String {
+    let Refusal {
+        option,
+        reply_type,
+        message,
+    } = refusal;
+    let error = reply_type & !ERR_BIT;
+    format!("option {option}, error {error} {message}")
+        .trim_end()
+        .to_owned()
+}
+
+/// One attempt, at most as long as `within`.
+pub(super) async fn establish(
+    rt: &Rt,
+    connector: &Connector,
+    export: &str,
+    within: Duration,
+) -> Result<Established, Failure> {
+    let attempt = async {
+        let stream = connector().await?;
+        negotiate(rt, stream, export).await
+    };
+    // Dropping an attempt leaves nothing undone: no request has been sent yet.
+    match rt.timeout(within.min(ATTEMPT_MAX), attempt).await {
+        Ok(result) => result,
+        Err(_elapsed) => Err(Failure::Silent),
+    }
+}
+
+async fn negotiate(rt: &Rt, stream: Stream, export: &str) -> Result<Established, Failure> {
+    let mut machine = ClientHandshake::new(Wishes {
+        export_name: export.to_owned(),
+        structured_replies: true,
+        base_allocation: true,
+    });
+    let mut out = Vec::new();
+    let mut buf = rt.pool().alloc_now(BUFFER_BYTES);
+    loop {
+        let (result, back) = stream.recv(buf, 0).await;
+        buf = back;
+        let count = result?;
+        if count == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        let (taken, progress) = machine.feed(&buf[..count], &mut out)?;
+        if !out.is_empty() {
+            let sent = stream.send(rt.pool().copy_of(&out).into()).await;
+            out.clear();
+            // A server that refused may close before it hears the farewell.
+            if !matches!(progress, ClientProgress::Refused(_)) {
+                sent?;
+            }
+        }
+        match progress {
+            ClientProgress::NeedMore => {}
+            ClientProgress::Refused(refusal) => return Err(Failure::Refused(refusal)),
+            ClientProgress::Transmission(session) => {
+                let early = buf[taken..count].to_vec();
+                return Ok(Established {
+                    stream,
+                    session,
+                    early,
+                });
+            }
+        }
+    }
+}
