@@ -190,6 +190,24 @@ impl Rt {
     /// Starts a task. Dropping the returned [`Task`] cancels it at its next suspension point;
     /// [`Task::detach`] lets it run on alone.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
+        let (runnable, task) = self.new_task(future);
+        runnable.schedule();
+        task
+    }
+
+    /// Starts a task and polls it once before returning. What needs no waiting is then done
+    /// without a pass through the queue of ready tasks. The caller must hold no borrow that the
+    /// future could want.
+    pub fn spawn_eager<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
+        let (runnable, task) = self.new_task(future);
+        runnable.run();
+        task
+    }
+
+    fn new_task<T: 'static>(
+        &self,
+        future: impl Future<Output = T> + 'static,
+    ) -> (async_task::Runnable, Task<T>) {
         let ready = Arc::clone(&self.0.ready);
         // The count holds a weak handle: a task must not keep the runtime that owns it alive.
         let count = LiveTask::new(&self.0);
@@ -200,8 +218,7 @@ impl Rt {
         };
         let (runnable, task) =
             async_task::spawn_local(counted, move |runnable| ready.push(runnable));
-        runnable.schedule();
-        Task(task)
+        (runnable, Task(task))
     }
 
     /// Tasks that have neither finished nor been cancelled.

@@ -24,6 +24,26 @@ pub enum Address {
     Tcp(SocketAddr),
 }
 
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    /// Reads `unix:PATH` or `tcp:ADDRESS:PORT`; an IPv6 address stands in brackets, and
+    /// `localhost` means 127.0.0.1. Names are not resolved.
+    fn from_str(text: &str) -> Result<Address, String> {
+        let expected = "expected \"unix:PATH\" or \"tcp:ADDRESS:PORT\"";
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Address::Unix(PathBuf::from(path))),
+            Some(("tcp", address)) => match address.strip_prefix("localhost:") {
+                Some(port) => format!("127.0.0.1:{port}").parse(),
+                None => address.parse(),
+            }
+            .map(Address::Tcp)
+            .map_err(|_| format!("\"{text}\" is no address, {expected}")),
+            _ => Err(format!("\"{text}\" is no address, {expected}")),
+        }
+    }
+}
+
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

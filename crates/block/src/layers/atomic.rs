@@ -52,6 +52,22 @@ impl AtomicUnit {
         Ok(Reply::Data(data.slice(skip..skip + request.len as usize)))
     }
 
+    /// Changes whole blocks. What the device below answers at once is answered at once, unless the
+    /// blocks are locked.
+    fn change_whole(&self, request: Request) -> IoFuture<'_> {
+        let Some(guard) = self.changes.try_lock(request.offset..request.end()) else {
+            return IoFuture::new(self.change(request));
+        };
+        match self.below.submit(request) {
+            IoFuture::Ready(result) => IoFuture::Ready(result),
+            IoFuture::Boxed(future) => IoFuture::new(async move {
+                let result = future.await;
+                drop(guard);
+                result
+            }),
+        }
+    }
+
     async fn change(&self, request: Request) -> IoResult {
         let (start, end) = whole_blocks(&request);
         let guard = self.changes.lock(start..end).await;
@@ -207,6 +223,9 @@ impl Device for AtomicUnit {
             Op::Extents if is_aligned(&request) => self.below.submit(request),
             Op::Read => IoFuture::new(self.read(request)),
             Op::Extents => IoFuture::new(self.extents(request)),
+            Op::Write | Op::Discard | Op::WriteZeroes if is_aligned(&request) => {
+                self.change_whole(request)
+            }
             Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::new(self.change(request)),
         }
     }

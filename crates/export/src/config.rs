@@ -1,0 +1,195 @@
+//! The `[export.NAME]` sections of a configuration.
+
+use std::collections::BTreeMap;
+
+use bimetal_block::graph::{ConfigError, Document, Section};
+use bimetal_rt::net::Address;
+use serde::Deserialize;
+
+/// Connections to one export at the same time, unless the configuration says otherwise.
+const CONNECTIONS_MAX_DEFAULT: u32 = 64;
+/// The longest string of the protocol in bytes (NBD, section "Conventions").
+const STRING_BYTES_MAX: usize = 4096;
+
+/// How clients reach an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// The Network Block Device protocol, see `docs/nbd.md`.
+    Nbd,
+}
+
+/// One export: a device under a name at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportConfig {
+    /// The name by which clients ask for it, the NAME of the section.
+    pub name: String,
+    /// The device, by its name in the configuration.
+    pub device: String,
+    /// The protocol it is served by.
+    pub protocol: Protocol,
+    /// Where it listens. Exports may share an address; clients then choose by name.
+    pub listen: Address,
+    /// Words for people who list the exports; may be empty.
+    pub description: String,
+    /// Refuses changes, whatever the device would take.
+    pub read_only: bool,
+    /// Connections at the same time; further ones are closed after their handshake.
+    pub connections_max: u32,
+    /// True when this is the export of clients that ask for none by name. Without any such, it is
+    /// the first by name.
+    pub default: bool,
+}
+
+/// The keys of a section, as written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    device: String,
+    protocol: Protocol,
+    listen: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default = "connections_max_default")]
+    connections_max: u32,
+    #[serde(default)]
+    default: bool,
+}
+
+fn connections_max_default() -> u32 {
+    CONNECTIONS_MAX_DEFAULT
+}
+
+impl ExportConfig {
+    /// An export with the defaults of a configuration that says nothing else.
+    pub fn new(name: &str, device: &str, listen: Address) -> ExportConfig {
+        ExportConfig {
+            name: name.to_owned(),
+            device: device.to_owned(),
+            protocol: Protocol::Nbd,
+            listen,
+            description: String::new(),
+            read_only: false,
+            connections_max: CONNECTIONS_MAX_DEFAULT,
+            default: false,
+        }
+    }
+
+    /// Reads the exports of a document, by name. Whether their devices exist is for the caller to
+    /// check, who knows the graph.
+    ///
+    /// # Errors
+    /// The first mistake, with its place in the file.
+    pub fn read(document: &Document<'_>) -> Result<Vec<ExportConfig>, ConfigError> {
+        let mut exports: Vec<ExportConfig> = Vec::new();
+        let mut defaults: BTreeMap<String, String> = BTreeMap::new();
+        for (name, section) in document.named("export") {
+            let export = read_one(name, section)?;
+            if export.default
+                && let Some(other) = defaults.insert(export.listen.to_string(), name.to_owned())
+            {
+                let message = format!(
+                    "`{name}` and `{other}` are both the default at {}",
+                    export.listen
+                );
+                return Err(section.error(message));
+            }
+            exports.push(export);
+        }
+        Ok(exports)
+    }
+}
+
+fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigError> {
+    let is_string = |text: &str| text.len() <= STRING_BYTES_MAX && !text.contains('\0');
+    if name.is_empty() || !is_string(name) {
+        return Err(section.error("an export has a name of 1 to 4096 bytes without NUL"));
+    }
+    let keys: Keys = section.clone().read()?;
+    if !is_string(&keys.description) {
+        return Err(section.error("`description` is longer than 4096 bytes or contains NUL"));
+    }
+    if keys.connections_max == 0 {
+        return Err(section.error("`connections_max` must be at least 1"));
+    }
+    let listen = match keys
+        .listen
+        .parse()
+        .map_err(|why| section.error(format!("`listen`: {why}")))?
+    {
+        Address::Unix(path) => Address::Unix(section.resolve(&path)),
+        tcp @ Address::Tcp(_) => tcp,
+    };
+    Ok(ExportConfig {
+        name: name.to_owned(),
+        device: keys.device,
+        protocol: keys.protocol,
+        listen,
+        description: keys.description,
+        read_only: keys.read_only,
+        connections_max: keys.connections_max,
+        default: keys.default,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<ExportConfig>, String> {
+        let document =
+            Document::parse(Path::new("/etc/c.toml"), text).map_err(|e| e.to_string())?;
+        ExportConfig::read(&document).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn exports_are_read_with_their_defaults() {
+        let exports = read(
+            "[export.vol]\ndevice = \"a\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
+             [export.aux]\ndevice = \"b\"\nprotocol = \"nbd\"\nlisten = \"tcp:127.0.0.1:10809\"\n\
+             read_only = true\nconnections_max = 3\ndefault = true\ndescription = \"spare\"\n",
+        )
+        .unwrap();
+        assert_eq!(exports.len(), 2);
+        let (aux, vol) = (&exports[0], &exports[1]);
+        assert_eq!(vol.listen, Address::Unix("/etc/vol.sock".into()));
+        assert!(!vol.read_only && !vol.default && vol.connections_max == 64);
+        assert_eq!(aux.listen, Address::Tcp("127.0.0.1:10809".parse().unwrap()));
+        assert!(aux.read_only && aux.default && aux.connections_max == 3);
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_their_place() {
+        let good = "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"unix:s\"\n";
+        for (body, words) in [
+            ("device = \"a\"\nprotocol = \"nbd\"\n", "listen"),
+            ("device = \"a\"\nlisten = \"unix:s\"\n", "protocol"),
+            (
+                "device = \"a\"\nprotocol = \"iscsi\"\nlisten = \"unix:s\"\n",
+                "iscsi",
+            ),
+            (
+                "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"vol.sock\"\n",
+                "unix:PATH",
+            ),
+            (
+                "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"tcp:example:1\"\n",
+                "tcp:",
+            ),
+            (&format!("{good}connections_max = 0\n"), "at least 1"),
+            (&format!("{good}readonly = true\n"), "readonly"),
+        ] {
+            let message = read(&format!("[export.vol]\n{body}")).unwrap_err();
+            assert!(
+                message.contains(words) && message.starts_with("/etc/c.toml:"),
+                "{message}"
+            );
+        }
+        let two = format!("[export.a]\n{good}default = true\n[export.b]\n{good}default = true\n");
+        assert!(read(&two).unwrap_err().contains("both the default"));
+    }
+}

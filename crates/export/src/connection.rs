@@ -1,0 +1,393 @@
+//! One connection: the handshake, then requests until the client or the server ends it.
+//!
+//! One task receives and starts requests, one sends replies; a request that has to wait for its
+//! device is a task of its own. The connection must never give up a request that it has started:
+//! when the client is gone, requests in flight still complete, only their replies are dropped.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::{Flags, IoError, IoResult, Op, Reply, Request as BlockRequest};
+use bimetal_proto::nbd::reply::{block_status_chunk, fit_extents};
+use bimetal_proto::nbd::request::{decode_request, validate};
+use bimetal_proto::nbd::wire::{REQUEST_BYTES, command_flag};
+use bimetal_proto::nbd::{
+    Command, Errno, ProtocolError, Request, ServerHandshake, ServerProgress, ServerSession,
+};
+use bimetal_rt::net::Stream;
+use bimetal_rt::{BufMut, Payload, Rt};
+
+use crate::export::{Directory, Served, add, to_wire};
+use crate::link::{Bounds, Link, Outgoing};
+
+/// Requests of one connection that have not been answered, at most; the next is not received
+/// before.
+pub const REQUESTS_IN_FLIGHT_MAX: u32 = 256;
+/// Data of those requests in bytes, at most: two of the largest.
+pub const BYTES_IN_FLIGHT_MAX: u64 = 64 << 20;
+/// What one connection may hold.
+pub(crate) const BOUNDS: Bounds = Bounds {
+    requests: REQUESTS_IN_FLIGHT_MAX,
+    bytes: BYTES_IN_FLIGHT_MAX,
+};
+/// A client has this long for its handshake.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+/// Received at a time during the handshake.
+const HANDSHAKE_BUFFER_BYTES: usize = 4096;
+/// Received at a time afterwards: more than a UNIX socket holds by default.
+const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
+/// A payload up to this size is copied out of the receive buffer once it is complete; the rest of
+/// a larger one is received into its own buffer.
+const COPIED_BYTES_MAX: usize = 64 << 10;
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The client said so, or went away between messages.
+    Client,
+    /// The connection broke, also in the middle of a message.
+    Broken,
+    /// The client breached the protocol.
+    Protocol(#[expect(dead_code, reason = "for the reader of a log")] ProtocolError),
+}
+
+impl From<ProtocolError> for End {
+    fn from(error: ProtocolError) -> End {
+        End::Protocol(error)
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> End {
+        End::Broken
+    }
+}
+
+/// Received bytes: those from `start` to `end` have not been consumed.
+struct Input {
+    /// Away while the kernel fills it.
+    buf: Option<BufMut>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    fn new(buf: BufMut) -> Input {
+        Input {
+            buf: Some(buf),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    fn unread(&self) -> &[u8] {
+        let buf = self
+            .buf
+            .as_ref()
+            .expect("the buffer is here between receives");
+        &buf[self.start..self.end]
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.start += count;
+        assert!(self.start <= self.end, "only received bytes are consumed");
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Receives behind what is unread; false at the end of the stream.
+    async fn receive(&mut self, stream: &Stream) -> io::Result<bool> {
+        let mut buf = self.buf.take().expect("one receive at a time");
+        if self.start > 0 {
+            buf.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let (result, buf) = stream.recv(buf, self.end).await;
+        self.buf = Some(buf);
+        let count = result?;
+        self.end += count;
+        Ok(count > 0)
+    }
+}
+
+/// Leads a client through the handshake. `None` when it left in order.
+///
+/// # Errors
+/// Why the connection has to end.
+pub(crate) async fn handshake(
+    rt: &Rt,
+    stream: &Stream,
+    exports: &Directory,
+) -> Result<Option<(ServerSession, Vec<u8>)>, End> {
+    let deadline = HANDSHAKE_DEADLINE;
+    match rt.timeout(deadline, negotiate(rt, stream, exports)).await {
+        Ok(result) => result,
+        Err(_elapsed) => Err(End::Broken),
+    }
+}
+
+async fn negotiate(
+    rt: &Rt,
+    stream: &Stream,
+    exports: &Directory,
+) -> Result<Option<(ServerSession, Vec<u8>)>, End> {
+    let mut out = Vec::new();
+    let mut machine = ServerHandshake::start(&mut out);
+    let mut input = Input::new(rt.pool().alloc_now(HANDSHAKE_BUFFER_BYTES));
+    let mut progress = ServerProgress::NeedMore;
+    loop {
+        if !out.is_empty() {
+            stream.send(rt.pool().copy_of(&out).into()).await?;
+            out.clear();
+        }
+        match progress {
+            ServerProgress::Transmission(session) => {
+                return Ok(Some((session, input.unread().to_vec())));
+            }
+            ServerProgress::Closed => return Ok(None),
+            ServerProgress::Answered if !input.unread().is_empty() => {}
+            ServerProgress::Answered | ServerProgress::NeedMore => {
+                if !input.receive(stream).await? {
+                    return Ok(None);
+                }
+            }
+        }
+        let (taken, next) = machine.feed(input.unread(), &mut out, exports)?;
+        input.consume(taken);
+        progress = next;
+    }
+}
+
+/// A connection in the transmission phase.
+pub(crate) struct Transmission {
+    rt: Rt,
+    pub(crate) link: Rc<Link>,
+    export: Rc<Served>,
+    session: ServerSession,
+}
+
+impl Transmission {
+    pub(crate) fn new(
+        rt: &Rt,
+        link: Rc<Link>,
+        export: Rc<Served>,
+        session: ServerSession,
+    ) -> Rc<Transmission> {
+        Rc::new(Transmission {
+            rt: rt.clone(),
+            link,
+            export,
+            session,
+        })
+    }
+
+    /// Sends replies until the link is finished.
+    pub(crate) async fn send(&self) {
+        let sends = &self.export.counters.sends;
+        self.link.send_replies(&self.rt, || add(sends, 1)).await;
+    }
+
+    /// Receives and starts requests until the client ends it. `early` is what came behind the
+    /// handshake.
+    pub(crate) async fn receive(self: &Rc<Self>, early: &[u8]) -> End {
+        let mut input = Input::new(self.rt.pool().alloc(RECEIVE_BUFFER_BYTES).await);
+        if let Some(buf) = &mut input.buf {
+            buf[..early.len()].copy_from_slice(early);
+            input.end = early.len();
+        }
+        match self.serve(&mut input).await {
+            Ok(()) => End::Client,
+            Err(end) => end,
+        }
+    }
+
+    async fn serve(self: &Rc<Self>, input: &mut Input) -> Result<(), End> {
+        loop {
+            while let Some(header) = input.unread().first_chunk::<REQUEST_BYTES>() {
+                let request = decode_request(header)?;
+                if request.command() == Some(Command::Disconnect) {
+                    return Ok(());
+                }
+                let complete = REQUEST_BYTES + request.payload_bytes() as usize;
+                if input.unread().len() < complete && complete <= COPIED_BYTES_MAX {
+                    break;
+                }
+                input.consume(REQUEST_BYTES);
+                self.request(input, request).await?;
+            }
+            let in_message = !input.unread().is_empty();
+            self.link.set_receiving(in_message);
+            add(&self.export.counters.receives, 1);
+            let more = input.receive(&self.link.stream).await?;
+            self.link.set_receiving(false);
+            if !more {
+                return if in_message { Err(End::Broken) } else { Ok(()) };
+            }
+        }
+    }
+
+    /// Takes one request from behind its header.
+    async fn request(self: &Rc<Self>, input: &mut Input, request: Request) -> Result<(), End> {
+        let command = match validate(&request, &self.session.info, &self.session.negotiated) {
+            Ok(command) => command,
+            Err(error) => {
+                add(&self.export.counters.requests_refused, 1);
+                self.discard(input, request.payload_bytes() as usize)
+                    .await?;
+                self.link.admit(0).await.start();
+                self.link.reply(self.failure(&request, error, 0));
+                return Ok(());
+            }
+        };
+        let counted_bytes = counted_bytes(command, &request);
+        let admission = self.link.admit(counted_bytes).await;
+        let payload = self
+            .payload(input, request.payload_bytes() as usize)
+            .await?;
+        admission.start();
+        self.start(request, command, payload);
+        Ok(())
+    }
+
+    /// Takes the payload of a write.
+    async fn payload(&self, input: &mut Input, len: usize) -> Result<Payload, End> {
+        if len == 0 {
+            return Ok(Payload::empty());
+        }
+        let mut buf = self.rt.pool().alloc(len).await;
+        let here = len.min(input.unread().len());
+        buf[..here].copy_from_slice(&input.unread()[..here]);
+        input.consume(here);
+        let mut filled = here;
+        while filled < len {
+            self.link.set_receiving(true);
+            let (result, back) = self.link.stream.recv(buf, filled).await;
+            self.link.set_receiving(false);
+            buf = back;
+            match result? {
+                0 => return Err(End::Broken),
+                count => filled += count,
+            }
+        }
+        Ok(buf.freeze().into())
+    }
+
+    /// Drops the payload of a refused write.
+    async fn discard(&self, input: &mut Input, mut left: usize) -> Result<(), End> {
+        loop {
+            let here = left.min(input.unread().len());
+            input.consume(here);
+            left -= here;
+            if left == 0 {
+                return Ok(());
+            }
+            self.link.set_receiving(true);
+            let more = input.receive(&self.link.stream).await?;
+            self.link.set_receiving(false);
+            if !more {
+                return Err(End::Broken);
+            }
+        }
+    }
+
+    /// Starts a request; its reply goes to the link.
+    fn start(self: &Rc<Self>, request: Request, command: Command, payload: Payload) {
+        let this = Rc::clone(self);
+        let below = to_block(&request, command, payload);
+        let counters = &self.export.counters;
+        add(&counters.requests[below.op as usize], 1);
+        let run = async move {
+            let op = below.op;
+            let result = this.export.device.submit(below).await;
+            let reply = this.answer(&request, op, result);
+            this.link.reply(reply);
+        };
+        self.rt.spawn_eager(run).detach();
+    }
+
+    /// The reply that says what became of a request.
+    fn answer(&self, request: &Request, op: Op, result: IoResult) -> Outgoing {
+        let structured = self.session.negotiated.structured_replies;
+        let counters = &self.export.counters;
+        let len = u64::from(request.length_bytes);
+        match result {
+            Ok(Reply::Data(data)) => {
+                assert_eq!(data.len() as u64, len, "a read answers what was asked");
+                add(&counters.read_bytes, len);
+                Outgoing::data(request.cookie, structured, request.offset_bytes, data)
+            }
+            Ok(Reply::Extents(runs)) => self.block_status(request, &runs),
+            Ok(Reply::Done) => {
+                let counted_bytes = if op == Op::Write { len } else { 0 };
+                add(&counters.written_bytes, counted_bytes);
+                Outgoing::done(request.cookie, counted_bytes)
+            }
+            Err(error) => {
+                add(&counters.requests_failed, 1);
+                let transfers = matches!(op, Op::Read | Op::Write);
+                self.failure(request, errno(error), if transfers { len } else { 0 })
+            }
+        }
+    }
+
+    fn failure(&self, request: &Request, error: Errno, counted_bytes: u64) -> Outgoing {
+        let structured = self.session.negotiated.structured_replies;
+        Outgoing::error(request.cookie, structured, error, counted_bytes)
+    }
+
+    fn block_status(&self, request: &Request, runs: &[bimetal_block::Extent]) -> Outgoing {
+        let context = self.session.negotiated.base_allocation_id;
+        let context = context.expect("block status is valid only with its context");
+        let mut extents = to_wire(runs);
+        fit_extents(request, self.session.info.max_payload_bytes, &mut extents);
+        let mut message = Vec::new();
+        block_status_chunk(&mut message, request.cookie, context, &extents, true);
+        Outgoing::encoded(self.rt.pool().copy_of(&message).into())
+    }
+}
+
+/// What a request counts for among the bytes in flight.
+fn counted_bytes(command: Command, request: &Request) -> u64 {
+    match command {
+        Command::Read | Command::Write => u64::from(request.length_bytes),
+        _ => 0,
+    }
+}
+
+/// A request of the wire as one of the device.
+fn to_block(request: &Request, command: Command, payload: Payload) -> BlockRequest {
+    let flags = Flags {
+        fua: request.has(command_flag::FUA),
+        keep_allocated: request.has(command_flag::NO_HOLE),
+    };
+    let (offset, len) = (request.offset_bytes, u64::from(request.length_bytes));
+    let ranged = |op| BlockRequest::without_data(op, offset, len, flags);
+    match command {
+        Command::Read => BlockRequest::read(offset, len),
+        Command::Write => BlockRequest::write(offset, payload, flags),
+        Command::Flush => BlockRequest::flush(),
+        Command::Trim => ranged(Op::Discard),
+        Command::WriteZeroes => ranged(Op::WriteZeroes),
+        Command::BlockStatus => BlockRequest::without_data(Op::Extents, offset, len, Flags::NONE),
+        Command::Cache | Command::Disconnect => unreachable!("not offered, or has no reply"),
+    }
+}
+
+/// The error number a client is shown (NBD, section "Error values").
+fn errno(error: IoError) -> Errno {
+    match error {
+        IoError::Medium
+        | IoError::Offline
+        | IoError::Timeout
+        | IoError::Transport
+        | IoError::Corrupt => Errno::Io,
+        IoError::NoSpace => Errno::NoSpc,
+        IoError::Misaligned | IoError::OutOfRange => Errno::Inval,
+        IoError::ReadOnly => Errno::Perm,
+        IoError::Unsupported => Errno::NotSup,
+        IoError::Resource => Errno::NoMem,
+        IoError::Closed => Errno::Shutdown,
+    }
+}

@@ -1,0 +1,438 @@
+//! The server: listeners, the connections they bring, and their orderly end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::layers::atomic::AtomicUnit;
+use bimetal_block::{Device, FigureVisitor};
+use bimetal_proto::nbd::ServerSession;
+use bimetal_rt::net::{Address, Listener, Stream};
+use bimetal_rt::sync::{Event, TaskGroup};
+use bimetal_rt::{Rt, Task};
+use futures_util::future::{Either, select};
+
+use crate::config::ExportConfig;
+use crate::connection::{BOUNDS, End, Transmission, handshake};
+use crate::export::{Directory, Served, add};
+use crate::link::Link;
+
+/// Connections of one address that are still in their handshake or about to be refused, on top of
+/// those its exports allow.
+const HANDSHAKES_MAX: u32 = 16;
+/// The watch looks this often whether clients that keep the server waiting make progress.
+const WATCH_INTERVAL: Duration = Duration::from_secs(15);
+/// Looks in a row without progress after which a client is cut off: a minute.
+const LOOKS_MAX: u32 = 4;
+/// A stopping server waits this long for clients to take their last replies.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// The pause after a failed accept (no file descriptors left, say).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a server could not start: one line for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Somebody answers at the address.
+    #[error("export {export}: {address} is in use by another server")]
+    InUse {
+        /// The first export that wants the address.
+        export: String,
+        /// The address.
+        address: Address,
+    },
+    /// The path of a UNIX socket holds something else.
+    #[error("export {export}: {} exists and is not a socket", path.display())]
+    NotASocket {
+        /// The first export that wants the path.
+        export: String,
+        /// The path.
+        path: PathBuf,
+    },
+    /// Listening failed.
+    #[error("export {export}: cannot listen on {address}: {error}")]
+    Listen {
+        /// The first export that wants the address.
+        export: String,
+        /// The address.
+        address: Address,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+/// An address with its exports.
+struct Portal {
+    address: Address,
+    exports: Directory,
+    connections: Cell<u32>,
+    connections_max: u32,
+}
+
+/// A connection under the watch.
+struct Watched {
+    link: Rc<Link>,
+    /// What [`Link::stall`] said last, and how many times in a row.
+    stall: Option<u64>,
+    looks: u32,
+}
+
+struct State {
+    rt: Rt,
+    portals: Vec<Rc<Portal>>,
+    exports: Vec<Rc<Served>>,
+    connections: TaskGroup,
+    accepting: TaskGroup,
+    watched: RefCell<BTreeMap<u64, Watched>>,
+    next_key: Cell<u64>,
+    stopping: Cell<bool>,
+    /// Something of the above changed that a task may wait for.
+    changed: Event,
+    /// Addresses in use, with the ports that were chosen.
+    bound: RefCell<Vec<Address>>,
+    watch: RefCell<Option<Task<()>>>,
+}
+
+/// A running server. It runs until [`stop`](Server::stop), also when every handle is gone.
+#[derive(Clone)]
+pub struct Server(Rc<State>);
+
+impl Server {
+    /// A server that does not listen yet; it takes connections through [`serve`](Self::serve).
+    ///
+    /// Each device is put behind one atomic unit, which every connection to it shares, also those
+    /// to other exports of the same device name: that makes `CAN_MULTI_CONN` true and unaligned
+    /// writes safe.
+    pub fn new(rt: &Rt, exports: Vec<(ExportConfig, Rc<dyn Device>)>) -> Server {
+        let mut units: BTreeMap<String, Rc<dyn Device>> = BTreeMap::new();
+        let served: Vec<Rc<Served>> = exports
+            .into_iter()
+            .map(|(config, device)| {
+                let unit = units
+                    .entry(config.device.clone())
+                    .or_insert_with(|| Rc::new(AtomicUnit::new(rt, device)));
+                Served::new(config, Rc::clone(unit))
+            })
+            .collect();
+        let state = Rc::new(State {
+            rt: rt.clone(),
+            portals: portals(&served),
+            exports: served,
+            connections: TaskGroup::new(rt),
+            accepting: TaskGroup::new(rt),
+            watched: RefCell::new(BTreeMap::new()),
+            next_key: Cell::new(0),
+            stopping: Cell::new(false),
+            changed: Event::new(),
+            bound: RefCell::new(Vec::new()),
+            watch: RefCell::new(None),
+        });
+        let watch = rt.spawn(watch(Rc::clone(&state)));
+        *state.watch.borrow_mut() = Some(watch);
+        Server(state)
+    }
+
+    /// Serves the exports at their addresses; once this returns, every one of them listens.
+    ///
+    /// The file of a UNIX socket that nobody answers at is removed first; the new one is open to
+    /// its owner alone (mode 0600).
+    ///
+    /// # Errors
+    /// The first address that cannot be used; nothing listens then.
+    pub async fn start(
+        rt: &Rt,
+        exports: Vec<(ExportConfig, Rc<dyn Device>)>,
+    ) -> Result<Server, StartError> {
+        let server = Server::new(rt, exports);
+        match server.listen().await {
+            Ok(()) => Ok(server),
+            Err(error) => {
+                server.stop().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn listen(&self) -> Result<(), StartError> {
+        for portal in &self.0.portals {
+            let listener = bind(&self.0.rt, portal).await?;
+            self.0.bound.borrow_mut().push(listener.address().clone());
+            let accept = accept(Rc::clone(&self.0), Rc::clone(portal), listener);
+            self.0.accepting.spawn(accept);
+        }
+        Ok(())
+    }
+
+    /// The addresses in use, with the ports that were chosen where port 0 was asked for.
+    pub fn addresses(&self) -> Vec<Address> {
+        self.0.bound.borrow().clone()
+    }
+
+    /// Serves a client on a stream that was connected by other means, as if it had come to
+    /// `address`.
+    ///
+    /// # Panics
+    /// When no export is configured at that address.
+    pub fn serve(&self, address: &Address, stream: Stream) {
+        let mut portals = self.0.portals.iter();
+        let portal = portals.find(|portal| portal.address == *address);
+        let portal = portal.expect("an export is configured at the address");
+        admit(&self.0, portal, stream);
+    }
+
+    /// Connections that are open, in their handshake or after it.
+    pub fn connections(&self) -> usize {
+        self.0.connections.len()
+    }
+
+    /// Gives the live figures of every export; the part is the export's name.
+    pub fn figures(&self, out: &mut dyn FigureVisitor) {
+        for export in &self.0.exports {
+            export.figures(out);
+        }
+    }
+
+    /// Ends the server: takes no more connections or requests, lets requests in flight finish and
+    /// sends their replies, disconnects the clients, and returns when every task of the server has
+    /// ended. A client that does not take its replies is cut off after ten seconds.
+    pub async fn stop(&self) {
+        let state = &self.0;
+        state.stopping.set(true);
+        state.changed.notify();
+        state.accepting.cancel().await;
+        for address in state.bound.take() {
+            if let Address::Unix(path) = address {
+                // Whoever removed it before has done this work.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        let joined = state.rt.timeout(STOP_GRACE, state.connections.join()).await;
+        if joined.is_err() {
+            let watched = state.watched.borrow();
+            watched.values().for_each(|watched| watched.link.cut());
+        }
+        state.connections.join().await;
+        let watch = state.watch.borrow_mut().take();
+        if let Some(watch) = watch {
+            watch.cancel().await;
+        }
+    }
+}
+
+/// The exports by address, the default one of each address first.
+fn portals(served: &[Rc<Served>]) -> Vec<Rc<Portal>> {
+    let mut by_address: BTreeMap<String, Vec<Rc<Served>>> = BTreeMap::new();
+    for export in served {
+        let address = export.config.listen.to_string();
+        by_address
+            .entry(address)
+            .or_default()
+            .push(Rc::clone(export));
+    }
+    by_address
+        .into_values()
+        .map(|mut exports| {
+            exports.sort_by(|a, b| {
+                let key = |e: &Served| (!e.config.default, e.config.name.clone());
+                key(a).cmp(&key(b))
+            });
+            let limits = exports.iter().map(|e| e.config.connections_max);
+            let connections_max = limits.fold(HANDSHAKES_MAX, u32::saturating_add);
+            Rc::new(Portal {
+                address: exports[0].config.listen.clone(),
+                exports: Directory(exports),
+                connections: Cell::new(0),
+                connections_max,
+            })
+        })
+        .collect()
+}
+
+async fn bind(rt: &Rt, portal: &Portal) -> Result<Listener, StartError> {
+    let (export, address) = (portal.exports.0[0].config.name.clone(), &portal.address);
+    if let Address::Unix(path) = address {
+        clear_path(rt, &export, address, path).await?;
+    }
+    Listener::bind(rt, address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => StartError::InUse {
+            export,
+            address: address.clone(),
+        },
+        _ => StartError::Listen {
+            export,
+            address: address.clone(),
+            error,
+        },
+    })
+}
+
+/// Removes the socket file of a server that is gone.
+async fn clear_path(
+    rt: &Rt,
+    export: &str,
+    address: &Address,
+    path: &Path,
+) -> Result<(), StartError> {
+    match std::fs::symlink_metadata(path) {
+        // What is wrong with the path, binding will say.
+        Err(_) => return Ok(()),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(StartError::NotASocket {
+                export: export.to_owned(),
+                path: path.to_owned(),
+            });
+        }
+        Ok(_) => {}
+    }
+    let listen_error = |error| StartError::Listen {
+        export: export.to_owned(),
+        address: address.clone(),
+        error,
+    };
+    match Stream::connect(rt, address).await {
+        Ok(_) => Err(StartError::InUse {
+            export: export.to_owned(),
+            address: address.clone(),
+        }),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(listen_error)
+        }
+        Err(error) => Err(listen_error(error)),
+    }
+}
+
+async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listener) {
+    loop {
+        match listener.accept().await {
+            Ok(stream) => admit(&state, &portal, stream),
+            // The client left before it was accepted, or descriptors have run out: the next one
+            // may do better, after a pause that keeps the shard free.
+            Err(_) => state.rt.sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+/// Starts a session with a new client, or turns it away.
+fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream) {
+    if state.stopping.get() || portal.connections.get() >= portal.connections_max {
+        add(&portal.exports.0[0].counters.connections_refused, 1);
+        return stream.shutdown();
+    }
+    portal.connections.set(portal.connections.get() + 1);
+    let (shared, portal) = (Rc::clone(state), Rc::clone(portal));
+    state.connections.spawn(async move {
+        session(&shared, &portal, stream).await;
+        portal.connections.set(portal.connections.get() - 1);
+    });
+}
+
+/// One client from its handshake to its end.
+async fn session(state: &Rc<State>, portal: &Portal, stream: Stream) {
+    let Some((session, early)) = greet(state, portal, &stream).await else {
+        return stream.shutdown();
+    };
+    let export = &portal.exports.0[session.export_index];
+    let counters = &export.counters;
+    if counters.connections.get() >= export.config.connections_max {
+        add(&counters.connections_refused, 1);
+        return stream.shutdown();
+    }
+    counters.connections.set(counters.connections.get() + 1);
+    add(&counters.connections_total, 1);
+    let link = Link::new(stream, BOUNDS);
+    let key = state.watch_over(&link);
+    let transmission = Transmission::new(&state.rt, Rc::clone(&link), Rc::clone(export), session);
+    let end = transmit(state, &link, &transmission, &early).await;
+    if let End::Protocol(_) = end {
+        add(&counters.protocol_errors, 1);
+    }
+    state.watched.borrow_mut().remove(&key);
+    counters.connections.set(counters.connections.get() - 1);
+}
+
+/// Leads a client through the handshake; `None` when it does not end in transmission.
+async fn greet(
+    state: &Rc<State>,
+    portal: &Portal,
+    stream: &Stream,
+) -> Option<(ServerSession, Vec<u8>)> {
+    let stopped = std::pin::pin!(state.changed.until(|| state.stopping.get()));
+    let greeted = std::pin::pin!(handshake(&state.rt, stream, &portal.exports));
+    match select(greeted, stopped).await {
+        Either::Left((Ok(agreed), _)) => agreed,
+        Either::Left((Err(End::Protocol(_)), _)) => {
+            add(&portal.exports.0[0].counters.protocol_errors, 1);
+            None
+        }
+        Either::Left((Err(End::Client | End::Broken), _)) | Either::Right(_) => None,
+    }
+}
+
+/// Serves requests until the client or the server ends it, and settles what is in flight.
+async fn transmit(
+    state: &Rc<State>,
+    link: &Rc<Link>,
+    transmission: &Rc<Transmission>,
+    early: &[u8],
+) -> End {
+    let sender = {
+        let transmission = Rc::clone(transmission);
+        state.rt.spawn(async move { transmission.send().await })
+    };
+    let end = {
+        let stopped = std::pin::pin!(state.changed.until(|| state.stopping.get()));
+        let receive = std::pin::pin!(transmission.receive(early));
+        match select(receive, stopped).await {
+            Either::Left((end, _)) => end,
+            Either::Right(_) => End::Client,
+        }
+    };
+    // A client that breached the protocol or broke off gets no more replies; one that ended in
+    // order gets those that are due.
+    if !matches!(end, End::Client) {
+        link.cut();
+    }
+    link.set_receiving(false);
+    link.until_settled().await;
+    link.finish();
+    sender.await;
+    link.cut();
+    end
+}
+
+impl State {
+    fn watch_over(&self, link: &Rc<Link>) -> u64 {
+        let key = self.next_key.get();
+        self.next_key.set(key + 1);
+        let watched = Watched {
+            link: Rc::clone(link),
+            stall: None,
+            looks: 0,
+        };
+        self.watched.borrow_mut().insert(key, watched);
+        self.changed.notify();
+        key
+    }
+}
+
+/// Cuts off clients that keep the server waiting in the middle of a message, so that they do not
+/// hold its memory for ever. One task for all costs the connections no timers.
+async fn watch(state: Rc<State>) {
+    loop {
+        let somebody = || !state.watched.borrow().is_empty();
+        state.changed.until(somebody).await;
+        state.rt.sleep(WATCH_INTERVAL).await;
+        for watched in state.watched.borrow_mut().values_mut() {
+            let stall = watched.link.stall();
+            let stalled = stall.is_some() && stall == watched.stall;
+            watched.looks = if stalled { watched.looks + 1 } else { 0 };
+            watched.stall = stall;
+            if watched.looks >= LOOKS_MAX {
+                watched.link.cut();
+            }
+        }
+    }
+}
