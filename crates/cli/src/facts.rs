@@ -74,52 +74,67 @@ fn of_device(graph: &Graph, name: &str, all: &mut AllFacts) -> Result<Facts> {
 /// The facts of a mirror; those of its sides are added to them.
 fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Facts> {
     let mut facts = Facts::default();
-    let mut volume = None;
+    let mut found = Vec::new();
     let mut not_formatted = Vec::new();
     for side in sides {
-        let Some(found) = superblock_of(graph, side, all)? else {
-            not_formatted.push(side.as_str());
-            continue;
-        };
-        if *volume.get_or_insert(found.volume) != found.volume {
-            bail!(
-                "side {side} belongs to volume {} (\"{}\"), not to that of side {}",
-                show_uuid(&found.volume),
-                found.name,
-                sides[0]
-            );
-        }
-        facts.size_bytes = Some(found.volume_bytes);
-        let of_side = &mut all.get_mut(side).expect("children come first").more;
-        of_side.insert("data_offset_bytes".into(), json!(found.layout.data.0));
-        of_side.insert("state".into(), json!(state_name(found.state)));
-        of_side.insert("side".into(), json!(show_uuid(&found.side)));
-        let active = found.state == State::Active;
-        if active || !facts.more.contains_key("state") {
-            facts
-                .more
-                .insert("state".into(), json!(state_name(found.state)));
+        match superblock_of(graph, side, all)? {
+            Some(superblock) => found.push((side, superblock)),
+            None => not_formatted.push(side.as_str()),
         }
     }
-    if !not_formatted.is_empty() {
-        facts.more.insert("state".into(), json!("not formatted"));
+    if let Some((first, of_first)) = found.first() {
+        if let Some((side, other)) = found.iter().find(|(_, s)| s.volume != of_first.volume) {
+            bail!(
+                "side {side} belongs to volume {} (\"{}\"), not to that of side {first}",
+                show_uuid(&other.volume),
+                other.name
+            );
+        }
+        facts.size_bytes = Some(of_first.volume_bytes);
+        let volume = show_uuid(&of_first.volume);
+        facts.more.insert("volume".into(), json!(volume));
+    }
+    let state = if not_formatted.is_empty() {
+        volume_state(&found)
+    } else {
         facts
             .more
             .insert("not_formatted".into(), json!(not_formatted));
-    }
-    if let Some(volume) = volume {
-        facts
-            .more
-            .insert("volume".into(), json!(show_uuid(&volume)));
+        "not formatted"
+    };
+    facts.more.insert("state".into(), json!(state));
+    for (side, superblock) in &found {
+        let whole = is_newest(superblock, &found);
+        let of_side = &mut all.get_mut(*side).expect("children come first").more;
+        let data_offset = superblock.layout.data.0;
+        of_side.insert("data_offset_bytes".into(), json!(data_offset));
+        let state = match state {
+            ACTIVE => ACTIVE,
+            _ if whole => "clean",
+            _ => "stale",
+        };
+        of_side.insert("state".into(), json!(state));
+        of_side.insert("side".into(), json!(show_uuid(&superblock.side)));
     }
     Ok(facts)
 }
 
-fn state_name(state: State) -> &'static str {
-    match state {
-        State::Clean => "clean",
-        State::Active => "in use or not cleanly stopped",
+/// The state of a volume in use, or of one that was not stopped; a file does not tell which.
+const ACTIVE: &str = "in use or not cleanly stopped";
+
+fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
+    let clean = |s: &Superblock| s.state == State::Clean && is_newest(s, found);
+    match found.iter().filter(|(_, s)| clean(s)).count() {
+        0 => ACTIVE,
+        all if all == found.len() => "clean",
+        _ => "clean, with stale sides",
     }
+}
+
+/// False for a side that was left behind: the others have gone on without it.
+fn is_newest(superblock: &Superblock, found: &[(&String, Superblock)]) -> bool {
+    let newest = found.iter().map(|(_, s)| s.generation).max();
+    Some(superblock.generation) == newest
 }
 
 /// The newest superblock on a side, if there is one and it lies in a file where it can be found.

@@ -3,57 +3,17 @@
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
-use common::{Scratch, arg, assert_refused, bimetal, command, stdout_of};
+use common::{Scratch, Served, arg, assert_refused, bimetal, stdout_of};
 use serde_json::Value;
 
 const CONFIG: &str = "[device.a]\ntype = \"memory\"\nsize = \"4MiB\"\n\
     [device.top]\ntype = \"passthrough\"\nbelow = \"a\"\n\
     [export.vol]\ndevice = \"top\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
     [server]\nlock_memory = false\nmemory = \"8MiB\"\n";
-
-/// A server that has said `ready`, killed at the end if it still runs.
-struct Served(Child);
-
-impl Served {
-    fn start(config: &Path) -> Served {
-        let mut child = command(&["serve", arg(config)])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut out = BufReader::new(child.stdout.as_mut().unwrap());
-        out.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        Served(child)
-    }
-
-    /// Sends a signal and gives the status and what was said on standard error.
-    fn end(mut self, signal: &str) -> (Option<i32>, String) {
-        let pid = self.0.id().to_string();
-        let kill = Command::new("kill").args(["-s", signal, &pid]).status();
-        assert!(kill.unwrap().success());
-        let status = self.0.wait().unwrap();
-        let mut said = String::new();
-        let pipe = self.0.stderr.as_mut().unwrap();
-        pipe.read_to_string(&mut said).unwrap();
-        (status.code(), said)
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // It has ended already unless the test failed.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 fn signals_end_it_cleanly() {

@@ -1,7 +1,8 @@
 //! Runs the built program in a directory of its own.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 /// A directory that is removed at the end of the test.
 pub struct Scratch(PathBuf);
@@ -98,4 +99,49 @@ fn texts(output: &Output) -> (String, String) {
 /// A path as an argument.
 pub fn arg(path: &Path) -> &str {
     path.to_str().unwrap()
+}
+
+/// A server that has said `ready`, killed at the end if it still runs.
+pub struct Served(Child);
+
+impl Served {
+    /// Runs `bimetal serve CONFIG`.
+    pub fn start(config: &Path) -> Served {
+        Served::start_with(config, &[])
+    }
+
+    /// The same with options.
+    pub fn start_with(config: &Path, options: &[&str]) -> Served {
+        let mut child = command(&["serve", arg(config)])
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.as_mut().unwrap());
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Served(child)
+    }
+
+    /// Sends a signal and gives the status and what was said on standard error.
+    pub fn end(mut self, signal: &str) -> (Option<i32>, String) {
+        let pid = self.0.id().to_string();
+        let kill = Command::new("kill").args(["-s", signal, &pid]).status();
+        assert!(kill.unwrap().success());
+        let status = self.0.wait().unwrap();
+        let mut said = String::new();
+        let pipe = self.0.stderr.as_mut().unwrap();
+        pipe.read_to_string(&mut said).unwrap();
+        (status.code(), said)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It has ended already unless the test failed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
