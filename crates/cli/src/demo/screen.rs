@@ -101,8 +101,9 @@ impl Screen {
 
     /// What is said at the end.
     pub(super) fn summary(&self, targets: &[Rc<Target>], compared_bytes: u64) -> Vec<String> {
+        // With these columns it fits in a terminal of 80.
         let headings = [
-            "", "writes", "p50", "p99", "p99.9", "max", "reads", "p50", "p99", "max",
+            "", "writes", "p50", "p99", "p99.9", "max", "reads", "p50", "p99",
         ];
         let mut table = Table::new(&headings.map(|heading| {
             let align = if heading.is_empty() {
@@ -125,7 +126,6 @@ impl Screen {
                 show_count(counts.reads.count()),
                 show_latency(r.p50_ns),
                 show_latency(r.p99_ns),
-                show_latency(r.max_ns),
             ]);
         }
         let mut lines = vec![String::new(), self.load(), String::new()];
@@ -169,7 +169,7 @@ impl Screen {
 
     fn load(&self) -> String {
         format!(
-            "{} writes/s of 10..500 KB and a few reads, the same for each",
+            "{} writes/s of 10..500 KB and some reads, for each the same",
             self.writes_per_s
         )
     }
@@ -257,7 +257,7 @@ impl Screen {
         }
         let exposed = number(&figures, "", "exposed_bytes");
         let mut lines = vec![format!(
-            "{}: acknowledged on one side only {} (limit 64 MiB), for {} (limit 5 s), peak {}",
+            "{}: on one side only {} for {} (limits 64 MiB, 5 s), peak {}",
             target.title,
             show_size(exposed as u64),
             show_latency((number(&figures, "", "exposed_seconds") * 1e9) as u64),
