@@ -2,12 +2,13 @@
 //! start to an orderly end. `serve` and `demo` both run one.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use bimetal_block::graph::{OpenOptions, Stack};
+use bimetal_block::graph::{Node, OpenOptions, Stack};
 use bimetal_block::{Figure, IoError};
 use bimetal_export::{Server, StartError};
 use bimetal_rt::uring::Signals;
@@ -122,9 +123,9 @@ async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Sig
             std::future::pending::<()>().await;
         }
         eprintln!(
-            "bimetal: still stopping: {}; another signal abandons it, and `bimetal serve --resync` \
-             must then make the sides equal",
-            shown.left_to_do()
+            "bimetal: still stopping: {}; another signal abandons it, and then {}",
+            shown.left_to_do(),
+            shown.afterwards()
         );
         if signals.next().await.is_err() {
             std::future::pending::<()>().await;
@@ -135,9 +136,10 @@ async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Sig
         Either::Right(_) => "before it was told to end".to_owned(),
     };
     format!(
-        "{}: not stopped {why}: {}; start it again with --resync",
+        "{}: not stopped {why}: {}; {}",
         config.display(),
-        shown.left_to_do()
+        shown.left_to_do(),
+        shown.afterwards()
     )
 }
 
@@ -231,12 +233,31 @@ impl Shown {
 
     /// What a stop that takes long is busy with.
     fn left_to_do(&self) -> String {
-        match self.stack.closing() {
-            Some(device) => format!("device {device} still drains"),
-            None if self.server.connections() > 0 => {
-                format!("{} connections still end", self.server.connections())
-            }
-            None => "requests still end".to_owned(),
+        if let Some(device) = self.stack.closing() {
+            return format!("device {device} still drains");
+        }
+        let mut seen: Vec<(String, String, Figure)> = Vec::new();
+        self.server.figures(&mut seen);
+        let is_connected = |export: &str| {
+            seen.iter().any(|(part, name, figure)| {
+                part == export
+                    && name == "connections"
+                    && matches!(figure, Figure::Gauge(n) if *n > 0.0)
+            })
+        };
+        let exports = self.config.exports.iter().filter(|e| is_connected(&e.name));
+        let devices: BTreeSet<&str> = exports.map(|e| e.device.as_str()).collect();
+        let devices: Vec<&str> = devices.into_iter().collect();
+        format!("requests on device {} have no answer", devices.join(", "))
+    }
+
+    /// What whoever gives up waiting must know.
+    fn afterwards(&self) -> &'static str {
+        let is_mirror = |node: &Node| matches!(node, Node::Mirror(_));
+        if self.config.graph.nodes().values().any(is_mirror) {
+            "the next `serve` will want --resync"
+        } else {
+            "what was not flushed may be lost"
         }
     }
 }

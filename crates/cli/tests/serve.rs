@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
@@ -105,4 +105,54 @@ fn a_second_server_is_refused_and_a_dead_one_replaced() {
     assert_eq!(status, None);
     assert!(dir.path("c.ctl").exists());
     assert_eq!(Served::start(&config).end("TERM").0, Some(0));
+}
+
+#[test]
+fn a_stop_that_cannot_end_names_the_device() {
+    let dir = Scratch::new("stuck");
+    let config = dir.text(
+        "c.toml",
+        "[device.m]\ntype = \"memory\"\nsize = \"4MiB\"\n\
+         [device.slow]\ntype = \"delay\"\nbelow = \"m\"\nread = \"1h\"\n\
+         [export.vol]\ndevice = \"slow\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
+         [server]\nlock_memory = false\nstop_deadline = \"100ms\"\n",
+    );
+    let served = Served::start(&config);
+    let client = read_that_waits(&dir.path("vol.sock"));
+    let reads = || -> u64 {
+        let said = stdout_of(&["status", arg(&config), "--json"]);
+        let status: Value = serde_json::from_str(&said).unwrap();
+        status["exports"]["vol"]["figures"]["reads"].as_u64().unwrap()
+    };
+    assert!((0..10_000).any(|_| reads() == 1), "the read has arrived");
+    let (status, said) = served.end("TERM");
+    assert_eq!(status, Some(1));
+    assert!(
+        said.contains("device slow") && said.lines().count() == 1,
+        "{said}"
+    );
+    drop(client);
+}
+
+/// A client that has sent one read of the export `vol`, by the bytes of the NBD protocol.
+fn read_that_waits(socket: &std::path::Path) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).unwrap();
+    assert_eq!(&greeting[..8], b"NBDMAGIC");
+    // Client flags: fixed newstyle and no zeroes. Then NBD_OPT_EXPORT_NAME with 3 bytes.
+    stream.write_all(&[0, 0, 0, 3]).unwrap();
+    stream
+        .write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol")
+        .unwrap();
+    let mut export = [0; 10];
+    stream.read_exact(&mut export).unwrap();
+    // NBD_CMD_READ, cookie 1, of 4 KiB at 0.
+    stream
+        .write_all(&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 0])
+        .unwrap();
+    stream.write_all(&1u64.to_be_bytes()).unwrap();
+    stream.write_all(&[0; 8]).unwrap();
+    stream.write_all(&4096u32.to_be_bytes()).unwrap();
+    stream
 }
