@@ -8,6 +8,7 @@ pub mod document;
 mod format;
 mod node;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
@@ -194,6 +195,8 @@ pub struct Stack {
     devices: BTreeMap<String, Rc<dyn Device>>,
     /// In the order of opening: children before parents.
     order: Vec<String>,
+    /// The device that is being closed, by its place in the order.
+    closing: Cell<Option<usize>>,
 }
 
 impl Stack {
@@ -210,6 +213,7 @@ impl Stack {
         let mut stack = Stack {
             devices: BTreeMap::new(),
             order: Vec::new(),
+            closing: Cell::new(None),
         };
         for name in roots.iter().flat_map(|root| graph.below(root)) {
             if stack.devices.contains_key(name) {
@@ -254,14 +258,21 @@ impl Stack {
     /// The first failure, with the device it happened to.
     pub async fn close(&self) -> Result<(), (String, IoError)> {
         let mut first = Ok(());
-        for name in self.order.iter().rev() {
+        for (at, name) in self.order.iter().enumerate().rev() {
+            self.closing.set(Some(at));
             if let Err(error) = self.devices[name].close().await
                 && first.is_ok()
             {
                 first = Err((name.clone(), error));
             }
         }
+        self.closing.set(None);
         first
+    }
+
+    /// The device that [`close`](Stack::close) is waiting for, while it runs.
+    pub fn closing(&self) -> Option<&str> {
+        self.closing.get().map(|at| self.order[at].as_str())
     }
 }
 

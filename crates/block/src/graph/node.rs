@@ -146,7 +146,7 @@ impl Node {
             seed.unwrap_or_else(|| rt.rng(&format!("device {name}")).next_u64())
         };
         Ok(match self {
-            Node::File(config) => Rc::new(FileDevice::open(rt, config)?),
+            Node::File(config) => Rc::new(FileDevice::open_when_free(rt, config).await?),
             Node::Memory(config) => Rc::new(MemoryDevice::new(rt, config.size.0)),
             Node::Null(config) => Rc::new(NullDevice::new(rt, config.size.0)),
             Node::Mirror(config) => {

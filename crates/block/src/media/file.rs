@@ -4,6 +4,7 @@
 //! side. Never creates or grows a file; `bimetal format` does that, once, when asked to.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bimetal_rt::uring::{File, OpenOptions};
 use bimetal_rt::{Payload, Rt};
@@ -31,6 +32,17 @@ pub struct FileConfig {
     pub read_only: bool,
 }
 
+/// How long, and how often, a lock that is taken is tried again.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+fn in_use(config: &FileConfig) -> OpenError {
+    OpenError::new(format!(
+        "{}: in use by another process (its lock is taken)",
+        config.path.display()
+    ))
+}
+
 /// See the module.
 pub struct FileDevice {
     rt: Rt,
@@ -45,6 +57,28 @@ impl FileDevice {
     /// # Errors
     /// When it is missing, in use, too small for one block, or cannot be opened.
     pub fn open(rt: &Rt, config: &FileConfig) -> Result<FileDevice, OpenError> {
+        FileDevice::try_open(rt, config)?.ok_or_else(|| in_use(config))
+    }
+
+    /// As [`FileDevice::open`], with patience for the lock of a process that has just died: its
+    /// ring lets go of the file only once the kernel has taken the ring down, which happens after
+    /// the process is gone (50 ms were measured).
+    ///
+    /// # Errors
+    /// As of `open`.
+    pub async fn open_when_free(rt: &Rt, config: &FileConfig) -> Result<FileDevice, OpenError> {
+        let deadline = rt.now() + LOCK_PATIENCE;
+        loop {
+            match FileDevice::try_open(rt, config)? {
+                Some(device) => return Ok(device),
+                None if rt.now() >= deadline => return Err(in_use(config)),
+                None => rt.sleep(LOCK_RETRY).await,
+            }
+        }
+    }
+
+    /// The device, or `None` when another process holds the lock.
+    fn try_open(rt: &Rt, config: &FileConfig) -> Result<Option<FileDevice>, OpenError> {
         let fail = |what: String| OpenError::new(format!("{}: {what}", config.path.display()));
         let write = !config.read_only;
         let open = |direct| File::open(rt, &config.path, OpenOptions { write, direct });
@@ -61,9 +95,7 @@ impl FileDevice {
             .try_lock_exclusive()
             .map_err(|e| fail(format!("cannot lock: {e}")))?;
         if !locked {
-            return Err(fail(
-                "in use by another process (its lock is taken)".to_owned(),
-            ));
+            return Ok(None);
         }
         let size = file
             .size_bytes()
@@ -76,12 +108,12 @@ impl FileDevice {
             writable: write,
             ..Geometry::of_size(size)
         };
-        Ok(FileDevice {
+        Ok(Some(FileDevice {
             rt: rt.clone(),
             file,
             geometry,
             direct,
-        })
+        }))
     }
 
     /// True when the page cache is bypassed.

@@ -1,0 +1,246 @@
+//! The control socket: one line of JSON asks, one line of JSON answers.
+//!
+//! It is served by the runtime that serves the volumes, so it costs them nothing while nobody asks
+//! and it answers as long as they do. It must never wait for a device. The protocol is described
+//! in docs/control.md.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bimetal_rt::net::{Address, Listener, Stream};
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Rt, Task};
+use serde_json::{Value, json};
+
+/// Longest request line, its end included.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// Connections served at a time; further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = 16;
+/// A connection that asks nothing for this long is closed.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+/// How long a client waits for an answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Answers requests.
+pub(crate) type Answer = Rc<dyn Fn(&Value) -> Value>;
+
+/// A listening control socket.
+pub(crate) struct Control {
+    path: PathBuf,
+    accepting: Task<()>,
+    connections: Rc<TaskGroup>,
+}
+
+impl Control {
+    /// Listens at `path`, for the owner of the process only. A socket that a dead server left is
+    /// replaced.
+    ///
+    /// # Errors
+    /// When another server answers at `path`, something else than a socket is there, or it cannot
+    /// be made.
+    pub(crate) fn start(rt: &Rt, path: &Path, answer: Answer) -> Result<Control> {
+        let place = || format!("control socket {}", path.display());
+        refuse_used(path).with_context(place)?;
+        let listener = bind_private(rt, path).with_context(place)?;
+        let connections = Rc::new(TaskGroup::new(rt));
+        let accepting = rt.spawn(accept(
+            rt.clone(),
+            listener,
+            Rc::clone(&connections),
+            answer,
+        ));
+        Ok(Control {
+            path: path.to_owned(),
+            accepting,
+            connections,
+        })
+    }
+
+    /// Closes every connection and removes the socket.
+    pub(crate) async fn stop(self) {
+        self.accepting.cancel().await;
+        self.connections.cancel().await;
+        // Nothing is lost when somebody else has removed it already.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Fails unless a socket may be made at `path`.
+fn refuse_used(path: &Path) -> Result<()> {
+    let Ok(found) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    if !found.file_type().is_socket() {
+        bail!("something else than a socket is there; set `control` in [server] to another path");
+    }
+    // It may take a connection and yet be dead: of a server that was killed the socket goes a
+    // little later than the process. So it is asked, not only called.
+    match ask(path, &json!({ "verb": "status" })) {
+        Ok(_) => bail!("another server answers there; stop it first"),
+        Err(error) if is_timeout(&error) => bail!("another server hangs there; end it first"),
+        Err(_) => Ok(()),
+    }
+}
+
+fn is_timeout(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|e| e.kind() == io::ErrorKind::TimedOut)
+}
+
+/// Makes the socket in a directory that only the owner may enter, gives it its mode, and moves it
+/// to its place: nobody else can reach it at any time, and a stale socket is replaced.
+fn bind_private(rt: &Rt, path: &Path) -> io::Result<Listener> {
+    let mut directory = path.as_os_str().to_owned();
+    directory.push("~");
+    let directory = PathBuf::from(directory);
+    let inside = directory.join("s");
+    clear(&directory, &inside);
+    fs::DirBuilder::new().mode(0o700).create(&directory)?;
+    let made = Listener::bind(rt, &Address::Unix(inside.clone())).and_then(|listener| {
+        fs::set_permissions(&inside, fs::Permissions::from_mode(0o600))?;
+        fs::rename(&inside, path)?;
+        Ok(listener)
+    });
+    clear(&directory, &inside);
+    made
+}
+
+/// Removes the directory that [`bind_private`] uses.
+fn clear(directory: &Path, inside: &Path) {
+    // Neither need exist; what cannot be removed makes the next step fail with a reason.
+    let _ = fs::remove_file(inside);
+    let _ = fs::remove_dir(directory);
+}
+
+async fn accept(rt: Rt, listener: Listener, connections: Rc<TaskGroup>, answer: Answer) {
+    loop {
+        connections.at_most(CONNECTIONS_MAX - 1).await;
+        match listener.accept().await {
+            Ok(stream) => connections.spawn(converse(rt.clone(), stream, Rc::clone(&answer))),
+            // A peer that is gone again, or no descriptors left: the next one may do better.
+            Err(_) => rt.sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// Answers the requests of one connection until it closes, breaks the rules or falls silent.
+async fn converse(rt: Rt, stream: Stream, answer: Answer) {
+    let pending = RefCell::new(Vec::new());
+    // An elapsed time, an end and an error are the same here: the connection is over.
+    while let Ok(Some(line)) = rt
+        .timeout(IDLE_MAX, next_line(&rt, &stream, &pending))
+        .await
+    {
+        let (reply, go_on) = match line {
+            Ok(line) => (answer_line(&line, &answer), true),
+            Err(LineTooLong) => (
+                json!({ "error": format!("a request is at most {LINE_BYTES_MAX} bytes") }),
+                false,
+            ),
+        };
+        let text = format!("{reply}\n");
+        let sent = rt
+            .timeout(
+                IDLE_MAX,
+                stream.send(rt.pool().copy_of(text.as_bytes()).into()),
+            )
+            .await;
+        if !go_on || !matches!(sent, Ok(Ok(()))) {
+            break;
+        }
+    }
+    stream.shutdown();
+}
+
+struct LineTooLong;
+
+/// The next line without its end; `None` at the end of the stream.
+async fn next_line(
+    rt: &Rt,
+    stream: &Stream,
+    pending: &RefCell<Vec<u8>>,
+) -> Option<Result<Vec<u8>, LineTooLong>> {
+    loop {
+        if let Some(line) = take_line(&mut pending.borrow_mut()) {
+            return Some(Ok(line));
+        }
+        if pending.borrow().len() >= LINE_BYTES_MAX {
+            return Some(Err(LineTooLong));
+        }
+        let (received, buf) = stream.recv(rt.pool().alloc_now(4096), 0).await;
+        match received {
+            Ok(count) if count > 0 => pending.borrow_mut().extend_from_slice(&buf[..count]),
+            _ => return None,
+        }
+    }
+}
+
+fn take_line(pending: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let end = pending.iter().position(|byte| *byte == b'\n')?;
+    let rest = pending.split_off(end + 1);
+    let mut line = std::mem::replace(pending, rest);
+    line.pop();
+    Some(line)
+}
+
+fn answer_line(line: &[u8], answer: &Answer) -> Value {
+    match serde_json::from_slice::<Value>(line) {
+        Ok(request) => answer(&request),
+        Err(error) => json!({ "error": format!("the request is not JSON: {error}") }),
+    }
+}
+
+/// Asks the server behind the control socket at `path`.
+///
+/// # Errors
+/// When it cannot be reached, does not answer in time, or refuses.
+pub(crate) fn ask(path: &Path, request: &Value) -> Result<Value> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut line = String::new();
+    // Answers grow with the number of devices; this bound is only against nonsense.
+    BufReader::new(stream.take(64 << 20))
+        .read_line(&mut line)
+        .map_err(|e| match e.kind() {
+            io::ErrorKind::WouldBlock => io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no answer within {} s", ANSWER_WITHIN.as_secs()),
+            ),
+            _ => e,
+        })?;
+    let answer: Value = serde_json::from_str(&line).context("the answer is not JSON")?;
+    if let Some(error) = answer["error"].as_str() {
+        bail!("the server refused: {error}");
+    }
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_one_by_one() {
+        let mut pending = b"one\ntwo\nthr".to_vec();
+        assert_eq!(take_line(&mut pending), Some(b"one".to_vec()));
+        assert_eq!(take_line(&mut pending), Some(b"two".to_vec()));
+        assert_eq!(take_line(&mut pending), None);
+        assert_eq!(pending, b"thr");
+    }
+
+    #[test]
+    fn a_request_that_is_not_json_is_told_so() {
+        let answer: Answer = Rc::new(|_| json!({}));
+        assert!(answer_line(b"status", &answer)["error"].is_string());
+        assert_eq!(answer_line(b"{}", &answer), json!({}));
+    }
+}

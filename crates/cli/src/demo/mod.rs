@@ -1,0 +1,275 @@
+//! `bimetal demo`: the reason for all this, within a minute. Three stacks get one and the same load
+//! at the same time: an emulated SSD that freezes, an emulated hard disk, and the mirror of such a
+//! pair, which is served by NBD meanwhile. The load is open: requests arrive whether or not the
+//! earlier ones were answered, as users do, so a frozen device cannot hide behind a load that
+//! waits for it.
+
+mod screen;
+mod targets;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bimetal_block::BLOCK_BYTES;
+use bimetal_block::graph::OpenOptions;
+use bimetal_rt::uring::Signals;
+use bimetal_rt::{Rt, Task, UringOptions};
+use futures_util::future::{Either, select};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::config::Config;
+use crate::running::Running;
+use crate::terminal::{Picture, Terminal};
+use crate::{facts, format};
+use screen::Screen;
+use targets::{Arrivals, Target};
+
+/// Size of each of the four files.
+const FILE_BYTES: u64 = 256 << 20;
+/// How often the table is drawn, and the length of one step of the curves.
+const STEP: Duration = Duration::from_secs(1);
+/// How many steps lie between two tables where nothing can be drawn in place.
+const STEPS_ON_A_PIPE: u64 = 5;
+
+/// How to show it.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where to put the files (1 GiB at most), which are kept then [default: a temporary
+    /// directory, removed at the end]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// How long to run the load
+    #[arg(long, value_name = "N", default_value = "45",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// Writes per second
+    #[arg(long, value_name = "N", default_value = "50",
+          value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    rate: u64,
+    /// Seed of the load and of the devices
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+    /// Print the result as JSON at the end, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let place = Place::make(args.dir.as_deref())?;
+    let file = place.path.join("demo.toml");
+    let text = configuration(args.seed);
+    fs::write(&file, &text).with_context(|| file.display().to_string())?;
+    for name in ["ssd.img", "hdd.img", "fast.img", "slow.img"] {
+        make_file(&place.path.join(name))?;
+    }
+    let config = Config::read(&file, &text)?;
+    let rt = Rt::real_time(UringOptions {
+        pool_bytes: config.server.memory_bytes as usize,
+        seed: args.seed,
+        register: true,
+    })
+    .context("cannot set up io_uring")?;
+    format::prepare(&rt, &config, false)?;
+    let screen = Screen::new(Terminal::of_stdout(), &file, args);
+    let targets = rt.block_on(show(&rt, config, args, &screen))?;
+    let compared_bytes = compare_sides(&file, &text)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", screen.to_json(&targets, compared_bytes))?;
+    } else {
+        for line in screen.summary(&targets, compared_bytes) {
+            writeln!(out, "{line}")?;
+        }
+        if args.dir.is_some() {
+            writeln!(out, "The files are kept in {}.", place.path.display())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Three stacks. What they have in common is written twice on purpose: a device has one parent.
+fn configuration(seed: u64) -> String {
+    let pair = |ssd: &str, hdd: &str| {
+        format!(
+            "[device.{ssd}-file]\ntype = \"file\"\npath = \"{ssd}.img\"\n\n\
+             [device.{ssd}]                 # an SSD of 2009 that freezes, emulated over the file\n\
+             type = \"ssd\"\nprofile = \"sata-2009\"\nseed = {seed}\nbelow = \"{ssd}-file\"\n\n\
+             [device.{hdd}-file]\ntype = \"file\"\npath = \"{hdd}.img\"\n\n\
+             [device.{hdd}]                 # a disk of 7200 rpm\n\
+             type = \"hdd\"\nprofile = \"hdd-7200\"\nseed = {seed}\nbelow = \"{hdd}-file\"\n\n"
+        )
+    };
+    format!(
+        "# What `bimetal demo` runs: one SSD alone, one disk alone, and a mirror of such a pair.\n\n\
+         {}{}\
+         [device.vol]\ntype = \"mirror\"\nsides = [\"fast\", \"slow\"]\n\
+         exposure = {{ bytes = \"64MiB\", age = \"5s\" }}\n\n\
+         [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n",
+        pair("ssd", "hdd"),
+        pair("fast", "slow"),
+    )
+}
+
+/// Serves the configuration, runs the load, shows it, and stops everything cleanly.
+async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<Vec<Rc<Target>>> {
+    let signals = Signals::termination(rt).context("cannot take over signals")?;
+    let deadline = config.server.stop_deadline;
+    let roots = ["ssd", "hdd", "vol"];
+    let running = Running::start(rt, config, &roots, OpenOptions::default()).await?;
+    let targets: Vec<Rc<Target>> = [
+        ("SSD alone", "ssd"),
+        ("HDD alone", "hdd"),
+        ("mirror", "vol"),
+    ]
+    .iter()
+    .map(|(title, name)| {
+        let device = running.stack().get(name).expect("every root is open");
+        Target::new(rt, title, Rc::clone(device))
+    })
+    .collect();
+    let arrivals = Arrivals {
+        writes_per_s: args.rate as f64,
+        device_bytes: FILE_BYTES,
+        seed: args.seed,
+        duration: Duration::from_secs(args.seconds),
+    };
+    let load = rt.spawn(targets::run(rt.clone(), targets.clone(), arrivals));
+    let drawn = draw_until_done(rt, &targets, load, &signals, screen).await;
+    if screen.says_more() {
+        println!("Stopping: every delayed write goes to its side.");
+    }
+    let stopped = running.stop_within(deadline, &signals).await;
+    if let Err(error) = stopped {
+        // As in `serve`: nothing may wait for what is still in flight.
+        eprintln!("bimetal: {error:#}");
+        std::process::exit(1);
+    }
+    drawn?;
+    Ok(targets)
+}
+
+/// Draws the table every second until the load has ended or a signal comes; then waits for the
+/// requests that are under way.
+async fn draw_until_done(
+    rt: &Rt,
+    targets: &[Rc<Target>],
+    load: Task<()>,
+    signals: &Signals,
+    screen: &Screen,
+) -> Result<()> {
+    let mut picture = Picture::default();
+    let mut load = std::pin::pin!(load);
+    let mut signal = std::pin::pin!(signals.next());
+    let start = rt.now();
+    for step in 1.. {
+        let tick = rt.sleep_until(start + STEP * step);
+        let ended = select(load.as_mut(), signal.as_mut());
+        let over = matches!(select(ended, std::pin::pin!(tick)).await, Either::Left(_));
+        if over {
+            break;
+        }
+        targets.iter().for_each(|target| target.end_step());
+        let elapsed = rt.now().since(start);
+        if screen.is_live() {
+            picture.draw(&screen.live(targets, elapsed))?;
+        } else if screen.says_more() && u64::from(step).is_multiple_of(STEPS_ON_A_PIPE) {
+            let lines = screen.plain(targets, elapsed);
+            writeln!(std::io::stdout().lock(), "{}\n", lines.join("\n"))?;
+        }
+    }
+    for target in targets {
+        target.finish().await;
+    }
+    Ok(())
+}
+
+/// The directory of the demo, removed at the end unless the user named it.
+struct Place {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Place {
+    fn make(wanted: Option<&Path>) -> Result<Place> {
+        let Some(path) = wanted else {
+            let path = std::env::temp_dir().join(format!("bimetal-demo-{}", std::process::id()));
+            fs::DirBuilder::new()
+                .mode(0o700)
+                .create(&path)
+                .with_context(|| format!("cannot make {}; use --dir", path.display()))?;
+            return Ok(Place { path, keep: false });
+        };
+        fs::create_dir_all(wanted.unwrap_or(path))
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        let mut found = fs::read_dir(path).with_context(|| path.display().to_string())?;
+        ensure!(
+            found.next().is_none(),
+            "{}: not empty; the demo wants a directory for itself",
+            path.display()
+        );
+        Ok(Place {
+            path: path.to_owned(),
+            keep: true,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.keep {
+            // What is left in the temporary directory is no reason to fail after the last line.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+fn make_file(path: &Path) -> Result<()> {
+    let make = || fs::File::create_new(path)?.set_len(FILE_BYTES);
+    make().with_context(|| format!("cannot make {}", path.display()))
+}
+
+/// Compares what the two sides hold, byte by byte, and says how much that was.
+fn compare_sides(file: &Path, text: &str) -> Result<u64> {
+    let config = Config::read(file, text)?;
+    let places = facts::data_places(&config, "vol")?;
+    let [(fast, fast_offset), (slow, slow_offset)] = &places[..] else {
+        bail!("the mirror of the demo has two sides");
+    };
+    let open = |path: &Path, offset: u64| -> Result<_> {
+        use std::io::Seek;
+        let mut file = fs::File::open(path).with_context(|| path.display().to_string())?;
+        file.seek(std::io::SeekFrom::Start(offset))?;
+        Ok(file)
+    };
+    let (mut fast, mut slow) = (open(fast, *fast_offset)?, open(slow, *slow_offset)?);
+    // The last block of a side is its second superblock.
+    let total = FILE_BYTES - fast_offset.max(slow_offset) - BLOCK_BYTES;
+    let style = ProgressStyle::with_template("comparing the sides {bar:40} {percent:>3} %")
+        .context("the template is well formed")?
+        .progress_chars("=> ");
+    let bar = ProgressBar::new(total).with_style(style);
+    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let mut done = 0;
+    while done < total {
+        let count = (total - done).min(a.len() as u64) as usize;
+        fast.read_exact(&mut a[..count])?;
+        slow.read_exact(&mut b[..count])?;
+        if let Some(at) = (0..count).find(|&at| a[at] != b[at]) {
+            bail!(
+                "the sides of the mirror differ at byte {}",
+                done + at as u64
+            );
+        }
+        done += count as u64;
+        bar.set_position(done);
+    }
+    bar.finish_and_clear();
+    Ok(done)
+}

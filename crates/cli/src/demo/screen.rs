@@ -1,0 +1,341 @@
+//! What the demo shows: a live table, a plain one for pipes, and the summary.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::Figure;
+use bimetal_block::units::show_size;
+use serde_json::{Value, json};
+
+use super::Args;
+use super::targets::{STEPS_MAX, Target};
+use crate::latency::{show_count, show_latency};
+use crate::table::{Align, Table};
+use crate::terminal::{Terminal, Tone};
+
+/// A device that has not answered for this long is called frozen.
+const FROZEN_NS: u64 = 200_000_000;
+/// From here on a latency is shown as a warning, and as bad.
+const SLOW_NS: [u64; 2] = [100_000_000, 500_000_000];
+/// The range of the curves.
+const CURVE_NS: (u64, u64) = (1_000_000, 2_000_000_000);
+/// Columns that the live table takes besides the curve.
+const WIDTH_WITHOUT_CURVE: usize = 76;
+
+/// Where and how to show.
+pub(super) struct Screen {
+    terminal: Terminal,
+    configuration: PathBuf,
+    seconds: u64,
+    writes_per_s: u64,
+    json: bool,
+}
+
+impl Screen {
+    /// A screen for a demo with these arguments.
+    pub(super) fn new(terminal: Terminal, configuration: &Path, args: &Args) -> Screen {
+        Screen {
+            terminal,
+            configuration: configuration.to_owned(),
+            seconds: args.seconds,
+            writes_per_s: args.rate,
+            json: args.json,
+        }
+    }
+
+    /// True when the table is drawn in place.
+    pub(super) fn is_live(&self) -> bool {
+        self.terminal.live && !self.json
+    }
+
+    /// True when anything but the result is wanted.
+    pub(super) fn says_more(&self) -> bool {
+        !self.json
+    }
+
+    /// The picture for a terminal.
+    pub(super) fn live(&self, targets: &[Rc<Target>], elapsed: Duration) -> Vec<String> {
+        let dim = |text: &str| self.terminal.paint(Tone::Dim, text);
+        let mut lines = vec![
+            format!(
+                "{}  {} of {} s  {}",
+                self.terminal.paint(Tone::Strong, "bimetal demo"),
+                elapsed.as_secs().min(self.seconds),
+                self.seconds,
+                dim(&self.load()),
+            ),
+            String::new(),
+        ];
+        let room = self.terminal.width().saturating_sub(WIDTH_WITHOUT_CURVE);
+        lines.extend(self.table(targets, room.min(STEPS_MAX)).lines());
+        lines.push(String::new());
+        lines.extend(targets.iter().flat_map(|target| self.sides(target)));
+        lines.push(String::new());
+        lines.push(dim(
+            "Meanwhile, in another terminal (Ctrl-C ends the demo):",
+        ));
+        lines.extend(self.hints().into_iter().map(|hint| format!("  {hint}")));
+        lines
+    }
+
+    /// The table for a pipe.
+    pub(super) fn plain(&self, targets: &[Rc<Target>], elapsed: Duration) -> Vec<String> {
+        let mut lines = Vec::new();
+        // The first table comes with what the others need not repeat.
+        if elapsed < Duration::from_secs(9) {
+            lines.push(self.load());
+            lines.push("Meanwhile, in another terminal:".to_owned());
+            lines.extend(self.hints().into_iter().map(|hint| format!("  {hint}")));
+            lines.push(String::new());
+        }
+        lines.push(format!(
+            "after {} s of {} s",
+            elapsed.as_secs(),
+            self.seconds
+        ));
+        lines.extend(self.table(targets, 0).lines());
+        lines.extend(targets.iter().flat_map(|target| self.sides(target)));
+        lines
+    }
+
+    /// What is said at the end.
+    pub(super) fn summary(&self, targets: &[Rc<Target>], compared_bytes: u64) -> Vec<String> {
+        // With these columns it fits in a terminal of 80.
+        let headings = [
+            "", "writes", "p50", "p99", "p99.9", "max", "reads", "p50", "p99",
+        ];
+        let mut table = Table::new(&headings.map(|heading| {
+            let align = if heading.is_empty() {
+                Align::Left
+            } else {
+                Align::Right
+            };
+            (heading, align)
+        }));
+        for target in targets {
+            let counts = target.counts();
+            let (w, r) = (counts.writes.percentiles(), counts.reads.percentiles());
+            table.row(vec![
+                target.title.clone(),
+                show_count(counts.writes.count()),
+                show_latency(w.p50_ns),
+                show_latency(w.p99_ns),
+                self.latency(w.p999_ns),
+                self.latency(w.max_ns),
+                show_count(counts.reads.count()),
+                show_latency(r.p50_ns),
+                show_latency(r.p99_ns),
+            ]);
+        }
+        let mut lines = vec![String::new(), self.load(), String::new()];
+        lines.extend(table.lines());
+        lines.push(String::new());
+        lines.push(sentence(targets));
+        lines.push(format!(
+            "Both sides of the mirror hold the same {}, compared byte by byte.",
+            show_size(compared_bytes)
+        ));
+        lines.extend(failures(targets));
+        lines
+    }
+
+    /// The same for machines.
+    pub(super) fn to_json(&self, targets: &[Rc<Target>], compared_bytes: u64) -> Value {
+        let shown = |target: &Rc<Target>| {
+            let counts = target.counts();
+            json!({
+                "name": target.title,
+                "write": counts.writes.to_json(),
+                "read": counts.reads.to_json(),
+                "errors": counts.errors,
+                "turned_away": counts.turned_away,
+            })
+        };
+        let mirror = targets.last().map(|target| {
+            let figures = target.figures();
+            number(&figures, "", "exposed_bytes_peak")
+        });
+        json!({
+            "version": 1,
+            "seconds": self.seconds,
+            "writes_per_s": self.writes_per_s,
+            "targets": targets.iter().map(shown).collect::<Vec<_>>(),
+            "exposed_bytes_peak": mirror,
+            "compared_bytes": compared_bytes,
+            "sides_equal": true,
+        })
+    }
+
+    fn load(&self) -> String {
+        format!(
+            "{} writes/s of 10..500 KB and some reads, for each the same",
+            self.writes_per_s
+        )
+    }
+
+    fn hints(&self) -> [String; 2] {
+        // As this program was called: it need not be in the PATH.
+        let program = std::env::args().next();
+        let program = program.as_deref().unwrap_or("bimetal");
+        let directory = self.configuration.parent().unwrap_or(Path::new("."));
+        [
+            format!("{program} status --watch {}", self.configuration.display()),
+            format!(
+                "nbdinfo 'nbd+unix:///vol?socket={}'",
+                directory.join("vol.sock").display()
+            ),
+        ]
+    }
+
+    fn table(&self, targets: &[Rc<Target>], curve_columns: usize) -> Table {
+        let with_curve = curve_columns >= 8;
+        let mut headings = vec![("", Align::Left)];
+        headings.extend(["writes", "p50", "p99", "p99.9", "max"].map(|h| (h, Align::Right)));
+        headings.push(("now", Align::Left));
+        if with_curve {
+            headings.push(("slowest of each second", Align::Left));
+        }
+        let mut table = Table::new(&headings);
+        for target in targets {
+            let counts = target.counts();
+            let p = counts.writes.percentiles();
+            let mut row = vec![
+                self.terminal.paint(Tone::Strong, &target.title),
+                show_count(counts.writes.count()),
+                self.latency(p.p50_ns),
+                self.latency(p.p99_ns),
+                self.latency(p.p999_ns),
+                self.latency(p.max_ns),
+                self.now(target),
+            ];
+            if with_curve {
+                let skip = counts.steps.len().saturating_sub(curve_columns);
+                let steps: Vec<_> = counts.steps.iter().skip(skip).copied().collect();
+                row.push(self.terminal.curve(&steps, CURVE_NS.0, CURVE_NS.1));
+            }
+            table.row(row);
+        }
+        table
+    }
+
+    /// A latency in the colour it deserves.
+    fn latency(&self, ns: u64) -> String {
+        let shown = show_latency(ns);
+        match ns {
+            _ if ns >= SLOW_NS[1] => self.terminal.paint(Tone::Bad, &shown),
+            _ if ns >= SLOW_NS[0] => self.terminal.paint(Tone::Warn, &shown),
+            _ => shown,
+        }
+    }
+
+    /// Always as wide, so that the column keeps its place.
+    fn now(&self, target: &Target) -> String {
+        const WIDTH: usize = 13;
+        match target.oldest_ns() {
+            frozen if frozen >= FROZEN_NS => {
+                let shown = format!("{:WIDTH$}", format!("FROZEN {}", show_latency(frozen)));
+                self.terminal.paint(Tone::Bad, &shown)
+            }
+            _ => self
+                .terminal
+                .paint(Tone::Good, &format!("{:WIDTH$}", "answers")),
+        }
+    }
+
+    /// The exposure and the sides of a mirror; nothing for other devices.
+    fn sides(&self, target: &Target) -> Vec<String> {
+        let figures = target.figures();
+        let mut names: Vec<&str> = Vec::new();
+        for (part, name, _) in &figures {
+            if name == "mode" && !part.is_empty() {
+                names.push(part);
+            }
+        }
+        if names.is_empty() {
+            return Vec::new();
+        }
+        let exposed = number(&figures, "", "exposed_bytes");
+        let mut lines = vec![format!(
+            "{}: on one side only {} for {} (limits 64 MiB, 5 s), peak {}",
+            target.title,
+            show_size(exposed as u64),
+            show_latency((number(&figures, "", "exposed_seconds") * 1e9) as u64),
+            show_size(number(&figures, "", "exposed_bytes_peak") as u64),
+        )];
+        for name in names {
+            let lag_s = number(&figures, name, "lag_seconds");
+            let frozen = number(&figures, name, "stuck") > 0.0 && lag_s * 1e9 >= FROZEN_NS as f64;
+            let mode = word(&figures, name, "mode");
+            let state = if frozen { "FROZEN" } else { mode };
+            let tone = match (frozen, mode) {
+                (true, _) => Tone::Bad,
+                (false, "in time") => Tone::Good,
+                (false, _) => Tone::Warn,
+            };
+            let waiting = number(&figures, name, "waiting_bytes");
+            let mut line = format!(
+                "  side {name}  {}  waiting {}",
+                self.terminal.paint(tone, &format!("{state:<8}")),
+                show_size(waiting as u64),
+            );
+            if lag_s > 0.0 {
+                line += &format!(", behind by {}", show_latency((lag_s * 1e9) as u64));
+            }
+            lines.push(line);
+        }
+        lines
+    }
+}
+
+/// The result in plain words.
+fn sentence(targets: &[Rc<Target>]) -> String {
+    let p999 = |at: usize| targets[at].counts().writes.percentiles().p999_ns;
+    let (ssd, hdd, mirror) = (p999(0), p999(1), p999(2));
+    format!(
+        "p99.9 of the volume's writes was {}; of the SSD alone {}, of the disk alone {}.",
+        show_latency(mirror),
+        show_latency(ssd),
+        show_latency(hdd),
+    )
+}
+
+fn failures(targets: &[Rc<Target>]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for target in targets {
+        let counts = target.counts();
+        if let Some(error) = counts.first_error {
+            lines.push(format!(
+                "{}: {} requests failed, first: {error}",
+                target.title, counts.errors
+            ));
+        }
+        if counts.turned_away > 0 {
+            lines.push(format!(
+                "{}: {} requests were not sent, too many waited: the load is more than it can take",
+                target.title, counts.turned_away
+            ));
+        }
+    }
+    lines
+}
+
+fn find<'a>(figures: &'a [(String, String, Figure)], part: &str, name: &str) -> Option<&'a Figure> {
+    let mut found = figures.iter().filter(|(p, n, _)| p == part && n == name);
+    found.next().map(|(_, _, figure)| figure)
+}
+
+fn number(figures: &[(String, String, Figure)], part: &str, name: &str) -> f64 {
+    match find(figures, part, name) {
+        Some(Figure::Counter(count)) => *count as f64,
+        Some(Figure::Gauge(value)) => *value,
+        Some(Figure::State(_)) | None => 0.0,
+    }
+}
+
+fn word<'a>(figures: &'a [(String, String, Figure)], part: &str, name: &str) -> &'a str {
+    match find(figures, part, name) {
+        Some(Figure::State(word)) => word,
+        _ => "",
+    }
+}

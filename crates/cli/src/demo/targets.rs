@@ -1,0 +1,194 @@
+//! The devices of the demo and the load that each of them gets: the same requests at the same
+//! times, whatever becomes of the earlier ones.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::{BLOCK_BYTES, Device, Figure, Flags, IoError, Request};
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Instant, Rng, Rt};
+
+use crate::latency::Latencies;
+use crate::load::{cut, random_data};
+
+/// Writes are of 10 to 500 KB in steps of 10 KB, as in the paper on hetero-mirroring: 96 % of the
+/// files in use are smaller than that.
+const WRITE_STEP_BYTES: u64 = 10_000;
+const WRITE_STEPS_MAX: u64 = 50;
+/// One read for so many writes.
+const WRITES_PER_READ: f64 = 5.0;
+/// Size of a read.
+const READ_BYTES: u64 = 16 << 10;
+/// Requests that may wait for one device; further ones are counted and not sent.
+const OUTSTANDING_MAX: usize = 4096;
+/// Steps that the curves remember.
+pub(super) const STEPS_MAX: usize = 60;
+
+/// When requests arrive and where they go.
+pub(super) struct Arrivals {
+    /// Writes per second, a Poisson process.
+    pub(super) writes_per_s: f64,
+    /// Size of the smallest device.
+    pub(super) device_bytes: u64,
+    /// Where the random numbers come from.
+    pub(super) seed: u64,
+    /// When the last request arrives.
+    pub(super) duration: Duration,
+}
+
+/// A device under the load.
+pub(super) struct Target {
+    /// What it is called on the screen.
+    pub(super) title: String,
+    /// The device.
+    pub(super) device: Rc<dyn Device>,
+    rt: Rt,
+    tasks: TaskGroup,
+    /// Arrival and number of the requests that are not answered.
+    outstanding: RefCell<BTreeSet<(Instant, u64)>>,
+    sent: Cell<u64>,
+    counts: RefCell<Counts>,
+}
+
+/// What was measured.
+pub(super) struct Counts {
+    /// Latencies of writes, from arrival to answer.
+    pub(super) writes: Latencies,
+    /// Latencies of reads.
+    pub(super) reads: Latencies,
+    /// Requests that failed, and why the first did.
+    pub(super) errors: u64,
+    /// Why the first of them failed.
+    pub(super) first_error: Option<IoError>,
+    /// Requests that were not sent because too many waited.
+    pub(super) turned_away: u64,
+    /// The slowest request of each past step, the last one at the end.
+    pub(super) steps: VecDeque<Option<u64>>,
+    slowest_in_step_ns: Option<u64>,
+}
+
+impl Target {
+    /// A device that has got no requests yet.
+    pub(super) fn new(rt: &Rt, title: &str, device: Rc<dyn Device>) -> Rc<Target> {
+        Rc::new(Target {
+            title: title.to_owned(),
+            device,
+            rt: rt.clone(),
+            tasks: TaskGroup::new(rt),
+            outstanding: RefCell::default(),
+            sent: Cell::new(0),
+            counts: RefCell::new(Counts {
+                writes: Latencies::new(),
+                reads: Latencies::new(),
+                errors: 0,
+                first_error: None,
+                turned_away: 0,
+                steps: VecDeque::with_capacity(STEPS_MAX),
+                slowest_in_step_ns: None,
+            }),
+        })
+    }
+
+    /// What was measured so far.
+    pub(super) fn counts(&self) -> std::cell::Ref<'_, Counts> {
+        self.counts.borrow()
+    }
+
+    /// How long the oldest request that is not answered has waited, in ns.
+    pub(super) fn oldest_ns(&self) -> u64 {
+        let outstanding = self.outstanding.borrow();
+        let oldest = outstanding.first().map(|(arrival, _)| *arrival);
+        oldest.map_or(0, |arrival| self.rt.now().ns_since(arrival))
+    }
+
+    /// The figures of the device.
+    pub(super) fn figures(&self) -> Vec<(String, String, Figure)> {
+        let mut figures = Vec::new();
+        self.device.figures(&mut figures);
+        figures
+    }
+
+    /// Ends a step of the curve: its value is the slowest answer, or the age of what still waits.
+    pub(super) fn end_step(&self) {
+        let waiting_ns = Some(self.oldest_ns()).filter(|ns| *ns > 0);
+        let mut counts = self.counts.borrow_mut();
+        let slowest = counts.slowest_in_step_ns.take().max(waiting_ns);
+        if counts.steps.len() == STEPS_MAX {
+            counts.steps.pop_front();
+        }
+        counts.steps.push_back(slowest);
+    }
+
+    /// Waits until every request is answered.
+    pub(super) async fn finish(&self) {
+        self.tasks.join().await;
+    }
+
+    fn send(self: &Rc<Target>, arrival: Instant, request: Request, read: bool) {
+        if self.outstanding.borrow().len() >= OUTSTANDING_MAX {
+            self.counts.borrow_mut().turned_away += 1;
+            return;
+        }
+        let number = self.sent.get();
+        self.sent.set(number + 1);
+        self.outstanding.borrow_mut().insert((arrival, number));
+        let target = Rc::clone(self);
+        self.tasks.spawn(async move {
+            let result = target.device.submit(request).await;
+            target.outstanding.borrow_mut().remove(&(arrival, number));
+            let latency_ns = target.rt.now().ns_since(arrival);
+            let mut counts = target.counts.borrow_mut();
+            counts.slowest_in_step_ns = counts.slowest_in_step_ns.max(Some(latency_ns));
+            match result {
+                Ok(_) if read => counts.reads.record(latency_ns),
+                Ok(_) => counts.writes.record(latency_ns),
+                Err(error) => {
+                    counts.errors += 1;
+                    counts.first_error.get_or_insert(error);
+                }
+            }
+        });
+    }
+}
+
+/// Sends the same requests to every target until the time is over. It does not wait for answers.
+pub(super) async fn run(rt: Rt, targets: Vec<Rc<Target>>, arrivals: Arrivals) {
+    let mut rng = Rng::labelled(arrivals.seed, "demo");
+    let largest = (WRITE_STEP_BYTES * WRITE_STEPS_MAX).next_multiple_of(BLOCK_BYTES);
+    let data = random_data(&rt, &mut rng, 4 << 20);
+    // What every target can hold, whatever of it a mirror takes for itself.
+    let sizes = targets.iter().map(|t| t.device.geometry().size_bytes);
+    let device_bytes = sizes.fold(arrivals.device_bytes, u64::min);
+    assert!(device_bytes >= largest, "a device holds the largest write");
+    let requests_per_s = arrivals.writes_per_s * (1.0 + 1.0 / WRITES_PER_READ);
+    let end = rt.now() + arrivals.duration;
+    let mut arrival = rt.now();
+    loop {
+        let gap_s = rng.exponential(1.0 / requests_per_s);
+        arrival += Duration::from_secs_f64(gap_s);
+        if arrival >= end {
+            rt.sleep_until(end).await;
+            return;
+        }
+        rt.sleep_until(arrival).await;
+        let read = rng.chance(1.0 / (1.0 + WRITES_PER_READ));
+        let bytes = if read {
+            READ_BYTES
+        } else {
+            let size = WRITE_STEP_BYTES * rng.between(1, WRITE_STEPS_MAX);
+            size.next_multiple_of(BLOCK_BYTES)
+        };
+        let places = (device_bytes - bytes) / BLOCK_BYTES + 1;
+        let offset = rng.below(places) * BLOCK_BYTES;
+        let request = if read {
+            Request::read(offset, bytes)
+        } else {
+            Request::write(offset, cut(&data, &mut rng, bytes as usize), Flags::NONE)
+        };
+        for target in &targets {
+            target.send(arrival, request.clone(), read);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What can be known of devices without opening them: sizes, and what the superblocks of sides
+//! say. Everything here only reads, also while a server uses the same files.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use bimetal_block::BLOCK_BYTES;
+use bimetal_block::graph::{Graph, Node};
+use bimetal_block::layers::mirror::superblock::{State, Superblock, show_uuid};
+use serde_json::{Map, Value, json};
+
+use crate::config::Config;
+
+/// What is known of one device.
+#[derive(Default)]
+pub(crate) struct Facts {
+    /// Its size, where it can be told.
+    pub(crate) size_bytes: Option<u64>,
+    /// More, by name, in the order in which it reads best.
+    pub(crate) more: Map<String, Value>,
+}
+
+/// The facts of every device, by name.
+pub(crate) type AllFacts = BTreeMap<String, Facts>;
+
+/// Looks at every device, children before parents.
+///
+/// # Errors
+/// The first file that cannot be used, or side that does not belong where it is.
+pub(crate) fn find(config: &Config) -> Result<AllFacts> {
+    let mut all = AllFacts::new();
+    for name in config.graph.order() {
+        let facts = of_device(&config.graph, name, &mut all)
+            .with_context(|| format!("{}: device {name}", config.path.display()))?;
+        all.insert(name.clone(), facts);
+    }
+    Ok(all)
+}
+
+fn of_device(graph: &Graph, name: &str, all: &mut AllFacts) -> Result<Facts> {
+    let mut facts = Facts::default();
+    match &graph.nodes()[name] {
+        Node::File(file) => {
+            let size_bytes = file_size(&file.path).map_err(|error| match file.size {
+                Some(_) => error.context("`bimetal format` creates files that are missing"),
+                None => error,
+            })?;
+            facts.size_bytes = Some(size_bytes);
+            facts.more.insert("path".into(), json!(file.path));
+        }
+        Node::Memory(memory) => facts.size_bytes = Some(memory.size.0),
+        Node::Null(null) => facts.size_bytes = Some(null.size.0),
+        Node::Mirror(mirror) => facts = of_mirror(graph, &mirror.sides, all)?,
+        Node::Stripe(stripe) => {
+            let sizes = stripe.devices.iter().map(|child| all[child].size_bytes);
+            let smallest = sizes.min().flatten();
+            let unit = stripe.unit.0;
+            let whole_units = |bytes: u64| (bytes - bytes % unit) * stripe.devices.len() as u64;
+            facts.size_bytes = smallest.map(whole_units);
+        }
+        node => {
+            // A layer over one device has its size.
+            if let [below] = node.children()[..] {
+                facts.size_bytes = all[below].size_bytes;
+            }
+        }
+    }
+    Ok(facts)
+}
+
+/// The facts of a mirror; those of its sides are added to them.
+fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Facts> {
+    let mut facts = Facts::default();
+    let mut found = Vec::new();
+    let mut not_formatted = Vec::new();
+    for side in sides {
+        match superblock_of(graph, side, all)? {
+            Some(superblock) => found.push((side, superblock)),
+            None => not_formatted.push(side.as_str()),
+        }
+    }
+    if let Some((first, of_first)) = found.first() {
+        if let Some((side, other)) = found.iter().find(|(_, s)| s.volume != of_first.volume) {
+            bail!(
+                "side {side} belongs to volume {} (\"{}\"), not to that of side {first}",
+                show_uuid(&other.volume),
+                other.name
+            );
+        }
+        facts.size_bytes = Some(of_first.volume_bytes);
+        let volume = show_uuid(&of_first.volume);
+        facts.more.insert("volume".into(), json!(volume));
+    }
+    let state = if not_formatted.is_empty() {
+        volume_state(&found)
+    } else {
+        facts
+            .more
+            .insert("not_formatted".into(), json!(not_formatted));
+        "not formatted"
+    };
+    facts.more.insert("state".into(), json!(state));
+    for (side, superblock) in &found {
+        let whole = is_newest(superblock, &found);
+        let of_side = &mut all.get_mut(*side).expect("children come first").more;
+        let data_offset = superblock.layout.data.0;
+        of_side.insert("data_offset_bytes".into(), json!(data_offset));
+        let state = match state {
+            ACTIVE => ACTIVE,
+            _ if whole => "clean",
+            _ => "stale",
+        };
+        of_side.insert("state".into(), json!(state));
+        of_side.insert("side".into(), json!(show_uuid(&superblock.side)));
+    }
+    Ok(facts)
+}
+
+/// The state of a volume in use, or of one that was not stopped; a file does not tell which.
+const ACTIVE: &str = "in use or not cleanly stopped";
+
+fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
+    let clean = |s: &Superblock| s.state == State::Clean && is_newest(s, found);
+    match found.iter().filter(|(_, s)| clean(s)).count() {
+        0 => ACTIVE,
+        all if all == found.len() => "clean",
+        _ => "clean, with stale sides",
+    }
+}
+
+/// False for a side that was left behind: the others have gone on without it.
+fn is_newest(superblock: &Superblock, found: &[(&String, Superblock)]) -> bool {
+    let newest = found.iter().map(|(_, s)| s.generation).max();
+    Some(superblock.generation) == newest
+}
+
+/// The newest superblock on a side, if there is one and it lies in a file where it can be found.
+fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Superblock>> {
+    let Some((path, whole)) = file_of(graph, side) else {
+        return Ok(None);
+    };
+    let place = || format!("side {side}: {}", path.display());
+    let mut file = File::open(path).with_context(place)?;
+    // The copies lie in the first and in the last block; a stripe has the last one elsewhere.
+    let last = all[side]
+        .size_bytes
+        .filter(|_| whole)
+        .map(|b| b - BLOCK_BYTES);
+    let mut newest: Option<Superblock> = None;
+    let mut damaged = None;
+    for offset in [Some(0), last].into_iter().flatten() {
+        let mut block = vec![0; BLOCK_BYTES as usize];
+        file.seek(SeekFrom::Start(offset)).with_context(place)?;
+        file.read_exact(&mut block).with_context(place)?;
+        match Superblock::decode(&block) {
+            Ok(Some(found))
+                if newest
+                    .as_ref()
+                    .is_none_or(|n| n.generation < found.generation) =>
+            {
+                newest = Some(found);
+            }
+            Ok(_) => {}
+            Err(why) => damaged = Some(why),
+        }
+    }
+    match (newest, damaged) {
+        (Some(found), _) => Ok(Some(found)),
+        (None, Some(why)) => bail!("side {side}: no superblock can be read: {why}"),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The file in which the first block of a device lies, and whether the whole device lies in it.
+fn file_of<'a>(graph: &'a Graph, name: &str) -> Option<(&'a Path, bool)> {
+    let node = &graph.nodes()[name];
+    match node {
+        Node::File(file) => Some((&file.path, true)),
+        Node::Memory(_) | Node::Null(_) | Node::Mirror(_) => None,
+        Node::Stripe(stripe) => {
+            let (path, _) = file_of(graph, stripe.devices.first()?)?;
+            Some((path, false))
+        }
+        layer => file_of(graph, layer.children().first()?),
+    }
+}
+
+/// Where the data of each side of the mirror `name` lies: the file, and the offset in it in bytes.
+///
+/// # Errors
+/// When a side does not lie in one file, or is not formatted.
+pub(crate) fn data_places(config: &Config, name: &str) -> Result<Vec<(std::path::PathBuf, u64)>> {
+    let all = find(config)?;
+    let sides = config.graph.nodes()[name].children();
+    let place = |side: &&str| match file_of(&config.graph, side) {
+        Some((path, true)) => {
+            let offset = all[*side].more.get("data_offset_bytes");
+            let offset = offset.and_then(Value::as_u64);
+            let offset = offset.with_context(|| format!("side {side} is not formatted"))?;
+            Ok((path.to_owned(), offset))
+        }
+        _ => bail!("side {side} does not lie in one file"),
+    };
+    sides.iter().map(place).collect()
+}
+
+/// The whole blocks of a file or block device.
+fn file_size(path: &Path) -> Result<u64> {
+    let place = || path.display().to_string();
+    let found = std::fs::metadata(path).with_context(place)?;
+    if found.is_dir() {
+        bail!("{}: is a directory, not a file or block device", place());
+    }
+    let mut file = File::open(path).with_context(place)?;
+    // The length of a block device stands nowhere else.
+    let size = file.seek(SeekFrom::End(0)).with_context(place)?;
+    let size = size - size % BLOCK_BYTES;
+    if size == 0 {
+        bail!("{}: smaller than one block of 4 KiB", place());
+    }
+    Ok(size)
+}

@@ -1,0 +1,125 @@
+//! The live figures of devices, for machines and for people.
+
+use bimetal_block::{Device, Figure};
+use serde_json::{Map, Value, json};
+
+/// The figures of `device` as `{"figures": {NAME: VALUE}, "parts": {PART: {NAME: VALUE}}}`: a
+/// counter is a whole number, a gauge any number, a state a word.
+pub(crate) fn to_json(device: &dyn Device) -> Value {
+    let mut seen: Vec<(String, String, Figure)> = Vec::new();
+    device.figures(&mut seen);
+    let (mut own, mut parts) = (Map::new(), Map::new());
+    for (part, name, figure) in seen {
+        let value = value(&figure);
+        if part.is_empty() {
+            own.insert(name, value);
+        } else if let Value::Object(of_part) = parts.entry(part).or_insert_with(|| json!({})) {
+            of_part.insert(name, value);
+        }
+    }
+    json!({ "figures": own, "parts": parts })
+}
+
+/// One figure: a gauge that is not finite becomes `null`, for JSON has no number for it.
+pub(crate) fn value(figure: &Figure) -> Value {
+    match figure {
+        Figure::Counter(count) => json!(count),
+        Figure::Gauge(value) => json!(value),
+        Figure::State(word) => json!(word),
+    }
+}
+
+/// The name of the state by which a device says whether it is whole, and its good value.
+const HEALTH: (&str, &str) = ("health", "healthy");
+
+/// True when no device of a status answer says that it is not healthy.
+pub(crate) fn all_healthy(devices: &Map<String, Value>) -> bool {
+    devices.values().all(|device| {
+        let own = std::iter::once(&device["figures"]);
+        let parts = device["parts"].as_object();
+        own.chain(parts.into_iter().flat_map(Map::values))
+            .all(|figures| figures.get(HEALTH.0).is_none_or(|state| state == HEALTH.1))
+    })
+}
+
+/// One figure for people, by the unit that its name ends in.
+pub(crate) fn show(name: &str, value: &Value) -> String {
+    let Some(number) = value.as_f64() else {
+        return value.as_str().unwrap_or("-").to_owned();
+    };
+    let unit = |suffix: &str| name.ends_with(suffix);
+    if unit("_bytes_per_s") {
+        return format!("{}/s", bimetal_block::units::show_size(number as u64));
+    }
+    if unit("_bytes") || unit("_bytes_peak") {
+        return bimetal_block::units::show_size(number as u64);
+    }
+    let scale_ns = [
+        ("_ns", 1.0),
+        ("_us", 1e3),
+        ("_ms", 1e6),
+        ("_seconds", 1e9),
+        ("_s", 1e9),
+    ]
+    .into_iter()
+    .find(|(suffix, _)| unit(suffix) && !unit("_per_s"));
+    match (scale_ns, value.as_u64()) {
+        (Some((_, scale)), _) => crate::latency::show_latency((number * scale) as u64),
+        (None, Some(count)) => crate::latency::show_count(count),
+        (None, None) if number.fract() == 0.0 => format!("{number:.0}"),
+        (None, None) => format!("{number:.2}"),
+    }
+}
+
+/// The name of a figure for people: words, without the unit that the value shows.
+pub(crate) fn label(name: &str) -> String {
+    // Beside `exposed_bytes` this is the age of those bytes.
+    if name == "exposed_seconds" {
+        return "exposed for".to_owned();
+    }
+    let name = name.replace("_bytes_", " ");
+    let suffixes = ["_bytes", "_ns", "_us", "_ms", "_seconds"];
+    let stem = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+    let stem = stem.or_else(|| match name.strip_suffix("_s") {
+        Some(stem) if !stem.ends_with("per") => Some(stem),
+        _ => None,
+    });
+    stem.unwrap_or(&name).replace('_', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_sick_part_is_not_health() {
+        let devices = |side: &str| {
+            json!({
+                "a": { "figures": { "ops": 3 }, "parts": {} },
+                "vol": { "figures": { "health": "healthy" }, "parts": { "b": { "health": side } } },
+            })
+        };
+        for (side, healthy) in [("healthy", true), ("absent", false)] {
+            let devices = devices(side);
+            assert_eq!(all_healthy(devices.as_object().unwrap()), healthy);
+        }
+    }
+
+    #[test]
+    fn units_are_read_from_names() {
+        assert_eq!(show("exposed_bytes", &json!(1 << 20)), "1 MiB");
+        assert_eq!(show("rate_bytes_per_s", &json!(2048.0)), "2 KiB/s");
+        assert_eq!(show("lag_ns", &json!(1_500_000)), "1.5 ms");
+        assert_eq!(show("age_s", &json!(0.25)), "250 ms");
+        assert_eq!(show("switches_per_s", &json!(0.5)), "0.50");
+        assert_eq!(show("reads", &json!(12_345)), "12,345");
+        assert_eq!(show("lag_seconds", &json!(1.5)), "1.50 s");
+        assert_eq!(show("connections", &json!(3.0)), "3");
+        assert_eq!(show("mode", &json!("delayed")), "delayed");
+        assert_eq!(label("exposed_bytes"), "exposed");
+        assert_eq!(label("exposed_bytes_peak"), "exposed peak");
+        assert_eq!(label("rate_bytes_per_s"), "rate per s");
+        assert_eq!(label("age_s"), "age");
+        assert_eq!(label("switches_per_s"), "switches per s");
+    }
+}

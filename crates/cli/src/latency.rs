@@ -1,0 +1,148 @@
+//! Latencies and how they are shown.
+
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+/// Counts of latencies, to three digits.
+#[derive(Clone, Debug)]
+pub(crate) struct Latencies {
+    histogram: Histogram<u64>,
+}
+
+/// The percentiles that every report shows, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Percentiles {
+    /// Half of all were faster.
+    pub(crate) p50_ns: u64,
+    /// 99 of 100 were faster.
+    pub(crate) p99_ns: u64,
+    /// 999 of 1000 were faster.
+    pub(crate) p999_ns: u64,
+    /// The slowest.
+    pub(crate) max_ns: u64,
+}
+
+impl Latencies {
+    /// No latencies.
+    pub(crate) fn new() -> Latencies {
+        let mut histogram = Histogram::new(3).expect("three digits are in the range");
+        histogram.auto(true);
+        Latencies { histogram }
+    }
+
+    /// Counts one.
+    pub(crate) fn record(&mut self, latency_ns: u64) {
+        // The largest value the histogram can hold; a latency of centuries is as good as that.
+        let latency_ns = latency_ns.min(u64::MAX >> 2);
+        self.histogram
+            .record(latency_ns)
+            .expect("a histogram that grows takes every value");
+    }
+
+    /// How many were counted.
+    pub(crate) fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Their mean in ns.
+    pub(crate) fn mean_ns(&self) -> f64 {
+        self.histogram.mean()
+    }
+
+    /// The percentiles; all zero when nothing was counted.
+    pub(crate) fn percentiles(&self) -> Percentiles {
+        if self.histogram.is_empty() {
+            return Percentiles::default();
+        }
+        let at = |quantile| self.histogram.value_at_quantile(quantile);
+        Percentiles {
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            max_ns: self.histogram.max(),
+        }
+    }
+
+    /// Count, mean and percentiles for machines.
+    pub(crate) fn to_json(&self) -> Value {
+        let p = self.percentiles();
+        json!({
+            "count": self.count(),
+            "mean_ns": self.mean_ns(),
+            "p50_ns": p.p50_ns,
+            "p99_ns": p.p99_ns,
+            "p999_ns": p.p999_ns,
+            "max_ns": p.max_ns,
+        })
+    }
+}
+
+/// A latency for people: always a number of two to four digits and a unit.
+pub(crate) fn show_latency(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..100_000 => format!("{:.1} us", ns as f64 / 1e3),
+        100_000..1_000_000 => format!("{:.0} us", ns as f64 / 1e3),
+        1_000_000..100_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        100_000_000..1_000_000_000 => format!("{:.0} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
+/// A whole number in groups of three digits.
+pub(crate) fn show_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_a_known_row() {
+        let mut latencies = Latencies::new();
+        for us in 1..=1000u64 {
+            latencies.record(us * 1000);
+        }
+        let p = latencies.percentiles();
+        // Three digits: within 0.1 % of 500, 990, 999 and 1000 us.
+        for (got, want) in [
+            (p.p50_ns, 500_000.0),
+            (p.p99_ns, 990_000.0),
+            (p.p999_ns, 999_000.0),
+            (p.max_ns, 1_000_000.0),
+        ] {
+            assert!((got as f64 / want - 1.0).abs() < 0.001, "{p:?}");
+        }
+        assert_eq!(Latencies::new().percentiles(), Percentiles::default());
+    }
+
+    #[test]
+    fn the_extremes_are_counted() {
+        let mut latencies = Latencies::new();
+        latencies.record(0);
+        latencies.record(u64::MAX);
+        assert_eq!(latencies.count(), 2);
+    }
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(show_latency(999), "999 ns");
+        assert_eq!(show_latency(1_500), "1.5 us");
+        assert_eq!(show_latency(150_400), "150 us");
+        assert_eq!(show_latency(12_345_678), "12.3 ms");
+        assert_eq!(show_latency(450_000_000), "450 ms");
+        assert_eq!(show_latency(2_345_000_000), "2.35 s");
+        assert_eq!(show_count(0), "0");
+        assert_eq!(show_count(999), "999");
+        assert_eq!(show_count(1_234_567), "1,234,567");
+    }
+}

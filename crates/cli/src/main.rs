@@ -1,0 +1,133 @@
+//! The `bimetal` program. It only reads the command line, runs one verb and turns its outcome into
+//! an exit status: 0, 1 for a failure, 2 for a wrong command line, and what `status` adds.
+//!
+//! A failure is one line on standard error that says what is wrong, where, and what to do.
+
+mod bench;
+mod check;
+mod config;
+mod control;
+mod demo;
+mod facts;
+mod figures;
+mod format;
+mod latency;
+mod load;
+mod running;
+mod serve;
+mod status;
+mod table;
+mod terminal;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+/// Bonds unlike storage media into one block device.
+#[derive(Parser)]
+#[command(name = "bimetal", version, max_term_width = 100)]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Show three stacks under one load: a freezing SSD, a hard disk, and the mirror of both.
+    Demo(demo::Args),
+    /// Prepare the sides of every mirror of a configuration.
+    Format(format::Args),
+    /// Serve the exports of a configuration until SIGTERM or SIGINT.
+    Serve(serve::Args),
+    /// Check a configuration and show its devices, writing nothing.
+    Check(check::Args),
+    /// Show the live figures of a running server.
+    Status(status::Args),
+    /// Measure a device of a configuration, without an export.
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let command = match Command::try_parse() {
+        Ok(command) => command,
+        Err(error) => return report_usage(&error),
+    };
+    let outcome = match command.verb {
+        Verb::Demo(args) => demo::run(&args),
+        Verb::Format(args) => format::run(&args),
+        Verb::Serve(args) => serve::run(&args),
+        Verb::Check(args) => check::run(&args),
+        Verb::Status(args) => status::run(&args),
+        Verb::Bench(args) => bench::run(&args),
+    };
+    outcome.unwrap_or_else(|error| report_failure(&error))
+}
+
+/// Help and the version go to standard output; a mistake becomes one line and status 2.
+fn report_usage(error: &clap::Error) -> ExitCode {
+    let asked_for = matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    );
+    if asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // Nobody is left to tell when the terminal is gone.
+        let _ = error.print();
+        return if asked_for {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(2)
+        };
+    }
+    eprintln!(
+        "bimetal: {}; see `bimetal --help`",
+        usage_line(&error.to_string())
+    );
+    ExitCode::from(2)
+}
+
+/// The message of a usage error without the usage that follows it, as one line.
+fn usage_line(rendered: &str) -> String {
+    let message = rendered.split("\n\nUsage").next().unwrap_or(rendered);
+    let message = message.split("\n\nFor more").next().unwrap_or(message);
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let parts = message.split("\n\n").map(one_line);
+    parts.collect::<Vec<_>>().join("; ")
+}
+
+fn report_failure(error: &anyhow::Error) -> ExitCode {
+    let reader_left = error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe);
+    if reader_left {
+        // As `head` does to whoever writes into it: no more output is wanted, which is no failure.
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("bimetal: {}", one_line(&format!("{error:#}")));
+    ExitCode::FAILURE
+}
+
+/// `text` with every run of white space as one space.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        Command::command().debug_assert();
+    }
+
+    #[test]
+    fn usage_errors_become_one_line() {
+        let error = Command::try_parse_from(["bimetal", "serve"]).err().unwrap();
+        let line = usage_line(&error.to_string());
+        assert!(line.contains("<FILE>") && !line.contains("Usage"), "{line}");
+        assert!(!line.contains('\n') && !line.starts_with("error"), "{line}");
+    }
+}

@@ -1,0 +1,270 @@
+//! A configuration that is being served: its devices, its exports and its control socket, from
+//! start to an orderly end. `serve` and `demo` both run one.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use bimetal_block::graph::{Node, OpenOptions, Stack};
+use bimetal_block::{Figure, IoError};
+use bimetal_export::{Server, StartError};
+use bimetal_rt::uring::Signals;
+use bimetal_rt::{Instant, Rt, Task};
+use futures_util::future::{Either, select};
+use serde_json::{Map, Value, json};
+
+use crate::config::Config;
+use crate::control::{Answer, Control};
+use crate::figures;
+
+/// How long, and how often, an address in use is tried again.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
+const ADDRESS_RETRY: Duration = Duration::from_millis(50);
+
+/// What the control socket answers from.
+struct Shown {
+    rt: Rt,
+    started: Instant,
+    config: Config,
+    stack: Stack,
+    server: Server,
+    stopping: Cell<bool>,
+}
+
+/// See the module.
+pub(crate) struct Running {
+    shown: Rc<Shown>,
+    control: Control,
+}
+
+impl Running {
+    /// Opens the devices `roots` and all below them, then the control socket, then every export.
+    /// What was opened before a failure is closed again.
+    ///
+    /// # Errors
+    /// The first thing that cannot be opened.
+    pub(crate) async fn start(
+        rt: &Rt,
+        config: Config,
+        roots: &[&str],
+        options: OpenOptions,
+    ) -> Result<Running> {
+        let started = rt.now();
+        let stack = Stack::open(rt, &config.graph, roots, options)
+            .await
+            .map_err(|error| anyhow!("{}: {error}", config.path.display()))?;
+        let server = match listen(rt, &config, &stack).await {
+            Ok(server) => server,
+            Err(error) => return Err(undo(&stack, error).await),
+        };
+        let shown = Rc::new(Shown {
+            rt: rt.clone(),
+            started,
+            config,
+            stack,
+            server,
+            stopping: Cell::new(false),
+        });
+        let answering = Rc::clone(&shown);
+        let answer: Answer = Rc::new(move |request| answering.answer(request));
+        match Control::start(rt, &shown.config.server.control, answer) {
+            Ok(control) => Ok(Running { shown, control }),
+            Err(error) => {
+                shown.server.stop().await;
+                Err(undo(&shown.stack, error).await)
+            }
+        }
+    }
+
+    /// The open devices.
+    pub(crate) fn stack(&self) -> &Stack {
+        &self.shown.stack
+    }
+
+    /// Ends the exports, drains and closes the devices, and removes the control socket, which
+    /// answers until then.
+    ///
+    /// # Errors
+    /// The first device that cannot be closed.
+    pub(crate) async fn stop(self) -> Result<()> {
+        self.shown.stopping.set(true);
+        self.shown.server.stop().await;
+        let closed = self.shown.stack.close().await;
+        self.control.stop().await;
+        closed.map_err(|(device, error)| not_closed(&device, error))
+    }
+
+    /// As [`stop`](Running::stop), given up after `deadline` or at the third signal. Nothing may
+    /// use the runtime after an error: requests may still be in flight.
+    ///
+    /// # Errors
+    /// As of `stop`, or what was still to do.
+    pub(crate) async fn stop_within(self, deadline: Duration, signals: &Signals) -> Result<()> {
+        let shown = Rc::clone(&self.shown);
+        let config = self.shown.config.path.clone();
+        let stop: Task<Result<()>> = self.shown.rt.clone().spawn(self.stop());
+        let give_up = give_up(&shown, &config, deadline, signals);
+        match select(std::pin::pin!(stop), std::pin::pin!(give_up)).await {
+            Either::Left((stopped, _)) => stopped,
+            Either::Right((why, _)) => bail!(why),
+        }
+    }
+}
+
+/// Waits until stopping has taken too long or the user has had enough, and says what is left.
+async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Signals) -> String {
+    let patience = std::pin::pin!(shown.rt.sleep(deadline));
+    let insisting = std::pin::pin!(async {
+        // The second signal of all; a failure to read one is no reason to give up.
+        if signals.next().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        eprintln!(
+            "bimetal: still stopping: {}; another signal abandons it, and then {}",
+            shown.left_to_do(),
+            shown.afterwards()
+        );
+        if signals.next().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    });
+    let why = match select(patience, insisting).await {
+        Either::Left(_) => format!("within {} s", deadline.as_secs_f64()),
+        Either::Right(_) => "before it was told to end".to_owned(),
+    };
+    format!(
+        "{}: not stopped {why}: {}; {}",
+        config.display(),
+        shown.left_to_do(),
+        shown.afterwards()
+    )
+}
+
+async fn listen(rt: &Rt, config: &Config, stack: &Stack) -> Result<Server> {
+    let mut exports = Vec::new();
+    for export in &config.exports {
+        let device = stack.get(&export.device).ok_or_else(|| {
+            anyhow!(
+                "export {}: device {} is not open",
+                export.name,
+                export.device
+            )
+        })?;
+        exports.push((export.clone(), Rc::clone(device)));
+    }
+    // The listening socket of a server that was killed answers until the kernel has taken down its
+    // ring, which is a little later than the process itself.
+    let deadline = rt.now() + ADDRESS_PATIENCE;
+    loop {
+        match Server::start(rt, exports.clone()).await {
+            Err(StartError::InUse { .. }) if rt.now() < deadline => rt.sleep(ADDRESS_RETRY).await,
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
+/// Closes the devices again; the failure that led here is the one to report.
+async fn undo(stack: &Stack, error: anyhow::Error) -> anyhow::Error {
+    match stack.close().await {
+        Ok(()) => error,
+        Err((device, second)) => error.context(not_closed(&device, second)),
+    }
+}
+
+fn not_closed(device: &str, error: IoError) -> anyhow::Error {
+    anyhow!("device {device}: could not be closed cleanly: {error}")
+}
+
+impl Shown {
+    fn answer(&self, request: &Value) -> Value {
+        match request["verb"].as_str() {
+            Some("status") => self.status(),
+            Some(other) => json!({ "error": format!("unknown verb `{other}`, expected status") }),
+            None => json!({ "error": "expected an object with a `verb`" }),
+        }
+    }
+
+    fn status(&self) -> Value {
+        let mut devices = Map::new();
+        for (name, device) in self.stack.devices() {
+            let node = &self.config.graph.nodes()[name];
+            let mut shown = json!({
+                "type": node.kind(),
+                "size_bytes": device.geometry().size_bytes,
+                "children": node.children(),
+            });
+            merge(&mut shown, figures::to_json(device.as_ref()));
+            devices.insert(name.to_owned(), shown);
+        }
+        let healthy = figures::all_healthy(&devices);
+        json!({
+            "version": 1,
+            "health": if healthy { "healthy" } else { "degraded" },
+            "stopping": self.stopping.get(),
+            "pid": std::process::id(),
+            "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
+            "exports": self.exports(),
+            "devices": devices,
+        })
+    }
+
+    fn exports(&self) -> Map<String, Value> {
+        let mut seen: Vec<(String, String, Figure)> = Vec::new();
+        self.server.figures(&mut seen);
+        let mut exports = Map::new();
+        for export in &self.config.exports {
+            let of_export = seen.iter().filter(|(part, _, _)| *part == export.name);
+            let figures: Map<String, Value> = of_export
+                .map(|(_, name, figure)| (name.clone(), figures::value(figure)))
+                .collect();
+            let shown = json!({
+                "device": export.device,
+                "protocol": "nbd",
+                "listen": export.listen.to_string(),
+                "figures": figures,
+            });
+            exports.insert(export.name.clone(), shown);
+        }
+        exports
+    }
+
+    /// What a stop that takes long is busy with.
+    fn left_to_do(&self) -> String {
+        if let Some(device) = self.stack.closing() {
+            return format!("device {device} still drains");
+        }
+        let mut seen: Vec<(String, String, Figure)> = Vec::new();
+        self.server.figures(&mut seen);
+        let is_connected = |export: &str| {
+            seen.iter().any(|(part, name, figure)| {
+                part == export
+                    && name == "connections"
+                    && matches!(figure, Figure::Gauge(n) if *n > 0.0)
+            })
+        };
+        let exports = self.config.exports.iter().filter(|e| is_connected(&e.name));
+        let devices: BTreeSet<&str> = exports.map(|e| e.device.as_str()).collect();
+        let devices: Vec<&str> = devices.into_iter().collect();
+        format!("requests on device {} have no answer", devices.join(", "))
+    }
+
+    /// What whoever gives up waiting must know.
+    fn afterwards(&self) -> &'static str {
+        let is_mirror = |node: &Node| matches!(node, Node::Mirror(_));
+        if self.config.graph.nodes().values().any(is_mirror) {
+            "the next `serve` will want --resync"
+        } else {
+            "what was not flushed may be lost"
+        }
+    }
+}
+
+/// Adds the entries of one object to another.
+fn merge(into: &mut Value, from: Value) {
+    if let (Value::Object(into), Value::Object(from)) = (into, from) {
+        into.extend(from);
+    }
+}

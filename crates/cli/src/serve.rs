@@ -1,0 +1,104 @@
+//! `bimetal serve`: serves the exports of a configuration in the foreground until a signal.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use bimetal_block::graph::OpenOptions;
+use bimetal_rt::uring::{Signals, keep_memory_resident};
+use bimetal_rt::{Rt, UringOptions};
+
+use crate::config::Config;
+use crate::running::Running;
+
+/// Heap that is made resident before the first request, for the small allocations of serving.
+const HEAP_RESERVE_BYTES: usize = 16 << 20;
+
+/// What to serve.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Take up mirrors that were not cleanly stopped, and make their sides equal again
+    #[arg(long)]
+    resync: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let config = Config::load(&args.file)?;
+    if config.exports.is_empty() {
+        bail!(
+            "{}: nothing to serve: expected at least one [export.NAME]",
+            config.path.display()
+        );
+    }
+    let rt = Rt::real_time(UringOptions {
+        pool_bytes: config.server.memory_bytes as usize,
+        seed: 0,
+        register: true,
+    })
+    .context("cannot set up io_uring")?;
+    match rt.block_on(serve(&rt, config, args.resync)) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(Failure::NotStarted(error)) => Err(error),
+        Err(Failure::NotStopped(error)) => {
+            eprintln!("bimetal: {error:#}");
+            // Dropping the runtime would wait for a device that may never answer.
+            std::process::exit(1);
+        }
+    }
+}
+
+enum Failure {
+    /// Nothing is in flight.
+    NotStarted(anyhow::Error),
+    /// Requests may be in flight.
+    NotStopped(anyhow::Error),
+}
+
+async fn serve(rt: &Rt, config: Config, resync: bool) -> Result<(), Failure> {
+    // Before the devices are opened: a signal that comes meanwhile must stop them cleanly.
+    let signals = Signals::termination(rt)
+        .context("cannot take over signals")
+        .map_err(Failure::NotStarted)?;
+    let (lock_memory, deadline) = (config.server.lock_memory, config.server.stop_deadline);
+    let devices: Vec<String> = config.exports.iter().map(|e| e.device.clone()).collect();
+    let roots: Vec<&str> = devices.iter().map(String::as_str).collect();
+    let running = Running::start(rt, config, &roots, OpenOptions { resync })
+        .await
+        .map_err(Failure::NotStarted)?;
+    if lock_memory {
+        lock_into_memory();
+    }
+    let mut out = std::io::stdout();
+    // Whoever started the server may not care when it is ready.
+    let _ = writeln!(out, "ready").and_then(|()| out.flush());
+    let waited = signals.next().await.context("cannot wait for signals");
+    let stopped = running.stop_within(deadline, &signals).await;
+    stopped.and(waited).map(|_| ()).map_err(Failure::NotStopped)
+}
+
+/// Keeps the server fit to serve the machine it runs on, or says in one line why it is not.
+fn lock_into_memory() {
+    let outcome = keep_memory_resident(HEAP_RESERVE_BYTES);
+    let reasons: Vec<String> = [
+        outcome.lock_error.map(|e| format!("locking memory: {e}")),
+        outcome
+            .flusher_error
+            .map(|e| format!("PR_SET_IO_FLUSHER: {e}")),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !reasons.is_empty() {
+        eprintln!(
+            "bimetal: warning: a volume mounted on this machine may deadlock it when memory is \
+             short ({}); this needs CAP_IPC_LOCK and CAP_SYS_RESOURCE, or set \
+             `lock_memory = false` in [server]",
+            reasons.join(", ")
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! `bimetal status`: the live figures of a running server, for people, for machines, and as an
+//! exit status for monitoring: 0 healthy, 3 degraded, 4 when the server cannot be reached.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use bimetal_block::units::show_size;
+use serde_json::{Map, Value, json};
+
+use crate::config::Config;
+use crate::control;
+use crate::figures;
+use crate::table::{Align, Table};
+use crate::terminal::{Picture, Terminal, Tone};
+
+/// A volume works, but not everything below it does.
+const DEGRADED: u8 = 3;
+/// Nobody answers.
+const UNREACHABLE: u8 = 4;
+/// How often `--watch` asks.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Whom to ask.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration that the server was started with
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print the answer as JSON, one line
+    #[arg(long)]
+    json: bool,
+    /// Ask again every second
+    #[arg(long)]
+    watch: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let config = Config::load(&args.file)?;
+    let terminal = Terminal::of_stdout();
+    let mut picture = Picture::default();
+    loop {
+        let asked = control::ask(&config.server.control, &json!({ "verb": "status" }));
+        let answer = match asked {
+            Ok(answer) => answer,
+            Err(error) => {
+                eprintln!(
+                    "bimetal: no server answers at {}: {error:#}; start it with `bimetal serve {}`",
+                    config.server.control.display(),
+                    args.file.display()
+                );
+                return Ok(ExitCode::from(UNREACHABLE));
+            }
+        };
+        if args.json {
+            writeln!(std::io::stdout().lock(), "{answer}")?;
+        } else {
+            let lines = to_lines(&answer, terminal);
+            if args.watch && terminal.live {
+                picture.draw(&lines)?;
+            } else {
+                writeln!(std::io::stdout().lock(), "{}", lines.join("\n"))?;
+            }
+        }
+        if !args.watch {
+            let healthy = answer["health"] == "healthy";
+            return Ok(ExitCode::from(if healthy { 0 } else { DEGRADED }));
+        }
+        pause();
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a client without a runtime: nothing else waits on this thread"
+)]
+fn pause() {
+    std::thread::sleep(WATCH_EVERY);
+}
+
+fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
+    let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let health = word(&answer["health"]);
+    let tone = if health == "healthy" {
+        Tone::Good
+    } else {
+        Tone::Bad
+    };
+    let uptime = answer["uptime_s"].as_f64().unwrap_or(0.0);
+    let mut lines = vec![format!(
+        "{}  pid {}  up {}{}",
+        terminal.paint(tone, &health),
+        answer["pid"],
+        show_uptime(uptime),
+        if answer["stopping"] == true {
+            terminal.paint(Tone::Warn, "  stopping")
+        } else {
+            String::new()
+        },
+    )];
+    let empty = Map::new();
+    let entries = |value: &Value| value.as_object().unwrap_or(&empty).clone();
+    for (name, export) in &entries(&answer["exports"]) {
+        lines.push(String::new());
+        lines.push(format!(
+            "{} {}  {} of device {} at {}",
+            terminal.paint(Tone::Dim, "export"),
+            terminal.paint(Tone::Strong, name),
+            word(&export["protocol"]),
+            word(&export["device"]),
+            word(&export["listen"]),
+        ));
+        lines.extend(flowing(&entries(&export["figures"])));
+    }
+    for (name, device) in &entries(&answer["devices"]) {
+        let (own, parts) = (entries(&device["figures"]), entries(&device["parts"]));
+        if own.is_empty() && parts.is_empty() {
+            continue;
+        }
+        lines.push(String::new());
+        lines.push(format!(
+            "{} {}  {}  {}",
+            terminal.paint(Tone::Dim, "device"),
+            terminal.paint(Tone::Strong, name),
+            word(&device["type"]),
+            show_size(device["size_bytes"].as_u64().unwrap_or(0)),
+        ));
+        lines.extend(flowing(&own));
+        lines.extend(part_table(&parts));
+    }
+    lines
+}
+
+/// The figures that say something, several to a line.
+fn flowing(figures: &Map<String, Value>) -> Vec<String> {
+    const WIDTH: usize = 96;
+    let mut lines: Vec<String> = Vec::new();
+    for (name, value) in figures {
+        if value.as_f64() == Some(0.0) {
+            // A counter that never counted, a queue that is empty: nothing that a person need
+            // read; --json has it.
+            continue;
+        }
+        let words = format!("{} {}", figures::label(name), figures::show(name, value));
+        match lines.last_mut() {
+            Some(line) if line.len() + words.len() + 3 <= WIDTH => {
+                line.push_str(" | ");
+                line.push_str(&words);
+            }
+            _ => lines.push(format!("  {words}")),
+        }
+    }
+    lines
+}
+
+/// One column for every part, one row for every figure.
+fn part_table(parts: &Map<String, Value>) -> Vec<String> {
+    let mut columns = vec![("", Align::Left)];
+    columns.extend(parts.keys().map(|name| (name.as_str(), Align::Right)));
+    let mut table = Table::new(&columns);
+    let mut names: Vec<&String> = Vec::new();
+    for figures in parts.values().filter_map(Value::as_object) {
+        for name in figures.keys() {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    for name in names {
+        let mut row = vec![figures::label(name)];
+        row.extend(parts.values().map(|figures| {
+            figures
+                .get(name)
+                .map_or_else(String::new, |value| figures::show(name, value))
+        }));
+        table.row(row);
+    }
+    if table.is_empty() {
+        return Vec::new();
+    }
+    let indent = |line: String| format!("  {line}").trim_end().to_owned();
+    table.lines().into_iter().map(indent).collect()
+}
+
+fn show_uptime(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uptimes_have_two_units() {
+        for (seconds, shown) in [
+            (59.9, "59 s"),
+            (61.0, "1 min 1 s"),
+            (3_661.0, "1 h 1 min"),
+            (90_000.0, "1 d 1 h"),
+        ] {
+            assert_eq!(show_uptime(seconds), shown);
+        }
+    }
+
+    #[test]
+    fn parts_stand_side_by_side() {
+        let parts = json!({
+            "fast": { "mode": "live", "writes": 1200 },
+            "slow": { "mode": "delayed", "writes": 7, "lag_bytes": 4096 },
+        });
+        assert_eq!(
+            part_table(parts.as_object().unwrap()),
+            [
+                "           fast     slow",
+                "  mode     live  delayed",
+                "  writes  1,200        7",
+                "  lag              4 KiB",
+            ]
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! What the screen can show: whether it is one, colours, a picture that is drawn in place, and
+//! small curves of block characters.
+
+use std::io::{self, IsTerminal, Write};
+
+/// What may be written to standard output.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terminal {
+    /// True on a terminal: drawing in place makes sense.
+    pub(crate) live: bool,
+    colour: bool,
+    unicode: bool,
+}
+
+/// A colour, by its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// As it should be.
+    Good,
+    /// Needs attention.
+    Warn,
+    /// Bad now.
+    Bad,
+    /// Less important.
+    Dim,
+    /// A heading.
+    Strong,
+}
+
+impl Terminal {
+    /// What standard output is.
+    pub(crate) fn of_stdout() -> Terminal {
+        let variable = |name: &str| std::env::var(name).unwrap_or_default();
+        let live = io::stdout().is_terminal() && variable("TERM") != "dumb";
+        // The first of these that is set decides, as in locale(7).
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+            .map(variable)
+            .into_iter()
+            .find(|value| !value.is_empty())
+            .unwrap_or_default()
+            .to_ascii_lowercase();
+        Terminal {
+            live,
+            // See no-color.org.
+            colour: live && variable("NO_COLOR").is_empty(),
+            unicode: locale.contains("utf-8") || locale.contains("utf8"),
+        }
+    }
+
+    /// Columns of the screen; 100 where that cannot be told.
+    pub(crate) fn width(self) -> usize {
+        let size = console::Term::stdout().size_checked();
+        size.map_or(100, |(_rows, columns)| usize::from(columns))
+    }
+
+    /// `text` in a colour, where there are colours.
+    pub(crate) fn paint(self, tone: Tone, text: &str) -> String {
+        if !self.colour || text.is_empty() {
+            return text.to_owned();
+        }
+        let code = match tone {
+            Tone::Good => "32",
+            Tone::Warn => "33",
+            Tone::Bad => "1;31",
+            Tone::Dim => "2",
+            Tone::Strong => "1",
+        };
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    }
+
+    /// A curve of `values` between `low` and `high` on a logarithmic scale, one character each;
+    /// nothing was measured where a value is `None`.
+    pub(crate) fn curve(self, values: &[Option<u64>], low: u64, high: u64) -> String {
+        const BLOCKS: [char; 8] = [
+            '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',
+            '\u{2588}',
+        ];
+        const PLAIN: [char; 8] = ['_', '.', ':', '-', '=', '+', '*', '#'];
+        let steps = if self.unicode { BLOCKS } else { PLAIN };
+        let character = |value: &Option<u64>| {
+            value.map_or(' ', |value| {
+                let position = (value.max(low) as f64 / low as f64).ln();
+                let range = (high as f64 / low as f64).ln();
+                let step = (position / range * steps.len() as f64) as usize;
+                steps[step.min(steps.len() - 1)]
+            })
+        };
+        values.iter().map(character).collect()
+    }
+}
+
+/// A picture of some lines that is drawn over its last version.
+#[derive(Debug, Default)]
+pub(crate) struct Picture {
+    lines_drawn: usize,
+}
+
+impl Picture {
+    /// Draws `lines` where the last picture stands, each cut to the width of the screen and all of
+    /// them to its height: a line that wrapped or scrolled away could not be drawn over.
+    ///
+    /// # Errors
+    /// Those of standard output.
+    pub(crate) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
+        let (rows, columns) = console::Term::stdout().size_checked().unwrap_or((50, 100));
+        let rows = usize::from(rows).saturating_sub(1).max(1);
+        let lines = &lines[..lines.len().min(rows)];
+        let mut text = String::new();
+        if self.lines_drawn > 0 {
+            text.push_str(&format!("\u{1b}[{}A\r", self.lines_drawn));
+        }
+        for line in lines {
+            text.extend([cut(line, usize::from(columns)), "\u{1b}[m\u{1b}[K\n"]);
+        }
+        // What the last picture had more of.
+        text.push_str("\u{1b}[J");
+        self.lines_drawn = lines.len();
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+}
+
+/// The start of `line` that is seen in `columns` places. Colours that are cut off with the rest are
+/// ended by what follows every line of a picture (ESC [ m).
+fn cut(line: &str, columns: usize) -> &str {
+    let mut seen = 0;
+    let mut in_sequence = false;
+    for (at, c) in line.char_indices() {
+        match c {
+            '\u{1b}' => in_sequence = true,
+            'm' if in_sequence => in_sequence = false,
+            _ if in_sequence => {}
+            _ if seen == columns => return &line[..at],
+            _ => seen += 1,
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Terminal = Terminal {
+        live: false,
+        colour: false,
+        unicode: false,
+    };
+
+    #[test]
+    fn a_curve_is_logarithmic_and_clamped() {
+        // 1 to 10^8 in eight steps: a decade each.
+        let values = [
+            Some(0),
+            Some(1),
+            Some(11),
+            Some(1_100_000),
+            None,
+            Some(u64::MAX),
+        ];
+        assert_eq!(PLAIN.curve(&values, 1, 100_000_000), "__.* #");
+    }
+
+    #[test]
+    fn a_line_is_cut_by_what_is_seen() {
+        assert_eq!(cut("abc", 3), "abc");
+        assert_eq!(cut("abcd", 3), "abc");
+        assert_eq!(cut("a\u{1b}[1;31mbcd\u{1b}[0m", 2), "a\u{1b}[1;31mb");
+        assert_eq!(cut("a\u{1b}[31mb\u{1b}[0m", 2), "a\u{1b}[31mb\u{1b}[0m");
+    }
+
+    #[test]
+    fn colours_only_where_they_show() {
+        let colourful = Terminal {
+            colour: true,
+            ..PLAIN
+        };
+        assert_eq!(PLAIN.paint(Tone::Bad, "x"), "x");
+        assert_eq!(colourful.paint(Tone::Bad, "x"), "\u{1b}[1;31mx\u{1b}[0m");
+    }
+}

@@ -1,0 +1,147 @@
+//! Runs the built program in a directory of its own.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A directory that is removed at the end of the test.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// An empty directory; `name` tells tests apart.
+    pub fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("bimetal-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    /// The path of a file in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a text file.
+    pub fn text(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Makes a file of zeroes.
+    pub fn zeroes(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.path(name);
+        std::fs::File::create_new(&path)
+            .unwrap()
+            .set_len(bytes)
+            .unwrap();
+        path
+    }
+
+    /// The names in it, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A directory left behind in the temporary directory fails no test.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The program with these arguments, not yet run.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bimetal"));
+    command.args(args);
+    command
+}
+
+/// Runs the program to its end.
+pub fn bimetal(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+/// What the program printed, which must have ended with status 0 and said nothing else.
+pub fn stdout_of(args: &[&str]) -> String {
+    let output = bimetal(args);
+    let (out, err) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{args:?}\n{out}\n{err}");
+    assert_eq!(err, "", "{args:?}");
+    out
+}
+
+/// The program must refuse with this status and one line that contains all of `words`.
+pub fn assert_refused(args: &[&str], status: i32, words: &[&str]) {
+    let output = bimetal(args);
+    let (out, err) = texts(&output);
+    assert_eq!(output.status.code(), Some(status), "{args:?}\n{out}\n{err}");
+    assert_eq!(out, "", "a refusal prints nothing on standard output");
+    assert!(
+        err.starts_with("bimetal: ") && err.ends_with('\n') && err.lines().count() == 1,
+        "a refusal is one line: {err:?}"
+    );
+    for word in words {
+        assert!(err.contains(word), "{word:?} is not in {err:?}");
+    }
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// A path as an argument.
+pub fn arg(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A server that has said `ready`, killed at the end if it still runs.
+pub struct Served(Child);
+
+impl Served {
+    /// Runs `bimetal serve CONFIG`.
+    pub fn start(config: &Path) -> Served {
+        Served::start_with(config, &[])
+    }
+
+    /// The same with options.
+    pub fn start_with(config: &Path, options: &[&str]) -> Served {
+        let mut child = command(&["serve", arg(config)])
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.as_mut().unwrap());
+        out.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Served(child)
+    }
+
+    /// Sends a signal and gives the status and what was said on standard error.
+    pub fn end(mut self, signal: &str) -> (Option<i32>, String) {
+        let pid = self.0.id().to_string();
+        let kill = Command::new("kill").args(["-s", signal, &pid]).status();
+        assert!(kill.unwrap().success());
+        let status = self.0.wait().unwrap();
+        let mut said = String::new();
+        let pipe = self.0.stderr.as_mut().unwrap();
+        pipe.read_to_string(&mut said).unwrap();
+        (status.code(), said)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It has ended already unless the test failed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,104 @@
+//! A mirror from `format` through a clean stop and a crash, as its user sees it.
+
+#[allow(dead_code, reason = "every test file uses its part")]
+mod common;
+
+use common::{Scratch, Served, arg, assert_refused, stdout_of};
+use serde_json::Value;
+
+const CONFIG: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
+    [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
+    [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\
+    [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
+    [server]\nlock_memory = false\nmemory = \"16MiB\"\n";
+
+fn check(config: &std::path::Path) -> Value {
+    serde_json::from_str(&stdout_of(&["check", arg(config), "--json"])).unwrap()
+}
+
+#[test]
+fn format_prepares_once_and_check_says_so() {
+    let dir = Scratch::new("format");
+    let config = dir.text("c.toml", CONFIG);
+    assert_refused(&["check", arg(&config)], 1, &["device a", "bimetal format"]);
+    assert_eq!(dir.names(), ["c.toml"], "check creates nothing");
+    let said = stdout_of(&["format", arg(&config)]);
+    assert!(said.starts_with("vol: volume "), "{said}");
+    assert_eq!(dir.names(), ["a.img", "b.img", "c.toml"]);
+    let report = check(&config);
+    let [a, b, vol] = ["a", "b", "vol"].map(|name| &report["devices"][name]);
+    assert_eq!(vol["state"], "clean");
+    assert!(a["data_offset_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(a["data_offset_bytes"], b["data_offset_bytes"]);
+    assert_ne!(a["side"], b["side"], "sides are told apart by UUID");
+    // The volume fits between the data's start and the superblock in the last block.
+    let room = (32 << 20) - 4096 - a["data_offset_bytes"].as_u64().unwrap();
+    assert_eq!(vol["size_bytes"].as_u64(), Some(room));
+    assert_refused(&["format", arg(&config)], 1, &["side a", "--force"]);
+    assert_eq!(check(&config), report, "a refusal changes nothing");
+    stdout_of(&["format", arg(&config), "--force"]);
+    assert_ne!(check(&config)["devices"]["vol"]["volume"], vol["volume"]);
+}
+
+#[test]
+fn a_side_of_another_volume_is_refused() {
+    let dir = Scratch::new("foreign");
+    let config = dir.text("c.toml", CONFIG);
+    stdout_of(&["format", arg(&config)]);
+    std::fs::copy(dir.path("b.img"), dir.path("kept.img")).unwrap();
+    stdout_of(&["format", arg(&config), "--force"]);
+    std::fs::copy(dir.path("kept.img"), dir.path("b.img")).unwrap();
+    for verb in ["check", "serve"] {
+        assert_refused(&[verb, arg(&config)], 1, &["vol", "side b"]);
+    }
+}
+
+#[test]
+fn a_mirror_that_was_killed_wants_a_resync() {
+    let dir = Scratch::new("killed");
+    let config = dir.text("c.toml", CONFIG);
+    stdout_of(&["format", arg(&config)]);
+    assert_eq!(Served::start(&config).end("TERM").0, Some(0));
+    assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
+    let served = Served::start(&config);
+    let words = check(&config)["devices"]["vol"]["state"].clone();
+    assert_eq!(words, "in use or not cleanly stopped");
+    let status: Value =
+        serde_json::from_str(&stdout_of(&["status", arg(&config), "--json"])).unwrap();
+    assert_eq!(status["devices"]["vol"]["parts"]["a"]["health"], "healthy");
+    assert_eq!(served.end("KILL").0, None);
+    assert_refused(&["serve", arg(&config)], 1, &["vol", "--resync"]);
+    let served = Served::start_with(&config, &["--resync"]);
+    // Until the copy is done the volume is degraded, which is status 3.
+    let healthy = || common::bimetal(&["status", arg(&config)]).status.code();
+    let copied = (0..10_000).find_map(|_| healthy().filter(|status| *status != 3));
+    assert_eq!(copied, Some(0));
+    assert_eq!(served.end("TERM").0, Some(0));
+    assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
+}
+
+#[test]
+fn format_wants_a_mirror() {
+    let dir = Scratch::new("none");
+    let config = dir.text("c.toml", "[device.a]\ntype = \"null\"\nsize = \"1MiB\"\n");
+    assert_refused(&["format", arg(&config)], 1, &["no mirror"]);
+}
+
+#[test]
+fn the_demo_ends_with_equal_sides_and_leaves_nothing() {
+    let dir = Scratch::new("demo");
+    let output = common::command(&["demo", "--seconds", "1", "--json"])
+        .env("TMPDIR", dir.path("."))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let targets = report["targets"].as_array().unwrap();
+    assert_eq!(targets.len(), 3);
+    let written = |at: usize| targets[at]["write"]["count"].as_u64();
+    assert!(written(0) > Some(0) && written(0) == written(1) && written(1) == written(2));
+    assert!(targets.iter().all(|target| target["errors"] == 0));
+    assert!(report["compared_bytes"].as_u64() > Some(200 << 20));
+    assert!(dir.names().is_empty());
+}

@@ -1,0 +1,98 @@
+//! Mistakes on the command line and in configurations: one line, the right status, nothing written.
+
+#[allow(dead_code, reason = "every test file uses its part")]
+mod common;
+
+use common::{Scratch, arg, assert_refused, stdout_of};
+
+#[test]
+fn a_wrong_command_line_has_status_2() {
+    assert_refused(&["serv"], 2, &["serv", "--help"]);
+    assert_refused(&["serve"], 2, &["<FILE>"]);
+    assert_refused(&["check", "x.toml", "--jason"], 2, &["--jason"]);
+    assert_refused(&["check", "x", "--json", "--dot"], 2, &["--json", "--dot"]);
+    assert_refused(
+        &["bench", "x", "--device", "a", "--bs", "4k"],
+        2,
+        &["4k", "64MiB"],
+    );
+    assert_refused(&["bench", "x", "--device", "a", "--depth", "0"], 2, &["0"]);
+    assert_refused(
+        &["bench", "x", "--device", "a", "--time", "1s", "--ops", "1"],
+        2,
+        &["--time", "--ops"],
+    );
+}
+
+#[test]
+fn help_and_version_are_no_mistakes() {
+    let help = stdout_of(&["--help"]);
+    for verb in ["demo", "format", "serve", "check", "status", "bench"] {
+        assert!(help.contains(verb), "{help}");
+    }
+    assert!(stdout_of(&["--version"]).starts_with("bimetal "));
+    assert!(stdout_of(&["serve", "--help"]).contains("--resync"));
+}
+
+#[test]
+fn mistakes_in_a_configuration_name_their_place() {
+    let dir = Scratch::new("mistakes");
+    let memory = "[device.a]\ntype = \"memory\"\nsize = \"1MiB\"\n";
+    let export = "[export.v]\ndevice = \"a\"\nprotocol = \"nbd\"\nlisten = \"unix:v.sock\"\n";
+    let cases = [
+        (format!("{memory}sise = 3\n"), "c.toml:4:1", "sise"),
+        (memory.replace("1MiB", "1Mib"), "c.toml:3:8", "1Mib"),
+        (memory.replace("memory", "floppy"), "c.toml:1:9", "floppy"),
+        (format!("{memory}[x]\n"), "c.toml:4:2", "[export.NAME]"),
+        (
+            format!("{memory}{}", export.replace("\"a\"", "\"b\"")),
+            "c.toml:4:9",
+            "no device `b`",
+        ),
+        (
+            format!("{memory}{export}[server]\nmemori = \"1MiB\"\n"),
+            "c.toml:9:1",
+            "memori",
+        ),
+        ("[device.a".to_owned(), "c.toml:1:", ""),
+    ];
+    for (text, place, word) in cases {
+        let config = dir.text("c.toml", &text);
+        for verb in ["check", "serve", "format", "status"] {
+            assert_refused(&[verb, arg(&config)], 1, &[place, word]);
+        }
+    }
+    assert_eq!(dir.names(), ["c.toml"], "nothing is written");
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    let dir = Scratch::new("files");
+    let missing = dir.path("missing.toml");
+    assert_refused(&["check", arg(&missing)], 1, &["missing.toml"]);
+    let export = "[export.v]\ndevice = \"a\"\nprotocol = \"nbd\"\nlisten = \"unix:v.sock\"\n";
+    let file = "[device.a]\ntype = \"file\"\npath = \"a.img\"\n";
+    let config = dir.text("c.toml", &format!("{file}{export}"));
+    for verb in ["check", "serve"] {
+        assert_refused(&[verb, arg(&config)], 1, &["device a", "a.img"]);
+    }
+    dir.zeroes("a.img", 4095);
+    for verb in ["check", "serve"] {
+        assert_refused(&[verb, arg(&config)], 1, &["device a", "a.img", "4 KiB"]);
+    }
+    assert_eq!(dir.names(), ["a.img", "c.toml"], "nothing is written");
+}
+
+#[test]
+fn serve_wants_something_to_serve() {
+    let dir = Scratch::new("nothing");
+    let config = dir.text("c.toml", "[device.a]\ntype = \"null\"\nsize = \"1MiB\"\n");
+    assert_refused(&["serve", arg(&config)], 1, &["[export.NAME]"]);
+}
+
+#[test]
+fn status_without_a_server_has_status_4() {
+    let dir = Scratch::new("alone");
+    let config = dir.text("c.toml", "[device.a]\ntype = \"null\"\nsize = \"1MiB\"\n");
+    assert_refused(&["status", arg(&config)], 4, &["c.ctl", "bimetal serve"]);
+}
