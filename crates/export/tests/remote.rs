@@ -462,3 +462,38 @@ fn what_a_server_does_not_offer_is_made_of_what_it_does() {
     assert_eq!(*seen.borrow(), expected);
     assert_clean(&rt);
 }
+
+/// A server that lets everybody in and hangs up at the first request.
+#[test]
+fn a_request_that_breaks_every_connection_fails_in_the_end() {
+    let rt = virtual_rt();
+    let made = Rc::new(Cell::new(0));
+    let connector: Connector = {
+        let (rt, made) = (rt.clone(), Rc::clone(&made));
+        Rc::new(move || {
+            let (ours, theirs) = Stream::pair(&rt, PipeOptions::default());
+            let mut server = Raw::over(&rt, theirs);
+            made.set(made.get() + 1);
+            let serve = async move {
+                server.send(b"NBDMAGICIHAVEOPT\0\x00").await;
+                server.take(4 + 16).await;
+                server
+                    .send(&[&SIZE.to_be_bytes()[..], &[0, 1], &[0; 124]].concat())
+                    .await;
+                server.take(28).await;
+            };
+            rt.spawn(serve).detach();
+            Box::pin(async move { Ok(ours) })
+        })
+    };
+    rt.block_on(async {
+        let remote = RemoteDevice::over(&rt, connector, &config(1)).await;
+        let remote = remote.unwrap_or_else(|e| panic!("{e}"));
+        let result = remote.submit(Request::read(0, 4096)).await;
+        assert_eq!(result.err(), Some(IoError::Transport));
+        // Eight under the request, and perhaps the next one already.
+        assert!((8..=9).contains(&made.get()), "{} connections", made.get());
+        remote.close().await.unwrap();
+    });
+    assert_clean(&rt);
+}

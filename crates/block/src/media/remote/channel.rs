@@ -15,7 +15,7 @@ use bimetal_proto::nbd::{
 };
 use bimetal_rt::net::Stream;
 use bimetal_rt::sync::{Event, OnceValue, Permit, Semaphore};
-use bimetal_rt::{BufMut, BufPool, Payload};
+use bimetal_rt::{BufMut, BufPool, Instant, Payload};
 use futures_util::future::{Either, select};
 
 use super::establish::{Established, establish};
@@ -31,6 +31,10 @@ const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// A request that was under way when this many connections broke fails: it may well be what breaks
+/// them.
+const BREAKS_MAX: u32 = 8;
+
 /// A request until its reply is complete. It outlives the future that waits for it: the server may
 /// still carry it out.
 struct Call {
@@ -41,6 +45,8 @@ struct Call {
     coverage: ReadCoverage,
     runs: Vec<Extent>,
     error: Option<Errno>,
+    /// Connections that broke under this request.
+    breaks: u32,
     outcome: Rc<OnceValue<IoResult>>,
     _place: Permit,
 }
@@ -116,6 +122,8 @@ pub(super) struct Channel {
     /// Cookies of calls that are to be sent.
     unsent: RefCell<Vec<u64>>,
     next_cookie: Cell<u64>,
+    /// Replies that were complete.
+    replies: Cell<u64>,
     places: Rc<Semaphore>,
     condition: Cell<Condition>,
     changed: Event,
@@ -127,6 +135,7 @@ impl Channel {
             calls: RefCell::default(),
             unsent: RefCell::default(),
             next_cookie: Cell::new(0),
+            replies: Cell::new(0),
             places: Semaphore::new(REQUESTS_MAX),
             condition: Cell::new(Condition::Connecting),
             changed: Event::new(),
@@ -178,6 +187,7 @@ impl Channel {
             coverage: ReadCoverage::new(request),
             runs: Vec::new(),
             error: None,
+            breaks: 0,
             outcome: Rc::clone(&outcome),
             _place: place,
         };
@@ -185,6 +195,17 @@ impl Channel {
         self.unsent.borrow_mut().push(cookie);
         self.changed.notify();
         outcome.wait().await
+    }
+
+    /// Notes a break for everything in flight, and fails what has seen too many.
+    fn note_break(&self) {
+        self.calls.borrow_mut().retain(|_, call| {
+            call.breaks += 1;
+            if call.breaks >= BREAKS_MAX {
+                call.outcome.set(Err(IoError::Transport));
+            }
+            call.breaks < BREAKS_MAX
+        });
     }
 
     /// Everything in flight is to be sent again, oldest first.
@@ -227,28 +248,35 @@ impl Channel {
 /// Keeps a channel connected until the device is closed.
 pub(super) async fn run(shared: Rc<Shared>, channel: Rc<Channel>, first: Option<Established>) {
     let mut connection = first;
+    let mut deadline = shared.rt.now() + shared.reconnect;
     loop {
         let established = match connection.take() {
             Some(established) => established,
-            None => match reconnect(&shared, &channel).await {
+            None => match reconnect(&shared, &channel, deadline).await {
                 Some(established) => established,
                 None => return,
             },
         };
         channel.restart();
         channel.condition.set(Condition::Online);
+        let replies = channel.replies.get();
         let end = converse(&shared, &channel, established).await;
         if let End::Closed = end {
             return;
         }
         channel.condition.set(Condition::Connecting);
+        deadline = shared.rt.now() + shared.reconnect;
         shared.note_break();
+        channel.note_break();
+        if channel.replies.get() == replies && channel.requests() > 0 {
+            // A server that takes connections and serves nothing is not asked in a tight loop.
+            shared.rt.sleep(PAUSE_MAX).await;
+        }
     }
 }
 
 /// Tries to connect until it succeeds; `None` when the device is closed.
-async fn reconnect(shared: &Shared, channel: &Channel) -> Option<Established> {
-    let deadline = shared.rt.now() + shared.reconnect;
+async fn reconnect(shared: &Shared, channel: &Channel, deadline: Instant) -> Option<Established> {
     let mut pause = PAUSE_MIN;
     loop {
         let offline = channel.is_offline();
@@ -418,6 +446,11 @@ async fn reply(
     let call = taken.call.as_mut().expect("it was just taken");
     message(shared, call, input, header).await?;
     if header.done {
+        if call.error == Some(Errno::Shutdown) {
+            // The server is going away without having done this: the next one is asked again.
+            return Err(End::Broken);
+        }
+        channel.replies.set(channel.replies.get() + 1);
         let command = call.request.command();
         if call.error.is_none() && command.is_some_and(Command::writes) {
             shared.note_change(call.request.has(command_flag::FUA));
