@@ -10,8 +10,9 @@ use bimetal_rt::{Buf, Instant, Rng, Rt, yield_now};
 
 use crate::latency::Latencies;
 
-/// Data that writes are cut from; random, so that nothing below can make it smaller.
-const DATA_BYTES: u64 = 8 << 20;
+/// Data that writes are cut from; random, so that nothing below can make it smaller, and of the
+/// largest size that still comes from the registered region.
+const DATA_BYTES: u64 = bimetal_rt::buf::BLOCK_BYTES_MAX as u64;
 /// Requests a worker sends before it lets the others run, for devices that answer at once.
 const REQUESTS_PER_TURN: u32 = 64;
 /// Requests answered at one instant of virtual time after which it will not pass at all.

@@ -122,7 +122,9 @@ fn a_stop_that_cannot_end_names_the_device() {
     let reads = || -> u64 {
         let said = stdout_of(&["status", arg(&config), "--json"]);
         let status: Value = serde_json::from_str(&said).unwrap();
-        status["exports"]["vol"]["figures"]["reads"].as_u64().unwrap()
+        status["exports"]["vol"]["figures"]["reads"]
+            .as_u64()
+            .unwrap()
     };
     assert!((0..10_000).any(|_| reads() == 1), "the read has arrived");
     let (status, said) = served.end("TERM");

