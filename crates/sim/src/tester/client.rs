@@ -35,7 +35,7 @@ pub async fn run(world: Rc<World>, top: Rc<dyn Device>, life: usize, number: usi
     let load = &world.scenario.load;
     let mut rng = Rng::labelled(world.scenario.seed, &format!("client {life}.{number}"));
     for _ in 0..load.operations {
-        if world.findings.any() {
+        if world.findings.any() || !world.is_running(life) {
             return;
         }
         let pause_ns = rng.exponential(load.pause_ns as f64) as u64;
@@ -45,7 +45,7 @@ pub async fn run(world: Rc<World>, top: Rc<dyn Device>, life: usize, number: usi
         let next = draw(&world, &mut rng);
         let leaves = load.leave > 0.0 && rng.chance(load.leave);
         let patience = leaves.then(|| Duration::from_nanos(rng.below(5_000_000)));
-        operate(&world, &top, next, patience).await;
+        operate(&world, &top, life, next, patience).await;
     }
 }
 
@@ -79,7 +79,13 @@ fn draw(world: &World, rng: &mut Rng) -> Draw {
     }
 }
 
-async fn operate(world: &Rc<World>, top: &Rc<dyn Device>, next: Draw, patience: Option<Duration>) {
+async fn operate(
+    world: &Rc<World>,
+    top: &Rc<dyn Device>,
+    life: usize,
+    next: Draw,
+    patience: Option<Duration>,
+) {
     let unit_bytes = world.scenario.unit_bytes;
     let (offset, len) = (
         next.first as u64 * unit_bytes,
@@ -118,6 +124,10 @@ async fn operate(world: &Rc<World>, top: &Rc<dyn Device>, next: Draw, patience: 
         None => Some(top.submit(request).await),
         Some(patience) => world.rt.timeout(patience, top.submit(request)).await.ok(),
     };
+    if !world.is_running(life) {
+        // Whatever a dead program answers, its client has died with it.
+        return;
+    }
     world.ended(id);
     let Some(result) = done else {
         world.trace.event(&[2, id], || format!("left  {id}"));

@@ -197,6 +197,7 @@ async fn open(
     let opened = rt.now();
     world.trace.event(&[5], || format!("life {number} starts"));
     Some(Rc::new(Program {
+        life: number,
         top: top_of(rt, scenario, &mirror, &sides, plant),
         mirror,
         sides,

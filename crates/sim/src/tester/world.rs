@@ -26,6 +26,8 @@ struct Operation {
 
 /// What belongs to one life of the program.
 pub struct Program {
+    /// Which life this is.
+    pub life: usize,
     /// The volume.
     pub mirror: Mirror,
     /// What the clients are given.
@@ -77,6 +79,11 @@ impl World {
             ended: Cell::new(0),
             scenario,
         }
+    }
+
+    /// True while the program runs whose clients count: not after it was killed or has closed.
+    pub fn is_running(&self, life: usize) -> bool {
+        self.program.borrow().as_ref().is_some_and(|program| program.life == life)
     }
 
     /// The program that runs now.
