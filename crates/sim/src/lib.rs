@@ -5,3 +5,4 @@
 //! a policy or a layer.
 
 pub mod experiment;
+pub mod tester;

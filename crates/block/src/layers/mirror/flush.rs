@@ -61,12 +61,14 @@ impl Shared {
     }
 
     /// A flush counts as work in flight, so that a side that hangs in it is noticed.
-    async fn flush_one(&self, index: usize) -> Result<(), IoError> {
+    async fn flush_one(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let operation = side.start(self.rt.now());
         let result = side.flush().await;
         side.finish(operation, self.rt.now());
         side.changed.notify();
+        // What was admitted meanwhile may have waited for the side to be idle.
+        self.pump(index);
         result
     }
 

@@ -182,6 +182,8 @@ impl Shared {
                 .await;
             side.finish(operation, self.rt.now());
             side.changed.notify();
+            // What was admitted meanwhile may have waited for the side to be idle.
+            self.pump(side.index);
             write?;
             add(&side.counts.resynced_bytes, part.end - part.start);
             side.stale.borrow_mut().remove(part);

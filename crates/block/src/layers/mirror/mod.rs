@@ -40,7 +40,7 @@ use crate::geometry::Geometry;
 use crate::graph::OpenError;
 use crate::range_lock::RangeLock;
 use crate::request::{Op, Request};
-pub use config::{ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
+pub use config::{DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
 pub use side::Health;
 use superblock::{Candidate, Volume};
 

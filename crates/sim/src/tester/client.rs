@@ -1,0 +1,230 @@
+//! The clients: random operations, each checked against the model of the volume.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::request::{Extent, Flags, IoResult, Op, Reply, Request};
+use bimetal_block::{Device, IoError};
+use bimetal_rt::{Payload, Rng};
+
+use super::stack::ends_of;
+use super::volume::{ZEROES, stamp_of};
+use super::world::World;
+
+/// What a client does next.
+#[derive(Clone, Copy, Debug)]
+struct Draw {
+    op: Op,
+    fua: bool,
+    first: usize,
+    units: usize,
+}
+
+const KINDS: [(Op, bool); 7] = [
+    (Op::Read, false),
+    (Op::Write, false),
+    (Op::Write, true),
+    (Op::Flush, false),
+    (Op::Discard, false),
+    (Op::WriteZeroes, false),
+    (Op::Extents, false),
+];
+
+/// Does the operations of one client.
+pub async fn run(world: Rc<World>, top: Rc<dyn Device>, life: usize, number: usize) {
+    let load = &world.scenario.load;
+    let mut rng = Rng::labelled(world.scenario.seed, &format!("client {life}.{number}"));
+    for _ in 0..load.operations {
+        if world.findings.any() || !world.is_running(life) {
+            return;
+        }
+        let pause_ns = rng.exponential(load.pause_ns as f64) as u64;
+        if pause_ns > 0 {
+            world.rt.sleep(Duration::from_nanos(pause_ns)).await;
+        }
+        let next = draw(&world, &mut rng);
+        let leaves = load.leave > 0.0 && rng.chance(load.leave);
+        let patience = leaves.then(|| Duration::from_nanos(rng.below(5_000_000)));
+        operate(&world, &top, life, next, patience).await;
+    }
+}
+
+fn draw(world: &World, rng: &mut Rng) -> Draw {
+    let (load, total) = (&world.scenario.load, world.scenario.units());
+    let sum = load.weights.iter().sum::<u32>();
+    let mut ticket = rng.below(u64::from(sum)) as u32;
+    let kind = load.weights.iter().position(|&weight| {
+        let chosen = ticket < weight;
+        ticket = ticket.wrapping_sub(weight);
+        chosen
+    });
+    let (op, fua) = KINDS[kind.expect("a ticket is below the sum")];
+    let units_max = load.units_max.min(total) as u64;
+    let units = match rng.below(3) {
+        0 => 1,
+        1 => 1 + rng.below(units_max.min(4)),
+        _ => 1 + rng.below(units_max),
+    } as usize;
+    let places = (total - units + 1) as u64;
+    let places = if rng.chance(load.hot) {
+        places.min(8)
+    } else {
+        places
+    };
+    Draw {
+        op,
+        fua: fua || op.changes_content() && rng.chance(0.02),
+        first: rng.below(places) as usize,
+        units,
+    }
+}
+
+async fn operate(
+    world: &Rc<World>,
+    top: &Rc<dyn Device>,
+    life: usize,
+    next: Draw,
+    patience: Option<Duration>,
+) {
+    let unit_bytes = world.scenario.unit_bytes;
+    let (offset, len) = (
+        next.first as u64 * unit_bytes,
+        next.units as u64 * unit_bytes,
+    );
+    let range = next.first..next.first + next.units;
+    let flags = if next.fua { Flags::FUA } else { Flags::NONE };
+    let zeroes = next.op != Op::Write;
+    let oldest = world.oldest_start();
+    let (writing, start) = {
+        let mut volume = world.volume.borrow_mut();
+        let changes = next.op.changes_content();
+        let writing = changes.then(|| volume.start_write(range.clone(), zeroes, oldest));
+        (writing, volume.tick())
+    };
+    let id = world.started(start, next.op, &range);
+    let request = match next.op {
+        Op::Write => {
+            let write = writing.as_ref().expect("a write changes content").write;
+            Request::write(offset, world.stamped(write, &range), flags)
+        }
+        Op::Flush => Request::flush(),
+        op => Request::without_data(op, offset, len, flags),
+    };
+    world
+        .trace
+        .event(&[1, id, next.op as u64, offset, len], || {
+            let fua = if next.fua { " fua" } else { "" };
+            let write = writing.as_ref().map_or(0, |w| w.write);
+            format!(
+                "start {id} {}{fua} {range:?} (write {write})",
+                next.op.name()
+            )
+        });
+    let done = match patience {
+        None => Some(top.submit(request).await),
+        Some(patience) => world.rt.timeout(patience, top.submit(request)).await.ok(),
+    };
+    if !world.is_running(life) {
+        // Whatever a dead program answers, its client has died with it.
+        return;
+    }
+    world.ended(id);
+    let Some(result) = done else {
+        world.trace.event(&[2, id], || format!("left  {id}"));
+        world.reach("client left");
+        return;
+    };
+    world.count(next.op, next.fua, &result);
+    let failed = result.as_ref().err().copied();
+    if let Some(error) = failed {
+        world.client_error(error, next.op, &range);
+    }
+    let checked = match writing {
+        Some(writing) => {
+            let mut volume = world.volume.borrow_mut();
+            volume.end_write(&writing, failed.is_none(), next.fua)
+        }
+        None => check(world, next, start, result),
+    };
+    world.trace.event(&[3, id, failed.map_or(0, code)], || {
+        let outcome = failed.map_or("ok".to_owned(), |error| error.to_string());
+        format!("end   {id} {outcome}")
+    });
+    if let Err(what) = checked {
+        let what = format!("operation {id} ({} {range:?}): {what}", next.op.name());
+        world.findings.add(what);
+    }
+    world.after_operation(next.op);
+}
+
+fn code(error: IoError) -> u64 {
+    100 + error as u64
+}
+
+/// Checks what a read, a flush or a question for extents has answered.
+fn check(world: &World, next: Draw, start: u64, result: IoResult) -> Result<(), String> {
+    match result {
+        Err(_) => Ok(()),
+        Ok(Reply::Data(data)) => check_data(world, next, start, &data),
+        Ok(Reply::Extents(extents)) => check_extents(world, next, start, &extents),
+        Ok(Reply::Done) => {
+            world.volume.borrow_mut().flushed(start);
+            Ok(())
+        }
+    }
+}
+
+fn check_data(world: &World, next: Draw, start: u64, data: &Payload) -> Result<(), String> {
+    let unit_bytes = world.scenario.unit_bytes as usize;
+    if data.len() != next.units * unit_bytes {
+        return Err(format!("{} bytes were read", data.len()));
+    }
+    let mut found = Vec::with_capacity(next.units);
+    for unit in 0..next.units {
+        let part = data.slice(unit * unit_bytes..(unit + 1) * unit_bytes);
+        let (head, tail) = ends_of(Some(&part), 0, unit_bytes);
+        let whole = if head == ZEROES {
+            tail == 0
+        } else {
+            tail == !head && head == stamp_of(head >> 24, next.first + unit)
+        };
+        if !whole {
+            let index = next.first + unit;
+            return Err(format!(
+                "unit {index} is torn or misplaced: {head:#x} {tail:#x}"
+            ));
+        }
+        found.push(head);
+    }
+    world.trace.event(&found, || {
+        let writes: Vec<u64> = found.iter().map(|stamp| stamp >> 24).collect();
+        format!("read  {}: {writes:?}", next.first)
+    });
+    world
+        .volume
+        .borrow_mut()
+        .check_read(next.first, &found, start)
+}
+
+/// A hole is an answer that its units are zeroes.
+fn check_extents(world: &World, next: Draw, start: u64, extents: &[Extent]) -> Result<(), String> {
+    let unit_bytes = world.scenario.unit_bytes;
+    let len: u64 = extents.iter().map(|extent| extent.len).sum();
+    if len != next.units as u64 * unit_bytes {
+        return Err(format!("extents of {len} bytes"));
+    }
+    let mut position = 0;
+    for extent in extents {
+        let units = (extent.len / unit_bytes) as usize;
+        if !extent.data {
+            let zeroes = vec![ZEROES; units];
+            let mut volume = world.volume.borrow_mut();
+            volume.check_read(next.first + position, &zeroes, start)?;
+        }
+        position += units;
+    }
+    world
+        .trace
+        .event(&[extents.len() as u64], || format!("runs  {extents:?}"));
+    Ok(())
+}

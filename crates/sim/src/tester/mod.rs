@@ -1,0 +1,126 @@
+//! The simulation tester: a seed draws a stack, devices, a load and faults, and what the clients
+//! see is checked against a model of the volume.
+//!
+//! - [`scenario`] draws; [`disk`] is the fault model and its disks; [`stack`] builds the sides;
+//!   [`client`] is the load; [`volume`] is the model; [`world`] makes the checks of every step;
+//!   [`life`] opens, stops and crashes; [`plant`] holds the bugs that the tester must find.
+//! - A run depends on its seed alone: [`run`] runs every seed twice and compares the hashes over
+//!   everything that happened.
+//!
+//! The tester must never know how the mirror works: it uses what a client, an operator and the
+//! disks can see.
+
+pub mod client;
+pub mod disk;
+pub mod life;
+pub mod plant;
+pub mod report;
+pub mod scenario;
+pub mod stack;
+pub mod volume;
+pub mod world;
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use bimetal_rt::{Rt, VirtualOptions};
+
+pub use plant::Plant;
+pub use report::{Finding, Report, Summary};
+pub use scenario::Scenario;
+use world::World;
+
+/// How seeds are run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Keep a log of every event.
+    pub verbose: bool,
+    /// Run each seed once only: half the time, and replay is not checked.
+    pub once: bool,
+    /// A bug to plant.
+    pub plant: Option<Plant>,
+}
+
+/// Runs a seed.
+pub fn run(seed: u64, options: Options) -> Report {
+    run_scenario(&Scenario::draw(seed), options)
+}
+
+/// Runs a scenario, drawn or made by hand.
+pub fn run_scenario(scenario: &Scenario, options: Options) -> Report {
+    let mut report = run_once(scenario, options);
+    if options.once || report.finding.is_some() {
+        return report;
+    }
+    let again = run_once(scenario, options);
+    if again.hash != report.hash {
+        report.finding = Some(Finding {
+            at_ns: report.virtual_ns,
+            what: format!("replayed with hash {:016x}", again.hash),
+        });
+    }
+    report
+}
+
+/// Runs seeds one after the other, telling each report.
+pub fn swarm(seeds: Range<u64>, options: Options, mut progress: impl FnMut(&Report)) -> Summary {
+    let mut summary = Summary::default();
+    for seed in seeds {
+        let report = run(seed, options);
+        summary.add(&report);
+        progress(&report);
+    }
+    summary
+}
+
+thread_local! {
+    static SEED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// The seed that runs on this thread, for whoever reports a panic.
+pub fn current_seed() -> Option<u64> {
+    SEED.get()
+}
+
+fn run_once(scenario: &Scenario, options: Options) -> Report {
+    SEED.set(Some(scenario.seed));
+    let rt = Rt::virtual_time(VirtualOptions {
+        seed: scenario.seed,
+        shuffle: scenario.shuffle,
+    });
+    let world = Rc::new(World::new(&rt, scenario.clone(), options.verbose));
+    // A failed assertion is a finding like any other; what the world looks like afterwards is of no
+    // interest.
+    let outcome = catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world, options.plant)));
+    let disks = match outcome {
+        Ok(disks) => disks,
+        Err(panic) => {
+            world
+                .findings
+                .add(format!("panic: {}", message_of(&*panic)));
+            life::Disks::default()
+        }
+    };
+    SEED.set(None);
+    Report {
+        seed: scenario.seed,
+        hash: world.trace.hash(),
+        events: world.trace.events(),
+        virtual_ns: rt.now().as_ns(),
+        finding: world.findings.first(),
+        operations: world.operations(),
+        disk_requests: disks.requests,
+        faults: disks.faults,
+        reached: world.reached(),
+        scenario: scenario.clone(),
+        log: world.trace.take_log(),
+    }
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "without a message".to_owned())
+}

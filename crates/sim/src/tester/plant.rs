@@ -1,0 +1,196 @@
+//! Planted bugs: each breaks one promise of the mirror from outside of it, so that the tester is
+//! tested. None of them is a path in the code that ships.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::extent_map::ExtentMap;
+use bimetal_block::layers::mirror::Mirror;
+use bimetal_block::request::{IoResult, Op, Reply, Request};
+use bimetal_block::{Device, Geometry, IoFuture};
+use bimetal_rt::{Rng, Rt};
+use serde::Serialize;
+
+use super::stack::SideStack;
+
+/// A bug to plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Plant {
+    /// A mirror that reads from a side that lags.
+    ServesLagging,
+    /// A mirror that acknowledges writes while the exposure is at its bound.
+    AcknowledgesBeyondBound,
+    /// A side that applies overlapping writes in the wrong order, now and then.
+    AppliesOutOfOrder,
+    /// A side that takes a write for replaced that was not, and drops it, now and then.
+    DropsWrite,
+    /// A mirror whose flush reaches no side.
+    SkipsFlush,
+    /// A mirror whose report of the exposure is a write behind the truth: it acknowledges before it
+    /// counts.
+    AcknowledgesBeforeStored,
+}
+
+impl Plant {
+    /// All of them.
+    pub const ALL: [Plant; 6] = [
+        Plant::ServesLagging,
+        Plant::AcknowledgesBeyondBound,
+        Plant::AppliesOutOfOrder,
+        Plant::DropsWrite,
+        Plant::SkipsFlush,
+        Plant::AcknowledgesBeforeStored,
+    ];
+
+    /// The name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Plant::ServesLagging => "serves-lagging",
+            Plant::AcknowledgesBeyondBound => "acknowledges-beyond-bound",
+            Plant::AppliesOutOfOrder => "applies-out-of-order",
+            Plant::DropsWrite => "drops-write",
+            Plant::SkipsFlush => "skips-flush",
+            Plant::AcknowledgesBeforeStored => "acknowledges-before-stored",
+        }
+    }
+}
+
+/// Puts the bugs of a side over its device.
+pub fn in_side(rt: &Rt, plant: Plant, index: usize, below: Rc<dyn Device>) -> Rc<dyn Device> {
+    match plant {
+        Plant::AppliesOutOfOrder | Plant::DropsWrite if index == 1 => Rc::new(BadSide {
+            inner: Rc::new(BadSideState {
+                rt: rt.clone(),
+                plant,
+                below,
+                late: RefCell::new(ExtentMap::new()),
+                rng: RefCell::new(rt.rng("plant")),
+            }),
+        }),
+        _ => below,
+    }
+}
+
+/// Puts the bugs of a mirror over it.
+pub fn over_mirror(
+    rt: &Rt,
+    plant: Plant,
+    mirror: &Mirror,
+    sides: &Rc<Vec<SideStack>>,
+    below: Rc<dyn Device>,
+) -> Rc<dyn Device> {
+    match plant {
+        Plant::AppliesOutOfOrder | Plant::DropsWrite => below,
+        _ => Rc::new(BadMirror {
+            rt: rt.clone(),
+            plant,
+            mirror: mirror.clone(),
+            sides: Rc::clone(sides),
+            below,
+            next_side: Cell::new(0),
+        }),
+    }
+}
+
+struct BadSideState {
+    rt: Rt,
+    plant: Plant,
+    below: Rc<dyn Device>,
+    /// Ranges whose write is held back until a newer one has passed it.
+    late: RefCell<ExtentMap<()>>,
+    rng: RefCell<Rng>,
+}
+
+struct BadSide {
+    inner: Rc<BadSideState>,
+}
+
+impl BadSideState {
+    async fn run(self: Rc<Self>, request: Request) -> IoResult {
+        let range = request.offset..request.end();
+        // The superblocks are left alone: what is planted is a bug in the order of data.
+        let data = request.op == Op::Write && request.offset >= 64 << 10;
+        let strikes = data && !request.flags.fua && self.rng.borrow_mut().chance(0.1);
+        if !strikes || !self.late.borrow().is_clear(&range) {
+            return self.below.submit(request).await;
+        }
+        if self.plant == Plant::AppliesOutOfOrder {
+            self.late.borrow_mut().insert(range.clone(), ());
+            let state = Rc::clone(&self);
+            let late = async move {
+                state.rt.sleep(Duration::from_millis(15)).await;
+                // Whether the late write fails is nothing anybody would learn.
+                let _ = state.below.submit(request).await;
+                state.late.borrow_mut().remove(range);
+            };
+            self.rt.spawn(late).detach();
+        }
+        Ok(Reply::Done)
+    }
+}
+
+impl Device for BadSide {
+    fn geometry(&self) -> &Geometry {
+        self.inner.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(Rc::clone(&self.inner).run(request))
+    }
+}
+
+struct BadMirror {
+    rt: Rt,
+    plant: Plant,
+    mirror: Mirror,
+    sides: Rc<Vec<SideStack>>,
+    below: Rc<dyn Device>,
+    next_side: Cell<usize>,
+}
+
+impl BadMirror {
+    async fn read_lagging(&self, mut request: Request) -> IoResult {
+        let status = self.mirror.status();
+        let lags = |side: &usize| status.sides[*side].waiting_bytes > 0;
+        let Some(side) = (0..self.sides.len()).find(lags) else {
+            return self.below.submit(request).await;
+        };
+        let side = &self.sides[side];
+        request.offset += side.data_offset();
+        side.device.submit(request).await
+    }
+
+    async fn acknowledge_early(&self, request: Request) -> IoResult {
+        let status = self.mirror.status();
+        let full = status.exposed_bytes_max.is_some_and(|max| {
+            status.exposed_bytes + request.len > max || self.plant != Plant::AcknowledgesBeyondBound
+        });
+        let below = Rc::clone(&self.below);
+        let task = self.rt.spawn(async move { below.submit(request).await });
+        if full {
+            task.detach();
+            self.rt.sleep(Duration::from_micros(500)).await;
+            return Ok(Reply::Done);
+        }
+        task.await
+    }
+}
+
+impl Device for BadMirror {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        self.next_side.set(self.next_side.get() + 1);
+        match (self.plant, request.op) {
+            (Plant::ServesLagging, Op::Read) => IoFuture::new(self.read_lagging(request)),
+            (Plant::AcknowledgesBeyondBound | Plant::AcknowledgesBeforeStored, Op::Write) => {
+                IoFuture::new(self.acknowledge_early(request))
+            }
+            (Plant::SkipsFlush, Op::Flush) => IoFuture::ready(Ok(Reply::Done)),
+            _ => self.below.submit(request),
+        }
+    }
+}

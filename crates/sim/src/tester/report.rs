@@ -1,0 +1,259 @@
+//! What a run of the tester says: the hash of its trace, what it reached, and what was wrong.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use bimetal_rt::sync::Event;
+use bimetal_rt::{Instant, Rt};
+use serde::Serialize;
+
+use super::disk::FaultCounts;
+use super::scenario::Scenario;
+
+/// Something that must never happen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// When, in nanoseconds of virtual time.
+    pub at_ns: u64,
+    /// What.
+    pub what: String,
+}
+
+/// The first finding of a run; later ones are consequences.
+pub struct Findings {
+    rt: Rt,
+    first: RefCell<Option<Finding>>,
+    /// There is one.
+    pub added: Event,
+}
+
+impl Findings {
+    /// None so far.
+    pub fn new(rt: &Rt) -> Findings {
+        Findings {
+            rt: rt.clone(),
+            first: RefCell::new(None),
+            added: Event::new(),
+        }
+    }
+
+    /// Adds a finding.
+    pub fn add(&self, what: String) {
+        let at_ns = self.rt.now().as_ns();
+        self.first
+            .borrow_mut()
+            .get_or_insert(Finding { at_ns, what });
+        self.added.notify();
+    }
+
+    /// The first.
+    pub fn first(&self) -> Option<Finding> {
+        self.first.borrow().clone()
+    }
+
+    /// True when there is one.
+    pub fn any(&self) -> bool {
+        self.first.borrow().is_some()
+    }
+}
+
+/// The hash over everything that happened, and the log of it when asked for.
+pub struct Trace {
+    rt: Rt,
+    hash: Cell<u64>,
+    events: Cell<u64>,
+    log: Option<RefCell<Vec<String>>>,
+}
+
+impl Trace {
+    /// An empty trace.
+    pub fn new(rt: &Rt, verbose: bool) -> Trace {
+        Trace {
+            rt: rt.clone(),
+            hash: Cell::new(0xcbf2_9ce4_8422_2325),
+            events: Cell::new(0),
+            log: verbose.then(RefCell::default),
+        }
+    }
+
+    /// Adds an event, a few numbers, and at which time it happened. The words are for the log only.
+    pub fn event(&self, numbers: &[u64], words: impl FnOnce() -> String) {
+        let now = self.rt.now();
+        let mut hash = self.hash.get();
+        for number in [now.as_ns()].iter().chain(numbers) {
+            // The finaliser of SplitMix64 over the running value: every bit reaches every bit.
+            hash = (hash ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            hash ^= hash >> 31;
+        }
+        self.hash.set(hash);
+        self.events.set(self.events.get() + 1);
+        if let Some(log) = &self.log {
+            let mut log = log.borrow_mut();
+            log.push(format!("{:14.6} ms  {}", as_ms(now), words()));
+        }
+    }
+
+    /// The hash so far.
+    pub fn hash(&self) -> u64 {
+        self.hash.get()
+    }
+
+    /// Events so far.
+    pub fn events(&self) -> u64 {
+        self.events.get()
+    }
+
+    /// Takes the log.
+    pub fn take_log(&self) -> Vec<String> {
+        self.log.as_ref().map_or_else(Vec::new, RefCell::take)
+    }
+}
+
+fn as_ms(at: Instant) -> f64 {
+    at.as_ns() as f64 / 1e6
+}
+
+/// What came of a seed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Hash over every event.
+    pub hash: u64,
+    /// Events in it.
+    pub events: u64,
+    /// Virtual time in nanoseconds.
+    pub virtual_ns: u64,
+    /// What was wrong, if anything.
+    pub finding: Option<Finding>,
+    /// Operations of clients by kind, those that failed under `failed ...`.
+    pub operations: BTreeMap<String, u64>,
+    /// Requests to the disks.
+    pub disk_requests: u64,
+    /// Faults that were hit.
+    pub faults: FaultCounts,
+    /// How often states were reached that only some seeds reach.
+    pub reached: BTreeMap<String, u64>,
+    /// What the seed drew.
+    pub scenario: Scenario,
+    /// The log of a verbose run.
+    #[serde(skip)]
+    pub log: Vec<String>,
+}
+
+impl Report {
+    /// The report in words.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for line in &self.log {
+            line_to(&mut text, line);
+        }
+        line_to(&mut text, &format!("{:#?}", self.scenario));
+        line_to(&mut text, &counts("operations", &self.operations));
+        line_to(&mut text, &format!("disk requests: {}", self.disk_requests));
+        line_to(&mut text, &format!("{:?}", self.faults));
+        line_to(&mut text, &counts("reached", &self.reached));
+        line_to(&mut text, &self.summary());
+        text
+    }
+
+    /// The report in one line.
+    pub fn summary(&self) -> String {
+        let outcome = match &self.finding {
+            None => "ok".to_owned(),
+            Some(f) => format!("FAILED at {:.6} ms: {}", f.at_ns as f64 / 1e6, f.what),
+        };
+        format!(
+            "seed {}: hash {:016x}, {} events in {:.3} s of virtual time: {outcome}",
+            self.seed,
+            self.hash,
+            self.events,
+            self.virtual_ns as f64 / 1e9
+        )
+    }
+}
+
+fn line_to(text: &mut String, line: &str) {
+    writeln!(text, "{line}").expect("a string takes every line");
+}
+
+fn counts(name: &str, counts: &BTreeMap<String, u64>) -> String {
+    let counts = counts.iter().map(|(what, count)| format!("{what} {count}"));
+    format!("{name}: {}", counts.collect::<Vec<_>>().join(", "))
+}
+
+/// What came of many seeds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Those that failed, with what was wrong.
+    pub failed: Vec<(u64, String)>,
+    /// Events.
+    pub events: u64,
+    /// Virtual time in seconds.
+    pub virtual_s: f64,
+    /// Operations of clients by kind.
+    pub operations: BTreeMap<String, u64>,
+    /// Requests to the disks.
+    pub disk_requests: u64,
+    /// Faults that were hit, by class.
+    pub faults: BTreeMap<String, u64>,
+    /// States reached, and how often over all seeds.
+    pub reached: BTreeMap<String, u64>,
+}
+
+impl Summary {
+    /// Adds a report.
+    pub fn add(&mut self, report: &Report) {
+        self.seeds += 1;
+        self.events += report.events;
+        self.virtual_s += report.virtual_ns as f64 / 1e9;
+        self.disk_requests += report.disk_requests;
+        if let Some(finding) = &report.finding {
+            self.failed.push((report.seed, finding.what.clone()));
+        }
+        for (what, count) in &report.operations {
+            *self.operations.entry(what.clone()).or_default() += count;
+        }
+        for (what, count) in &report.reached {
+            *self.reached.entry(what.clone()).or_default() += count;
+        }
+        let faults = report.faults;
+        for (what, count) in [
+            ("frozen", faults.frozen),
+            ("slowed", faults.slowed),
+            ("failed reads", faults.failed_reads),
+            ("failed writes", faults.failed_writes),
+            ("failed flushes", faults.failed_flushes),
+            ("offline", faults.offline),
+            ("after death", faults.after_death),
+        ] {
+            *self.faults.entry(what.to_owned()).or_default() += count;
+        }
+    }
+
+    /// The summary in words.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let line = format!(
+            "{} seeds, {} events, {} disk requests, {:.0} s of virtual time, {} failed",
+            self.seeds,
+            self.events,
+            self.disk_requests,
+            self.virtual_s,
+            self.failed.len()
+        );
+        line_to(&mut text, &line);
+        line_to(&mut text, &counts("operations", &self.operations));
+        line_to(&mut text, &counts("faults", &self.faults));
+        line_to(&mut text, &counts("reached", &self.reached));
+        for (seed, what) in &self.failed {
+            line_to(&mut text, &format!("seed {seed}: {what}"));
+        }
+        text
+    }
+}

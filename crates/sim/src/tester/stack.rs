@@ -1,0 +1,209 @@
+//! The stack of a run: disks, what lies over them, the sides, and for planted bugs the wrappers
+//! that misbehave.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bimetal_block::device::LocalFuture;
+use bimetal_block::layers::atomic::AtomicUnit;
+use bimetal_block::layers::mirror::superblock::{Candidate, Layout as SideLayout};
+use bimetal_block::layers::mirror::{Mirror, SideDevice};
+use bimetal_block::layers::stripe::{Layout, Stripe};
+use bimetal_block::layers::timing::Timing;
+use bimetal_block::media::model::{ModelType, Parameters};
+use bimetal_block::{BLOCK_BYTES, Device, IoError};
+use bimetal_rt::{Payload, Rt};
+
+use super::disk::{Disk, Platter};
+use super::plant::{self, Plant};
+use super::report::Findings;
+use super::scenario::{Scenario, SideScenario};
+
+/// The platters of one side; they outlive the program.
+pub type Platters = Vec<Rc<RefCell<Platter>>>;
+
+/// A side without a superblock starts here; anything but 0.
+const BARE_DATA_OFFSET: u64 = 64 << 10;
+/// The smallest formatted device, and a little more.
+const FORMATTED_BYTES: u64 = (16 << 20) + (256 << 10);
+
+/// One side as the tester sees it.
+pub struct SideStack {
+    /// What the mirror is given.
+    pub device: Rc<dyn Device>,
+    /// Its disks.
+    pub disks: Vec<Rc<Disk>>,
+    closers: Vec<Rc<dyn Device>>,
+    stripe: Option<Layout>,
+    data_offset: u64,
+}
+
+/// The platters of every side of a scenario, empty.
+pub fn platters_of(scenario: &Scenario) -> Vec<Platters> {
+    let bytes = if scenario.superblocks {
+        FORMATTED_BYTES
+    } else {
+        BARE_DATA_OFFSET + scenario.span_bytes
+    };
+    let side = |side: &SideScenario| match side.stripe {
+        Some((disks, unit_bytes)) => {
+            let each = bytes.div_ceil(disks as u64).next_multiple_of(unit_bytes);
+            (0..disks).map(|_| Platter::new(each)).collect()
+        }
+        None => vec![Platter::new(bytes)],
+    };
+    scenario.sides.iter().map(side).collect()
+}
+
+/// The first eight bytes of a unit and the last eight; zeroes where there is nothing.
+pub fn ends_of(block: Option<&Payload>, start: usize, len: usize) -> (u64, u64) {
+    match block {
+        None => (0, 0),
+        Some(block) => (word_at(block, start), word_at(block, start + len - 8)),
+    }
+}
+
+fn word_at(block: &Payload, at: usize) -> u64 {
+    let mut skipped = 0;
+    for slice in block.slices() {
+        if at < skipped + slice.len() {
+            let from = at - skipped;
+            let word: [u8; 8] = slice[from..from + 8].try_into().expect("eight bytes");
+            return u64::from_le_bytes(word);
+        }
+        skipped += slice.len();
+    }
+    unreachable!("a unit lies inside its block")
+}
+
+impl SideStack {
+    /// Builds a side over its platters.
+    pub fn build(
+        rt: &Rt,
+        scenario: &Scenario,
+        index: usize,
+        platters: &Platters,
+        plant: Option<Plant>,
+        findings: &Rc<Findings>,
+    ) -> SideStack {
+        let side = &scenario.sides[index];
+        let disk = |(number, platter): (usize, &Rc<RefCell<Platter>>)| {
+            let name = format!("{index}.{number}");
+            let (platter, findings) = (Rc::clone(platter), Rc::clone(findings));
+            let seed = scenario.seed;
+            Rc::new(Disk::new(rt, name, platter, side.latency, seed, findings))
+        };
+        let disks: Vec<Rc<Disk>> = platters.iter().enumerate().map(disk).collect();
+        let mut closers: Vec<Rc<dyn Device>> = Vec::new();
+        let mut tops: Vec<Rc<dyn Device>> = Vec::new();
+        for (number, disk) in disks.iter().enumerate() {
+            let mut top: Rc<dyn Device> = Rc::clone(disk) as Rc<dyn Device>;
+            if let Some((of, profile)) = &side.profile {
+                top = timing(rt, top, of, profile, scenario.seed ^ number as u64);
+                closers.push(Rc::clone(&top));
+            }
+            tops.push(top);
+        }
+        let stripe = side.stripe.map(|(n, unit)| Layout::new(n, unit));
+        let mut device = match side.stripe {
+            Some((_, unit)) => Rc::new(Stripe::new(tops, unit).expect("the disks are equal")),
+            None => tops.pop().expect("a side has a disk"),
+        };
+        if let Some(plant) = plant {
+            device = plant::in_side(rt, plant, index, device);
+        }
+        let size_bytes = device.geometry().size_bytes;
+        let data_offset = if scenario.superblocks {
+            let layout = SideLayout::of_device(size_bytes);
+            layout.expect("the side is large enough").data.0
+        } else {
+            BARE_DATA_OFFSET
+        };
+        SideStack {
+            device,
+            disks,
+            closers,
+            stripe,
+            data_offset,
+        }
+    }
+
+    /// The ends of a unit of the volume as the disks hold it now.
+    pub fn unit_ends(&self, offset: u64, len: usize) -> (u64, u64) {
+        let at = self.data_offset + offset;
+        let (disk, at) = match self.stripe {
+            None => (0, at),
+            Some(layout) => {
+                let piece = layout.pieces(at..at + len as u64).next();
+                let piece = piece.expect("a unit is not empty");
+                (piece.child, piece.child_offset)
+            }
+        };
+        let platter = self.disks[disk].platter().borrow();
+        let start = (at % BLOCK_BYTES) as usize;
+        ends_of(platter.block_at(at), start, len)
+    }
+
+    /// Reads straight from the side, past the mirror: for a planted bug.
+    pub fn data_offset(&self) -> u64 {
+        self.data_offset
+    }
+
+    /// The side of a mirror without superblocks.
+    pub fn bare(&self, name: String) -> SideDevice {
+        SideDevice {
+            name,
+            device: Rc::clone(&self.device),
+            data_offset: self.data_offset,
+            stale: false,
+        }
+    }
+
+    /// The side of a formatted volume.
+    pub fn candidate(&self, name: String) -> Candidate {
+        Candidate {
+            name,
+            device: Rc::clone(&self.device),
+        }
+    }
+
+    /// Closes what lies over the disks.
+    pub fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        Box::pin(async {
+            for closer in &self.closers {
+                closer.close().await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn timing(rt: &Rt, below: Rc<dyn Device>, of: &str, profile: &str, seed: u64) -> Rc<dyn Device> {
+    let of = match of {
+        "ssd" => ModelType::Ssd,
+        "hdd" => ModelType::Hdd,
+        _ => ModelType::Network,
+    };
+    let parameters = Parameters::from_profile(of, profile, toml::Table::new());
+    let parameters = parameters.expect("the tester draws profiles that exist");
+    let timing = Timing::new(rt, below, &parameters, seed);
+    Rc::new(timing.expect("every profile works on a small disk"))
+}
+
+/// What the clients are given: the mirror, with the atomic unit on top for small units.
+pub fn top_of(
+    rt: &Rt,
+    scenario: &Scenario,
+    mirror: &Mirror,
+    sides: &Rc<Vec<SideStack>>,
+    plant: Option<Plant>,
+) -> Rc<dyn Device> {
+    let mut top: Rc<dyn Device> = Rc::new(mirror.clone());
+    if let Some(plant) = plant {
+        top = plant::over_mirror(rt, plant, mirror, sides, top);
+    }
+    if scenario.unit_bytes < BLOCK_BYTES {
+        top = Rc::new(AtomicUnit::new(rt, top));
+    }
+    top
+}

@@ -1,0 +1,393 @@
+//! The model of the volume: what a read may answer.
+//!
+//! Each unit of the volume (a block, or a sector under the atomic unit) is an atomic register, and
+//! every write gives it a value of its own. For each value, let `first_end` be when the first
+//! operation that wrote or read it ended and `last_start` when the last one started. A history is
+//! linearizable exactly when no two values a, b have `a.first_end < b.last_start` and
+//! `b.first_end < a.last_start`: then each would have to come before the other.
+//! Source: Gibbons and Korach, "Testing shared memories" (SIAM J. Comput. 26, 1997), section 4.
+//! Times are counts of events, so nothing is ever simultaneous.
+//!
+//! A write that failed ended when it failed: it has happened by then or never will, so reads are
+//! final. A write whose client has left never ends. Zeroes are not unique: for a read that answers
+//! zeroes, it is enough that one write of zeroes explains it.
+//!
+//! After a crash, a unit may hold any value that is not certainly older than a durable one, and the
+//! first read settles which.
+
+use std::ops::Range;
+
+/// The value of zeroes.
+pub const ZEROES: u64 = 0;
+const NEVER: u64 = u64::MAX;
+
+#[derive(Clone, Debug)]
+struct Value {
+    write: u64,
+    stamp: u64,
+    first_end: u64,
+    last_start: u64,
+    /// When a write that failed ended; it counts only once somebody has read it.
+    failed_at: u64,
+    durable: bool,
+}
+
+impl Value {
+    fn read(&mut self, start: u64, end: u64) {
+        self.first_end = self.first_end.min(end).min(self.failed_at);
+        self.last_start = self.last_start.max(start);
+    }
+
+    fn before(&self, other: &Value) -> bool {
+        self.first_end < other.last_start
+    }
+
+    fn conflicts(&self, other: &Value) -> bool {
+        self.before(other) && other.before(self)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Unit {
+    values: Vec<Value>,
+    writers: u32,
+    /// The only value the unit can have, when that is known.
+    settled: Option<u64>,
+    overlapped: bool,
+}
+
+/// See the module.
+pub struct Volume {
+    units: Vec<Unit>,
+    clock: u64,
+    writes: u64,
+    /// Acknowledged writes that no flush has covered: end, write, units.
+    unflushed: Vec<(u64, u64, Range<usize>)>,
+}
+
+/// A write in flight.
+#[derive(Clone, Debug)]
+pub struct Writing {
+    /// Its number, from 1.
+    pub write: u64,
+    units: Range<usize>,
+}
+
+/// The value that a write gives a unit.
+pub fn stamp_of(write: u64, unit: usize) -> u64 {
+    assert!(unit < 1 << 24, "a stamp has room for the unit");
+    write << 24 | unit as u64
+}
+
+/// Values of a unit beyond which the oldest are forgotten.
+const VALUES_MAX: usize = 64;
+
+impl Volume {
+    /// A volume of zeroes.
+    pub fn new(units: usize) -> Volume {
+        let zeroes = Value {
+            write: 0,
+            stamp: ZEROES,
+            first_end: 0,
+            last_start: 0,
+            failed_at: NEVER,
+            durable: true,
+        };
+        let unit = Unit {
+            values: vec![zeroes],
+            writers: 0,
+            settled: Some(ZEROES),
+            overlapped: false,
+        };
+        Volume {
+            units: vec![unit; units],
+            clock: 1,
+            writes: 0,
+            unflushed: Vec::new(),
+        }
+    }
+
+    /// The next event.
+    pub fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// A change starts. `zeroes` says that it does not write stamps.
+    pub fn start_write(&mut self, units: Range<usize>, zeroes: bool, oldest_start: u64) -> Writing {
+        let start = self.tick();
+        self.writes += 1;
+        let write = self.writes;
+        for index in units.clone() {
+            let unit = &mut self.units[index];
+            unit.forget_old(oldest_start);
+            unit.values.push(Value {
+                write,
+                stamp: if zeroes {
+                    ZEROES
+                } else {
+                    stamp_of(write, index)
+                },
+                first_end: NEVER,
+                last_start: start,
+                failed_at: NEVER,
+                durable: false,
+            });
+            unit.overlapped = unit.writers > 0;
+            unit.writers += 1;
+            unit.settled = None;
+        }
+        Writing { write, units }
+    }
+
+    /// A change has ended.
+    ///
+    /// # Errors
+    /// What reads have seen that cannot be.
+    pub fn end_write(&mut self, writing: &Writing, stored: bool, fua: bool) -> Result<(), String> {
+        let end = self.tick();
+        for index in writing.units.clone() {
+            let unit = &mut self.units[index];
+            unit.writers -= 1;
+            let at = unit.values.iter().position(|v| v.write == writing.write);
+            let at = at.expect("a value in flight is not forgotten");
+            let value = &mut unit.values[at];
+            if stored {
+                value.first_end = value.first_end.min(end);
+                value.durable = fua;
+                if unit.writers == 0 && !unit.overlapped {
+                    unit.settled = Some(unit.values[at].stamp);
+                }
+            } else {
+                value.failed_at = end;
+                value.first_end = match value.first_end {
+                    NEVER => NEVER,
+                    seen => seen.min(end),
+                };
+            }
+            unit.check(at)
+                .map_err(|why| format!("unit {index}: {why}"))?;
+        }
+        if stored && !fua {
+            let entry = (end, writing.write, writing.units.clone());
+            self.unflushed.push(entry);
+        }
+        Ok(())
+    }
+
+    /// A flush that started at `start` has ended well.
+    pub fn flushed(&mut self, start: u64) {
+        self.tick();
+        let units = &mut self.units;
+        self.unflushed.retain(|(end, write, range)| {
+            if *end > start {
+                return true;
+            }
+            for unit in &mut units[range.clone()] {
+                for value in unit.values.iter_mut().filter(|v| v.write == *write) {
+                    value.durable = true;
+                }
+            }
+            false
+        });
+    }
+
+    /// A read from `start` to now has found these values from `first` on.
+    ///
+    /// # Errors
+    /// What it should not have found.
+    pub fn check_read(&mut self, first: usize, found: &[u64], start: u64) -> Result<(), String> {
+        let end = self.tick();
+        for (unit, stamp) in found.iter().enumerate() {
+            let index = first + unit;
+            self.units[index]
+                .check_read(*stamp, start, end)
+                .map_err(|why| format!("unit {index}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    /// The power was cut: what is in flight has ended, and of what was not durable any may be lost.
+    pub fn crash(&mut self) {
+        let now = self.tick();
+        self.unflushed.clear();
+        for unit in &mut self.units {
+            unit.crash(now);
+        }
+    }
+
+    /// The only value a unit can have, when that is known.
+    pub fn settled(&self, unit: usize) -> Option<u64> {
+        let unit = &self.units[unit];
+        unit.settled.filter(|_| unit.writers == 0)
+    }
+
+    /// Units.
+    pub fn len(&self) -> usize {
+        self.units.len()
+    }
+}
+
+impl Unit {
+    fn check(&self, at: usize) -> Result<(), String> {
+        let value = &self.values[at];
+        let other = self.values.iter().enumerate();
+        let conflict = other
+            .filter(|(index, _)| *index != at)
+            .find(|(_, other)| other.conflicts(value));
+        match conflict {
+            None => Ok(()),
+            Some((_, other)) => Err(format!(
+                "write {} and write {} would each have to come before the other",
+                value.write, other.write
+            )),
+        }
+    }
+
+    fn check_read(&mut self, stamp: u64, start: u64, end: u64) -> Result<(), String> {
+        let mut fitting = (0..self.values.len()).filter(|&at| self.values[at].stamp == stamp);
+        let first = fitting.next();
+        let only = fitting.next().is_none();
+        let Some(first) = first else {
+            return Err(format!(
+                "read {}, which {}",
+                name_of(stamp),
+                "nobody wrote there or was overwritten long ago"
+            ));
+        };
+        if only {
+            self.values[first].read(start, end);
+            let newest = self.values.iter().map(|v| v.write).max().unwrap_or(0);
+            return self.check(first).map_err(|why| {
+                format!("read {}, newest is write {newest}: {why}", name_of(stamp))
+            });
+        }
+        let explained = self.values.iter().filter(|v| v.stamp == stamp).any(|zero| {
+            let mut zero = zero.clone();
+            zero.read(start, end);
+            let mut others = self.values.iter().filter(|v| v.stamp != stamp);
+            !others.any(|other| other.conflicts(&zero))
+        });
+        if explained {
+            Ok(())
+        } else {
+            Err("read zeroes that no write of zeroes explains".to_owned())
+        }
+    }
+
+    /// Forgets values that no read may return any more: a newer one had ended before the oldest
+    /// operation in flight started.
+    fn forget_old(&mut self, oldest_start: u64) {
+        if self.values.len() < VALUES_MAX {
+            return;
+        }
+        let values = self.values.clone();
+        self.values.retain(|value| {
+            let replaced = values.iter().any(|other| {
+                value.write != other.write
+                    && value.before(other)
+                    && other.first_end < oldest_start
+                    && other.durable
+            });
+            !replaced
+        });
+    }
+
+    fn crash(&mut self, now: u64) {
+        let values = std::mem::take(&mut self.values);
+        let lost = |value: &Value| {
+            let newer = |v: &Value| v.durable && v.write != value.write && value.before(v);
+            values.iter().any(newer)
+        };
+        let mut left: Vec<Value> = values.iter().filter(|v| !lost(v)).cloned().collect();
+        let mut zeroes = false;
+        left.retain(|v| v.stamp != ZEROES || !std::mem::replace(&mut zeroes, true));
+        let only = left.len() == 1;
+        for value in &mut left {
+            value.durable = only;
+            value.last_start = now;
+            value.first_end = if only { now } else { NEVER };
+            value.failed_at = if only { NEVER } else { now };
+        }
+        assert!(!left.is_empty(), "a unit has a value");
+        self.settled = only.then_some(left[0].stamp);
+        self.values = left;
+        self.writers = 0;
+        self.overlapped = false;
+    }
+}
+
+fn name_of(stamp: u64) -> String {
+    if stamp == ZEROES {
+        "zeroes".to_owned()
+    } else {
+        format!("write {} of unit {}", stamp >> 24, stamp & 0xff_ffff)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(volume: &mut Volume) -> u64 {
+        let writing = volume.start_write(0..1, false, u64::MAX);
+        volume.end_write(&writing, true, false).unwrap();
+        stamp_of(writing.write, 0)
+    }
+
+    fn read(volume: &mut Volume, stamp: u64) -> Result<(), String> {
+        let start = volume.tick();
+        volume.check_read(0, &[stamp], start)
+    }
+
+    #[test]
+    fn the_newest_is_read_and_nothing_older() {
+        let mut volume = Volume::new(1);
+        let (old, new) = (write(&mut volume), write(&mut volume));
+        assert!(read(&mut volume, new).is_ok());
+        assert!(read(&mut volume, old).is_err());
+    }
+
+    #[test]
+    fn a_write_in_flight_may_be_seen_but_not_taken_back() {
+        let mut volume = Volume::new(1);
+        let old = write(&mut volume);
+        let flying = volume.start_write(0..1, false, u64::MAX);
+        assert!(read(&mut volume, old).is_ok());
+        assert!(read(&mut volume, stamp_of(flying.write, 0)).is_ok());
+        assert!(read(&mut volume, old).is_err());
+    }
+
+    #[test]
+    fn a_failed_write_is_final() {
+        let mut volume = Volume::new(1);
+        let old = write(&mut volume);
+        let failed = volume.start_write(0..1, false, u64::MAX);
+        volume.end_write(&failed, false, false).unwrap();
+        assert!(read(&mut volume, old).is_ok());
+        assert!(read(&mut volume, stamp_of(failed.write, 0)).is_err());
+    }
+
+    #[test]
+    fn a_crash_keeps_what_was_flushed_and_the_first_read_settles_the_rest() {
+        let mut volume = Volume::new(1);
+        let (lost, kept) = (write(&mut volume), write(&mut volume));
+        let start = volume.tick();
+        volume.flushed(start);
+        let later = write(&mut volume);
+        volume.crash();
+        assert!(read(&mut volume, kept).is_ok());
+        assert!(read(&mut volume, later).is_err());
+        assert!(read(&mut volume, lost).is_err());
+    }
+
+    #[test]
+    fn zeroes_need_a_write_of_zeroes_that_fits() {
+        let mut volume = Volume::new(1);
+        let zero = volume.start_write(0..1, true, u64::MAX);
+        volume.end_write(&zero, true, false).unwrap();
+        assert!(read(&mut volume, ZEROES).is_ok());
+        write(&mut volume);
+        assert!(read(&mut volume, ZEROES).is_err());
+    }
+}

@@ -1,0 +1,362 @@
+//! What the parts of a run share: the model, the trace, the findings, and the checks that are made
+//! at every step.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::layers::mirror::{Mirror, MirrorStatus};
+use bimetal_block::request::{IoResult, Op};
+use bimetal_block::{Device, IoError};
+use bimetal_rt::{Instant, Payload, Rt};
+
+use super::report::{Findings, Trace};
+use super::scenario::Scenario;
+use super::stack::SideStack;
+use super::volume::{Volume, ZEROES, stamp_of};
+
+/// An operation in flight.
+struct Operation {
+    start: u64,
+    at: Instant,
+    what: String,
+}
+
+/// What belongs to one life of the program.
+pub struct Program {
+    /// Which life this is.
+    pub life: usize,
+    /// The volume.
+    pub mirror: Mirror,
+    /// What the clients are given.
+    pub top: Rc<dyn Device>,
+    /// The sides.
+    pub sides: Rc<Vec<SideStack>>,
+    /// When it was opened.
+    pub opened: Instant,
+    /// When the last fault that ends has ended.
+    pub calm_at: Instant,
+}
+
+/// See the module.
+pub struct World {
+    /// The runtime.
+    pub rt: Rt,
+    /// What the seed drew.
+    pub scenario: Scenario,
+    /// Everything that happened.
+    pub trace: Trace,
+    /// The model.
+    pub volume: RefCell<Volume>,
+    /// What was wrong.
+    pub findings: Rc<Findings>,
+    /// The program that runs now.
+    pub program: RefCell<Option<Rc<Program>>>,
+    operations: RefCell<BTreeMap<String, u64>>,
+    reached: RefCell<BTreeMap<String, u64>>,
+    in_flight: RefCell<BTreeMap<u64, Operation>>,
+    next_id: Cell<u64>,
+    acknowledged_early: Cell<u64>,
+    ended: Cell<u64>,
+}
+
+impl World {
+    /// A world in which nothing has happened.
+    pub fn new(rt: &Rt, scenario: Scenario, verbose: bool) -> World {
+        World {
+            rt: rt.clone(),
+            trace: Trace::new(rt, verbose),
+            volume: RefCell::new(Volume::new(scenario.units())),
+            findings: Rc::new(Findings::new(rt)),
+            program: RefCell::new(None),
+            operations: RefCell::default(),
+            reached: RefCell::default(),
+            in_flight: RefCell::default(),
+            next_id: Cell::new(1),
+            acknowledged_early: Cell::new(0),
+            ended: Cell::new(0),
+            scenario,
+        }
+    }
+
+    /// True while the program runs whose clients count: not after it was killed or has closed.
+    pub fn is_running(&self, life: usize) -> bool {
+        self.program.borrow().as_ref().is_some_and(|program| program.life == life)
+    }
+
+    /// The program that runs now.
+    pub fn running(&self) -> Option<Rc<Program>> {
+        self.program.borrow().clone()
+    }
+
+    /// A new program runs; what clients of the last one were doing is forgotten.
+    pub fn run_program(&self, program: Option<Rc<Program>>) {
+        self.in_flight.borrow_mut().clear();
+        self.acknowledged_early.set(0);
+        *self.program.borrow_mut() = program;
+    }
+
+    /// The longest any operation may take once the faults are over.
+    pub fn patience(&self) -> Duration {
+        let profiles = self.scenario.sides.iter().any(|s| s.profile.is_some());
+        let absent_after = Duration::from_nanos(self.scenario.mirror.absent_after_ns);
+        Duration::from_secs(if profiles { 1_800 } else { 60 }) + 3 * absent_after
+    }
+
+    /// Payload of a write: each unit starts with its stamp and ends with the inverted stamp.
+    pub fn stamped(&self, write: u64, units: &Range<usize>) -> Payload {
+        let unit_bytes = self.scenario.unit_bytes as usize;
+        let mut buf = self.rt.pool().alloc_now(units.len() * unit_bytes);
+        for (index, unit) in units.clone().enumerate() {
+            let bytes = &mut buf[index * unit_bytes..(index + 1) * unit_bytes];
+            let stamp = stamp_of(write, unit);
+            bytes[..8].copy_from_slice(&stamp.to_le_bytes());
+            bytes[unit_bytes - 8..].copy_from_slice(&(!stamp).to_le_bytes());
+        }
+        buf.freeze().into()
+    }
+
+    /// Notes that an operation starts.
+    pub fn started(&self, start: u64, op: Op, units: &Range<usize>) -> u64 {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        let operation = Operation {
+            start,
+            at: self.rt.now(),
+            what: format!("{id} ({} {units:?})", op.name()),
+        };
+        self.in_flight.borrow_mut().insert(id, operation);
+        id
+    }
+
+    /// Notes that an operation has ended, or that its client has left.
+    pub fn ended(&self, id: u64) {
+        self.in_flight.borrow_mut().remove(&id);
+    }
+
+    /// When the oldest operation in flight started, as the model counts.
+    pub fn oldest_start(&self) -> u64 {
+        let in_flight = self.in_flight.borrow();
+        let oldest = in_flight.values().map(|o| o.start).min();
+        oldest.unwrap_or(u64::MAX)
+    }
+
+    /// Counts an operation by kind and outcome.
+    pub fn count(&self, op: Op, fua: bool, result: &IoResult) {
+        let failed = if result.is_err() { "failed " } else { "" };
+        let fua = if fua { " with FUA" } else { "" };
+        let kind = format!("{failed}{}{fua}", op.name());
+        *self.operations.borrow_mut().entry(kind).or_default() += 1;
+    }
+
+    /// Operations of clients by kind.
+    pub fn operations(&self) -> BTreeMap<String, u64> {
+        self.operations.borrow().clone()
+    }
+
+    /// Counts a state that was reached.
+    pub fn reach(&self, state: &str) {
+        let mut reached = self.reached.borrow_mut();
+        match reached.get_mut(state) {
+            Some(count) => *count += 1,
+            None => {
+                reached.insert(state.to_owned(), 1);
+            }
+        }
+    }
+
+    /// States that were reached.
+    pub fn reached(&self) -> BTreeMap<String, u64> {
+        self.reached.borrow().clone()
+    }
+
+    /// A client was told of an error. With one side without faults there is no reason for one.
+    pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>) {
+        self.reach("error told to a client");
+        let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
+        let may_refuse = self.scenario.mirror.on_degraded != "continue" && refusal;
+        if let Some(side) = self.scenario.steadfast
+            && !may_refuse
+        {
+            self.findings.add(format!(
+                "{} {units:?} failed ({error}) although side {side} has no faults",
+                op.name()
+            ));
+        }
+    }
+
+    /// What is checked after each operation of a client.
+    pub fn after_operation(&self, op: Op) {
+        let Some(program) = self.running() else {
+            return;
+        };
+        let status = program.mirror.status();
+        let early = status.acknowledged_early;
+        if op.changes_content() && early > self.acknowledged_early.get() {
+            self.check_early_acknowledgement(&status);
+        }
+        self.acknowledged_early.set(early);
+        self.ended.set(self.ended.get() + 1);
+        self.check_bound(&status);
+        if self.ended.get().is_multiple_of(8) {
+            self.check_exposure(&program, &status);
+        }
+    }
+
+    fn check_early_acknowledgement(&self, status: &MirrorStatus) {
+        let settings = &self.scenario.mirror;
+        let age_s = settings.exposure_age_ns as f64 / 1e9;
+        if settings.policy == "bounded" && status.exposed_seconds > age_s + 1e-6 {
+            self.findings.add(format!(
+                "acknowledged early when {} bytes had been exposed for {} s, the bound is {age_s} s",
+                status.exposed_bytes, status.exposed_seconds
+            ));
+        }
+    }
+
+    fn check_bound(&self, status: &MirrorStatus) {
+        let most = status.exposed_bytes.max(status.exposed_bytes_peak);
+        let settings = &self.scenario.mirror;
+        if settings.policy == "bounded" && most > settings.exposure_bytes {
+            self.findings.add(format!(
+                "{most} bytes were exposed, the bound is {}",
+                settings.exposure_bytes
+            ));
+        }
+    }
+
+    /// Counts what is acknowledged and not on every healthy side, on the disks themselves.
+    fn check_exposure(&self, program: &Program, status: &MirrorStatus) {
+        let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
+        let healthy = status.sides.iter().zip(program.sides.iter());
+        let healthy = healthy.filter(|(side, _)| side.health == "healthy");
+        let healthy: Vec<&SideStack> = healthy.map(|(_, stack)| stack).collect();
+        let mut exposed_bytes = 0;
+        for unit in 0..volume.len() {
+            let Some(settled) = volume.settled(unit) else {
+                continue;
+            };
+            let offset = unit as u64 * unit_bytes;
+            let lacks =
+                |side: &&SideStack| side.unit_ends(offset, unit_bytes as usize).0 != settled;
+            if healthy.iter().any(lacks) {
+                exposed_bytes += unit_bytes;
+            }
+        }
+        if exposed_bytes > status.exposed_bytes {
+            self.findings.add(format!(
+                "{} bytes are reported as exposed, {exposed_bytes} are",
+                status.exposed_bytes
+            ));
+        }
+        if exposed_bytes > 0 {
+            self.reach("exposed on the disks");
+        }
+    }
+
+    /// What is checked in regular intervals.
+    pub fn look(&self) {
+        let Some(program) = self.running() else {
+            return;
+        };
+        let status = program.mirror.status();
+        self.check_bound(&status);
+        self.check_exposure(&program, &status);
+        self.check_switches(&program, &status);
+        self.check_liveness(&program);
+        for side in &status.sides {
+            match (side.health, side.mode, side.stuck) {
+                ("absent", _, _) => self.reach("side absent"),
+                ("resyncing", _, _) => self.reach("side resyncing"),
+                (_, "delayed", _) => self.reach("side delayed"),
+                (_, _, true) => self.reach("side stuck"),
+                _ => {}
+            }
+        }
+        let sides = status.sides.iter().flat_map(|s| {
+            let health = s.health.len() as u64;
+            [health, s.waiting_bytes, s.in_flight_bytes, s.stale_bytes]
+        });
+        let mut numbers: Vec<u64> = sides.collect();
+        numbers.push(status.exposed_bytes);
+        self.trace.event(&numbers, || {
+            let sides = status.sides.iter().map(|s| {
+                format!(
+                    "{} {} waiting {} flying {} stale {}",
+                    s.health, s.mode, s.waiting_bytes, s.in_flight_bytes, s.stale_bytes
+                )
+            });
+            let sides: Vec<String> = sides.collect();
+            format!(
+                "look  exposed {}; {}",
+                status.exposed_bytes,
+                sides.join("; ")
+            )
+        });
+    }
+
+    fn check_switches(&self, program: &Program, status: &MirrorStatus) {
+        let seconds = self.rt.now().since(program.opened).as_secs();
+        for side in &status.sides {
+            if self.scenario.mirror.dwells() && side.mode_switches > seconds + 1 {
+                self.findings.add(format!(
+                    "{} has switched its mode {} times in {seconds} s",
+                    side.name, side.mode_switches
+                ));
+            }
+        }
+    }
+
+    fn check_liveness(&self, program: &Program) {
+        let (now, patience) = (self.rt.now(), self.patience());
+        for operation in self.in_flight.borrow().values() {
+            let from = operation.at.max(program.calm_at);
+            if now > from + patience {
+                let status = program.mirror.status();
+                self.findings.add(format!(
+                    "operation {} has not ended for {:?}: {status:?}",
+                    operation.what,
+                    now.since(operation.at)
+                ));
+            }
+        }
+    }
+
+    /// After a clean stop, the healthy sides hold the same, and it is what was written.
+    pub fn compare_sides(&self, program: &Program, status: &MirrorStatus) {
+        let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
+        let healthy = status.sides.iter().zip(program.sides.iter());
+        let healthy = healthy.filter(|(side, _)| side.health == "healthy");
+        let healthy: Vec<_> = healthy.collect();
+        for unit in 0..volume.len() {
+            let offset = unit as u64 * unit_bytes;
+            let mut held = None;
+            for (side, stack) in &healthy {
+                let (head, _) = stack.unit_ends(offset, unit_bytes as usize);
+                let expected = volume.settled(unit).or(held);
+                if expected.is_some_and(|expected| expected != head) {
+                    self.findings.add(format!(
+                        "after a clean stop unit {unit} is {} on {}, not {}",
+                        shown(head),
+                        side.name,
+                        shown(expected.unwrap_or(ZEROES))
+                    ));
+                    return;
+                }
+                held = Some(head);
+            }
+        }
+        self.trace
+            .event(&[healthy.len() as u64], || "sides compared".to_owned());
+    }
+}
+
+fn shown(stamp: u64) -> String {
+    if stamp == ZEROES {
+        "zeroes".to_owned()
+    } else {
+        format!("write {}", stamp >> 24)
+    }
+}
