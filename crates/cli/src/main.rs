@@ -15,6 +15,7 @@ mod latency;
 mod load;
 mod running;
 mod serve;
+mod sim;
 mod status;
 mod table;
 mod terminal;
@@ -47,6 +48,8 @@ enum Verb {
     Status(status::Args),
     /// Measure a device of a configuration, without an export.
     Bench(bench::Args),
+    /// Run the simulation tester, or an experiment in virtual time.
+    Sim(sim::Args),
 }
 
 fn main() -> ExitCode {
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Sim(args) => sim::run(&args),
     };
     outcome.unwrap_or_else(|error| report_failure(&error))
 }

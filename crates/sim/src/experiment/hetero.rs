@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bimetal_block::device::Device;
-use bimetal_block::layers::mirror::{Mirror, MirrorConfig, MirrorStatus, PolicyName, SideDevice};
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig, MirrorStatus, SideDevice};
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::model::{ModelError, ModelType, Parameters};
 use bimetal_block::media::null::NullDevice;
@@ -31,6 +31,8 @@ const VOLUME_BYTES: u64 = 32_000_000_000 / BLOCK_BYTES * BLOCK_BYTES;
 /// The devices of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Devices {
+    /// A name for tables.
+    pub name: String,
     /// Profile of the SSDs.
     pub ssd: String,
     /// Profile of the disk.
@@ -39,6 +41,33 @@ pub struct Devices {
     pub ssd_overrides: String,
     /// Changes of the disk's parameters, as a line of TOML; empty for none.
     pub hdd_overrides: String,
+}
+
+/// The paper's disk has 250 GB and its SSD 32 GB, so the volume uses the outer eighth of the disk.
+const PAPERS_DISK: &str = "disk_bytes = 250000000000";
+
+impl Devices {
+    /// Fit A of the paper's pair: a disk that serves one request at a time.
+    pub fn fit_a() -> Devices {
+        Devices {
+            name: "A: sata-2009-a + hdd-7200-qd1 (250 GB)".to_owned(),
+            ssd: "sata-2009-a".to_owned(),
+            hdd: "hdd-7200-qd1".to_owned(),
+            ssd_overrides: String::new(),
+            hdd_overrides: PAPERS_DISK.to_owned(),
+        }
+    }
+
+    /// Fit B: a disk that orders eight requests. `sata-2009` means this one.
+    pub fn fit_b() -> Devices {
+        Devices {
+            name: "B: sata-2009-b + hdd-7200 (250 GB)".to_owned(),
+            ssd: "sata-2009-b".to_owned(),
+            hdd: "hdd-7200".to_owned(),
+            ssd_overrides: String::new(),
+            hdd_overrides: PAPERS_DISK.to_owned(),
+        }
+    }
 }
 
 /// What is put under load.
@@ -58,6 +87,14 @@ pub enum Scheme {
 }
 
 impl Scheme {
+    /// A hetero-mirror with these lines of configuration.
+    pub fn hetero(name: &str, settings: &str) -> Scheme {
+        Scheme::Hetero {
+            name: name.to_owned(),
+            settings: settings.to_owned(),
+        }
+    }
+
     /// The name in tables.
     pub fn name(&self) -> &str {
         match self {
@@ -249,24 +286,18 @@ fn draw_write(rng: &mut Rng, data: &Buf) -> Request {
 
 /// The schemes of the paper's comparison and ours.
 pub fn schemes() -> Vec<Scheme> {
-    let hetero = |name: &str, settings: &str| Scheme::Hetero {
-        name: name.to_owned(),
-        settings: settings.to_owned(),
-    };
     vec![
         Scheme::SingleSsd,
         Scheme::SsdMirror,
-        hetero("paper, ack first", "policy = \"paper\""),
-        hetero("paper, ack at wait limit", "policy = \"paper-wait-limit\""),
-        hetero("bounded 64 MiB", ""),
+        Scheme::hetero(PAPER, "policy = \"paper\""),
+        Scheme::hetero(PAPER_WAIT_LIMIT, "policy = \"paper-wait-limit\""),
+        Scheme::hetero(BOUNDED, ""),
     ]
 }
 
-/// The name of a policy in a configuration.
-pub fn policy_key(policy: PolicyName) -> &'static str {
-    match policy {
-        PolicyName::Bounded => "bounded",
-        PolicyName::Paper => "paper",
-        PolicyName::PaperWaitLimit => "paper-wait-limit",
-    }
-}
+/// The paper's rules, acknowledged at the first completion.
+pub const PAPER: &str = "paper, first";
+/// The paper's rules, acknowledged when both are done or the wait limit has passed.
+pub const PAPER_WAIT_LIMIT: &str = "paper, limit";
+/// Ours: 64 MiB and 5 s.
+pub const BOUNDED: &str = "bounded";

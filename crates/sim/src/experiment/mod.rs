@@ -1,3 +1,4 @@
 //! Experiments that hold the published systems against their own figures.
 
+pub mod comparison;
 pub mod hetero;

@@ -1,0 +1,359 @@
+//! `bimetal sim`: the simulation tester, and experiments in virtual time.
+
+use std::io::Write;
+use std::ops::Range;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use bimetal_block::units::show_size;
+use bimetal_sim::experiment::comparison::{
+    Comparison, Extent, Summary, SweepPoint, compare, sweep_devices, sweep_point, sweep_rules,
+};
+use bimetal_sim::experiment::hetero::{Devices, Scheme};
+use bimetal_sim::tester::{self, Options};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use crate::table::{Align, Table};
+
+/// What to simulate.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Run one seed of the simulation tester, twice, and show what it drew and found.
+    Run {
+        /// The seed
+        #[arg(long, value_name = "N")]
+        seed: u64,
+        /// Print every event
+        #[arg(long)]
+        verbose: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run many seeds and count what they reached.
+    Swarm {
+        /// The seeds: from the first to before the second
+        #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+        seeds: Range<u64>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run the hetero-mirroring paper's experiment in virtual time.
+    Hetero {
+        /// Seconds of virtual time for each run
+        #[arg(long, value_name = "N", default_value = "300",
+              value_parser = clap::value_parser!(u64).range(1..=100_000))]
+        seconds: u64,
+        /// Seeds; figures are medians over them
+        #[arg(long, value_name = "N", default_value = "3",
+              value_parser = clap::value_parser!(u64).range(1..=100))]
+        seeds: u64,
+        /// Vary devices and rules instead, to see which parameters decide
+        #[arg(long)]
+        sweep: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the verb. Status 1 when the tester has found something.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Run {
+            seed,
+            verbose,
+            json,
+        } => run_seed(*seed, *verbose, *json),
+        Verb::Swarm { seeds, json } => swarm(seeds.clone(), *json),
+        Verb::Hetero {
+            seconds,
+            seeds,
+            sweep,
+            json,
+        } => {
+            let extent = Extent {
+                seconds: *seconds,
+                seeds: *seeds,
+            };
+            if *sweep {
+                sweep_all(extent, *json)
+            } else {
+                hetero(extent, *json)
+            }
+        }
+    }
+}
+
+fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
+    let expected = "expected a range of seeds such as 0..1000";
+    let (from, to) = text.split_once("..").ok_or(expected)?;
+    let number = |part: &str| part.parse::<u64>().map_err(|_| expected);
+    let range = number(from)?..number(to)?;
+    if range.is_empty() {
+        return Err("the range of seeds is empty".to_owned());
+    }
+    Ok(range)
+}
+
+fn progress_bar(length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed}  eta {eta}  {msg}");
+    bar.set_style(style.expect("the template is well formed"));
+    bar
+}
+
+fn status_of(found: bool) -> ExitCode {
+    if found {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn run_seed(seed: u64, verbose: bool, as_json: bool) -> Result<ExitCode> {
+    let report = tester::run(
+        seed,
+        Options {
+            verbose,
+            ..Options::default()
+        },
+    );
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        write!(out, "{}", report.text())?;
+    }
+    Ok(status_of(report.finding.is_some()))
+}
+
+fn swarm(seeds: Range<u64>, as_json: bool) -> Result<ExitCode> {
+    let bar = progress_bar(seeds.end - seeds.start);
+    let mut found = 0u64;
+    let summary = tester::swarm(seeds, Options::default(), |report| {
+        bar.inc(1);
+        if report.finding.is_some() {
+            found += 1;
+            bar.set_message(format!("{found} found"));
+            bar.suspend(|| eprintln!("{}", report.summary()));
+        }
+    });
+    bar.finish_and_clear();
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&summary)?)?;
+    } else {
+        write!(out, "{}", summary.text())?;
+    }
+    Ok(status_of(found > 0))
+}
+
+/// Compares with a progress bar.
+fn compared(devices: &Devices, extra: &[Scheme], extent: Extent) -> Result<Comparison> {
+    let bar = progress_bar(0);
+    bar.set_message(devices.name.clone());
+    let comparison = compare(devices, extra, extent, |done, runs| {
+        bar.set_length(runs);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    match comparison {
+        Ok(comparison) => Ok(comparison),
+        Err(error) => bail!("{}: {error}", devices.name),
+    }
+}
+
+fn hetero(extent: Extent, as_json: bool) -> Result<ExitCode> {
+    let pairs = [Devices::fit_b(), Devices::fit_a()];
+    let comparisons = pairs
+        .iter()
+        .map(|devices| compared(devices, &[], extent))
+        .collect::<Result<Vec<_>>>()?;
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        let all: Vec<_> = comparisons
+            .iter()
+            .map(|c| json!({ "comparison": c, "summaries": c.summaries() }))
+            .collect();
+        writeln!(
+            out,
+            "{}",
+            serde_json::to_string_pretty(&json!({ "version": 1, "runs": all }))?
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for comparison in &comparisons {
+        print_comparison(&mut out, comparison)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()> {
+    let Extent { seconds, seeds } = comparison.extent;
+    writeln!(
+        out,
+        "{}, {seconds} s of virtual time, medians of {seeds} seeds",
+        comparison.devices.name
+    )?;
+    writeln!(out)?;
+    let columns = [
+        "writes/s",
+        "done/s",
+        "mean ms",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "exposed MB",
+    ];
+    let mut headings = vec![("scheme", Align::Left)];
+    headings.extend(columns.map(|name| (name, Align::Right)));
+    headings.push(("switches/s", Align::Right));
+    let mut table = Table::new(&headings);
+    for row in &comparison.rows {
+        let o = &row.outcome;
+        table.row(vec![
+            row.scheme.clone(),
+            row.writes_per_s.to_string(),
+            format!("{:.1}", o.done_per_s),
+            format!("{:.1}", o.mean_ms),
+            format!("{:.1}", o.p50_ms),
+            format!("{:.0}", o.p99_ms),
+            format!("{:.0}", o.p999_ms),
+            format!("{:.1}", o.exposed_bytes_peak as f64 / 1e6),
+            format!("{:.2}", o.mode_switches_per_s),
+        ]);
+    }
+    print_lines(out, &table)?;
+    print_lines(
+        out,
+        &summary_table(
+            comparison
+                .summaries()
+                .iter()
+                .map(|s| (s.scheme.as_str(), s)),
+        ),
+    )
+}
+
+fn print_lines(out: &mut impl Write, table: &Table) -> Result<()> {
+    for line in table.lines() {
+        writeln!(out, "    {line}")?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+fn percent(share: f64) -> String {
+    format!("{:+.1} %", share * 100.0)
+}
+
+/// What schemes come to against the single SSD and the SSD mirror.
+fn summary_table<'s>(rows: impl Iterator<Item = (&'s str, &'s Summary)>) -> Table {
+    let mut table = Table::new(&[
+        ("against the single SSD", Align::Left),
+        ("throughput", Align::Right),
+        ("best", Align::Right),
+        ("least", Align::Right),
+        ("peak / SSD mirror", Align::Right),
+        ("response", Align::Right),
+        ("p99.9 at 80/s", Align::Right),
+        ("exposed", Align::Right),
+    ]);
+    for (name, s) in rows {
+        table.row(vec![
+            name.to_owned(),
+            percent(s.average_gain),
+            percent(s.best_gain),
+            percent(s.least_gain),
+            percent(s.peak_gain_over_ssd_mirror),
+            percent(s.response_change),
+            format!("x {:.3}", s.tail_share),
+            show_size(s.exposed_bytes_peak),
+        ]);
+    }
+    table
+}
+
+fn sweep_all(extent: Extent, as_json: bool) -> Result<ExitCode> {
+    let rules = compared(&Devices::fit_b(), &sweep_rules(), extent)?;
+    let points = sweep_devices()
+        .iter()
+        .map(|devices| Ok(sweep_point(&compared(devices, &[], extent)?)))
+        .collect::<Result<Vec<SweepPoint>>>()?;
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        let all = json!({ "version": 1, "rules": rules.summaries(), "devices": points });
+        writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(out, "Rules, on {}", rules.devices.name)?;
+    writeln!(out)?;
+    let summaries = rules.summaries();
+    print_lines(
+        &mut out,
+        &summary_table(summaries.iter().map(|s| (s.scheme.as_str(), s))),
+    )?;
+    print_lines(&mut out, &switches_table(&rules))?;
+    let schemes: [(&str, fn(&SweepPoint) -> &Summary); 3] = [
+        (
+            "The paper to the letter, acknowledged at the first completion",
+            |p| &p.paper,
+        ),
+        ("The paper, acknowledged at the wait limit", |p| {
+            &p.paper_wait_limit
+        }),
+        ("Bounded at 64 MiB", |p| &p.bounded),
+    ];
+    for (title, of) in schemes {
+        writeln!(out, "{title}, on changed devices")?;
+        writeln!(out)?;
+        print_lines(
+            &mut out,
+            &summary_table(points.iter().map(|p| (p.change.as_str(), of(p)))),
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How often sides change their mode, at the loads where they need not.
+fn switches_table(comparison: &Comparison) -> Table {
+    let mut table = Table::new(&[
+        ("mode switches/s", Align::Left),
+        ("40 writes/s", Align::Right),
+        ("80", Align::Right),
+        ("320", Align::Right),
+    ]);
+    for summary in comparison.summaries() {
+        let at = |rate| {
+            let mut rows = comparison.rows.iter();
+            let row = rows.find(|r| r.scheme == summary.scheme && r.writes_per_s == rate);
+            row.map_or_else(String::new, |r| {
+                format!("{:.2}", r.outcome.mode_switches_per_s)
+            })
+        };
+        table.row(vec![summary.scheme.clone(), at(40), at(80), at(320)]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_range() {
+        assert_eq!(parse_seeds("3..9"), Ok(3..9));
+        for bad in ["", "3", "3..", "9..3", "3..3", "a..b", "-1..3"] {
+            assert!(parse_seeds(bad).is_err(), "{bad}");
+        }
+    }
+}
