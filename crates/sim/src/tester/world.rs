@@ -83,7 +83,10 @@ impl World {
 
     /// True while the program runs whose clients count: not after it was killed or has closed.
     pub fn is_running(&self, life: usize) -> bool {
-        self.program.borrow().as_ref().is_some_and(|program| program.life == life)
+        self.program
+            .borrow()
+            .as_ref()
+            .is_some_and(|program| program.life == life)
     }
 
     /// The program that runs now.
