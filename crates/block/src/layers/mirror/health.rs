@@ -48,7 +48,8 @@ impl Shared {
             if self.rt.now() >= absent_at && side.is_active() {
                 self.silent(index);
             }
-            let left = if side.is_active() {
+            // The last healthy side is never given up, however long it is silent.
+            let left = if side.is_active() && self.rt.now() < absent_at {
                 absent_at.since(self.rt.now())
             } else {
                 PROBE_EVERY
