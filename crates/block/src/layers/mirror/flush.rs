@@ -15,6 +15,11 @@ impl Shared {
     /// one, the client is told.
     pub(super) async fn flush(self: &Rc<Self>) -> IoResult {
         self.check_readable()?;
+        self.drain_and_flush().await
+    }
+
+    /// The same whatever state the volume is in.
+    pub(super) async fn drain_and_flush(self: &Rc<Self>) -> IoResult {
         let before = self.next_seq.get();
         self.flushes_waiting.set(self.flushes_waiting.get() + 1);
         for side in 0..self.sides.len() {
@@ -22,7 +27,7 @@ impl Shared {
         }
         for side in &self.sides {
             let caught_up = || {
-                side.health.get() != Health::Healthy
+                !side.is_counted_on()
                     || side
                         .queue
                         .borrow()
@@ -36,20 +41,22 @@ impl Shared {
     }
 
     async fn flush_sides(self: &Rc<Self>) -> IoResult {
-        let healthy: Vec<usize> = self
+        let counted_on: Vec<usize> = self
             .sides
             .iter()
-            .filter(|side| side.health.get() == Health::Healthy)
+            .filter(|side| side.is_counted_on())
             .map(|side| side.index)
             .collect();
-        let flushes = healthy.iter().map(|&index| {
+        let flushes = counted_on.iter().map(|&index| {
             let shared = Rc::clone(self);
             self.rt.spawn(async move { shared.flush_one(index).await })
         });
         let mut outcome = Err(IoError::Offline);
-        for (index, flush) in healthy.iter().zip(flushes.collect::<Vec<_>>()) {
+        for (index, flush) in counted_on.iter().zip(flushes.collect::<Vec<_>>()) {
             match flush.await {
-                Ok(()) => outcome = Ok(Reply::Done),
+                // A side that was given up while it flushed may have done so too late.
+                Ok(()) if self.sides[*index].is_counted_on() => outcome = Ok(Reply::Done),
+                Ok(()) => {}
                 Err(error) if self.another_is_healthy(*index) => {
                     self.lost_since_last_flush(*index, error);
                 }
@@ -57,11 +64,12 @@ impl Shared {
                 Err(_) => {}
             }
         }
+        self.exposure_changed.until(|| self.is_marked()).await;
         outcome
     }
 
     /// A flush counts as work in flight, so that a side that hangs in it is noticed.
-    async fn flush_one(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
+    pub(super) async fn flush_one(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let operation = side.start(self.rt.now());
         let result = side.flush().await;

@@ -19,6 +19,8 @@ use crate::request::{Flags, Request};
 
 /// An absent side is tried again this often.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// The last side is marked again so long after it could not be.
+const MARK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// A resync copies this much at a time.
 const RESYNC_BYTES: u64 = 1 << 20;
 
@@ -46,7 +48,8 @@ impl Shared {
             if self.rt.now() >= absent_at && side.is_active() {
                 self.silent(index);
             }
-            let left = if side.is_active() {
+            // The last healthy side is never given up, however long it is silent.
+            let left = if side.is_active() && self.rt.now() < absent_at {
                 absent_at.since(self.rt.now())
             } else {
                 PROBE_EVERY
@@ -81,6 +84,7 @@ impl Shared {
             "the last healthy side is never given up"
         );
         side.health.set(Health::Absent);
+        side.joining.set(false);
         let lost = side.queue.borrow_mut().abandon_waiting(index, error);
         let flying = side.queue.borrow().pending_in(&(0..u64::MAX));
         side.queue.borrow().give_up_flying(index, error);
@@ -95,28 +99,70 @@ impl Shared {
             OnDegraded::ReadOnly => self.state.set(VolumeState::ReadOnly),
             OnDegraded::Stop => self.state.set(VolumeState::Stopped),
         }
-        self.announce();
+        self.announce_loss();
         self.recount_exposure();
         self.stale_added.notify();
         side.changed.notify();
     }
 
-    /// Writes a new generation to the sides that hold everything, so that after a crash nobody
-    /// takes another one for the truth. Acknowledgements wait until it is durable.
-    fn announce(self: &Rc<Self>) {
-        if self.superblocks.is_none() {
+    /// The sides that hold everything get a new generation, so that after a crash nobody takes the
+    /// one that was given up for the truth. Nothing is acknowledged before one of them has it.
+    fn announce_loss(self: &Rc<Self>) {
+        let Some(volume) = &self.superblocks else {
             return;
+        };
+        self.generation_needed.set(volume.new_generation());
+        for index in self.healthy() {
+            self.mark_side(index);
         }
-        self.marks_pending.set(self.marks_pending.get() + 1);
-        let shared = Rc::clone(self);
-        self.tasks.spawn(async move {
-            if let Some(volume) = &shared.superblocks {
-                // A side that cannot take its mark cannot take writes either, and is found by those.
-                let _ = volume.mark(&shared.healthy(), State::Active).await;
+    }
+
+    /// True when the side that was given up last is known to be behind, whatever happens.
+    pub(super) fn is_marked(&self) -> bool {
+        self.generation_marked.get() >= self.generation_needed.get()
+    }
+
+    /// Writes the newest generation to a side, unless that is being done.
+    fn mark_side(self: &Rc<Self>, index: usize) {
+        if self.superblocks.is_some() && !self.sides[index].marking.replace(true) {
+            let shared = Rc::clone(self);
+            self.tasks
+                .spawn(async move { shared.keep_marking(index).await });
+        }
+    }
+
+    async fn keep_marking(self: &Rc<Self>, index: usize) {
+        let side = &self.sides[index];
+        let volume = self.superblocks.as_ref().expect("only these are marked");
+        while side.health.get() == Health::Healthy {
+            let generation = volume.generation();
+            // It counts as work in flight, so that a side that hangs in it is noticed.
+            let operation = side.start(self.rt.now());
+            let written = volume.mark_one(index, generation, State::Active).await;
+            side.finish(operation, self.rt.now());
+            side.changed.notify();
+            self.pump(index);
+            match written {
+                Ok(()) if side.health.get() == Health::Healthy => {
+                    let marked = self.generation_marked.get().max(generation);
+                    self.generation_marked.set(marked);
+                    self.exposure_changed.notify();
+                    if generation == volume.generation() {
+                        break;
+                    }
+                }
+                Ok(()) => break,
+                Err(error) if self.another_is_healthy(index) => {
+                    add(&side.counts.errors, 1);
+                    self.give_up(index, error);
+                }
+                Err(_) => {
+                    add(&side.counts.errors, 1);
+                    self.rt.sleep(MARK_AGAIN_AFTER).await;
+                }
             }
-            shared.marks_pending.set(shared.marks_pending.get() - 1);
-            shared.exposure_changed.notify();
-        });
+        }
+        side.marking.set(false);
     }
 
     /// Brings absent sides back and makes stale ones whole, for ever.
@@ -124,7 +170,7 @@ impl Shared {
         let side = &self.sides[index];
         loop {
             self.stale_added
-                .until(|| !side.is_active() || !side.stale.borrow().is_empty())
+                .until(|| side.health.get() != Health::Healthy || !side.stale.borrow().is_empty())
                 .await;
             if side.health.get() == Health::Absent {
                 side.changed.until(|| side.in_flight() == 0).await;
@@ -135,9 +181,9 @@ impl Shared {
                 }
                 continue;
             }
-            if self.copy_what_is_stale(side).await.is_ok() {
-                self.whole_again(index);
-            } else {
+            let copied = self.copy_what_is_stale(side).await;
+            let whole = copied.is_ok() && side.health.get() == Health::Resyncing;
+            if copied.is_err() || whole && self.join(index).await.is_err() {
                 add(&side.counts.errors, 1);
                 self.rt.sleep(PROBE_EVERY).await;
             }
@@ -158,7 +204,7 @@ impl Shared {
             let piece = next.start..next.end.min(next.start + RESYNC_BYTES);
             self.copy_piece(side, piece).await?;
         }
-        side.flush().await
+        Ok(())
     }
 
     async fn copy_piece(self: &Rc<Self>, side: &Side, piece: Range<u64>) -> Result<(), IoError> {
@@ -192,16 +238,31 @@ impl Shared {
         Ok(())
     }
 
-    fn whole_again(self: &Rc<Self>, index: usize) {
+    /// A side whose resync is over joins the healthy ones: once it holds, durably, all that was
+    /// acknowledged without it.
+    async fn join(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
-        if side.health.get() == Health::Resyncing && side.stale.borrow().is_empty() {
+        let before = self.next_seq.get();
+        side.joining.set(true);
+        self.pump(index);
+        let caught_up = || {
+            let oldest = side.queue.borrow().oldest_seq();
+            !side.joining.get() || oldest.is_none_or(|oldest| oldest >= before)
+        };
+        side.changed.until(caught_up).await;
+        let flushed = self.flush_one(index).await;
+        let joined = flushed.is_ok() && side.joining.get() && side.stale.borrow().is_empty();
+        side.joining.set(false);
+        if joined {
             side.health.set(Health::Healthy);
-            self.announce();
+            self.mark_side(index);
             let all_healthy = self.sides.iter().all(|s| s.health.get() == Health::Healthy);
             if all_healthy && self.state.get() == VolumeState::ReadOnly && self.writable {
                 self.state.set(VolumeState::Open);
             }
-            self.pump(index);
         }
+        self.recount_exposure();
+        self.pump(index);
+        flushed
     }
 }

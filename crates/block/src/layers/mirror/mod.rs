@@ -28,6 +28,7 @@ mod write;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use bimetal_policy::hetero::HeteroRules;
 use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
@@ -46,6 +47,9 @@ use superblock::{Candidate, Volume};
 
 use side::Side;
 pub use status::{MirrorStatus, SideStatus};
+
+/// A stop waits so long for a side that does not answer, at most.
+const PATIENCE_MAX: Duration = Duration::from_secs(30);
 
 /// What the volume takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,8 +97,10 @@ struct Shared {
     counts: Counts,
     /// The superblocks of the sides; none in experiments over bare devices.
     superblocks: Option<Volume>,
-    /// Marks being written to the sides that remain; nothing is acknowledged meanwhile.
-    marks_pending: Cell<u32>,
+    /// The generation that sets the healthy sides apart from the one given up last, and the newest
+    /// that one of them has durably. Nothing is acknowledged before it has.
+    generation_needed: Cell<u64>,
+    generation_marked: Cell<u64>,
 }
 
 impl Shared {
@@ -105,6 +111,11 @@ impl Shared {
             .iter()
             .filter(|side| side.health.get() == Health::Healthy);
         healthy.map(|side| side.index).collect()
+    }
+
+    /// How long a stop waits for a side that does not answer.
+    fn patience(&self) -> Duration {
+        Duration::from_nanos(self.rules.absent_after_ns).min(PATIENCE_MAX)
     }
 
     fn is_paper(&self) -> bool {
@@ -191,7 +202,8 @@ impl Mirror {
             watchers: TaskGroup::new(rt),
             counts: Counts::default(),
             superblocks,
-            marks_pending: Cell::new(0),
+            generation_needed: Cell::new(0),
+            generation_marked: Cell::new(0),
         });
         for index in 0..shared.sides.len() {
             shared.watchers.spawn(Rc::clone(&shared).watch_side(index));
@@ -223,8 +235,10 @@ impl Mirror {
             .filter(|&i| !found.stale[i])
             .collect();
         let devices = devices.collect();
-        let marked = found.volume.mark(&whole, superblock::State::Active).await;
-        marked.map_err(|error| OpenError::new(format!("marking the sides as in use: {error}")))?;
+        for marked in found.volume.mark(&whole, superblock::State::Active).await {
+            marked
+                .map_err(|error| OpenError::new(format!("marking the sides as in use: {error}")))?;
+        }
         Ok(Mirror::with_superblocks(
             rt,
             config,
@@ -242,20 +256,32 @@ impl Mirror {
     /// Drains, flushes and stops; what [`Device::close`] does before it marks the sides.
     async fn stop(&self) -> Result<(), IoError> {
         let shared = &self.shared;
-        if shared.state.get() == VolumeState::Closed {
-            return Ok(());
-        }
-        let flushed = shared.flush().await;
+        // Nothing more is taken; what was admitted before is drained whatever the state was.
         shared.state.set(VolumeState::Closed);
+        let flushed = shared.drain_and_flush().await;
         shared.watchers.cancel().await;
-        let absent_work = shared.sides.iter().any(|side| side.in_flight() > 0);
-        if absent_work {
-            // A hung device may never answer; its operations own their buffers until it does.
+        // What still runs belongs to sides that are not healthy, and nobody watches these any more.
+        // A hung device may never answer; its operations own their buffers until it does.
+        let ended = shared.rt.timeout(shared.patience(), shared.tasks.join());
+        if ended.await.is_err() {
             shared.tasks.cancel().await;
-        } else {
-            shared.tasks.join().await;
         }
         flushed.map(|_| ())
+    }
+
+    /// Marks the sides that hold everything as cleanly stopped. One is enough: the others will be
+    /// known to be behind.
+    async fn mark_clean(&self, volume: &Volume) -> Result<(), IoError> {
+        let shared = &self.shared;
+        let generation = volume.new_generation();
+        let marks = shared.healthy().into_iter().map(|index| async move {
+            let mark = volume.mark_one(index, generation, superblock::State::Clean);
+            let marked = shared.rt.timeout(shared.patience(), mark).await;
+            marked.unwrap_or(Err(IoError::Timeout))
+        });
+        let marked = futures_util::future::join_all(marks).await;
+        let first = marked.iter().copied().find(Result::is_ok);
+        first.unwrap_or_else(|| marked.into_iter().next().unwrap_or(Err(IoError::Offline)))
     }
 }
 
@@ -279,13 +305,12 @@ impl Device for Mirror {
 
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         Box::pin(async move {
+            if self.shared.state.get() == VolumeState::Closed {
+                return Ok(());
+            }
             self.stop().await?;
             match &self.shared.superblocks {
-                Some(volume) => {
-                    volume
-                        .mark(&self.shared.healthy(), superblock::State::Clean)
-                        .await
-                }
+                Some(volume) => self.mark_clean(volume).await,
                 None => Ok(()),
             }
         })

@@ -72,6 +72,11 @@ pub(super) struct Side {
     pub(super) policy: RefCell<SidePolicy>,
     pub(super) read_latency: RefCell<Quantiles>,
     pub(super) health: Cell<Health>,
+    /// A side whose resync is over, but whose queue may still hold writes that were acknowledged
+    /// without it. New acknowledgements count on it already, so that their number only falls.
+    pub(super) joining: Cell<bool>,
+    /// Its superblock is being written.
+    pub(super) marking: Cell<bool>,
     /// Ranges that the side lacks and that no queue holds: what a resync copies.
     pub(super) stale: RefCell<ExtentMap<()>>,
     /// The operations in flight, oldest first.
@@ -108,6 +113,8 @@ impl Side {
             policy: RefCell::new(SidePolicy::new(rules)),
             read_latency: RefCell::new(Quantiles::new(256)),
             health: Cell::new(Health::Healthy),
+            joining: Cell::new(false),
+            marking: Cell::new(false),
             stale: RefCell::new(ExtentMap::new()),
             started: RefCell::new(BTreeMap::new()),
             next_operation: Cell::new(0),
@@ -125,6 +132,11 @@ impl Side {
     /// True when the side is given writes.
     pub(super) fn is_active(&self) -> bool {
         self.health.get() != Health::Absent
+    }
+
+    /// True when acknowledgements and flushes wait for the side, within the bounds.
+    pub(super) fn is_counted_on(&self) -> bool {
+        self.health.get() == Health::Healthy || self.joining.get()
     }
 
     /// True when a write given to the side now is likely to be done soon.

@@ -6,6 +6,7 @@
 //! are written one after the other with a flush in between, so that one of them is whole at any
 //! time. Nothing is believed before its checksum is.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
@@ -447,7 +448,8 @@ async fn check_formattable(side: &Candidate, force: bool) -> Result<Layout, Open
 pub struct Volume {
     rt: Rt,
     sides: Vec<Candidate>,
-    superblocks: std::cell::RefCell<Vec<Superblock>>,
+    superblocks: RefCell<Vec<Superblock>>,
+    generation: Cell<u64>,
 }
 
 /// A volume that was found, and which of its sides lack something.
@@ -491,6 +493,7 @@ impl Volume {
             volume_bytes,
             stale,
             volume: Volume {
+                generation: Cell::new(superblocks.iter().map(|s| s.generation).max().unwrap_or(0)),
                 rt: rt.clone(),
                 sides,
                 superblocks: superblocks.into(),
@@ -498,31 +501,43 @@ impl Volume {
         })
     }
 
-    /// Gives the sides that hold everything a new generation, durably. The others keep an older
-    /// one, by which they are known to lack something, whatever happens next. An `Active` mark must
-    /// have completed before a write is acknowledged that the other sides will not have.
-    pub(super) async fn mark(&self, whole: &[usize], state: State) -> Result<(), IoError> {
-        let newest = self
-            .superblocks
-            .borrow()
+    /// The newest generation.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// Starts a new generation; no side has it yet.
+    pub(super) fn new_generation(&self) -> u64 {
+        self.generation.set(self.generation.get() + 1);
+        self.generation.get()
+    }
+
+    /// Gives a side that holds everything a generation, durably. Sides that do not get it are
+    /// known to lack something, whatever happens next.
+    pub(super) async fn mark_one(
+        &self,
+        index: usize,
+        generation: u64,
+        state: State,
+    ) -> Result<(), IoError> {
+        let superblock = {
+            let mut superblocks = self.superblocks.borrow_mut();
+            let superblock = &mut superblocks[index];
+            superblock.generation = generation;
+            superblock.state = state;
+            superblock.written_s = self.rt.unix_seconds();
+            superblock.clone()
+        };
+        self.sides[index].write(&superblock, &self.rt).await
+    }
+
+    /// Starts a new generation and gives it to sides that hold everything, each for itself.
+    pub(super) async fn mark(&self, whole: &[usize], state: State) -> Vec<Result<(), IoError>> {
+        let generation = self.new_generation();
+        let marks = whole
             .iter()
-            .map(|s| s.generation)
-            .max()
-            .unwrap_or(0);
-        let mut first = Ok(());
-        for &index in whole {
-            let superblock = {
-                let mut superblocks = self.superblocks.borrow_mut();
-                let superblock = &mut superblocks[index];
-                superblock.generation = newest + 1;
-                superblock.state = state;
-                superblock.written_s = self.rt.unix_seconds();
-                superblock.clone()
-            };
-            // Each side is marked whatever happens to the others.
-            first = first.and(self.sides[index].write(&superblock, &self.rt).await);
-        }
-        first
+            .map(|&index| self.mark_one(index, generation, state));
+        futures_util::future::join_all(marks).await
     }
 }
 

@@ -164,7 +164,7 @@ impl Shared {
         }
         let len = ticket.range.end - ticket.range.start;
         let may_acknowledge = || {
-            self.marks_pending.get() == 0
+            self.is_marked()
                 && (self.all_healthy_have(ticket)
                     || self.rules.may_acknowledge_early(
                         self.exposed.borrow().bytes(),
@@ -193,11 +193,10 @@ impl Shared {
         Ok(())
     }
 
-    /// True when no healthy side still works on the write.
+    /// True when no side that is counted on still works on the write.
     fn all_healthy_have(&self, ticket: &Ticket) -> bool {
         self.sides.iter().all(|side| {
-            side.health.get() != Health::Healthy
-                || !matches!(ticket.progress(side.index), Progress::Left(_))
+            !side.is_counted_on() || !matches!(ticket.progress(side.index), Progress::Left(_))
         })
     }
 
@@ -466,11 +465,7 @@ impl Shared {
             return;
         }
         let mut pending = ExtentMap::<()>::new();
-        for side in self
-            .sides
-            .iter()
-            .filter(|side| side.health.get() == Health::Healthy)
-        {
+        for side in self.sides.iter().filter(|side| side.is_counted_on()) {
             for part in side.queue.borrow().pending_in(range) {
                 pending.insert(part, ());
             }
@@ -499,11 +494,8 @@ impl Shared {
         if self.exposed.borrow().is_empty() {
             return 0;
         }
-        let healthy = self
-            .sides
-            .iter()
-            .filter(|side| side.health.get() == Health::Healthy);
-        let oldest: Option<Instant> = healthy
+        let counted_on = self.sides.iter().filter(|side| side.is_counted_on());
+        let oldest: Option<Instant> = counted_on
             .filter_map(|side| side.queue.borrow().oldest_acknowledged())
             .min();
         oldest.map_or(0, |acknowledged| self.rt.now().ns_since(acknowledged))
