@@ -240,6 +240,8 @@ pub fn fio_verify(uri: &str, part_bytes: u64) -> Outcome {
             "--do_verify=1",
             "--verify_fatal=1",
             "--verify_dump=0",
+            // Or fio leaves its state in the directory it was started in.
+            "--verify_state_save=0",
         ])
         .args(["--group_reporting", "--output-format=terse"])
         .within_s(300)
