@@ -16,6 +16,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use slab::Slab;
+
 use crate::buf::BufPool;
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -39,7 +41,10 @@ pub(crate) struct Inner {
     seed: u64,
     rng: RefCell<Rng>,
     shuffle: bool,
-    live_tasks: Cell<usize>,
+    /// The tasks that have not ended, each with a waker once it has been polled.
+    live_tasks: RefCell<Slab<Option<Waker>>>,
+    /// Set by [`Rt::end`]: tasks are dropped instead of polled.
+    ending: Cell<bool>,
 }
 
 /// The only place that knows which world this is.
@@ -121,7 +126,8 @@ impl Rt {
             seed,
             rng: RefCell::new(Rng::labelled(seed, "executor")),
             shuffle,
-            live_tasks: Cell::new(0),
+            live_tasks: RefCell::new(Slab::new()),
+            ending: Cell::new(false),
         }))
     }
 
@@ -209,21 +215,49 @@ impl Rt {
         future: impl Future<Output = T> + 'static,
     ) -> (async_task::Runnable, Task<T>) {
         let ready = Arc::clone(&self.0.ready);
-        // The count holds a weak handle: a task must not keep the runtime that owns it alive.
-        let count = LiveTask::new(&self.0);
-        let counted = async move {
-            let output = future.await;
-            drop(count);
-            output
+        let live = LiveTask::new(&self.0);
+        let watched = async move {
+            let mut future = std::pin::pin!(Some(future));
+            std::future::poll_fn(|context| {
+                if live.must_end(context.waker()) {
+                    future.set(None);
+                    return Poll::Ready(None);
+                }
+                let running = future.as_mut().as_pin_mut();
+                running
+                    .expect("a task that has ended is not polled")
+                    .poll(context)
+                    .map(Some)
+            })
+            .await
         };
         let (runnable, task) =
-            async_task::spawn_local(counted, move |runnable| ready.push(runnable));
+            async_task::spawn_local(watched, move |runnable| ready.push(runnable));
         (runnable, Task(task))
+    }
+
+    /// Ends every task where it stands, as a crash of the program would, and lets go of all they
+    /// held. Whoever awaits one of them waits for ever. For experiments and tests, whose stacks are
+    /// not closed.
+    pub fn end(&self) {
+        self.0.ending.set(true);
+        let live: Vec<Waker> = self
+            .0
+            .live_tasks
+            .borrow()
+            .iter()
+            .filter_map(|(_, waker)| waker.clone())
+            .collect();
+        live.iter().for_each(Waker::wake_by_ref);
+        while let Some(task) = self.next_ready() {
+            task.run();
+        }
+        self.0.ending.set(false);
     }
 
     /// Tasks that have neither finished nor been cancelled.
     pub fn live_tasks(&self) -> usize {
-        self.0.live_tasks.get()
+        self.0.live_tasks.borrow().len()
     }
 
     /// Timers that are set.
@@ -339,27 +373,50 @@ impl Rt {
     }
 }
 
-/// Counts a task from spawn to end, also when it is cancelled.
-struct LiveTask(std::rc::Weak<Inner>);
+/// The place of a task among the live ones, from spawn to end. It holds a weak handle: a task must
+/// not keep the runtime that owns it alive.
+struct LiveTask {
+    inner: std::rc::Weak<Inner>,
+    key: usize,
+    is_known: Cell<bool>,
+}
 
 impl LiveTask {
     fn new(inner: &Rc<Inner>) -> LiveTask {
-        inner.live_tasks.set(inner.live_tasks.get() + 1);
-        LiveTask(Rc::downgrade(inner))
+        let key = inner.live_tasks.borrow_mut().insert(None);
+        LiveTask {
+            inner: Rc::downgrade(inner),
+            key,
+            is_known: Cell::new(false),
+        }
+    }
+
+    /// True when the task must not go on. Remembers the waker at the first call; it is the same
+    /// one as long as the task lives.
+    fn must_end(&self, waker: &Waker) -> bool {
+        let Some(inner) = self.inner.upgrade() else {
+            return true;
+        };
+        if !self.is_known.replace(true) {
+            inner.live_tasks.borrow_mut()[self.key] = Some(waker.clone());
+        }
+        inner.ending.get()
     }
 }
 
 impl Drop for LiveTask {
     fn drop(&mut self) {
-        if let Some(inner) = self.0.upgrade() {
-            inner.live_tasks.set(inner.live_tasks.get() - 1);
+        if let Some(inner) = self.inner.upgrade() {
+            let waker = inner.live_tasks.borrow_mut().remove(self.key);
+            // The last handle to a task may be this one, and its end may spawn others.
+            drop(waker);
         }
     }
 }
 
 /// A running task. Await it for its output; drop it to cancel it.
 #[must_use = "dropping a task cancels it; detach it to let it run"]
-pub struct Task<T>(async_task::Task<T>);
+pub struct Task<T>(async_task::Task<Option<T>>);
 
 impl<T> Task<T> {
     /// Lets the task run on without a handle.
@@ -369,7 +426,7 @@ impl<T> Task<T> {
 
     /// Cancels the task and waits until it has let go of all it held.
     pub async fn cancel(self) -> Option<T> {
-        self.0.cancel().await
+        self.0.cancel().await.flatten()
     }
 
     /// True when the task has ended.
@@ -381,7 +438,11 @@ impl<T> Task<T> {
 impl<T> Future for Task<T> {
     type Output = T;
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        Pin::new(&mut self.0).poll(context)
+        match Pin::new(&mut self.0).poll(context) {
+            Poll::Ready(Some(output)) => Poll::Ready(output),
+            // The runtime has been ended; so will be whoever waits.
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
     }
 }
 
@@ -498,6 +559,33 @@ mod tests {
         });
         assert_eq!(Rc::strong_count(&held), 1);
         assert_eq!((rt.live_tasks(), rt.live_timers()), (0, 0));
+    }
+
+    #[test]
+    fn ending_lets_go_of_everything() {
+        let rt = virtual_rt();
+        let held = Rc::new(());
+        for _ in 0..3 {
+            let (held, rt2) = (Rc::clone(&held), rt.clone());
+            // A cycle: the task holds the runtime, and waits for what never comes.
+            rt.spawn(async move {
+                std::future::pending::<()>().await;
+                drop((held, rt2));
+            })
+            .detach();
+        }
+        rt.block_on(rt.sleep(Duration::from_secs(1)));
+        let inner = Rc::downgrade(&rt.0);
+        rt.end();
+        assert_eq!(
+            (Rc::strong_count(&held), rt.live_tasks(), rt.live_timers()),
+            (1, 0, 0)
+        );
+        drop(rt);
+        assert!(
+            inner.upgrade().is_none(),
+            "the runtime is gone with its last handle"
+        );
     }
 
     #[test]

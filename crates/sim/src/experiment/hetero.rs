@@ -170,6 +170,8 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     ));
     let done = rt.block_on(drive(&rt, device, load, Rc::clone(&histogram)));
     let status = mirror.as_ref().map(Mirror::status);
+    // The backlog of an unbounded mirror is not worth draining.
+    rt.end();
     let histogram = histogram.borrow();
     let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e6;
     let seconds = load.seconds as f64;
