@@ -1,5 +1,6 @@
 //! Flush: everything acknowledged before it is durable on all healthy sides when it completes.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::Shared;
@@ -47,21 +48,30 @@ impl Shared {
             .filter(|side| side.is_counted_on())
             .map(|side| side.index)
             .collect();
-        let flushes = counted_on.iter().map(|&index| {
-            let shared = Rc::clone(self);
-            self.rt.spawn(async move { shared.flush_one(index).await })
-        });
+        let outcomes = Rc::new(RefCell::new(vec![None; self.sides.len()]));
+        for &index in &counted_on {
+            let (shared, outcomes) = (Rc::clone(self), Rc::clone(&outcomes));
+            self.tasks.spawn(async move {
+                let flushed = shared.flush_one(index).await;
+                outcomes.borrow_mut()[index] = Some(flushed);
+                shared.sides[index].changed.notify();
+            });
+        }
         let mut outcome = Err(IoError::Offline);
-        for (index, flush) in counted_on.iter().zip(flushes.collect::<Vec<_>>()) {
-            match flush.await {
-                // A side that was given up while it flushed may have done so too late.
-                Ok(()) if self.sides[*index].is_counted_on() => outcome = Ok(Reply::Done),
-                Ok(()) => {}
-                Err(error) if self.another_is_healthy(*index) => {
-                    self.lost_since_last_flush(*index, error);
+        for index in counted_on {
+            let side = &self.sides[index];
+            // A side that is given up meanwhile is not waited for: it may never answer.
+            let ended = || !side.is_counted_on() || outcomes.borrow()[index].is_some();
+            side.changed.until(ended).await;
+            let flushed: Option<Result<(), IoError>> = outcomes.borrow()[index];
+            match flushed {
+                Some(Ok(())) if side.health.get() == Health::Healthy => outcome = Ok(Reply::Done),
+                None | Some(Ok(())) => {}
+                Some(Err(error)) if self.another_is_healthy(index) => {
+                    self.lost_since_last_flush(index, error);
                 }
-                Err(error) if outcome.is_err() => outcome = Err(error),
-                Err(_) => {}
+                Some(Err(error)) if outcome.is_err() => outcome = Err(error),
+                Some(Err(_)) => {}
             }
         }
         self.exposure_changed.until(|| self.is_marked()).await;
