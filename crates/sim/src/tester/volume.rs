@@ -222,8 +222,8 @@ impl Volume {
         unit.settled.filter(|_| unit.writers == 0)
     }
 
-    /// Units.
-    pub fn len(&self) -> usize {
+    /// How many units there are.
+    pub fn unit_count(&self) -> usize {
         self.units.len()
     }
 }

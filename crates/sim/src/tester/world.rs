@@ -237,7 +237,7 @@ impl World {
         let healthy = healthy.filter(|(side, _)| side.health == "healthy");
         let healthy: Vec<&SideStack> = healthy.map(|(_, stack)| stack).collect();
         let mut exposed_bytes = 0;
-        for unit in 0..volume.len() {
+        for unit in 0..volume.unit_count() {
             let Some(settled) = volume.settled(unit) else {
                 continue;
             };
@@ -333,7 +333,7 @@ impl World {
         let healthy = status.sides.iter().zip(program.sides.iter());
         let healthy = healthy.filter(|(side, _)| side.health == "healthy");
         let healthy: Vec<_> = healthy.collect();
-        for unit in 0..volume.len() {
+        for unit in 0..volume.unit_count() {
             let offset = unit as u64 * unit_bytes;
             let mut held = None;
             for (side, stack) in &healthy {
