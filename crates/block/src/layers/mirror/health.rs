@@ -102,6 +102,7 @@ impl Shared {
         self.announce_loss();
         self.recount_exposure();
         self.stale_added.notify();
+        side.given_up.notify();
         side.changed.notify();
     }
 

@@ -4,8 +4,10 @@
 
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bimetal_rt::Payload;
+use futures_util::future::Either;
 
 use super::queue::Waiting;
 use super::side::{Health, add};
@@ -35,17 +37,46 @@ impl Shared {
         self.check_readable()?;
         let range = request.offset..request.end();
         self.until_readable(&range).await;
-        if let Some(side) = self.current_side(&range, None) {
-            return self.read_whole(side, range).await;
+        // Sides that have failed this read.
+        let mut failed = Vec::new();
+        let mut first_error = None;
+        loop {
+            match self.read_without(&range, &failed).await {
+                Ok(data) => return Ok(Reply::Data(data)),
+                Err((Some(side), error)) if error.is_device_fault() => {
+                    add(&self.sides[side].counts.errors, 1);
+                    failed.push(side);
+                    first_error.get_or_insert(error);
+                }
+                Err((_, error)) => return Err(first_error.unwrap_or(error)),
+            }
+        }
+    }
+
+    /// Reads a range from sides that have not failed it yet, and from the queues in memory. An error
+    /// comes with the side whose it is.
+    async fn read_without(
+        self: &Rc<Self>,
+        range: &Range<u64>,
+        failed: &[usize],
+    ) -> Result<Payload, (Option<usize>, IoError)> {
+        let from = |side, part| async move {
+            let reply = self.read_from(side, &part).await;
+            reply.map_err(|error| (Some(side), error))
+        };
+        if let Some(side) = self.current_side(range, failed) {
+            let reply = from(side, range.clone()).await?;
+            self.probe_others(side, range);
+            return Ok(reply.into_data());
         }
         let mut data = Payload::empty();
-        for (part, source) in self.sources(&range)? {
+        for (part, source) in self.sources(range, failed).map_err(|error| (None, error))? {
             data.append(match source {
-                Source::Side(side) => self.read_whole(side, part).await?.into_data(),
+                Source::Side(side) => from(side, part).await?.into_data(),
                 Source::Queue(waiting) => self.content_of(&waiting, part),
             });
         }
-        Ok(Reply::Data(data))
+        Ok(data)
     }
 
     pub(super) fn check_readable(&self) -> Result<(), IoError> {
@@ -91,51 +122,54 @@ impl Shared {
         order
     }
 
-    /// The best side that has the whole range, except for one.
-    fn current_side(&self, range: &Range<u64>, except: Option<usize>) -> Option<usize> {
+    /// The best side that has the whole range, except for some.
+    fn current_side(&self, range: &Range<u64>, except: &[usize]) -> Option<usize> {
         let preferred = self.preferred.get();
-        let good = |side: usize| Some(side) != except && self.sides[side].is_current(range);
+        let good = |side: usize| !except.contains(&side) && self.sides[side].is_current(range);
         if good(preferred) {
             return Some(preferred);
         }
         (0..self.sides.len()).find(|&side| good(side))
     }
 
-    /// Reads from one side, from others when it fails.
-    async fn read_whole(self: &Rc<Self>, side: usize, range: Range<u64>) -> IoResult {
-        let result = self.read_from(side, &range).await;
-        let error = match result {
-            Ok(reply) => {
-                self.probe_others(side, &range);
-                return Ok(reply);
-            }
-            Err(error) => error,
-        };
-        add(&self.sides[side].counts.errors, 1);
-        if !error.is_device_fault() {
-            return Err(error);
-        }
-        for other in self.read_order() {
-            if other != side
-                && self.sides[other].is_current(&range)
-                && let Ok(reply) = self.read_from(other, &range).await
-            {
-                return Ok(reply);
-            }
-        }
-        Err(error)
-    }
-
-    async fn read_from(&self, index: usize, range: &Range<u64>) -> IoResult {
+    async fn read_from(self: &Rc<Self>, index: usize, range: &Range<u64>) -> IoResult {
         let side = &self.sides[index];
         add(&side.counts.reads, 1);
         let started = self.rt.now();
-        let reply = side
-            .submit(Request::read(range.start, range.end - range.start))
-            .await?;
+        let request = Request::read(range.start, range.end - range.start);
+        let reply = self.ask(index, request).await?;
         let latency_ns = self.rt.now().ns_since(started);
         side.read_latency.borrow_mut().record(latency_ns);
         Ok(reply)
+    }
+
+    /// Asks a side for something that changes nothing. A side that does not answer is not waited
+    /// for as long as another one is healthy: it is left alone when it is given up, and after the
+    /// time that makes a side absent.
+    async fn ask(self: &Rc<Self>, index: usize, request: Request) -> IoResult {
+        let side = &self.sides[index];
+        let started = self.rt.now();
+        let patience = Duration::from_nanos(self.rules.absent_after_ns);
+        let mut answer = std::pin::pin!(side.submit(request));
+        loop {
+            let gone = std::pin::pin!(side.given_up.until(|| !side.is_active()));
+            let either = futures_util::future::select(answer.as_mut(), gone);
+            match self.rt.timeout(patience, either).await {
+                Ok(Either::Left((reply, _))) => {
+                    side.last_read.set(self.rt.now());
+                    return reply;
+                }
+                Ok(Either::Right(_)) => return Err(IoError::Timeout),
+                Err(bimetal_rt::Elapsed) if self.another_is_healthy(index) => {
+                    let answered = side.last_progress.get().max(side.last_read.get());
+                    if side.is_active() && answered <= started {
+                        self.give_up(index, IoError::Timeout);
+                    }
+                    return Err(IoError::Timeout);
+                }
+                Err(bimetal_rt::Elapsed) => {}
+            }
+        }
     }
 
     /// Once in a while, off the client's path, measures the sides that reads do not go to, and
@@ -146,7 +180,7 @@ impl Shared {
             return;
         }
         self.next_probe
-            .set(now + std::time::Duration::from_nanos(PROBE_EVERY_NS));
+            .set(now + Duration::from_nanos(PROBE_EVERY_NS));
         self.prefer_the_fastest();
         for side in &self.sides {
             let idle = side.in_flight() == 0 && !side.queue.borrow().has_waiting();
@@ -181,7 +215,11 @@ impl Shared {
     }
 
     /// Cuts a range into parts that one source each has.
-    fn sources(&self, range: &Range<u64>) -> Result<Vec<(Range<u64>, Source)>, IoError> {
+    fn sources(
+        &self,
+        range: &Range<u64>,
+        except: &[usize],
+    ) -> Result<Vec<(Range<u64>, Source)>, IoError> {
         let mut cuts = vec![range.start, range.end];
         for side in self.sides.iter().filter(|side| side.is_active()) {
             let stale = side.stale.borrow();
@@ -195,7 +233,7 @@ impl Shared {
         let mut sources = Vec::new();
         for pair in cuts.windows(2) {
             let part = pair[0]..pair[1];
-            match self.current_side(&part, None) {
+            match self.current_side(&part, except) {
                 Some(side) => sources.push((part, Source::Side(side))),
                 None => self.sources_in_queues(&part, &mut sources)?,
             }
@@ -243,7 +281,7 @@ impl Shared {
         let range = request.offset..request.end();
         self.until_readable(&range).await;
         let mut extents = Vec::new();
-        for (part, source) in self.sources(&range)? {
+        for (part, source) in self.sources(&range, &[])? {
             let len = part.end - part.start;
             match source {
                 Source::Queue(waiting) => {
@@ -257,7 +295,7 @@ impl Shared {
                 }
                 Source::Side(side) => {
                     let ask = Request::without_data(Op::Extents, part.start, len, Flags::NONE);
-                    let runs = match self.sides[side].submit(ask).await {
+                    let runs = match self.ask(side, ask).await {
                         Ok(reply) => reply.into_extents(),
                         // Not knowing where the holes are is no reason to fail: all is data.
                         Err(_) => vec![Extent { len, data: true }],
@@ -277,7 +315,7 @@ impl Shared {
         target: usize,
     ) -> Result<Payload, IoError> {
         let source = self
-            .current_side(&range, Some(target))
+            .current_side(&range, &[target])
             .ok_or(IoError::Medium)?;
         let reply = self.read_from(source, &range).await?;
         Ok(reply.into_data())

@@ -89,6 +89,10 @@ pub(super) struct Side {
     pub(super) late: Cell<u32>,
     /// When the side last completed anything.
     pub(super) last_progress: Cell<Instant>,
+    /// When it last answered a read.
+    pub(super) last_read: Cell<Instant>,
+    /// It is not used any more.
+    pub(super) given_up: Event,
     pub(super) errors_in_a_row: Cell<u32>,
     /// After an error, nothing is given before this.
     pub(super) retry_at: Cell<Instant>,
@@ -122,6 +126,8 @@ impl Side {
             stuck: Cell::new(false),
             late: Cell::new(0),
             last_progress: Cell::new(Instant::ZERO),
+            last_read: Cell::new(Instant::ZERO),
+            given_up: Event::new(),
             errors_in_a_row: Cell::new(0),
             retry_at: Cell::new(Instant::ZERO),
             changed: Event::new(),
