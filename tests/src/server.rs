@@ -73,28 +73,37 @@ impl Server {
         Self::start_under(&[], config)
     }
 
+    /// As [`Server::start`], with options behind the config.
+    pub fn start_with(config: &Path, options: &[&str]) -> Self {
+        Self::spawn(&[], config, options).ready()
+    }
+
     /// As [`Server::start`], with the server started by `wrapper` (for instance a shell that
     /// enters a cgroup and then executes its arguments).
     pub fn start_under(wrapper: &[String], config: &Path) -> Self {
-        let mut server = Self::spawn(wrapper, config);
-        match server.next_line() {
-            Some(line) if line == "ready" => server,
+        Self::spawn(wrapper, config, &[]).ready()
+    }
+
+    /// Waits for the line `ready`.
+    fn ready(mut self) -> Self {
+        match self.next_line() {
+            Some(line) if line == "ready" => self,
             Some(line) => {
-                server.kill();
+                self.kill();
                 panic!(
                     "serve printed {line:?} where `ready` was due\n{}",
-                    server.said()
+                    self.said()
                 )
             }
             None => {
-                server.kill();
-                panic!("serve did not print `ready`\n{}", server.said())
+                self.kill();
+                panic!("serve did not print `ready`\n{}", self.said())
             }
         }
     }
 
     /// Starts the server without waiting for anything.
-    fn spawn(wrapper: &[String], config: &Path) -> Self {
+    fn spawn(wrapper: &[String], config: &Path, options: &[&str]) -> Self {
         let stderr = config.with_extension("stderr");
         let log = std::fs::File::options()
             .create(true)
@@ -105,6 +114,7 @@ impl Server {
             .map(std::ffi::OsString::from)
             .collect::<Vec<_>>();
         words.extend([binary().into(), "serve".into(), config.into()]);
+        words.extend(options.iter().map(Into::into));
         let mut child = Command::new(&words[0])
             .args(&words[1..])
             .stdin(Stdio::null())

@@ -75,11 +75,45 @@ impl Volume {
         uri(&self.socket(), "vol")
     }
 
+    /// What `status --json` says of the server. A degraded volume is an answer as well (status 3).
+    pub fn status(&self) -> Value {
+        let outcome = self.verb("status").arg("--json").run();
+        assert!(matches!(outcome.status, Some(0 | 3)), "{outcome}");
+        let status: Value = serde_json::from_str(&outcome.stdout)
+            .unwrap_or_else(|e| panic!("status --json is not JSON: {e}\n{outcome}"));
+        let is_healthy = outcome.status == Some(0);
+        assert_eq!(status["health"] == "healthy", is_healthy, "{outcome}");
+        status
+    }
+
+    /// A live figure of the mirror `vol`, as a number.
+    pub fn figure(&self, name: &str) -> f64 {
+        let status = self.status();
+        let figure = status["devices"]["vol"]["figures"][name].as_f64();
+        figure.unwrap_or_else(|| panic!("no figure {name} in {status:#}"))
+    }
+
+    /// The word `health` that the mirror `vol` says of one of its sides.
+    pub fn health(&self, side: &str) -> String {
+        let status = self.status();
+        let word = status["devices"]["vol"]["parts"][side]["health"].as_str();
+        word.unwrap_or_else(|| panic!("no health of {side} in {status:#}"))
+            .to_owned()
+    }
+
     /// Runs a verb with `--json` and returns what it printed.
     pub fn json(&self, verb: &str) -> Value {
         let outcome = self.verb(verb).arg("--json").ok();
         serde_json::from_str(&outcome.stdout)
             .unwrap_or_else(|e| panic!("{verb} --json is not JSON: {e}\n{outcome}"))
+    }
+
+    /// Size of the volume in bytes, as `check --json` reports it.
+    pub fn size_bytes(&self) -> u64 {
+        let report = self.json("check");
+        report["devices"]["vol"]["size_bytes"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no devices.vol.size_bytes in {report:#}"))
     }
 
     /// Where the volume's first byte lies inside the side `device`, in bytes, as `check --json`

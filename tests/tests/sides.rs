@@ -1,0 +1,336 @@
+//! A mirror and its sides as its owner sees them: live figures, a crash, a slow side, a side that is
+//! a stripe, a side behind another server that dies.
+
+use bimetal_tests::checks;
+use bimetal_tests::client::Client;
+use bimetal_tests::deadline::eventually;
+use bimetal_tests::nbd::Wire;
+use bimetal_tests::scratch::Scratch;
+use bimetal_tests::server::Server;
+use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, assert_refused, mirror_toml};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// What one write of [`Load`] covers.
+const PIECE_BYTES: u64 = 64 << 10;
+
+/// The content of piece `piece` in its `generation`: no two alike.
+fn content(piece: u64, generation: u64) -> Vec<u8> {
+    let stamp = [piece.to_le_bytes(), generation.to_le_bytes()].concat();
+    stamp.repeat(PIECE_BYTES as usize / stamp.len())
+}
+
+/// A client that writes pieces all over the volume, one after the other, until it is ended.
+struct Load {
+    enough: Arc<AtomicBool>,
+    writer: JoinHandle<BTreeMap<u64, u64>>,
+}
+
+impl Load {
+    /// Writes to the export `vol` at `socket`, of which it uses `pieces` pieces.
+    fn start(socket: PathBuf, pieces: u64) -> Self {
+        let enough = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&enough);
+        let writer = std::thread::spawn(move || {
+            let (mut wire, _) = Wire::attached(&socket, "vol");
+            let mut newest = BTreeMap::new();
+            for generation in 1.. {
+                if ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                // 97 is prime to the counts used here, so every piece has its turn, far apart.
+                let piece = generation * 97 % pieces;
+                wire.write(piece * PIECE_BYTES, &content(piece, generation));
+                newest.insert(piece, generation);
+            }
+            newest
+        });
+        Self { enough, writer }
+    }
+
+    /// Ends the load; returns the newest acknowledged generation of each piece.
+    fn end(self) -> BTreeMap<u64, u64> {
+        self.enough.store(true, Ordering::Relaxed);
+        let written = self.writer.join().expect("every write was acknowledged");
+        assert!(!written.is_empty());
+        written
+    }
+}
+
+/// Panics unless every piece reads as the newest that was acknowledged.
+fn assert_newest(socket: &Path, written: &BTreeMap<u64, u64>) {
+    let (mut wire, _) = Wire::attached(socket, "vol");
+    for (&piece, &generation) in written {
+        let found = wire.read(piece * PIECE_BYTES, PIECE_BYTES as u32);
+        let stamp = |bytes: &[u8]| u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
+        assert!(
+            found == content(piece, generation),
+            "piece {piece}: generation {generation} was acknowledged, found {}",
+            stamp(&found)
+        );
+    }
+}
+
+/// Writes acknowledged so far by the export `vol`.
+fn writes(volume: &Volume) -> u64 {
+    let status = volume.status();
+    let count = status["exports"]["vol"]["figures"]["writes"].as_u64();
+    count.unwrap_or_else(|| panic!("no writes of vol in {status:#}"))
+}
+
+/// Waits until the load has had `more` further writes taken.
+fn eventually_written(volume: &Volume, more: u64) {
+    let goal = writes(volume) + more;
+    eventually(60, "the volume takes writes", || {
+        (writes(volume) >= goal).then_some(())
+    });
+}
+
+fn eventually_healthy(volume: &Volume, side: &str) {
+    eventually(60, "the side is whole", || {
+        (volume.health(side) == "healthy").then_some(())
+    });
+}
+
+/// Panics unless the data areas of two files, each with its offset, are equal byte by byte.
+fn assert_equal_areas(one: (&Path, u64), other: (&Path, u64), length_bytes: u64) {
+    let (skips, length) = (format!("{}:{}", one.1, other.1), length_bytes.to_string());
+    Client::new("cmp")
+        .args(["--bytes", &length, "--ignore-initial", &skips])
+        .args([one.0, other.0])
+        .within_s(120)
+        .ok();
+}
+
+/// [`assert_equal_areas`] of a mirror whose sides are the files `a.img` and `b.img`.
+fn assert_equal_sides(volume: &Volume, [a, b]: [&str; 2]) {
+    let (one, other) = (volume.dir().file("a.img"), volume.dir().file("b.img"));
+    let offsets = [volume.side_data_offset(a), volume.side_data_offset(b)];
+    assert_equal_areas(
+        (&one, offsets[0]),
+        (&other, offsets[1]),
+        volume.size_bytes(),
+    );
+}
+
+/// A mirror of the file `a.img` and of `side`, which is over `b.img`, both of 64 MiB, formatted.
+fn mirror_with(name: &str, side: &str, mirror_keys: &str) -> Volume {
+    let text = mirror_toml().replace(
+        "[\"a\", \"b\"]\n",
+        &format!("[\"a\", \"side\"]\n{mirror_keys}\n"),
+    ) + &format!("\n[device.side]\nbelow = \"b\"\n{side}\n");
+    let volume = Volume::from_toml(name, &text);
+    for image in ["a.img", "b.img"] {
+        volume.dir().sparse(image, 64 * MIB);
+    }
+    volume.verb("format").ok();
+    volume
+}
+
+#[test]
+fn status_shows_the_volume_and_each_side() {
+    let volume = Volume::mirror("status", 64 * MIB);
+    let server = volume.serve();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    for piece in 0..10 {
+        wire.write(piece * PIECE_BYTES, &content(piece, 1));
+    }
+    wire.flush();
+    let status = volume.status();
+    assert_eq!(status["version"], 1);
+    assert_eq!(status["health"], "healthy");
+    assert_eq!(status["stopping"], false);
+    assert_eq!(status["pid"], server.pid());
+    let export = &status["exports"]["vol"];
+    assert_eq!(export["device"], "vol");
+    assert_eq!(export["figures"]["connections"], 1.0);
+    assert_eq!(export["figures"]["writes"], 10);
+    assert_eq!(export["figures"]["written_bytes"], 10 * PIECE_BYTES);
+    assert_eq!(export["figures"]["flushes"], 1);
+    let mirror = &status["devices"]["vol"];
+    assert_eq!(mirror["type"], "mirror");
+    assert_eq!(mirror["children"], serde_json::json!(["a", "b"]));
+    let figures = &mirror["figures"];
+    assert_eq!(figures["state"], "open");
+    // After a flush every side holds everything.
+    assert_eq!(figures["exposed_bytes"], 0.0);
+    assert_eq!(figures["exposed_seconds"], 0.0);
+    assert!(figures["exposed_bytes_peak"].as_f64() <= Some((10 * PIECE_BYTES) as f64));
+    for count in ["acknowledged_early", "held_back"] {
+        assert!(figures[count].is_u64(), "{count}: {status:#}");
+    }
+    for side in ["a", "b"] {
+        let part = &mirror["parts"][side];
+        assert_eq!(part["health"], "healthy", "{status:#}");
+        assert!(matches!(part["mode"].as_str(), Some("in time" | "delayed")));
+        for nothing in [
+            "waiting_bytes",
+            "in_flight_bytes",
+            "stale_bytes",
+            "lag_seconds",
+        ] {
+            assert_eq!(part[nothing], 0.0, "{nothing} of {side}: {status:#}");
+        }
+        assert_eq!(part["written_bytes"], 10 * PIECE_BYTES);
+        assert_eq!(part["errors"], 0);
+    }
+    drop(wire);
+    server.stop();
+    assert_equal_sides(&volume, ["a", "b"]);
+}
+
+#[test]
+fn after_a_crash_the_volume_waits_for_a_resync() {
+    // A side that needs 20 ms for each write lacks some of them at any moment.
+    let slow = "type = \"delay\"\nwrite = \"20ms\"\n";
+    let volume = mirror_with("crash", slow, "");
+    let mut server = volume.serve();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    let flushed: BTreeMap<u64, u64> = (0..64).map(|piece| (900 - piece, 1)).collect();
+    for (&piece, &generation) in &flushed {
+        wire.write(piece * PIECE_BYTES, &content(piece, generation));
+    }
+    wire.flush();
+    let load = Load::start(volume.socket(), 800);
+    eventually(60, "something is exposed", || {
+        (volume.figure("exposed_bytes") > 0.0).then_some(())
+    });
+    server.kill();
+    // The writer's connection broke, so what it knows is of no use here.
+    assert!(load.writer.join().is_err());
+    for _ in 0..2 {
+        let outcome = volume.verb("serve").run();
+        assert_refused(&outcome, &["not flushed", "a, side", "--resync"]);
+    }
+    let server = Server::start_with(volume.config(), &["--resync"]);
+    assert_newest(&volume.socket(), &flushed);
+    eventually_healthy(&volume, "side");
+    eventually_healthy(&volume, "a");
+    assert_newest(&volume.socket(), &flushed);
+    server.stop();
+    assert_equal_sides(&volume, ["a", "side"]);
+    // And it is an ordinary volume again.
+    volume.serve().stop();
+}
+
+#[test]
+fn exposure_keeps_to_its_bound_over_a_disk() {
+    let disk = "type = \"hdd\"\nprofile = \"hdd-7200\"\n";
+    let bound_bytes = MIB as f64;
+    let keys = "exposure = { bytes = \"1MiB\", age = \"1h\" }";
+    let volume = mirror_with("exposure", disk, keys);
+    let server = volume.serve();
+    let load = Load::start(volume.socket(), 900);
+    // A file takes thousands of pieces a second and a disk some hundred, so the bound is met.
+    eventually(60, "a write is held back by the bound", || {
+        let exposed = volume.figure("exposed_bytes");
+        assert!(exposed <= bound_bytes, "{exposed} bytes are exposed");
+        (volume.figure("held_back") > 0.0).then_some(())
+    });
+    let written = load.end();
+    let peak = volume.figure("exposed_bytes_peak");
+    assert!(peak > bound_bytes / 2.0 && peak <= bound_bytes, "{peak}");
+    assert!(volume.figure("acknowledged_early") > 0.0);
+    assert_newest(&volume.socket(), &written);
+    eventually(60, "an idle volume has drained", || {
+        (volume.figure("exposed_bytes") == 0.0).then_some(())
+    });
+    server.stop();
+    assert_equal_sides(&volume, ["a", "side"]);
+}
+
+#[test]
+fn a_side_may_be_a_stripe() {
+    let file = |name: &str| format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\n");
+    let text = ["a", "b", "c", "d"].map(file).concat()
+        + "[device.pair]\ntype = \"stripe\"\ndevices = [\"b\", \"c\"]\nunit = \"64KiB\"\n\
+           [device.vol]\ntype = \"mirror\"\nsides = [\"pair\", \"a\"]\n"
+        + EXPORT_VOL;
+    // The config names a device that nothing uses as well; it is left alone.
+    let volume = Volume::from_toml("stripe", &text);
+    volume.dir().sparse("a.img", 128 * MIB);
+    for half in ["b.img", "c.img"] {
+        volume.dir().sparse(half, 64 * MIB);
+    }
+    let unused = volume.dir().sparse("d.img", MIB);
+    volume.verb("format").ok();
+    let server = volume.serve();
+    let verified = checks::fio_verify(&volume.uri(), 16 * MIB);
+    assert_eq!(verified.status, Some(0), "{verified}\n{}", server.said());
+    server.stop();
+    assert!(
+        std::fs::read(unused)
+            .expect("d.img")
+            .iter()
+            .all(|b| *b == 0)
+    );
+
+    // The stripe put together by hand, unit by unit, is the other side.
+    let joined = volume.dir().file("joined.img");
+    join(volume.dir(), &joined);
+    let offsets = ["a", "pair"].map(|side| volume.side_data_offset(side));
+    let a = volume.dir().file("a.img");
+    assert_equal_areas((&a, offsets[0]), (&joined, offsets[1]), volume.size_bytes());
+}
+
+/// RAID-0 by hand: units of 64 KiB from `b.img` and `c.img` in turn.
+fn join(dir: &Scratch, joined: &Path) {
+    let halves = ["b.img", "c.img"].map(|f| std::fs::read(dir.file(f)).expect("half a stripe"));
+    let [first, second] = halves.each_ref().map(|half| half.chunks(64 << 10));
+    let mut bytes = Vec::new();
+    for (one, other) in first.zip(second) {
+        bytes.extend_from_slice(one);
+        bytes.extend_from_slice(other);
+    }
+    std::fs::write(joined, bytes).expect("the joined stripe");
+}
+
+/// A side behind another server, which is killed under load and started again.
+#[test]
+fn a_remote_side_dies_and_comes_back() {
+    let device = "[device.vol]\ntype = \"file\"\npath = \"b.img\"\n";
+    let far = Volume::from_toml("far", &(device.to_owned() + EXPORT_VOL));
+    far.dir().sparse("b.img", 64 * MIB);
+    let mut far_server = far.serve();
+    let text = format!(
+        "[device.a]\ntype = \"file\"\npath = \"a.img\"\n\
+         [device.b]\ntype = \"remote\"\naddress = \"unix:{}\"\nexport = \"vol\"\n\
+         reconnect = \"200ms\"\n\
+         [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\nabsent_after = \"1s\"\n{EXPORT_VOL}",
+        far.socket().display()
+    );
+    let volume = Volume::from_toml("near", &text);
+    volume.dir().sparse("a.img", 64 * MIB);
+    volume.verb("format").ok();
+    let server = volume.serve();
+    let load = Load::start(volume.socket(), 900);
+    eventually_written(&volume, 200);
+    assert_eq!(volume.status()["health"], "healthy");
+    far_server.kill();
+    eventually(60, "the volume does without the side", || {
+        (volume.health("b") == "absent").then_some(())
+    });
+    eventually_written(&volume, 200);
+    assert_eq!(volume.status()["health"], "degraded");
+    let far_server = far.serve();
+    eventually_healthy(&volume, "b");
+    assert_eq!(volume.status()["health"], "healthy");
+    eventually_written(&volume, 200);
+    let written = load.end();
+    assert_newest(&volume.socket(), &written);
+    server.stop();
+    far_server.stop();
+
+    // Sides are known by what is on them: as two files on one machine they are the same volume.
+    let both = Volume::from_toml("both", &mirror_toml());
+    for (from, side) in [(&volume, "a.img"), (&far, "b.img")] {
+        std::fs::rename(from.dir().file(side), both.dir().file(side)).expect("move a side");
+    }
+    assert_equal_sides(&both, ["a", "b"]);
+    let server = both.serve();
+    assert_newest(&both.socket(), &written);
+    server.stop();
+}
