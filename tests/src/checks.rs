@@ -247,3 +247,25 @@ pub fn fio_verify(uri: &str, part_bytes: u64) -> Outcome {
         .within_s(300)
         .run()
 }
+
+/// fio's nbd engine: random writes of `sizes` at depth 32 on four connections, each of `part_bytes`
+/// in its own part of the export. Nothing is checked but that all of them succeed.
+pub fn fio_write(uri: &str, sizes: &str, part_bytes: u64) {
+    let part = format!("{}m", part_bytes / MIB);
+    Client::new("fio")
+        .args([
+            "--name=write",
+            "--ioengine=nbd",
+            "--thread=0",
+            "--rw=randwrite",
+        ])
+        .args(["--iodepth=32", "--numjobs=4", "--randseed=7"])
+        .args([format!("--uri={uri}"), format!("--bsrange={sizes}")])
+        .args([
+            format!("--size={part}"),
+            format!("--offset_increment={part}"),
+        ])
+        .args(["--group_reporting", "--output-format=terse"])
+        .within_s(120)
+        .ok();
+}

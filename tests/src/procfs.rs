@@ -2,15 +2,37 @@
 
 /// Resident memory (VmRSS) of a process in bytes.
 pub fn resident_bytes(pid: u32) -> u64 {
+    status_bytes(pid, "VmRSS:")
+}
+
+/// Locked memory (VmLck) of a process in bytes.
+pub fn locked_bytes(pid: u32) -> u64 {
+    status_bytes(pid, "VmLck:")
+}
+
+fn status_bytes(pid: u32, field: &str) -> u64 {
     let path = format!("/proc/{pid}/status");
     let status = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     let kib: u64 = status
         .lines()
-        .find_map(|l| l.strip_prefix("VmRSS:"))
+        .find_map(|l| l.strip_prefix(field))
         .and_then(|v| v.trim().strip_suffix("kB"))
         .and_then(|v| v.trim().parse().ok())
-        .unwrap_or_else(|| panic!("no VmRSS in {path}"));
+        .unwrap_or_else(|| panic!("no {field} in {path}"));
     kib * 1024
+}
+
+/// Page faults of a process since its start that needed no I/O (field `minflt` of its stat file):
+/// each is a page that was not there, so a process that gets no new memory has none.
+pub fn minor_faults(pid: u32) -> u64 {
+    let path = format!("/proc/{pid}/stat");
+    let stat = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    // The name in brackets may hold anything; the state behind it is field 3, and minflt field 10.
+    let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+    let minflt = fields.skip(10 - 3).map(str::parse).next();
+    minflt
+        .and_then(Result::ok)
+        .unwrap_or_else(|| panic!("no minflt in {path}: {stat}"))
 }
 
 /// Number of open file descriptors of a process.

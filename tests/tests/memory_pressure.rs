@@ -11,12 +11,13 @@
 //! pressure made here finds a server without that care.
 
 use bimetal_tests::cgroup::MemoryGroup;
+use bimetal_tests::checks;
 use bimetal_tests::client::Client;
 use bimetal_tests::mount::{Fuse, Loop, Mount, assert_fsck_clean};
 use bimetal_tests::procfs;
 use bimetal_tests::scratch::Scratch;
 use bimetal_tests::server::{Server, uri};
-use bimetal_tests::volume::{MIB, Volume};
+use bimetal_tests::volume::{MIB, Volume, mirror_toml};
 use std::path::Path;
 
 /// What the group may hold, and what the writer dirties in it. The server locks all it will ever
@@ -87,7 +88,53 @@ fn a_dirty_file_system_above_the_server_does_not_deadlock() {
     server.stop();
 }
 
-/// The same with nbdkit in the server's place, outside the group: what the machine itself adds to
+/// Pages that the server may meet as new while it writes 512 MiB, which are 131,072 pages.
+///
+/// All it needs is there and locked before it says `ready`, so it should have none. The kernel may
+/// move a locked page when it compacts memory, and the next touch of it then counts as a fault; that
+/// is for a few pages. One page for each megabyte written would be past this bound eightfold.
+const NEW_PAGES_MAX: u64 = 64;
+
+/// Writes through the server must need no memory that it did not have when it said `ready`: neither
+/// of small requests nor of large ones, nor while one side lags and the delay queue is full. Every
+/// new page is a fault, so counting faults finds each allocation that the heap could not serve.
+#[test]
+fn writing_needs_no_memory_after_start() {
+    let text = mirror_toml().replace("\"b\"]", "\"late\"]")
+        + "[device.late]\ntype = \"delay\"\nbelow = \"b\"\nwrite = \"10ms\"\n";
+    let volume = Volume::from_toml("resident", &text);
+    for image in ["a.img", "b.img"] {
+        volume.dir().sparse(image, 1280 * MIB);
+    }
+    volume.verb("format").ok();
+    let server = volume.serve();
+    let before = (
+        procfs::minor_faults(server.pid()),
+        procfs::locked_bytes(server.pid()),
+    );
+    assert!(
+        before.1 > 128 * MIB,
+        "the server has not locked its buffers: {}",
+        server.said()
+    );
+    checks::fio_write(&volume.uri(), "4k-64k", 64 * MIB);
+    checks::fio_write(&volume.uri(), "1m-1m", 64 * MIB);
+    let after = (
+        procfs::minor_faults(server.pid()),
+        procfs::locked_bytes(server.pid()),
+    );
+    assert!(
+        after.0 - before.0 <= NEW_PAGES_MAX && after.1 == before.1,
+        "(faults, locked bytes) before {before:?}, after {after:?}"
+    );
+    assert!(
+        volume.figure("exposed_bytes_peak") > MIB as f64,
+        "the late side was never late"
+    );
+    server.stop();
+}
+
+/// The same as the first with nbdkit in the server's place, outside the group: what the machine itself adds to
 /// the picture.
 #[test]
 fn the_pressure_is_real_and_a_server_outside_the_group_stands_it() {
