@@ -7,6 +7,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+# Asking for a toolchain must not install it.
+export RUSTUP_AUTO_INSTALL=0
 if ! rustc +nightly --version >/dev/null 2>&1; then
     echo "SKIPPED: no nightly toolchain (rustup toolchain install nightly)"
     exit 0

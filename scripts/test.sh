@@ -2,8 +2,8 @@
 # Everything that must pass before a change goes in, one step after another, each with its time.
 #
 # Usage: scripts/test.sh   (as `make test` and CI call it)
-# CARGO names cargo, SIM_SEEDS the range of seeds for the simulation tester (empty: leave it out).
-# One build profile for all steps (dev, which optimises a little), because building is what costs.
+# CARGO names cargo. One build profile for all steps (dev, which optimises a little), because
+# building is what costs; only the sanitizer needs a build of its own, of one crate.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -23,18 +23,11 @@ step() {
     echo "== $name: $((now - start)) s (total $((now - began)) s)"
 }
 
-# The simulation runs before the last step, since the tests' closing lines end the output.
-simulate() {
-    $cargo run --locked --quiet -p bimetal-cli -- sim swarm --seeds "$SIM_SEEDS"
-}
-
 step "test dependencies" scripts/install-test-deps.sh
 step "format" $cargo fmt --all --check
 step "lints" $cargo clippy --workspace --all-targets --locked -- -D warnings
 step "build" $cargo build --workspace --all-targets --locked
-if [ -n "${SIM_SEEDS:-}" ]; then
-    step "simulation, seeds $SIM_SEEDS" simulate
-fi
+step "address sanitizer" scripts/asan.sh
 # No step line after this one: cargo's own result lines close the output.
 echo "== tests"
-exec $cargo test --workspace --locked
+exec $cargo test --workspace --locked --no-fail-fast
