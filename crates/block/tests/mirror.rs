@@ -534,8 +534,7 @@ fn unfit_foreign_and_doubled_sides_are_refused_and_nothing_is_written() {
             .expect("fit");
         let taken = superblock::format(&rt, "again", &ours, false)
             .await
-            .err()
-            .expect("in use");
+            .expect_err("in use");
         assert!(taken.to_string().contains("--force"), "{taken}");
         let mixed = [ours[0].clone(), others[1].clone()];
         let foreign = open(&rt, &mixed, false).await.err().expect("foreign");

@@ -283,6 +283,9 @@ fn summary_table<'s>(rows: impl Iterator<Item = (&'s str, &'s Summary)>) -> Tabl
     table
 }
 
+/// The results of one scheme in a point of the sweep.
+type OfScheme = fn(&SweepPoint) -> &Summary;
+
 fn sweep_all(extent: Extent, as_json: bool) -> Result<ExitCode> {
     let rules = compared(&Devices::fit_b(), &sweep_rules(), extent)?;
     let points = sweep_devices()
@@ -303,7 +306,7 @@ fn sweep_all(extent: Extent, as_json: bool) -> Result<ExitCode> {
         &summary_table(summaries.iter().map(|s| (s.scheme.as_str(), s))),
     )?;
     print_lines(&mut out, &switches_table(&rules))?;
-    let schemes: [(&str, fn(&SweepPoint) -> &Summary); 3] = [
+    let schemes: [(&str, OfScheme); 3] = [
         (
             "The paper to the letter, acknowledged at the first completion",
             |p| &p.paper,
