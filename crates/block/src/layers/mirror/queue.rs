@@ -62,6 +62,9 @@ pub(super) struct Ticket {
     pub(super) admitted: Instant,
     pub(super) range: Range<u64>,
     sides: Vec<Cell<Progress>>,
+    /// The sides that were healthy, with the newest content of the range, when it was admitted.
+    /// Only these decide whether it is stored: the word of another one would not outlive a crash.
+    whole: Vec<bool>,
     pub(super) acknowledged: Cell<Option<Instant>>,
     pub(super) first_done: Cell<Option<Instant>>,
     pub(super) changed: Event,
@@ -73,12 +76,14 @@ impl Ticket {
         range: Range<u64>,
         admitted: Instant,
         sides: Vec<Progress>,
+        whole: Vec<bool>,
     ) -> Rc<Ticket> {
         Rc::new(Ticket {
             seq,
             admitted,
             range,
             sides: sides.into_iter().map(Cell::new).collect(),
+            whole,
             acknowledged: Cell::new(None),
             first_done: Cell::new(None),
             changed: Event::new(),
@@ -98,7 +103,7 @@ impl Ticket {
                 return;
             }
             self.sides[side].set(Progress::Done);
-            if self.first_done.get().is_none() {
+            if self.whole[side] && self.first_done.get().is_none() {
                 self.first_done.set(Some(now));
             }
             self.changed.notify();
@@ -113,7 +118,12 @@ impl Ticket {
         }
     }
 
-    /// True when some side has it.
+    /// True when a side was whole before it.
+    pub(super) fn was_whole(&self, side: usize) -> bool {
+        self.whole[side]
+    }
+
+    /// True when some side has it that decides.
     pub(super) fn any_done(&self) -> bool {
         self.first_done.get().is_some()
     }
@@ -530,10 +540,12 @@ impl SideQueue {
             .map(|entry| entry.ticket.admitted)
     }
 
-    /// When the oldest acknowledged write that is not on this side was acknowledged.
-    pub(super) fn oldest_acknowledged(&self) -> Option<Instant> {
+    /// When the oldest acknowledged write from number `from` on that is not on this side was
+    /// acknowledged.
+    pub(super) fn oldest_acknowledged(&self, from: u64) -> Option<Instant> {
         self.outstanding
-            .values()
+            .range(from..)
+            .map(|(_, entry)| entry)
             .find_map(|entry| entry.ticket.acknowledged.get())
     }
 
