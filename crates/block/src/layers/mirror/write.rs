@@ -7,7 +7,7 @@ use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
 use bimetal_rt::Instant;
 use bimetal_rt::sync::Permit;
 
-use super::queue::{Batch, Change, Progress, Ticket, Waiting};
+use super::queue::{Batch, Before, Change, Progress, Ticket, Waiting};
 use super::side::{Health, add};
 use super::{Shared, VolumeState};
 use crate::error::IoError;
@@ -99,11 +99,15 @@ impl Shared {
         }
         let seq = self.next_seq.get();
         self.next_seq.set(seq + 1);
-        let whole = self.sides.iter().map(|side| {
-            side.health.get() == Health::Healthy && side.stale.borrow().is_clear(&range)
+        let before = self.sides.iter().map(|side| {
+            let healthy = side.health.get() == Health::Healthy;
+            Before {
+                decides: healthy && side.stale.borrow().is_clear(&range),
+                current: healthy && side.is_current(&range),
+            }
         });
-        let whole = whole.collect();
-        let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, whole);
+        let before = before.collect();
+        let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, before);
         let urgent_on = self.sides_that_must_hurry();
         let change = Change {
             op: request.op,
@@ -414,10 +418,10 @@ impl Shared {
     }
 
     /// No side that decides has a write: every one may hold the old content, the new, or a mixture.
-    /// One that was whole before is made the truth, so that reads agree from now on.
+    /// One that was current before is made the truth, so that reads agree from now on.
     fn failed_everywhere(&self, ticket: &Ticket) {
         let order = self.read_order();
-        let truth = order.into_iter().find(|&side| ticket.was_whole(side));
+        let truth = order.into_iter().find(|&side| ticket.before(side).current);
         for side in &self.sides {
             if Some(side.index) != truth {
                 side.stale.borrow_mut().insert(ticket.range.clone(), ());
