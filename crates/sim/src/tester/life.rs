@@ -76,12 +76,17 @@ async fn live(world: &Rc<World>, plant: Option<Plant>, disks: &Rc<Cell<Disks>>) 
     let mut rng = Rng::labelled(world.scenario.seed, "power");
     let mut clean = true;
     for (number, life) in world.scenario.lives.iter().enumerate() {
-        let Some(program) = open(world, number, life, &platters, plant, clean).await else {
+        let Some(program) = open(world, number, &platters, plant, clean).await else {
             return;
         };
         world.run_program(Some(Rc::clone(&program)));
         let background = TaskGroup::new(&world.rt);
-        start_faults(world, life, &program, &background);
+        background.spawn(start_faults(
+            Rc::clone(world),
+            life.clone(),
+            Rc::clone(&program),
+            background.clone(),
+        ));
         background.spawn(look_regularly(Rc::clone(world)));
         let clients = start_clients(world, &program, number);
         clean = match life.end {
@@ -177,7 +182,6 @@ impl Disks {
 async fn open(
     world: &Rc<World>,
     number: usize,
-    life: &Life,
     platters: &[Platters],
     plant: Option<Plant>,
     clean: bool,
@@ -202,7 +206,7 @@ async fn open(
         mirror,
         sides,
         opened,
-        calm_at: calm_at(life, opened),
+        calm_at: Cell::new(None),
     }))
 }
 
@@ -265,25 +269,31 @@ fn calm_at(life: &Life, opened: Instant) -> Instant {
     opened + Duration::from_nanos(ends.max().unwrap_or(0))
 }
 
-fn start_faults(world: &Rc<World>, life: &Life, program: &Rc<Program>, tasks: &TaskGroup) {
+/// Starts the faults: after a crash, once the side without faults holds everything again, because
+/// until then the volume stands on a side that has faults.
+async fn start_faults(world: Rc<World>, life: Life, program: Rc<Program>, tasks: TaskGroup) {
+    if let Some(spared) = world.scenario.steadfast {
+        while program.mirror.status().sides[spared].health != "healthy" {
+            world.rt.sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let calm_at = calm_at(&life, world.rt.now());
+    program.calm_at.set(Some(calm_at));
     for fault in &life.faults {
         let disks = &program.sides[fault.side].disks;
         let switch = disks[fault.at_ns as usize % disks.len()].switch();
-        tasks.spawn(cause(Rc::clone(world), fault.clone(), switch));
+        tasks.spawn(cause(Rc::clone(&world), fault.clone(), switch));
     }
     if world.scenario.steadfast.is_some() {
         return;
     }
     // Without a side that is spared, faults for ever would say nothing about the volume: they end
     // when the others have.
-    let (world, program) = (Rc::clone(world), Rc::clone(program));
-    tasks.spawn(async move {
-        world.rt.sleep_until(program.calm_at).await;
-        for disk in program.sides.iter().flat_map(|side| &side.disks) {
-            disk.switch().heal();
-        }
-        world.trace.event(&[6], || "every fault ends".to_owned());
-    });
+    world.rt.sleep_until(calm_at).await;
+    for disk in program.sides.iter().flat_map(|side| &side.disks) {
+        disk.switch().heal();
+    }
+    world.trace.event(&[6], || "every fault ends".to_owned());
 }
 
 async fn cause(world: Rc<World>, fault: Fault, switch: Rc<Switch>) {
@@ -339,7 +349,14 @@ fn faulty_for_ever(world: &World, life: &Life, side: usize) -> bool {
 
 /// After the load and the faults, every side becomes whole and the exposure zero.
 async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
-    world.rt.sleep_until(program.calm_at).await;
+    let deadline = world.rt.now() + world.patience();
+    while program.calm_at.get().is_none() && world.rt.now() < deadline {
+        world.rt.sleep(Duration::from_millis(5)).await;
+    }
+    world
+        .rt
+        .sleep_until(program.calm_at.get().unwrap_or(deadline))
+        .await;
     let drained = |status: &MirrorStatus| {
         let sides = status.sides.iter().enumerate();
         let mut sides = sides.filter(|(index, _)| !faulty_for_ever(world, life, *index));

@@ -36,8 +36,8 @@ pub struct Program {
     pub sides: Rc<Vec<SideStack>>,
     /// When it was opened.
     pub opened: Instant,
-    /// When the last fault that ends has ended.
-    pub calm_at: Instant,
+    /// When the last fault that ends has ended; unknown until the faults begin.
+    pub calm_at: Cell<Option<Instant>>,
 }
 
 /// See the module.
@@ -314,8 +314,11 @@ impl World {
 
     fn check_liveness(&self, program: &Program) {
         let (now, patience) = (self.rt.now(), self.patience());
+        let Some(calm_at) = program.calm_at.get() else {
+            return;
+        };
         for operation in self.in_flight.borrow().values() {
-            let from = operation.at.max(program.calm_at);
+            let from = operation.at.max(calm_at);
             if now > from + patience {
                 let status = program.mirror.status();
                 self.findings.add(format!(

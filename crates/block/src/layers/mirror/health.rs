@@ -245,6 +245,7 @@ impl Shared {
         let side = &self.sides[index];
         let before = self.next_seq.get();
         side.joining.set(true);
+        side.joined_from.set(before);
         self.pump(index);
         let caught_up = || {
             let oldest = side.queue.borrow().oldest_seq();

@@ -56,12 +56,24 @@ pub(super) enum Progress {
     Failed(IoError),
 }
 
+/// What a side was when a write was admitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before {
+    /// It was healthy, and the range was not stale. Only such sides decide whether the write is
+    /// stored: the word of another one would not outlive a crash.
+    pub(super) decides: bool,
+    /// It had the newest content of the range.
+    pub(super) current: bool,
+}
+
 /// One admitted write, shared by the request that waits for it and the sides that store it.
 pub(super) struct Ticket {
     pub(super) seq: u64,
     pub(super) admitted: Instant,
     pub(super) range: Range<u64>,
     sides: Vec<Cell<Progress>>,
+    /// What each side was when it was admitted.
+    before: Vec<Before>,
     pub(super) acknowledged: Cell<Option<Instant>>,
     pub(super) first_done: Cell<Option<Instant>>,
     pub(super) changed: Event,
@@ -73,12 +85,14 @@ impl Ticket {
         range: Range<u64>,
         admitted: Instant,
         sides: Vec<Progress>,
+        before: Vec<Before>,
     ) -> Rc<Ticket> {
         Rc::new(Ticket {
             seq,
             admitted,
             range,
             sides: sides.into_iter().map(Cell::new).collect(),
+            before,
             acknowledged: Cell::new(None),
             first_done: Cell::new(None),
             changed: Event::new(),
@@ -98,7 +112,7 @@ impl Ticket {
                 return;
             }
             self.sides[side].set(Progress::Done);
-            if self.first_done.get().is_none() {
+            if self.before[side].decides && self.first_done.get().is_none() {
                 self.first_done.set(Some(now));
             }
             self.changed.notify();
@@ -113,7 +127,12 @@ impl Ticket {
         }
     }
 
-    /// True when some side has it.
+    /// What a side was when the write was admitted.
+    pub(super) fn before(&self, side: usize) -> Before {
+        self.before[side]
+    }
+
+    /// True when some side has it that decides.
     pub(super) fn any_done(&self) -> bool {
         self.first_done.get().is_some()
     }
@@ -165,6 +184,15 @@ pub(super) struct Batch {
 struct Outstanding {
     bytes: u64,
     ticket: Rc<Ticket>,
+    /// The oldest write that this one stands for: itself, or one that it has replaced before the
+    /// side stored it. Until this one is stored, neither is that one.
+    origin: u64,
+}
+
+/// A write that some outstanding writes stand for.
+struct Origin {
+    ticket: Rc<Ticket>,
+    count: usize,
 }
 
 /// See the module.
@@ -174,6 +202,7 @@ pub(super) struct SideQueue {
     /// Ranges the device is working on, with what is being stored there.
     flying: ExtentMap<Waiting>,
     outstanding: BTreeMap<u64, Outstanding>,
+    origins: BTreeMap<u64, Origin>,
     /// Admitted writes in order. Entries whose parts have all been taken otherwise are skipped.
     order: VecDeque<(u64, Range<u64>)>,
     /// Writes that no other side is likely to take in time, in order.
@@ -199,7 +228,7 @@ impl SideQueue {
     /// Admits a write; waiting parts of older ones under it are dropped as replaced.
     pub(super) fn push(&mut self, change: Change, ticket: &Rc<Ticket>, side: usize, urgent: bool) {
         let range = ticket.range.clone();
-        self.drop_waiting(&range, side, ticket.admitted);
+        let origin = self.drop_waiting(&range, side, ticket.admitted);
         let entry = Waiting {
             change,
             ticket: Rc::clone(ticket),
@@ -208,8 +237,13 @@ impl SideQueue {
         let left = Outstanding {
             bytes: range.end - range.start,
             ticket: Rc::clone(ticket),
+            origin: ticket.seq,
         };
         self.outstanding.insert(ticket.seq, left);
+        self.add_origin(Rc::clone(ticket));
+        if let Some(origin) = origin {
+            self.inherit(ticket.seq, origin);
+        }
         self.order.push_back((ticket.seq, range));
         if urgent {
             self.urgent.push_back(Rc::clone(ticket));
@@ -217,17 +251,29 @@ impl SideQueue {
         self.sweep_order();
     }
 
-    /// Drops what waits in a range because something newer covers it.
-    fn drop_waiting(&mut self, range: &Range<u64>, side: usize, now: Instant) {
+    /// Drops what waits in a range because something newer covers it, and says which write that
+    /// stands for from now on.
+    fn drop_waiting(
+        &mut self,
+        range: &Range<u64>,
+        side: usize,
+        now: Instant,
+    ) -> Option<Rc<Ticket>> {
+        let mut oldest: Option<Rc<Ticket>> = None;
         for (part, waiting) in self.waiting.remove(range.clone()) {
             let bytes = part.end - part.start;
             assert!(
                 waiting.ticket.acknowledged.get().is_some(),
                 "only acknowledged writes are replaced: the range lock keeps others apart"
             );
+            let origin = self.origin_of(waiting.ticket.seq);
+            if oldest.as_ref().is_none_or(|o| origin.seq < o.seq) {
+                oldest = Some(origin);
+            }
             waiting.ticket.stored(side, bytes, now);
             self.settle(waiting.ticket.seq, bytes);
         }
+        oldest
     }
 
     fn settle(&mut self, seq: u64, bytes: u64) {
@@ -237,7 +283,38 @@ impl SideQueue {
             .expect("a part belongs to a write");
         entry.bytes -= bytes;
         if entry.bytes == 0 {
+            let origin = entry.origin;
             self.outstanding.remove(&seq);
+            self.drop_origin(origin);
+        }
+    }
+
+    /// The oldest write that an outstanding one stands for.
+    fn origin_of(&self, seq: u64) -> Rc<Ticket> {
+        Rc::clone(&self.origins[&self.outstanding[&seq].origin].ticket)
+    }
+
+    fn add_origin(&mut self, ticket: Rc<Ticket>) {
+        let origin = self.origins.entry(ticket.seq);
+        origin.or_insert(Origin { ticket, count: 0 }).count += 1;
+    }
+
+    fn drop_origin(&mut self, seq: u64) {
+        let origin = self.origins.get_mut(&seq).expect("an origin is listed");
+        origin.count -= 1;
+        if origin.count == 0 {
+            self.origins.remove(&seq);
+        }
+    }
+
+    /// Makes an outstanding write stand for an older one too.
+    fn inherit(&mut self, seq: u64, origin: Rc<Ticket>) {
+        let entry = self.outstanding.get_mut(&seq);
+        let entry = entry.expect("what replaces a write is outstanding");
+        if origin.seq < entry.origin {
+            let before = std::mem::replace(&mut entry.origin, origin.seq);
+            self.add_origin(origin);
+            self.drop_origin(before);
         }
     }
 
@@ -420,6 +497,12 @@ impl SideQueue {
                 .sum();
             let replaced = range.end - range.start - kept;
             if replaced > 0 {
+                let origin = self.origin_of(waiting.ticket.seq);
+                let newer = self.waiting.overlapping(&range).map(|(_, e)| e.ticket.seq);
+                let newer = newer.filter(|seq| *seq != waiting.ticket.seq);
+                for seq in newer.collect::<Vec<_>>() {
+                    self.inherit(seq, Rc::clone(&origin));
+                }
                 self.settle(waiting.ticket.seq, replaced);
                 waiting.ticket.stored(side, replaced, now);
             }
@@ -517,24 +600,24 @@ impl SideQueue {
         self.flying.bytes()
     }
 
-    /// The number of the oldest write that is not on this side.
+    /// The number of the oldest write that is not on this side, in its own content or in that of
+    /// what has replaced it.
     pub(super) fn oldest_seq(&self) -> Option<u64> {
-        self.outstanding.keys().next().copied()
+        self.origins.keys().next().copied()
+    }
+
+    /// When the oldest acknowledged write from number `from` on that is not on this side was
+    /// acknowledged.
+    pub(super) fn oldest_acknowledged(&self, from: u64) -> Option<Instant> {
+        self.origins
+            .range(from..)
+            .find_map(|(_, origin)| origin.ticket.acknowledged.get())
     }
 
     /// When the oldest write that waits or is in flight was admitted.
     pub(super) fn oldest_admitted(&self) -> Option<Instant> {
-        self.outstanding
-            .values()
-            .next()
-            .map(|entry| entry.ticket.admitted)
-    }
-
-    /// When the oldest acknowledged write that is not on this side was acknowledged.
-    pub(super) fn oldest_acknowledged(&self) -> Option<Instant> {
-        self.outstanding
-            .values()
-            .find_map(|entry| entry.ticket.acknowledged.get())
+        let oldest = self.outstanding.values().next();
+        oldest.map(|entry| entry.ticket.admitted)
     }
 
     /// The tickets that are outstanding here and not yet acknowledged.

@@ -75,6 +75,8 @@ pub(super) struct Side {
     /// A side whose resync is over, but whose queue may still hold writes that were acknowledged
     /// without it. New acknowledgements count on it already, so that their number only falls.
     pub(super) joining: Cell<bool>,
+    /// The first write that counted on it since it was last absent.
+    pub(super) joined_from: Cell<u64>,
     /// Its superblock is being written.
     pub(super) marking: Cell<bool>,
     /// Ranges that the side lacks and that no queue holds: what a resync copies.
@@ -118,6 +120,7 @@ impl Side {
             read_latency: RefCell::new(Quantiles::new(256)),
             health: Cell::new(Health::Healthy),
             joining: Cell::new(false),
+            joined_from: Cell::new(0),
             marking: Cell::new(false),
             stale: RefCell::new(ExtentMap::new()),
             started: RefCell::new(BTreeMap::new()),

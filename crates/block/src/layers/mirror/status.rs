@@ -99,7 +99,7 @@ impl Shared {
     fn side_status(&self, index: usize) -> SideStatus {
         let side = &self.sides[index];
         let (queue, policy) = (side.queue.borrow(), side.policy.borrow());
-        let oldest = queue.oldest_acknowledged();
+        let oldest = queue.oldest_acknowledged(0);
         SideStatus {
             name: side.name.clone(),
             health: side.health.get().name(),

@@ -7,7 +7,7 @@ use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
 use bimetal_rt::Instant;
 use bimetal_rt::sync::Permit;
 
-use super::queue::{Batch, Change, Progress, Ticket};
+use super::queue::{Batch, Before, Change, Progress, Ticket, Waiting};
 use super::side::{Health, add};
 use super::{Shared, VolumeState};
 use crate::error::IoError;
@@ -99,7 +99,15 @@ impl Shared {
         }
         let seq = self.next_seq.get();
         self.next_seq.set(seq + 1);
-        let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides);
+        let before = self.sides.iter().map(|side| {
+            let healthy = side.health.get() == Health::Healthy;
+            Before {
+                decides: healthy && side.stale.borrow().is_clear(&range),
+                current: healthy && side.is_current(&range),
+            }
+        });
+        let before = before.collect();
+        let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, before);
         let urgent_on = self.sides_that_must_hurry();
         let change = Change {
             op: request.op,
@@ -154,7 +162,7 @@ impl Shared {
             .until(|| ticket.any_done() || ticket.settled())
             .await;
         if !ticket.any_done() {
-            self.failed_everywhere(&ticket.range);
+            self.failed_everywhere(ticket);
             return Err(ticket.error());
         }
         if fua {
@@ -374,17 +382,22 @@ impl Shared {
         add(&side.counts.errors, 1);
         let in_a_row = side.errors_in_a_row.get() + 1;
         side.errors_in_a_row.set(in_a_row);
-        if !side.is_active() || !self.another_is_healthy(index) {
+        // What was acknowledged has to be on the last side some day: it is tried for ever, and read
+        // from memory meanwhile.
+        let promised = |(_, part): &(Range<u64>, Waiting)| part.ticket.acknowledged.get().is_some();
+        let last = !self.another_is_healthy(index);
+        if !side.is_active() || last && !batch.parts.iter().any(promised) {
             side.queue.borrow_mut().abandoned(&batch, index, error);
+            return;
+        }
+        side.queue.borrow_mut().failed(batch, index, now);
+        if in_a_row >= ERRORS_IN_A_ROW_MAX && !last {
+            self.give_up(index, error);
         } else {
-            side.queue.borrow_mut().failed(batch, index, now);
-            if in_a_row >= ERRORS_IN_A_ROW_MAX {
-                self.give_up(index, error);
-            } else {
-                side.policy.borrow_mut().overdue(now.as_ns());
-                self.hurry_elsewhere(index);
-                self.retry_later(index, RETRY_NS_MIN << in_a_row);
-            }
+            side.policy.borrow_mut().overdue(now.as_ns());
+            self.hurry_elsewhere(index);
+            let again = in_a_row.min(ERRORS_IN_A_ROW_MAX);
+            self.retry_later(index, RETRY_NS_MIN << again);
         }
     }
 
@@ -404,13 +417,14 @@ impl Shared {
             .any(|side| side.index != index && side.health.get() == Health::Healthy)
     }
 
-    /// Nobody has a write: every side may hold the old content, the new, or a mixture. One of them
-    /// is made the truth, so that reads agree from now on.
-    fn failed_everywhere(&self, range: &Range<u64>) {
-        let truth = self.read_order().first().copied();
+    /// No side that decides has a write: every one may hold the old content, the new, or a mixture.
+    /// One that was current before is made the truth, so that reads agree from now on.
+    fn failed_everywhere(&self, ticket: &Ticket) {
+        let order = self.read_order();
+        let truth = order.into_iter().find(|&side| ticket.before(side).current);
         for side in &self.sides {
             if Some(side.index) != truth {
-                side.stale.borrow_mut().insert(range.clone(), ());
+                side.stale.borrow_mut().insert(ticket.range.clone(), ());
             }
         }
         self.stale_added.notify();
@@ -496,7 +510,10 @@ impl Shared {
         }
         let counted_on = self.sides.iter().filter(|side| side.is_counted_on());
         let oldest: Option<Instant> = counted_on
-            .filter_map(|side| side.queue.borrow().oldest_acknowledged())
+            .filter_map(|side| {
+                let from = side.joined_from.get();
+                side.queue.borrow().oldest_acknowledged(from)
+            })
             .min();
         oldest.map_or(0, |acknowledged| self.rt.now().ns_since(acknowledged))
     }
