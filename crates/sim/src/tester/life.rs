@@ -289,7 +289,10 @@ async fn start_faults(world: Rc<World>, life: Life, program: Rc<Program>, tasks:
     }
     // Without a side that is spared, faults for ever would say nothing about the volume: they end
     // when the others have.
-    world.rt.sleep_until(calm_at).await;
+    world
+        .rt
+        .sleep_until(calm_at + Duration::from_nanos(1))
+        .await;
     for disk in program.sides.iter().flat_map(|side| &side.disks) {
         disk.switch().heal();
     }
