@@ -314,10 +314,16 @@ impl Shared {
         range: Range<u64>,
         target: usize,
     ) -> Result<Payload, IoError> {
-        let source = self
-            .current_side(&range, &[target])
-            .ok_or(IoError::Medium)?;
-        let reply = self.read_from(source, &range).await?;
-        Ok(reply.into_data())
+        let mut failed = vec![target];
+        loop {
+            let source = self.current_side(&range, &failed).ok_or(IoError::Medium)?;
+            match self.read_from(source, &range).await {
+                Ok(reply) => return Ok(reply.into_data()),
+                Err(_) => {
+                    add(&self.sides[source].counts.errors, 1);
+                    failed.push(source);
+                }
+            }
+        }
     }
 }
