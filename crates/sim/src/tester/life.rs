@@ -27,6 +27,17 @@ pub struct Disks {
     pub faults: FaultCounts,
 }
 
+/// How the last life of the program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Closed, and nothing was wrong.
+    Cleanly,
+    /// Closed with an error; whether the sides are marked as clean is open.
+    Badly,
+    /// Killed.
+    Killed,
+}
+
 /// Runs every life of the scenario.
 pub fn run(rt: &Rt, world: &Rc<World>, plant: Option<Plant>) -> Disks {
     let disks = Rc::new(Cell::new(Disks::default()));
@@ -74,9 +85,9 @@ fn check_leaks(rt: &Rt, world: &World) {
 async fn live(world: &Rc<World>, plant: Option<Plant>, disks: &Rc<Cell<Disks>>) {
     let platters = platters_of(&world.scenario);
     let mut rng = Rng::labelled(world.scenario.seed, "power");
-    let mut clean = true;
+    let mut last = Ended::Cleanly;
     for (number, life) in world.scenario.lives.iter().enumerate() {
-        let Some(program) = open(world, number, &platters, plant, clean).await else {
+        let Some(program) = open(world, number, &platters, plant, last).await else {
             return;
         };
         world.run_program(Some(Rc::clone(&program)));
@@ -89,7 +100,7 @@ async fn live(world: &Rc<World>, plant: Option<Plant>, disks: &Rc<Cell<Disks>>) 
         ));
         background.spawn(look_regularly(Rc::clone(world)));
         let clients = start_clients(world, &program, number);
-        clean = match life.end {
+        last = match life.end {
             End::Crash { at_ns } => {
                 let load = clients.join();
                 let crashed = world.rt.timeout(Duration::from_nanos(at_ns), load).await;
@@ -98,7 +109,7 @@ async fn live(world: &Rc<World>, plant: Option<Plant>, disks: &Rc<Cell<Disks>>) 
                 } else {
                     "crash without load"
                 });
-                false
+                Ended::Killed
             }
             End::Clean | End::CleanAtOnce => {
                 clients.join().await;
@@ -110,7 +121,7 @@ async fn live(world: &Rc<World>, plant: Option<Plant>, disks: &Rc<Cell<Disks>>) 
         };
         world.run_program(None);
         background.cancel().await;
-        if !clean {
+        if last != Ended::Cleanly {
             die(world, &program, &platters, &mut rng);
         }
         clients.cancel().await;
@@ -184,7 +195,7 @@ async fn open(
     number: usize,
     platters: &[Platters],
     plant: Option<Plant>,
-    clean: bool,
+    last: Ended,
 ) -> Option<Rc<Program>> {
     let (rt, scenario) = (&world.rt, &world.scenario);
     let side =
@@ -192,7 +203,7 @@ async fn open(
     let sides: Rc<Vec<SideStack>> = Rc::new(platters.iter().enumerate().map(side).collect());
     let config = scenario.mirror.config(sides.len());
     let mirror = if scenario.superblocks {
-        open_formatted(world, number, &sides, clean).await?
+        open_formatted(world, number, &sides, last).await?
     } else {
         let sides = sides.iter().enumerate();
         let sides = sides.map(|(index, side)| side.bare(format!("side-{index}")));
@@ -215,7 +226,7 @@ async fn open_formatted(
     world: &World,
     number: usize,
     sides: &Rc<Vec<SideStack>>,
-    clean: bool,
+    last: Ended,
 ) -> Option<Mirror> {
     let rt = &world.rt;
     let config = world.scenario.mirror.config(sides.len());
@@ -233,7 +244,7 @@ async fn open_formatted(
     }
     let plain = Mirror::open(rt, &config, candidates.clone(), false).await;
     let error = match plain {
-        Ok(mirror) if clean => return Some(mirror),
+        Ok(mirror) if last != Ended::Killed => return Some(mirror),
         Ok(_) => {
             world
                 .findings
@@ -242,7 +253,7 @@ async fn open_formatted(
         }
         Err(error) => error,
     };
-    if clean {
+    if last == Ended::Cleanly {
         world.findings.add(format!(
             "a volume that was stopped cleanly does not open: {error}"
         ));
@@ -387,8 +398,8 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     }
 }
 
-/// Closes the volume; true when it was stopped cleanly.
-async fn stop(world: &Rc<World>, program: &Program) -> bool {
+/// Closes the volume.
+async fn stop(world: &Rc<World>, program: &Program) -> Ended {
     let before = program.mirror.status();
     let closed = world.rt.timeout(world.patience(), program.mirror.close());
     let status = program.mirror.status();
@@ -399,12 +410,12 @@ async fn stop(world: &Rc<World>, program: &Program) -> bool {
             world
                 .findings
                 .add(format!("the volume does not close: {status:?}"));
-            false
+            Ended::Badly
         }
         Ok(Ok(())) => {
             world.reach("closed cleanly");
             world.compare_sides(program, &program.mirror.status());
-            true
+            Ended::Cleanly
         }
         Ok(Err(error)) => {
             let spared = world.scenario.steadfast.is_some();
@@ -414,7 +425,7 @@ async fn stop(world: &Rc<World>, program: &Program) -> bool {
                 ));
             }
             world.reach("closing failed");
-            false
+            Ended::Badly
         }
     }
 }
