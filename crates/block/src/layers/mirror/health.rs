@@ -7,6 +7,7 @@
 //! more, and what it lacks is kept as a set of ranges, without the data. Ranges that an absent side
 //! is still working on stay quarantined: the side is not used again before all of them have ended.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -223,20 +224,37 @@ impl Shared {
         };
         for part in stale {
             let data = self.read_for_resync(part.clone(), side.index).await?;
-            let operation = side.start(self.rt.now());
-            let write = side
-                .submit(Request::write(part.start, data, Flags::NONE))
-                .await;
-            side.finish(operation, self.rt.now());
-            side.changed.notify();
-            // What was admitted meanwhile may have waited for the side to be idle.
-            self.pump(side.index);
-            write?;
+            self.write_for_resync(side, Request::write(part.start, data, Flags::NONE))
+                .await?;
             add(&side.counts.resynced_bytes, part.end - part.start);
             side.stale.borrow_mut().remove(part);
         }
         drop(guard);
         Ok(())
+    }
+
+    /// Writes a piece of a resync. When the side is given up meanwhile the piece goes on by itself,
+    /// and the side is not used again before it has ended; but its range is not kept locked for it.
+    async fn write_for_resync(
+        self: &Rc<Self>,
+        side: &Side,
+        request: Request,
+    ) -> Result<(), IoError> {
+        let outcome = Rc::new(Cell::new(None));
+        let (shared, ended, index) = (Rc::clone(self), Rc::clone(&outcome), side.index);
+        let operation = side.start(self.rt.now());
+        self.tasks.spawn(async move {
+            let side = &shared.sides[index];
+            let written = side.submit(request).await;
+            side.finish(operation, shared.rt.now());
+            ended.set(Some(written.map(|_| ())));
+            side.changed.notify();
+            // What was admitted meanwhile may have waited for the side to be idle.
+            shared.pump(index);
+        });
+        let over = || outcome.get().is_some() || !side.is_active();
+        side.changed.until(over).await;
+        outcome.get().unwrap_or(Err(IoError::Timeout))
     }
 
     /// A side whose resync is over joins the healthy ones: once it holds, durably, all that was
