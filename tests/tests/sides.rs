@@ -305,6 +305,11 @@ fn a_remote_side_dies_and_comes_back() {
     let volume = Volume::from_toml("near", &text);
     volume.dir().sparse("a.img", 64 * MIB);
     volume.verb("format").ok();
+    // `check` asks no server, so it must not claim to know.
+    let known = &volume.json("check")["devices"]["vol"];
+    assert_eq!(known["state"], "unknown", "{known:#}");
+    assert_eq!(known["not_seen"], serde_json::json!(["b"]), "{known:#}");
+
     let server = volume.serve();
     let load = Load::start(volume.socket(), 900);
     eventually_written(&volume, 200);

@@ -75,10 +75,11 @@ fn of_device(graph: &Graph, name: &str, all: &mut AllFacts) -> Result<Facts> {
 fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Facts> {
     let mut facts = Facts::default();
     let mut found = Vec::new();
-    let mut not_formatted = Vec::new();
+    let (mut not_formatted, mut not_seen) = (Vec::new(), Vec::new());
     for side in sides {
         match superblock_of(graph, side, all)? {
             Some(superblock) => found.push((side, superblock)),
+            None if is_remote(graph, side) => not_seen.push(side.as_str()),
             None => not_formatted.push(side.as_str()),
         }
     }
@@ -94,21 +95,25 @@ fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Fact
         let volume = show_uuid(&of_first.volume);
         facts.more.insert("volume".into(), json!(volume));
     }
-    let state = if not_formatted.is_empty() {
-        volume_state(&found)
-    } else {
-        facts
-            .more
-            .insert("not_formatted".into(), json!(not_formatted));
-        "not formatted"
+    let of_found = volume_state(&found);
+    let state = match of_found {
+        _ if !not_formatted.is_empty() => "not formatted",
+        // What the others say of themselves may be outdone by a side that was not looked at.
+        known if not_seen.is_empty() || known == ACTIVE && !found.is_empty() => known,
+        _ => "unknown",
     };
+    for (key, sides) in [("not_formatted", not_formatted), ("not_seen", not_seen)] {
+        if !sides.is_empty() {
+            facts.more.insert(key.into(), json!(sides));
+        }
+    }
     facts.more.insert("state".into(), json!(state));
     for (side, superblock) in &found {
         let whole = is_newest(superblock, &found);
         let of_side = &mut all.get_mut(*side).expect("children come first").more;
         let data_offset = superblock.layout.data.0;
         of_side.insert("data_offset_bytes".into(), json!(data_offset));
-        let state = match state {
+        let state = match of_found {
             ACTIVE => ACTIVE,
             _ if whole => "clean",
             _ => "stale",
@@ -171,6 +176,17 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
         (Some(found), _) => Ok(Some(found)),
         (None, Some(why)) => bail!("side {side}: no superblock can be read: {why}"),
         (None, None) => Ok(None),
+    }
+}
+
+/// True when the first block of a device lies behind another server, which is not asked.
+fn is_remote(graph: &Graph, name: &str) -> bool {
+    match &graph.nodes()[name] {
+        Node::Remote(_) => true,
+        node => node
+            .children()
+            .first()
+            .is_some_and(|below| is_remote(graph, below)),
     }
 }
 
