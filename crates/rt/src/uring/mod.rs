@@ -14,7 +14,6 @@ mod socket;
 mod sys;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
@@ -84,7 +83,7 @@ pub(crate) struct Uring {
     ring: RefCell<IoUring>,
     slots: RefCell<Slab<Slot>>,
     /// Operations that wait for a free slot.
-    starved: RefCell<VecDeque<Waker>>,
+    starved: RefCell<Vec<Waker>>,
     start: std::time::Instant,
     buffers_registered: bool,
     files: RefCell<FixedFiles>,
@@ -116,7 +115,7 @@ impl Uring {
         Ok(Uring {
             ring: RefCell::new(ring),
             slots: RefCell::new(Slab::with_capacity(256)),
-            starved: RefCell::new(VecDeque::new()),
+            starved: RefCell::new(Vec::new()),
             start: sys::monotonic_now(),
             buffers_registered,
             files: RefCell::new(files),
@@ -222,12 +221,12 @@ impl Uring {
         }
     }
 
-    /// Queues an operation; `None` when every slot is taken, and then `waker` is woken for another
-    /// try.
+    /// Queues an operation and names its slot. When every slot is taken, what it owned comes back
+    /// and `waker` is woken for another try.
     fn submit(&self, entry: squeue::Entry, owned: Owned, waker: &Waker) -> Result<usize, Owned> {
         let mut slots = self.slots.borrow_mut();
         if slots.len() >= IN_FLIGHT_MAX {
-            self.starved.borrow_mut().push_back(waker.clone());
+            self.starved.borrow_mut().push(waker.clone());
             return Err(owned);
         }
         let key = slots.insert(Slot {
@@ -279,11 +278,13 @@ impl Uring {
         }
     }
 
+    /// A slot is free. All that starve look again, since the first of them may be gone.
     fn wake_starved(&self) {
-        if let Some(waker) = self.starved.borrow_mut().pop_front() {
-            waker.wake();
+        if !self.starved.borrow().is_empty() {
+            let starved = std::mem::take(&mut *self.starved.borrow_mut());
+            starved.into_iter().for_each(Waker::wake);
         }
-    }
+        }
 
     /// Waits until every operation in flight that nobody waits for has completed.
     pub(crate) fn drain(&self) {
