@@ -1,5 +1,6 @@
-//! Errors of the data path: one small value, as the kernel's `blk_status_t`. What went wrong in
-//! words is logged where it is handled; the value only says what a layer or a client can do.
+//! Errors. On the data path one small value, as the kernel's `blk_status_t`: what went wrong in words
+//! is logged where it is handled, the value only says what a layer or a client can do. At opening,
+//! one line for the operator.
 
 use std::io;
 
@@ -116,6 +117,34 @@ impl From<io::Error> for IoError {
                 io::ErrorKind::Unsupported => IoError::Unsupported,
                 _ => IoError::Transport,
             },
+        }
+    }
+}
+
+/// Why a device could not be opened: one line for the operator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{message}", device.as_ref().map(|d| format!("device {d}: ")).unwrap_or_default())]
+pub struct OpenError {
+    /// The device, by its name in the configuration.
+    pub device: Option<String>,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl OpenError {
+    /// An error of a device that does not know its own name.
+    pub fn new(message: impl Into<String>) -> OpenError {
+        OpenError {
+            device: None,
+            message: message.into(),
+        }
+    }
+
+    /// The same error of the device `name`, unless it has a name already.
+    pub fn of(self, name: &str) -> OpenError {
+        OpenError {
+            device: self.device.or_else(|| Some(name.to_owned())),
+            ..self
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bimetal_block::graph::document::{read_text, resolve};
+use bimetal_block::document::{read_text, resolve};
 use bimetal_block::graph::{Document, Graph, Node};
 use bimetal_block::units::{Size, Time};
 use bimetal_export::ExportConfig;

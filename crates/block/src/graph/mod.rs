@@ -4,7 +4,6 @@
 //! types, names, cycles, and that a device has one parent unless it says `shared = true`. Opening
 //! goes from the media up, closing from the top down.
 
-pub mod document;
 mod format;
 mod node;
 
@@ -16,38 +15,11 @@ use std::rc::Rc;
 use bimetal_rt::Rt;
 
 use crate::device::Device;
+pub use crate::document::{ConfigError, Document, Section};
 use crate::error::IoError;
-pub use document::{ConfigError, Document, Section};
+pub use crate::error::OpenError;
 pub use format::{FormatOptions, FormattedMirror, format};
 pub use node::Node;
-
-/// Why a device could not be opened: one line for the operator.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{message}", device.as_ref().map(|d| format!("device {d}: ")).unwrap_or_default())]
-pub struct OpenError {
-    /// The device, by its name in the configuration.
-    pub device: Option<String>,
-    /// What is wrong and what to do.
-    pub message: String,
-}
-
-impl OpenError {
-    /// An error of a device that does not know its own name.
-    pub fn new(message: impl Into<String>) -> OpenError {
-        OpenError {
-            device: None,
-            message: message.into(),
-        }
-    }
-
-    /// The same error of the device `name`, unless it has a name already.
-    pub fn of(self, name: &str) -> OpenError {
-        OpenError {
-            device: self.device.or_else(|| Some(name.to_owned())),
-            ..self
-        }
-    }
-}
 
 /// The devices of a configuration, checked but not open.
 #[derive(Clone, Debug)]

@@ -7,9 +7,10 @@ use std::rc::Rc;
 use bimetal_rt::Rt;
 use bimetal_rt::net::Address;
 
-use super::document::{ConfigError, Section};
-use super::{OpenError, OpenOptions};
+use super::OpenOptions;
 use crate::device::Device;
+use crate::document::{ConfigError, Section};
+use crate::error::OpenError;
 use crate::layers::fault::{DelayConfig, ErrorConfig, Fault};
 use crate::layers::log::{Log, LogConfig};
 use crate::layers::mirror::superblock::Candidate;

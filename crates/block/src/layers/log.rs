@@ -25,9 +25,8 @@ use bimetal_rt::{Instant, Rt, Task};
 use serde::Deserialize;
 
 use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
-use crate::error::IoError;
+use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
-use crate::graph::OpenError;
 use crate::request::{Flags, IoResult, Op, Request};
 
 /// Bytes of lines that wait to be written; what comes on top is lost.

@@ -14,8 +14,8 @@ use bimetal_rt::Payload;
 use serde::Deserialize;
 
 use crate::device::{Device, Figure, FigureVisitor, IoFuture};
+use crate::error::OpenError;
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
-use crate::graph::OpenError;
 use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request, push_extent};
 use crate::units::Size;
 

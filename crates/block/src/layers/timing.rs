@@ -25,9 +25,9 @@ use serde::Deserialize;
 use slab::Slab;
 
 use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::document::{ConfigError, Section};
 use crate::error::IoError;
 use crate::geometry::Geometry;
-use crate::graph::{ConfigError, Section};
 use crate::media::model::{
     Command, CommandKind, ModelCounters, ModelError, ModelType, Parameters, TimingModel,
 };

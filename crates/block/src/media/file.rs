@@ -11,9 +11,8 @@ use bimetal_rt::{Payload, Rt};
 use serde::Deserialize;
 
 use crate::device::{Device, IoFuture};
-use crate::error::IoError;
+use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
-use crate::graph::OpenError;
 use crate::request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, Reply, Request, push_extent};
 use crate::units::Size;
 

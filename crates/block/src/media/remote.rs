@@ -25,9 +25,8 @@ use bimetal_rt::{Payload, Rt, Task};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
-use crate::error::IoError;
+use crate::error::{IoError, OpenError};
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
-use crate::graph::OpenError;
 use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request, push_extent};
 use crate::units::Time;
 use channel::Channel;

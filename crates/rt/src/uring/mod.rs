@@ -284,7 +284,7 @@ impl Uring {
             let starved = std::mem::take(&mut *self.starved.borrow_mut());
             starved.into_iter().for_each(Waker::wake);
         }
-        }
+    }
 
     /// Waits until every operation in flight that nobody waits for has completed.
     pub(crate) fn drain(&self) {

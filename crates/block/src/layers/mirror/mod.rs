@@ -35,10 +35,9 @@ use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Rt};
 
 use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
-use crate::error::IoError;
+use crate::error::{IoError, OpenError};
 use crate::extent_map::ExtentMap;
 use crate::geometry::Geometry;
-use crate::graph::OpenError;
 use crate::range_lock::RangeLock;
 use crate::request::{Op, Request};
 pub use config::{DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName};

@@ -12,8 +12,7 @@ use std::rc::Rc;
 use bimetal_rt::Rt;
 
 use crate::device::Device;
-use crate::error::IoError;
-use crate::graph::OpenError;
+use crate::error::{IoError, OpenError};
 use crate::request::{BLOCK_BYTES, Flags, Request};
 use crate::units::{show_size, show_unix_time};
 
