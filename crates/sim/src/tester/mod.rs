@@ -75,33 +75,6 @@ pub fn swarm(seeds: Range<u64>, options: Options, mut progress: impl FnMut(&Repo
     summary
 }
 
-/// Runs one seed and says everything about it, as `bimetal sim run` prints it; the flag is false
-/// when something was wrong.
-pub fn run_text(seed: u64, verbose: bool) -> (String, bool) {
-    let options = Options {
-        verbose,
-        ..Options::default()
-    };
-    let report = run(seed, options);
-    (report.text(), report.finding.is_none())
-}
-
-/// Runs seeds and says what came of them, as `bimetal sim swarm` prints it: each seed that failed
-/// goes to `line` at once, `done` is called after each seed. The flag is false when one failed.
-pub fn swarm_text(
-    seeds: Range<u64>,
-    mut line: impl FnMut(&str),
-    mut done: impl FnMut(u64),
-) -> (String, bool) {
-    let summary = swarm(seeds, Options::default(), |report| {
-        if report.finding.is_some() {
-            line(&report.summary());
-        }
-        done(report.seed);
-    });
-    (summary.text(), summary.failed.is_empty())
-}
-
 /// Makes a panic name the seed that ran, for builds in which a panic ends the program.
 pub fn name_seed_on_panic() {
     let hook = std::panic::take_hook();
