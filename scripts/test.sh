@@ -28,6 +28,7 @@ step "format" $cargo fmt --all --check
 step "lints" $cargo clippy --workspace --all-targets --locked -- -D warnings
 step "build" $cargo build --workspace --all-targets --locked
 step "address sanitizer" scripts/asan.sh
+step "examples in the documentation" $cargo test --workspace --locked --doc --quiet
 # No step line after this one: cargo's own result lines close the output.
 echo "== tests"
-exec $cargo test --workspace --locked --no-fail-fast
+exec $cargo test --workspace --locked --no-fail-fast --lib --bins --tests

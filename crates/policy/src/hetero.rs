@@ -221,9 +221,9 @@ impl SidePolicy {
         self.switches
     }
 
-    /// The typical time of an operation.
-    pub fn median_ns(&self) -> u64 {
-        self.median_ns
+    /// The typical time of an operation; `None` before enough of them are known.
+    pub fn median_ns(&self) -> Option<u64> {
+        (self.in_time_latency.samples() >= SAMPLES_MIN).then_some(self.median_ns)
     }
 
     /// An operation of the side has completed that was started with `ahead` others in flight. Only
@@ -383,7 +383,10 @@ mod tests {
         let before = side.own_limit_ns(0).unwrap();
         (0..500).for_each(|_| side.completed(160 * MS, 31));
         assert_eq!(side.own_limit_ns(0), Some(before));
-        assert_eq!(side.own_limit_ns(3), Some(before + 3 * side.median_ns()));
+        assert_eq!(
+            side.own_limit_ns(3),
+            Some(before + 3 * side.median_ns().unwrap())
+        );
     }
 
     #[test]

@@ -53,8 +53,8 @@ pub struct SideStatus {
     pub stale_bytes: u64,
     /// Mode switches so far.
     pub mode_switches: u64,
-    /// Median time of a write, in nanoseconds.
-    pub write_median_ns: u64,
+    /// Median time of a write, in nanoseconds; `None` before enough of them are known.
+    pub write_median_ns: Option<u64>,
     /// Operations given to it so far.
     pub writes: u64,
     /// Bytes given to it so far.
@@ -172,11 +172,9 @@ impl MirrorStatus {
             out.figure(part, "lag_seconds", Figure::Gauge(side.lag_seconds));
             out.figure(part, "stale_bytes", Figure::Gauge(side.stale_bytes as f64));
             out.figure(part, "mode_switches", Figure::Counter(side.mode_switches));
-            out.figure(
-                part,
-                "write_median_ns",
-                Figure::Gauge(side.write_median_ns as f64),
-            );
+            if let Some(median_ns) = side.write_median_ns {
+                out.figure(part, "write_median_ns", Figure::Gauge(median_ns as f64));
+            }
             out.figure(part, "writes", Figure::Counter(side.writes));
             out.figure(part, "written_bytes", Figure::Counter(side.written_bytes));
             out.figure(part, "merged", Figure::Counter(side.merged));
