@@ -37,8 +37,8 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 const HANDSHAKE_BUFFER_BYTES: usize = 4096;
 /// Received at a time afterwards: more than a UNIX socket holds by default.
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
-/// A payload up to this size (with its header) is copied out of the receive buffer once it is complete; the rest of
-/// a larger one is received into its own buffer.
+/// A payload up to this size (with its header) is copied out of the receive buffer once it is
+/// complete; the rest of a larger one is received into its own buffer.
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// Why a connection ended.
