@@ -5,6 +5,7 @@
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::task::Poll;
 use std::time::Duration;
 
 use bimetal_rt::net::Stream;
@@ -103,6 +104,54 @@ fn dropped_reads_keep_their_buffers_registered() {
 #[test]
 fn dropped_reads_keep_their_buffers_unregistered() {
     drop_half_of_the_reads(false);
+}
+
+/// A read that has been handed over and is dropped before the kernel has got to it. Buffers of the
+/// same size are taken and marked at once, so that a block that came back too early is among them,
+/// and the kernel's late write would wipe its mark. This is the test that fails without a sanitizer.
+#[test]
+fn the_buffer_of_a_dropped_read_does_not_come_back_before_its_completion() {
+    const MARK: u8 = 0xee;
+    let numbered = NumberedFile::new("late");
+    for register in [true, false] {
+        let rt = real_rt(register);
+        let options = OpenOptions {
+            write: false,
+            direct: false,
+        };
+        let file = File::open(&rt, &numbered.0, options).unwrap();
+        for round in 0..2_000u64 {
+            let offset = round % BLOCKS as u64 * BLOCK as u64;
+            let marked: Vec<_> = rt.block_on(async {
+                let mut read = Box::pin(file.read_at(offset, rt.pool().alloc_now(BLOCK)));
+                let polled = poll_once(read.as_mut()).await;
+                assert!(polled.is_pending(), "the kernel has not been entered yet");
+                drop(read);
+                let take = |_| {
+                    let mut buf = rt.pool().alloc_now(BLOCK);
+                    buf.fill(MARK);
+                    buf.freeze()
+                };
+                (0..4).map(take).collect()
+            });
+            rt.drain();
+            let untouched = marked
+                .iter()
+                .all(|buf| buf.iter().all(|&byte| byte == MARK));
+            assert!(
+                untouched,
+                "round {round}: the kernel wrote into a buffer's next life"
+            );
+        }
+        drop(file);
+        assert_eq!(rt.operations_in_flight(), 0);
+        assert_eq!(rt.pool().region_bytes_used(), 0);
+    }
+}
+
+/// Polls a future once and gives what it said.
+async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
 }
 
 /// A receive that is dropped, and whose data arrives afterwards, must not write into the buffer's
