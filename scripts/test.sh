@@ -26,6 +26,10 @@ step() {
 step "test dependencies" scripts/install-test-deps.sh
 step "format" $cargo fmt --all --check
 step "lints" $cargo clippy --workspace --all-targets --locked -- -D warnings
+documentation() {
+    RUSTDOCFLAGS="-D warnings" $cargo doc --workspace --no-deps --locked --quiet
+}
+step "documentation" documentation
 step "build" $cargo build --workspace --all-targets --locked
 step "address sanitizer" scripts/asan.sh
 step "examples in the documentation" $cargo test --workspace --locked --doc --quiet

@@ -1,7 +1,7 @@
 //! The tutorial layer: it passes everything on. Copy this file to write a layer.
 //!
 //! A layer is three things: a configuration type, a device that holds its child (or children), and
-//! a line in the graph ([`crate::graph::open`]) that makes the one from the other. This one does
+//! a line in the graph ([`crate::graph::Node`]) that makes the one from the other. This one does
 //! nothing in between, and says at each point what could be done there.
 
 use std::rc::Rc;

@@ -1,8 +1,8 @@
 //! The hetero-mirror: one volume with a full copy on each of N unlike sides, which answers at the
 //! speed of whichever side answers first.
 //!
-//! Source: the hetero-mirroring paper. HM_READ is [`read`], HM_WRITE and HM_DELAY_WRITE are
-//! [`write`](self), with what the paper leaves open decided here:
+//! Source: the hetero-mirroring paper. HM_READ is in `read.rs`, HM_WRITE and HM_DELAY_WRITE are in
+//! `write.rs`, with what the paper leaves open decided here:
 //!
 //! - A write is acknowledged when the first side has it, as long as the *exposure* (acknowledged
 //!   bytes that not all healthy sides hold) stays within its bounds in bytes and seconds. Past a
