@@ -5,7 +5,7 @@
 
 use bimetal_sim::tester::{self, Options};
 
-const SEEDS: [(u64, &str); 20] = [
+const SEEDS: [(u64, &str); 25] = [
     (
         5,
         "a side was healthy before it had what was acknowledged without it",
@@ -52,6 +52,20 @@ const SEEDS: [(u64, &str); 20] = [
     (
         1266,
         "a stop that fails may have marked sides all the same (an error of the tester)",
+    ),
+    (
+        20_924,
+        "a failed write went on in parts and took acknowledged data of a queue with it",
+    ),
+    (27_366, "a failed write went on in parts"),
+    (27_873, "a failed write left a range with no truth"),
+    (
+        31_447,
+        "a read saw a write in flight that failed afterwards",
+    ),
+    (
+        35_687,
+        "a write was acknowledged that only an absent side had",
     ),
 ];
 

@@ -65,6 +65,7 @@ struct Counts {
     acknowledged_early: Cell<u64>,
     held_back: Cell<u64>,
     sides_given_up: Cell<u64>,
+    failed_writes: Cell<u64>,
     exposed_bytes_peak: Cell<u64>,
 }
 
@@ -83,6 +84,9 @@ struct Shared {
     /// Acknowledged ranges that not all healthy sides hold.
     exposed: RefCell<ExtentMap<()>>,
     exposure_changed: Event,
+    /// Ranges of admitted writes of which it is open whether they are stored.
+    undecided: RefCell<ExtentMap<()>>,
+    decided: Event,
     stale_added: Event,
     next_seq: Cell<u64>,
     flushes_waiting: Cell<u32>,
@@ -190,6 +194,8 @@ impl Mirror {
             serial: config.serial.then(|| Semaphore::new(1)),
             exposed: RefCell::new(ExtentMap::new()),
             exposure_changed: Event::new(),
+            undecided: RefCell::new(ExtentMap::new()),
+            decided: Event::new(),
             stale_added: Event::new(),
             next_seq: Cell::new(0),
             flushes_waiting: Cell::new(0),

@@ -187,6 +187,8 @@ struct Outstanding {
     /// The oldest write that this one stands for: itself, or one that it has replaced before the
     /// side stored it. Until this one is stored, neither is that one.
     origin: u64,
+    /// A part of it could not be stored: it is given up once the others have ended.
+    failed: Option<IoError>,
 }
 
 /// A write that some outstanding writes stand for.
@@ -238,6 +240,7 @@ impl SideQueue {
             bytes: range.end - range.start,
             ticket: Rc::clone(ticket),
             origin: ticket.seq,
+            failed: None,
         };
         self.outstanding.insert(ticket.seq, left);
         self.add_origin(Rc::clone(ticket));
@@ -271,21 +274,24 @@ impl SideQueue {
                 oldest = Some(origin);
             }
             waiting.ticket.stored(side, bytes, now);
-            self.settle(waiting.ticket.seq, bytes);
+            self.settle(waiting.ticket.seq, bytes, side);
         }
         oldest
     }
 
-    fn settle(&mut self, seq: u64, bytes: u64) {
+    fn settle(&mut self, seq: u64, bytes: u64, side: usize) {
         let entry = self
             .outstanding
             .get_mut(&seq)
             .expect("a part belongs to a write");
         entry.bytes -= bytes;
         if entry.bytes == 0 {
-            let origin = entry.origin;
-            self.outstanding.remove(&seq);
-            self.drop_origin(origin);
+            let entry = self.outstanding.remove(&seq);
+            let entry = entry.expect("it was there a moment ago");
+            self.drop_origin(entry.origin);
+            if let Some(error) = entry.failed {
+                entry.ticket.give_up(side, error);
+            }
         }
     }
 
@@ -475,7 +481,7 @@ impl SideQueue {
         self.landed(batch);
         for (range, waiting) in &batch.parts {
             let bytes = range.end - range.start;
-            self.settle(waiting.ticket.seq, bytes);
+            self.settle(waiting.ticket.seq, bytes, side);
             waiting.ticket.stored(side, bytes, now);
         }
     }
@@ -503,7 +509,7 @@ impl SideQueue {
                 for seq in newer.collect::<Vec<_>>() {
                     self.inherit(seq, Rc::clone(&origin));
                 }
-                self.settle(waiting.ticket.seq, replaced);
+                self.settle(waiting.ticket.seq, replaced, side);
                 waiting.ticket.stored(side, replaced, now);
             }
         }
@@ -529,19 +535,37 @@ impl SideQueue {
         self.order.clear();
         self.urgent.clear();
         for (range, waiting) in &dropped {
-            self.settle(waiting.ticket.seq, range.end - range.start);
+            self.settle(waiting.ticket.seq, range.end - range.start, side);
             waiting.ticket.give_up(side, error);
         }
         dropped.into_iter().map(|(range, _)| range).collect()
     }
 
-    /// A batch is over whose side has been given up: nothing waits for it. Says whether any part
-    /// of it is not stored.
+    /// True when nothing in a batch has been promised: none of its writes is stored elsewhere, and
+    /// so perhaps read or acknowledged already, or stands for one that is.
+    pub(super) fn may_be_given_up(&self, batch: &Batch) -> bool {
+        batch.parts.iter().all(|(_, part)| {
+            let own = self.outstanding[&part.ticket.seq].origin == part.ticket.seq;
+            own && part.ticket.acknowledged.get().is_none() && !part.ticket.any_done()
+        })
+    }
+
+    /// A batch is over that will not be stored. What waits of its writes is dropped, and they are
+    /// given up when nothing of them is in flight any more.
     pub(super) fn abandoned(&mut self, batch: &Batch, side: usize, error: IoError) {
         self.landed(batch);
         for (range, waiting) in &batch.parts {
-            self.settle(waiting.ticket.seq, range.end - range.start);
-            waiting.ticket.give_up(side, error);
+            let ticket = &waiting.ticket;
+            if let Some(entry) = self.outstanding.get_mut(&ticket.seq) {
+                entry.failed = Some(error);
+            }
+            self.settle(ticket.seq, range.end - range.start, side);
+            let parts = self.waiting.overlapping(&ticket.range);
+            let parts = parts.filter(|(_, entry)| entry.ticket.seq == ticket.seq);
+            for part in parts.map(|(part, _)| part).collect::<Vec<_>>() {
+                self.waiting.remove(part.clone());
+                self.settle(ticket.seq, part.end - part.start, side);
+            }
         }
     }
 

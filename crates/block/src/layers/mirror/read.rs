@@ -36,12 +36,30 @@ impl Shared {
     pub(super) async fn read(self: &Rc<Self>, request: Request) -> IoResult {
         self.check_readable()?;
         let range = request.offset..request.end();
-        self.until_readable(&range).await;
+        loop {
+            let failed_writes = self.counts.failed_writes.get();
+            self.until_readable(&range).await;
+            let reply = self.read_from_any(&range).await?;
+            if self.is_decided_since(failed_writes, &range).await {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// A write that was admitted while a read was under way may be in the answer. Waits until it is
+    /// decided; false when a write has failed, and the answer could be taken back by the next read.
+    async fn is_decided_since(&self, failed_writes: u64, range: &Range<u64>) -> bool {
+        self.until_readable(range).await;
+        self.counts.failed_writes.get() == failed_writes
+    }
+
+    /// Reads a range from one source after the other, until one can.
+    async fn read_from_any(self: &Rc<Self>, range: &Range<u64>) -> IoResult {
         // Sides that have failed this read.
         let mut failed = Vec::new();
         let mut first_error = None;
         loop {
-            match self.read_without(&range, &failed).await {
+            match self.read_without(range, &failed).await {
                 Ok(data) => return Ok(Reply::Data(data)),
                 Err((Some(side), error)) if error.is_device_fault() => {
                     add(&self.sides[side].counts.errors, 1);
@@ -87,30 +105,12 @@ impl Shared {
         }
     }
 
-    /// Waits while a write is in the range that no side has yet: whether it counts already is open,
-    /// and an answer now could be taken back by the next read.
+    /// Waits while a write is in the range of which it is open whether it is stored: an answer now
+    /// could be taken back by the next read.
     async fn until_readable(&self, range: &Range<u64>) {
-        if self.ranges.is_free(range) {
-            return;
-        }
-        let undecided = || {
-            self.sides.iter().find_map(|side| {
-                let newest = side.queue.borrow().newest_in(range);
-                newest
-                    .into_iter()
-                    .map(|(_, waiting)| waiting.ticket)
-                    .find(|ticket| {
-                        ticket.acknowledged.get().is_none()
-                            && !ticket.any_done()
-                            && !ticket.settled()
-                    })
-            })
-        };
-        while let Some(ticket) = undecided() {
-            ticket
-                .changed
-                .until(|| ticket.any_done() || ticket.settled())
-                .await;
+        let decided = || self.undecided.borrow().is_clear(range);
+        if !decided() {
+            self.decided.until(decided).await;
         }
     }
 
@@ -279,9 +279,19 @@ impl Shared {
     pub(super) async fn extents(self: &Rc<Self>, request: Request) -> IoResult {
         self.check_readable()?;
         let range = request.offset..request.end();
-        self.until_readable(&range).await;
+        loop {
+            let failed_writes = self.counts.failed_writes.get();
+            self.until_readable(&range).await;
+            let extents = self.extents_of(&range).await?;
+            if self.is_decided_since(failed_writes, &range).await {
+                return Ok(Reply::Extents(extents));
+            }
+        }
+    }
+
+    async fn extents_of(self: &Rc<Self>, range: &Range<u64>) -> Result<Vec<Extent>, IoError> {
         let mut extents = Vec::new();
-        for (part, source) in self.sources(&range, &[])? {
+        for (part, source) in self.sources(range, &[])? {
             let len = part.end - part.start;
             match source {
                 Source::Queue(waiting) => {
@@ -305,7 +315,7 @@ impl Shared {
                 }
             }
         }
-        Ok(Reply::Extents(extents))
+        Ok(extents)
     }
 
     /// Reads a range for a resync, from any side but one.

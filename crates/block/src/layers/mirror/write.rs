@@ -7,7 +7,7 @@ use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
 use bimetal_rt::Instant;
 use bimetal_rt::sync::Permit;
 
-use super::queue::{Batch, Before, Change, Progress, Ticket, Waiting};
+use super::queue::{Batch, Before, Change, Progress, Ticket};
 use super::side::{Health, add};
 use super::{Shared, VolumeState};
 use crate::error::IoError;
@@ -107,6 +107,7 @@ impl Shared {
             }
         });
         let before = before.collect();
+        self.undecided.borrow_mut().insert(range.clone(), ());
         let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, before);
         let urgent_on = self.sides_that_must_hurry();
         let change = Change {
@@ -161,8 +162,15 @@ impl Shared {
             .changed
             .until(|| ticket.any_done() || ticket.settled())
             .await;
-        if !ticket.any_done() {
+        let stored = ticket.any_done();
+        if !stored {
             self.failed_everywhere(ticket);
+        }
+        self.undecided.borrow_mut().remove(ticket.range.clone());
+        if self.decided.waiting() > 0 {
+            self.decided.notify();
+        }
+        if !stored {
             return Err(ticket.error());
         }
         if fua {
@@ -384,9 +392,8 @@ impl Shared {
         side.errors_in_a_row.set(in_a_row);
         // What was acknowledged has to be on the last side some day: it is tried for ever, and read
         // from memory meanwhile.
-        let promised = |(_, part): &(Range<u64>, Waiting)| part.ticket.acknowledged.get().is_some();
         let last = !self.another_is_healthy(index);
-        if !side.is_active() || last && !batch.parts.iter().any(promised) {
+        if !side.is_active() || last && side.queue.borrow().may_be_given_up(&batch) {
             side.queue.borrow_mut().abandoned(&batch, index, error);
             return;
         }
@@ -420,6 +427,7 @@ impl Shared {
     /// No side that decides has a write: every one may hold the old content, the new, or a mixture.
     /// One that was current before is made the truth, so that reads agree from now on.
     fn failed_everywhere(&self, ticket: &Ticket) {
+        add(&self.counts.failed_writes, 1);
         let order = self.read_order();
         let truth = order.into_iter().find(|&side| ticket.before(side).current);
         for side in &self.sides {
