@@ -229,6 +229,66 @@ fn a_read_error_is_answered_by_the_other_side() {
     });
 }
 
+/// Enough reads for the fast side's speed to be known, and for one hedge.
+async fn learn_reads(pair: &Pair) {
+    for _ in 0..40 {
+        assert_eq!(pair.read(3).await, 9);
+    }
+}
+
+#[test]
+fn a_late_read_is_answered_by_the_other_side() {
+    let pair = Pair::new(|_| {});
+    pair.rt.block_on(async {
+        pair.write(3, 9).await;
+        pair.flush().await;
+        learn_reads(&pair).await;
+        pair.fast.faults.set_frozen(true);
+        let before = pair.rt.now();
+        assert_eq!(pair.read(3).await, 9);
+        // Memory answers at once, so half a millisecond, the least there is, counts as late.
+        assert_eq!(pair.rt.now().ns_since(before), 500_000);
+        assert_eq!(pair.mirror.status().hedged_reads, 1);
+    });
+}
+
+#[test]
+fn a_late_read_is_not_asked_of_a_side_that_lacks_the_newest_content() {
+    let pair = Pair::new(|_| {});
+    pair.rt.block_on(async {
+        pair.write(3, 9).await;
+        pair.flush().await;
+        learn_reads(&pair).await;
+        pair.slow.faults.set_frozen(true);
+        pair.write(3, 10).await;
+        pair.fast
+            .faults
+            .set_delay(Op::Read, Duration::from_millis(300));
+        assert_eq!(pair.read(3).await, 10);
+        assert_eq!(pair.mirror.status().hedged_reads, 0);
+    });
+}
+
+#[test]
+fn at_most_one_read_in_twenty_is_hedged() {
+    let pair = Pair::new(|_| {});
+    pair.rt.block_on(async {
+        pair.write(3, 9).await;
+        pair.flush().await;
+        learn_reads(&pair).await;
+        // Slow at once for all reads: the quantile follows only after a window of samples.
+        pair.fast
+            .faults
+            .set_delay(Op::Read, Duration::from_millis(20));
+        for read in 1..=200u64 {
+            assert_eq!(pair.read(3).await, 9);
+            let hedged = pair.mirror.status().hedged_reads;
+            assert!(hedged * 20 <= 40 + read, "{hedged} of {}", 40 + read);
+        }
+        assert!(pair.mirror.status().hedged_reads > 0);
+    });
+}
+
 #[test]
 fn past_the_bound_in_bytes_writes_wait_for_all_sides() {
     let pair = Pair::new(|config| config.exposure.bytes = Size(4 * BLOCK));

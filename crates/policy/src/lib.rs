@@ -4,5 +4,6 @@
 //! The crate depends on nothing that could do I/O, so a policy cannot cheat: the live stack, the
 //! simulator and the lab drive the same code. Times are nanoseconds since any fixed start.
 
+pub mod hedge;
 pub mod hetero;
 pub mod latency;

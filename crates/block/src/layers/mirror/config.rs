@@ -36,6 +36,9 @@ pub struct MirrorConfig {
     pub on_degraded: OnDegraded,
     /// Writes that a side in time is given at once, at most. Default 64.
     pub depth: Option<usize>,
+    /// Ask another side as well when a read is late, for at most 5 % of the reads.
+    #[serde(default = "default_hedge_reads")]
+    pub hedge_reads: bool,
 }
 
 /// The bounds of the exposure.
@@ -48,6 +51,10 @@ pub struct ExposureConfig {
     /// In time. Default 5 s.
     #[serde(default = "default_age")]
     pub age: Time,
+}
+
+fn default_hedge_reads() -> bool {
+    true
 }
 
 fn default_bytes() -> Size {
@@ -119,6 +126,7 @@ impl MirrorConfig {
             absent_after: None,
             on_degraded: OnDegraded::Continue,
             depth: None,
+            hedge_reads: default_hedge_reads(),
         }
     }
 

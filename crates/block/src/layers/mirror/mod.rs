@@ -30,6 +30,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_policy::hedge::HedgeBudget;
 use bimetal_policy::hetero::HeteroRules;
 use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Rt};
@@ -63,6 +64,7 @@ enum VolumeState {
 #[derive(Default)]
 struct Counts {
     acknowledged_early: Cell<u64>,
+    hedged_reads: Cell<u64>,
     held_back: Cell<u64>,
     sides_given_up: Cell<u64>,
     failed_writes: Cell<u64>,
@@ -92,6 +94,9 @@ struct Shared {
     flushes_waiting: Cell<u32>,
     preferred: Cell<usize>,
     next_probe: Cell<Instant>,
+    /// Whether late reads are asked of another side as well, and how many still may be.
+    hedge_reads: bool,
+    hedges: RefCell<HedgeBudget>,
     state: Cell<VolumeState>,
     zeroes: Buf,
     tasks: TaskGroup,
@@ -201,6 +206,8 @@ impl Mirror {
             flushes_waiting: Cell::new(0),
             preferred: Cell::new(preferred),
             next_probe: Cell::new(Instant::ZERO),
+            hedge_reads: config.hedge_reads && !rules.is_paper(),
+            hedges: RefCell::new(HedgeBudget::default()),
             state: Cell::new(VolumeState::Open),
             zeroes: rt.pool().zeroed(1 << 20),
             tasks: TaskGroup::new(rt),

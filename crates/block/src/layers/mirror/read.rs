@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_policy::hedge::late_after_ns;
 use bimetal_rt::Payload;
 use futures_util::future::Either;
 
@@ -83,7 +84,8 @@ impl Shared {
             reply.map_err(|error| (Some(side), error))
         };
         if let Some(side) = self.current_side(range, failed) {
-            let reply = from(side, range.clone()).await?;
+            let reply = self.read_hedged(side, range, failed).await;
+            let reply = reply.map_err(|error| (Some(side), error))?;
             self.probe_others(side, range);
             return Ok(reply.into_data());
         }
@@ -130,6 +132,67 @@ impl Shared {
             return Some(preferred);
         }
         (0..self.sides.len()).find(|&side| good(side))
+    }
+
+    /// Reads from a side, and once that is late also from another one that has the newest content,
+    /// as far as the budget goes. The first answer counts; a read that nobody waits for is dropped,
+    /// which reads may be.
+    async fn read_hedged(
+        self: &Rc<Self>,
+        index: usize,
+        range: &Range<u64>,
+        failed: &[usize],
+    ) -> IoResult {
+        self.hedges.borrow_mut().read();
+        let side = &self.sides[index];
+        let late_ns = late_after_ns(&side.read_latency.borrow()).filter(|_| self.hedge_reads);
+        let mut first = std::pin::pin!(self.read_from(index, range));
+        let Some(late_ns) = late_ns else {
+            return first.await;
+        };
+        let started = self.rt.now();
+        let late = Duration::from_nanos(late_ns);
+        if let Ok(reply) = self.rt.timeout(late, first.as_mut()).await {
+            return reply;
+        }
+        let Some(other) = self.hedge_side(index, range, failed) else {
+            return first.await;
+        };
+        add(&self.counts.hedged_reads, 1);
+        let second = std::pin::pin!(self.read_from(other, range));
+        match futures_util::future::select(first, second).await {
+            Either::Left((Err(_), second)) => second.await,
+            Either::Left((reply, _)) => reply,
+            Either::Right((Err(error), first)) => {
+                if error.is_device_fault() {
+                    add(&self.sides[other].counts.errors, 1);
+                }
+                first.await
+            }
+            Either::Right((reply, _)) => {
+                // How long the late one would have taken is not known; so long at least.
+                let latency_ns = self.rt.now().ns_since(started);
+                side.read_latency.borrow_mut().record(latency_ns);
+                reply
+            }
+        }
+    }
+
+    /// The side that is asked as well: one that has the whole range, is in time with its writes, and
+    /// would not be kept from catching up.
+    fn hedge_side(&self, index: usize, range: &Range<u64>, failed: &[usize]) -> Option<usize> {
+        let exposed = self.exposed.borrow().bytes();
+        if self.rules.is_pressed(exposed, self.exposure_age_ns()) {
+            return None;
+        }
+        let other = self.sides.iter().find(|side| {
+            side.index != index
+                && !failed.contains(&side.index)
+                && !side.stuck.get()
+                && side.is_current(range)
+        });
+        let other = other?.index;
+        self.hedges.borrow_mut().take().then_some(other)
     }
 
     async fn read_from(self: &Rc<Self>, index: usize, range: &Range<u64>) -> IoResult {

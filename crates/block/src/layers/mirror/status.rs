@@ -24,6 +24,8 @@ pub struct MirrorStatus {
     pub exposed_bytes_max: Option<u64>,
     /// Writes acknowledged before all sides had them.
     pub acknowledged_early: u64,
+    /// Reads that were asked of a second side because the first was late.
+    pub hedged_reads: u64,
     /// Writes that waited for all sides because a bound was reached.
     pub held_back: u64,
     /// The side that reads go to.
@@ -88,6 +90,7 @@ impl Shared {
             exposed_bytes_peak: self.counts.exposed_bytes_peak.get(),
             exposed_bytes_max: (bound != u64::MAX).then_some(bound),
             acknowledged_early: self.counts.acknowledged_early.get(),
+            hedged_reads: self.counts.hedged_reads.get(),
             held_back: self.counts.held_back.get(),
             preferred: self.sides[self.preferred.get()].name.clone(),
             sides: (0..self.sides.len())
@@ -149,6 +152,7 @@ impl MirrorStatus {
             "acknowledged_early",
             Figure::Counter(self.acknowledged_early),
         );
+        out.figure("", "hedged_reads", Figure::Counter(self.hedged_reads));
         out.figure("", "held_back", Figure::Counter(self.held_back));
         for side in &self.sides {
             let part = &side.name;

@@ -1,0 +1,84 @@
+//! When a read that is slow on one side is asked of another one as well.
+//!
+//! Source: the deferred hedge of Dean and Barroso (*The Tail at Scale*): ask again only once the
+//! first answer is later than most, and never more than a small share of all reads, since a second
+//! read is work that slows the writes of the side that gets it.
+
+use crate::latency::Quantiles;
+
+/// A read is late when it has taken longer than this share of the side's recent ones.
+const LATE_QUANTILE: f64 = 0.95;
+/// Sooner than this, the clock and the machine are later than the device.
+const LATE_NS_MIN: u64 = 500_000;
+/// Samples before a side's quantile is believed.
+const SAMPLES_MIN: u32 = 32;
+/// Reads for each one that may be asked twice: 5 %.
+const READS_PER_HEDGE: u64 = 20;
+/// Hedges that can be saved up for a bad moment.
+const SAVED_MAX: u64 = 16;
+
+/// The budget of a volume.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HedgeBudget {
+    /// In reads: a hedge costs [`READS_PER_HEDGE`] of them.
+    saved_reads: u64,
+}
+
+impl HedgeBudget {
+    /// Notes a read of a client.
+    pub fn read(&mut self) {
+        self.saved_reads = (self.saved_reads + 1).min(SAVED_MAX * READS_PER_HEDGE);
+    }
+
+    /// Takes a hedge out of the budget; false when there is none left.
+    pub fn take(&mut self) -> bool {
+        let left = self.saved_reads.checked_sub(READS_PER_HEDGE);
+        self.saved_reads = left.unwrap_or(self.saved_reads);
+        left.is_some()
+    }
+}
+
+/// The time after which a read of a side is late; `None` while too little is known of it.
+pub fn late_after_ns(reads: &Quantiles) -> Option<u64> {
+    let late = reads
+        .quantile_ns(LATE_QUANTILE)
+        .filter(|_| reads.samples() >= SAMPLES_MIN);
+    late.map(|ns| ns.max(LATE_NS_MIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_a_twentieth_of_the_reads_is_hedged() {
+        let mut budget = HedgeBudget::default();
+        let mut hedged = 0u64;
+        for read in 1..=10_000u64 {
+            budget.read();
+            hedged += u64::from(budget.take());
+            assert!(hedged * 20 <= read, "{hedged} of {read}");
+        }
+        assert_eq!(hedged, 500);
+    }
+
+    #[test]
+    fn little_is_saved_for_bad_moments() {
+        let mut budget = HedgeBudget::default();
+        (0..1_000_000).for_each(|_| budget.read());
+        assert_eq!((0..100).filter(|_| budget.take()).count(), 16);
+    }
+
+    #[test]
+    fn late_is_later_than_nearly_all() {
+        let mut reads = Quantiles::new(256);
+        (0..31).for_each(|_| reads.record(2_000_000));
+        assert_eq!(late_after_ns(&reads), None);
+        reads.record(2_000_000);
+        // Known to a sixteenth.
+        let late_ns = late_after_ns(&reads).unwrap();
+        assert!((2_000_000..=2_125_000).contains(&late_ns), "{late_ns}");
+        (0..512).for_each(|_| reads.record(1_000));
+        assert_eq!(late_after_ns(&reads), Some(LATE_NS_MIN));
+    }
+}
