@@ -5,7 +5,7 @@
 
 use bimetal_sim::tester::{self, Options};
 
-const SEEDS: [(u64, &str); 25] = [
+const SEEDS: [(u64, &str); 27] = [
     (
         5,
         "a side was healthy before it had what was acknowledged without it",
@@ -62,6 +62,11 @@ const SEEDS: [(u64, &str); 25] = [
     (
         31_447,
         "a read saw a write in flight that failed afterwards",
+    ),
+    (51_146, "a failed write left a range without a truth"),
+    (
+        57_392,
+        "a side that was given up since was made the truth of a failed write",
     ),
     (
         35_687,

@@ -56,24 +56,15 @@ pub(super) enum Progress {
     Failed(IoError),
 }
 
-/// What a side was when a write was admitted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Before {
-    /// It was healthy, and the range was not stale. Only such sides decide whether the write is
-    /// stored: the word of another one would not outlive a crash.
-    pub(super) decides: bool,
-    /// It had the newest content of the range.
-    pub(super) current: bool,
-}
-
 /// One admitted write, shared by the request that waits for it and the sides that store it.
 pub(super) struct Ticket {
     pub(super) seq: u64,
     pub(super) admitted: Instant,
     pub(super) range: Range<u64>,
     sides: Vec<Cell<Progress>>,
-    /// What each side was when it was admitted.
-    before: Vec<Before>,
+    /// The sides that were healthy, and not stale in the range, when it was admitted. Only these
+    /// decide whether it is stored: the word of another one would not outlive a crash.
+    decides: Vec<bool>,
     pub(super) acknowledged: Cell<Option<Instant>>,
     pub(super) first_done: Cell<Option<Instant>>,
     pub(super) changed: Event,
@@ -85,14 +76,14 @@ impl Ticket {
         range: Range<u64>,
         admitted: Instant,
         sides: Vec<Progress>,
-        before: Vec<Before>,
+        decides: Vec<bool>,
     ) -> Rc<Ticket> {
         Rc::new(Ticket {
             seq,
             admitted,
             range,
             sides: sides.into_iter().map(Cell::new).collect(),
-            before,
+            decides,
             acknowledged: Cell::new(None),
             first_done: Cell::new(None),
             changed: Event::new(),
@@ -112,7 +103,7 @@ impl Ticket {
                 return;
             }
             self.sides[side].set(Progress::Done);
-            if self.before[side].decides && self.first_done.get().is_none() {
+            if self.decides[side] && self.first_done.get().is_none() {
                 self.first_done.set(Some(now));
             }
             self.changed.notify();
@@ -125,11 +116,6 @@ impl Ticket {
             self.sides[side].set(Progress::Failed(error));
             self.changed.notify();
         }
-    }
-
-    /// What a side was when the write was admitted.
-    pub(super) fn before(&self, side: usize) -> Before {
-        self.before[side]
     }
 
     /// True when some side has it that decides.

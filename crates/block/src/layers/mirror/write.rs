@@ -7,7 +7,7 @@ use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
 use bimetal_rt::Instant;
 use bimetal_rt::sync::Permit;
 
-use super::queue::{Batch, Before, Change, Progress, Ticket};
+use super::queue::{Batch, Change, Progress, Ticket};
 use super::side::{Health, add};
 use super::{Shared, VolumeState};
 use crate::error::IoError;
@@ -99,16 +99,12 @@ impl Shared {
         }
         let seq = self.next_seq.get();
         self.next_seq.set(seq + 1);
-        let before = self.sides.iter().map(|side| {
-            let healthy = side.health.get() == Health::Healthy;
-            Before {
-                decides: healthy && side.stale.borrow().is_clear(&range),
-                current: healthy && side.is_current(&range),
-            }
+        let decides = self.sides.iter().map(|side| {
+            side.health.get() == Health::Healthy && side.stale.borrow().is_clear(&range)
         });
-        let before = before.collect();
+        let decides = decides.collect();
         self.undecided.borrow_mut().insert(range.clone(), ());
-        let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, before);
+        let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, decides);
         let urgent_on = self.sides_that_must_hurry();
         let change = Change {
             op: request.op,
@@ -425,11 +421,16 @@ impl Shared {
     }
 
     /// No side that decides has a write: every one may hold the old content, the new, or a mixture.
-    /// One that was current before is made the truth, so that reads agree from now on.
+    /// One that lacks nothing older is made the truth, so that reads agree from now on. A side that
+    /// is healthy and not stale there is such a one even if it lagged when the write was admitted:
+    /// it gives up no write that stands for older ones.
     fn failed_everywhere(&self, ticket: &Ticket) {
         add(&self.counts.failed_writes, 1);
-        let order = self.read_order();
-        let truth = order.into_iter().find(|&side| ticket.before(side).current);
+        let mut order = self.read_order().into_iter();
+        let truth = order.find(|&side| {
+            let side = &self.sides[side];
+            side.health.get() == Health::Healthy && side.stale.borrow().is_clear(&ticket.range)
+        });
         for side in &self.sides {
             if Some(side.index) != truth {
                 side.stale.borrow_mut().insert(ticket.range.clone(), ());
