@@ -67,6 +67,7 @@ enum Verb {
 
 /// Runs the verb. Status 1 when the tester has found something.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    tester::name_seed_on_panic();
     match &args.verb {
         Verb::Run {
             seed,
