@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bimetal_block::BLOCK_BYTES;
 use bimetal_block::graph::{Graph, Node};
-use bimetal_block::layers::mirror::superblock::{State, Superblock, show_uuid};
+use bimetal_block::layers::mirror::superblock::{self, State, Superblock, show_uuid};
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
@@ -154,29 +154,14 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
         .size_bytes
         .filter(|_| whole)
         .map(|b| b - BLOCK_BYTES);
-    let mut newest: Option<Superblock> = None;
-    let mut damaged = None;
+    let mut copies = Vec::new();
     for offset in [Some(0), last].into_iter().flatten() {
         let mut block = vec![0; BLOCK_BYTES as usize];
         file.seek(SeekFrom::Start(offset)).with_context(place)?;
         file.read_exact(&mut block).with_context(place)?;
-        match Superblock::decode(&block) {
-            Ok(Some(found))
-                if newest
-                    .as_ref()
-                    .is_none_or(|n| n.generation < found.generation) =>
-            {
-                newest = Some(found);
-            }
-            Ok(_) => {}
-            Err(why) => damaged = Some(why),
-        }
+        copies.push(Ok(block));
     }
-    match (newest, damaged) {
-        (Some(found), _) => Ok(Some(found)),
-        (None, Some(why)) => bail!("side {side}: no superblock can be read: {why}"),
-        (None, None) => Ok(None),
-    }
+    superblock::newest(copies).map_err(|why| anyhow!("side {side}: {why}"))
 }
 
 /// True when the first block of a device lies behind another server, which is not asked.

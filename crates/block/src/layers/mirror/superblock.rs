@@ -279,6 +279,36 @@ impl Superblock {
     }
 }
 
+/// The newest superblock among the copies of a side, each a block or why it could not be read;
+/// `None` when none of them is a superblock at all. One good copy is enough.
+///
+/// # Errors
+/// When there is no good copy and at least one that cannot be read or believed.
+pub fn newest(
+    copies: impl IntoIterator<Item = Result<Vec<u8>, String>>,
+) -> Result<Option<Superblock>, String> {
+    let mut newest: Option<Superblock> = None;
+    let mut damaged = None;
+    for copy in copies {
+        match copy.and_then(|block| Superblock::decode(&block)) {
+            Ok(Some(found))
+                if newest
+                    .as_ref()
+                    .is_none_or(|n| n.generation < found.generation) =>
+            {
+                newest = Some(found);
+            }
+            Ok(_) => {}
+            Err(why) => damaged = Some(why),
+        }
+    }
+    match (newest, damaged) {
+        (Some(superblock), _) => Ok(Some(superblock)),
+        (None, Some(why)) => Err(format!("no superblock can be read: {why}")),
+        (None, None) => Ok(None),
+    }
+}
+
 /// The longest start of `text` that fits in `bytes` without cutting a character.
 fn cut_to_bytes(text: &str, bytes: usize) -> &str {
     let mut end = text.len().min(bytes);
@@ -311,34 +341,15 @@ impl Candidate {
     /// # Errors
     /// When it cannot be read, or when what is there cannot be believed.
     pub async fn superblock(&self) -> Result<Option<Superblock>, OpenError> {
-        let mut newest: Option<Superblock> = None;
-        let mut damaged = None;
+        let mut copies = Vec::new();
         for offset in self.copies() {
             let reply = self.device.submit(Request::read(offset, BLOCK_BYTES)).await;
-            let block = match reply {
-                Ok(reply) => reply.into_data().to_vec(),
-                Err(error) => {
-                    damaged = Some(format!("reading at {offset}: {error}"));
-                    continue;
-                }
-            };
-            match Superblock::decode(&block) {
-                Ok(Some(found))
-                    if newest
-                        .as_ref()
-                        .is_none_or(|n| n.generation < found.generation) =>
-                {
-                    newest = Some(found);
-                }
-                Ok(_) => {}
-                Err(why) => damaged = Some(why),
-            }
+            copies.push(match reply {
+                Ok(reply) => Ok(reply.into_data().to_vec()),
+                Err(error) => Err(format!("reading at {offset}: {error}")),
+            });
         }
-        match (newest, damaged) {
-            (Some(superblock), _) => Ok(Some(superblock)),
-            (None, Some(why)) => Err(self.error(&format!("no superblock can be read: {why}"))),
-            (None, None) => Ok(None),
-        }
+        newest(copies).map_err(|why| self.error(&why))
     }
 
     async fn write(&self, superblock: &Superblock, rt: &Rt) -> Result<(), IoError> {
@@ -636,6 +647,33 @@ mod tests {
                 "byte {at}"
             );
         }
+    }
+
+    #[test]
+    fn the_newest_good_copy_counts() {
+        let old = sample();
+        let new = Superblock {
+            generation: old.generation + 1,
+            ..sample()
+        };
+        let mut torn = new.encode();
+        torn[90] ^= 1;
+        let blank = vec![0; BLOCK_BYTES as usize];
+        let of = |copies: Vec<Result<Vec<u8>, String>>| newest(copies);
+        let unread = || Err("unread".to_owned());
+        assert_eq!(
+            of(vec![Ok(old.encode()), Ok(new.encode())]),
+            Ok(Some(new.clone()))
+        );
+        assert_eq!(of(vec![Ok(new.encode()), Ok(old.encode())]), Ok(Some(new)));
+        assert_eq!(
+            of(vec![Ok(torn.clone()), Ok(old.encode())]),
+            Ok(Some(old.clone()))
+        );
+        assert_eq!(of(vec![Ok(old.encode()), unread()]), Ok(Some(old)));
+        assert_eq!(of(vec![Ok(blank.clone()), Ok(blank.clone())]), Ok(None));
+        assert!(of(vec![Ok(torn), Ok(blank.clone())]).is_err());
+        assert!(of(vec![unread(), Ok(blank)]).is_err());
     }
 
     /// The places of `docs/format/mirror-side.md`.
