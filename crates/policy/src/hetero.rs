@@ -151,6 +151,8 @@ pub struct QueueView {
     pub drain_in_flight: usize,
     /// The volume should catch up: half of a bound is used, or a flush waits.
     pub pressed: bool,
+    /// The side keeps a log: it takes everything in sequence, whatever its mode.
+    pub logged: bool,
 }
 
 /// What to give a side next.
@@ -322,6 +324,10 @@ impl SidePolicy {
         }
         if !view.waiting {
             return Next::Nothing;
+        }
+        if view.logged {
+            let depth = if self.mode == Mode::Delayed { 2 } else { 1 } * self.rules.depth_max;
+            return if view.in_flight < depth { Next::InOrder } else { Next::Nothing };
         }
         match (self.rules.drain, self.mode) {
             (DrainOrder::Fifo, _) if view.in_flight == 0 => Next::InOrder,

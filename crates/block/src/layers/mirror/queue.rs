@@ -4,6 +4,10 @@
 //! Pure bookkeeping without I/O. It keeps two promises. Per side, overlapping writes apply in the
 //! order in which they were admitted: what overlaps an operation in flight waits for it. And a
 //! newer write replaces the waiting parts of older ones, so nothing is written twice.
+//!
+//! A side with a log must pass through moments of the volume's history, so there replacing has
+//! bounds: what waits is two groups, one that is being given to the side and is not added to, and
+//! one that gathers meanwhile, and only in the latter does a newer write replace an older one.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -169,6 +173,8 @@ pub(super) struct Batch {
 /// What is left of one write on this side, waiting and in flight.
 struct Outstanding {
     bytes: u64,
+    /// Those of them that the side has not been given.
+    unsent: u64,
     ticket: Rc<Ticket>,
     /// The oldest write that this one stands for: itself, or one that it has replaced before the
     /// side stored it. Until this one is stored, neither is that one.
@@ -181,12 +187,18 @@ struct Outstanding {
 struct Origin {
     ticket: Rc<Ticket>,
     count: usize,
+    /// Those of them of which a part has not been given to the side.
+    unsent: usize,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct SideQueue {
     waiting: ExtentMap<Waiting>,
+    /// With a log: what gathers until nothing of the above is left.
+    later: ExtentMap<Waiting>,
+    /// The side has a log.
+    logged: bool,
     /// Ranges the device is working on, with what is being stored there.
     flying: ExtentMap<Waiting>,
     outstanding: BTreeMap<u64, Outstanding>,
@@ -205,10 +217,11 @@ pub(super) struct SideQueue {
 }
 
 impl SideQueue {
-    /// An empty queue; see [`SideQueue::stays_urgent`] for the argument.
-    pub(super) fn new(stays_urgent: bool) -> SideQueue {
+    /// An empty queue of a side with a log or without; see [`SideQueue::stays_urgent`].
+    pub(super) fn new(stays_urgent: bool, logged: bool) -> SideQueue {
         SideQueue {
             stays_urgent,
+            logged,
             ..SideQueue::default()
         }
     }
@@ -221,15 +234,16 @@ impl SideQueue {
             change,
             ticket: Rc::clone(ticket),
         };
-        self.waiting.insert(range.clone(), entry);
+        self.gathering().insert(range.clone(), entry);
         let left = Outstanding {
             bytes: range.end - range.start,
+            unsent: range.end - range.start,
             ticket: Rc::clone(ticket),
             origin: ticket.seq,
             failed: None,
         };
         self.outstanding.insert(ticket.seq, left);
-        self.add_origin(Rc::clone(ticket));
+        self.add_origin(Rc::clone(ticket), true);
         if let Some(origin) = origin {
             self.inherit(ticket.seq, origin);
         }
@@ -238,6 +252,22 @@ impl SideQueue {
             self.urgent.push_back(Rc::clone(ticket));
         }
         self.sweep_order();
+    }
+
+    /// The group that new writes join.
+    fn gathering(&mut self) -> &mut ExtentMap<Waiting> {
+        if self.logged && !self.waiting.is_empty() {
+            &mut self.later
+        } else {
+            &mut self.waiting
+        }
+    }
+
+    /// When nothing of a group is left, the next one is begun.
+    fn begin_next_group(&mut self) {
+        if self.waiting.is_empty() {
+            std::mem::swap(&mut self.waiting, &mut self.later);
+        }
     }
 
     /// Drops what waits in a range because something newer covers it, and says which write that
@@ -249,7 +279,7 @@ impl SideQueue {
         now: Instant,
     ) -> Option<Rc<Ticket>> {
         let mut oldest: Option<Rc<Ticket>> = None;
-        for (part, waiting) in self.waiting.remove(range.clone()) {
+        for (part, waiting) in self.gathering().remove(range.clone()) {
             let bytes = part.end - part.start;
             assert!(
                 waiting.ticket.acknowledged.get().is_some(),
@@ -260,9 +290,44 @@ impl SideQueue {
                 oldest = Some(origin);
             }
             waiting.ticket.stored(side, bytes, now);
+            self.sent(waiting.ticket.seq, bytes);
             self.settle(waiting.ticket.seq, bytes, side);
         }
         oldest
+    }
+
+    /// Bytes of a write wait no more: they are with the side, or dropped.
+    fn sent(&mut self, seq: u64, bytes: u64) {
+        let entry = self.outstanding.get_mut(&seq);
+        let entry = entry.expect("a part belongs to a write");
+        entry.unsent -= bytes;
+        if entry.unsent == 0 {
+            let origin = self.origins.get_mut(&entry.origin);
+            origin.expect("an origin is listed").unsent -= 1;
+        }
+    }
+
+    /// Bytes of a write wait again.
+    fn unsent(&mut self, seq: u64, bytes: u64) {
+        let entry = self.outstanding.get_mut(&seq);
+        let entry = entry.expect("a part belongs to a write");
+        if entry.unsent == 0 && bytes > 0 {
+            let origin = self.origins.get_mut(&entry.origin);
+            origin.expect("an origin is listed").unsent += 1;
+        }
+        entry.unsent += bytes;
+    }
+
+    /// The lowest number of a write of which a part has not been given to the side, in its own
+    /// content or in that of what has replaced it.
+    pub(super) fn oldest_unsent(&self) -> Option<u64> {
+        let mut unsent = self.origins.iter().filter(|(_, origin)| origin.unsent > 0);
+        unsent.next().map(|(seq, _)| *seq)
+    }
+
+    /// The lowest number that a write which is with the side stands for.
+    pub(super) fn stands_for(&self, seq: u64) -> u64 {
+        self.outstanding[&seq].origin
     }
 
     fn settle(&mut self, seq: u64, bytes: u64, side: usize) {
@@ -286,9 +351,14 @@ impl SideQueue {
         Rc::clone(&self.origins[&self.outstanding[&seq].origin].ticket)
     }
 
-    fn add_origin(&mut self, ticket: Rc<Ticket>) {
-        let origin = self.origins.entry(ticket.seq);
-        origin.or_insert(Origin { ticket, count: 0 }).count += 1;
+    fn add_origin(&mut self, ticket: Rc<Ticket>, unsent: bool) {
+        let origin = self.origins.entry(ticket.seq).or_insert(Origin {
+            ticket,
+            count: 0,
+            unsent: 0,
+        });
+        origin.count += 1;
+        origin.unsent += usize::from(unsent);
     }
 
     fn drop_origin(&mut self, seq: u64) {
@@ -305,7 +375,12 @@ impl SideQueue {
         let entry = entry.expect("what replaces a write is outstanding");
         if origin.seq < entry.origin {
             let before = std::mem::replace(&mut entry.origin, origin.seq);
-            self.add_origin(origin);
+            let unsent = entry.unsent > 0;
+            if unsent {
+                let old = self.origins.get_mut(&before);
+                old.expect("an origin is listed").unsent -= 1;
+            }
+            self.add_origin(origin, unsent);
             self.drop_origin(before);
         }
     }
@@ -331,9 +406,14 @@ impl SideQueue {
     }
 
     fn waits(&self, ticket: &Ticket) -> bool {
-        self.waiting
-            .overlapping(&ticket.range)
-            .any(|(_, entry)| entry.ticket.seq == ticket.seq)
+        self.is_queued(ticket.seq, &ticket.range)
+    }
+
+    /// True when a part of a write waits in a range, in either group.
+    fn is_queued(&self, seq: u64, range: &Range<u64>) -> bool {
+        let both = self.waiting.overlapping(range);
+        let mut both = both.chain(self.later.overlapping(range));
+        both.any(|(_, entry)| entry.ticket.seq == seq)
     }
 
     /// The next urgent part: by the paper's rules the oldest; by ours the next one on the elevator's
@@ -342,7 +422,7 @@ impl SideQueue {
         let mut free = self
             .urgent
             .iter()
-            .filter_map(|ticket| self.first_free(ticket.seq, &ticket.range));
+            .filter_map(|ticket| self.first_free_of_both(ticket.seq, &ticket.range));
         if self.stays_urgent {
             return free.next();
         }
@@ -357,6 +437,19 @@ impl SideQueue {
             .map(|(part, _)| part)
     }
 
+    /// The same, in either group: what gathers may overtake what nothing of it overlaps.
+    fn first_free_of_both(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
+        let later = || {
+            let mut later = self.later.overlapping(range);
+            later.find(|(part, entry)| {
+                let own = entry.ticket.seq == seq;
+                own && self.flying.is_clear(part) && self.waiting.is_clear(part)
+            })
+        };
+        let first = self.first_free(seq, range);
+        first.or_else(|| later().map(|(part, _)| part))
+    }
+
     /// Takes the next urgent part.
     pub(super) fn take_urgent(&mut self) -> Option<Batch> {
         let part = self.first_urgent()?;
@@ -367,11 +460,7 @@ impl SideQueue {
     /// Takes the oldest part that can go.
     pub(super) fn take_in_order(&mut self, drained: bool) -> Option<Batch> {
         while let Some((seq, range)) = self.order.front() {
-            let taken = !self
-                .waiting
-                .overlapping(range)
-                .any(|(_, e)| e.ticket.seq == *seq);
-            if !taken {
+            if self.is_queued(*seq, range) {
                 break;
             }
             self.order.pop_front();
@@ -446,8 +535,15 @@ impl SideQueue {
 
     /// Moves one waiting part to the device.
     fn take(&mut self, part: Range<u64>, drained: bool) -> Batch {
-        let mut taken = self.waiting.remove(part.clone());
+        let group = if self.waiting.is_clear(&part) {
+            &mut self.later
+        } else {
+            &mut self.waiting
+        };
+        let mut taken = group.remove(part.clone());
         let (range, waiting) = taken.pop().expect("a waiting part was chosen");
+        self.begin_next_group();
+        self.sent(waiting.ticket.seq, range.end - range.start);
         assert!(taken.is_empty() && range == part, "a part is taken whole");
         assert!(
             self.flying.is_clear(&range),
@@ -479,6 +575,7 @@ impl SideQueue {
             for gap in self.waiting.gaps(&range) {
                 let part = waiting.cut(gap.start - range.start..gap.end - range.start);
                 self.waiting.insert(gap.clone(), part);
+                self.unsent(waiting.ticket.seq, gap.end - gap.start);
                 self.order.push_front((waiting.ticket.seq, gap));
             }
             let kept: u64 = self
@@ -517,10 +614,12 @@ impl SideQueue {
 
     /// Forgets what waits, giving up its writes, and says which ranges that leaves stale.
     pub(super) fn abandon_waiting(&mut self, side: usize, error: IoError) -> Vec<Range<u64>> {
-        let dropped = self.waiting.remove(0..u64::MAX);
+        let mut dropped = self.waiting.remove(0..u64::MAX);
+        dropped.extend(self.later.remove(0..u64::MAX));
         self.order.clear();
         self.urgent.clear();
         for (range, waiting) in &dropped {
+            self.sent(waiting.ticket.seq, range.end - range.start);
             self.settle(waiting.ticket.seq, range.end - range.start, side);
             waiting.ticket.give_up(side, error);
         }
@@ -546,12 +645,26 @@ impl SideQueue {
                 entry.failed = Some(error);
             }
             self.settle(ticket.seq, range.end - range.start, side);
-            let parts = self.waiting.overlapping(&ticket.range);
-            let parts = parts.filter(|(_, entry)| entry.ticket.seq == ticket.seq);
-            for part in parts.map(|(part, _)| part).collect::<Vec<_>>() {
-                self.waiting.remove(part.clone());
-                self.settle(ticket.seq, part.end - part.start, side);
+            for later in [false, true] {
+                self.abandon_parts(ticket, side, later);
             }
+        }
+        self.begin_next_group();
+    }
+
+    fn abandon_parts(&mut self, ticket: &Ticket, side: usize, later: bool) {
+        let map = if later { &self.later } else { &self.waiting };
+        let parts = map.overlapping(&ticket.range);
+        let parts = parts.filter(|(_, entry)| entry.ticket.seq == ticket.seq);
+        for part in parts.map(|(part, _)| part).collect::<Vec<_>>() {
+            let map = if later {
+                &mut self.later
+            } else {
+                &mut self.waiting
+            };
+            map.remove(part.clone());
+            self.sent(ticket.seq, part.end - part.start);
+            self.settle(ticket.seq, part.end - part.start, side);
         }
     }
 
@@ -564,14 +677,14 @@ impl SideQueue {
 
     /// True when the side has the newest content of the whole range.
     pub(super) fn is_current(&self, range: &Range<u64>) -> bool {
-        self.waiting.is_clear(range) && self.flying.is_clear(range)
+        self.waiting.is_clear(range) && self.later.is_clear(range) && self.flying.is_clear(range)
     }
 
     /// The parts of a range that this side has yet to store.
     pub(super) fn pending_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut pending = ExtentMap::<()>::new();
-        let waiting = self.waiting.overlapping(range).map(|(r, _)| r);
-        for part in waiting.chain(self.flying.overlapping(range).map(|(r, _)| r)) {
+        let maps = [&self.waiting, &self.later, &self.flying];
+        for (part, _) in maps.into_iter().flat_map(|map| map.overlapping(range)) {
             pending.insert(part.start.max(range.start)..part.end.min(range.end), ());
         }
         pending.iter().map(|(part, ())| part).collect()
@@ -580,7 +693,7 @@ impl SideQueue {
     /// The newest changes in a range that this side has yet to store, in order and cut to it.
     pub(super) fn newest_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Waiting)> {
         let mut newest = ExtentMap::new();
-        for map in [&self.flying, &self.waiting] {
+        for map in [&self.flying, &self.waiting, &self.later] {
             for (part, waiting) in map.overlapping(range) {
                 let cut = part.start.max(range.start)..part.end.min(range.end);
                 newest.insert(
@@ -602,7 +715,7 @@ impl SideQueue {
 
     /// Bytes that wait.
     pub(super) fn waiting_bytes(&self) -> u64 {
-        self.waiting.bytes()
+        self.waiting.bytes() + self.later.bytes()
     }
 
     /// Bytes in flight.
@@ -638,13 +751,10 @@ impl SideQueue {
 
     /// Keeps the order list within twice what waits (and a floor).
     fn sweep_order(&mut self) {
-        if self.order.len() > 64 && self.order.len() > 2 * self.waiting.len() {
-            let waiting = &self.waiting;
-            self.order.retain(|(seq, range)| {
-                waiting
-                    .overlapping(range)
-                    .any(|(_, entry)| entry.ticket.seq == *seq)
-            });
+        if self.order.len() > 64 && self.order.len() > 2 * (self.waiting.len() + self.later.len()) {
+            let mut order = std::mem::take(&mut self.order);
+            order.retain(|(seq, range)| self.is_queued(*seq, range));
+            self.order = order;
         }
     }
 }

@@ -115,7 +115,7 @@ impl Side {
             name,
             device,
             data_offset,
-            queue: RefCell::new(SideQueue::new(rules.is_paper())),
+            queue: RefCell::new(SideQueue::new(rules.is_paper(), false)),
             policy: RefCell::new(SidePolicy::new(rules)),
             read_latency: RefCell::new(Quantiles::new(256)),
             health: Cell::new(Health::Healthy),

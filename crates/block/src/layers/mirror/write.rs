@@ -297,6 +297,7 @@ impl Shared {
             in_flight: side.in_flight(),
             drain_in_flight: side.drain_in_flight.get(),
             pressed: crowded || self.flushes_waiting.get() > 0,
+            logged: false,
         }
     }
 

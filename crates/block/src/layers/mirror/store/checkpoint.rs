@@ -1,0 +1,172 @@
+//! The checkpoint of a side: where its log begins, and where its runs have jumped. Two slots take
+//! turns, so that one of them is whole at any time; see `docs/format/mirror-side.md`.
+
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+
+use super::entry::{put_u32, put_u64, u32_at, u64_at};
+use crate::BLOCK_BYTES;
+use crate::device::Device;
+use crate::error::IoError;
+use crate::layers::mirror::superblock::Uuid;
+use crate::request::{Flags, Request};
+
+/// Where the slots are.
+const SLOTS: [u64; 2] = [4 << 10, 8 << 10];
+const MAGIC: [u8; 8] = *b"BMCHECK\0";
+/// Jumps that fit.
+pub(super) const JUMPS_MAX: usize = 128;
+const JUMPS_AT: usize = 64;
+const JUMP_BYTES: usize = 24;
+const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
+
+/// The place where one run of the log ended and the next one began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Jump {
+    /// The run that began.
+    pub(super) run: u64,
+    /// Where the one before ended.
+    pub(super) end: u64,
+    /// Where this one began.
+    pub(super) start: u64,
+}
+
+/// What a checkpoint says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Checkpoint {
+    /// Counts checkpoints.
+    pub(super) sequence: u64,
+    /// The first position that is needed.
+    pub(super) tail: u64,
+    /// What is complete without the entries from the tail on.
+    pub(super) complete_below: u64,
+    /// The present run.
+    pub(super) run: u64,
+    /// The jumps between the tail and the head.
+    pub(super) jumps: Vec<Jump>,
+}
+
+impl Checkpoint {
+    /// The block as it lies on the device.
+    fn encode(&self, side: &Uuid) -> Vec<u8> {
+        assert!(self.jumps.len() <= JUMPS_MAX, "the jumps fit");
+        let mut block = vec![0; BLOCK_BYTES as usize];
+        block[..8].copy_from_slice(&MAGIC);
+        block[8..24].copy_from_slice(side);
+        let words = [self.sequence, self.tail, self.complete_below, self.run];
+        for (index, word) in words.into_iter().enumerate() {
+            put_u64(&mut block, 24 + index * 8, word);
+        }
+        put_u32(&mut block, 56, self.jumps.len() as u32);
+        for (index, jump) in self.jumps.iter().enumerate() {
+            let at = JUMPS_AT + index * JUMP_BYTES;
+            put_u64(&mut block, at, jump.run);
+            put_u64(&mut block, at + 8, jump.end);
+            put_u64(&mut block, at + 16, jump.start);
+        }
+        let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
+        put_u32(&mut block, CHECKSUM_AT, checksum);
+        block
+    }
+
+    /// Reads a block; `None` when it is not a whole checkpoint of this side.
+    fn decode(block: &[u8], side: &Uuid) -> Option<Checkpoint> {
+        let known = block.len() == BLOCK_BYTES as usize && block[..8] == MAGIC;
+        if !known || u32_at(block, CHECKSUM_AT) != crc32c::crc32c(&block[..CHECKSUM_AT]) {
+            return None;
+        }
+        let count = u32_at(block, 56) as usize;
+        if block[8..24] != side[..] || count > JUMPS_MAX {
+            return None;
+        }
+        let jump = |index: usize| {
+            let at = JUMPS_AT + index * JUMP_BYTES;
+            Jump {
+                run: u64_at(block, at),
+                end: u64_at(block, at + 8),
+                start: u64_at(block, at + 16),
+            }
+        };
+        let checkpoint = Checkpoint {
+            sequence: u64_at(block, 24),
+            tail: u64_at(block, 32),
+            complete_below: u64_at(block, 40),
+            run: u64_at(block, 48),
+            jumps: (0..count).map(jump).collect(),
+        };
+        checkpoint.is_sound().then_some(checkpoint)
+    }
+
+    /// Positions only grow, and so do runs.
+    fn is_sound(&self) -> bool {
+        let forward = self.jumps.iter().all(|jump| jump.end <= jump.start);
+        let ordered = self
+            .jumps
+            .windows(2)
+            .all(|pair| pair[0].start <= pair[1].end && pair[0].run < pair[1].run);
+        let last = self.jumps.last().is_none_or(|last| last.run == self.run);
+        let aligned = self.tail.is_multiple_of(BLOCK_BYTES);
+        forward && ordered && last && aligned
+    }
+}
+
+/// What the slots hold.
+pub(super) enum Found {
+    /// The newest checkpoint.
+    Newest(Checkpoint),
+    /// Both slots are zeroes: the log has never been used.
+    Fresh,
+    /// Neither can be believed, and one of them is not zeroes.
+    Damaged,
+}
+
+/// The newest checkpoint of a side.
+///
+/// # Errors
+/// When neither slot can be read.
+pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, IoError> {
+    let (mut newest, mut fresh, mut error) = (None::<Checkpoint>, true, None);
+    for slot in SLOTS {
+        match device.submit(Request::read(slot, BLOCK_BYTES)).await {
+            Ok(reply) => {
+                let block = reply.into_data().to_vec();
+                fresh &= block.iter().all(|byte| *byte == 0);
+                let found = Checkpoint::decode(&block, side);
+                let newer = |found: &Checkpoint| {
+                    newest.as_ref().is_none_or(|n| n.sequence < found.sequence)
+                };
+                if let Some(found) = found.filter(newer) {
+                    newest = Some(found);
+                }
+            }
+            Err(failed) => {
+                fresh = false;
+                error = Some(failed);
+            }
+        }
+    }
+    match (newest, error) {
+        (Some(newest), _) => Ok(Found::Newest(newest)),
+        (None, Some(error)) => Err(error),
+        (None, None) if fresh => Ok(Found::Fresh),
+        (None, None) => Ok(Found::Damaged),
+    }
+}
+
+/// Writes a checkpoint durably over the older slot. What it lets go of may be reused afterwards.
+///
+/// # Errors
+/// When the device fails; the other slot still stands.
+pub(super) async fn write(
+    rt: &Rt,
+    device: &Rc<dyn Device>,
+    side: &Uuid,
+    checkpoint: &Checkpoint,
+) -> Result<(), IoError> {
+    let slot = SLOTS[(checkpoint.sequence % 2) as usize];
+    let block = rt.pool().copy_of(&checkpoint.encode(side));
+    let written = device.submit(Request::write(slot, block, Flags::NONE));
+    written.await?;
+    device.submit(Request::flush()).await.map(|_| ())
+}

@@ -1,0 +1,397 @@
+//! Bringing changes home from the log: a chunk of the oldest entries at a time, sorted and merged,
+//! and without what newer ones have replaced.
+//!
+//! Only what is durable in the log and complete goes home, so that the home is never ahead of what
+//! the side could be started with. An entry is dropped when its records are durable at home, with
+//! their checksums, and every other side has them or the map marks their regions.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_rt::Payload;
+use bimetal_rt::sync::TaskGroup;
+
+use super::Store;
+use super::checksums::{Checksums, Expected};
+use super::index::{Content, Index, Logged};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::request::{Flags, Op, Request};
+
+/// A chunk has at most so much that goes home; it is in memory meanwhile.
+const CHUNK_LIVE_BYTES_MAX: u64 = 32 << 20;
+/// Neighbours are merged up to this.
+const WRITE_BYTES_MAX: u64 = 1 << 20;
+/// A side counts as idle when nobody has wanted anything for so long.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// Whether it is time is looked at this often, at least.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// After an error, nothing is brought home for so long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Reads of the log in flight.
+const READS_IN_FLIGHT_MAX: usize = 4;
+
+/// How much of the log is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fill {
+    /// Less than half: only an idle side brings things home.
+    Low,
+    /// Half of it or more: whenever nothing else is to be done.
+    Half,
+    /// Three quarters or more: beside everything else.
+    High,
+    /// Changes wait for space: before everything else.
+    Full,
+}
+
+/// What goes home together.
+struct Chunk {
+    /// The entries up to here are dropped afterwards.
+    end: u64,
+    pieces: Vec<(Range<u64>, Logged)>,
+    /// The records that some side may not have.
+    unreleased: Vec<Range<u64>>,
+    replaced_bytes: u64,
+}
+
+/// Something that is written home as one operation.
+struct HomeWrite {
+    range: Range<u64>,
+    /// Nothing for zeroes.
+    data: Payload,
+    expected: Vec<Expected>,
+}
+
+impl Store {
+    fn fill(&self) -> Fill {
+        let (used, all) = self.log_bytes();
+        if self.log.is_full() {
+            Fill::Full
+        } else if used >= all / 4 * 3 {
+            Fill::High
+        } else if used >= all / 2 {
+            Fill::Half
+        } else {
+            Fill::Low
+        }
+    }
+
+    /// True when it is time for the next piece.
+    fn may_destage(&self) -> bool {
+        let held = || {
+            let held = Rc::clone(&self.held.borrow());
+            self.log.is_busy() || held()
+        };
+        match self.fill() {
+            _ if self.hurries.get() > 0 => true,
+            Fill::Full | Fill::High => true,
+            Fill::Half => !held(),
+            Fill::Low => self.rt.now().since(self.wanted.get()) >= IDLE_AFTER && !held(),
+        }
+    }
+
+    /// Waits until it is time for the next piece.
+    async fn turn(&self) {
+        while !self.may_destage() {
+            let moved = self.log.changed.until(|| self.may_destage());
+            // An idle side is one where nothing happens, so the time is looked at as well.
+            let _ = self.rt.timeout(LOOK_EVERY, moved).await;
+        }
+    }
+
+    /// Home writes in flight.
+    fn destage_depth(&self) -> usize {
+        match self.fill() {
+            _ if self.hurries.get() > 0 => 16,
+            Fill::Full => 16,
+            Fill::High => 4,
+            Fill::Half => 1,
+            Fill::Low => 4,
+        }
+    }
+
+    /// Brings changes home for ever, when it is time.
+    pub(super) async fn destage_for_ever(self: Rc<Self>) {
+        loop {
+            let some = || !self.log.index.borrow().entries().is_empty();
+            self.log.changed.until(some).await;
+            self.turn().await;
+            let (before, durable) = (self.log.used_bytes(), self.log.flushed());
+            let brought = self.destage_chunk().await;
+            if brought.is_err() {
+                self.rt.sleep(RETRY_AFTER).await;
+            } else if self.log.used_bytes() >= before && self.log.flushed() == durable {
+                // Nothing could go: a peer, or a change that is missing, must move first.
+                let moved = self.log.changed.until(|| self.chunk().is_some());
+                let _ = self.rt.timeout(IDLE_AFTER, moved).await;
+            }
+        }
+    }
+
+    /// Brings everything home that can go, and says whether that was all.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(in super::super) async fn empty(self: &Rc<Self>) -> Result<bool, IoError> {
+        self.hurries.set(self.hurries.get() + 1);
+        let emptied = self.empty_now().await;
+        self.hurries.set(self.hurries.get() - 1);
+        emptied
+    }
+
+    async fn empty_now(self: &Rc<Self>) -> Result<bool, IoError> {
+        loop {
+            let left = self.log.index.borrow().entries().len();
+            if left == 0 {
+                return Ok(true);
+            }
+            self.destage_chunk().await?;
+            if self.log.index.borrow().entries().len() == left {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Brings one chunk home and lets go of its entries.
+    async fn destage_chunk(self: &Rc<Self>) -> Result<(), IoError> {
+        let _one = self.destaging.acquire(1).await;
+        if self.chunk().is_none() && self.log.has_unflushed() {
+            self.log.flush(0).await?;
+        }
+        let Some(chunk) = self.chunk() else {
+            return Ok(());
+        };
+        let writes = self.contents_of(&chunk).await?;
+        self.write_home(writes).await?;
+        for range in &chunk.unreleased {
+            self.regions.mark(range.clone(), self.epoch.get() + 1);
+        }
+        if let Some(checksums) = &self.checksums {
+            checksums.write_back().await?;
+        }
+        self.regions.write_back().await?;
+        self.device.submit(Request::flush()).await?;
+        self.log.drop_before(chunk.end).await?;
+        self.count(|counts| counts.replaced_bytes += chunk.replaced_bytes);
+        Ok(())
+    }
+
+    /// What may go home next: the oldest entries that are durable, complete, and not needed by a
+    /// member that is only late.
+    fn chunk(&self) -> Option<Chunk> {
+        let index = self.log.index.borrow();
+        let (flushed, limit) = (self.log.flushed(), self.destage_limit());
+        let patient = self.fill() < Fill::High;
+        let log_bytes_max = self.log.area.bytes / 4;
+        let (mut newest, mut end, mut begin) = (Index::default(), 0, None);
+        for entry in index.entries() {
+            let highest = entry.highest().unwrap_or(0);
+            let needed = patient && highest >= self.released_below.get() && highest > 0;
+            let begin = *begin.get_or_insert(entry.position);
+            let large = newest.bytes() >= CHUNK_LIVE_BYTES_MAX || entry.end - begin > log_bytes_max;
+            let first = end == 0;
+            if entry.end > flushed || highest >= limit || needed || large && !first {
+                break;
+            }
+            newest.push(entry.clone());
+            end = entry.end;
+        }
+        (end > 0).then(|| self.pieces_of(&index, &newest, end, limit))
+    }
+
+    /// Changes below this number may go home.
+    fn destage_limit(&self) -> u64 {
+        if self.mixes.get() {
+            u64::MAX
+        } else {
+            self.log.complete_durable()
+        }
+    }
+
+    /// The newest records of a chunk, without what later ones have replaced that are durable and
+    /// complete themselves.
+    fn pieces_of(&self, index: &Index, newest: &Index, end: u64, limit: u64) -> Chunk {
+        let flushed = self.log.flushed();
+        let mut chunk = Chunk {
+            end,
+            pieces: Vec::new(),
+            unreleased: Vec::new(),
+            replaced_bytes: 0,
+        };
+        for (range, record) in newest.newest_in(&(0..self.volume_bytes)) {
+            if self.marks_all.get() || record.number >= self.released_below.get() {
+                chunk.unreleased.push(range.clone());
+            }
+            let mut position = range.start;
+            let mut keep = |part: Range<u64>| {
+                if !part.is_empty() {
+                    use crate::extent_map::Cut;
+                    let cut = record.cut(part.start - range.start..part.end - range.start);
+                    chunk.pieces.push((part, cut));
+                }
+            };
+            for (part, other) in index.newest_in(&range) {
+                let replaced = other.number > record.number
+                    && other.number < limit
+                    && other.entry >= end
+                    && other.entry < flushed;
+                if replaced {
+                    keep(position..part.start);
+                    position = part.end;
+                    chunk.replaced_bytes += part.end - part.start;
+                }
+            }
+            keep(position..range.end);
+        }
+        chunk
+    }
+
+    /// Reads what goes home, in the order of the log, and puts it in the order of the home, with
+    /// neighbours merged.
+    async fn contents_of(&self, chunk: &Chunk) -> Result<Vec<HomeWrite>, IoError> {
+        let mut pieces: Vec<&(Range<u64>, Logged)> = chunk.pieces.iter().collect();
+        pieces.sort_by_key(|(_, record)| match record.content {
+            Content::Data { position, .. } => position,
+            Content::Zeroes => u64::MAX,
+        });
+        let mut writes = Vec::with_capacity(pieces.len());
+        for some in pieces.chunks(READS_IN_FLIGHT_MAX) {
+            self.turn().await;
+            let reads = some.iter().map(|(range, record)| self.content_of(range, record));
+            for write in futures_util::future::join_all(reads).await {
+                writes.push(write?);
+            }
+        }
+        writes.sort_by_key(|write| write.range.start);
+        Ok(merged(writes))
+    }
+
+    async fn content_of(&self, range: &Range<u64>, record: &Logged) -> Result<HomeWrite, IoError> {
+        let count = ((range.end - range.start) / BLOCK_BYTES) as usize;
+        let Content::Data { crcs, .. } = &record.content else {
+            return Ok(HomeWrite {
+                range: range.clone(),
+                data: Payload::empty(),
+                expected: vec![Expected::NeverWritten; count],
+            });
+        };
+        let expected = crcs.values().iter().map(|crc| Expected::of_crc(*crc));
+        let data = match self.read_logged(range, record).await {
+            Ok(data) => data,
+            Err(IoError::Corrupt) => {
+                // What the log says that it should be is believed, and will not be found at home:
+                // so it cannot be taken for the content before.
+                self.count(|counts| counts.rotten_blocks += count as u64);
+                self.suspect.borrow_mut().insert(range.clone(), ());
+                return Ok(HomeWrite {
+                    range: range.clone(),
+                    data: Payload::empty(),
+                    expected: expected.collect(),
+                });
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(HomeWrite {
+            range: range.clone(),
+            data,
+            expected: expected.collect(),
+        })
+    }
+
+    async fn write_home(self: &Rc<Self>, writes: Vec<HomeWrite>) -> Result<(), IoError> {
+        let failed = Rc::new(Cell::new(None));
+        let group = TaskGroup::new(&self.rt);
+        for write in writes {
+            self.turn().await;
+            group.at_most(self.destage_depth().saturating_sub(1)).await;
+            if failed.get().is_some() {
+                break;
+            }
+            let (store, failed) = (Rc::clone(self), Rc::clone(&failed));
+            group.spawn(async move {
+                if let Err(error) = store.write_one_home(write).await {
+                    failed.set(Some(error));
+                }
+            });
+        }
+        group.join().await;
+        failed.get().map_or(Ok(()), Err)
+    }
+
+    async fn write_one_home(&self, write: HomeWrite) -> Result<(), IoError> {
+        let _home = self.home.lock(write.range.clone()).await;
+        let (offset, len) = (
+            self.data_offset + write.range.start,
+            write.range.end - write.range.start,
+        );
+        let zeroes = write.expected[0] == Expected::NeverWritten;
+        if !write.data.is_empty() {
+            let request = Request::write(offset, write.data, Flags::NONE);
+            self.device.submit(request).await?;
+        } else if zeroes {
+            let op = if self.device.geometry().discard_zeroes {
+                Op::Discard
+            } else {
+                Op::WriteZeroes
+            };
+            let request = Request::without_data(op, offset, len, Flags::NONE);
+            self.device.submit(request).await?;
+        }
+        self.count(|counts| {
+            counts.destage_writes += 1;
+            counts.destaged_bytes += len;
+        });
+        if let Some(checksums) = &self.checksums {
+            let first = write.range.start / BLOCK_BYTES;
+            self.set_expected(checksums, first, &write.expected).await?;
+        }
+        Ok(())
+    }
+
+    /// A page of checksums that has gone bad is begun anew: nothing is known of its other blocks,
+    /// which are therefore to be repaired from another side.
+    async fn set_expected(
+        &self,
+        checksums: &Checksums,
+        first: u64,
+        expected: &[Expected],
+    ) -> Result<(), IoError> {
+        loop {
+            match checksums.update(first, expected).await {
+                Err(IoError::Corrupt) => {}
+                other => return other,
+            }
+            for (page, _) in checksums.damaged() {
+                checksums.reset_page(page).await;
+                let blocks = Checksums::blocks_of(page);
+                let end = (blocks.end * BLOCK_BYTES).min(self.volume_bytes);
+                let range = blocks.start * BLOCK_BYTES..end;
+                self.suspect.borrow_mut().insert(range, ());
+            }
+        }
+    }
+}
+
+/// Merges neighbours that can be written as one.
+fn merged(writes: Vec<HomeWrite>) -> Vec<HomeWrite> {
+    let mut merged: Vec<HomeWrite> = Vec::with_capacity(writes.len());
+    for write in writes {
+        let len = write.range.end - write.range.start;
+        match merged.last_mut() {
+            Some(last)
+                if last.range.end == write.range.start
+                    && !last.data.is_empty()
+                    && !write.data.is_empty()
+                    && last.range.end - last.range.start + len <= WRITE_BYTES_MAX =>
+            {
+                last.range.end = write.range.end;
+                last.data.append(write.data);
+                last.expected.extend(write.expected);
+            }
+            _ => merged.push(write),
+        }
+    }
+    merged
+}

@@ -1,0 +1,297 @@
+//! An entry of the log as it lies on the device: a header that describes changes, and their data.
+//! The format is drawn byte by byte in `docs/format/mirror-side.md`.
+//!
+//! Nothing of a header is believed before its checksum is, and nothing is allocated for what it
+//! says before that lies within the limits of the format.
+
+use crate::BLOCK_BYTES;
+use crate::layers::mirror::superblock::Uuid;
+
+pub(super) const HEADER_BYTES: u64 = BLOCK_BYTES;
+/// Records of an entry, at most.
+pub(super) const RECORDS_MAX: usize = 64;
+/// Blocks of data of an entry, at most.
+pub(super) const DATA_BLOCKS_MAX: u64 = 512;
+
+const MAGIC: [u8; 8] = *b"BMLOG\0\0\x01";
+const CHECKED_FROM: usize = 12;
+const RECORDS_AT: usize = 88;
+const RECORD_BYTES: usize = 24;
+const _: () = assert!(
+    RECORDS_AT + RECORDS_MAX * RECORD_BYTES + DATA_BLOCKS_MAX as usize * 4 <= HEADER_BYTES as usize
+);
+
+/// What a record does to its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its blocks are in the data of the entry.
+    Write,
+    /// It reads as zeroes from now on.
+    Zeroes,
+}
+
+/// One change, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// First byte in the volume.
+    pub(super) offset: u64,
+    /// The number of the change.
+    pub(super) number: u64,
+    /// Length in blocks.
+    pub(super) blocks: u32,
+    /// What it does.
+    pub(super) kind: Kind,
+}
+
+impl Record {
+    /// Length in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.blocks) * BLOCK_BYTES
+    }
+
+    /// Blocks of data that belong to it.
+    pub(super) fn data_blocks(&self) -> u64 {
+        match self.kind {
+            Kind::Write => u64::from(self.blocks),
+            Kind::Zeroes => 0,
+        }
+    }
+}
+
+/// The header of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// The side it belongs to.
+    pub(super) side: Uuid,
+    /// The run of the log it was written in.
+    pub(super) run: u64,
+    /// Where it lies, in bytes since the log was made.
+    pub(super) position: u64,
+    /// Everything below this position was durable when it was written.
+    pub(super) flushed: u64,
+    /// With the log up to and including this entry, the side holds all changes below this number.
+    pub(super) complete_below: u64,
+    /// The number of the epoch.
+    pub(super) epoch: u64,
+    /// When it was written, in seconds since 1970.
+    pub(super) written_s: u64,
+    /// The changes, in order.
+    pub(super) records: Vec<Record>,
+    /// The CRC32C of each block of data.
+    pub(super) crcs: Vec<u32>,
+}
+
+impl Header {
+    /// The position behind the entry.
+    pub(super) fn end(&self) -> u64 {
+        self.position + HEADER_BYTES + self.crcs.len() as u64 * BLOCK_BYTES
+    }
+
+    /// Writes the header over a block.
+    ///
+    /// # Panics
+    /// When there is more in it than the format allows.
+    pub(super) fn encode(&self, block: &mut [u8]) {
+        assert!(self.records.len() <= RECORDS_MAX && self.crcs.len() as u64 <= DATA_BLOCKS_MAX);
+        block.fill(0);
+        block[..8].copy_from_slice(&MAGIC);
+        put_u32(block, 12, self.crcs.len() as u32);
+        block[16..32].copy_from_slice(&self.side);
+        let words = [
+            self.run,
+            self.position,
+            self.flushed,
+            self.complete_below,
+            self.epoch,
+        ];
+        for (index, word) in words.into_iter().enumerate() {
+            put_u64(block, 32 + index * 8, word);
+        }
+        put_u32(block, 72, self.records.len() as u32);
+        put_u64(block, 80, self.written_s);
+        let mut at = RECORDS_AT;
+        for record in &self.records {
+            put_u64(block, at, record.offset);
+            put_u64(block, at + 8, record.number);
+            put_u32(block, at + 16, record.blocks);
+            let kind = match record.kind {
+                Kind::Write => 1,
+                Kind::Zeroes => 2,
+            };
+            put_u32(block, at + 20, kind);
+            at += RECORD_BYTES;
+        }
+        for crc in &self.crcs {
+            put_u32(block, at, *crc);
+            at += 4;
+        }
+        let checksum = crc32c::crc32c(&block[CHECKED_FROM..]);
+        put_u32(block, 8, checksum);
+    }
+
+    /// Reads a header; `None` when the block is none, or not a whole one.
+    pub(super) fn decode(block: &[u8]) -> Option<Header> {
+        if block.len() as u64 != HEADER_BYTES || block[..8] != MAGIC {
+            return None;
+        }
+        if u32_at(block, 8) != crc32c::crc32c(&block[CHECKED_FROM..]) {
+            return None;
+        }
+        let (data, count) = (u32_at(block, 12) as usize, u32_at(block, 72) as usize);
+        if data as u64 > DATA_BLOCKS_MAX || count > RECORDS_MAX {
+            return None;
+        }
+        let records = (0..count).map(|index| record_at(block, RECORDS_AT + index * RECORD_BYTES));
+        let records: Vec<Record> = records.collect::<Option<_>>()?;
+        let described: u64 = records.iter().map(Record::data_blocks).sum();
+        if described != data as u64 {
+            return None;
+        }
+        let crcs_at = RECORDS_AT + count * RECORD_BYTES;
+        Some(Header {
+            side: block[16..32].try_into().ok()?,
+            run: u64_at(block, 32),
+            position: u64_at(block, 40),
+            flushed: u64_at(block, 48),
+            complete_below: u64_at(block, 56),
+            epoch: u64_at(block, 64),
+            written_s: u64_at(block, 80),
+            records,
+            crcs: (0..data).map(|i| u32_at(block, crcs_at + i * 4)).collect(),
+        })
+    }
+}
+
+/// A record, if what it says can be.
+fn record_at(block: &[u8], at: usize) -> Option<Record> {
+    let record = Record {
+        offset: u64_at(block, at),
+        number: u64_at(block, at + 8),
+        blocks: u32_at(block, at + 16),
+        kind: match u32_at(block, at + 20) {
+            1 => Kind::Write,
+            2 => Kind::Zeroes,
+            _ => return None,
+        },
+    };
+    let fits = record.offset.checked_add(record.bytes()).is_some();
+    let sound = record.blocks > 0 && record.offset.is_multiple_of(BLOCK_BYTES);
+    (fits && sound).then_some(record)
+}
+
+pub(super) fn put_u32(block: &mut [u8], at: usize, value: u32) {
+    block[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+pub(super) fn put_u64(block: &mut [u8], at: usize, value: u64) {
+    block[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+pub(super) fn u32_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(block[at..at + 4].try_into().unwrap_or_default())
+}
+
+pub(super) fn u64_at(block: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(block[at..at + 8].try_into().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            side: *b"0123456789abcdef",
+            run: 3,
+            position: 0x1_0000,
+            flushed: 0x8000,
+            complete_below: 42,
+            epoch: 5,
+            written_s: 1_700_000_000,
+            records: vec![
+                Record {
+                    offset: 0x2000,
+                    number: 41,
+                    blocks: 2,
+                    kind: Kind::Write,
+                },
+                Record {
+                    offset: 0x10_0000,
+                    number: 40,
+                    blocks: 256,
+                    kind: Kind::Zeroes,
+                },
+            ],
+            crcs: vec![0x1111_2222, 0x3333_4444],
+        }
+    }
+
+    /// The bytes that the format page gives these values, put together by hand.
+    fn golden() -> Vec<u8> {
+        let mut block = vec![0u8; 4096];
+        block[..8].copy_from_slice(b"BMLOG\0\0\x01");
+        block[12] = 2;
+        block[16..32].copy_from_slice(b"0123456789abcdef");
+        block[32] = 3;
+        block[42] = 1;
+        block[49] = 0x80;
+        block[56] = 42;
+        block[64] = 5;
+        block[72] = 2;
+        block[80..88].copy_from_slice(&1_700_000_000u64.to_le_bytes());
+        block[89] = 0x20;
+        block[96] = 41;
+        block[104] = 2;
+        block[108] = 1;
+        block[114] = 0x10;
+        block[120] = 40;
+        block[129] = 1;
+        block[132] = 2;
+        block[136..140].copy_from_slice(&[0x22, 0x22, 0x11, 0x11]);
+        block[140..144].copy_from_slice(&[0x44, 0x44, 0x33, 0x33]);
+        let checksum = crc32c::crc32c(&block[12..]);
+        block[8..12].copy_from_slice(&checksum.to_le_bytes());
+        block
+    }
+
+    #[test]
+    fn a_header_is_as_the_format_page_draws_it() {
+        let mut block = vec![0xEE; 4096];
+        header().encode(&mut block);
+        assert_eq!(block, golden());
+        assert_eq!(Header::decode(&golden()), Some(header()));
+        assert_eq!(header().end(), 0x1_0000 + 3 * 4096);
+    }
+
+    #[test]
+    fn no_bit_can_change_unnoticed() {
+        let good = golden();
+        for bit in 0..4096 * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Header::decode(&bad), None, "bit {bit}");
+        }
+    }
+
+    /// Headers whose checksum is right but that describe what cannot be.
+    #[test]
+    fn impossible_headers_are_refused() {
+        let cases: [(usize, &[u8]); 6] = [
+            (12, &[3]),                                  // more data than the records have
+            (72, &[65]),                                 // too many records
+            (104, &[0]),                                 // a record of nothing
+            (108, &[9]),                                 // an unknown kind
+            (88, &[1]),                                  // not a multiple of 4096
+            (112, &[0, 0xF0, 255, 255, 255, 255, 255, 255]), // beyond the end of numbers
+        ];
+        for (at, bytes) in cases {
+            let mut block = golden();
+            block[at..at + bytes.len()].copy_from_slice(bytes);
+            let checksum = crc32c::crc32c(&block[12..]);
+            block[8..12].copy_from_slice(&checksum.to_le_bytes());
+            assert_eq!(Header::decode(&block), None, "byte {at}");
+        }
+        assert_eq!(Header::decode(&[0; 4096]), None);
+        assert_eq!(Header::decode(&[]), None);
+    }
+}

@@ -1,0 +1,324 @@
+//! What is in the log, in memory: the entries in order, and for each block of the volume the newest
+//! record of it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use super::content::Crcs;
+use super::entry::Kind;
+use crate::BLOCK_BYTES;
+use crate::extent_map::{Cut, ExtentMap};
+
+/// Where the content of a record, or a part of it, is.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// In the log, from this position on.
+    Data {
+        /// The position of its first block.
+        position: u64,
+        /// What it should be.
+        crcs: Crcs,
+    },
+    /// Nowhere: it is zeroes.
+    Zeroes,
+}
+
+/// A record, or a part of one.
+#[derive(Clone, Debug)]
+pub(super) struct Logged {
+    /// The number of the change.
+    pub(super) number: u64,
+    /// The entry it is in, by its position.
+    pub(super) entry: u64,
+    /// Its content.
+    pub(super) content: Content,
+}
+
+impl Cut for Logged {
+    fn cut(&self, range: Range<u64>) -> Logged {
+        let content = match &self.content {
+            Content::Data { position, crcs } => Content::Data {
+                position: position + range.start,
+                crcs: crcs.cut(range),
+            },
+            Content::Zeroes => Content::Zeroes,
+        };
+        Logged {
+            number: self.number,
+            entry: self.entry,
+            content,
+        }
+    }
+}
+
+/// A stored entry.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// Where it begins.
+    pub(super) position: u64,
+    /// Where it ends.
+    pub(super) end: u64,
+    /// With it, the log holds all changes below this number.
+    pub(super) complete_below: u64,
+    /// When it was written, in seconds since 1970.
+    pub(super) written_s: u64,
+    /// Its records, in order, with their ranges of the volume in bytes.
+    pub(super) records: Vec<(Range<u64>, Logged)>,
+}
+
+impl Entry {
+    /// Builds an entry from what its header says.
+    pub(super) fn of(header: &super::entry::Header) -> Entry {
+        let mut position = header.position + super::entry::HEADER_BYTES;
+        let all = Crcs::new(header.crcs.clone());
+        let mut taken = 0;
+        let record = |record: &super::entry::Record| {
+            let range = record.offset..record.offset + record.bytes();
+            let content = match record.kind {
+                Kind::Zeroes => Content::Zeroes,
+                Kind::Write => {
+                    let crcs = all.cut(taken..taken + record.bytes());
+                    taken += record.bytes();
+                    let at = position;
+                    position += record.bytes();
+                    Content::Data { position: at, crcs }
+                }
+            };
+            let logged = Logged {
+                number: record.number,
+                entry: header.position,
+                content,
+            };
+            (range, logged)
+        };
+        Entry {
+            position: header.position,
+            end: header.end(),
+            complete_below: header.complete_below,
+            written_s: header.written_s,
+            records: header.records.iter().map(record).collect(),
+        }
+    }
+
+    /// The highest number in it.
+    pub(super) fn highest(&self) -> Option<u64> {
+        self.records.iter().map(|(_, logged)| logged.number).max()
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Index {
+    newest: ExtentMap<Logged>,
+    entries: VecDeque<Entry>,
+    /// Positions that are being read, with how many readers each; nothing from the lowest on is
+    /// reused.
+    pins: BTreeMap<u64, u32>,
+}
+
+impl Index {
+    /// Takes an entry that is stored, behind all others.
+    pub(super) fn push(&mut self, entry: Entry) {
+        assert!(
+            self.entries
+                .back()
+                .is_none_or(|last| last.end <= entry.position),
+            "positions only grow"
+        );
+        for (range, logged) in &entry.records {
+            self.insert(range.clone(), logged);
+        }
+        self.entries.push_back(entry);
+    }
+
+    /// A record counts where nothing of a higher number is.
+    fn insert(&mut self, range: Range<u64>, logged: &Logged) {
+        let newer = |(_, other): &(Range<u64>, &Logged)| other.number > logged.number;
+        let kept: Vec<(Range<u64>, Logged)> = self
+            .newest
+            .overlapping(&range)
+            .filter(newer)
+            .map(|(range, other)| (range, other.clone()))
+            .collect();
+        self.newest.insert(range.clone(), logged.clone());
+        for (kept_range, other) in kept {
+            self.newest.insert(kept_range, other);
+        }
+    }
+
+    /// The newest records in a range, cut to it, in order.
+    pub(super) fn newest_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Logged)> {
+        let cut = |(part, logged): (Range<u64>, &Logged)| {
+            let inside = part.start.max(range.start)..part.end.min(range.end);
+            let logged = logged.cut(inside.start - part.start..inside.end - part.start);
+            (inside, logged)
+        };
+        self.newest.overlapping(range).map(cut).collect()
+    }
+
+    /// True when nothing of a range is in the log.
+    pub(super) fn is_clear(&self, range: &Range<u64>) -> bool {
+        self.newest.is_clear(range)
+    }
+
+    /// The stored entries, oldest first.
+    pub(super) fn entries(&self) -> &VecDeque<Entry> {
+        &self.entries
+    }
+
+    /// Forgets the entries before a position, and the records that were only there.
+    pub(super) fn drop_before(&mut self, position: u64) {
+        while self
+            .entries
+            .front()
+            .is_some_and(|first| first.end <= position)
+        {
+            let entry = self.entries.pop_front().expect("it was looked at");
+            for (range, _) in entry.records {
+                let own = |(_, logged): &(Range<u64>, &Logged)| logged.entry == entry.position;
+                let parts: Vec<Range<u64>> = self
+                    .newest
+                    .overlapping(&range)
+                    .filter(own)
+                    .map(|(part, _)| part)
+                    .collect();
+                for part in parts {
+                    self.newest.remove(part);
+                }
+            }
+        }
+    }
+
+    /// Keeps what lies from a position on from being reused.
+    pub(super) fn pin(&mut self, position: u64) {
+        *self.pins.entry(position).or_default() += 1;
+    }
+
+    /// Ends one [`pin`](Index::pin).
+    pub(super) fn unpin(&mut self, position: u64) {
+        let count = self.pins.get_mut(&position).expect("it was pinned");
+        *count -= 1;
+        if *count == 0 {
+            self.pins.remove(&position);
+        }
+    }
+
+    /// The lowest position that is being read.
+    pub(super) fn lowest_pin(&self) -> Option<u64> {
+        self.pins.keys().next().copied()
+    }
+
+    /// Bytes of the volume whose newest content is in the log.
+    pub(super) fn bytes(&self) -> u64 {
+        self.newest.bytes()
+    }
+
+    /// All newest records with a number from `first` on, in the order of their ranges.
+    pub(super) fn from_number(&self, first: u64) -> Vec<(Range<u64>, u64)> {
+        let newest = self.newest.iter();
+        let late = newest.filter(|(_, logged)| logged.number >= first);
+        late.map(|(range, logged)| (range, logged.number)).collect()
+    }
+
+    /// Forgets every record with a number from `first` on, as if it had never been logged: what a
+    /// side that is started alone does with changes that are not complete. Older records of the
+    /// same blocks count again.
+    pub(super) fn forget_from(&mut self, first: u64) {
+        for entry in &mut self.entries {
+            entry.records.retain(|(_, logged)| logged.number < first);
+        }
+        self.newest = ExtentMap::new();
+        let entries = std::mem::take(&mut self.entries);
+        for (range, logged) in entries.iter().flat_map(|entry| &entry.records) {
+            self.insert(range.clone(), logged);
+        }
+        self.entries = entries;
+    }
+}
+
+/// Bytes that a whole number of blocks has.
+pub(super) fn block_count(bytes: u64) -> u32 {
+    debug_assert!(bytes.is_multiple_of(BLOCK_BYTES));
+    (bytes / BLOCK_BYTES) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(number: u64, entry: u64, position: u64, blocks: usize) -> Logged {
+        Logged {
+            number,
+            entry,
+            content: Content::Data {
+                position,
+                crcs: Crcs::new((0..blocks as u32).collect()),
+            },
+        }
+    }
+
+    fn entry(position: u64, records: Vec<(Range<u64>, Logged)>) -> Entry {
+        Entry {
+            position,
+            end: position + 0x10000,
+            complete_below: 0,
+            written_s: 0,
+            records,
+        }
+    }
+
+    fn numbers(index: &Index, range: Range<u64>) -> Vec<(Range<u64>, u64)> {
+        let newest = index.newest_in(&range).into_iter();
+        newest.map(|(range, l)| (range, l.number)).collect()
+    }
+
+    #[test]
+    fn the_highest_number_counts_whatever_the_order() {
+        let mut index = Index::default();
+        index.push(entry(0, vec![(0x1000..0x3000, data(9, 0, 0x1000, 2))]));
+        index.push(entry(0x10000, vec![(0..0x4000, data(7, 0x10000, 0x11000, 4))]));
+        let expected = vec![(0..0x1000, 7), (0x1000..0x3000, 9), (0x3000..0x4000, 7)];
+        assert_eq!(numbers(&index, 0..0x4000), expected);
+        // A cut part knows where its content is.
+        let (_, last) = index.newest_in(&(0x3000..0x4000)).remove(0);
+        let Content::Data { position, crcs } = last.content else {
+            panic!("it has data")
+        };
+        assert_eq!((position, crcs.values()), (0x14000, &[3][..]));
+    }
+
+    #[test]
+    fn what_is_dropped_goes_and_what_has_replaced_it_stays() {
+        let mut index = Index::default();
+        index.push(entry(0, vec![(0..0x4000, data(1, 0, 0x1000, 4))]));
+        index.push(entry(0x10000, vec![(0x1000..0x2000, data(2, 0x10000, 0x11000, 1))]));
+        index.drop_before(0xFFFF);
+        assert_eq!(index.entries().len(), 2, "an entry goes as a whole");
+        index.drop_before(0x10000);
+        assert_eq!(numbers(&index, 0..0x4000), vec![(0x1000..0x2000, 2)]);
+        assert_eq!(index.bytes(), 0x1000);
+    }
+
+    #[test]
+    fn forgetting_brings_older_records_back() {
+        let mut index = Index::default();
+        index.push(entry(0, vec![(0..0x2000, data(1, 0, 0x1000, 2))]));
+        index.push(entry(0x10000, vec![(0..0x1000, data(5, 0x10000, 0x11000, 1))]));
+        index.forget_from(5);
+        assert_eq!(numbers(&index, 0..0x4000), vec![(0..0x2000, 1)]);
+    }
+
+    #[test]
+    fn the_lowest_reader_is_known() {
+        let mut index = Index::default();
+        index.pin(0x5000);
+        index.pin(0x3000);
+        index.pin(0x3000);
+        index.unpin(0x3000);
+        assert_eq!(index.lowest_pin(), Some(0x3000));
+        index.unpin(0x3000);
+        assert_eq!(index.lowest_pin(), Some(0x5000));
+        index.unpin(0x5000);
+        assert_eq!(index.lowest_pin(), None);
+    }
+}

@@ -1,0 +1,657 @@
+//! The log of a side: changes go in at its head, in sequence, several of them in one write.
+//!
+//! Whatever waits when the device is ready for the next write goes out together; nothing waits to be
+//! merged. An entry counts as stored only when all before it are, so that after a crash the log is
+//! a prefix of what was reported as stored. It must never overwrite what is still needed, and never
+//! report what is not on the device.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::sync::{Event, OnceValue, Semaphore, TaskGroup};
+use bimetal_rt::{Payload, Rt};
+
+use super::checkpoint::{self, Checkpoint, JUMPS_MAX, Jump};
+use super::content::Crcs;
+use super::entry::{DATA_BLOCKS_MAX, HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
+use super::index::{Entry, Index, block_count};
+use crate::BLOCK_BYTES;
+use crate::device::Device;
+use crate::error::IoError;
+use crate::extent_map::Cut;
+use crate::layers::mirror::superblock::Uuid;
+use crate::request::{Flags, Request};
+
+/// Entries in flight, at most: one that is being written and one that is ready behind it.
+const ENTRIES_IN_FLIGHT_MAX: usize = 2;
+
+/// What a side is asked to keep.
+pub(in super::super) struct Append {
+    /// Bytes of the volume.
+    pub(in super::super) range: Range<u64>,
+    /// The data; nothing for zeroes.
+    pub(in super::super) payload: Payload,
+    /// The checksums of the data; none for zeroes.
+    pub(in super::super) crcs: Crcs,
+    /// The number of the change.
+    pub(in super::super) number: u64,
+    /// The lowest number of a change that this one stands for: its own, or that of one it has
+    /// replaced before the side had it.
+    pub(in super::super) stands_for: u64,
+}
+
+/// What comes of an append.
+pub(in super::super) type Outcome = Rc<OnceValue<Result<(), IoError>>>;
+
+/// Something that waits for its place in an entry.
+struct Pending {
+    append: Append,
+    outcome: Outcome,
+}
+
+/// An entry that is being written.
+struct Flying {
+    header: Header,
+    /// What is told when it is stored: those whose last part is in it.
+    last_parts: Vec<Outcome>,
+    /// What is told when it is not.
+    parts: Vec<Outcome>,
+    outcome: Option<Result<(), IoError>>,
+}
+
+/// Where the log is and how large its entries may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    /// First byte on the device.
+    pub(super) offset: u64,
+    /// Length in bytes.
+    pub(super) bytes: u64,
+    /// Blocks of data in an entry, at most.
+    pub(super) data_blocks_max: u64,
+}
+
+impl Area {
+    /// The log area of a side on a device that takes at most `transfer_bytes_max` at once.
+    pub(super) fn new((offset, bytes): (u64, u64), transfer_bytes_max: u64) -> Area {
+        let fits = (transfer_bytes_max / BLOCK_BYTES).saturating_sub(1);
+        let share = bytes / 32 / BLOCK_BYTES;
+        Area {
+            offset,
+            bytes,
+            data_blocks_max: DATA_BLOCKS_MAX.min(share).min(fits).max(1),
+        }
+    }
+
+    /// What may be in flight at a crash, in bytes.
+    pub(super) fn window(&self) -> u64 {
+        ENTRIES_IN_FLIGHT_MAX as u64 * (HEADER_BYTES + self.data_blocks_max * BLOCK_BYTES)
+    }
+
+    /// Where a position lies on the device.
+    pub(super) fn at(&self, position: u64) -> u64 {
+        self.offset + position % self.bytes
+    }
+
+    /// Bytes from a position to the end of the area.
+    pub(super) fn to_end(&self, position: u64) -> u64 {
+        self.bytes - position % self.bytes
+    }
+}
+
+/// Counts of a log since it was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct LogCounts {
+    /// Entries written.
+    pub(in super::super) entries: u64,
+    /// Bytes written, headers included.
+    pub(in super::super) bytes: u64,
+    /// Records in them.
+    pub(in super::super) records: u64,
+    /// Times that a change had to wait for space.
+    pub(in super::super) full: u64,
+}
+
+/// See the module.
+pub(super) struct Log {
+    rt: Rt,
+    pub(super) device: Rc<dyn Device>,
+    pub(super) side: Uuid,
+    pub(super) area: Area,
+    pub(super) index: RefCell<Index>,
+    pub(super) checkpoint: RefCell<Checkpoint>,
+    /// One checkpoint is written at a time.
+    checkpointing: Rc<Semaphore>,
+    /// The position of the next entry.
+    head: Cell<u64>,
+    pending: RefCell<VecDeque<Pending>>,
+    /// What the pending ones stand for, and how many each.
+    pending_numbers: RefCell<BTreeMap<u64, usize>>,
+    flying: RefCell<VecDeque<Flying>>,
+    /// An entry has failed: nothing is written before a new run has begun.
+    broken: Cell<bool>,
+    /// Why nothing is taken any more.
+    halted: Cell<Option<IoError>>,
+    /// Below this position everything is durable.
+    flushed: Cell<u64>,
+    /// All changes below this number are in what is stored, and in what is durable.
+    complete: Cell<u64>,
+    complete_durable: Cell<u64>,
+    /// The lowest number that the mirror has not given to the log yet.
+    not_given: RefCell<Rc<dyn Fn() -> u64>>,
+    epoch: Cell<u64>,
+    waits_for_space: Cell<bool>,
+    pub(super) changed: Event,
+    tasks: TaskGroup,
+    counts: Cell<LogCounts>,
+}
+
+/// What a log starts from.
+pub(super) struct LogStart {
+    pub(super) index: Index,
+    pub(super) checkpoint: Checkpoint,
+    pub(super) head: u64,
+    pub(super) complete: u64,
+}
+
+impl Log {
+    /// A log as it was found. Nothing can be appended before [`begin_run`](Log::begin_run).
+    pub(super) fn new(
+        rt: &Rt,
+        device: Rc<dyn Device>,
+        side: Uuid,
+        area: Area,
+        start: LogStart,
+    ) -> Rc<Log> {
+        let complete = start.complete;
+        Rc::new(Log {
+            rt: rt.clone(),
+            device,
+            side,
+            area,
+            index: RefCell::new(start.index),
+            checkpoint: RefCell::new(start.checkpoint),
+            checkpointing: Semaphore::new(1),
+            head: Cell::new(start.head),
+            pending: RefCell::default(),
+            pending_numbers: RefCell::default(),
+            flying: RefCell::default(),
+            broken: Cell::new(true),
+            halted: Cell::new(None),
+            flushed: Cell::new(0),
+            complete: Cell::new(complete),
+            complete_durable: Cell::new(0),
+            not_given: RefCell::new(Rc::new(move || complete)),
+            epoch: Cell::new(0),
+            waits_for_space: Cell::new(false),
+            changed: Event::new(),
+            tasks: TaskGroup::new(rt),
+            counts: Cell::default(),
+        })
+    }
+
+    /// Starts a new run one window behind the head, so that nothing written before can fall on
+    /// what is written from now on. Durable when this returns.
+    ///
+    /// # Errors
+    /// When the device fails, or `NoSpace` when the log must be emptied further first.
+    pub(super) async fn begin_run(&self) -> Result<(), IoError> {
+        let _turn = self.checkpointing.acquire(1).await;
+        if !self.broken.get() {
+            return Ok(());
+        }
+        assert!(self.flying.borrow().is_empty(), "one run after the other");
+        let mut next = self.checkpoint.borrow().clone();
+        let end = self.head.get();
+        let start = (end + self.area.window()).next_multiple_of(BLOCK_BYTES);
+        let tail = next.tail;
+        next.jumps.retain(|jump| jump.start > tail);
+        if next.jumps.len() == JUMPS_MAX || start - self.floor() + self.area.window() > self.area.bytes {
+            return Err(IoError::NoSpace);
+        }
+        next.sequence += 1;
+        next.run += 1;
+        if self.index.borrow().entries().is_empty() {
+            // Nothing is needed of what lies before.
+            next.jumps.clear();
+            next.tail = start;
+            next.complete_below = self.complete.get();
+        } else {
+            next.jumps.push(Jump {
+                run: next.run,
+                end,
+                start,
+            });
+        }
+        checkpoint::write(&self.rt, &self.device, &self.side, &next).await?;
+        *self.checkpoint.borrow_mut() = next;
+        self.head.set(start);
+        self.broken.set(false);
+        // What was read when the side was opened, or was stored before the failure, is durable now.
+        self.flushed.set(start);
+        self.complete_durable.set(self.complete.get());
+        Ok(())
+    }
+
+    /// Tells the log how to ask for the lowest number that it has not been given, and in which
+    /// epoch it writes.
+    pub(super) fn attend(&self, epoch: u64, not_given: Rc<dyn Fn() -> u64>) {
+        self.epoch.set(epoch);
+        *self.not_given.borrow_mut() = not_given;
+    }
+
+    /// A new epoch has begun.
+    pub(super) fn set_epoch(&self, epoch: u64) {
+        self.epoch.set(epoch);
+    }
+
+    /// The device has been flushed since the log was read.
+    pub(super) fn read_is_durable(&self) {
+        assert!(self.broken.get() && !self.is_writing(), "nothing is added meanwhile");
+        self.flushed.set(self.head.get());
+        self.complete_durable.set(self.complete.get());
+    }
+
+    /// True when something is stored that may not be durable.
+    pub(super) fn has_unflushed(&self) -> bool {
+        !self.broken.get() && self.stored() > self.flushed.get()
+    }
+
+    /// Keeps a change. The outcome is set when it is stored, with all that was appended before, or
+    /// when it could not be; then it is not in the log.
+    pub(super) fn append(self: &Rc<Self>, append: Append) -> Outcome {
+        let outcome = Outcome::default();
+        if let Some(error) = self.halted.get() {
+            outcome.set(Err(error));
+            return outcome;
+        }
+        *self
+            .pending_numbers
+            .borrow_mut()
+            .entry(append.stands_for)
+            .or_default() += 1;
+        self.pending.borrow_mut().push_back(Pending {
+            append,
+            outcome: Rc::clone(&outcome),
+        });
+        if self.broken.get() && !self.is_writing() {
+            let log = Rc::clone(self);
+            self.tasks.spawn(async move { log.mend().await });
+        } else {
+            self.pump();
+        }
+        outcome
+    }
+
+    /// Begins a new run after a failure, or fails what waits for it.
+    async fn mend(self: Rc<Self>) {
+        match self.begin_run().await {
+            Ok(()) => self.pump(),
+            Err(error) => self.fail_pending(error),
+        }
+    }
+
+    /// Writes what waits as long as the device is ready and there is space.
+    pub(super) fn pump(self: &Rc<Self>) {
+        while !self.broken.get()
+            && self.halted.get().is_none()
+            && self.flying.borrow().len() < ENTRIES_IN_FLIGHT_MAX
+            && !self.pending.borrow().is_empty()
+        {
+            let Some((flying, data)) = self.form_entry() else {
+                if !self.waits_for_space.replace(true) {
+                    self.count(|counts| counts.full += 1);
+                    self.changed.notify();
+                }
+                return;
+            };
+            self.waits_for_space.set(false);
+            self.write(flying, data);
+        }
+    }
+
+    /// Bytes for the data of the next entry; `None` when there is no space for one.
+    fn room(&self) -> Option<u64> {
+        let (head, window) = (self.head.get(), self.area.window());
+        // Two windows stay free for the jump of the next run, and one for entries without data, so
+        // that a flush never waits for space that only a flush can free.
+        let claim = |first: &Pending| first.append.range.is_empty();
+        let only_claim = self.pending.borrow().front().is_some_and(claim);
+        let kept = head - self.floor() + if only_claim { 2 * window } else { 3 * window };
+        let free = self.area.bytes.checked_sub(kept)?;
+        if only_claim {
+            return (free >= HEADER_BYTES).then_some(0);
+        }
+        if free < HEADER_BYTES + BLOCK_BYTES {
+            return None;
+        }
+        let most = HEADER_BYTES + self.area.data_blocks_max * BLOCK_BYTES;
+        Some(free.min(self.area.to_end(head)).min(most) - HEADER_BYTES)
+    }
+
+    /// The lowest position that must not be overwritten.
+    fn floor(&self) -> u64 {
+        let tail = self.checkpoint.borrow().tail;
+        let pinned = self.index.borrow().lowest_pin();
+        pinned.map_or(tail, |pinned| pinned.min(tail))
+    }
+
+    /// Takes as much of what waits as fits into one entry.
+    fn form_entry(&self) -> Option<(Flying, Payload)> {
+        let mut room = self.room()?;
+        let (mut records, mut crcs, mut data) = (Vec::new(), Vec::new(), Payload::empty());
+        let (mut parts, mut last_parts) = (Vec::new(), Vec::new());
+        let mut pending = self.pending.borrow_mut();
+        while records.len() < RECORDS_MAX {
+            let Some(first) = pending.front_mut() else {
+                break;
+            };
+            let append = &mut first.append;
+            let kind = if append.payload.is_empty() {
+                Kind::Zeroes
+            } else {
+                Kind::Write
+            };
+            let len = append.range.end - append.range.start;
+            // A record holds less than 2^32 blocks, and no request is that long.
+            let taken = if kind == Kind::Write { len.min(room) } else { len };
+            if taken == 0 && len > 0 {
+                break;
+            }
+            if len > 0 {
+                records.push(Record {
+                    offset: append.range.start,
+                    number: append.number,
+                    blocks: block_count(taken),
+                    kind,
+                });
+            }
+            if kind == Kind::Write {
+                room -= taken;
+                data.append(append.payload.slice(0..taken as usize));
+                crcs.extend_from_slice(append.crcs.cut(0..taken).values());
+            }
+            parts.push(Rc::clone(&first.outcome));
+            if taken == len {
+                let done = pending.pop_front().expect("it was looked at");
+                self.given(done.append.stands_for);
+                last_parts.push(done.outcome);
+            } else {
+                append.payload = append.payload.slice(taken as usize..len as usize);
+                append.crcs = append.crcs.cut(taken..len);
+                append.range.start += taken;
+                break;
+            }
+        }
+        drop(pending);
+        let header = Header {
+            side: self.side,
+            run: self.checkpoint.borrow().run,
+            position: self.head.get(),
+            flushed: self.flushed.get(),
+            complete_below: self.complete_with_this(),
+            epoch: self.epoch.get(),
+            written_s: self.rt.unix_seconds(),
+            records,
+            crcs,
+        };
+        self.head.set(header.end());
+        let flying = Flying {
+            header,
+            last_parts,
+            parts,
+            outcome: None,
+        };
+        Some((flying, data))
+    }
+
+    fn given(&self, number: u64) {
+        let mut numbers = self.pending_numbers.borrow_mut();
+        let count = numbers.get_mut(&number).expect("what waits is counted");
+        *count -= 1;
+        if *count == 0 {
+            numbers.remove(&number);
+        }
+    }
+
+    /// All changes below this number are in entries that have been formed, or at home.
+    fn complete_with_this(&self) -> u64 {
+        let ask = Rc::clone(&self.not_given.borrow());
+        let not_given = ask();
+        let pending = self.pending_numbers.borrow().keys().next().copied();
+        let complete = pending.map_or(not_given, |pending| pending.min(not_given));
+        // Numbers that are given again after an error do not take back what was said before.
+        complete.max(self.complete.get())
+    }
+
+    fn write(self: &Rc<Self>, flying: Flying, data: Payload) {
+        let header = &flying.header;
+        let mut block = self.rt.pool().alloc_now(HEADER_BYTES as usize);
+        header.encode(&mut block);
+        let mut payload = Payload::from(block.freeze());
+        payload.append(data);
+        self.count(|counts| {
+            counts.entries += 1;
+            counts.bytes += payload.len() as u64;
+            counts.records += header.records.len() as u64;
+        });
+        let (position, at) = (header.position, self.area.at(header.position));
+        self.flying.borrow_mut().push_back(flying);
+        let log = Rc::clone(self);
+        self.tasks.spawn(async move {
+            let request = Request::write(at, payload, Flags::NONE);
+            let written = log.device.submit(request).await.map(|_| ());
+            log.written(position, written);
+        });
+    }
+
+    /// An entry has been written, or not: those at the front that are done are stored, in order.
+    fn written(self: &Rc<Self>, position: u64, outcome: Result<(), IoError>) {
+        let mut flying = self.flying.borrow_mut();
+        let this = flying.iter_mut().find(|f| f.header.position == position);
+        this.expect("an entry is written once").outcome = Some(outcome);
+        let mut stored = Vec::new();
+        while let Some(Some(Ok(()))) = flying.front().map(|first| first.outcome)
+            && !self.broken.get()
+        {
+            stored.push(flying.pop_front().expect("it was looked at"));
+        }
+        let all_over = flying.iter().all(|entry| entry.outcome.is_some());
+        drop(flying);
+        for entry in stored {
+            self.complete
+                .set(self.complete.get().max(entry.header.complete_below));
+            self.index.borrow_mut().push(Entry::of(&entry.header));
+            for part in entry.last_parts {
+                part.set(Ok(()));
+            }
+        }
+        if let Err(error) = outcome {
+            self.broken.set(true);
+            self.fail_pending(error);
+        }
+        if self.broken.get() && all_over {
+            self.fail_flying();
+        }
+        self.changed.notify();
+        self.pump();
+    }
+
+    /// What waits while an entry has failed fails with it, or its order would be lost.
+    fn fail_pending(&self, error: IoError) {
+        let pending = std::mem::take(&mut *self.pending.borrow_mut());
+        self.pending_numbers.borrow_mut().clear();
+        for waiting in pending {
+            waiting.outcome.set(Err(error));
+        }
+    }
+
+    /// Nothing is in flight any more after a failure: what could not be reported as stored is not
+    /// in the log, and a new run begins where it would have been.
+    fn fail_flying(&self) {
+        let failed = std::mem::take(&mut *self.flying.borrow_mut());
+        let error = failed.iter().find_map(|f| f.outcome.and_then(Result::err));
+        let error = error.unwrap_or(IoError::Medium);
+        if let Some(first) = failed.front() {
+            self.head.set(first.header.position);
+        }
+        for entry in failed {
+            for part in entry.parts {
+                part.set(Err(error));
+            }
+        }
+    }
+
+    /// True when an entry has failed and a new run must begin before anything is taken.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    /// True while entries are being written.
+    pub(super) fn is_writing(&self) -> bool {
+        !self.flying.borrow().is_empty()
+    }
+
+    /// True while changes wait or are being written.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_writing() || !self.pending.borrow().is_empty()
+    }
+
+    /// True while a change waits for space.
+    pub(super) fn is_full(&self) -> bool {
+        self.waits_for_space.get() && !self.pending.borrow().is_empty()
+    }
+
+    /// Takes nothing more, and fails what waits. What is being written goes on by itself.
+    pub(super) fn halt(&self, error: IoError) {
+        self.halted.set(Some(error));
+        self.fail_pending(error);
+        self.changed.notify();
+    }
+
+    /// Makes everything stored durable, and the log say that it is complete up to `number`, if it
+    /// is. Everything the caller needs has been stored before the call.
+    ///
+    /// # Errors
+    /// When the device fails; then nothing is known of what was written since the last good flush.
+    pub(super) async fn flush(self: &Rc<Self>, number: u64) -> Result<(), IoError> {
+        if self.complete.get() < number {
+            // The last entry was formed when something was missing that has come since, in another
+            // way than through the log.
+            let nothing = Append {
+                range: 0..0,
+                payload: Payload::empty(),
+                crcs: Crcs::none(),
+                number,
+                stands_for: u64::MAX,
+            };
+            self.append(nothing).wait().await?;
+        }
+        let (position, complete) = (self.stored(), self.complete.get());
+        self.device.submit(Request::flush()).await?;
+        self.flushed.set(self.flushed.get().max(position));
+        self.complete_durable
+            .set(self.complete_durable.get().max(complete));
+        self.changed.notify();
+        Ok(())
+    }
+
+    /// The position behind the last stored entry.
+    fn stored(&self) -> u64 {
+        match self.flying.borrow().front() {
+            Some(first) => first.header.position,
+            None => self.head.get(),
+        }
+    }
+
+    /// The position of the next entry.
+    pub(super) fn head(&self) -> u64 {
+        self.head.get()
+    }
+
+    /// Below this position everything is durable.
+    pub(super) fn flushed(&self) -> u64 {
+        self.flushed.get()
+    }
+
+    /// All changes below this number are stored.
+    pub(super) fn complete(&self) -> u64 {
+        self.complete.get()
+    }
+
+    /// All changes below this number are durable.
+    pub(super) fn complete_durable(&self) -> u64 {
+        self.complete_durable.get()
+    }
+
+    /// The side is whole now, by other ways than its log: all changes below `number` are on it.
+    pub(super) fn declare_complete(&self, number: u64) {
+        self.complete.set(self.complete.get().max(number));
+    }
+
+    /// Bytes between the tail and the head.
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.head.get() - self.checkpoint.borrow().tail
+    }
+
+    /// Lets go of the entries before a position: durably, before their space is used again.
+    ///
+    /// # Errors
+    /// When the device fails; then nothing has changed.
+    pub(super) async fn drop_before(self: &Rc<Self>, position: u64) -> Result<(), IoError> {
+        let _turn = self.checkpointing.acquire(1).await;
+        let mut next = self.checkpoint.borrow().clone();
+        let dropped = {
+            let index = self.index.borrow();
+            let dropped = index.entries().iter().take_while(|e| e.end <= position);
+            dropped.last().map(|last| (last.end, last.complete_below))
+        };
+        let Some((_, complete_below)) = dropped else {
+            return Ok(());
+        };
+        let following = |next: &Entry| next.position;
+        let left = {
+            let index = self.index.borrow();
+            index
+                .entries()
+                .iter()
+                .find(|entry| entry.end > position)
+                .map(following)
+        };
+        next.sequence += 1;
+        // With nothing left, the log begins where the next entry goes. An entry may be in flight
+        // there, and is found from there on.
+        next.tail = left.unwrap_or_else(|| self.stored());
+        next.complete_below = next.complete_below.max(complete_below);
+        let tail = next.tail;
+        next.jumps.retain(|jump| jump.start > tail);
+        checkpoint::write(&self.rt, &self.device, &self.side, &next).await?;
+        *self.checkpoint.borrow_mut() = next;
+        self.index.borrow_mut().drop_before(position);
+        self.pump();
+        self.changed.notify();
+        Ok(())
+    }
+
+    /// Waits until nothing is being written.
+    pub(super) async fn until_quiet(&self) {
+        self.changed.until(|| self.flying.borrow().is_empty()).await;
+    }
+
+    /// Ends the tasks; nothing may be in flight, or it is left to itself.
+    pub(super) async fn cancel(&self) {
+        self.tasks.cancel().await;
+    }
+
+    /// Counts so far.
+    pub(super) fn counts(&self) -> LogCounts {
+        self.counts.get()
+    }
+
+    fn count(&self, add: impl FnOnce(&mut LogCounts)) {
+        let mut counts = self.counts.get();
+        add(&mut counts);
+        self.counts.set(counts);
+    }
+}

@@ -1,0 +1,481 @@
+//! What one side keeps, and how: every change goes to a log in sequence, and home later, sorted and
+//! merged. The contract is in `docs/trust.md`, the format in `docs/format/mirror-side.md`.
+//!
+//! A store knows one side and nothing of its peers. It must never lose what it reported as durable,
+//! never return content that is not what was written, and never let go of a log entry that somebody
+//! may still need.
+
+pub(super) mod checksums;
+mod checkpoint;
+pub(super) mod content;
+mod destage;
+mod entry;
+mod index;
+mod log;
+mod recover;
+pub(super) mod regions;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::sync::{Semaphore, TaskGroup};
+use bimetal_rt::{Buf, Instant, Payload, Rt};
+
+use self::checksums::{Checksums, Expected};
+use self::index::{Content, Logged};
+use self::log::{Log, LogCounts};
+pub(super) use self::log::{Append, Outcome};
+use self::regions::Regions;
+use super::superblock::{Layout, Uuid};
+use crate::BLOCK_BYTES;
+use crate::device::Device;
+use crate::error::IoError;
+use crate::extent_map::ExtentMap;
+use crate::media::null::zero_payload;
+use crate::range_lock::RangeLock;
+use crate::request::{Extent, IoResult, Reply, Request, push_extent};
+
+/// What a store is opened over.
+#[derive(Clone)]
+pub(super) struct StoreDevice {
+    pub(super) device: Rc<dyn Device>,
+    pub(super) side: Uuid,
+    pub(super) layout: Layout,
+    pub(super) volume_bytes: u64,
+    /// Whether checksums of the home are kept.
+    pub(super) integrity: bool,
+    /// Bytes of checksum pages kept in memory, at most.
+    pub(super) checksum_cache_bytes: u64,
+}
+
+/// What was found in a store when it was opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoreFound {
+    /// All changes below this number are on the side.
+    pub(super) complete_below: u64,
+    /// The highest number on it.
+    pub(super) highest: u64,
+    /// When its last entry was written, in seconds since 1970.
+    pub(super) written_s: Option<u64>,
+    /// Changes that had been durable are gone, and nobody knows which.
+    pub(super) damaged: bool,
+}
+
+/// Counts of a store since it was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StoreCounts {
+    /// Bytes written home.
+    pub(super) destaged_bytes: u64,
+    /// Writes that this took.
+    pub(super) destage_writes: u64,
+    /// Bytes that were replaced before they went home.
+    pub(super) replaced_bytes: u64,
+    /// Blocks that were not what they should be.
+    pub(super) rotten_blocks: u64,
+}
+
+/// See the module.
+pub(super) struct Store {
+    rt: Rt,
+    device: Rc<dyn Device>,
+    data_offset: u64,
+    volume_bytes: u64,
+    log: Rc<Log>,
+    checksums: Option<Checksums>,
+    pub(super) regions: Regions,
+    /// Ranges whose home is being written.
+    home: Rc<RangeLock>,
+    zeroes: Buf,
+    found: StoreFound,
+    epoch: Cell<u64>,
+    /// Changes below this number are durable on all other members.
+    released_below: Cell<u64>,
+    /// Somebody is missing who will need what is dropped.
+    marks_all: Cell<bool>,
+    /// The home may be a mixture: the side is being rebuilt, and marked so.
+    mixes: Cell<bool>,
+    /// Peers are late, so the side has better things to do.
+    held: RefCell<Rc<dyn Fn() -> bool>>,
+    /// How many wait for everything to go home.
+    hurries: Cell<u32>,
+    /// One chunk goes home at a time.
+    destaging: Rc<Semaphore>,
+    /// When somebody last wanted something.
+    wanted: Cell<Instant>,
+    /// Ranges in which the side has been found wrong, for the mirror to repair.
+    suspect: RefCell<ExtentMap<()>>,
+    counts: Cell<StoreCounts>,
+    tasks: TaskGroup,
+}
+
+impl Store {
+    /// Reads what a side holds. Changes nothing on it.
+    ///
+    /// # Errors
+    /// When it cannot be read. `Corrupt` when it is not known where its log begins.
+    pub(super) async fn open(rt: &Rt, on: &StoreDevice) -> Result<Rc<Store>, IoError> {
+        let transfer_max = u64::from(on.device.geometry().transfer_bytes_max);
+        let area = log::Area::new(on.layout.log, transfer_max);
+        let recovered = recover::recover(&on.device, &on.side, area).await?;
+        let found = StoreFound {
+            complete_below: recovered.start.complete,
+            highest: recovered.highest(),
+            written_s: recovered.written_s,
+            damaged: recovered.damaged,
+        };
+        let pages = |(offset, len): (u64, u64)| checksums::pages::Area {
+            offset,
+            len,
+            side: on.side,
+        };
+        let map = pages(on.layout.map);
+        let regions = Regions::load(rt, &on.device, map, on.volume_bytes).await?;
+        let checksums = on.integrity.then(|| {
+            let blocks = on.layout.data.1 / BLOCK_BYTES;
+            let cached = (on.checksum_cache_bytes / BLOCK_BYTES).max(16) as usize;
+            Checksums::new(rt, &on.device, pages(on.layout.checksums), blocks, cached)
+        });
+        let log = Log::new(rt, Rc::clone(&on.device), on.side, area, recovered.start);
+        Ok(Rc::new(Store {
+            rt: rt.clone(),
+            device: Rc::clone(&on.device),
+            data_offset: on.layout.data.0,
+            volume_bytes: on.volume_bytes,
+            log,
+            checksums,
+            regions,
+            home: RangeLock::new(),
+            zeroes: rt.pool().zeroed(1 << 20),
+            found,
+            epoch: Cell::new(0),
+            released_below: Cell::new(0),
+            marks_all: Cell::new(true),
+            mixes: Cell::new(false),
+            held: RefCell::new(Rc::new(|| false)),
+            hurries: Cell::new(0),
+            destaging: Semaphore::new(1),
+            wanted: Cell::new(rt.now()),
+            suspect: RefCell::default(),
+            counts: Cell::default(),
+            tasks: TaskGroup::new(rt),
+        }))
+    }
+
+    /// What was found when it was opened.
+    pub(super) fn found(&self) -> StoreFound {
+        self.found
+    }
+
+    /// Forgets every change with a number from `first` on: the side is started alone, or these
+    /// changes are of a past that does not count. Only before the first run.
+    pub(super) fn forget_from(&self, first: u64) {
+        assert!(self.log.is_broken(), "a log forgets before it is used");
+        self.log.index.borrow_mut().forget_from(first);
+    }
+
+    /// Makes the store ready for changes: in a new run, so that nothing left over can interfere.
+    /// What was read is durable when this returns. Makes space first if there is too little.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) async fn begin(self: &Rc<Self>) -> Result<(), IoError> {
+        while let Err(error) = self.log.begin_run().await {
+            if error != IoError::NoSpace {
+                return Err(error);
+            }
+            self.device.submit(Request::flush()).await?;
+            self.log.read_is_durable();
+            if !self.empty().await? {
+                return Err(IoError::NoSpace);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the task that brings changes home.
+    pub(super) fn start_destaging(self: &Rc<Self>) {
+        let store = Rc::clone(self);
+        self.tasks.spawn(async move { store.destage_for_ever().await });
+    }
+
+    /// Tells the store in which epoch it works, how to ask for the lowest number that it has not
+    /// been given, and when it should rather not bring things home.
+    pub(super) fn attend(
+        &self,
+        epoch: u64,
+        not_given: Rc<dyn Fn() -> u64>,
+        held: Rc<dyn Fn() -> bool>,
+    ) {
+        self.epoch.set(epoch);
+        self.log.attend(epoch, not_given);
+        *self.held.borrow_mut() = held;
+    }
+
+    /// A new epoch has begun.
+    pub(super) fn set_epoch(&self, epoch: u64) {
+        self.epoch.set(epoch);
+        self.log.set_epoch(epoch);
+    }
+
+    /// Says which changes nobody else needs any more: those below `released_below`, as far as the
+    /// members of the epoch go; and whether somebody is missing, whose needs must be marked.
+    pub(super) fn release(&self, released_below: u64, marks_all: bool) {
+        let more = released_below > self.released_below.get() || marks_all != self.marks_all.get();
+        self.released_below.set(released_below);
+        self.marks_all.set(marks_all);
+        if more {
+            self.log.changed.notify();
+        }
+    }
+
+    /// While a side is rebuilt, and marked so, its home may be a mixture of old and new.
+    pub(super) fn set_mixes(&self, mixes: bool) {
+        self.mixes.set(mixes);
+        self.log.changed.notify();
+    }
+
+    /// The side is whole, by other ways than its log alone: it holds all changes below `number`.
+    pub(super) fn declare_complete(&self, number: u64) {
+        self.log.declare_complete(number);
+    }
+
+    /// Keeps a change; see [`Log::append`].
+    pub(super) fn append(&self, append: Append) -> Outcome {
+        self.wanted.set(self.rt.now());
+        self.log.append(append)
+    }
+
+    /// Makes everything stored durable, up to `number`; see [`Log::flush`].
+    pub(super) async fn flush(&self, number: u64) -> Result<(), IoError> {
+        self.log.flush(number).await
+    }
+
+    /// All changes below this number are durable here.
+    pub(super) fn complete_durable(&self) -> u64 {
+        self.log.complete_durable()
+    }
+
+    /// All changes below this number are stored here.
+    pub(super) fn complete(&self) -> u64 {
+        self.log.complete()
+    }
+
+    /// The ranges whose newest change in the log has a number from `first` on, with it.
+    pub(super) fn changes_from(&self, first: u64) -> Vec<(Range<u64>, u64)> {
+        self.log.index.borrow().from_number(first)
+    }
+
+    /// The number of the newest change in the log of each part of a range; parts that are not in
+    /// the log are left out.
+    pub(super) fn numbers_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
+        let newest = self.log.index.borrow().newest_in(range).into_iter();
+        newest.map(|(part, logged)| (part, logged.number)).collect()
+    }
+
+    /// Takes nothing more; what waits fails with `error`.
+    pub(super) fn halt(&self, error: IoError) {
+        self.log.halt(error);
+    }
+
+    /// Ends everything that the store does by itself.
+    pub(super) async fn stop(&self) {
+        self.tasks.cancel().await;
+        self.log.cancel().await;
+    }
+
+    /// Ranges in which the side was found wrong since the last call.
+    pub(super) fn take_suspects(&self) -> Vec<Range<u64>> {
+        let suspect = std::mem::take(&mut *self.suspect.borrow_mut());
+        suspect.iter().map(|(range, ())| range).collect()
+    }
+
+    /// Bytes of the log in use, and all of them.
+    pub(super) fn log_bytes(&self) -> (u64, u64) {
+        (self.log.used_bytes(), self.log.area.bytes)
+    }
+
+    /// Bytes of the volume whose newest content is in the log.
+    pub(super) fn logged_bytes(&self) -> u64 {
+        self.log.index.borrow().bytes()
+    }
+
+    /// Counts so far.
+    pub(super) fn counts(&self) -> (StoreCounts, LogCounts) {
+        (self.counts.get(), self.log.counts())
+    }
+
+    fn count(&self, add: impl FnOnce(&mut StoreCounts)) {
+        let mut counts = self.counts.get();
+        add(&mut counts);
+        self.counts.set(counts);
+    }
+
+    /// Reads a range of the volume, and checks every block of it.
+    ///
+    /// # Errors
+    /// `Corrupt` when a block is not what was written; the range is then among the
+    /// [suspects](Store::take_suspects). Else those of the device.
+    pub(super) async fn read(&self, range: Range<u64>) -> IoResult {
+        self.wanted.set(self.rt.now());
+        match self.read_once(&range).await {
+            Err(IoError::Corrupt) => {}
+            other => return other,
+        }
+        // It may have been on its way home just then. Under the lock it is not.
+        let _still = self.home.lock(range.clone()).await;
+        let reply = self.read_once(&range).await;
+        if matches!(reply, Err(IoError::Corrupt)) {
+            self.count(|counts| counts.rotten_blocks += 1);
+            self.suspect.borrow_mut().insert(range, ());
+        }
+        reply
+    }
+
+    async fn read_once(&self, range: &Range<u64>) -> IoResult {
+        let logged = self.pin(range);
+        if logged.parts.is_empty() {
+            return self.read_home(range).await.map(Reply::Data);
+        }
+        let mut data = Payload::empty();
+        let mut position = range.start;
+        for (part, record) in &logged.parts {
+            if position < part.start {
+                data.append(self.read_home(&(position..part.start)).await?);
+            }
+            data.append(self.read_logged(part, record).await?);
+            position = part.end;
+        }
+        if position < range.end {
+            data.append(self.read_home(&(position..range.end)).await?);
+        }
+        Ok(Reply::Data(data))
+    }
+
+    /// The parts of a range that are in the log, kept there until they have been read.
+    fn pin(&self, range: &Range<u64>) -> Pinned<'_> {
+        let mut index = self.log.index.borrow_mut();
+        let parts = index.newest_in(range);
+        for (_, record) in &parts {
+            index.pin(record.entry);
+        }
+        Pinned {
+            log: &self.log,
+            parts,
+        }
+    }
+
+    async fn read_logged(&self, range: &Range<u64>, record: &Logged) -> Result<Payload, IoError> {
+        let len = range.end - range.start;
+        match &record.content {
+            Content::Zeroes => Ok(zero_payload(&self.zeroes, len)),
+            Content::Data { position, crcs } => {
+                let read = Request::read(self.log.area.at(*position), len);
+                let data = self.device.submit(read).await?.into_data();
+                if crcs.agree_with(&data) {
+                    Ok(data)
+                } else {
+                    Err(IoError::Corrupt)
+                }
+            }
+        }
+    }
+
+    async fn read_home(&self, range: &Range<u64>) -> Result<Payload, IoError> {
+        let read = Request::read(self.data_offset + range.start, range.end - range.start);
+        let Some(checksums) = &self.checksums else {
+            return self.device.submit(read).await.map(Reply::into_data);
+        };
+        let blocks = range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
+        let expected = checksums.expected(blocks.clone()).await?;
+        if expected.iter().all(|e| *e == Expected::NeverWritten) {
+            return Ok(zero_payload(&self.zeroes, range.end - range.start));
+        }
+        let data = self.device.submit(read).await?.into_data();
+        if !checksums::verify(&data, blocks.start, &expected).is_empty() {
+            return Err(IoError::Corrupt);
+        }
+        Ok(self.with_zeroes(data, &expected))
+    }
+
+    /// Puts zeroes where nothing was ever written.
+    fn with_zeroes(&self, data: Payload, expected: &[Expected]) -> Payload {
+        if !expected.contains(&Expected::NeverWritten) {
+            return data;
+        }
+        let mut whole = Payload::empty();
+        let mut block = 0;
+        for run in expected.chunk_by(|a, b| (*a == Expected::NeverWritten) == (*b == Expected::NeverWritten)) {
+            let bytes = block * BLOCK_BYTES as usize..(block + run.len()) * BLOCK_BYTES as usize;
+            block += run.len();
+            if run[0] == Expected::NeverWritten {
+                whole.append(zero_payload(&self.zeroes, bytes.len() as u64));
+            } else {
+                whole.append(data.slice(bytes));
+            }
+        }
+        whole
+    }
+
+    /// Which parts of a range hold data, as far as is known without reading it.
+    pub(super) async fn extents(&self, range: Range<u64>) -> Result<Vec<Extent>, IoError> {
+        let logged = self.log.index.borrow().newest_in(&range);
+        let mut extents = Vec::new();
+        let mut position = range.start;
+        for (part, record) in logged {
+            self.extents_at_home(position..part.start, &mut extents)
+                .await?;
+            let data = matches!(record.content, Content::Data { .. });
+            let len = part.end - part.start;
+            push_extent(&mut extents, Extent { len, data });
+            position = part.end;
+        }
+        self.extents_at_home(position..range.end, &mut extents).await?;
+        Ok(extents)
+    }
+
+    async fn extents_at_home(
+        &self,
+        range: Range<u64>,
+        extents: &mut Vec<Extent>,
+    ) -> Result<(), IoError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let Some(checksums) = &self.checksums else {
+            let len = range.end - range.start;
+            push_extent(extents, Extent { len, data: true });
+            return Ok(());
+        };
+        let blocks = range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
+        for expected in checksums.expected(blocks).await? {
+            let data = expected != Expected::NeverWritten;
+            push_extent(extents, Extent { len: BLOCK_BYTES, data });
+        }
+        Ok(())
+    }
+}
+
+/// Parts of the log that are being read, and are not overwritten meanwhile.
+struct Pinned<'s> {
+    log: &'s Rc<Log>,
+    parts: Vec<(Range<u64>, Logged)>,
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        if self.parts.is_empty() {
+            return;
+        }
+        let mut index = self.log.index.borrow_mut();
+        for (_, record) in &self.parts {
+            index.unpin(record.entry);
+        }
+        drop(index);
+        if self.log.is_full() {
+            self.log.pump();
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Reading a log after a stop of any kind: what is in it, how far it is complete, and where it goes
+//! on. Changes nothing, so it can be interrupted and repeated.
+
+use std::rc::Rc;
+
+use super::checkpoint::{self, Checkpoint, Found};
+use super::entry::{HEADER_BYTES, Header};
+use super::index::{Entry, Index};
+use super::log::{Area, LogStart};
+use crate::BLOCK_BYTES;
+use crate::device::Device;
+use crate::error::IoError;
+use crate::layers::mirror::superblock::Uuid;
+use crate::request::Request;
+
+/// Bytes read at once.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// What was found in a log.
+pub(super) struct Recovered {
+    pub(super) start: LogStart,
+    /// When the last entry was written, in seconds since 1970; `None` in an empty log.
+    pub(super) written_s: Option<u64>,
+    /// Entries are missing that had been durable: the side has lost changes, and nobody knows
+    /// which.
+    pub(super) damaged: bool,
+}
+
+/// Reads ahead, so that small entries cost no request each.
+struct Reader<'d> {
+    device: &'d Rc<dyn Device>,
+    area: Area,
+    position: u64,
+    bytes: Vec<u8>,
+}
+
+impl Reader<'_> {
+    /// The bytes from a position on, which do not reach over the end of the area.
+    async fn at(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
+        let inside = position >= self.position
+            && position + len <= self.position + self.bytes.len() as u64;
+        if !inside {
+            let want = len.max(CHUNK_BYTES).min(self.area.to_end(position));
+            let request = Request::read(self.area.at(position), want);
+            self.bytes = self.device.submit(request).await?.into_data().to_vec();
+            self.position = position;
+        }
+        let from = (position - self.position) as usize;
+        Ok(&self.bytes[from..from + len as usize])
+    }
+
+    /// The header at a position; `None` when there is none that belongs there.
+    async fn header(
+        &mut self,
+        side: &Uuid,
+        run: u64,
+        position: u64,
+    ) -> Result<Option<Header>, IoError> {
+        let area = self.area;
+        let block = self.at(position, HEADER_BYTES).await?;
+        let header = Header::decode(block).filter(|header| {
+            header.side == *side
+                && header.run == run
+                && header.position == position
+                && header.end() - position <= area.to_end(position)
+        });
+        Ok(header)
+    }
+
+    /// True when the data of an entry is what its header says.
+    async fn is_whole(&mut self, header: &Header) -> Result<bool, IoError> {
+        for (index, &crc) in header.crcs.iter().enumerate() {
+            let at = header.position + HEADER_BYTES + index as u64 * BLOCK_BYTES;
+            if crc32c::crc32c(self.at(at, BLOCK_BYTES).await?) != crc {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Where the log goes on behind something that is not a whole entry, if an entry close behind
+    /// says that it had been durable; `None` when this is where the run ended.
+    async fn beyond(
+        &mut self,
+        side: &Uuid,
+        run: u64,
+        end: u64,
+    ) -> Result<Option<u64>, IoError> {
+        for distance in (BLOCK_BYTES..=self.area.window()).step_by(BLOCK_BYTES as usize) {
+            let position = end + distance;
+            if let Some(header) = self.header(side, run, position).await?
+                && header.flushed > end
+            {
+                return Ok(Some(position));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Reads the log of a side.
+///
+/// # Errors
+/// When the device cannot be read. `Corrupt` when both checkpoints are damaged: where the log
+/// begins is not known then.
+pub(super) async fn recover(
+    device: &Rc<dyn Device>,
+    side: &Uuid,
+    area: Area,
+) -> Result<Recovered, IoError> {
+    let checkpoint = match checkpoint::read(device, side).await? {
+        Found::Newest(checkpoint) => checkpoint,
+        Found::Fresh => Checkpoint::default(),
+        Found::Damaged => return Err(IoError::Corrupt),
+    };
+    let mut reader = Reader {
+        device,
+        area,
+        position: 0,
+        bytes: Vec::new(),
+    };
+    let mut walk = Walk::new(&checkpoint);
+    let mut found = Recovered {
+        start: LogStart {
+            index: Index::default(),
+            head: checkpoint.tail,
+            complete: checkpoint.complete_below,
+            checkpoint: Checkpoint::default(),
+        },
+        written_s: None,
+        damaged: false,
+    };
+    while walk.position < checkpoint.tail + area.bytes {
+        if walk.jump() {
+            found.start.head = found.start.head.max(walk.position);
+            continue;
+        }
+        let header = reader.header(side, walk.run, walk.position).await?;
+        let whole = match &header {
+            Some(header) => reader.is_whole(header).await?,
+            None => false,
+        };
+        if !whole {
+            let proof = reader.beyond(side, walk.run, walk.position).await?;
+            let known_end = walk.end();
+            match (header, proof, known_end) {
+                // What follows says that it was durable: its data has gone bad since. Reads of it
+                // will say so.
+                (Some(header), Some(_), _) | (Some(header), None, Some(_)) => {
+                    found.take(&header);
+                    walk.position = header.end();
+                }
+                (None, Some(beyond), _) => {
+                    found.damaged = true;
+                    walk.position = beyond;
+                }
+                (None, None, Some(end)) => {
+                    found.damaged = true;
+                    walk.position = end;
+                }
+                (_, None, None) => break,
+            }
+            continue;
+        }
+        let header = header.expect("what is whole has a header");
+        found.take(&header);
+        walk.position = header.end();
+    }
+    found.start.checkpoint = checkpoint;
+    Ok(found)
+}
+
+/// A walk through the runs of a log.
+struct Walk<'c> {
+    position: u64,
+    run: u64,
+    jumps: std::iter::Peekable<std::slice::Iter<'c, checkpoint::Jump>>,
+}
+
+impl<'c> Walk<'c> {
+    fn new(checkpoint: &'c Checkpoint) -> Walk<'c> {
+        let mut jumps = checkpoint.jumps.iter().peekable();
+        // Each jump begins the run after the one before it.
+        let run = jumps.peek().map_or(checkpoint.run, |jump| jump.run - 1);
+        Walk {
+            position: checkpoint.tail,
+            run,
+            jumps,
+        }
+    }
+
+    /// Goes over to the next run if this one ends here.
+    fn jump(&mut self) -> bool {
+        let jump = self.jumps.next_if(|jump| self.position >= jump.end);
+        if let Some(jump) = jump {
+            (self.position, self.run) = (jump.start, jump.run);
+        }
+        jump.is_some()
+    }
+
+    /// Where this run is known to have ended; `None` in the last one.
+    fn end(&mut self) -> Option<u64> {
+        self.jumps.peek().map(|jump| jump.end)
+    }
+}
+
+impl Recovered {
+    fn take(&mut self, header: &Header) {
+        let entry = Entry::of(header);
+        self.start.head = entry.end;
+        self.start.complete = self.start.complete.max(entry.complete_below);
+        self.written_s = Some(self.written_s.unwrap_or(0).max(entry.written_s));
+        self.start.index.push(entry);
+    }
+
+    /// The highest number of a change that was found, and how far the side is complete.
+    pub(super) fn highest(&self) -> u64 {
+        let entries = self.start.index.entries().iter();
+        let highest = entries.filter_map(Entry::highest).max();
+        highest.unwrap_or(0).max(self.start.complete)
+    }
+}
+

@@ -1,0 +1,226 @@
+//! The store of a side over a memory device, with the log read again after stops of all kinds.
+
+use std::rc::Rc;
+
+use bimetal_rt::{Rng, Rt, VirtualOptions};
+
+use super::content::Crcs;
+use super::*;
+use crate::media::memory::{Memory, MemoryConfig};
+use crate::request::Flags;
+use crate::units::Size;
+
+const SIDE: Uuid = *b"the side of test";
+const DEVICE_BYTES: u64 = 32 << 20;
+const VOLUME_BYTES: u64 = 4 << 20;
+
+fn rt() -> Rt {
+    Rt::virtual_time(VirtualOptions {
+        seed: 1,
+        shuffle: true,
+    })
+}
+
+fn memory(rt: &Rt) -> Rc<dyn Device> {
+    let config = MemoryConfig {
+        size: Size(DEVICE_BYTES),
+    };
+    Rc::new(Memory::new(rt, &config))
+}
+
+fn on(device: &Rc<dyn Device>) -> StoreDevice {
+    StoreDevice {
+        device: Rc::clone(device),
+        side: SIDE,
+        layout: Layout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough"),
+        volume_bytes: VOLUME_BYTES,
+        integrity: true,
+        checksum_cache_bytes: 1 << 20,
+    }
+}
+
+/// A store that is told that everything has been given to it.
+async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) {
+    let store = Store::open(rt, &on(device)).await.expect("it opens");
+    let next = Rc::new(Cell::new(store.found().highest + 1));
+    store.begin().await.expect("it begins");
+    let not_given = Rc::clone(&next);
+    store.attend(1, Rc::new(move || not_given.get()), Rc::new(|| false));
+    store.release(u64::MAX, false);
+    store.start_destaging();
+    (store, next)
+}
+
+/// Appends blocks that hold one byte each.
+async fn put(rt: &Rt, store: &Store, next: &Cell<u64>, block: u64, bytes: &[u8]) {
+    let mut buf = rt.pool().alloc_now(bytes.len() * BLOCK_BYTES as usize);
+    for (content, byte) in buf.chunks_mut(BLOCK_BYTES as usize).zip(bytes) {
+        content.fill(*byte);
+    }
+    let payload = Payload::from(buf.freeze());
+    let number = next.get();
+    next.set(number + 1);
+    let append = Append {
+        range: block * BLOCK_BYTES..(block + bytes.len() as u64) * BLOCK_BYTES,
+        crcs: Crcs::of(&payload),
+        payload,
+        number,
+        stands_for: number,
+    };
+    store.append(append).wait().await.expect("it is stored");
+}
+
+/// One byte of each block.
+async fn get(store: &Store, blocks: Range<u64>) -> Result<Vec<u8>, IoError> {
+    let range = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
+    let data = store.read(range).await?.into_data().to_vec();
+    let whole = data.chunks(BLOCK_BYTES as usize);
+    Ok(whole
+        .map(|block| {
+            assert!(block.iter().all(|b| b == &block[0]), "a block is of one write");
+            block[0]
+        })
+        .collect())
+}
+
+#[test]
+fn what_was_stored_is_found_again() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        put(&rt, &store, &next, 3, &[1, 2, 3]).await;
+        put(&rt, &store, &next, 4, &[9]).await;
+        assert_eq!(get(&store, 2..7).await, Ok(vec![0, 1, 9, 3, 0]));
+        store.stop().await;
+        drop(store);
+
+        let (store, _) = opened(&rt, &device).await;
+        assert_eq!(store.found().complete_below, 3);
+        assert_eq!(get(&store, 2..7).await, Ok(vec![0, 1, 9, 3, 0]));
+        assert!(store.empty().await.expect("it goes home"));
+        assert_eq!(store.logged_bytes(), 0);
+        assert_eq!(get(&store, 2..7).await, Ok(vec![0, 1, 9, 3, 0]));
+        // At home it can be read without the store, at the offset of the data.
+        let home = on(&device).layout.data.0 + 4 * BLOCK_BYTES;
+        let raw = device.submit(Request::read(home, BLOCK_BYTES)).await;
+        assert_eq!(raw.expect("it reads").into_data().to_vec(), [9; 4096]);
+        store.stop().await;
+    });
+}
+
+/// Random changes over a log that goes round many times, with stops in between, against an array.
+#[test]
+fn it_agrees_with_an_array_however_often_the_log_goes_round() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let mut model = vec![0u8; (VOLUME_BYTES / BLOCK_BYTES) as usize];
+        let mut rng = Rng::new(7);
+        let (mut store, mut next) = opened(&rt, &device).await;
+        for step in 0..4_000u64 {
+            let start = rng.below(model.len() as u64 - 40);
+            let len = 1 + rng.below(40);
+            let bytes: Vec<u8> = (0..len).map(|_| 1 + rng.below(250) as u8).collect();
+            put(&rt, &store, &next, start, &bytes).await;
+            model[start as usize..(start + len) as usize].copy_from_slice(&bytes);
+            let probe = rng.below(model.len() as u64 - 64);
+            let expected = &model[probe as usize..probe as usize + 64];
+            assert_eq!(get(&store, probe..probe + 64).await.as_deref(), Ok(expected));
+            if step % 500 == 499 {
+                store.stop().await;
+                (store, next) = opened(&rt, &device).await;
+                assert_eq!(store.found().complete_below, step + 2, "nothing is missing");
+                let all = get(&store, 0..model.len() as u64).await;
+                assert_eq!(all.as_ref(), Ok(&model));
+            }
+        }
+        let (_, log) = store.counts();
+        let (_, log_bytes) = store.log_bytes();
+        assert!(log.bytes > log_bytes, "it went round in its last run alone");
+        store.stop().await;
+    });
+}
+
+/// The log is read up to the first entry that is not whole, whatever lies behind.
+#[test]
+fn a_torn_entry_ends_the_log() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        put(&rt, &store, &next, 0, &[1]).await;
+        put(&rt, &store, &next, 0, &[2]).await;
+        let last = store.log.index.borrow().entries()[1].clone();
+        store.stop().await;
+        let torn = store.log.area.at(last.position) + 4096;
+        let write = Request::write(torn, rt.pool().zeroed(4096), Flags::NONE);
+        device.submit(write).await.expect("it is overwritten");
+
+        let (store, _) = opened(&rt, &device).await;
+        assert_eq!(store.found().complete_below, 2);
+        assert!(!store.found().damaged);
+        assert_eq!(get(&store, 0..1).await, Ok(vec![1]));
+        store.stop().await;
+    });
+}
+
+/// An entry that goes bad after later ones have said that it was durable is not taken for the end.
+#[test]
+fn a_hole_among_durable_entries_is_damage() {
+    for header_too in [false, true] {
+        let rt = rt();
+        let device = memory(&rt);
+        rt.block_on(async {
+            let (store, next) = opened(&rt, &device).await;
+            put(&rt, &store, &next, 0, &[1]).await;
+            store.flush(2).await.expect("it flushes");
+            put(&rt, &store, &next, 1, &[2]).await;
+            let first = store.log.index.borrow().entries()[0].clone();
+            store.stop().await;
+            let at = store.log.area.at(first.position);
+            let (at, len) = if header_too { (at, 8192) } else { (at + 4096, 4096) };
+            let write = Request::write(at, rt.pool().zeroed(len), Flags::NONE);
+            device.submit(write).await.expect("it is overwritten");
+
+            let (store, _) = opened(&rt, &device).await;
+            assert_eq!(store.found().damaged, header_too);
+            assert_eq!(get(&store, 1..2).await, Ok(vec![2]), "what follows is there");
+            if !header_too {
+                // It is known what is missing, and reading it says so, before and after it was due
+                // to go home.
+                assert_eq!(get(&store, 0..1).await, Err(IoError::Corrupt));
+                assert!(store.empty().await.expect("it goes on"));
+                assert_eq!(get(&store, 0..1).await, Err(IoError::Corrupt));
+                assert_eq!(store.take_suspects(), vec![0..4096]);
+            }
+            store.stop().await;
+        });
+    }
+}
+
+/// A side that is started alone holds nothing beyond the number up to which it is complete, and the
+/// home never does.
+#[test]
+fn what_is_not_complete_can_be_forgotten() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        put(&rt, &store, &next, 0, &[1]).await;
+        let missing = next.get();
+        next.set(missing + 1);
+        let held = Rc::new(move || missing);
+        store.attend(1, held, Rc::new(|| false));
+        put(&rt, &store, &next, 0, &[3]).await;
+        put(&rt, &store, &next, 1, &[4]).await;
+        assert!(!store.empty().await.expect("it goes on"), "the rest must stay");
+        assert_eq!(get(&store, 0..2).await, Ok(vec![3, 4]));
+        store.stop().await;
+
+        let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+        assert_eq!(store.found().complete_below, missing);
+        store.forget_from(missing);
+        assert_eq!(get(&store, 0..2).await, Ok(vec![1, 0]));
+    });
+}
