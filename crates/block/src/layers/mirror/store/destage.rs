@@ -277,7 +277,7 @@ impl Store {
                 expected: vec![Expected::NeverWritten; count],
             });
         };
-        let expected = crcs.values().iter().map(|crc| Expected::of_crc(*crc));
+        let expected = crcs.values().iter().map(|crc| Expected::Crc(*crc));
         let data = match self.read_logged(range, record).await {
             Ok(data) => data,
             Err(IoError::Corrupt) => {

@@ -6,9 +6,8 @@ use bimetal_rt::{Rng, Rt, VirtualOptions};
 
 use super::content::Crcs;
 use super::*;
-use crate::media::memory::{Memory, MemoryConfig};
+use crate::media::memory::MemoryDevice;
 use crate::request::Flags;
-use crate::units::Size;
 
 const SIDE: Uuid = *b"the side of test";
 const DEVICE_BYTES: u64 = 32 << 20;
@@ -22,17 +21,14 @@ fn rt() -> Rt {
 }
 
 fn memory(rt: &Rt) -> Rc<dyn Device> {
-    let config = MemoryConfig {
-        size: Size(DEVICE_BYTES),
-    };
-    Rc::new(Memory::new(rt, &config))
+    Rc::new(MemoryDevice::new(rt, DEVICE_BYTES))
 }
 
 fn on(device: &Rc<dyn Device>) -> StoreDevice {
     StoreDevice {
         device: Rc::clone(device),
         side: SIDE,
-        layout: Layout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough"),
+        layout: Layout::of_device(DEVICE_BYTES).expect("it is large enough"),
         volume_bytes: VOLUME_BYTES,
         integrity: true,
         checksum_cache_bytes: 1 << 20,

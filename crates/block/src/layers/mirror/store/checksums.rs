@@ -1,0 +1,356 @@
+//! What each block of a side's home should be: the checksum area, one page of 4 KiB for 1020
+//! blocks, in a cache of bounded size. The bytes are those of `docs/format/mirror-side.md`.
+//!
+//! What is expected of a block is needed at every read and changes at every write, and it takes
+//! one 1020th of the side: too much for memory, too little for a read each time.
+//!
+//! It must never believe a damaged page, never drop a page that has changed before the device has
+//! it, and never flush: when pages must be durable is decided by whoever drops the log entries from
+//! which they could be made again.
+
+mod cache;
+mod entries;
+#[cfg(test)]
+pub(super) mod fixture;
+pub(super) mod pages;
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+use bimetal_rt::sync::Event;
+
+use crate::device::{Device, Figure, FigureVisitor};
+use crate::error::IoError;
+use crate::request::BLOCK_BYTES;
+use cache::Cache;
+pub(super) use entries::Expected;
+use entries::{PAGE_BLOCKS, decode, encode, unknown_entries};
+#[cfg_attr(
+    not(test),
+    expect(unused_imports, reason = "the data path does not use them yet")
+)]
+pub(super) use entries::{expected_of, verify};
+pub(in crate::layers::mirror) use pages::{Area, PageError};
+use pages::{ENTRIES_BYTES, PAGE_BYTES, WriteBack};
+
+/// Length of the area of a device in bytes, before it is rounded up to where the next one starts.
+pub(in crate::layers::mirror) fn area_bytes(device_bytes: u64) -> u64 {
+    device_bytes.div_ceil(PAGE_BLOCKS * BLOCK_BYTES) * PAGE_BYTES
+}
+
+/// How an area begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::layers::mirror) enum Beginning {
+    /// Nothing has been written to the home; it reads as zeroes.
+    NeverWritten,
+    /// The home is adopted as it is.
+    Unknown,
+}
+
+/// Writes the checksum area of a new side. Durable after a flush.
+///
+/// # Errors
+/// Those of the device; the content of the area is then unknown.
+pub(in crate::layers::mirror) async fn initialise(
+    rt: &Rt,
+    device: &dyn Device,
+    area: Area,
+    beginning: Beginning,
+) -> Result<(), IoError> {
+    match beginning {
+        Beginning::NeverWritten => area.clear(device).await,
+        Beginning::Unknown => {
+            let mut bytes = [0; ENTRIES_BYTES];
+            encode(&unknown_entries(), &mut bytes);
+            area.fill(rt, device, &bytes).await
+        }
+    }
+}
+
+/// Pages that are being read. Whoever waits for them looks again when this is dropped, whether
+/// they came or not.
+struct Loading<'a> {
+    of: &'a Checksums,
+    run: Range<u64>,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        for page in self.run.clone() {
+            self.of.loading.borrow_mut().remove(&page);
+        }
+        self.of.loaded.notify();
+    }
+}
+
+/// The checksum area of a side that is in use.
+pub(super) struct Checksums {
+    device: Rc<dyn Device>,
+    area: Area,
+    blocks: u64,
+    cached_pages_max: usize,
+    cache: RefCell<Cache>,
+    loading: RefCell<BTreeSet<u64>>,
+    loaded: Event,
+    write_back: WriteBack,
+    damaged: RefCell<BTreeMap<u64, PageError>>,
+    damaged_pages: Cell<u64>,
+    loads: Cell<u64>,
+}
+
+impl Checksums {
+    /// The area of a side with `blocks` blocks of data, of which at most `cached_pages_max` pages
+    /// are kept in memory, besides those that have changed. Reads nothing.
+    ///
+    /// # Panics
+    /// When the area is too short for so many blocks.
+    pub(super) fn new(
+        rt: &Rt,
+        device: &Rc<dyn Device>,
+        area: Area,
+        blocks: u64,
+        cached_pages_max: usize,
+    ) -> Checksums {
+        assert!(
+            blocks.div_ceil(PAGE_BLOCKS) <= area.pages(),
+            "the area has room for {blocks} blocks"
+        );
+        Checksums {
+            device: Rc::clone(device),
+            area,
+            blocks,
+            cached_pages_max,
+            cache: RefCell::default(),
+            loading: RefCell::default(),
+            loaded: Event::new(),
+            write_back: WriteBack::new(rt, device, area),
+            damaged: RefCell::default(),
+            damaged_pages: Cell::new(0),
+            loads: Cell::new(0),
+        }
+    }
+
+    /// The page that describes a block.
+    pub(super) fn page_of(block: u64) -> u64 {
+        block / PAGE_BLOCKS
+    }
+
+    /// The blocks that a page describes.
+    pub(super) fn blocks_of(page: u64) -> Range<u64> {
+        page * PAGE_BLOCKS..(page + 1) * PAGE_BLOCKS
+    }
+
+    /// What is expected of each of these blocks.
+    ///
+    /// # Errors
+    /// `Corrupt` when a page is [damaged](Self::damaged); else those of the device.
+    ///
+    /// # Panics
+    /// When the range leaves the data.
+    pub(super) async fn expected(&self, blocks: Range<u64>) -> Result<Vec<Expected>, IoError> {
+        let mut expected = Vec::with_capacity((blocks.end - blocks.start) as usize);
+        self.visit(blocks, |_, entries| {
+            expected.extend(entries.iter().map(|entry| Expected::of_entry(*entry)));
+        })
+        .await?;
+        Ok(expected)
+    }
+
+    /// Changes what is expected of the blocks from `first_block` on. On the device after the next
+    /// [`write_back`](Self::write_back).
+    ///
+    /// # Errors
+    /// As [`expected`](Self::expected). A part of the values may have been set; to do it again is
+    /// safe.
+    ///
+    /// # Panics
+    /// When the range leaves the data.
+    pub(super) async fn update(
+        &self,
+        first_block: u64,
+        values: &[Expected],
+    ) -> Result<(), IoError> {
+        let mut values = values.iter();
+        let blocks = first_block..first_block + values.len() as u64;
+        self.visit(blocks, |page, entries| {
+            for (entry, value) in entries.iter_mut().zip(values.by_ref()) {
+                *entry = value.entry();
+            }
+            self.write_back.mark(page);
+        })
+        .await
+    }
+
+    /// Writes all pages that have changed before the call, and does not flush. Must be run to its
+    /// end.
+    ///
+    /// # Errors
+    /// The first of the device. What was not written is written the next time.
+    pub(super) async fn write_back(&self) -> Result<(), IoError> {
+        let fill = |page, bytes: &mut [u8]| {
+            let cache = self.cache.borrow();
+            let cached = cache.pages.get(&page);
+            let cached = cached.expect("a page stays in memory until it has been written");
+            encode(&cached.entries, bytes);
+        };
+        let result = self.write_back.run(fill).await;
+        let mut cache = self.cache.borrow_mut();
+        cache.rejoin(&self.write_back);
+        cache.trim(self.cached_pages_max, &self.write_back);
+        result
+    }
+
+    /// The pages that were found damaged, and why, and have been neither found whole nor reset
+    /// since.
+    pub(super) fn damaged(&self) -> Vec<(u64, PageError)> {
+        let damaged = self.damaged.borrow();
+        damaged.iter().map(|(page, why)| (*page, *why)).collect()
+    }
+
+    /// Forgets what is expected of all blocks of a page, whatever it was: for one that is
+    /// [damaged](Self::damaged). Where several may find the same damage, each looks there first, or
+    /// the second would forget what came after the first.
+    ///
+    /// # Panics
+    /// When the page leaves the area.
+    pub(super) async fn reset_page(&self, page: u64) {
+        assert!(page < self.area.pages(), "page {page} lies in the area");
+        self.loaded
+            .until(|| !self.loading.borrow().contains(&page))
+            .await;
+        self.write_back.mark(page);
+        self.damaged.borrow_mut().remove(&page);
+        let mut cache = self.cache.borrow_mut();
+        cache.put(page, unknown_entries());
+        cache.trim(self.cached_pages_max, &self.write_back);
+    }
+
+    /// Pages that have changed and that the device has not taken.
+    pub(super) fn unwritten_pages(&self) -> usize {
+        self.write_back.due_pages()
+    }
+
+    /// The figures of this area, for a part of the device.
+    pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
+        let cached_pages = self.cache.borrow().pages.len() as f64;
+        let unwritten_pages = self.unwritten_pages() as f64;
+        let damaged_pages = self.damaged_pages.get();
+        let mut show = |name, value| out.figure(part, name, value);
+        show("checksum_cached_pages", Figure::Gauge(cached_pages));
+        show("checksum_unwritten_pages", Figure::Gauge(unwritten_pages));
+        show("checksum_loads", Figure::Counter(self.loads.get()));
+        let write_backs = self.write_back.writes();
+        show("checksum_write_backs", Figure::Counter(write_backs));
+        show("checksum_damaged_pages", Figure::Counter(damaged_pages));
+    }
+
+    /// Passes the entries of the blocks, page by page and in order, to `each`.
+    async fn visit(
+        &self,
+        blocks: Range<u64>,
+        each: impl FnMut(u64, &mut [u32]),
+    ) -> Result<(), IoError> {
+        assert!(
+            blocks.start <= blocks.end && blocks.end <= self.blocks,
+            "the blocks {blocks:?} lie in the data"
+        );
+        let result = self.visit_each(blocks, each).await;
+        self.trim();
+        result
+    }
+
+    async fn visit_each(
+        &self,
+        blocks: Range<u64>,
+        mut each: impl FnMut(u64, &mut [u32]),
+    ) -> Result<(), IoError> {
+        let pages_end = blocks.end.div_ceil(PAGE_BLOCKS);
+        let mut next = blocks.start;
+        while next < blocks.end {
+            let page = Checksums::page_of(next);
+            let first = page * PAGE_BLOCKS;
+            let end = blocks.end.min(first + PAGE_BLOCKS);
+            if let Some(cached) = self.cache.borrow_mut().pages.get_mut(&page) {
+                cached.used = true;
+                let inside = (next - first) as usize..(end - first) as usize;
+                each(page, &mut cached.entries[inside]);
+                next = end;
+                continue;
+            }
+            // What was loaded has been visited: until here nothing was given up.
+            self.trim();
+            self.load(page..pages_end).await?;
+        }
+        Ok(())
+    }
+
+    fn trim(&self) {
+        let mut cache = self.cache.borrow_mut();
+        cache.trim(self.cached_pages_max, &self.write_back);
+    }
+
+    /// Brings the first of these pages into memory, and with the same read those right behind it
+    /// that are missing too; or waits while somebody else does. The caller looks again.
+    async fn load(&self, pages: Range<u64>) -> Result<(), IoError> {
+        let first = pages.start;
+        let is_loading = || self.loading.borrow().contains(&first);
+        if is_loading() {
+            self.loaded.until(|| !is_loading()).await;
+            return Ok(());
+        }
+        let run = self.missing(pages);
+        self.loading.borrow_mut().extend(run.clone());
+        let loading = Loading {
+            of: self,
+            run: run.clone(),
+        };
+        self.loads.set(self.loads.get() + 1);
+        let payload = self.area.read(&*self.device, run.clone()).await?;
+        let mut result = Ok(());
+        for (index, page) in run.enumerate() {
+            let at = index * PAGE_BYTES as usize;
+            let bytes = payload.slice(at..at + PAGE_BYTES as usize).to_vec();
+            let damaged = self.take(page, &bytes).is_err();
+            if damaged && page == first {
+                result = Err(IoError::Corrupt);
+            }
+        }
+        drop(loading);
+        result
+    }
+
+    /// The start of `pages`, up to the first that is in memory or on its way there.
+    fn missing(&self, pages: Range<u64>) -> Range<u64> {
+        let (cache, loading) = (self.cache.borrow(), self.loading.borrow());
+        let end = pages
+            .end
+            .min(pages.start + Area::run_pages_max(&*self.device));
+        let is_there = |page: &u64| cache.pages.contains_key(page) || loading.contains(page);
+        let end = (pages.start..end).find(is_there).unwrap_or(end);
+        pages.start..end
+    }
+
+    /// Takes a page that was read into memory, or notes why not.
+    fn take(&self, page: u64, bytes: &[u8]) -> Result<(), PageError> {
+        let entries = self.area.entries(page, bytes).map(decode);
+        let mut damaged = self.damaged.borrow_mut();
+        match entries {
+            Ok(entries) => {
+                damaged.remove(&page);
+                self.cache.borrow_mut().put(page, entries);
+                Ok(())
+            }
+            Err(why) => {
+                if damaged.insert(page, why).is_none() {
+                    self.damaged_pages.set(self.damaged_pages.get() + 1);
+                }
+                Err(why)
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What the tests of the areas stand on: a device in memory that can be made to fail and that
+//! notes what it is asked, and a CRC that shares nothing with the one under test.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_rt::{Rt, VirtualOptions};
+use futures_util::FutureExt;
+
+use super::Area;
+use crate::device::{Device, IoFuture};
+use crate::error::IoError;
+use crate::geometry::Geometry;
+use crate::layers::fault::{Choice, ErrorRule, Fault, FaultControl, FaultPlan};
+use crate::media::memory::MemoryDevice;
+use crate::request::{Flags, Op, Reply, Request};
+
+/// CRC32C as RFC 3720 defines it: bit by bit, with the reflected polynomial.
+pub(in crate::layers::mirror::store) fn crc_by_bit(bytes: &[u8]) -> u32 {
+    let mut register = !0u32;
+    for byte in bytes {
+        register ^= u32::from(*byte);
+        for _ in 0..8 {
+            let carry = register & 1;
+            register = (register >> 1) ^ (carry * POLYNOMIAL);
+        }
+    }
+    !register
+}
+
+/// The polynomial of CRC32C, reflected.
+pub(in crate::layers::mirror::store) const POLYNOMIAL: u32 = 0x82F6_3B78;
+
+/// The area of the tests: in the middle of the device, of 600 pages.
+pub(in crate::layers::mirror::store) const AREA: Area = Area {
+    offset: 64 << 10,
+    len: 600 << 12,
+    side: *b"\xA1\xB2\xC3\xD4-and-12-more",
+};
+
+/// A page as the format page draws it, of entries that start with `entries`.
+pub(in crate::layers::mirror::store) fn page_by_hand(
+    entries: &[u8],
+    side: [u8; 4],
+    place: [u8; 4],
+) -> Vec<u8> {
+    let mut page = entries.to_vec();
+    page.resize(4080, 0);
+    page.extend(side);
+    page.extend(place);
+    page.extend([0, 0, 0, 0]);
+    let crc = crc_by_bit(&page);
+    page.extend(crc.to_le_bytes());
+    page
+}
+
+/// Passes everything on and notes it.
+///
+/// # Panics
+/// When it is given overlapping writes at once, the order of which no device promises.
+pub(in crate::layers::mirror::store) struct Recorder {
+    below: Rc<dyn Device>,
+    asked: RefCell<Vec<(Op, Range<u64>)>>,
+    writing: RefCell<Vec<Range<u64>>>,
+    writes_peak: Cell<usize>,
+}
+
+impl Device for Recorder {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(async move {
+            let range = request.offset..request.end();
+            self.asked.borrow_mut().push((request.op, range.clone()));
+            if request.op != Op::Write {
+                return self.below.submit(request).await;
+            }
+            {
+                let mut writing = self.writing.borrow_mut();
+                let apart =
+                    |other: &Range<u64>| other.end <= range.start || range.end <= other.start;
+                assert!(writing.iter().all(apart), "{range:?} is being written");
+                writing.push(range.clone());
+                self.writes_peak
+                    .set(self.writes_peak.get().max(writing.len()));
+            }
+            let result = self.below.submit(request).await;
+            self.writing.borrow_mut().retain(|other| *other != range);
+            result
+        })
+    }
+}
+
+/// The device of a test, and what is under it.
+pub(in crate::layers::mirror::store) struct Rig {
+    pub(in crate::layers::mirror::store) rt: Rt,
+    memory: Rc<MemoryDevice>,
+    pub(in crate::layers::mirror::store) fault: Rc<FaultControl>,
+    recorder: Rc<Recorder>,
+    pub(in crate::layers::mirror::store) device: Rc<dyn Device>,
+}
+
+impl Rig {
+    fn with_plans(seed: u64, plans: [FaultPlan; 2]) -> Rig {
+        let rt = Rt::virtual_time(VirtualOptions {
+            seed,
+            shuffle: true,
+        });
+        let memory = Rc::new(MemoryDevice::new(&rt, 8 << 20));
+        let [inner, outer] = plans;
+        let inner: Rc<dyn Device> = Rc::new(Fault::new(&rt, memory.clone(), inner, seed));
+        let outer = Rc::new(Fault::new(&rt, inner, outer, seed + 1));
+        let fault = outer.control();
+        let recorder = Rc::new(Recorder {
+            below: outer,
+            asked: RefCell::default(),
+            writing: RefCell::default(),
+            writes_peak: Cell::new(0),
+        });
+        Rig {
+            rt,
+            memory,
+            fault,
+            device: recorder.clone(),
+            recorder,
+        }
+    }
+
+    /// A device that takes a millisecond for each read and write.
+    pub(in crate::layers::mirror::store) fn new(seed: u64) -> Rig {
+        let rig = Rig::with_plans(seed, Default::default());
+        for op in [Op::Read, Op::Write] {
+            rig.fault.set_delay(op, Duration::from_millis(1));
+        }
+        rig
+    }
+
+    /// A device of changing speed, of whose reads and writes one in five fails: half of these not
+    /// done, the others done.
+    pub(in crate::layers::mirror::store) fn failing(seed: u64) -> Rig {
+        let plan = |late| {
+            let mut plan = FaultPlan {
+                jitter: Duration::from_millis(1),
+                rule: Some(ErrorRule {
+                    error: Some(IoError::Medium),
+                    ops: vec![Op::Read, Op::Write],
+                    choice: Choice::Probability(0.1),
+                    range: None,
+                    after: Duration::ZERO,
+                    lasting: Duration::MAX,
+                    hang: None,
+                    late,
+                }),
+                ..FaultPlan::default()
+            };
+            plan.delays[Op::Read] = Duration::from_micros(1);
+            plan.delays[Op::Write] = Duration::from_micros(1);
+            plan
+        };
+        Rig::with_plans(seed, [plan(false), plan(true)])
+    }
+
+    /// What the device holds, without asking it.
+    pub(in crate::layers::mirror::store) fn bytes(&self, range: Range<u64>) -> Vec<u8> {
+        let read = Request::read(range.start, range.end - range.start);
+        self.answer(read).into_data().to_vec()
+    }
+
+    /// Changes what the device holds, without asking it.
+    pub(in crate::layers::mirror::store) fn set_bytes(&self, offset: u64, bytes: &[u8]) {
+        let bytes = self.rt.pool().copy_of(bytes);
+        self.answer(Request::write(offset, bytes, Flags::NONE));
+    }
+
+    fn answer(&self, request: Request) -> Reply {
+        let reply = self.memory.submit(request).now_or_never();
+        reply
+            .expect("memory answers at once")
+            .expect("memory does not fail")
+    }
+
+    /// A page of [`AREA`] as the device holds it.
+    pub(in crate::layers::mirror::store) fn page(&self, page: u64) -> Vec<u8> {
+        let offset = AREA.offset + page * 4096;
+        self.bytes(offset..offset + 4096)
+    }
+
+    pub(in crate::layers::mirror::store) fn set_page(&self, page: u64, bytes: &[u8]) {
+        self.set_bytes(AREA.offset + page * 4096, bytes);
+    }
+
+    /// The requests of one kind since the last call: first page of [`AREA`], and the one behind.
+    pub(in crate::layers::mirror::store) fn asked(&self, op: Op) -> Vec<[u64; 2]> {
+        let asked = std::mem::take(&mut *self.recorder.asked.borrow_mut());
+        let page = |offset: u64| (offset - AREA.offset) / 4096;
+        let of_kind = asked.into_iter().filter(|(kind, _)| *kind == op);
+        of_kind.map(|(_, r)| [page(r.start), page(r.end)]).collect()
+    }
+
+    /// The most writes in flight at once.
+    pub(in crate::layers::mirror::store) fn writes_peak(&self) -> usize {
+        self.recorder.writes_peak.get()
+    }
+}
+
+#[test]
+fn the_crc_of_the_tests_is_that_of_rfc_3720() {
+    // RFC 3720, B.4: 32 bytes of zeroes, of ones, and counted up.
+    assert_eq!(crc_by_bit(&[0; 32]), 0x8A91_36AA);
+    assert_eq!(crc_by_bit(&[0xFF; 32]), 0x62A8_AB43);
+    let counted: Vec<u8> = (0..32).collect();
+    assert_eq!(crc_by_bit(&counted), 0x46DD_794E);
+}

@@ -1,0 +1,326 @@
+//! What the two areas made of pages share: where a page lies, how it says to which side and place
+//! it belongs, and how pages that have changed get back to the device. The bytes are those of
+//! `docs/format/mirror-side.md`.
+//!
+//! It must never believe a page before its checksum, never have two writes of one page in flight
+//! (a device promises no order between them), and never forget that a page has changed before the
+//! device has taken it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::sync::Semaphore;
+use bimetal_rt::{Payload, Rt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::device::Device;
+use crate::error::IoError;
+use crate::layers::mirror::superblock::Uuid;
+use crate::request::{BLOCK_BYTES, Flags, Op, Request};
+
+pub(in crate::layers::mirror::store) const PAGE_BYTES: u64 = BLOCK_BYTES;
+/// The entries of a page; the rest says whose it is.
+pub(in crate::layers::mirror::store) const ENTRIES_BYTES: usize = 4080;
+const SIDE_AT: usize = ENTRIES_BYTES;
+const PLACE_AT: usize = 4084;
+const RESERVED_AT: usize = 4088;
+const CHECKSUM_AT: usize = 4092;
+
+/// Neighbouring pages are read and written together up to this.
+const RUN_BYTES_MAX: u64 = 1 << 20;
+/// Writes of one write-back in flight at once.
+const WRITES_IN_FLIGHT_MAX: usize = 8;
+/// An area is zeroed in pieces of this size.
+const CLEAR_BYTES_MAX: u64 = 32 << 20;
+
+/// Why a page is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::layers::mirror) enum PageError {
+    /// It is not 4096 bytes long.
+    #[error("it has {0} bytes")]
+    Length(usize),
+    /// Its bytes are not those that were written.
+    #[error("its checksum is wrong")]
+    Checksum,
+    /// It was written for another side.
+    #[error("it belongs to another side")]
+    Side,
+    /// It was written for another place.
+    #[error("it is page {0}")]
+    Place(u32),
+}
+
+/// An area of pages of a side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::layers::mirror) struct Area {
+    /// First byte on the device.
+    pub(in crate::layers::mirror) offset: u64,
+    /// Length in bytes, a multiple of 4 KiB.
+    pub(in crate::layers::mirror) len: u64,
+    /// The side.
+    pub(in crate::layers::mirror) side: Uuid,
+}
+
+impl Area {
+    /// Pages in the area.
+    pub(in crate::layers::mirror::store) fn pages(&self) -> u64 {
+        self.len / PAGE_BYTES
+    }
+
+    fn bytes_of(&self, pages: &Range<u64>) -> Range<u64> {
+        assert!(
+            pages.end <= self.pages(),
+            "the pages {pages:?} lie in the area"
+        );
+        self.offset + pages.start * PAGE_BYTES..self.offset + pages.end * PAGE_BYTES
+    }
+
+    /// Fills in everything behind the entries of a page.
+    pub(in crate::layers::mirror::store) fn seal(&self, page: u64, bytes: &mut [u8]) {
+        let place = u32::try_from(page).expect("an area has fewer than 2^32 pages");
+        bytes[SIDE_AT..PLACE_AT].copy_from_slice(&self.side[..4]);
+        bytes[PLACE_AT..RESERVED_AT].copy_from_slice(&place.to_le_bytes());
+        bytes[RESERVED_AT..CHECKSUM_AT].fill(0);
+        let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
+        bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// The entries of what was read in the place of a page.
+    ///
+    /// # Errors
+    /// Why the page is not believed.
+    pub(in crate::layers::mirror::store) fn entries<'b>(
+        &self,
+        page: u64,
+        bytes: &'b [u8],
+    ) -> Result<&'b [u8], PageError> {
+        if bytes.len() as u64 != PAGE_BYTES {
+            return Err(PageError::Length(bytes.len()));
+        }
+        let u32_at =
+            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+        if u32_at(CHECKSUM_AT) != crc32c::crc32c(&bytes[..CHECKSUM_AT]) {
+            // As it was formatted: no page of this place has ever been written.
+            if bytes.iter().all(|byte| *byte == 0) {
+                return Ok(&bytes[..ENTRIES_BYTES]);
+            }
+            return Err(PageError::Checksum);
+        }
+        if bytes[SIDE_AT..PLACE_AT] != self.side[..4] {
+            return Err(PageError::Side);
+        }
+        if u64::from(u32_at(PLACE_AT)) != page {
+            return Err(PageError::Place(u32_at(PLACE_AT)));
+        }
+        Ok(&bytes[..ENTRIES_BYTES])
+    }
+
+    /// Pages that may be read or written with one request.
+    pub(in crate::layers::mirror::store) fn run_pages_max(device: &dyn Device) -> u64 {
+        let transfer = u64::from(device.geometry().transfer_bytes_max);
+        (RUN_BYTES_MAX.min(transfer) / PAGE_BYTES).max(1)
+    }
+
+    /// Reads pages with one request.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(in crate::layers::mirror::store) async fn read(
+        &self,
+        device: &dyn Device,
+        pages: Range<u64>,
+    ) -> Result<Payload, IoError> {
+        let bytes = self.bytes_of(&pages);
+        let read = Request::read(bytes.start, bytes.end - bytes.start);
+        Ok(device.submit(read).await?.into_data())
+    }
+
+    /// Makes every page one that has never been written. Durable after a flush.
+    ///
+    /// # Errors
+    /// Those of the device; the content is then unknown.
+    pub(in crate::layers::mirror) async fn clear(
+        &self,
+        device: &dyn Device,
+    ) -> Result<(), IoError> {
+        let end = self.offset + self.len;
+        let mut position = self.offset;
+        while position < end {
+            let len = CLEAR_BYTES_MAX.min(end - position);
+            let clear = Request::without_data(Op::WriteZeroes, position, len, Flags::NONE);
+            device.submit(clear).await?;
+            position += len;
+        }
+        Ok(())
+    }
+
+    /// Writes all pages with the same entries. Durable after a flush.
+    ///
+    /// # Errors
+    /// Those of the device; the content is then unknown.
+    pub(in crate::layers::mirror::store) async fn fill(
+        &self,
+        rt: &Rt,
+        device: &dyn Device,
+        entries: &[u8],
+    ) -> Result<(), IoError> {
+        for run in runs(0..self.pages(), Area::run_pages_max(device)) {
+            let fill = |_, bytes: &mut [u8]| bytes.copy_from_slice(entries);
+            device.submit(self.write(rt, &run, fill)).await?;
+        }
+        Ok(())
+    }
+
+    /// The write of a run of pages; `fill` gives the entries of each.
+    fn write(&self, rt: &Rt, run: &Range<u64>, fill: impl Fn(u64, &mut [u8])) -> Request {
+        let place = self.bytes_of(run);
+        let mut bytes = rt.pool().alloc_now((place.end - place.start) as usize);
+        let pages = bytes.chunks_exact_mut(PAGE_BYTES as usize);
+        for (page, bytes) in run.clone().zip(pages) {
+            fill(page, &mut bytes[..ENTRIES_BYTES]);
+            self.seal(page, bytes);
+        }
+        Request::write(place.start, bytes.freeze(), Flags::NONE)
+    }
+}
+
+/// Neighbours joined, of pages in order, up to `pages_max` in each run.
+fn runs(pages: impl IntoIterator<Item = u64>, pages_max: u64) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for page in pages {
+        match runs.last_mut() {
+            Some(run) if run.end == page && run.end - run.start < pages_max => run.end += 1,
+            _ => runs.push(page..page + 1),
+        }
+    }
+    runs
+}
+
+/// Which pages of an area have changed and are not on the device, and how they get there.
+pub(in crate::layers::mirror::store) struct WriteBack {
+    rt: Rt,
+    device: Rc<dyn Device>,
+    area: Area,
+    dirty: RefCell<BTreeSet<u64>>,
+    /// Pages the device has been given as they were before, and has not taken.
+    writing: RefCell<BTreeSet<u64>>,
+    /// One write-back at a time, so that no page is in flight twice.
+    turn: Rc<Semaphore>,
+    writes: Cell<u64>,
+}
+
+/// A run in flight. Unless it ends well its pages have changed still.
+struct InFlight<'a> {
+    of: &'a WriteBack,
+    run: Range<u64>,
+    taken: bool,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        for page in self.run.clone() {
+            self.of.writing.borrow_mut().remove(&page);
+            if !self.taken {
+                self.of.dirty.borrow_mut().insert(page);
+            }
+        }
+    }
+}
+
+impl WriteBack {
+    pub(in crate::layers::mirror::store) fn new(
+        rt: &Rt,
+        device: &Rc<dyn Device>,
+        area: Area,
+    ) -> WriteBack {
+        WriteBack {
+            rt: rt.clone(),
+            device: Rc::clone(device),
+            area,
+            dirty: RefCell::default(),
+            writing: RefCell::default(),
+            turn: Semaphore::new(1),
+            writes: Cell::new(0),
+        }
+    }
+
+    /// Notes that a page has changed.
+    pub(in crate::layers::mirror::store) fn mark(&self, page: u64) {
+        self.dirty.borrow_mut().insert(page);
+    }
+
+    /// True when the device has not taken the page as it is now.
+    pub(in crate::layers::mirror::store) fn is_due(&self, page: u64) -> bool {
+        self.dirty.borrow().contains(&page) || self.writing.borrow().contains(&page)
+    }
+
+    /// True when there is a page that the device has not taken as it is now.
+    pub(in crate::layers::mirror::store) fn is_any_due(&self) -> bool {
+        !self.dirty.borrow().is_empty() || !self.writing.borrow().is_empty()
+    }
+
+    /// Pages that the device has not taken as they are now.
+    pub(in crate::layers::mirror::store) fn due_pages(&self) -> usize {
+        let writing = self.writing.borrow();
+        let both = self.dirty.borrow().intersection(&writing).count();
+        self.dirty.borrow().len() + writing.len() - both
+    }
+
+    /// Writes to the device since the start.
+    pub(in crate::layers::mirror::store) fn writes(&self) -> u64 {
+        self.writes.get()
+    }
+
+    /// Writes all pages that are due at the call, in order; `fill` gives the entries of each as
+    /// they are when it is asked. They are durable after a flush of the device, which is the
+    /// caller's. The future must be run to its end: a write that is left alone may take effect
+    /// after a later one.
+    ///
+    /// # Errors
+    /// The first of the device. What was not written is still due.
+    pub(in crate::layers::mirror::store) async fn run(
+        &self,
+        fill: impl Fn(u64, &mut [u8]),
+    ) -> Result<(), IoError> {
+        let turn = self.turn.acquire(1).await;
+        let run_pages_max = Area::run_pages_max(&*self.device);
+        let runs = runs(self.dirty.borrow().iter().copied(), run_pages_max);
+        let mut runs = runs.into_iter();
+        let mut writes = FuturesUnordered::new();
+        let mut result = Ok(());
+        loop {
+            while result.is_ok()
+                && writes.len() < WRITES_IN_FLIGHT_MAX
+                && let Some(run) = runs.next()
+            {
+                writes.push(self.write(run, &fill));
+            }
+            match writes.next().await {
+                Some(written) => result = result.and(written),
+                None => break,
+            }
+        }
+        drop(turn);
+        result
+    }
+
+    async fn write(&self, run: Range<u64>, fill: &impl Fn(u64, &mut [u8])) -> Result<(), IoError> {
+        let write = self.area.write(&self.rt, &run, fill);
+        for page in run.clone() {
+            let dirty = self.dirty.borrow_mut().remove(&page);
+            let idle = self.writing.borrow_mut().insert(page);
+            assert!(dirty && idle, "page {page} is due, and not in flight");
+        }
+        let mut in_flight = InFlight {
+            of: self,
+            run,
+            taken: false,
+        };
+        self.writes.set(self.writes.get() + 1);
+        self.device.submit(write).await?;
+        in_flight.taken = true;
+        Ok(())
+    }
+}
