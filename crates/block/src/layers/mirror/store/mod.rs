@@ -56,8 +56,8 @@ pub(super) struct StoreDevice {
 pub(super) struct StoreFound {
     /// All changes below this number are on the side.
     pub(super) complete_below: u64,
-    /// The highest number on it.
-    pub(super) highest: u64,
+    /// The lowest number that it has certainly never seen.
+    pub(super) next_number: u64,
     /// When its last entry was written, in seconds since 1970.
     pub(super) written_s: Option<u64>,
     /// Changes that had been durable are gone, and nobody knows which.
@@ -85,7 +85,7 @@ pub(super) struct Store {
     volume_bytes: u64,
     log: Rc<Log>,
     checksums: Option<Checksums>,
-    pub(super) regions: Regions,
+    regions: Regions,
     /// Ranges whose home is being written.
     home: Rc<RangeLock>,
     zeroes: Buf,
@@ -122,7 +122,7 @@ impl Store {
         let recovered = recover::recover(&on.device, &on.side, area).await?;
         let found = StoreFound {
             complete_below: recovered.start.complete,
-            highest: recovered.highest(),
+            next_number: recovered.next_number(),
             written_s: recovered.written_s,
             damaged: recovered.damaged,
         };
@@ -273,6 +273,12 @@ impl Store {
     pub(super) fn numbers_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
         let newest = self.log.index.borrow().newest_in(range).into_iter();
         newest.map(|(part, logged)| (part, logged.number)).collect()
+    }
+
+    /// The ranges that a side whose current epoch has this number may lack, because log entries of
+    /// them have been dropped.
+    pub(super) fn stale_since(&self, epoch: u64) -> Vec<Range<u64>> {
+        self.regions.stale_since(epoch, self.volume_bytes)
     }
 
     /// Takes nothing more; what waits fails with `error`.

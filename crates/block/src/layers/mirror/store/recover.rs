@@ -213,11 +213,11 @@ impl Recovered {
         self.start.index.push(entry);
     }
 
-    /// The highest number of a change that was found, and how far the side is complete.
-    pub(super) fn highest(&self) -> u64 {
+    /// The lowest number that the side has certainly never seen.
+    pub(super) fn next_number(&self) -> u64 {
         let entries = self.start.index.entries().iter();
         let highest = entries.filter_map(Entry::highest).max();
-        highest.unwrap_or(0).max(self.start.complete)
+        highest.map_or(0, |highest| highest + 1).max(self.start.complete)
     }
 }
 

@@ -38,7 +38,7 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
 /// A store that is told that everything has been given to it.
 async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) {
     let store = Store::open(rt, &on(device)).await.expect("it opens");
-    let next = Rc::new(Cell::new(store.found().highest + 1));
+    let next = Rc::new(Cell::new(store.found().next_number.max(1)));
     store.begin().await.expect("it begins");
     let not_given = Rc::clone(&next);
     store.attend(1, Rc::new(move || not_given.get()), Rc::new(|| false));
