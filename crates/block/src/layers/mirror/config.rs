@@ -36,6 +36,21 @@ pub struct MirrorConfig {
     pub on_degraded: OnDegraded,
     /// Writes that a side in time is given at once, at most. Default 64.
     pub depth: Option<usize>,
+    /// When a change or a flush is acknowledged.
+    #[serde(default)]
+    pub acknowledge: Acknowledge,
+    /// Sides whose content does not outlive the machine, such as the local disks of a cloud
+    /// machine: they never count for a flush.
+    #[serde(default)]
+    pub ephemeral: Vec<String>,
+    /// Length of the log on each side; decided when the sides are formatted.
+    pub log: Option<Size>,
+    /// Keep a checksum of every block; decided when the sides are formatted.
+    #[serde(default = "default_checksums")]
+    pub checksums: bool,
+    /// Memory for the checksums of each side. Default 16 MiB.
+    #[serde(default = "default_checksum_cache")]
+    pub checksum_cache: Size,
     /// Ask another side as well when a read is late, for at most 5 % of the reads.
     #[serde(default = "default_hedge_reads")]
     pub hedge_reads: bool,
@@ -55,6 +70,14 @@ pub struct ExposureConfig {
 
 fn default_hedge_reads() -> bool {
     true
+}
+
+fn default_checksums() -> bool {
+    true
+}
+
+fn default_checksum_cache() -> Size {
+    Size(16 << 20)
 }
 
 fn default_bytes() -> Size {
@@ -86,6 +109,17 @@ pub enum PolicyName {
     Paper,
     /// The paper to the letter, acknowledged when all sides are done or the wait limit has passed.
     PaperWaitLimit,
+}
+
+/// When a change is acknowledged, and a flush.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Acknowledge {
+    /// When the first side has it, within the bounds of the exposure.
+    #[default]
+    First,
+    /// When all sides have it.
+    All,
 }
 
 /// Orders of draining.
@@ -126,6 +160,11 @@ impl MirrorConfig {
             absent_after: None,
             on_degraded: OnDegraded::Continue,
             depth: None,
+            acknowledge: Acknowledge::First,
+            ephemeral: Vec::new(),
+            log: None,
+            checksums: default_checksums(),
+            checksum_cache: default_checksum_cache(),
             hedge_reads: default_hedge_reads(),
         }
     }
@@ -162,6 +201,12 @@ impl MirrorConfig {
         {
             return Err("`limit_multiple` must be at least 1".to_owned());
         }
+        if let Some(unknown) = self.ephemeral.iter().find(|e| !self.sides.contains(e)) {
+            return Err(format!("`ephemeral` names {unknown}, which is not among `sides`"));
+        }
+        if self.sides.iter().all(|side| self.ephemeral.contains(side)) {
+            return Err("`ephemeral` names all sides: nothing would outlive the machine".to_owned());
+        }
         if self.depth == Some(0) {
             return Err("`depth` must be at least 1".to_owned());
         }
@@ -179,6 +224,9 @@ impl MirrorConfig {
             PolicyName::Paper => HeteroRules::paper(AckRule::First),
             PolicyName::PaperWaitLimit => HeteroRules::paper(AckRule::WaitLimit),
         };
+        if self.acknowledge == Acknowledge::All {
+            rules.exposure_bytes_max = 0;
+        }
         if let Some(factor) = self.wait_limit {
             rules.wait_limit = WaitLimit::Factor(factor);
         } else if let WaitLimit::Own { quantile, multiple } = &mut rules.wait_limit {

@@ -1,28 +1,176 @@
-//! Flush: everything acknowledged before it is durable on all healthy sides when it completes.
+//! Flush: what was acknowledged before it is durable when it completes.
+//!
+//! With logs, on the first durable side that is complete up to then; the others follow at their own
+//! pace, marked as possibly behind. A frozen side never holds a flush. Over bare devices, which
+//! cannot say afterwards who is ahead, on all healthy sides.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::Shared;
-use super::side::Health;
+use super::side::{Health, Side, add};
+use super::{Acknowledge, Shared};
 use crate::error::IoError;
 use crate::request::{IoResult, Reply};
 
+/// A flush that waits, until it is dropped: its client may leave in the middle.
+struct FlushWaits<'s>(&'s Shared);
+
+impl FlushWaits<'_> {
+    fn new(shared: &Shared) -> FlushWaits<'_> {
+        shared.flushes_waiting.set(shared.flushes_waiting.get() + 1);
+        FlushWaits(shared)
+    }
+}
+
+impl Drop for FlushWaits<'_> {
+    fn drop(&mut self) {
+        let waiting = &self.0.flushes_waiting;
+        waiting.set(waiting.get() - 1);
+    }
+}
+
 impl Shared {
-    /// Waits until every healthy side has what was admitted before, then flushes them all.
+    /// Makes everything durable that was admitted before.
     ///
     /// A side that stops being healthy meanwhile is no longer waited for. A side whose flush fails
     /// has lost an unknown part of what it held, so it is given up; when it is the last healthy
     /// one, the client is told.
     pub(super) async fn flush(self: &Rc<Self>) -> IoResult {
         self.check_readable()?;
+        if self.is_logged() {
+            self.flush_up_to(self.next_seq.get()).await?;
+            return Ok(Reply::Done);
+        }
         self.drain_and_flush().await
     }
 
-    /// The same whatever state the volume is in.
+    /// Makes every change below a number durable, on the first side that can, or on all of them
+    /// where that is asked for.
+    pub(super) async fn flush_up_to(self: &Rc<Self>, boundary: u64) -> Result<(), IoError> {
+        let failed_before: Vec<u64> = self.sides.iter().map(|s| s.failed_flushes.get()).collect();
+        let _waiting = FlushWaits::new(self);
+        for side in 0..self.sides.len() {
+            self.want_flushed(side, boundary);
+            self.pump(side);
+        }
+        self.flushed
+            .until_some(|| self.outcome_of_flush(boundary, &failed_before))
+            .await
+    }
+
+    /// What has come of a flush, as soon as that is known.
+    fn outcome_of_flush(&self, boundary: u64, before: &[u64]) -> Option<Result<(), IoError>> {
+        if self.is_durable(boundary) {
+            return Some(Ok(()));
+        }
+        let may_succeed = |side: &&Side| {
+            side.durable
+                && side.health.get() == Health::Healthy
+                && side.failed_flushes.get() == before[side.index]
+        };
+        if self.sides.iter().any(|side| may_succeed(&side)) {
+            return None;
+        }
+        let failed = |side: &&Side| side.failed_flushes.get() != before[side.index];
+        let failed = self.sides.iter().find(failed);
+        Some(Err(failed.map_or(IoError::Offline, |side| side.flush_error.get())))
+    }
+
+    /// True when every change below a number will be found again, whatever stops from now on (T2).
+    fn is_durable(&self, boundary: u64) -> bool {
+        let has = |side: &Side| {
+            let store = side.store();
+            store.is_some_and(|store| store.complete_durable() >= boundary)
+        };
+        let first = self.sides.iter().any(|side| {
+            side.durable && side.health.get() == Health::Healthy && has(side)
+        });
+        let all = || {
+            let mut counted_on = self.sides.iter().filter(|side| side.is_counted_on());
+            counted_on.all(|side| has(side) || !side.durable)
+        };
+        let early = self.acknowledge == Acknowledge::First && self.peers_know();
+        first && self.is_marked() && (early || all())
+    }
+
+    /// Has a side flush up to a number, once it has everything below it.
+    pub(super) fn want_flushed(self: &Rc<Self>, index: usize, boundary: u64) {
+        let side = &self.sides[index];
+        side.flush_wanted.set(side.flush_wanted.get().max(boundary));
+        let enough = side.store().is_none_or(|store| store.complete_durable() >= boundary);
+        if enough || !side.is_counted_on() || side.flushing.replace(true) {
+            return;
+        }
+        let shared = Rc::clone(self);
+        self.tasks.spawn(async move {
+            shared.keep_flushing(index).await;
+            shared.sides[index].flushing.set(false);
+            shared.flushed.notify();
+        });
+    }
+
+    async fn keep_flushing(self: &Rc<Self>, index: usize) {
+        let side = &self.sides[index];
+        loop {
+            let wanted = side.flush_wanted.get();
+            let has_all = || {
+                let oldest = side.queue.borrow().oldest_seq();
+                side.holds_all() && oldest.is_none_or(|oldest| oldest >= wanted)
+            };
+            side.changed
+                .until(|| !side.is_counted_on() || has_all())
+                .await;
+            let Some(store) = side.store().filter(|_| side.is_counted_on()) else {
+                return;
+            };
+            let operation = side.start(self.rt.now());
+            let flushed = store.flush(wanted).await;
+            side.finish(operation, self.rt.now());
+            side.changed.notify();
+            match flushed {
+                Ok(()) => self.release_logs(),
+                Err(error) => {
+                    self.flush_failed(index, error);
+                    return;
+                }
+            }
+            self.flushed.notify();
+            self.pump(index);
+            if side.flush_wanted.get() <= store.complete_durable() {
+                return;
+            }
+        }
+    }
+
+    fn flush_failed(self: &Rc<Self>, index: usize, error: IoError) {
+        let side = &self.sides[index];
+        side.flush_error.set(error);
+        add(&side.failed_flushes, 1);
+        add(&side.counts.errors, 1);
+        if side.is_counted_on() && self.another_is_healthy(index) {
+            self.lost_since_last_flush(index, error);
+        }
+        self.flushed.notify();
+    }
+
+    /// Tells every log which of its entries nobody else needs any more.
+    pub(super) fn release_logs(&self) {
+        let missing = self.sides.iter().any(|side| !side.is_counted_on());
+        for side in &self.sides {
+            let Some(store) = side.store() else { continue };
+            let others = self.sides.iter().filter(|other| {
+                other.index != side.index && other.is_counted_on()
+            });
+            let durable = others.filter_map(|other| other.store().map(|s| s.complete_durable()));
+            store.release(durable.min().unwrap_or(u64::MAX), missing || self.incomplete_table());
+        }
+    }
+
+    /// Over bare devices: waits until every healthy side has what was admitted before, then
+    /// flushes them all, whatever state the volume is in.
     pub(super) async fn drain_and_flush(self: &Rc<Self>) -> IoResult {
         let before = self.next_seq.get();
-        self.flushes_waiting.set(self.flushes_waiting.get() + 1);
+        let waiting = FlushWaits::new(self);
         for side in 0..self.sides.len() {
             self.pump(side);
         }
@@ -37,7 +185,7 @@ impl Shared {
             };
             side.changed.until(caught_up).await;
         }
-        self.flushes_waiting.set(self.flushes_waiting.get() - 1);
+        drop(waiting);
         self.flush_sides().await
     }
 
@@ -68,6 +216,7 @@ impl Shared {
                 Some(Ok(())) if side.health.get() == Health::Healthy => outcome = Ok(Reply::Done),
                 None | Some(Ok(())) => {}
                 Some(Err(error)) if self.another_is_healthy(index) => {
+                    add(&side.counts.errors, 1);
                     self.lost_since_last_flush(index, error);
                 }
                 Some(Err(error)) if outcome.is_err() => outcome = Err(error),
@@ -78,11 +227,16 @@ impl Shared {
         outcome
     }
 
-    /// A flush counts as work in flight, so that a side that hangs in it is noticed.
+    /// A flush of one side. It counts as work in flight, so that a side that hangs in it is
+    /// noticed.
     pub(super) async fn flush_one(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let operation = side.start(self.rt.now());
-        let result = side.flush().await;
+        let result = match side.store() {
+            // What it says of itself is not changed by this.
+            Some(store) => store.flush(0).await,
+            None => side.flush().await,
+        };
         side.finish(operation, self.rt.now());
         side.changed.notify();
         // What was admitted meanwhile may have waited for the side to be idle.
@@ -90,16 +244,23 @@ impl Shared {
         result
     }
 
-    /// What the side held unflushed is unknown: all of it is copied again.
+    /// What the side held unflushed is unknown: with a log, that is what came since its last good
+    /// flush; on a bare device it could be anything.
     fn lost_since_last_flush(self: &Rc<Self>, index: usize, error: IoError) {
         let side = &self.sides[index];
-        super::side::add(&side.counts.errors, 1);
         if side.health.get() == Health::Healthy {
             self.give_up(index, error);
         }
-        side.stale
-            .borrow_mut()
-            .insert(0..self.geometry.size_bytes, ());
+        let mut stale = side.stale.borrow_mut();
+        match side.store() {
+            Some(store) => {
+                for (range, _) in store.changes_from(store.complete_durable()) {
+                    stale.insert(range, ());
+                }
+            }
+            None => stale.insert(0..self.geometry.size_bytes, ()),
+        }
+        drop(stale);
         self.stale_added.notify();
     }
 }

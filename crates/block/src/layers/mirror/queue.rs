@@ -17,6 +17,7 @@ use std::rc::Rc;
 use bimetal_rt::sync::Event;
 use bimetal_rt::{Instant, Payload};
 
+use super::store::content::Crcs;
 use crate::error::IoError;
 use crate::extent_map::{Cut, ExtentMap};
 use crate::request::{Flags, Op};
@@ -31,6 +32,8 @@ pub(super) struct Change {
     pub(super) op: Op,
     pub(super) flags: Flags,
     pub(super) payload: Payload,
+    /// The checksums of the payload, if a side wants them.
+    pub(super) crcs: Crcs,
 }
 
 impl Cut for Change {
@@ -43,6 +46,10 @@ impl Cut for Change {
             op: self.op,
             flags: self.flags,
             payload,
+            crcs: match self.op {
+                Op::Write => self.crcs.cut(range),
+                _ => Crcs::none(),
+            },
         }
     }
 }

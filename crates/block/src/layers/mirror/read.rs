@@ -64,10 +64,28 @@ impl Shared {
                 Ok(data) => return Ok(Reply::Data(data)),
                 Err((Some(side), error)) if error.is_device_fault() => {
                     add(&self.sides[side].counts.errors, 1);
+                    self.note_suspects(side);
                     failed.push(side);
                     first_error.get_or_insert(error);
                 }
                 Err((_, error)) => return Err(first_error.unwrap_or(error)),
+            }
+        }
+    }
+
+    /// What a side was found to hold wrongly is copied to it from another one that has it. When
+    /// there is none it is left alone: reads of it keep failing, and may succeed some day.
+    fn note_suspects(&self, index: usize) {
+        let side = &self.sides[index];
+        let Some(store) = side.store() else { return };
+        for range in store.take_suspects() {
+            let elsewhere = |other: &&super::side::Side| {
+                other.index != index && other.is_current(&range)
+            };
+            if self.sides.iter().any(|other| elsewhere(&other)) {
+                side.stale.borrow_mut().insert(range, ());
+                add(&side.counts.rotten, 1);
+                self.stale_added.notify();
             }
         }
     }
@@ -213,7 +231,7 @@ impl Shared {
         let side = &self.sides[index];
         let started = self.rt.now();
         let patience = Duration::from_nanos(self.rules.absent_after_ns);
-        let mut answer = std::pin::pin!(side.submit(request));
+        let mut answer = std::pin::pin!(side.ask(request));
         loop {
             let gone = std::pin::pin!(side.given_up.until(|| !side.is_active()));
             let either = futures_util::future::select(answer.as_mut(), gone);

@@ -10,10 +10,11 @@ use bimetal_rt::Instant;
 use bimetal_rt::sync::Event;
 
 use super::queue::SideQueue;
+use super::store::Store;
 use crate::device::Device;
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
-use crate::request::{IoResult, Reply, Request};
+use crate::request::{IoResult, Op, Reply, Request};
 
 /// Whether a side takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,7 @@ pub(super) struct Counts {
     pub(super) reads: Cell<u64>,
     pub(super) errors: Cell<u64>,
     pub(super) resynced_bytes: Cell<u64>,
+    pub(super) rotten: Cell<u64>,
 }
 
 /// Adds to a counter.
@@ -68,6 +70,10 @@ pub(super) struct Side {
     pub(super) device: Rc<dyn Device>,
     /// Where the volume starts on the device.
     pub(super) data_offset: u64,
+    /// What the side keeps and how; a bare device in experiments.
+    store: RefCell<Option<Rc<Store>>>,
+    /// Whether what it has flushed outlives the machine.
+    pub(super) durable: bool,
     pub(super) queue: RefCell<SideQueue>,
     pub(super) policy: RefCell<SidePolicy>,
     pub(super) read_latency: RefCell<Quantiles>,
@@ -95,6 +101,12 @@ pub(super) struct Side {
     pub(super) last_read: Cell<Instant>,
     /// It is not used any more.
     pub(super) given_up: Event,
+    /// Up to which number a flush is wanted, and whether one is under way.
+    pub(super) flush_wanted: Cell<u64>,
+    pub(super) flushing: Cell<bool>,
+    /// Flushes that have failed, and how the last one did.
+    pub(super) failed_flushes: Cell<u64>,
+    pub(super) flush_error: Cell<IoError>,
     pub(super) errors_in_a_row: Cell<u32>,
     /// After an error, nothing is given before this.
     pub(super) retry_at: Cell<Instant>,
@@ -108,14 +120,19 @@ impl Side {
         name: String,
         device: Rc<dyn Device>,
         data_offset: u64,
+        store: Option<Rc<Store>>,
+        durable: bool,
         rules: HeteroRules,
     ) -> Side {
+        let logged = store.is_some();
         Side {
             index,
             name,
             device,
             data_offset,
-            queue: RefCell::new(SideQueue::new(rules.is_paper(), false)),
+            store: RefCell::new(store),
+            durable,
+            queue: RefCell::new(SideQueue::new(rules.is_paper(), logged)),
             policy: RefCell::new(SidePolicy::new(rules)),
             read_latency: RefCell::new(Quantiles::new(256)),
             health: Cell::new(Health::Healthy),
@@ -131,6 +148,10 @@ impl Side {
             last_progress: Cell::new(Instant::ZERO),
             last_read: Cell::new(Instant::ZERO),
             given_up: Event::new(),
+            flush_wanted: Cell::new(0),
+            flushing: Cell::new(false),
+            failed_flushes: Cell::new(0),
+            flush_error: Cell::new(IoError::Medium),
             errors_in_a_row: Cell::new(0),
             retry_at: Cell::new(Instant::ZERO),
             changed: Event::new(),
@@ -160,10 +181,39 @@ impl Side {
             && self.queue.borrow().is_current(range)
     }
 
-    /// Passes a request of the volume to the device.
-    pub(super) async fn submit(&self, mut request: Request) -> IoResult {
+    /// What the side keeps; `None` on a bare device.
+    pub(super) fn store(&self) -> Option<Rc<Store>> {
+        self.store.borrow().clone()
+    }
+
+    /// The side has come back, and was opened anew.
+    pub(super) fn replace_store(&self, store: Rc<Store>) {
+        *self.store.borrow_mut() = Some(store);
+    }
+
+    /// True when all changes that were admitted are on the side or in its queue.
+    pub(super) fn holds_all(&self) -> bool {
+        self.is_counted_on() && self.stale.borrow().is_empty()
+    }
+
+    /// Asks for something that changes nothing: a read, or which parts hold data.
+    pub(super) async fn ask(&self, mut request: Request) -> IoResult {
+        let Some(store) = self.store() else {
+            request.offset += self.data_offset;
+            return self.device.submit(request).await;
+        };
+        let range = request.offset..request.end();
+        match request.op {
+            Op::Read => store.read(range).await,
+            Op::Extents => store.extents(range).await.map(Reply::Extents),
+            other => unreachable!("{} changes something", other.name()),
+        }
+    }
+
+    /// Passes a change of the volume to a bare device.
+    pub(super) async fn change_bare(&self, mut request: Request) -> Result<(), IoError> {
         request.offset += self.data_offset;
-        self.device.submit(request).await
+        self.device.submit(request).await.map(|_| ())
     }
 
     /// Notes that an operation starts.
@@ -211,7 +261,7 @@ impl Side {
         self.started.borrow().len()
     }
 
-    /// Makes what the device holds durable.
+    /// Makes what a bare device holds durable.
     pub(super) async fn flush(&self) -> Result<(), IoError> {
         match self.device.submit(Request::flush()).await? {
             Reply::Done => Ok(()),

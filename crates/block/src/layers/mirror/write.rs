@@ -9,6 +9,8 @@ use bimetal_rt::sync::Permit;
 
 use super::queue::{Batch, Change, Progress, Ticket};
 use super::side::{Health, add};
+use super::store::content::Crcs;
+use super::store::{Append, Outcome};
 use super::{Shared, VolumeState};
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
@@ -106,10 +108,16 @@ impl Shared {
         self.undecided.borrow_mut().insert(range.clone(), ());
         let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, decides);
         let urgent_on = self.sides_that_must_hurry();
+        let crcs = if self.is_logged() && request.op == Op::Write {
+            Crcs::of(&request.payload)
+        } else {
+            Crcs::none()
+        };
         let change = Change {
             op: request.op,
             flags: request.flags,
             payload: request.payload,
+            crcs,
         };
         for side in &self.sides {
             if side.is_active() {
@@ -169,7 +177,9 @@ impl Shared {
         if !stored {
             return Err(ticket.error());
         }
-        if fua {
+        if fua && self.is_logged() {
+            self.flush_up_to(ticket.seq + 1).await?;
+        } else if fua {
             ticket.changed.until(|| self.all_healthy_have(ticket)).await;
         } else if !ticket.settled() {
             self.watch_wait_limit(ticket).await;
@@ -297,7 +307,7 @@ impl Shared {
             in_flight: side.in_flight(),
             drain_in_flight: side.drain_in_flight.get(),
             pressed: crowded || self.flushes_waiting.get() > 0,
-            logged: false,
+            logged: side.store().is_some(),
         }
     }
 
@@ -313,15 +323,40 @@ impl Shared {
         if batch.drained {
             side.drain_in_flight.set(side.drain_in_flight.get() + 1);
         }
+        // The log of a side must know at once what it has been given, or it could say that nothing
+        // is missing.
+        let appended = self.append_to_log(index, &batch);
         let shared = Rc::clone(self);
         self.tasks.spawn(async move {
-            let result = shared.store(index, &batch).await;
+            let result = match appended {
+                Some(outcomes) => all_stored(outcomes).await,
+                None => shared.store_bare(index, &batch).await,
+            };
             shared.completed(index, operation, batch, result);
         });
     }
 
-    /// Does a batch on the device; what a device cannot do is done another way.
-    async fn store(&self, index: usize, batch: &Batch) -> Result<(), IoError> {
+    /// Gives a batch to the log of a side; `None` when it has none.
+    fn append_to_log(&self, index: usize, batch: &Batch) -> Option<Vec<Outcome>> {
+        let side = &self.sides[index];
+        let store = side.store()?;
+        let append = |(range, waiting): &(Range<u64>, super::queue::Waiting)| {
+            let number = waiting.ticket.seq;
+            let stands_for = side.queue.borrow().stands_for(number);
+            let change = &waiting.change;
+            store.append(Append {
+                range: range.clone(),
+                payload: change.payload.clone(),
+                crcs: change.crcs.clone(),
+                number,
+                stands_for,
+            })
+        };
+        Some(batch.parts.iter().map(append).collect())
+    }
+
+    /// Does a batch on a bare device; what a device cannot do is done another way.
+    async fn store_bare(&self, index: usize, batch: &Batch) -> Result<(), IoError> {
         let side = &self.sides[index];
         let len = batch.range.end - batch.range.start;
         let request = match batch.change.op {
@@ -338,7 +373,7 @@ impl Shared {
             }
             op => Request::without_data(op, batch.range.start, len, batch.change.flags),
         };
-        side.submit(request).await.map(|_| ())
+        side.change_bare(request).await
     }
 
     fn completed(
@@ -527,4 +562,13 @@ impl Shared {
             .min();
         oldest.map_or(0, |acknowledged| self.rt.now().ns_since(acknowledged))
     }
+}
+
+/// Waits until all parts are stored, or one of them could not be.
+async fn all_stored(outcomes: Vec<Outcome>) -> Result<(), IoError> {
+    let mut stored = Ok(());
+    for outcome in outcomes {
+        stored = stored.and(outcome.wait().await);
+    }
+    stored
 }

@@ -15,7 +15,7 @@ pub(super) const DATA_BLOCKS_MAX: u64 = 512;
 
 const MAGIC: [u8; 8] = *b"BMLOG\0\0\x01";
 const CHECKED_FROM: usize = 12;
-const RECORDS_AT: usize = 88;
+const RECORDS_AT: usize = 96;
 const RECORD_BYTES: usize = 24;
 const _: () = assert!(
     RECORDS_AT + RECORDS_MAX * RECORD_BYTES + DATA_BLOCKS_MAX as usize * 4 <= HEADER_BYTES as usize
@@ -75,6 +75,8 @@ pub(super) struct Header {
     pub(super) epoch: u64,
     /// When it was written, in seconds since 1970.
     pub(super) written_s: u64,
+    /// All changes below this number were durable on every member of the epoch.
+    pub(super) shared_below: u64,
     /// The changes, in order.
     pub(super) records: Vec<Record>,
     /// The CRC32C of each block of data.
@@ -109,6 +111,7 @@ impl Header {
         }
         put_u32(block, 72, self.records.len() as u32);
         put_u64(block, 80, self.written_s);
+        put_u64(block, 88, self.shared_below);
         let mut at = RECORDS_AT;
         for record in &self.records {
             put_u64(block, at, record.offset);
@@ -156,6 +159,7 @@ impl Header {
             complete_below: u64_at(block, 56),
             epoch: u64_at(block, 64),
             written_s: u64_at(block, 80),
+            shared_below: u64_at(block, 88),
             records,
             crcs: (0..data).map(|i| u32_at(block, crcs_at + i * 4)).collect(),
         })
@@ -208,6 +212,7 @@ mod tests {
             complete_below: 42,
             epoch: 5,
             written_s: 1_700_000_000,
+            shared_below: 39,
             records: vec![
                 Record {
                     offset: 0x2000,
@@ -239,16 +244,17 @@ mod tests {
         block[64] = 5;
         block[72] = 2;
         block[80..88].copy_from_slice(&1_700_000_000u64.to_le_bytes());
-        block[89] = 0x20;
-        block[96] = 41;
-        block[104] = 2;
-        block[108] = 1;
-        block[114] = 0x10;
-        block[120] = 40;
-        block[129] = 1;
-        block[132] = 2;
-        block[136..140].copy_from_slice(&[0x22, 0x22, 0x11, 0x11]);
-        block[140..144].copy_from_slice(&[0x44, 0x44, 0x33, 0x33]);
+        block[88] = 39;
+        block[97] = 0x20;
+        block[104] = 41;
+        block[112] = 2;
+        block[116] = 1;
+        block[122] = 0x10;
+        block[128] = 40;
+        block[137] = 1;
+        block[140] = 2;
+        block[144..148].copy_from_slice(&[0x22, 0x22, 0x11, 0x11]);
+        block[148..152].copy_from_slice(&[0x44, 0x44, 0x33, 0x33]);
         let checksum = crc32c::crc32c(&block[12..]);
         block[8..12].copy_from_slice(&checksum.to_le_bytes());
         block
@@ -279,10 +285,10 @@ mod tests {
         let cases: [(usize, &[u8]); 6] = [
             (12, &[3]),                                  // more data than the records have
             (72, &[65]),                                 // too many records
-            (104, &[0]),                                 // a record of nothing
-            (108, &[9]),                                 // an unknown kind
-            (88, &[1]),                                  // not a multiple of 4096
-            (112, &[0, 0xF0, 255, 255, 255, 255, 255, 255]), // beyond the end of numbers
+            (112, &[0]),                                 // a record of nothing
+            (116, &[9]),                                 // an unknown kind
+            (96, &[1]),                                  // not a multiple of 4096
+            (120, &[0, 0xF0, 255, 255, 255, 255, 255, 255]), // beyond the end of numbers
         ];
         for (at, bytes) in cases {
             let mut block = golden();

@@ -62,6 +62,8 @@ pub(super) struct Entry {
     pub(super) complete_below: u64,
     /// When it was written, in seconds since 1970.
     pub(super) written_s: u64,
+    /// All changes below this number were durable on every member of the epoch.
+    pub(super) shared_below: u64,
     /// Its records, in order, with their ranges of the volume in bytes.
     pub(super) records: Vec<(Range<u64>, Logged)>,
 }
@@ -96,6 +98,7 @@ impl Entry {
             end: header.end(),
             complete_below: header.complete_below,
             written_s: header.written_s,
+            shared_below: header.shared_below,
             records: header.records.iter().map(record).collect(),
         }
     }
@@ -263,6 +266,7 @@ mod tests {
             end: position + 0x10000,
             complete_below: 0,
             written_s: 0,
+            shared_below: 0,
             records,
         }
     }

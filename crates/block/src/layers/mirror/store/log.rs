@@ -141,6 +141,7 @@ pub(super) struct Log {
     /// The lowest number that the mirror has not given to the log yet.
     not_given: RefCell<Rc<dyn Fn() -> u64>>,
     epoch: Cell<u64>,
+    shared_below: Cell<u64>,
     waits_for_space: Cell<bool>,
     pub(super) changed: Event,
     tasks: TaskGroup,
@@ -184,6 +185,7 @@ impl Log {
             complete_durable: Cell::new(0),
             not_given: RefCell::new(Rc::new(move || complete)),
             epoch: Cell::new(0),
+            shared_below: Cell::new(0),
             waits_for_space: Cell::new(false),
             changed: Event::new(),
             tasks: TaskGroup::new(rt),
@@ -244,6 +246,11 @@ impl Log {
     /// A new epoch has begun.
     pub(super) fn set_epoch(&self, epoch: u64) {
         self.epoch.set(epoch);
+    }
+
+    /// All changes below this number are durable on every member of the epoch.
+    pub(super) fn set_shared_below(&self, number: u64) {
+        self.shared_below.set(number);
     }
 
     /// The device has been flushed since the log was read.
@@ -393,6 +400,7 @@ impl Log {
             complete_below: self.complete_with_this(),
             epoch: self.epoch.get(),
             written_s: self.rt.unix_seconds(),
+            shared_below: self.shared_below.get(),
             records,
             crcs,
         };

@@ -60,6 +60,8 @@ pub(super) struct StoreFound {
     pub(super) next_number: u64,
     /// When its last entry was written, in seconds since 1970.
     pub(super) written_s: Option<u64>,
+    /// All changes below this number were durable on every member of its epoch.
+    pub(super) shared_below: u64,
     /// Changes that had been durable are gone, and nobody knows which.
     pub(super) damaged: bool,
 }
@@ -124,6 +126,7 @@ impl Store {
             complete_below: recovered.start.complete,
             next_number: recovered.next_number(),
             written_s: recovered.written_s,
+            shared_below: recovered.shared_below,
             damaged: recovered.damaged,
         };
         let pages = |(offset, len): (u64, u64)| checksums::pages::Area {
@@ -225,6 +228,10 @@ impl Store {
     pub(super) fn release(&self, released_below: u64, marks_all: bool) {
         let more = released_below > self.released_below.get() || marks_all != self.marks_all.get();
         self.released_below.set(released_below);
+        let shared_below = released_below.min(self.log.complete_durable());
+        if !marks_all {
+            self.log.set_shared_below(shared_below);
+        }
         self.marks_all.set(marks_all);
         if more {
             self.log.changed.notify();

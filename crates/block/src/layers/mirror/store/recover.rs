@@ -21,6 +21,8 @@ pub(super) struct Recovered {
     pub(super) start: LogStart,
     /// When the last entry was written, in seconds since 1970; `None` in an empty log.
     pub(super) written_s: Option<u64>,
+    /// All changes below this number were durable on every member of the epoch.
+    pub(super) shared_below: u64,
     /// Entries are missing that had been durable: the side has lost changes, and nobody knows
     /// which.
     pub(super) damaged: bool,
@@ -128,6 +130,7 @@ pub(super) async fn recover(
             checkpoint: Checkpoint::default(),
         },
         written_s: None,
+        shared_below: 0,
         damaged: false,
     };
     while walk.position < checkpoint.tail + area.bytes {
@@ -210,6 +213,7 @@ impl Recovered {
         self.start.head = entry.end;
         self.start.complete = self.start.complete.max(entry.complete_below);
         self.written_s = Some(self.written_s.unwrap_or(0).max(entry.written_s));
+        self.shared_below = self.shared_below.max(entry.shared_below);
         self.start.index.push(entry);
     }
 

@@ -114,7 +114,7 @@ fn it_agrees_with_an_array_however_often_the_log_goes_round() {
         let mut model = vec![0u8; (VOLUME_BYTES / BLOCK_BYTES) as usize];
         let mut rng = Rng::new(7);
         let (mut store, mut next) = opened(&rt, &device).await;
-        for step in 0..4_000u64 {
+        for step in 0..4_200u64 {
             let start = rng.below(model.len() as u64 - 40);
             let len = 1 + rng.below(40);
             let bytes: Vec<u8> = (0..len).map(|_| 1 + rng.below(250) as u8).collect();
