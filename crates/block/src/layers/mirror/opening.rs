@@ -1,0 +1,593 @@
+//! Opening a formatted volume: looking at its sides, deciding what they are worth, and making one
+//! volume of them again, whatever happened before.
+//!
+//! Nothing is served before every change that counts is on every side that counts, durably: so the
+//! first answer is final (T4). Each step leaves behind what can be opened again; when a side fails in
+//! one of them, it is left out, and the decision is made anew without it.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_rt::Rt;
+
+use super::Health;
+use super::config::MirrorConfig;
+use super::family::{self, Absence, Behind, Force, Plan, Seen};
+use super::store::{Append, Store, StoreDevice};
+use super::superblock::{Candidate, Superblock};
+use super::volume::Volume;
+use crate::device::Device;
+use crate::error::{IoError, OpenError};
+use crate::extent_map::{Cut, ExtentMap};
+
+/// Changes are copied from one log to another in pieces of this size.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// What the operator asks for.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// How to open although a side that may be ahead is missing.
+    pub force: Option<Force>,
+    /// Sides that are given up, whatever they hold: they are made anew from the others.
+    pub rebuild: Vec<String>,
+}
+
+/// A side of the configuration.
+pub struct SideToOpen {
+    /// Its name.
+    pub name: String,
+    /// Its device, or why it could not be opened.
+    pub device: Result<Rc<dyn Device>, OpenError>,
+}
+
+/// A volume that is ready.
+pub(super) struct Opened {
+    pub(super) volume: Volume,
+    pub(super) sides: Vec<OpenedSide>,
+    pub(super) volume_bytes: u64,
+    /// The number of the next change.
+    pub(super) next_number: u64,
+    /// Nothing may be written.
+    pub(super) read_only: bool,
+}
+
+/// One side of it.
+pub(super) struct OpenedSide {
+    pub(super) name: String,
+    /// `None` when the side is not there.
+    pub(super) device: Option<Rc<dyn Device>>,
+    pub(super) store: Option<Rc<Store>>,
+    pub(super) health: Health,
+    pub(super) stale: ExtentMap<()>,
+    pub(super) durable: bool,
+}
+
+/// A side that was looked at.
+struct Looked {
+    seen: Seen,
+    store: Option<Rc<Store>>,
+    /// It has lost durable changes, and nobody knows which.
+    damaged: bool,
+}
+
+/// Why an attempt has come to nothing.
+enum Setback {
+    /// A side has failed; the others may do without.
+    Side(usize, IoError),
+    /// The volume must not be opened.
+    Refused(OpenError),
+}
+
+/// Opens a volume.
+///
+/// # Errors
+/// When it must not be opened, or no side can be used: the message says what was found and what can
+/// be done.
+pub(super) async fn open(
+    rt: &Rt,
+    config: &MirrorConfig,
+    sides: Vec<SideToOpen>,
+    options: &OpenOptions,
+) -> Result<Opened, OpenError> {
+    let mut attempt = Attempt {
+        rt,
+        config,
+        options,
+        failed: vec![None; sides.len()],
+        sides,
+    };
+    loop {
+        match attempt.run().await {
+            Ok(opened) => return Ok(opened),
+            Err(Setback::Refused(error)) => return Err(error),
+            Err(Setback::Side(side, error)) => {
+                assert!(attempt.failed[side].is_none(), "a side is left out once");
+                attempt.failed[side] = Some(error);
+            }
+        }
+    }
+}
+
+struct Attempt<'a> {
+    rt: &'a Rt,
+    config: &'a MirrorConfig,
+    options: &'a OpenOptions,
+    sides: Vec<SideToOpen>,
+    /// Sides that have failed while the volume was being opened.
+    failed: Vec<Option<IoError>>,
+}
+
+impl Attempt<'_> {
+    async fn run(&self) -> Result<Opened, Setback> {
+        let mut looked = Vec::with_capacity(self.sides.len());
+        for index in 0..self.sides.len() {
+            looked.push(self.look(index).await);
+        }
+        let rebuild = self.given_up(&looked);
+        let seen: Vec<Seen> = looked.iter().map(|side| side.seen.clone()).collect();
+        let plan = family::decide(&seen, &rebuild, self.options.force)
+            .map_err(|refusal| Setback::Refused(self.refused(&looked, &refusal)))?;
+        if let Some(first) = plan.counts_below {
+            self.stores(&looked, &plan).for_each(|s| s.forget_from(first));
+        }
+        let next_number = self.next_number(&looked, &plan);
+        if plan.forced == Some(Force::ReadOnly) {
+            return Ok(self.read_only(looked, &plan, next_number));
+        }
+        let mut stale: Vec<ExtentMap<()>> = looked.iter().map(|_| ExtentMap::new()).collect();
+        for &index in &plan.sources {
+            let store = store_of(&looked, index);
+            self.patiently(index, store.begin()).await?;
+        }
+        self.exchange(&looked, &plan, &mut stale).await?;
+        let volume = self.volume(&looked, &plan)?;
+        self.mark_sources(&volume, &plan, next_number).await?;
+        let mut health: Vec<Health> = looked.iter().map(|_| Health::Absent).collect();
+        plan.sources.iter().for_each(|&i| health[i] = Health::Healthy);
+        for (index, behind) in &plan.behind {
+            let lacks = self.lacks(&looked, &plan, *index, *behind);
+            // A side that cannot be rebuilt is only missing.
+            if self.begin_rebuild(&looked, &volume, *index, *behind).await.is_ok() {
+                stale[*index] = lacks;
+                health[*index] = Health::Resyncing;
+            }
+        }
+        Ok(self.opened(looked, &plan, volume, next_number, stale, health))
+    }
+
+    /// Bounds the time that a side is given, so that one which hangs does not keep the volume shut.
+    async fn patiently<T>(
+        &self,
+        index: usize,
+        future: impl Future<Output = Result<T, IoError>>,
+    ) -> Result<T, Setback> {
+        let silence = Duration::from_nanos(self.config.rules().absent_after_ns);
+        let answer = self.rt.timeout(silence, future).await;
+        answer
+            .unwrap_or(Err(IoError::Timeout))
+            .map_err(|error| Setback::Side(index, error))
+    }
+
+    async fn look(&self, index: usize) -> Looked {
+        let side = &self.sides[index];
+        let durable = !self.config.ephemeral.contains(&side.name);
+        let absent = |why: Absence| Looked {
+            seen: Seen {
+                durable,
+                ..Seen::of(&side.name, Err(why))
+            },
+            store: None,
+            damaged: false,
+        };
+        let device = match (&side.device, self.failed[index]) {
+            (_, Some(error)) => return absent(Absence::Unreadable(error.to_string())),
+            (Err(_), None) => return absent(Absence::Missing),
+            (Ok(device), None) => device,
+        };
+        let candidate = Candidate {
+            name: side.name.clone(),
+            device: Rc::clone(device),
+        };
+        let superblock = match self.patiently(index, look_patiently(&candidate)).await {
+            Err(_) => return absent(Absence::Unreadable("it does not answer".to_owned())),
+            Ok(Err(why)) => return absent(Absence::Damaged(why)),
+            Ok(Ok(None)) => return absent(Absence::NoVolume),
+            Ok(Ok(Some(superblock))) => superblock,
+        };
+        let on = store_device(device, &superblock, self.config);
+        let store = match self.patiently(index, Store::open(self.rt, &on)).await {
+            Ok(store) => store,
+            Err(Setback::Side(_, IoError::Corrupt)) => {
+                return absent(Absence::Damaged("both its checkpoints are damaged".to_owned()));
+            }
+            Err(Setback::Side(_, error)) => return absent(Absence::Unreadable(error.to_string())),
+            Err(Setback::Refused(_)) => unreachable!("a side does not refuse"),
+        };
+        let found = store.found();
+        // A side that was complete when it was closed and is not any more has lost something.
+        let lost = superblock.complete_below > found.complete_below && superblock.state.is_complete();
+        Looked {
+            seen: Seen {
+                complete_below: found.complete_below,
+                shared_below: found.shared_below,
+                written_s: found.written_s.unwrap_or(0),
+                durable,
+                ..Seen::of(&side.name, Ok(superblock))
+            },
+            store: Some(store),
+            damaged: found.damaged || lost,
+        }
+    }
+
+    /// The sides that are made anew: those that the operator named, and those whose logs have lost
+    /// something that nobody can name.
+    fn given_up(&self, looked: &[Looked]) -> Vec<String> {
+        let damaged = looked.iter().filter(|side| side.damaged);
+        let damaged = damaged.map(|side| side.seen.name.clone());
+        self.options.rebuild.iter().cloned().chain(damaged).collect()
+    }
+
+    /// The refusal, with the ranges in which something may be lost, as far as they are known.
+    fn refused(&self, looked: &[Looked], refusal: &family::Refusal) -> OpenError {
+        let mut message = refusal.to_string();
+        for side in looked.iter().filter(|side| side.damaged) {
+            message.push_str(&format!(
+                "; the log of {} has lost entries that had been durable",
+                side.seen.name
+            ));
+        }
+        for (side, failed) in self.sides.iter().zip(&self.failed) {
+            match (&side.device, failed) {
+                (Err(error), _) => message.push_str(&format!("\n  {}: {}", side.name, error.message)),
+                (Ok(_), Some(error)) => message.push_str(&format!("\n  {}: {error}", side.name)),
+                (Ok(_), None) => {}
+            }
+        }
+        let lost = lost_ranges(looked, refusal);
+        if !lost.is_empty() {
+            message.push_str("\nwhat may be lost, as OFFSET+LENGTH in bytes:");
+        }
+        for range in lost {
+            message.push_str(&format!("\n  {}+{}", range.start, range.end - range.start));
+        }
+        OpenError::new(message)
+    }
+
+    fn stores<'l>(
+        &self,
+        looked: &'l [Looked],
+        plan: &'l Plan,
+    ) -> impl Iterator<Item = &'l Rc<Store>> {
+        plan.sources.iter().map(|&index| store_of(looked, index))
+    }
+
+    /// The first number that no change that counts has.
+    fn next_number(&self, looked: &[Looked], plan: &Plan) -> u64 {
+        if let Some(first) = plan.counts_below {
+            return first.max(super::superblock::FIRST_CHANGE);
+        }
+        let seen = plan.sources.iter().map(|&index| {
+            let superblock = superblock_of(looked, index);
+            let found = store_of(looked, index).found();
+            found.next_number.max(superblock.complete_below)
+        });
+        let next = seen.max().expect("a plan has a source");
+        // A past that does not count may have used higher numbers; it is told apart by its epoch.
+        next.max(plan.newest.current().first_change)
+    }
+
+    /// Gives every source what only others have in their logs, under the same numbers.
+    async fn exchange(
+        &self,
+        looked: &[Looked],
+        plan: &Plan,
+        stale: &mut [ExtentMap<()>],
+    ) -> Result<(), Setback> {
+        let newest = newest_of(looked, &plan.sources);
+        for &index in &plan.sources {
+            let store = store_of(looked, index);
+            let mut given = false;
+            for (range, newest) in lacking(store, &newest, store.found().complete_below) {
+                given = true;
+                let mut start = range.start;
+                while start < range.end {
+                    let piece = start..range.end.min(start + PIECE_BYTES);
+                    start = piece.end;
+                    let from = store_of(looked, newest.side);
+                    let read = self.patiently(newest.side, async {
+                        match from.read(piece.clone()).await {
+                            // It was there and is not any more: it is missing on both, and known to be.
+                            Err(IoError::Corrupt) => Ok(None),
+                            other => other.map(Some),
+                        }
+                    });
+                    let Some(reply) = read.await? else {
+                        stale[index].insert(piece, ());
+                        continue;
+                    };
+                    let append = Append::of(piece, reply.into_data(), newest.number);
+                    let outcome = store.append(append);
+                    self.patiently(index, outcome.wait()).await?;
+                }
+            }
+            if given {
+                self.patiently(index, store.flush(0)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn volume(&self, looked: &[Looked], plan: &Plan) -> Result<Volume, Setback> {
+        let sides = self.sides.iter().zip(looked).map(|(side, looked)| {
+            let device = side.device.as_ref().ok()?;
+            let superblock = looked.seen.found.as_ref().ok()?;
+            let candidate = Candidate {
+                name: side.name.clone(),
+                device: Rc::clone(device),
+            };
+            Some((candidate, superblock.clone()))
+        });
+        Volume::new(self.rt, sides.collect(), plan.newest.clone()).map_err(Setback::Refused)
+    }
+
+    /// Every source says durably that it is in use, and in which epoch, before anything is taken.
+    async fn mark_sources(
+        &self,
+        volume: &Volume,
+        plan: &Plan,
+        next_number: u64,
+    ) -> Result<(), Setback> {
+        if plan.needs_epoch() {
+            volume.begin_epoch(&plan.sources, next_number);
+        }
+        for &index in &plan.sources {
+            let mark = volume.mark_one(index, super::superblock::State::Active, 0);
+            self.patiently(index, mark).await?;
+        }
+        Ok(())
+    }
+
+    /// What a side that is behind may lack.
+    fn lacks(
+        &self,
+        looked: &[Looked],
+        plan: &Plan,
+        index: usize,
+        behind: Behind,
+    ) -> ExtentMap<()> {
+        let volume_bytes = superblock_of(looked, plan.sources[0]).volume_bytes;
+        let mut lacks = ExtentMap::new();
+        let Behind::Since {
+            epoch,
+            discard_from,
+        } = behind
+        else {
+            lacks.insert(0..volume_bytes, ());
+            return lacks;
+        };
+        let own = store_of(looked, index);
+        let discarded = own.changes_from(discard_from);
+        own.forget_from(discard_from);
+        let regions = self.stores(looked, plan).flat_map(|s| s.stale_since(epoch));
+        let complete = own.found().complete_below.min(discard_from);
+        let newest = newest_of(looked, &plan.sources);
+        let logged = lacking(own, &newest, complete).into_iter();
+        let logged = logged.map(|(range, _)| range);
+        let discarded = discarded.into_iter().map(|(range, _)| range);
+        for range in regions.chain(logged).chain(discarded) {
+            lacks.insert(range, ());
+        }
+        lacks
+    }
+
+    /// Makes a side ready to be rebuilt: marked so before it is touched.
+    async fn begin_rebuild(
+        &self,
+        looked: &[Looked],
+        volume: &Volume,
+        index: usize,
+        behind: Behind,
+    ) -> Result<(), Setback> {
+        let store = store_of(looked, index);
+        let everything = behind == Behind::Everything;
+        let mark = volume.mark_inconsistent(index, everything);
+        self.patiently(index, mark).await?;
+        if everything {
+            store.forget_from(0);
+        }
+        store.set_mixes(true);
+        self.patiently(index, store.begin()).await
+    }
+
+    fn read_only(&self, looked: Vec<Looked>, plan: &Plan, next_number: u64) -> Opened {
+        let stale = looked.iter().map(|_| ExtentMap::new()).collect();
+        let health = (0..looked.len()).map(|index| {
+            if plan.sources.contains(&index) {
+                Health::Healthy
+            } else {
+                Health::Absent
+            }
+        });
+        let health = health.collect();
+        let volume = match self.volume(&looked, plan) {
+            Ok(volume) => volume,
+            Err(_) => unreachable!("the sources are there"),
+        };
+        let mut opened = self.opened(looked, plan, volume, next_number, stale, health);
+        opened.read_only = true;
+        opened
+    }
+
+    fn opened(
+        &self,
+        looked: Vec<Looked>,
+        plan: &Plan,
+        volume: Volume,
+        next_number: u64,
+        stale: Vec<ExtentMap<()>>,
+        health: Vec<Health>,
+    ) -> Opened {
+        let volume_bytes = superblock_of(&looked, plan.sources[0]).volume_bytes;
+        let sides = looked.into_iter().zip(stale).zip(health).enumerate();
+        let sides = sides.map(|(index, ((looked, stale), health))| {
+            let device = self.sides[index].device.as_ref().ok().cloned();
+            OpenedSide {
+                name: self.sides[index].name.clone(),
+                store: looked.store.filter(|_| health != Health::Absent),
+                durable: looked.seen.durable,
+                device,
+                health,
+                stale,
+            }
+        });
+        Opened {
+            sides: sides.collect(),
+            volume,
+            volume_bytes,
+            next_number,
+            read_only: false,
+        }
+    }
+}
+
+/// Looks for a superblock; in a shape that can be given a bound on its time.
+async fn look_patiently(
+    candidate: &Candidate,
+) -> Result<Result<Option<Superblock>, String>, IoError> {
+    Ok(candidate.look().await)
+}
+
+fn store_of(looked: &[Looked], index: usize) -> &Rc<Store> {
+    let store = looked[index].store.as_ref();
+    store.expect("a side with a superblock has a store")
+}
+
+fn superblock_of(looked: &[Looked], index: usize) -> &Superblock {
+    let found = looked[index].seen.found.as_ref();
+    found.expect("a side that is used has a superblock")
+}
+
+/// What the store of a side is opened over.
+pub(super) fn store_device(
+    device: &Rc<dyn Device>,
+    superblock: &Superblock,
+    config: &MirrorConfig,
+) -> StoreDevice {
+    let history = superblock.history.clone();
+    StoreDevice {
+        device: Rc::clone(device),
+        side: superblock.side,
+        layout: superblock.layout,
+        volume_bytes: superblock.volume_bytes,
+        integrity: !superblock.flags.no_checksums,
+        checksum_cache_bytes: config.checksum_cache.0,
+        counts_below: Rc::new(move |epoch| {
+            let later = history.epochs().iter().filter(|e| e.number > epoch);
+            later.map(|e| e.first_change).min().unwrap_or(u64::MAX)
+        }),
+    }
+}
+
+/// The newest record of a range, and the side whose log has it.
+#[derive(Clone, Copy)]
+pub(super) struct Newest {
+    pub(super) number: u64,
+    pub(super) side: usize,
+}
+
+impl Cut for Newest {
+    fn cut(&self, _range: Range<u64>) -> Newest {
+        *self
+    }
+}
+
+/// For each range that is in the log of one of these stores, the newest record.
+pub(super) fn newest_among(stores: &[(usize, Rc<Store>)]) -> ExtentMap<Newest> {
+    let mut all: Vec<(Range<u64>, Newest)> = Vec::new();
+    for (side, store) in stores {
+        let changes = store.changes_from(0).into_iter();
+        let side = *side;
+        all.extend(changes.map(|(range, number)| (range, Newest { number, side })));
+    }
+    // The last one inserted counts. Of equal ones any does: the content is the same.
+    all.sort_by_key(|(_, newest)| newest.number);
+    let mut map = ExtentMap::new();
+    for (range, newest) in all {
+        map.insert(range, newest);
+    }
+    map
+}
+
+fn newest_of(looked: &[Looked], sources: &[usize]) -> ExtentMap<Newest> {
+    let stores = sources.iter().map(|&i| (i, Rc::clone(store_of(looked, i))));
+    newest_among(&stores.collect::<Vec<_>>())
+}
+
+/// What a side lacks of the newest records: those from the number on up to which it is complete, as
+/// far as they are not in its own log.
+pub(super) fn lacking(
+    store: &Store,
+    newest: &ExtentMap<Newest>,
+    complete_below: u64,
+) -> Vec<(Range<u64>, Newest)> {
+    let mut lacking = Vec::new();
+    for (range, newest) in newest.iter() {
+        if newest.number < complete_below {
+            continue;
+        }
+        let mut position = range.start;
+        for (part, number) in store.numbers_in(&range) {
+            if number >= newest.number {
+                if position < part.start {
+                    lacking.push((position..part.start, *newest));
+                }
+                position = part.end;
+            }
+        }
+        if position < range.end {
+            lacking.push((position..range.end, *newest));
+        }
+    }
+    lacking
+}
+
+/// The ranges in which something may be lost if the volume were opened all the same.
+fn lost_ranges(looked: &[Looked], refusal: &family::Refusal) -> Vec<Range<u64>> {
+    let mut lost = ExtentMap::<()>::new();
+    match refusal {
+        // A side that is missing may have changed anything since.
+        family::Refusal::FreshestMissing { .. } => {
+            let known = looked.iter().filter_map(|side| side.seen.found.as_ref().ok());
+            if let Some(volume_bytes) = known.map(|found| found.volume_bytes).max() {
+                lost.insert(0..volume_bytes, ());
+            }
+        }
+        family::Refusal::SplitBrain { splits } => {
+            for split in splits {
+                let since = split.since_epoch.unwrap_or(0);
+                let both = looked.iter().filter(|side| split.sides.contains(&side.seen.name));
+                for store in both.filter_map(|side| side.store.as_ref()) {
+                    let logged = store.changes_from(0).into_iter().map(|(range, _)| range);
+                    for range in store.stale_since(since).into_iter().chain(logged) {
+                        lost.insert(range, ());
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+    merged(lost.iter().map(|(range, ())| range))
+}
+
+/// Joins neighbours.
+fn merged(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
