@@ -77,8 +77,8 @@ pub async fn format(
             }
             let is_needed_above = name != mirror || !graph.roots().contains(&name);
             if is_needed_above {
-                let device = node.open(rt, name, children, OpenOptions::default()).await;
-                open.insert(name, device.map_err(|error| error.of(name))?);
+                let device = node.open(rt, name, children.into_iter().map(Ok).collect(), &OpenOptions::default());
+                open.insert(name, device.await.map_err(|error| error.of(name))?);
             }
         }
     }

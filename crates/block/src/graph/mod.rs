@@ -156,10 +156,10 @@ fn sort(nodes: &BTreeMap<String, Node>) -> Result<Vec<String>, (String, String)>
 }
 
 /// What opening needs to know besides the graph.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Take up mirrors that were not cleanly stopped, and make their sides equal again.
-    pub resync: bool,
+    /// What the operator asks of mirrors.
+    pub mirror: crate::layers::mirror::OpenOptions,
 }
 
 /// Open devices.
@@ -172,42 +172,47 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Opens `root` and everything below it.
+    /// Opens `roots` and everything below them. A mirror does without sides that cannot be opened,
+    /// if it may.
     ///
     /// # Errors
-    /// The first device that cannot be opened; those opened before are closed again.
+    /// The first device that cannot be opened and is needed; those opened before are closed again.
     pub async fn open(
         rt: &Rt,
         graph: &Graph,
         roots: &[&str],
-        options: OpenOptions,
+        options: &OpenOptions,
     ) -> Result<Stack, OpenError> {
         let mut stack = Stack {
             devices: BTreeMap::new(),
             order: Vec::new(),
             closing: Cell::new(None),
         };
+        let mut failed: BTreeMap<String, OpenError> = BTreeMap::new();
         for name in roots.iter().flat_map(|root| graph.below(root)) {
-            if stack.devices.contains_key(name) {
+            if stack.devices.contains_key(name) || failed.contains_key(name) {
                 continue;
             }
             let node = &graph.nodes[name];
-            let children = node
-                .children()
-                .iter()
-                .map(|c| Rc::clone(&stack.devices[*c]))
-                .collect();
+            let child = |child: &&str| match failed.get(*child) {
+                Some(error) => Err(error.clone()),
+                None => Ok(Rc::clone(&stack.devices[*child])),
+            };
+            let children = node.children().iter().map(child).collect();
             match node.open(rt, name, children, options).await {
                 Ok(device) => {
                     stack.devices.insert(name.to_owned(), device);
                     stack.order.push(name.to_owned());
                 }
                 Err(error) => {
-                    // The first error is the one to report; what fails in undoing is a consequence.
-                    let _ = stack.close().await;
-                    return Err(error.of(name));
+                    failed.insert(name.to_owned(), error.of(name));
                 }
             }
+        }
+        if let Some(error) = roots.iter().find_map(|root| failed.remove(*root)) {
+            // The first error is the one to report; what fails in undoing is a consequence.
+            let _ = stack.close().await;
+            return Err(error);
         }
         Ok(stack)
     }
@@ -315,7 +320,7 @@ mod tests {
         let rt = Rt::virtual_time(bimetal_rt::VirtualOptions::default());
         let graph = graph(TWO).unwrap();
         rt.block_on(async {
-            let stack = Stack::open(&rt, &graph, &["b"], OpenOptions::default())
+            let stack = Stack::open(&rt, &graph, &["b"], &OpenOptions::default())
                 .await
                 .unwrap();
             let top = stack.get("b").unwrap();

@@ -14,7 +14,7 @@ use crate::error::OpenError;
 use crate::layers::fault::{DelayConfig, ErrorConfig, Fault};
 use crate::layers::log::{Log, LogConfig};
 use crate::layers::mirror::superblock::Candidate;
-use crate::layers::mirror::{Mirror, MirrorConfig};
+use crate::layers::mirror::{Mirror, MirrorConfig, SideToOpen};
 use crate::layers::passthrough::{Passthrough, PassthroughConfig};
 use crate::layers::rate::{Rate, RateConfig};
 use crate::layers::stats::{Stats, StatsConfig};
@@ -137,9 +137,16 @@ impl Node {
         &self,
         rt: &Rt,
         name: &str,
-        children: Vec<Rc<dyn Device>>,
-        options: OpenOptions,
+        children: Vec<Result<Rc<dyn Device>, OpenError>>,
+        options: &OpenOptions,
     ) -> Result<Rc<dyn Device>, OpenError> {
+        if let Node::Mirror(config) = self {
+            let named = config.sides.iter().cloned().zip(children);
+            let sides = named.map(|(name, device)| SideToOpen { name, device });
+            let mirror = Mirror::open(rt, config, sides.collect(), &options.mirror);
+            return Ok(Rc::new(mirror.await?));
+        }
+        let children: Vec<Rc<dyn Device>> = children.into_iter().collect::<Result<_, _>>()?;
         let below = || Rc::clone(&children[0]);
         // Fixed by the run's seed and the device's name where the configuration gives none, so that
         // two devices of one kind do not stumble in step.
@@ -150,10 +157,7 @@ impl Node {
             Node::File(config) => Rc::new(FileDevice::open_when_free(rt, config).await?),
             Node::Memory(config) => Rc::new(MemoryDevice::new(rt, config.size.0)),
             Node::Null(config) => Rc::new(NullDevice::new(rt, config.size.0)),
-            Node::Mirror(config) => {
-                let sides = self.candidates(children);
-                Rc::new(Mirror::open(rt, config, sides, options.resync).await?)
-            }
+            Node::Mirror(_) => unreachable!("mirrors are opened above"),
             Node::Remote(config) => Rc::new(RemoteDevice::open(rt, config).await?),
             Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
             Node::Stripe(config) => Rc::new(Stripe::new(children, config.unit.0)?),

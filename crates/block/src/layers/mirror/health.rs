@@ -12,8 +12,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_rt::Payload;
+
 use super::side::{Health, Side, add};
-use super::superblock::State;
+use super::store::Append;
 use super::{OnDegraded, Shared, VolumeState};
 use crate::error::IoError;
 use crate::request::{Flags, Request};
@@ -86,6 +88,9 @@ impl Shared {
         );
         side.health.set(Health::Absent);
         side.joining.set(false);
+        if let Some(store) = side.store() {
+            store.halt(error);
+        }
         let lost = side.queue.borrow_mut().abandon_waiting(index, error);
         let flying = side.queue.borrow().pending_in(&(0..u64::MAX));
         side.queue.borrow().give_up_flying(index, error);
@@ -102,6 +107,8 @@ impl Shared {
         }
         self.announce_loss();
         self.recount_exposure();
+        self.release_logs();
+        self.flushed.notify();
         self.stale_added.notify();
         side.given_up.notify();
         side.changed.notify();
@@ -122,6 +129,9 @@ impl Shared {
         let volume = self.superblocks.as_ref()?;
         let epoch = volume.begin_epoch(&self.healthy(), self.next_seq.get());
         for index in self.healthy() {
+            if let Some(store) = self.sides[index].store() {
+                store.set_epoch(epoch);
+            }
             self.mark_side(index);
         }
         Some(epoch)
@@ -133,7 +143,7 @@ impl Shared {
     }
 
     /// Writes the newest epoch to a side, unless that is being done.
-    fn mark_side(self: &Rc<Self>, index: usize) {
+    pub(super) fn mark_side(self: &Rc<Self>, index: usize) {
         if self.superblocks.is_some() && !self.sides[index].marking.replace(true) {
             let shared = Rc::clone(self);
             self.tasks
@@ -159,10 +169,11 @@ impl Shared {
             if side.health.get() != Health::Healthy {
                 break;
             }
-            let epoch = volume.epoch();
+            let (epoch, state) = (volume.epoch(), self.wanted_mark());
             // It counts as work in flight, so that a side that hangs in it is noticed.
             let operation = side.start(self.rt.now());
-            let written = volume.mark_one(index, State::Active, 0).await;
+            let complete = side.store().map_or(0, |store| store.complete_durable());
+            let written = volume.mark_one(index, state, complete).await;
             side.finish(operation, self.rt.now());
             side.changed.notify();
             self.pump(index);
@@ -171,7 +182,8 @@ impl Shared {
                     let marked = self.epoch_marked.get().max(epoch);
                     self.epoch_marked.set(marked);
                     self.exposure_changed.notify();
-                    if epoch == volume.epoch() {
+                    self.flushed.notify();
+                    if epoch == volume.epoch() && state == self.wanted_mark() {
                         break;
                     }
                 }
@@ -199,9 +211,10 @@ impl Shared {
             if side.health.get() == Health::Absent {
                 side.changed.until(|| side.in_flight() == 0).await;
                 self.rt.sleep(PROBE_EVERY).await;
-                if self.answers(side).await {
+                if self.has_come_back(index).await {
                     side.errors_in_a_row.set(0);
                     side.health.set(Health::Resyncing);
+                    self.attend_store(index);
                 }
                 continue;
             }
@@ -214,9 +227,13 @@ impl Shared {
         }
     }
 
-    /// True when the side can be read and flushed.
-    async fn answers(&self, side: &Side) -> bool {
-        let read = side.submit(Request::read(0, crate::BLOCK_BYTES)).await;
+    /// True when an absent side can be used again.
+    async fn has_come_back(self: &Rc<Self>, index: usize) -> bool {
+        let side = &self.sides[index];
+        if self.is_logged() {
+            return self.bring_back(index).await.is_ok();
+        }
+        let read = side.ask(Request::read(0, crate::BLOCK_BYTES)).await;
         read.is_ok() && side.flush().await.is_ok()
     }
 
@@ -246,8 +263,7 @@ impl Shared {
         };
         for part in stale {
             let data = self.read_for_resync(part.clone(), side.index).await?;
-            self.write_for_resync(side, Request::write(part.start, data, Flags::NONE))
-                .await?;
+            self.write_for_resync(side, part.clone(), data).await?;
             add(&side.counts.resynced_bytes, part.end - part.start);
             side.stale.borrow_mut().remove(part);
         }
@@ -260,16 +276,29 @@ impl Shared {
     async fn write_for_resync(
         self: &Rc<Self>,
         side: &Side,
-        request: Request,
+        range: Range<u64>,
+        data: Payload,
     ) -> Result<(), IoError> {
         let outcome = Rc::new(Cell::new(None));
         let (shared, ended, index) = (Rc::clone(self), Rc::clone(&outcome), side.index);
         let operation = side.start(self.rt.now());
+        // A copy is a change of its own, of the newest content, that only this side needs.
+        let number = self.next_seq.get();
+        self.next_seq.set(number + 1);
+        let appended = side
+            .store()
+            .map(|store| store.append(Append::of(range.clone(), data.clone(), number)));
         self.tasks.spawn(async move {
             let side = &shared.sides[index];
-            let written = side.submit(request).await;
+            let written = match appended {
+                Some(appended) => appended.wait().await,
+                None => {
+                    let write = Request::write(range.start, data, Flags::NONE);
+                    side.change_bare(write).await
+                }
+            };
             side.finish(operation, shared.rt.now());
-            ended.set(Some(written.map(|_| ())));
+            ended.set(Some(written));
             side.changed.notify();
             // What was admitted meanwhile may have waited for the side to be idle.
             shared.pump(index);
@@ -292,12 +321,16 @@ impl Shared {
             !side.joining.get() || oldest.is_none_or(|oldest| oldest >= before)
         };
         side.changed.until(caught_up).await;
-        let flushed = self.flush_one(index).await;
+        let flushed = self.flush_for_joining(index).await;
         let joined = flushed.is_ok() && side.joining.get() && side.stale.borrow().is_empty();
         side.joining.set(false);
         if joined {
             side.health.set(Health::Healthy);
+            if let Some(store) = side.store() {
+                store.set_mixes(false);
+            }
             self.begin_epoch();
+            self.release_logs();
             let all_healthy = self.sides.iter().all(|s| s.health.get() == Health::Healthy);
             if all_healthy && self.state.get() == VolumeState::ReadOnly && self.writable {
                 self.state.set(VolumeState::Open);

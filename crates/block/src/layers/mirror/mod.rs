@@ -20,17 +20,12 @@ mod config;
 pub mod family;
 mod flush;
 mod health;
+mod opening;
 mod queue;
 mod read;
+mod returning;
 mod side;
 mod status;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "the areas of format 2: the sides do not use them yet"
-    )
-)]
 mod store;
 pub mod superblock;
 mod volume;
@@ -51,11 +46,13 @@ use crate::extent_map::ExtentMap;
 use crate::geometry::Geometry;
 use crate::range_lock::RangeLock;
 use crate::request::{Op, Request};
-pub use config::{DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
+pub use config::{Acknowledge, DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
+pub use family::Force;
+pub use opening::{OpenOptions, SideToOpen};
 pub use side::Health;
-use superblock::{Candidate, State};
+use superblock::State;
 
-use side::Side;
+use side::{Place, Side};
 pub use status::{MirrorStatus, SideStatus};
 use volume::Volume;
 
@@ -66,6 +63,8 @@ const PATIENCE_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VolumeState {
     Open,
+    /// Opened to be looked at: nothing is written to any side, and no side comes or goes.
+    Frozen,
     ReadOnly,
     Stopped,
     Closed,
@@ -85,8 +84,10 @@ struct Counts {
 /// What the tasks of a mirror share.
 struct Shared {
     rt: Rt,
+    config: MirrorConfig,
     rules: HeteroRules,
     on_degraded: OnDegraded,
+    acknowledge: Acknowledge,
     writable: bool,
     sides: Vec<Side>,
     geometry: Geometry,
@@ -101,6 +102,8 @@ struct Shared {
     undecided: RefCell<ExtentMap<()>>,
     decided: Event,
     stale_added: Event,
+    /// A side has flushed, or could not.
+    flushed: Event,
     next_seq: Cell<u64>,
     flushes_waiting: Cell<u32>,
     preferred: Cell<usize>,
@@ -109,6 +112,10 @@ struct Shared {
     hedge_reads: bool,
     hedges: RefCell<HedgeBudget>,
     state: Cell<VolumeState>,
+    /// Nothing has been written for a while, and every side is to say that nobody is ahead.
+    quiet: Cell<bool>,
+    /// A change was admitted.
+    admitted: Event,
     zeroes: Buf,
     tasks: TaskGroup,
     /// The tasks that watch and tend the sides; they end only when the volume closes.
@@ -140,6 +147,30 @@ impl Shared {
     fn is_paper(&self) -> bool {
         self.rules.is_paper()
     }
+
+    /// True when the sides keep logs: a volume that can be opened again.
+    fn is_logged(&self) -> bool {
+        self.superblocks.is_some()
+    }
+
+    /// Starts what the volume does by itself.
+    fn start(self: &Rc<Self>) {
+        for index in 0..self.sides.len() {
+            self.watchers.spawn(Rc::clone(self).watch_side(index));
+            self.watchers.spawn(Rc::clone(self).tend_side(index));
+        }
+        if !self.is_logged() {
+            return;
+        }
+        for index in 0..self.sides.len() {
+            self.attend_store(index);
+        }
+        self.release_logs();
+        for index in 0..self.sides.len() {
+            self.want_flushed(index, self.next_seq.get());
+        }
+        self.watchers.spawn(Rc::clone(self).settle());
+    }
 }
 
 /// One side as it is handed to [`Mirror::new`].
@@ -154,6 +185,15 @@ pub struct SideDevice {
     pub stale: bool,
 }
 
+/// What a mirror is made of.
+struct Parts {
+    sides: Vec<Side>,
+    geometry: Geometry,
+    superblocks: Option<Volume>,
+    next_seq: u64,
+    state: VolumeState,
+}
+
 /// See the module. Cloning gives another handle to the same volume.
 #[derive(Clone)]
 pub struct Mirror {
@@ -161,51 +201,54 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// A volume of `size_bytes` over sides that need no superblocks: for experiments and tests,
-    /// and what [`Mirror::open`] builds on.
+    /// A volume of `size_bytes` over bare sides, without superblocks and logs: for experiments
+    /// and tests. It cannot be opened again.
     ///
     /// # Panics
     /// With fewer than two sides, or when every side is stale.
     pub fn new(rt: &Rt, config: &MirrorConfig, sides: Vec<SideDevice>, size_bytes: u64) -> Mirror {
-        Mirror::with_superblocks(rt, config, sides, size_bytes, None)
-    }
-
-    fn with_superblocks(
-        rt: &Rt,
-        config: &MirrorConfig,
-        sides: Vec<SideDevice>,
-        size_bytes: u64,
-        superblocks: Option<Volume>,
-    ) -> Mirror {
         assert!(sides.len() >= 2, "a mirror has at least two sides");
-        assert!(
-            sides.iter().any(|side| !side.stale),
-            "a mirror has a side with the data"
-        );
         let rules = config.rules();
         let geometries: Vec<Geometry> = sides.iter().map(|s| *s.device.geometry()).collect();
-        // Discards keep their promise through write-zeroes where a side does not make it.
-        let geometry = Geometry {
-            size_bytes,
-            discard_zeroes: true,
-            ..Geometry::stacked(&geometries)
-        };
-        let preferred = sides.iter().position(|side| !side.stale).unwrap_or(0);
         let sides = sides.into_iter().enumerate().map(|(index, given)| {
-            let side = Side::new(index, given.name, given.device, given.data_offset, rules);
+            let durable = !config.ephemeral.contains(&given.name);
+            let bare = Place {
+                device: given.device,
+                data_offset: given.data_offset,
+                store: None,
+                durable,
+            };
+            let side = Side::new(index, given.name, bare, rules);
             if given.stale {
                 side.health.set(Health::Resyncing);
                 side.stale.borrow_mut().insert(0..size_bytes, ());
             }
             side
         });
+        let parts = Parts {
+            sides: sides.collect(),
+            geometry: stacked(&geometries, size_bytes),
+            superblocks: None,
+            next_seq: 0,
+            state: VolumeState::Open,
+        };
+        Mirror::of(rt, config, parts)
+    }
+
+    fn of(rt: &Rt, config: &MirrorConfig, parts: Parts) -> Mirror {
+        let healthy = |side: &Side| side.health.get() == Health::Healthy;
+        let preferred = parts.sides.iter().position(healthy);
+        let preferred = preferred.expect("a mirror has a side with the data");
+        let rules = config.rules();
         let shared = Rc::new(Shared {
             rt: rt.clone(),
+            config: config.clone(),
             rules,
             on_degraded: config.on_degraded,
-            writable: geometry.writable,
-            sides: sides.collect(),
-            geometry,
+            acknowledge: config.acknowledge,
+            writable: parts.geometry.writable,
+            sides: parts.sides,
+            geometry: parts.geometry,
             ranges: RangeLock::new(),
             serial: config.serial.then(|| Semaphore::new(1)),
             exposed: RefCell::new(ExtentMap::new()),
@@ -213,62 +256,72 @@ impl Mirror {
             undecided: RefCell::new(ExtentMap::new()),
             decided: Event::new(),
             stale_added: Event::new(),
-            next_seq: Cell::new(0),
+            flushed: Event::new(),
+            next_seq: Cell::new(parts.next_seq),
             flushes_waiting: Cell::new(0),
             preferred: Cell::new(preferred),
             next_probe: Cell::new(Instant::ZERO),
             hedge_reads: config.hedge_reads && !rules.is_paper(),
             hedges: RefCell::new(HedgeBudget::default()),
-            state: Cell::new(VolumeState::Open),
+            state: Cell::new(parts.state),
+            quiet: Cell::new(false),
+            admitted: Event::new(),
             zeroes: rt.pool().zeroed(1 << 20),
             tasks: TaskGroup::new(rt),
             watchers: TaskGroup::new(rt),
             counts: Counts::default(),
-            superblocks,
+            superblocks: parts.superblocks,
             epoch_needed: Cell::new(0),
             epoch_marked: Cell::new(0),
         });
-        for index in 0..shared.sides.len() {
-            shared.watchers.spawn(Rc::clone(&shared).watch_side(index));
-            shared.watchers.spawn(Rc::clone(&shared).tend_side(index));
+        if parts.state == VolumeState::Open {
+            shared.start();
         }
         Mirror { shared }
     }
 
-    /// The volume on formatted sides. All of them are marked as in use before this returns.
+    /// The volume on formatted sides, after whatever happened before. The sides that count are
+    /// marked as in use before this returns.
     ///
     /// # Errors
-    /// When a side is missing, foreign or unknown, or the volume was not cleanly stopped and
-    /// `resync` is not given.
+    /// When the volume must not be opened: the message says what was found, what may be lost, and
+    /// what can be done.
     pub async fn open(
         rt: &Rt,
         config: &MirrorConfig,
-        sides: Vec<Candidate>,
-        resync: bool,
+        sides: Vec<SideToOpen>,
+        options: &OpenOptions,
     ) -> Result<Mirror, OpenError> {
-        let found = Volume::find(rt, sides.clone(), resync).await?;
-        let devices = sides.into_iter().zip(&found.data_offsets).zip(&found.stale);
-        let devices = devices.map(|((side, &data_offset), &stale)| SideDevice {
-            name: side.name,
-            device: side.device,
-            data_offset,
-            stale,
+        let opened = opening::open(rt, config, sides, options).await?;
+        let rules = config.rules();
+        let there = opened.sides.iter().filter_map(|side| side.device.as_ref());
+        let geometries: Vec<Geometry> = there.map(|device| *device.geometry()).collect();
+        let mut geometry = stacked(&geometries, opened.volume_bytes);
+        geometry.writable &= !opened.read_only;
+        let sides = opened.sides.into_iter().enumerate().map(|(index, found)| {
+            let place = Place {
+                device: found.device.unwrap_or_else(|| side::missing(geometry)),
+                data_offset: 0,
+                store: found.store,
+                durable: found.durable,
+            };
+            let side = Side::logged(index, found.name, place, rules);
+            side.health.set(found.health);
+            *side.stale.borrow_mut() = found.stale;
+            side
         });
-        let whole: Vec<usize> = (0..found.stale.len())
-            .filter(|&i| !found.stale[i])
-            .collect();
-        let devices = devices.collect();
-        for marked in found.volume.open(&whole).await {
-            marked
-                .map_err(|error| OpenError::new(format!("marking the sides as in use: {error}")))?;
-        }
-        Ok(Mirror::with_superblocks(
-            rt,
-            config,
-            devices,
-            found.volume_bytes,
-            Some(found.volume),
-        ))
+        let parts = Parts {
+            sides: sides.collect(),
+            geometry,
+            superblocks: Some(opened.volume),
+            next_seq: opened.next_number,
+            state: if opened.read_only {
+                VolumeState::Frozen
+            } else {
+                VolumeState::Open
+            },
+        };
+        Ok(Mirror::of(rt, config, parts))
     }
 
     /// The volume and its sides now.
@@ -281,7 +334,11 @@ impl Mirror {
         let shared = &self.shared;
         // Nothing more is taken; what was admitted before is drained whatever the state was.
         shared.state.set(VolumeState::Closed);
-        let flushed = shared.drain_and_flush().await;
+        let flushed = if shared.is_logged() {
+            shared.bring_everything_home().await
+        } else {
+            shared.drain_and_flush().await.map(|_| ())
+        };
         shared.watchers.cancel().await;
         // What still runs belongs to sides that are not healthy, and nobody watches these any more.
         // A hung device may never answer; its operations own their buffers until it does.
@@ -289,7 +346,10 @@ impl Mirror {
         if ended.await.is_err() {
             shared.tasks.cancel().await;
         }
-        flushed.map(|_| ())
+        for store in shared.sides.iter().filter_map(Side::store) {
+            store.stop().await;
+        }
+        flushed
     }
 
     /// Marks the sides that hold everything as cleanly stopped. One is enough: the others will be
@@ -315,6 +375,16 @@ impl Mirror {
     }
 }
 
+/// What a volume over these sides is and can do.
+fn stacked(sides: &[Geometry], size_bytes: u64) -> Geometry {
+    Geometry {
+        size_bytes,
+        // Discards keep their promise through write-zeroes where a side does not make it.
+        discard_zeroes: true,
+        ..Geometry::stacked(sides)
+    }
+}
+
 impl Device for Mirror {
     fn geometry(&self) -> &Geometry {
         &self.shared.geometry
@@ -335,8 +405,13 @@ impl Device for Mirror {
 
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         Box::pin(async move {
-            if self.shared.state.get() == VolumeState::Closed {
-                return Ok(());
+            match self.shared.state.get() {
+                VolumeState::Closed => return Ok(()),
+                VolumeState::Frozen => {
+                    self.shared.state.set(VolumeState::Closed);
+                    return Ok(());
+                }
+                VolumeState::Open | VolumeState::ReadOnly | VolumeState::Stopped => {}
             }
             self.stop().await?;
             match &self.shared.superblocks {

@@ -14,7 +14,7 @@ use bimetal_rt::Rt;
 use super::Health;
 use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
-use super::store::{Append, Store, StoreDevice};
+use super::store::{Append, Store, StoreDevice, all_stored};
 use super::superblock::{Candidate, Superblock};
 use super::volume::Volume;
 use crate::device::Device;
@@ -23,6 +23,8 @@ use crate::extent_map::{Cut, ExtentMap};
 
 /// Changes are copied from one log to another in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 20;
+/// So many of them at once.
+const APPENDS_AT_ONCE: usize = 32;
 
 /// What the operator asks for.
 #[derive(Clone, Debug, Default)]
@@ -287,7 +289,7 @@ impl Attempt<'_> {
         let newest = newest_of(looked, &plan.sources);
         for &index in &plan.sources {
             let store = store_of(looked, index);
-            let mut given = false;
+            let (mut given, mut outcomes) = (false, Vec::new());
             for (range, newest) in lacking(store, &newest, store.found().complete_below) {
                 given = true;
                 let mut start = range.start;
@@ -307,10 +309,13 @@ impl Attempt<'_> {
                         continue;
                     };
                     let append = Append::of(piece, reply.into_data(), newest.number);
-                    let outcome = store.append(append);
-                    self.patiently(index, outcome.wait()).await?;
+                    outcomes.push(store.append(append));
+                    if outcomes.len() == APPENDS_AT_ONCE {
+                        self.patiently(index, all_stored(std::mem::take(&mut outcomes))).await?;
+                    }
                 }
             }
+            self.patiently(index, all_stored(outcomes)).await?;
             if given {
                 self.patiently(index, store.flush(0)).await?;
             }

@@ -119,7 +119,7 @@ impl Shared {
 
     pub(super) fn check_readable(&self) -> Result<(), IoError> {
         match self.state.get() {
-            VolumeState::Open | VolumeState::ReadOnly => Ok(()),
+            VolumeState::Open | VolumeState::ReadOnly | VolumeState::Frozen => Ok(()),
             VolumeState::Stopped => Err(IoError::Offline),
             VolumeState::Closed => Err(IoError::Closed),
         }

@@ -11,9 +11,10 @@ use bimetal_rt::sync::Event;
 
 use super::queue::SideQueue;
 use super::store::Store;
-use crate::device::Device;
+use crate::device::{Device, IoFuture};
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
+use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, Reply, Request};
 
 /// Whether a side takes part.
@@ -61,6 +62,32 @@ pub(super) struct Started {
     pub(super) at: Instant,
     /// Operations that were in flight already.
     pub(super) ahead: usize,
+}
+
+/// What a side is on.
+pub(super) struct Place {
+    pub(super) device: Rc<dyn Device>,
+    pub(super) data_offset: u64,
+    pub(super) store: Option<Rc<Store>>,
+    pub(super) durable: bool,
+}
+
+/// Stands for the device of a side that is not there.
+struct Missing(Geometry);
+
+impl Device for Missing {
+    fn geometry(&self) -> &Geometry {
+        &self.0
+    }
+
+    fn submit(&self, _request: Request) -> IoFuture<'_> {
+        IoFuture::ready(Err(IoError::Offline))
+    }
+}
+
+/// The device of a side that is not there.
+pub(super) fn missing(geometry: Geometry) -> Rc<dyn Device> {
+    Rc::new(Missing(geometry))
 }
 
 /// See the module.
@@ -115,24 +142,33 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub(super) fn new(
+    /// A bare side.
+    pub(super) fn new(index: usize, name: String, place: Place, rules: HeteroRules) -> Side {
+        let queue = SideQueue::new(rules.is_paper(), false);
+        Side::with_queue(index, name, place, rules, queue)
+    }
+
+    /// A side with a log, if it is there.
+    pub(super) fn logged(index: usize, name: String, place: Place, rules: HeteroRules) -> Side {
+        let queue = SideQueue::new(rules.is_paper(), true);
+        Side::with_queue(index, name, place, rules, queue)
+    }
+
+    fn with_queue(
         index: usize,
         name: String,
-        device: Rc<dyn Device>,
-        data_offset: u64,
-        store: Option<Rc<Store>>,
-        durable: bool,
+        place: Place,
         rules: HeteroRules,
+        queue: SideQueue,
     ) -> Side {
-        let logged = store.is_some();
         Side {
             index,
             name,
-            device,
-            data_offset,
-            store: RefCell::new(store),
-            durable,
-            queue: RefCell::new(SideQueue::new(rules.is_paper(), logged)),
+            device: place.device,
+            data_offset: place.data_offset,
+            store: RefCell::new(place.store),
+            durable: place.durable,
+            queue: RefCell::new(queue),
             policy: RefCell::new(SidePolicy::new(rules)),
             read_latency: RefCell::new(Quantiles::new(256)),
             health: Cell::new(Health::Healthy),

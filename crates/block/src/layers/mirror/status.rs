@@ -77,7 +77,7 @@ impl Shared {
         MirrorStatus {
             state: match self.state.get() {
                 VolumeState::Open => "open",
-                VolumeState::ReadOnly => "read-only",
+                VolumeState::ReadOnly | VolumeState::Frozen => "read-only",
                 VolumeState::Stopped => "stopped",
                 VolumeState::Closed => "closed",
             },

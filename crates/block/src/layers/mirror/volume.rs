@@ -1,90 +1,60 @@
-//! The superblocks of a volume in use: recognising its sides when it is opened, and writing down
-//! who counts whenever that changes.
+//! The superblocks of a volume in use: writing down who counts whenever that changes.
 //!
-//! Every opening, every side that is given up and every side that joins begins a new epoch, whose
-//! members are the sides that hold everything. A side must never be told of an epoch before it
-//! counts in it, and never be left in one that says that it still counts.
+//! Every opening that finds fewer sides than the epoch before, every side that is given up and every
+//! side that joins begins a new epoch, whose members are the sides that hold everything. A side
+//! must never be told of an epoch before it counts in it, and never be left in one that says that
+//! it still counts.
 
 use std::cell::RefCell;
 
 use bimetal_rt::{Rng, Rt};
 
-use super::family::{self, Absence, Force, Plan, Seen};
-use super::superblock::{Candidate, Epoch, History, State, Superblock, Uuid};
+use super::family::Plan;
+use super::superblock::{Candidate, Epoch, History, SIDES_MAX, State, Superblock, Uuid};
 use crate::error::{IoError, OpenError};
-use crate::units::show_unix_time;
+
+/// A side that has a superblock.
+struct Marked {
+    candidate: Candidate,
+    /// As it was written last, or is being written.
+    superblock: Superblock,
+    /// Its current epoch and its state, as they durably are.
+    written: (Uuid, State),
+}
 
 /// See the module.
 pub(super) struct Volume {
     rt: Rt,
-    sides: Vec<Candidate>,
-    /// As they were written last, or are being written.
-    superblocks: RefCell<Vec<Superblock>>,
-    /// The current epoch of each side as its superblock durably says.
-    written: RefCell<Vec<Uuid>>,
+    /// `None` where a side is not there.
+    sides: Vec<RefCell<Option<Marked>>>,
     history: RefCell<History>,
     ids: RefCell<Rng>,
-    /// Number of the first change since the volume was opened.
-    first_change: u64,
-}
-
-/// A volume that was found, and which of its sides lack something.
-pub(super) struct Found {
-    pub(super) volume: Volume,
-    pub(super) data_offsets: Vec<u64>,
-    pub(super) volume_bytes: u64,
-    pub(super) stale: Vec<bool>,
 }
 
 impl Volume {
-    /// Recognises the sides of a volume and decides what to do with each. Writes nothing.
+    /// The volume of these sides, whose common past is `history`. Writes nothing.
     ///
     /// # Errors
-    /// When a side is missing, foreign or unknown, or when the volume was not cleanly stopped and
-    /// `resync` is not given: then the error says what is unknown.
-    pub(super) async fn find(
+    /// When there are no random numbers to name epochs with.
+    pub(super) fn new(
         rt: &Rt,
-        sides: Vec<Candidate>,
-        resync: bool,
-    ) -> Result<Found, OpenError> {
-        let mut seen = Vec::new();
-        for side in &sides {
-            let found = match side.look().await {
-                Ok(found) => found.ok_or(Absence::NoVolume),
-                Err(why) => Err(Absence::Damaged(why)),
-            };
-            seen.push(Seen::of(&side.name, found));
-        }
-        let force = resync.then_some(Force::Fork);
-        let plan = family::decide(&seen, &[], force);
-        let plan = plan.map_err(|refusal| OpenError::new(refusal.to_string()))?;
-        let superblocks: Vec<Superblock> = seen.into_iter().flat_map(|s| s.found).collect();
-        assert_eq!(superblocks.len(), sides.len(), "no side is missing");
-        let whole = whole_sides(&sides, &superblocks, &plan, resync)?;
-        let first_change = superblocks.iter().map(|s| s.complete_below).max();
-        let seed = rt
-            .random_uuid()
-            .map_err(|e| OpenError::new(format!("no random numbers: {e}")))?;
-        Ok(Found {
-            data_offsets: superblocks.iter().map(|s| s.layout.data.0).collect(),
-            volume_bytes: superblocks[whole[0]].volume_bytes,
-            stale: (0..sides.len()).map(|i| !whole.contains(&i)).collect(),
-            volume: Volume {
-                rt: rt.clone(),
-                sides,
-                written: superblocks
-                    .iter()
-                    .map(|s| s.history.current().id)
-                    .collect::<Vec<_>>()
-                    .into(),
-                superblocks: superblocks.into(),
-                history: plan.newest.into(),
-                ids: Rng::new(u64::from_le_bytes(
-                    seed[8..].try_into().expect("half of it"),
-                ))
-                .into(),
-                first_change: first_change.expect("a volume has sides"),
-            },
+        sides: Vec<Option<(Candidate, Superblock)>>,
+        history: History,
+    ) -> Result<Volume, OpenError> {
+        let seed = rt.random_uuid();
+        let seed = seed.map_err(|e| OpenError::new(format!("no random numbers: {e}")))?;
+        let half: [u8; 8] = seed[8..].try_into().expect("half of it");
+        let marked = |(candidate, superblock): (Candidate, Superblock)| Marked {
+            candidate,
+            written: (superblock.history.current().id, superblock.state),
+            superblock,
+        };
+        let sides = sides.into_iter().map(|side| RefCell::new(side.map(marked)));
+        Ok(Volume {
+            rt: rt.clone(),
+            sides: sides.collect(),
+            history: history.into(),
+            ids: Rng::new(u64::from_le_bytes(half)).into(),
         })
     }
 
@@ -93,112 +63,164 @@ impl Volume {
         self.history.borrow().current().number
     }
 
-    /// Begins an epoch of these sides, after `changes` changes since the volume was opened; no
-    /// side has it yet. Returns its number.
-    pub(super) fn begin_epoch(&self, members: &[usize], changes: u64) -> u64 {
+    /// True when the volume's past contains an epoch.
+    pub(super) fn knows_epoch(&self, id: &Uuid) -> bool {
+        self.history.borrow().contains(id)
+    }
+
+    /// True when every side of the table is there.
+    pub(super) fn is_whole_table(&self) -> bool {
+        let listed = self.with_any(Superblock::side_count);
+        listed == self.sides.iter().filter(|side| side.borrow().is_some()).count()
+    }
+
+    fn with_any<T>(&self, ask: impl Fn(&Superblock) -> T) -> T {
+        let answer = self
+            .sides
+            .iter()
+            .find_map(|side| side.borrow().as_ref().map(|side| ask(&side.superblock)));
+        answer.expect("a volume has a side")
+    }
+
+    /// Begins an epoch of these sides with the change of this number; no side has it yet. Returns
+    /// its number.
+    pub(super) fn begin_epoch(&self, members: &[usize], first_change: u64) -> u64 {
         let members = members.iter().map(|&index| 1u32 << self.place(index));
-        let mut id = [0; 16];
-        self.ids.borrow_mut().fill(&mut id);
         let number = self.epoch() + 1;
-        self.history.borrow_mut().push(Epoch {
+        let epoch = Epoch {
             number,
-            id,
-            first_change: self.first_change + changes,
+            id: self.random(),
+            first_change: first_change.max(self.history.borrow().current().first_change),
             members: members.fold(0, |all, bit| all | bit),
             began_s: self.rt.unix_seconds(),
-        });
+        };
+        self.history.borrow_mut().push(epoch);
         number
     }
 
+    fn random(&self) -> Uuid {
+        let mut id = [0; 16];
+        self.ids.borrow_mut().fill(&mut id);
+        id
+    }
+
     fn place(&self, index: usize) -> usize {
-        self.superblocks.borrow()[index].place()
+        self.of(index, |side| side.superblock.place())
+            .expect("only a side that is there counts")
+    }
+
+    fn of<T>(&self, index: usize, ask: impl FnOnce(&Marked) -> T) -> Option<T> {
+        self.sides[index].borrow().as_ref().map(ask)
     }
 
     /// True when the superblock of the side lets it count: it has the current epoch, or an earlier
     /// one and has been a member ever since.
     pub(super) fn is_established(&self, index: usize) -> bool {
-        let (history, written) = (self.history.borrow(), self.written.borrow());
-        let after = history.after(&written[index]);
-        after.is_some_and(|epochs| {
-            let place = self.place(index);
-            epochs.iter().all(|epoch| epoch.has_member(place))
-        })
+        let history = self.history.borrow();
+        let established = self.of(index, |side| {
+            let (place, (epoch, state)) = (side.superblock.place(), side.written);
+            assert!(place < SIDES_MAX, "a place is in the table");
+            let after = history.after(&epoch);
+            let member = after.is_some_and(|epochs| epochs.iter().all(|e| e.has_member(place)));
+            member && state != State::Inconsistent
+        });
+        established.unwrap_or(false)
     }
 
     /// True when the superblock of side `index` says that the side `other` counts.
     pub(super) fn knows(&self, index: usize, other: usize) -> bool {
-        let (history, written) = (self.history.borrow(), self.written.borrow());
-        let epoch = history.epochs().iter().find(|e| e.id == written[index]);
+        let history = self.history.borrow();
+        let written = self.of(index, |side| side.written.0);
+        let epoch = history.epochs().iter().find(|e| Some(e.id) == written);
         epoch.is_some_and(|epoch| epoch.has_member(self.place(other)))
     }
 
-    /// Gives a side that holds everything the current epoch, durably. Sides that do not get it are
-    /// known to lack something, whatever happens next. A `Clean` side has all `changes` since the
-    /// volume was opened.
+    /// True when the side says durably that a peer may be ahead of it.
+    pub(super) fn is_marked_active(&self, index: usize) -> bool {
+        self.of(index, |side| side.written.1 == State::Active)
+            .unwrap_or(false)
+    }
+
+    /// Gives a side that holds everything the current epoch and a state, durably. Sides that do not
+    /// get the epoch are known to lack something, whatever happens next. All changes below
+    /// `complete_below` are on the side; 0 when that is not known.
+    ///
+    /// # Errors
+    /// Those of the device. The side has either the old superblock or the new one then.
     pub(super) async fn mark_one(
         &self,
         index: usize,
         state: State,
-        changes: u64,
+        complete_below: u64,
     ) -> Result<(), IoError> {
-        let superblock = {
-            let mut superblocks = self.superblocks.borrow_mut();
-            let superblock = &mut superblocks[index];
-            superblock.history = self.history.borrow().clone();
-            superblock.generation += 1;
+        let history = self.history.borrow().clone();
+        self.write(index, |superblock| {
+            superblock.history = history;
             superblock.state = state;
-            superblock.written_s = self.rt.unix_seconds();
-            if state == State::Clean {
-                superblock.complete_below = self.first_change + changes;
+            superblock.complete_below = complete_below.max(superblock.complete_below);
+        })
+        .await
+    }
+
+    /// Marks a side as being rebuilt, durably, before it is touched: of `everything`, it keeps
+    /// nothing.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn mark_inconsistent(
+        &self,
+        index: usize,
+        everything: bool,
+    ) -> Result<(), IoError> {
+        let nothing = everything.then(|| {
+            let now_s = self.rt.unix_seconds();
+            Plan::history_of_nothing(self.place(index), self.random(), now_s)
+        });
+        self.write(index, |superblock| {
+            superblock.state = State::Inconsistent;
+            superblock.complete_below = 0;
+            if let Some(nothing) = nothing {
+                superblock.history = nothing;
             }
-            superblock.clone()
+        })
+        .await
+    }
+
+    async fn write(
+        &self,
+        index: usize,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<(), IoError> {
+        let (candidate, superblock) = {
+            let mut side = self.sides[index].borrow_mut();
+            let side = side.as_mut().ok_or(IoError::Offline)?;
+            change(&mut side.superblock);
+            side.superblock.generation += 1;
+            side.superblock.written_s = self.rt.unix_seconds();
+            (side.candidate.clone(), side.superblock.clone())
         };
-        self.sides[index].write(&superblock, &self.rt).await?;
-        self.written.borrow_mut()[index] = superblock.history.current().id;
+        candidate.write(&superblock, &self.rt).await?;
+        if let Some(side) = self.sides[index].borrow_mut().as_mut() {
+            side.written = (superblock.history.current().id, superblock.state);
+        }
         Ok(())
     }
 
-    /// Marks sides that hold everything as in use, in an epoch of their own, each for itself.
-    pub(super) async fn open(&self, whole: &[usize]) -> Vec<Result<(), IoError>> {
-        self.begin_epoch(whole, 0);
-        let marks = whole
-            .iter()
-            .map(|&index| self.mark_one(index, State::Active, 0));
-        futures_util::future::join_all(marks).await
+    /// The device of a side with its name; `None` when it is not there.
+    pub(super) fn candidate(&self, index: usize) -> Option<Candidate> {
+        self.of(index, |side| side.candidate.clone())
     }
-}
 
-/// The sides that hold everything, or why that cannot be decided.
-///
-/// Of the sides with the newest epoch those that are clean: before there is a log to ask, one that
-/// was not told of the clean stop cannot be shown to have it all.
-fn whole_sides(
-    sides: &[Candidate],
-    found: &[Superblock],
-    plan: &Plan,
-    resync: bool,
-) -> Result<Vec<usize>, OpenError> {
-    let newest = plan.newest.current().id;
-    let mut sources = plan.sources.iter().copied();
-    let truth = sources.next().expect("a plan has a source");
-    let clean: Vec<usize> = (0..sides.len())
-        .filter(|index| plan.sources.contains(index))
-        .filter(|&index| found[index].history.current().id == newest)
-        .filter(|&index| found[index].state == State::Clean)
-        .collect();
-    if !clean.is_empty() {
-        return Ok(clean);
+    /// What the side was when it was written last.
+    pub(super) fn superblock(&self, index: usize) -> Option<Superblock> {
+        self.of(index, |side| side.superblock.clone())
     }
-    if resync {
-        return Ok(vec![truth]);
+
+    /// A side has come back, with this superblock.
+    pub(super) fn returned(&self, index: usize, superblock: Superblock) {
+        if let Some(side) = self.sides[index].borrow_mut().as_mut() {
+            side.written = (superblock.history.current().id, superblock.state);
+            side.superblock = superblock;
+        }
     }
-    let since = found.iter().map(|s| s.written_s).min().unwrap_or(0);
-    let names: Vec<&str> = sides.iter().map(|side| side.name.as_str()).collect();
-    Err(OpenError::new(format!(
-        "not cleanly stopped: of the writes since {} that were not flushed, each may be on only \
-         some of {}, and which is unknown; `bimetal serve --resync` makes all sides equal to {}",
-        show_unix_time(since),
-        names.join(", "),
-        sides[truth].name
-    )))
 }

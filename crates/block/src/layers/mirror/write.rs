@@ -10,7 +10,7 @@ use bimetal_rt::sync::Permit;
 use super::queue::{Batch, Change, Progress, Ticket};
 use super::side::{Health, add};
 use super::store::content::Crcs;
-use super::store::{Append, Outcome};
+use super::store::{Append, Outcome, all_stored};
 use super::{Shared, VolumeState};
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
@@ -78,7 +78,7 @@ impl Shared {
     fn check_writable(&self) -> Result<(), IoError> {
         match self.state.get() {
             VolumeState::Open => Ok(()),
-            VolumeState::ReadOnly => Err(IoError::ReadOnly),
+            VolumeState::ReadOnly | VolumeState::Frozen => Err(IoError::ReadOnly),
             VolumeState::Stopped => Err(IoError::Offline),
             VolumeState::Closed => Err(IoError::Closed),
         }
@@ -133,6 +133,7 @@ impl Shared {
         for side in 0..self.sides.len() {
             self.pump(side);
         }
+        self.is_not_quiet();
         Ok(ticket)
     }
 
@@ -562,13 +563,4 @@ impl Shared {
             .min();
         oldest.map_or(0, |acknowledged| self.rt.now().ns_since(acknowledged))
     }
-}
-
-/// Waits until all parts are stored, or one of them could not be.
-async fn all_stored(outcomes: Vec<Outcome>) -> Result<(), IoError> {
-    let mut stored = Ok(());
-    for outcome in outcomes {
-        stored = stored.and(outcome.wait().await);
-    }
-    stored
 }

@@ -42,6 +42,30 @@ pub(in super::super) struct Append {
     pub(in super::super) stands_for: u64,
 }
 
+impl Append {
+    /// A whole change of known content.
+    pub(in super::super) fn of(range: Range<u64>, payload: Payload, number: u64) -> Append {
+        Append {
+            range,
+            crcs: Crcs::of(&payload),
+            payload,
+            number,
+            stands_for: number,
+        }
+    }
+
+    /// A range that is to read as zeroes.
+    pub(in super::super) fn zeroes(range: Range<u64>, number: u64) -> Append {
+        Append {
+            range,
+            payload: Payload::empty(),
+            crcs: Crcs::none(),
+            number,
+            stands_for: number,
+        }
+    }
+}
+
 /// What comes of an append.
 pub(in super::super) type Outcome = Rc<OnceValue<Result<(), IoError>>>;
 
@@ -241,6 +265,13 @@ impl Log {
     pub(super) fn attend(&self, epoch: u64, not_given: Rc<dyn Fn() -> u64>) {
         self.epoch.set(epoch);
         *self.not_given.borrow_mut() = not_given;
+    }
+
+    /// Forgets every change with a number from `first` on.
+    pub(super) fn forget_from(&self, first: u64) {
+        assert!(self.broken.get() && !self.is_writing(), "a log forgets before it is used");
+        self.index.borrow_mut().forget_from(first);
+        self.complete.set(self.complete.get().min(first));
     }
 
     /// A new epoch has begun.

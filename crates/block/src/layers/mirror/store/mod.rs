@@ -26,8 +26,8 @@ use bimetal_rt::{Buf, Instant, Payload, Rt};
 
 use self::checksums::{Checksums, Expected};
 use self::index::{Content, Logged};
-use self::log::{Log, LogCounts};
-pub(super) use self::log::{Append, Outcome};
+use self::log::Log;
+pub(super) use self::log::{Append, LogCounts, Outcome};
 use self::regions::Regions;
 use super::superblock::{Layout, Uuid};
 use crate::BLOCK_BYTES;
@@ -47,6 +47,8 @@ pub(super) struct StoreDevice {
     pub(super) volume_bytes: u64,
     /// Whether checksums of the home are kept.
     pub(super) integrity: bool,
+    /// Of the changes of an epoch, given by its number, only those below a number count.
+    pub(super) counts_below: Rc<dyn Fn(u64) -> u64>,
     /// Bytes of checksum pages kept in memory, at most.
     pub(super) checksum_cache_bytes: u64,
 }
@@ -121,7 +123,7 @@ impl Store {
     pub(super) async fn open(rt: &Rt, on: &StoreDevice) -> Result<Rc<Store>, IoError> {
         let transfer_max = u64::from(on.device.geometry().transfer_bytes_max);
         let area = log::Area::new(on.layout.log, transfer_max);
-        let recovered = recover::recover(&on.device, &on.side, area).await?;
+        let recovered = recover::recover(&on.device, &on.side, area, &*on.counts_below).await?;
         let found = StoreFound {
             complete_below: recovered.start.complete,
             next_number: recovered.next_number(),
@@ -175,8 +177,7 @@ impl Store {
     /// Forgets every change with a number from `first` on: the side is started alone, or these
     /// changes are of a past that does not count. Only before the first run.
     pub(super) fn forget_from(&self, first: u64) {
-        assert!(self.log.is_broken(), "a log forgets before it is used");
-        self.log.index.borrow_mut().forget_from(first);
+        self.log.forget_from(first);
     }
 
     /// Makes the store ready for changes: in a new run, so that nothing left over can interfere.
@@ -491,4 +492,13 @@ impl Drop for Pinned<'_> {
             self.log.pump();
         }
     }
+}
+
+/// Waits until all parts are stored, or one of them could not be.
+pub(super) async fn all_stored(outcomes: Vec<Outcome>) -> Result<(), IoError> {
+    let mut stored = Ok(());
+    for outcome in outcomes {
+        stored = stored.and(outcome.wait().await);
+    }
+    stored
 }

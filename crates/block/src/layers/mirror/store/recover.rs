@@ -100,7 +100,8 @@ impl Reader<'_> {
     }
 }
 
-/// Reads the log of a side.
+/// Reads the log of a side. Of the changes of an epoch, only those below the number that
+/// `counts_below` gives for it count.
 ///
 /// # Errors
 /// When the device cannot be read. `Corrupt` when both checkpoints are damaged: where the log
@@ -109,6 +110,7 @@ pub(super) async fn recover(
     device: &Rc<dyn Device>,
     side: &Uuid,
     area: Area,
+    counts_below: &dyn Fn(u64) -> u64,
 ) -> Result<Recovered, IoError> {
     let checkpoint = match checkpoint::read(device, side).await? {
         Found::Newest(checkpoint) => checkpoint,
@@ -150,7 +152,7 @@ pub(super) async fn recover(
                 // What follows says that it was durable: its data has gone bad since. Reads of it
                 // will say so.
                 (Some(header), Some(_), _) | (Some(header), None, Some(_)) => {
-                    found.take(&header);
+                    found.take(&header, counts_below);
                     walk.position = header.end();
                 }
                 (None, Some(beyond), _) => {
@@ -166,7 +168,7 @@ pub(super) async fn recover(
             continue;
         }
         let header = header.expect("what is whole has a header");
-        found.take(&header);
+        found.take(&header, counts_below);
         walk.position = header.end();
     }
     found.start.checkpoint = checkpoint;
@@ -208,8 +210,11 @@ impl<'c> Walk<'c> {
 }
 
 impl Recovered {
-    fn take(&mut self, header: &Header) {
-        let entry = Entry::of(header);
+    fn take(&mut self, header: &Header, counts_below: &dyn Fn(u64) -> u64) {
+        let (mut entry, limit) = (Entry::of(header), counts_below(header.epoch));
+        entry.records.retain(|(_, record)| record.number < limit);
+        entry.complete_below = entry.complete_below.min(limit);
+        entry.shared_below = entry.shared_below.min(limit);
         self.start.head = entry.end;
         self.start.complete = self.start.complete.max(entry.complete_below);
         self.written_s = Some(self.written_s.unwrap_or(0).max(entry.written_s));

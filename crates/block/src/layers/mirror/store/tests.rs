@@ -28,9 +28,10 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
     StoreDevice {
         device: Rc::clone(device),
         side: SIDE,
-        layout: Layout::of_device(DEVICE_BYTES).expect("it is large enough"),
+        layout: Layout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough"),
         volume_bytes: VOLUME_BYTES,
         integrity: true,
+        counts_below: Rc::new(|_| u64::MAX),
         checksum_cache_bytes: 1 << 20,
     }
 }

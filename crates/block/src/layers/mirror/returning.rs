@@ -1,0 +1,256 @@
+//! What concerns the stores of the sides as a whole: attending to them while the volume is in use,
+//! a side that comes back, the mark that nobody is ahead, and bringing everything home at the end.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_rt::Instant;
+
+use super::opening::{lacking, newest_among, store_device};
+use super::side::{Health, Side};
+use super::store::Store;
+use super::superblock::State;
+use super::{Shared, VolumeState};
+use crate::error::IoError;
+use crate::extent_map::ExtentMap;
+
+/// A volume is quiet when nothing has been written for so long.
+const QUIET_AFTER: Duration = Duration::from_secs(2);
+
+impl Shared {
+    /// Tells the store of a side all that it has to know of the volume.
+    pub(super) fn attend_store(self: &Rc<Self>, index: usize) {
+        let side = &self.sides[index];
+        let (Some(store), Some(volume)) = (side.store(), &self.superblocks) else {
+            return;
+        };
+        let weak = Rc::downgrade(self);
+        let not_given = move || {
+            let shared = weak.upgrade()?;
+            let side = &shared.sides[index];
+            // A side that lacks something says no more than before.
+            let unsent = side.queue.borrow().oldest_unsent();
+            side.holds_all()
+                .then(|| unsent.unwrap_or(shared.next_seq.get()))
+        };
+        let weak = Rc::downgrade(self);
+        let held = move || {
+            let busy = |shared: Rc<Shared>| {
+                let mut others = shared.sides.iter().filter(|other| other.index != index);
+                shared.flushes_waiting.get() > 0 || others.any(|other| other.stuck.get())
+            };
+            weak.upgrade().is_some_and(busy)
+        };
+        store.attend(
+            volume.epoch(),
+            Rc::new(move || not_given().unwrap_or(0)),
+            Rc::new(held),
+        );
+        store.start_destaging();
+    }
+
+    /// Looks at an absent side, and makes it ready to be given what it lacks.
+    ///
+    /// # Errors
+    /// When it is not there, is not what it was, or cannot be used.
+    pub(super) async fn bring_back(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
+        let side = &self.sides[index];
+        let volume = self.superblocks.as_ref().ok_or(IoError::Offline)?;
+        let candidate = volume.candidate(index).ok_or(IoError::Offline)?;
+        let before = volume.superblock(index).ok_or(IoError::Offline)?;
+        if let Some(old) = side.store() {
+            old.stop().await;
+        }
+        let found = candidate.look().await.map_err(|_| IoError::Medium)?;
+        let found = found.ok_or(IoError::Offline)?;
+        if (found.volume, found.side) != (before.volume, before.side) {
+            return Err(IoError::Offline);
+        }
+        let on = store_device(&candidate.device, &found, &self.config);
+        let store = Store::open(&self.rt, &on).await?;
+        let had = side.store().map_or(0, |old| old.complete_durable());
+        let known = volume.knows_epoch(&found.history.current().id);
+        // It is an older copy of itself, or has lost something that nobody can name.
+        let everything = !known
+            || store.found().damaged
+            || found.generation < before.generation
+            || store.found().complete_below < had;
+        let epoch = found.history.current().number;
+        volume.returned(index, found);
+        volume.mark_inconsistent(index, everything).await?;
+        if everything {
+            store.forget_from(0);
+            let all = 0..self.geometry.size_bytes;
+            side.stale.borrow_mut().insert(all, ());
+        } else {
+            let lacks = self.lacks(&store, epoch);
+            for (range, ()) in lacks.iter() {
+                side.stale.borrow_mut().insert(range, ());
+            }
+        }
+        store.set_mixes(true);
+        store.begin().await?;
+        side.replace_store(store);
+        Ok(())
+    }
+
+    /// What a side lacks of what the healthy ones have in their logs, or had in them since `epoch`.
+    fn lacks(&self, store: &Store, epoch: u64) -> ExtentMap<()> {
+        let healthy = self.sides.iter().filter(|side| side.health.get() == Health::Healthy);
+        let stores: Vec<(usize, Rc<Store>)> = healthy
+            .filter_map(|side| Some((side.index, side.store()?)))
+            .collect();
+        let newest = newest_among(&stores);
+        let mut lacks = ExtentMap::new();
+        for (range, _) in lacking(store, &newest, store.found().complete_below) {
+            lacks.insert(range, ());
+        }
+        for range in stores.iter().flat_map(|(_, s)| s.stale_since(epoch)) {
+            lacks.insert(range, ());
+        }
+        lacks
+    }
+
+    /// True when a side of the volume is not even there.
+    pub(super) fn incomplete_table(&self) -> bool {
+        let volume = self.superblocks.as_ref();
+        volume.is_some_and(|volume| !volume.is_whole_table())
+    }
+
+    /// Flushes a side that is about to count: it is complete then, and its log says so.
+    pub(super) async fn flush_for_joining(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
+        let side = &self.sides[index];
+        let Some(store) = side.store() else {
+            return self.flush_one(index).await;
+        };
+        let operation = side.start(self.rt.now());
+        let oldest = side.queue.borrow().oldest_seq();
+        let flushed = store.flush(oldest.unwrap_or(self.next_seq.get())).await;
+        side.finish(operation, self.rt.now());
+        side.changed.notify();
+        self.pump(index);
+        flushed
+    }
+
+    /// The state that the superblocks of the members should have.
+    pub(super) fn wanted_mark(&self) -> State {
+        if self.quiet.get() {
+            State::Quiet
+        } else {
+            State::Active
+        }
+    }
+
+    /// True when every side that counts says durably that a peer may be ahead of it.
+    pub(super) fn peers_know(&self) -> bool {
+        let Some(volume) = &self.superblocks else {
+            return false;
+        };
+        let counted_on = self.sides.iter().filter(|side| side.is_counted_on());
+        let mut indices = counted_on.map(|side| side.index);
+        // One that joins is marked as being rebuilt until it counts.
+        indices.all(|index| volume.is_marked_active(index) || !volume.is_established(index))
+    }
+
+    /// Something was admitted: whoever says that nobody is ahead must be told better.
+    pub(super) fn is_not_quiet(self: &Rc<Self>) {
+        if self.quiet.replace(false) {
+            for index in self.healthy() {
+                self.mark_side(index);
+            }
+        }
+        if self.admitted.waiting() > 0 {
+            self.admitted.notify();
+        }
+    }
+
+    /// Whenever nothing has been written for a while, lets all members say that nobody is ahead, so
+    /// that each of them can be started alone.
+    pub(super) async fn settle(self: Rc<Self>) {
+        let mut done = None;
+        loop {
+            let number = self.next_seq.get();
+            if done == Some(number) {
+                self.admitted.until(|| self.next_seq.get() != number).await;
+                continue;
+            }
+            self.rt.sleep(QUIET_AFTER).await;
+            if self.next_seq.get() != number || self.state.get() == VolumeState::Closed {
+                continue;
+            }
+            let whole = self.sides.iter().all(|side| side.health.get() == Health::Healthy);
+            if !whole {
+                continue;
+            }
+            for index in 0..self.sides.len() {
+                self.want_flushed(index, number);
+            }
+            let all = || self.sides.iter().all(|side| has_durably(side, number));
+            if self.rt.timeout(QUIET_AFTER, self.flushed.until(all)).await.is_err() {
+                continue;
+            }
+            if self.next_seq.get() == number && self.exposed.borrow().is_empty() {
+                self.quiet.set(true);
+                done = Some(number);
+                for index in self.healthy() {
+                    self.mark_side(index);
+                }
+            }
+        }
+    }
+
+    /// At the end: every side flushes everything, and what is in the logs goes home. A side that
+    /// does not come to an end in time is given up, so that the others can say that they are whole.
+    pub(super) async fn bring_everything_home(self: &Rc<Self>) -> Result<(), IoError> {
+        let number = self.next_seq.get();
+        let deadline = self.rt.now() + self.patience();
+        for index in 0..self.sides.len() {
+            self.want_flushed(index, number);
+            self.pump(index);
+        }
+        let failed = |side: &Side| side.failed_flushes.get() > 0 && !side.flushing.get();
+        let over = |side: &Side| !side.is_counted_on() || has_durably(side, number) || failed(side);
+        let all = self.flushed.until(|| self.sides.iter().all(&over));
+        // Who has not come to an end by now is given up below.
+        let _ = self.rt.timeout(deadline.since(self.rt.now()), all).await;
+        let complete = |index: usize| {
+            let side = &self.sides[index];
+            side.health.get() == Health::Healthy && has_durably(side, number)
+        };
+        let durable = |index: &usize| self.sides[*index].durable && complete(*index);
+        if !(0..self.sides.len()).any(|index| durable(&index)) {
+            let error = self.sides.iter().find(|side| failed(side));
+            return Err(error.map_or(IoError::Offline, |side| side.flush_error.get()));
+        }
+        for index in self.healthy() {
+            if !complete(index) && self.another_is_healthy(index) {
+                self.give_up(index, IoError::Timeout);
+            }
+        }
+        for side in self.sides.iter().filter(|side| side.joining.get()) {
+            side.joining.set(false);
+        }
+        self.release_logs();
+        let marked = self.exposure_changed.until(|| self.is_marked());
+        let marked = self.rt.timeout(self.left_until(deadline), marked).await;
+        marked.map_err(|_| IoError::Timeout)?;
+        let emptying = self.healthy().into_iter().filter_map(|index| {
+            let store = self.sides[index].store()?;
+            Some(async move { store.empty().await })
+        });
+        let emptied = futures_util::future::join_all(emptying);
+        // What could not go home in time is in the log, where the next opening finds it.
+        let _ = self.rt.timeout(self.left_until(deadline), emptied).await;
+        Ok(())
+    }
+
+    fn left_until(&self, deadline: Instant) -> Duration {
+        deadline.since(self.rt.now())
+    }
+}
+
+/// True when every change below a number is durable on a side.
+fn has_durably(side: &Side, number: u64) -> bool {
+    side.store()
+        .is_some_and(|store| store.complete_durable() >= number)
+}
