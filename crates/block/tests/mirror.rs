@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
-use bimetal_block::layers::mirror::superblock::{self, Candidate};
+use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OnDegraded, SideDevice};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::{Size, Time};
@@ -558,7 +558,7 @@ fn a_volume_survives_a_clean_stop_whatever_the_order_of_its_sides() {
     let rt = virtual_rt(6);
     rt.block_on(async {
         let sides = candidates(&rt, 3);
-        superblock::format(&rt, "vol", &sides, false)
+        superblock::format(&rt, "vol", &sides, Formatting::default())
             .await
             .expect("the sides are fit");
         let mirror = open(&rt, &sides, false)
@@ -586,13 +586,13 @@ fn unfit_foreign_and_doubled_sides_are_refused_and_nothing_is_written() {
         let (ours, others) = (candidates(&rt, 2), candidates(&rt, 2));
         let blank = open(&rt, &ours, false).await.err().expect("not formatted");
         assert!(blank.contains("bimetal format"), "{blank}");
-        superblock::format(&rt, "ours", &ours, false)
+        superblock::format(&rt, "ours", &ours, Formatting::default())
             .await
             .expect("fit");
-        superblock::format(&rt, "others", &others, false)
+        superblock::format(&rt, "others", &others, Formatting::default())
             .await
             .expect("fit");
-        let taken = superblock::format(&rt, "again", &ours, false)
+        let taken = superblock::format(&rt, "again", &ours, Formatting::default())
             .await
             .expect_err("in use");
         assert!(taken.to_string().contains("--force"), "{taken}");
@@ -620,7 +620,7 @@ fn a_volume_that_was_not_closed_is_refused_until_a_resync_is_asked_for() {
     let rt = virtual_rt(6);
     rt.block_on(async {
         let sides = candidates(&rt, 2);
-        superblock::format(&rt, "vol", &sides, false)
+        superblock::format(&rt, "vol", &sides, Formatting::default())
             .await
             .expect("fit");
         let crashed = open(&rt, &sides, false).await.expect("fresh");

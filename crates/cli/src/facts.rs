@@ -109,16 +109,18 @@ fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Fact
     }
     facts.more.insert("state".into(), json!(state));
     for (side, superblock) in &found {
-        let whole = is_newest(superblock, &found);
+        let whole = is_newest(superblock, &found) && superblock.state == State::Clean;
         let of_side = &mut all.get_mut(*side).expect("children come first").more;
         let data_offset = superblock.layout.data.0;
         of_side.insert("data_offset_bytes".into(), json!(data_offset));
         let state = match of_found {
-            ACTIVE => ACTIVE,
+            SPLIT | ACTIVE => of_found,
             _ if whole => "clean",
             _ => "stale",
         };
         of_side.insert("state".into(), json!(state));
+        let epoch = superblock.history.current().number;
+        of_side.insert("epoch".into(), json!(epoch));
         of_side.insert("side".into(), json!(show_uuid(&superblock.side)));
     }
     Ok(facts)
@@ -127,7 +129,14 @@ fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Fact
 /// The state of a volume in use, or of one that was not stopped; a file does not tell which.
 const ACTIVE: &str = "in use or not cleanly stopped";
 
+/// The state of a volume of which two sides each ran without the other.
+const SPLIT: &str = "split";
+
 fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
+    let heard = |s: &Superblock| s.state != State::Inconsistent;
+    if found.iter().any(|(_, s)| heard(s)) && !found.iter().any(|(_, s)| is_newest(s, found)) {
+        return SPLIT;
+    }
     let clean = |s: &Superblock| s.state == State::Clean && is_newest(s, found);
     match found.iter().filter(|(_, s)| clean(s)).count() {
         0 => ACTIVE,
@@ -136,10 +145,12 @@ fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
     }
 }
 
-/// False for a side that was left behind: the others have gone on without it.
+/// False for a side that was left behind: the others have gone on without it. A side that is being
+/// rebuilt has nothing to say.
 fn is_newest(superblock: &Superblock, found: &[(&String, Superblock)]) -> bool {
-    let newest = found.iter().map(|(_, s)| s.generation).max();
-    Some(superblock.generation) == newest
+    let heard = found.iter().filter(|(_, s)| s.state != State::Inconsistent);
+    let descends = |s: &Superblock| superblock.history.contains(&s.history.current().id);
+    superblock.state != State::Inconsistent && heard.into_iter().all(|(_, s)| descends(s))
 }
 
 /// The newest superblock on a side, if there is one and it lies in a file where it can be found.

@@ -7,9 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bimetal_block::graph::{FormatOptions, FormattedMirror, Node, format};
-
 use bimetal_block::layers::mirror::superblock::show_uuid;
-use bimetal_block::units::show_size;
+use bimetal_block::units::{Size, parse_size, show_size};
 use bimetal_rt::{Rt, UringOptions};
 
 use crate::config::Config;
@@ -23,6 +22,9 @@ pub(crate) struct Args {
     /// Overwrite sides that hold a volume
     #[arg(long)]
     force: bool,
+    /// Length of the log of each side, such as 256MiB; default: one 16th of the side, 4 MiB to 1 GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    log: Option<Size>,
 }
 
 /// Runs the verb.
@@ -37,7 +39,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let rt = Rt::real_time(UringOptions::default()).context("cannot set up io_uring")?;
     let mut out = std::io::stdout().lock();
-    for mirror in prepare(&rt, &config, args.force)? {
+    let options = FormatOptions {
+        force: args.force,
+        log_bytes: args.log.map(|size| size.0),
+    };
+    for mirror in prepare(&rt, &config, options)? {
         let volume = &mirror.volume;
         writeln!(
             out,
@@ -56,8 +62,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Prepares the sides of every mirror.
-pub(crate) fn prepare(rt: &Rt, config: &Config, force: bool) -> Result<Vec<FormattedMirror>> {
-    let options = FormatOptions { force };
+pub(crate) fn prepare(
+    rt: &Rt,
+    config: &Config,
+    options: FormatOptions,
+) -> Result<Vec<FormattedMirror>> {
     rt.block_on(format(rt, &config.graph, options))
         .map_err(|error| anyhow!("{}: {error}", config.path.display()))
 }

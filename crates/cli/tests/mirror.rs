@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Scratch, Served, arg, assert_refused, stdout_of};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const CONFIG: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
     [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
@@ -31,6 +31,7 @@ fn format_prepares_once_and_check_says_so() {
     assert!(a["data_offset_bytes"].as_u64().unwrap() > 0);
     assert_eq!(a["data_offset_bytes"], b["data_offset_bytes"]);
     assert_ne!(a["side"], b["side"], "sides are told apart by UUID");
+    assert_eq!((&a["epoch"], &b["epoch"]), (&json!(1), &json!(1)));
     // The volume fits between the data's start and the superblock in the last block.
     let room = (32 << 20) - 4096 - a["data_offset_bytes"].as_u64().unwrap();
     assert_eq!(vol["size_bytes"].as_u64(), Some(room));
@@ -38,6 +39,45 @@ fn format_prepares_once_and_check_says_so() {
     assert_eq!(check(&config), report, "a refusal changes nothing");
     stdout_of(&["format", arg(&config), "--force"]);
     assert_ne!(check(&config)["devices"]["vol"]["volume"], vol["volume"]);
+}
+
+#[test]
+fn the_log_is_as_long_as_asked_for() {
+    let dir = Scratch::new("log");
+    let config = dir.text("c.toml", CONFIG);
+    assert_refused(
+        &["format", arg(&config), "--log", "17MiB"],
+        1,
+        &["side a", "17 MiB", "4 MiB to 16 MiB"],
+    );
+    stdout_of(&["format", arg(&config), "--log", "9MiB"]);
+    // 192 KiB before the log; the data begins at the next multiple of 1 MiB.
+    let offset = check(&config)["devices"]["a"]["data_offset_bytes"].clone();
+    assert_eq!(offset, json!(10 << 20));
+    assert_eq!(Served::start(&config).end("TERM").0, Some(0));
+}
+
+#[test]
+fn sides_that_each_ran_alone_are_split() {
+    let dir = Scratch::new("split");
+    let config = dir.text("c.toml", CONFIG);
+    stdout_of(&["format", arg(&config)]);
+    for image in ["a.img", "b.img"] {
+        std::fs::copy(dir.path(image), dir.path(&format!("{image}.old"))).unwrap();
+    }
+    assert_eq!(Served::start(&config).end("TERM").0, Some(0));
+    // One side of this life, and one of another life that began as this one did.
+    std::fs::rename(dir.path("b.img"), dir.path("kept.img")).unwrap();
+    std::fs::copy(dir.path("a.img.old"), dir.path("a.img")).unwrap();
+    std::fs::copy(dir.path("b.img.old"), dir.path("b.img")).unwrap();
+    assert_eq!(Served::start(&config).end("TERM").0, Some(0));
+    std::fs::rename(dir.path("kept.img"), dir.path("b.img")).unwrap();
+    assert_eq!(check(&config)["devices"]["vol"]["state"], "split");
+    for verb in [vec!["serve"], vec!["serve", "--resync"]] {
+        let mut args = verb.clone();
+        args.insert(1, arg(&config));
+        assert_refused(&args, 1, &["split", "a and b"]);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use bimetal_rt::Rt;
 
 use super::{Graph, Node, OpenError, OpenOptions};
 use crate::device::Device;
-use crate::layers::mirror::superblock::{self, Formatted};
+use crate::layers::mirror::superblock::{self, Formatted, Formatting};
 use crate::media::file::FileConfig;
 
 /// How to format.
@@ -15,6 +15,8 @@ use crate::media::file::FileConfig;
 pub struct FormatOptions {
     /// Overwrite sides that hold a volume.
     pub force: bool,
+    /// Length of the log of each side; `None` lets the size of the device decide.
+    pub log_bytes: Option<u64>,
 }
 
 /// A mirror that has been formatted.
@@ -37,6 +39,10 @@ pub async fn format(
     graph: &Graph,
     options: FormatOptions,
 ) -> Result<Vec<FormattedMirror>, OpenError> {
+    let formatting = Formatting {
+        force: options.force,
+        log_bytes: options.log_bytes,
+    };
     let mut formatted = Vec::new();
     let mut open: BTreeMap<&str, Rc<dyn Device>> = BTreeMap::new();
     let mirrors: Vec<&str> = graph
@@ -58,7 +64,7 @@ pub async fn format(
                 .collect();
             if name == mirror {
                 let sides = node.candidates(children.clone());
-                let volume = superblock::format(rt, name, &sides, options.force)
+                let volume = superblock::format(rt, name, &sides, formatting)
                     .await
                     .map_err(|error| error.of(name))?;
                 formatted.push(FormattedMirror {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bimetal_block::BLOCK_BYTES;
-use bimetal_block::graph::OpenOptions;
+use bimetal_block::graph::{FormatOptions, OpenOptions};
 use bimetal_rt::uring::Signals;
 use bimetal_rt::{Rt, Task, UringOptions};
 use futures_util::future::{Either, select};
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         register: true,
     })
     .context("cannot set up io_uring")?;
-    format::prepare(&rt, &config, false)?;
+    format::prepare(&rt, &config, FormatOptions::default())?;
     let screen = Screen::new(Terminal::of_stdout(), &file, args);
     let targets = rt.block_on(show(&rt, config, args, &screen))?;
     let compared_bytes = compare_sides(&file, &text)?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::Device;
-use bimetal_block::layers::mirror::superblock;
+use bimetal_block::layers::mirror::superblock::{self, Formatting};
 use bimetal_block::layers::mirror::{Mirror, MirrorStatus};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Instant, Rng, Rt, yield_now};
@@ -236,7 +236,7 @@ async fn open_formatted(
         .map(|(index, side)| side.candidate(format!("side-{index}")))
         .collect();
     if number == 0 {
-        let formatted = superblock::format(rt, "sim", &candidates, false).await;
+        let formatted = superblock::format(rt, "sim", &candidates, Formatting::default()).await;
         if let Err(error) = formatted {
             world.findings.add(format!("formatting: {error}"));
             return None;

@@ -114,7 +114,7 @@ impl SideStack {
         }
         let size_bytes = device.geometry().size_bytes;
         let data_offset = if scenario.superblocks {
-            let layout = SideLayout::of_device(size_bytes);
+            let layout = SideLayout::of_device(size_bytes, None);
             layout.expect("the side is large enough").data.0
         } else {
             BARE_DATA_OFFSET

@@ -107,24 +107,32 @@ impl Shared {
         side.changed.notify();
     }
 
-    /// The sides that hold everything get a new generation, so that after a crash nobody takes the
-    /// one that was given up for the truth. Nothing is acknowledged before one of them has it.
+    /// The sides that hold everything get an epoch without the one that was given up, so that
+    /// after a crash nobody takes that one for the truth. Nothing is acknowledged before one of
+    /// them has it.
     fn announce_loss(self: &Rc<Self>) {
-        let Some(volume) = &self.superblocks else {
-            return;
-        };
-        self.generation_needed.set(volume.new_generation());
+        if let Some(epoch) = self.begin_epoch() {
+            self.epoch_needed.set(epoch);
+        }
+    }
+
+    /// Begins an epoch of the healthy sides and has it written to them. Returns its number; `None`
+    /// without superblocks.
+    fn begin_epoch(self: &Rc<Self>) -> Option<u64> {
+        let volume = self.superblocks.as_ref()?;
+        let epoch = volume.begin_epoch(&self.healthy(), self.next_seq.get());
         for index in self.healthy() {
             self.mark_side(index);
         }
+        Some(epoch)
     }
 
     /// True when the side that was given up last is known to be behind, whatever happens.
     pub(super) fn is_marked(&self) -> bool {
-        self.generation_marked.get() >= self.generation_needed.get()
+        self.epoch_marked.get() >= self.epoch_needed.get()
     }
 
-    /// Writes the newest generation to a side, unless that is being done.
+    /// Writes the newest epoch to a side, unless that is being done.
     fn mark_side(self: &Rc<Self>, index: usize) {
         if self.superblocks.is_some() && !self.sides[index].marking.replace(true) {
             let shared = Rc::clone(self);
@@ -133,23 +141,37 @@ impl Shared {
         }
     }
 
+    /// A side that joins is told last: if it counted while the others did not know, each would
+    /// take itself for the only one.
+    fn may_be_marked(&self, index: usize) -> bool {
+        let volume = self.superblocks.as_ref().expect("only these are marked");
+        let mut others = self.healthy().into_iter().filter(|&other| other != index);
+        volume.is_established(index)
+            || others.all(|other| !volume.is_established(other) || volume.knows(other, index))
+    }
+
     async fn keep_marking(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         let volume = self.superblocks.as_ref().expect("only these are marked");
         while side.health.get() == Health::Healthy {
-            let generation = volume.generation();
+            let allowed = || side.health.get() != Health::Healthy || self.may_be_marked(index);
+            self.exposure_changed.until(allowed).await;
+            if side.health.get() != Health::Healthy {
+                break;
+            }
+            let epoch = volume.epoch();
             // It counts as work in flight, so that a side that hangs in it is noticed.
             let operation = side.start(self.rt.now());
-            let written = volume.mark_one(index, generation, State::Active).await;
+            let written = volume.mark_one(index, State::Active, 0).await;
             side.finish(operation, self.rt.now());
             side.changed.notify();
             self.pump(index);
             match written {
                 Ok(()) if side.health.get() == Health::Healthy => {
-                    let marked = self.generation_marked.get().max(generation);
-                    self.generation_marked.set(marked);
+                    let marked = self.epoch_marked.get().max(epoch);
+                    self.epoch_marked.set(marked);
                     self.exposure_changed.notify();
-                    if generation == volume.generation() {
+                    if epoch == volume.epoch() {
                         break;
                     }
                 }
@@ -275,7 +297,7 @@ impl Shared {
         side.joining.set(false);
         if joined {
             side.health.set(Health::Healthy);
-            self.mark_side(index);
+            self.begin_epoch();
             let all_healthy = self.sides.iter().all(|s| s.health.get() == Health::Healthy);
             if all_healthy && self.state.get() == VolumeState::ReadOnly && self.writable {
                 self.state.set(VolumeState::Open);

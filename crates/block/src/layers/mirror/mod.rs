@@ -17,6 +17,7 @@
 //! bound, and never forget that a side lacks something.
 
 mod config;
+pub mod family;
 mod flush;
 mod health;
 mod queue;
@@ -24,6 +25,7 @@ mod read;
 mod side;
 mod status;
 pub mod superblock;
+mod volume;
 mod write;
 
 use std::cell::{Cell, RefCell};
@@ -43,10 +45,11 @@ use crate::range_lock::RangeLock;
 use crate::request::{Op, Request};
 pub use config::{DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
 pub use side::Health;
-use superblock::{Candidate, Volume};
+use superblock::{Candidate, State};
 
 use side::Side;
 pub use status::{MirrorStatus, SideStatus};
+use volume::Volume;
 
 /// A stop waits so long for a side that does not answer, at most.
 const PATIENCE_MAX: Duration = Duration::from_secs(30);
@@ -105,10 +108,10 @@ struct Shared {
     counts: Counts,
     /// The superblocks of the sides; none in experiments over bare devices.
     superblocks: Option<Volume>,
-    /// The generation that sets the healthy sides apart from the one given up last, and the newest
-    /// that one of them has durably. Nothing is acknowledged before it has.
-    generation_needed: Cell<u64>,
-    generation_marked: Cell<u64>,
+    /// The epoch that sets the healthy sides apart from the one given up last, and the newest that
+    /// one of them has durably, by number. Nothing is acknowledged before it has.
+    epoch_needed: Cell<u64>,
+    epoch_marked: Cell<u64>,
 }
 
 impl Shared {
@@ -214,8 +217,8 @@ impl Mirror {
             watchers: TaskGroup::new(rt),
             counts: Counts::default(),
             superblocks,
-            generation_needed: Cell::new(0),
-            generation_marked: Cell::new(0),
+            epoch_needed: Cell::new(0),
+            epoch_marked: Cell::new(0),
         });
         for index in 0..shared.sides.len() {
             shared.watchers.spawn(Rc::clone(&shared).watch_side(index));
@@ -247,7 +250,7 @@ impl Mirror {
             .filter(|&i| !found.stale[i])
             .collect();
         let devices = devices.collect();
-        for marked in found.volume.mark(&whole, superblock::State::Active).await {
+        for marked in found.volume.open(&whole).await {
             marked
                 .map_err(|error| OpenError::new(format!("marking the sides as in use: {error}")))?;
         }
@@ -285,13 +288,20 @@ impl Mirror {
     /// known to be behind.
     async fn mark_clean(&self, volume: &Volume) -> Result<(), IoError> {
         let shared = &self.shared;
-        let generation = volume.new_generation();
-        let marks = shared.healthy().into_iter().map(|index| async move {
-            let mark = volume.mark_one(index, generation, superblock::State::Clean);
-            let marked = shared.rt.timeout(shared.patience(), mark).await;
-            marked.unwrap_or(Err(IoError::Timeout))
-        });
-        let marked = futures_util::future::join_all(marks).await;
+        // Sides that have just joined come last, as always.
+        let (established, joining): (Vec<usize>, Vec<usize>) = shared
+            .healthy()
+            .into_iter()
+            .partition(|&index| volume.is_established(index));
+        let mut marked = Vec::new();
+        for sides in [established, joining] {
+            let marks = sides.into_iter().map(|index| async move {
+                let mark = volume.mark_one(index, State::Clean, shared.next_seq.get());
+                let marked = shared.rt.timeout(shared.patience(), mark).await;
+                marked.unwrap_or(Err(IoError::Timeout))
+            });
+            marked.extend(futures_util::future::join_all(marks).await);
+        }
         let first = marked.iter().copied().find(Result::is_ok);
         first.unwrap_or_else(|| marked.into_iter().next().unwrap_or(Err(IoError::Offline)))
     }

@@ -1,0 +1,553 @@
+//! The decision what to do with the sides that were found: which of them are the volume, which
+//! are behind and how, and when the volume must not be opened. Pure: no I/O, no clock, no state.
+//! It must never take for the volume what may lack a flushed change, unless the operator says so.
+//! T6, T7 and T8 stand in `docs/trust.md`.
+//!
+//! # Rules
+//!
+//! **Who is related.** Every side carries the history of its epochs. Side P *descends* from side Q
+//! when the identity of Q's current epoch is in P's history. Numbers decide nothing: two sides that
+//! each ran alone both count on from the same number.
+//!
+//! **Which epoch is the newest.** The one whose history contains the current epoch of every other
+//! consistent side. When there is none, two sides each ran without the other: split (T8). When a
+//! side's epoch may only have been dropped from a full history, that cannot be told: refused too.
+//!
+//! **Who is asked.** Inconsistent sides are not: when one began to be rebuilt, it was decided
+//! whose content counts. Neither are sides that the operator gave up by naming them in `rebuild`;
+//! that is how a split is resolved. What an inconsistent side knows still counts as evidence: if
+//! it has been in an epoch after the newest of the others, these are not the newest.
+//!
+//! **Sources.** The sides whose logs together make the volume: the consistent members of the newest
+//! epoch, whatever their state is. A side whose superblock still has an earlier epoch is one of them
+//! when every epoch after its own has it as a member: the crash came before it was told. A side
+//! that lacks what a peer knows it had ([`Seen::shared_below`]; a clean or quiet peer says it of
+//! all sides), or that is clean while a peer has more, is an older copy of itself, and is made anew.
+//!
+//! **Who may be ahead (T7).** A durable member of the newest epoch that is missing may have
+//! acknowledged flushes that the sources lack, and so may the true side of which an older copy was
+//! found. Nobody is ahead of a source that has the newest epoch and is clean or quiet. A side that
+//! is not durable may be missing, but not all durable members at once: flushed is what a durable
+//! side has. The only member of an epoch starts alone, also after a crash (T6). The operator can
+//! [`Force`] the opening.
+//!
+//! **What counts.** With all members there, every record in their logs. With one of them missing,
+//! only what is complete: nothing from [`Plan::counts_below`] on (T6).
+//!
+//! **Behind.** A side that was left in an earlier epoch lacks the regions changed since it, and its
+//! own changes count only up to the first change of any epoch that followed ([`Behind::Since`]).
+//! Where that is unknown, everything is copied.
+//!
+//! # What the running volume owes to these rules
+//!
+//! - Nothing is admitted before every source is durably marked active, and a new epoch, if there
+//!   has to be one ([`Plan::needs_epoch`]), is on every source.
+//! - An epoch without a side begins only when what was flushed is durable on one durable member of
+//!   the new epoch. Until one member has it durably, nothing is acknowledged that the side lacks.
+//! - An epoch with a further side is written to the other members first, and to it last.
+//! - A side that lacks everything is marked inconsistent before anything is copied to it, with a
+//!   history that nobody else knows ([`Plan::history_of_nothing`]), or a crash would let it pass for
+//!   one that lacks only the regions changed since its epoch.
+
+mod refusal;
+
+use super::superblock::{Epoch, FIRST_CHANGE, History, SIDES_MAX, State, Superblock, Uuid};
+pub use refusal::{Refusal, Split};
+
+/// Why a side has no superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// Its device is not there.
+    Missing,
+    /// Its device is there and cannot be read.
+    Unreadable(String),
+    /// It was read, and is no side of a volume.
+    NoVolume,
+    /// It was read, and what is there cannot be believed.
+    Damaged(String),
+}
+
+/// What was found of one side of the configuration.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Its name.
+    pub name: String,
+    /// Its superblock, or why there is none.
+    pub found: Result<Superblock, Absence>,
+    /// All changes below this number are on it, as far as its log says. 0 when the log was not read.
+    pub complete_below: u64,
+    /// All changes below this number were durable on every member of its epoch, as far as its log
+    /// says. 0 when that is unknown.
+    pub shared_below: u64,
+    /// When it was last written, as far as its log says, in seconds since 1970.
+    pub written_s: u64,
+    /// False when it is lost with its machine.
+    pub durable: bool,
+}
+
+impl Seen {
+    /// A durable side of which nothing is known but its superblock.
+    pub fn of(name: &str, found: Result<Superblock, Absence>) -> Seen {
+        Seen {
+            name: name.to_owned(),
+            found,
+            complete_below: 0,
+            shared_below: 0,
+            written_s: 0,
+            durable: true,
+        }
+    }
+}
+
+/// How the operator opens a volume although a side that may be ahead is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    /// To look at what is there. Nothing is written to any side.
+    ReadOnly,
+    /// To go on from what is there. What the missing sides have beyond it never counts again.
+    Fork,
+}
+
+/// How a side is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// It lacks at most the regions that the map of a source says have changed after `epoch`, what
+    /// is in the logs of the sources, and the ranges of its own changes from `discard_from` on,
+    /// which do not count.
+    Since {
+        /// Number of its current epoch.
+        epoch: u64,
+        /// Number of the first change that does not count.
+        discard_from: u64,
+    },
+    /// Nothing is known of what it has.
+    Everything,
+}
+
+/// What to do. Sides are named by their places in the list that [`decide`] was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The sides whose logs are merged, at least one. Those with the newest epoch come first.
+    pub sources: Vec<usize>,
+    /// The sides that are there and must be rebuilt before they count.
+    pub behind: Vec<(usize, Behind)>,
+    /// The sides that cannot be used: missing, or without a superblock.
+    pub missing: Vec<usize>,
+    /// The history that the sources have in common, up to the newest epoch.
+    pub newest: History,
+    /// A bit for the place in the table of sides of each source.
+    pub members: u32,
+    /// The most that a source is known to be complete up to.
+    pub complete_below: u64,
+    /// Changes from this number on do not count; `None` when every record does.
+    pub counts_below: Option<u64>,
+    /// How the opening was forced, if it had to be.
+    pub forced: Option<Force>,
+    lagging: bool,
+}
+
+impl Plan {
+    /// True when a new epoch must be on the sources before anything is admitted.
+    pub fn needs_epoch(&self) -> bool {
+        self.lagging || self.forced.is_some() || self.members != self.newest.current().members
+    }
+
+    /// The epoch to go on with. `next_change` is the first number that no log of a source has; it
+    /// is lower when changes do not count.
+    pub fn next_epoch(&self, id: Uuid, next_change: u64, now_s: u64) -> Epoch {
+        Epoch {
+            number: self.newest.current().number + 1,
+            id,
+            first_change: self.counts_below.unwrap_or(next_change),
+            members: self.members,
+            began_s: now_s,
+        }
+    }
+
+    /// The history of a side that lacks everything, at `place` of the table: one epoch that nobody
+    /// else knows.
+    pub fn history_of_nothing(place: usize, id: Uuid, now_s: u64) -> History {
+        History::new(Epoch {
+            number: 1,
+            id,
+            first_change: FIRST_CHANGE,
+            members: 1 << place,
+            began_s: now_s,
+        })
+    }
+}
+
+/// A side with a superblock.
+#[derive(Clone, Copy)]
+struct Present<'s> {
+    index: usize,
+    seen: &'s Seen,
+    superblock: &'s Superblock,
+    given_up: bool,
+}
+
+impl Present<'_> {
+    fn current(&self) -> &Epoch {
+        self.superblock.history.current()
+    }
+
+    fn complete_below(&self) -> u64 {
+        self.seen.complete_below.max(self.superblock.complete_below)
+    }
+
+    /// What it says all members have. It cannot know more than it has itself.
+    fn shared_below(&self) -> u64 {
+        let said = if self.superblock.state.is_complete() {
+            self.superblock.complete_below
+        } else {
+            0
+        };
+        self.seen.shared_below.max(said).min(self.complete_below())
+    }
+
+    fn written_s(&self) -> u64 {
+        self.seen.written_s.max(self.superblock.written_s)
+    }
+
+    /// True when its content is that of one moment, and counts.
+    fn is_consistent(&self) -> bool {
+        let counts = self.current().has_member(self.superblock.place());
+        self.superblock.state != State::Inconsistent && counts && !self.given_up
+    }
+
+    /// True when it descends from the other, or is in the same epoch.
+    fn descends_from(&self, other: &Present<'_>) -> bool {
+        self.superblock.history.contains(&other.current().id)
+    }
+
+    /// True when it holds the newest epoch, or is a member of every epoch that followed its own.
+    fn counts_in(&self, newest: &History) -> bool {
+        let place = self.superblock.place();
+        let after = newest.after(&self.current().id);
+        after.is_some_and(|epochs| epochs.iter().all(|epoch| epoch.has_member(place)))
+    }
+}
+
+/// Decides; see the module. `rebuild` names sides that the operator gave up.
+///
+/// # Errors
+/// Why the volume must not be opened.
+///
+/// # Panics
+/// When `seen` is empty.
+pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result<Plan, Refusal> {
+    assert!(!seen.is_empty(), "a volume has sides");
+    let present = believable(seen, rebuild)?;
+    check_family(&present)?;
+    let consistent: Vec<Present<'_>> = present
+        .iter()
+        .copied()
+        .filter(Present::is_consistent)
+        .collect();
+    if consistent.is_empty() {
+        return Err(only_inconsistent(seen, &present));
+    }
+    let holder = newest_of(&consistent)?;
+    check_table(seen, &present, &holder)?;
+    let newest = holder.superblock.history.clone();
+    let (mut sources, older_copies) = sources(&consistent, &newest);
+    sources.sort_by_key(|side| (side.current().id != newest.current().id, side.index));
+    let ahead = may_be_ahead(seen, &present, &sources, &older_copies, &newest);
+    let must_be_forced = !ahead.is_empty();
+    if must_be_forced && force.is_none() {
+        return Err(freshest_missing(seen, &sources, ahead));
+    }
+    let plan = Plan {
+        behind: behind(&present, &sources, &older_copies, &newest),
+        missing: missing(seen),
+        members: members(&sources),
+        complete_below: complete_below(&sources),
+        counts_below: counts_below(&present, &sources, &newest, must_be_forced),
+        forced: force.filter(|_| must_be_forced),
+        lagging: sources
+            .iter()
+            .any(|side| side.current().id != newest.current().id),
+        sources: sources.iter().map(|side| side.index).collect(),
+        newest,
+    };
+    Ok(plan)
+}
+
+/// The sides with a superblock. One that is there without being a side of a volume is refused,
+/// unless nothing is expected of it: it was given up, or is lost with its machine.
+fn believable<'s>(seen: &'s [Seen], rebuild: &[String]) -> Result<Vec<Present<'s>>, Refusal> {
+    let mut present = Vec::new();
+    for (index, side) in seen.iter().enumerate() {
+        let given_up = rebuild.contains(&side.name);
+        let expected = side.durable && !given_up;
+        let name = side.name.clone();
+        match &side.found {
+            Ok(superblock) => present.push(Present {
+                index,
+                seen: side,
+                superblock,
+                given_up,
+            }),
+            Err(Absence::NoVolume) if expected => return Err(Refusal::NotAVolume { side: name }),
+            Err(Absence::Damaged(why)) if expected => {
+                let why = why.clone();
+                return Err(Refusal::DamagedSuperblock { side: name, why });
+            }
+            Err(_) => {}
+        }
+    }
+    if let Some(unknown) = rebuild
+        .iter()
+        .find(|name| seen.iter().all(|side| side.name != **name))
+    {
+        let side = unknown.clone();
+        return Err(Refusal::UnknownSide { side });
+    }
+    if present.is_empty() {
+        return Err(Refusal::TooFew {
+            missing: names(seen, missing(seen)),
+        });
+    }
+    Ok(present)
+}
+
+/// All sides must be different sides of one volume.
+fn check_family(present: &[Present<'_>]) -> Result<(), Refusal> {
+    let first = present[0];
+    for (at, side) in present.iter().enumerate() {
+        if side.superblock.volume != first.superblock.volume {
+            return Err(Refusal::foreign(side, &first));
+        }
+        let twin = present[..at]
+            .iter()
+            .find(|other| other.superblock.side == side.superblock.side);
+        if let Some(twin) = twin {
+            return Err(Refusal::SameSideTwice {
+                side: side.seen.name.clone(),
+                twin: twin.seen.name.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// All sides must have their places where the newest one has them, or the members of an epoch
+/// would mean something else on each; and there must be as many as it has.
+fn check_table(
+    seen: &[Seen],
+    present: &[Present<'_>],
+    newest: &Present<'_>,
+) -> Result<(), Refusal> {
+    for side in present {
+        let listed = newest.superblock.table[side.superblock.place()];
+        if listed != Some(side.superblock.side) {
+            return Err(Refusal::NotListed {
+                side: side.seen.name.clone(),
+                other: newest.seen.name.clone(),
+            });
+        }
+    }
+    let formatted = newest.superblock.side_count();
+    if formatted != seen.len() {
+        return Err(Refusal::WrongNumberOfSides {
+            formatted,
+            configured: seen.len(),
+        });
+    }
+    Ok(())
+}
+
+/// The side whose history contains the current epochs of all consistent sides.
+fn newest_of<'s>(consistent: &[Present<'s>]) -> Result<Present<'s>, Refusal> {
+    let newest = consistent
+        .iter()
+        .find(|side| consistent.iter().all(|other| side.descends_from(other)));
+    if let Some(newest) = newest {
+        return Ok(*newest);
+    }
+    let mut splits = Vec::new();
+    for (at, one) in consistent.iter().enumerate() {
+        for other in &consistent[at + 1..] {
+            if one.descends_from(other) || other.descends_from(one) {
+                continue;
+            }
+            if let Some(old) = perhaps_dropped(one, other) {
+                return Err(Refusal::HistoryTooOld {
+                    side: old.seen.name.clone(),
+                    epoch: old.current().number,
+                });
+            }
+            let common = one.superblock.history.common(&other.superblock.history);
+            splits.push(Split {
+                sides: [one.seen.name.clone(), other.seen.name.clone()],
+                since_epoch: common.map(|epoch| epoch.number),
+            });
+        }
+    }
+    assert!(!splits.is_empty(), "without a split one side is the newest");
+    Err(Refusal::SplitBrain { splits })
+}
+
+/// Of two sides of which neither descends from the other, the one whose epoch may only have been
+/// dropped from the other's history.
+fn perhaps_dropped<'p, 's>(
+    one: &'p Present<'s>,
+    other: &'p Present<'s>,
+) -> Option<&'p Present<'s>> {
+    let older = |side: &Present<'_>, than: &Present<'_>| {
+        side.current().number < than.superblock.history.oldest().number
+    };
+    if older(one, other) {
+        return Some(one);
+    }
+    older(other, one).then_some(other)
+}
+
+/// The sides whose logs are merged, and those that turn out to be older copies of themselves.
+fn sources<'s>(
+    consistent: &[Present<'s>],
+    newest: &History,
+) -> (Vec<Present<'s>>, Vec<Present<'s>>) {
+    let (counting, _): (Vec<Present<'s>>, Vec<Present<'s>>) =
+        consistent.iter().partition(|side| side.counts_in(newest));
+    let reach = complete_below(&counting);
+    let shared = counting.iter().map(Present::shared_below).max();
+    let shared = shared.expect("the side with the newest history counts");
+    counting.into_iter().partition(|side| {
+        let outrun = side.superblock.state == State::Clean && side.complete_below() < reach;
+        side.complete_below() >= shared && !outrun
+    })
+}
+
+fn complete_below(sides: &[Present<'_>]) -> u64 {
+    let most = sides.iter().map(Present::complete_below).max();
+    most.unwrap_or(0)
+}
+
+fn members(sources: &[Present<'_>]) -> u32 {
+    let bit = |side: &Present<'_>| 1 << side.superblock.place();
+    sources.iter().map(bit).fold(0, |all, bit: u32| all | bit)
+}
+
+fn is_among(side: &Present<'_>, sides: &[Present<'_>]) -> bool {
+    sides.iter().any(|other| other.index == side.index)
+}
+
+/// The sides that may have acknowledged what the sources lack; empty when there are none.
+///
+/// Which of the missing sides has which place is unknown, so any that is durable may be the member
+/// that is missing.
+fn may_be_ahead(
+    seen: &[Seen],
+    present: &[Present<'_>],
+    sources: &[Present<'_>],
+    older_copies: &[Present<'_>],
+    newest: &History,
+) -> Vec<usize> {
+    let current = newest.current();
+    let found = |place: usize| present.iter().find(|side| side.superblock.place() == place);
+    let unseen = (0..SIDES_MAX).any(|place| current.has_member(place) && found(place).is_none());
+    let later = knows_a_later_epoch(present, newest);
+    let mut ahead: Vec<usize> = Vec::new();
+    if unseen || later {
+        ahead = missing(seen);
+    }
+    let copies = older_copies
+        .iter()
+        .filter(|side| current.has_member(side.superblock.place()));
+    ahead.extend(copies.map(|side| side.index));
+    ahead.retain(|&index| seen[index].durable);
+    let nobody_is_ahead =
+        |side: &Present<'_>| side.superblock.state.is_complete() && side.current().id == current.id;
+    let durable = sources.iter().any(|side| side.seen.durable);
+    if durable && !later && sources.iter().any(nobody_is_ahead) {
+        ahead.clear();
+    }
+    ahead
+}
+
+/// True when a side that is no source has been in an epoch that followed the newest one.
+fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
+    let mut asked = present.iter().filter(|side| !side.given_up);
+    asked.any(|side| {
+        let next = side.superblock.history.next_after(&newest.current().id);
+        next.is_some()
+    })
+}
+
+/// From where on changes do not count.
+fn counts_below(
+    present: &[Present<'_>],
+    sources: &[Present<'_>],
+    newest: &History,
+    forced: bool,
+) -> Option<u64> {
+    let members = newest.current().members & (u32::MAX >> (32 - SIDES_MAX));
+    // An inconsistent member never had what others lack.
+    let inconsistent = present
+        .iter()
+        .filter(|side| side.superblock.state == State::Inconsistent && !side.given_up);
+    let inconsistent = inconsistent.fold(0u32, |all, side| all | 1 << side.superblock.place());
+    let absent = members & !inconsistent & !self::members(sources);
+    (forced || absent != 0).then(|| complete_below(sources))
+}
+
+/// How each side that is there and no source is behind.
+fn behind(
+    present: &[Present<'_>],
+    sources: &[Present<'_>],
+    older_copies: &[Present<'_>],
+    newest: &History,
+) -> Vec<(usize, Behind)> {
+    let others = present.iter().filter(|side| !is_among(side, sources));
+    others
+        .map(|side| {
+            let after = newest.after(&side.current().id);
+            let unknown = side.given_up || is_among(side, older_copies);
+            let discard_from = after
+                .filter(|_| !unknown)
+                .and_then(|epochs| epochs.iter().map(|epoch| epoch.first_change).min());
+            let behind = match discard_from {
+                Some(discard_from) => Behind::Since {
+                    epoch: side.current().number,
+                    discard_from,
+                },
+                None => Behind::Everything,
+            };
+            (side.index, behind)
+        })
+        .collect()
+}
+
+fn missing(seen: &[Seen]) -> Vec<usize> {
+    (0..seen.len())
+        .filter(|&index| seen[index].found.is_err())
+        .collect()
+}
+
+fn names(seen: &[Seen], sides: Vec<usize>) -> Vec<String> {
+    let name = |index: usize| seen[index].name.clone();
+    sides.into_iter().map(name).collect()
+}
+
+fn only_inconsistent(seen: &[Seen], present: &[Present<'_>]) -> Refusal {
+    Refusal::OnlyInconsistent {
+        sides: present.iter().map(|side| side.seen.name.clone()).collect(),
+        missing: names(seen, missing(seen)),
+    }
+}
+
+fn freshest_missing(seen: &[Seen], sources: &[Present<'_>], ahead: Vec<usize>) -> Refusal {
+    let known = sources.iter().max_by_key(|side| side.complete_below());
+    let known = known.expect("there is at least one source");
+    let (missing, older) = ahead
+        .into_iter()
+        .partition(|&index| seen[index].found.is_err());
+    Refusal::FreshestMissing {
+        missing: names(seen, missing),
+        older: names(seen, older),
+        known_from: known.seen.name.clone(),
+        known_until: known.complete_below(),
+        written_s: known.written_s(),
+    }
+}

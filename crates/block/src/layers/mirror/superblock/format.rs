@@ -1,0 +1,244 @@
+//! Reading and writing the superblocks of a side, and making sides of devices.
+//!
+//! Formatting must never leave behind what looks like a side and is not one: the old superblocks
+//! go first, the areas are emptied, and the new superblocks come last.
+
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+
+use super::layout::HEADER_BYTES;
+use super::{
+    Epoch, FIRST_CHANGE, History, Layout, SIDES_MAX, SUPERBLOCK_BYTES, SideFlags, State,
+    Superblock, Uuid, newest, show_uuid,
+};
+use crate::device::Device;
+use crate::error::{IoError, OpenError};
+use crate::request::{BLOCK_BYTES, Flags, Op, Request};
+
+/// An area is emptied by requests of this length.
+const ZERO_BYTES: u64 = 16 << 20;
+
+/// A side that is being looked at: its name in the configuration and its device.
+#[derive(Clone)]
+pub struct Candidate {
+    /// The name.
+    pub name: String,
+    /// The device.
+    pub device: Rc<dyn Device>,
+}
+
+impl Candidate {
+    pub(in crate::layers::mirror) fn error(&self, what: &str) -> OpenError {
+        OpenError::new(format!("side {}: {what}", self.name))
+    }
+
+    fn copies(&self) -> [u64; 2] {
+        let size_bytes = self.device.geometry().size_bytes;
+        [0, size_bytes.saturating_sub(SUPERBLOCK_BYTES)]
+    }
+
+    /// The newest superblock on the device, if there is one; `Err` says why what is there cannot
+    /// be read or believed.
+    pub(in crate::layers::mirror) async fn look(&self) -> Result<Option<Superblock>, String> {
+        let mut copies = Vec::new();
+        for offset in self.copies() {
+            let read = Request::read(offset, SUPERBLOCK_BYTES);
+            copies.push(match self.device.submit(read).await {
+                Ok(reply) => Ok(reply.into_data().to_vec()),
+                Err(error) => Err(format!("reading at {offset}: {error}")),
+            });
+        }
+        let found = newest(copies)?;
+        if let Some(superblock) = &found {
+            superblock.fits(self.device.geometry().size_bytes)?;
+        }
+        Ok(found)
+    }
+
+    /// The newest superblock on the device, if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be read, or when what is there cannot be believed.
+    pub async fn superblock(&self) -> Result<Option<Superblock>, OpenError> {
+        self.look().await.map_err(|why| self.error(&why))
+    }
+
+    /// Writes both copies, with a flush after each.
+    ///
+    /// # Errors
+    /// The first that failed; one of the copies is whole all the same.
+    pub(in crate::layers::mirror) async fn write(
+        &self,
+        superblock: &Superblock,
+        rt: &Rt,
+    ) -> Result<(), IoError> {
+        let block = rt.pool().copy_of(&superblock.encode());
+        for offset in self.copies() {
+            let write = Request::write(offset, block.clone(), Flags::NONE);
+            self.device.submit(write).await?;
+            self.device.submit(Request::flush()).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the device a side of no volume.
+    async fn wipe(&self) -> Result<(), IoError> {
+        for offset in self.copies() {
+            write_zeroes(&*self.device, offset, SUPERBLOCK_BYTES).await?;
+        }
+        self.device.submit(Request::flush()).await?;
+        Ok(())
+    }
+}
+
+/// How to format.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Formatting {
+    /// Overwrite sides that hold a volume.
+    pub force: bool,
+    /// Length of the log of each side; `None` lets the size of the device decide.
+    pub log_bytes: Option<u64>,
+}
+
+/// What formatting has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Formatted {
+    /// The volume's UUID.
+    pub volume: Uuid,
+    /// Its size in bytes.
+    pub volume_bytes: u64,
+    /// Name, UUID and data offset of each side.
+    pub sides: Vec<(String, Uuid, u64)>,
+}
+
+/// Prepares sides for a new volume. Nothing is written before every side is found fit.
+///
+/// # Errors
+/// When a side is too small, cannot be written, or holds a volume and `force` is not given.
+///
+/// # Panics
+/// Without sides, or with more than [`SIDES_MAX`].
+pub async fn format(
+    rt: &Rt,
+    name: &str,
+    sides: &[Candidate],
+    formatting: Formatting,
+) -> Result<Formatted, OpenError> {
+    assert!(
+        (1..=SIDES_MAX).contains(&sides.len()),
+        "the table has room for the sides"
+    );
+    let mut layouts = Vec::new();
+    for side in sides {
+        layouts.push(check_formattable(side, formatting).await?);
+    }
+    let superblocks = first_superblocks(rt, name, &layouts)?;
+    for side in sides {
+        let wiped = side.wipe().await;
+        wiped.map_err(|error| side.error(&format!("removing old superblocks: {error}")))?;
+    }
+    for (side, superblock) in sides.iter().zip(&superblocks) {
+        let empty = initialise_areas(&*side.device, &superblock.layout).await;
+        empty.map_err(|error| side.error(&format!("emptying its areas: {error}")))?;
+        let written = side.write(superblock, rt).await;
+        written.map_err(|error| side.error(&format!("writing the superblock: {error}")))?;
+    }
+    let described = sides.iter().zip(&superblocks);
+    let sides = described.map(|(s, made)| (s.name.clone(), made.side, made.layout.data.0));
+    Ok(Formatted {
+        volume: superblocks[0].volume,
+        volume_bytes: superblocks[0].volume_bytes,
+        sides: sides.collect(),
+    })
+}
+
+/// The superblocks of a new volume, in the order of its sides: all of them are members of its
+/// first epoch.
+fn first_superblocks(
+    rt: &Rt,
+    name: &str,
+    layouts: &[Layout],
+) -> Result<Vec<Superblock>, OpenError> {
+    let random = || {
+        rt.random_uuid()
+            .map_err(|e| OpenError::new(format!("no random numbers: {e}")))
+    };
+    let volume_bytes = layouts.iter().map(|layout| layout.data.1).min();
+    let volume_bytes = volume_bytes.expect("a volume has sides");
+    let volume = random()?;
+    let mut table = [None; SIDES_MAX];
+    for place in table.iter_mut().take(layouts.len()) {
+        *place = Some(random()?);
+    }
+    let now_s = rt.unix_seconds();
+    let history = History::new(Epoch {
+        number: 1,
+        id: random()?,
+        first_change: FIRST_CHANGE,
+        members: u32::MAX >> (32 - layouts.len()),
+        began_s: now_s,
+    });
+    let of_side = |(layout, side): (&Layout, &Option<Uuid>)| Superblock {
+        volume,
+        side: side.expect("every side has its place"),
+        table,
+        state: State::Clean,
+        flags: SideFlags::default(),
+        generation: 1,
+        complete_below: FIRST_CHANGE,
+        volume_bytes: volume_bytes - volume_bytes % BLOCK_BYTES,
+        layout: *layout,
+        created_s: now_s,
+        written_s: now_s,
+        name: name.to_owned(),
+        history: history.clone(),
+    };
+    Ok(layouts.iter().zip(&table).map(of_side).collect())
+}
+
+/// Empties the areas of a side: an empty log, nothing in the map, no block ever written.
+///
+/// Zeroes say all of that: a page of the map or of checksums that is zero is valid, and a
+/// checkpoint slot that is zero is that of an empty log. The log itself is left as it is, because
+/// its entries carry the UUID of the side, which is new.
+async fn initialise_areas(device: &dyn Device, layout: &Layout) -> Result<(), IoError> {
+    let checkpoints = (SUPERBLOCK_BYTES, HEADER_BYTES - SUPERBLOCK_BYTES);
+    for (start, len) in [checkpoints, layout.map, layout.checksums] {
+        let end = start + len;
+        let mut offset = start;
+        while offset < end {
+            let len = ZERO_BYTES.min(end - offset);
+            write_zeroes(device, offset, len).await?;
+            offset += len;
+        }
+    }
+    device.submit(Request::flush()).await?;
+    Ok(())
+}
+
+async fn write_zeroes(device: &dyn Device, offset: u64, len: u64) -> Result<(), IoError> {
+    let zeroes = Request::without_data(Op::WriteZeroes, offset, len, Flags::NONE);
+    device.submit(zeroes).await?;
+    Ok(())
+}
+
+async fn check_formattable(side: &Candidate, formatting: Formatting) -> Result<Layout, OpenError> {
+    let geometry = side.device.geometry();
+    if !geometry.writable {
+        return Err(side.error("is read-only"));
+    }
+    let layout = Layout::of_device(geometry.size_bytes, formatting.log_bytes);
+    let layout = layout.map_err(|error| side.error(&error.to_string()))?;
+    if !formatting.force {
+        // What cannot be read must not be overwritten without being asked either.
+        if let Some(found) = side.superblock().await? {
+            return Err(side.error(&format!(
+                "already holds a side of volume {} (\"{}\"); --force overwrites it",
+                show_uuid(&found.volume),
+                found.name
+            )));
+        }
+    }
+    Ok(layout)
+}

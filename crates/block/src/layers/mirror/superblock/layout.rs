@@ -1,0 +1,261 @@
+//! Where the areas of a side lie. The sizes are those of `docs/format/mirror-side.md`, which are
+//! fixed once a side is formatted: opening reads them from the superblock and never computes them.
+
+use super::SUPERBLOCK_BYTES;
+use crate::request::BLOCK_BYTES;
+use crate::units::show_size;
+
+/// Space before the first area.
+pub(super) const HEADER_BYTES: u64 = 64 << 10;
+/// Areas start and end at multiples of this.
+pub(super) const AREA_ALIGNMENT: u64 = 64 << 10;
+/// The data starts at a multiple of this.
+pub(super) const DATA_ALIGNMENT: u64 = 1 << 20;
+/// The smallest device that can be a side.
+pub const SIDE_BYTES_MIN: u64 = 16 << 20;
+/// What one page of the map describes: 510 regions of 1 MiB.
+const MAP_PAGE_COVERS_BYTES: u64 = 510 << 20;
+/// What one page of checksums describes: 1020 blocks.
+const CHECKSUM_PAGE_COVERS_BYTES: u64 = 1020 * BLOCK_BYTES;
+/// The smallest log.
+pub const LOG_BYTES_MIN: u64 = 4 << 20;
+const LOG_BYTES_DEFAULT_MAX: u64 = 1 << 30;
+
+/// Where the areas of a side lie: offset and length, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The map of regions.
+    pub map: (u64, u64),
+    /// The checksums.
+    pub checksums: (u64, u64),
+    /// The log.
+    pub log: (u64, u64),
+    /// The data: the volume itself, readable without bimetal.
+    pub data: (u64, u64),
+}
+
+/// Why a device cannot be a side.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// It is smaller than any side.
+    #[error("too small: {}, a side needs at least {}", show_size(*device_bytes), show_size(SIDE_BYTES_MIN))]
+    TooSmall {
+        /// Size of the device.
+        device_bytes: u64,
+    },
+    /// The log that was asked for is too small or too large.
+    #[error(
+        "a log of {} does not fit; on this device it can have {} to {}",
+        show_size(*log_bytes), show_size(LOG_BYTES_MIN), show_size(*log_bytes_max)
+    )]
+    LogSize {
+        /// Size of the log that was asked for.
+        log_bytes: u64,
+        /// The largest log on this device.
+        log_bytes_max: u64,
+    },
+}
+
+impl Layout {
+    /// The layout of a device, with a log as large as asked for (rounded up to 64 KiB), or else
+    /// one 16th of the device, at least 4 MiB and at most 1 GiB.
+    ///
+    /// # Errors
+    /// When the device is too small, or the log is not between 4 MiB and half of the device.
+    pub fn of_device(device_bytes: u64, log_bytes: Option<u64>) -> Result<Layout, LayoutError> {
+        if device_bytes < SIDE_BYTES_MIN {
+            return Err(LayoutError::TooSmall { device_bytes });
+        }
+        let default = (device_bytes / 16).clamp(LOG_BYTES_MIN, LOG_BYTES_DEFAULT_MAX);
+        let log = log_bytes.unwrap_or(default);
+        let log_bytes_max = device_bytes / 2;
+        if !(LOG_BYTES_MIN..=log_bytes_max).contains(&log) {
+            return Err(LayoutError::LogSize {
+                log_bytes: log,
+                log_bytes_max,
+            });
+        }
+        let mut position = HEADER_BYTES;
+        let mut area = |bytes: u64| {
+            let place = (position, bytes.next_multiple_of(AREA_ALIGNMENT));
+            position += place.1;
+            place
+        };
+        let map = area(map_bytes(device_bytes));
+        let checksums = area(checksum_bytes(device_bytes));
+        let log = area(log);
+        let start = position.next_multiple_of(DATA_ALIGNMENT);
+        // The last block is the second copy of the superblock; a part of a block is not used.
+        let end = device_bytes - device_bytes % BLOCK_BYTES - SUPERBLOCK_BYTES;
+        assert!(start < end, "half of a side is more than its other areas");
+        Ok(Layout {
+            map,
+            checksums,
+            log,
+            data: (start, end - start),
+        })
+    }
+
+    /// What is wrong with a layout that was read, for a volume of `volume_bytes` on a device of
+    /// `device_bytes`: areas must not overlap, and must have room for what they describe.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(super) fn check(&self, volume_bytes: u64, device_bytes: u64) -> Result<(), String> {
+        let mut free_from = HEADER_BYTES;
+        let areas = [
+            ("map", self.map, map_bytes(volume_bytes)),
+            ("checksum", self.checksums, checksum_bytes(volume_bytes)),
+            ("log", self.log, LOG_BYTES_MIN),
+            ("data", self.data, volume_bytes),
+        ];
+        for (name, (start, len), needed) in areas {
+            let end = start
+                .checked_add(len)
+                .ok_or_else(|| format!("its {name} area has no end"))?;
+            if start < free_from || !(start | len).is_multiple_of(BLOCK_BYTES) {
+                return Err(format!(
+                    "its {name} area lies at {start}, where it cannot be"
+                ));
+            }
+            if len < needed {
+                return Err(format!("its {name} area is too small for the volume"));
+            }
+            free_from = end;
+        }
+        let last = device_bytes.saturating_sub(SUPERBLOCK_BYTES);
+        if free_from > last
+            || !volume_bytes.is_multiple_of(BLOCK_BYTES)
+            || !self.data.0.is_multiple_of(DATA_ALIGNMENT)
+        {
+            return Err(format!(
+                "it describes a volume of {} but the device has {}",
+                show_size(volume_bytes),
+                show_size(device_bytes)
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Length of the pages of the map for so many bytes.
+fn map_bytes(covered_bytes: u64) -> u64 {
+    covered_bytes.div_ceil(MAP_PAGE_COVERS_BYTES) * BLOCK_BYTES
+}
+
+/// Length of the pages of checksums for so many bytes.
+fn checksum_bytes(covered_bytes: u64) -> u64 {
+    covered_bytes.div_ceil(CHECKSUM_PAGE_COVERS_BYTES) * BLOCK_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const KIB: u64 = 1 << 10;
+
+    /// Reckoned by hand from the table of the format page.
+    #[test]
+    fn the_layout_of_the_format_page() {
+        // 1 GiB: 3 pages of map, 258 of checksums (1032 KiB, in 64 KiB: 1088 KiB), 64 MiB of log.
+        let of_1_gib = Layout::of_device(1 << 30, None).unwrap();
+        assert_eq!(of_1_gib.map, (64 * KIB, 64 * KIB));
+        assert_eq!(of_1_gib.checksums, (128 * KIB, 1088 * KIB));
+        assert_eq!(of_1_gib.log, (1216 * KIB, 64 * MIB));
+        assert_eq!(of_1_gib.data, (66 * MIB, 958 * MIB - 4 * KIB));
+        // 1 TiB: 2057 pages of map (8228 KiB, 8256), 263173 of checksums (1052692 KiB, 1052736).
+        let of_1_tib = Layout::of_device(1 << 40, None).unwrap();
+        assert_eq!(of_1_tib.map, (64 * KIB, 8256 * KIB));
+        assert_eq!(of_1_tib.checksums, (8320 * KIB, 1_052_736 * KIB));
+        assert_eq!(of_1_tib.log, (1_061_056 * KIB, 1 << 30));
+        let smallest = Layout::of_device(SIDE_BYTES_MIN, None).unwrap();
+        assert_eq!(smallest.log, (192 * KIB, 4 * MIB));
+        assert_eq!(smallest.data, (5 * MIB, 11 * MIB - 4 * KIB));
+        let with_log = Layout::of_device(64 * MIB, Some(5 * MIB + 1)).unwrap();
+        // 64 MiB: 17 pages of checksums (68 KiB, in 64 KiB: 128 KiB).
+        assert_eq!(with_log.log, (256 * KIB, 5 * MIB + 64 * KIB));
+    }
+
+    #[test]
+    fn areas_follow_each_other_and_leave_room_for_the_second_copy() {
+        let sizes = [SIDE_BYTES_MIN, 1 << 30, (1 << 40) + 12_288, 20 << 40];
+        for device_bytes in sizes {
+            for log_bytes in [None, Some(LOG_BYTES_MIN), Some(device_bytes / 2)] {
+                let layout = Layout::of_device(device_bytes, log_bytes).unwrap();
+                let mut end = HEADER_BYTES;
+                for (start, len) in [layout.map, layout.checksums, layout.log] {
+                    assert_eq!(start, end);
+                    end = start + len;
+                }
+                assert!(layout.data.0 >= end && layout.data.0.is_multiple_of(DATA_ALIGNMENT));
+                assert_eq!(layout.data.0 + layout.data.1, device_bytes - BLOCK_BYTES);
+                assert_eq!(layout.check(layout.data.1, device_bytes), Ok(()));
+                assert!(
+                    layout
+                        .check(layout.data.1, device_bytes - BLOCK_BYTES)
+                        .is_err()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        assert!(matches!(
+            Layout::of_device(SIDE_BYTES_MIN - 1, None),
+            Err(LayoutError::TooSmall { .. })
+        ));
+        for log_bytes in [0, LOG_BYTES_MIN - 1, (32 << 20) + 1, u64::MAX] {
+            assert!(matches!(
+                Layout::of_device(64 << 20, Some(log_bytes)),
+                Err(LayoutError::LogSize { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn a_layout_that_cannot_be_is_noticed() {
+        let good = Layout::of_device(1 << 30, None).unwrap();
+        let volume_bytes = good.data.1;
+        let bad = [
+            Layout {
+                map: (0, good.map.1),
+                ..good
+            },
+            Layout {
+                map: (good.map.0, good.map.1 * 2),
+                ..good
+            },
+            Layout {
+                checksums: (good.checksums.0, 4096),
+                ..good
+            },
+            Layout {
+                log: (good.log.0 + 1, good.log.1),
+                ..good
+            },
+            Layout {
+                log: (good.log.0, 4096),
+                ..good
+            },
+            Layout {
+                log: (good.log.0, u64::MAX),
+                ..good
+            },
+            Layout {
+                data: (good.data.0 + 4096, good.data.1 - 4096),
+                ..good
+            },
+            Layout {
+                data: (good.data.0, good.data.1 + (1 << 20)),
+                ..good
+            },
+        ];
+        for layout in bad {
+            assert!(layout.check(volume_bytes, 1 << 30).is_err(), "{layout:?}");
+        }
+        assert!(good.check(volume_bytes + 4096, 1 << 30).is_err());
+        assert!(good.check(volume_bytes - 1, 1 << 30).is_err());
+    }
+}

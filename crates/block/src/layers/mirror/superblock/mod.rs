@@ -1,0 +1,418 @@
+//! The superblock of a side: who it is, which volume it belongs to, where everything lies, which
+//! epochs it has been in, and in which state it was left. The format is drawn byte by byte in
+//! `docs/format/mirror-side.md`; this module is its only reader and writer.
+//!
+//! Sides are recognised by UUID, never by path. Two copies (first and last block of the device)
+//! are written one after the other with a flush after each, so that one of them is whole at any
+//! time. Nothing is believed before its checksum is, and no content can cause a panic. What the
+//! superblocks of several sides mean together is decided in [`super::family`].
+
+mod format;
+mod history;
+mod layout;
+#[cfg(test)]
+mod tests;
+
+use crate::request::BLOCK_BYTES;
+
+pub use format::{Candidate, Formatted, Formatting, format};
+pub use history::{EPOCHS_MAX, Epoch, History};
+pub use layout::{LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
+
+const MAGIC: [u8; 8] = *b"BIMETAL\0";
+/// Readers refuse any other major version.
+const VERSION_MAJOR: u32 = 2;
+const VERSION_MINOR: u32 = 0;
+/// Length of the block.
+const SUPERBLOCK_BYTES: u64 = BLOCK_BYTES;
+/// Sides of one volume, at most: what the table has room for.
+pub const SIDES_MAX: usize = 16;
+const NAME_AT: usize = 192;
+const NAME_BYTES: usize = 64;
+const SIDE_TABLE_AT: usize = 256;
+const SIDE_ENTRY_BYTES: usize = 32;
+const EPOCH_COUNT_AT: usize = 768;
+const HISTORY_AT: usize = 776;
+const EPOCH_BYTES: usize = 48;
+const CHECKSUM_AT: usize = SUPERBLOCK_BYTES as usize - 4;
+/// The number of the first change of a volume; 0 stands for none.
+pub const FIRST_CHANGE: u64 = 1;
+
+/// 16 random bytes that name a volume, a side or an epoch.
+pub type Uuid = [u8; 16];
+
+/// A place in the table of sides that no side has.
+const FREE: Uuid = [0; 16];
+
+/// A UUID in its usual spelling.
+pub fn show_uuid(uuid: &Uuid) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+/// In which state a side was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Closed: every change is on the side, and on every member of its epoch.
+    Clean,
+    /// In use, or stopped without being closed: a peer may be ahead of this side.
+    Active,
+    /// In use, and every change is on every member of the epoch.
+    Quiet,
+    /// Being rebuilt: its home is a mixture of old and new.
+    Inconsistent,
+}
+
+impl State {
+    const ALL: [State; 4] = [
+        State::Clean,
+        State::Active,
+        State::Quiet,
+        State::Inconsistent,
+    ];
+
+    /// The word for people and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Clean => "clean",
+            State::Active => "active",
+            State::Quiet => "quiet",
+            State::Inconsistent => "inconsistent",
+        }
+    }
+
+    fn code(self) -> u32 {
+        match self {
+            State::Clean => 1,
+            State::Active => 2,
+            State::Quiet => 3,
+            State::Inconsistent => 4,
+        }
+    }
+
+    fn of_code(code: u32) -> Option<State> {
+        State::ALL.into_iter().find(|state| state.code() == code)
+    }
+
+    /// True when the side itself says that no peer is ahead of it.
+    pub fn is_complete(self) -> bool {
+        matches!(self, State::Clean | State::Quiet)
+    }
+}
+
+/// What a side is, besides its state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SideFlags {
+    /// It is lost with its machine.
+    pub not_durable: bool,
+    /// No checksums are kept.
+    pub no_checksums: bool,
+}
+
+impl SideFlags {
+    fn bits(self) -> u32 {
+        u32::from(self.not_durable) | u32::from(self.no_checksums) << 1
+    }
+
+    fn of_bits(bits: u32) -> SideFlags {
+        SideFlags {
+            not_durable: bits & 1 != 0,
+            no_checksums: bits & 2 != 0,
+        }
+    }
+}
+
+/// The content of a superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The volume.
+    pub volume: Uuid,
+    /// This side.
+    pub side: Uuid,
+    /// All sides by their places; `None` where a place is free.
+    pub table: [Option<Uuid>; SIDES_MAX],
+    /// In which state the side was left.
+    pub state: State,
+    /// What it is besides.
+    pub flags: SideFlags,
+    /// Counts the changes of this side's superblock; the highest is the newest.
+    pub generation: u64,
+    /// All changes below this number were on the side when this was written.
+    pub complete_below: u64,
+    /// Size of the volume in bytes.
+    pub volume_bytes: u64,
+    /// Where everything lies.
+    pub layout: Layout,
+    /// When the volume was formatted, in seconds since 1970.
+    pub created_s: u64,
+    /// When this superblock was written.
+    pub written_s: u64,
+    /// The name of the volume when it was formatted.
+    pub name: String,
+    /// The epochs of the side.
+    pub history: History,
+}
+
+/// Writes fields one after the other.
+struct Fields<'b> {
+    bytes: &'b mut [u8],
+    at: usize,
+}
+
+impl Fields<'_> {
+    fn at(bytes: &mut [u8], at: usize) -> Fields<'_> {
+        Fields { bytes, at }
+    }
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+    fn put_u32(&mut self, value: u32) {
+        self.put(&value.to_le_bytes());
+    }
+    fn put_u64(&mut self, value: u64) {
+        self.put(&value.to_le_bytes());
+    }
+    fn put_epoch(&mut self, epoch: &Epoch) {
+        self.put_u64(epoch.number);
+        self.put(&epoch.id);
+        self.put_u64(epoch.first_change);
+        self.put_u32(epoch.members);
+        self.put_u32(0);
+        self.put_u64(epoch.began_s);
+    }
+}
+
+/// Reads fields by their places in one whole block.
+struct Block<'b>(&'b [u8]);
+
+impl Block<'_> {
+    fn u32_at(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
+    }
+    fn u64_at(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+    }
+    fn uuid_at(&self, at: usize) -> Uuid {
+        self.0[at..at + 16].try_into().expect("sixteen bytes")
+    }
+    fn area_at(&self, at: usize) -> (u64, u64) {
+        (self.u64_at(at), self.u64_at(at + 8))
+    }
+    fn epoch_at(&self, at: usize) -> Epoch {
+        Epoch {
+            number: self.u64_at(at),
+            id: self.uuid_at(at + 8),
+            first_change: self.u64_at(at + 24),
+            members: self.u32_at(at + 32),
+            began_s: self.u64_at(at + 40),
+        }
+    }
+
+    /// What stands before everything else: checksum, version and features.
+    fn check(&self) -> Result<(), String> {
+        if self.u32_at(CHECKSUM_AT) != crc32c::crc32c(&self.0[..CHECKSUM_AT]) {
+            return Err("its checksum is wrong".to_owned());
+        }
+        match self.u32_at(8) {
+            VERSION_MAJOR => {}
+            1 => {
+                return Err("it was formatted before crash safety; \
+                    format it again with `bimetal format --force`, which empties it"
+                    .to_owned());
+            }
+            other => {
+                return Err(format!(
+                    "its format version {other} is unknown to this program"
+                ));
+            }
+        }
+        match self.u64_at(16) {
+            0 => Ok(()),
+            features => Err(format!(
+                "it uses features {features:#x} that this program does not know"
+            )),
+        }
+    }
+
+    fn table(&self) -> Result<[Option<Uuid>; SIDES_MAX], String> {
+        let entry = |place| self.uuid_at(SIDE_TABLE_AT + place * SIDE_ENTRY_BYTES);
+        let table: [Option<Uuid>; SIDES_MAX] =
+            std::array::from_fn(|place| Some(entry(place)).filter(|uuid| *uuid != FREE));
+        let used: Vec<Uuid> = table.iter().flatten().copied().collect();
+        if used.is_empty() || used.len() != self.u32_at(76) as usize {
+            return Err(format!(
+                "it says {} sides and names {}",
+                self.u32_at(76),
+                used.len()
+            ));
+        }
+        let twice = |at: usize| used[..at].contains(&used[at]);
+        if (0..used.len()).any(twice) {
+            return Err("it names a side twice".to_owned());
+        }
+        let own = table.get(self.u32_at(72) as usize).copied().flatten();
+        if own != Some(self.uuid_at(56)) {
+            return Err("it is not at its place in the table of sides".to_owned());
+        }
+        Ok(table)
+    }
+
+    fn history(&self) -> Result<History, String> {
+        let count = self.u64_at(EPOCH_COUNT_AT);
+        if count > EPOCHS_MAX as u64 {
+            return Err(format!("it has {count} epochs"));
+        }
+        let epochs = (0..count as usize).map(|n| self.epoch_at(HISTORY_AT + n * EPOCH_BYTES));
+        History::of(epochs.collect())
+    }
+}
+
+impl Superblock {
+    /// The place of this side in the table.
+    ///
+    /// # Panics
+    /// When it is not there; no superblock that was decoded is like that.
+    pub fn place(&self) -> usize {
+        let place = self.table.iter().position(|uuid| *uuid == Some(self.side));
+        place.expect("a side is in its own table")
+    }
+
+    /// How many sides the volume has.
+    pub fn side_count(&self) -> usize {
+        self.table.iter().flatten().count()
+    }
+
+    /// The block as it lies on the device.
+    ///
+    /// # Panics
+    /// When the side is not in its own table.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut block = vec![0; SUPERBLOCK_BYTES as usize];
+        let mut fields = Fields::at(&mut block, 0);
+        fields.put(&MAGIC);
+        fields.put_u32(VERSION_MAJOR);
+        fields.put_u32(VERSION_MINOR);
+        // Feature bits: incompatible, compatible for reading only, compatible. None yet.
+        (0..3).for_each(|_| fields.put_u64(0));
+        fields.put(&self.volume);
+        fields.put(&self.side);
+        fields.put_u32(self.place() as u32);
+        fields.put_u32(self.side_count() as u32);
+        fields.put_u32(self.state.code());
+        fields.put_u32(self.flags.bits());
+        fields.put_u64(self.generation);
+        fields.put_u64(self.complete_below);
+        fields.put_u64(self.volume_bytes);
+        let layout = &self.layout;
+        for (offset, len) in [layout.map, layout.checksums, layout.log, layout.data] {
+            fields.put_u64(offset);
+            fields.put_u64(len);
+        }
+        fields.put_u64(self.created_s);
+        fields.put_u64(self.written_s);
+        fields.put(cut_to_bytes(&self.name, NAME_BYTES).as_bytes());
+        for (place, uuid) in self.table.iter().enumerate() {
+            let at = SIDE_TABLE_AT + place * SIDE_ENTRY_BYTES;
+            Fields::at(&mut block, at).put(&uuid.unwrap_or(FREE));
+        }
+        let mut fields = Fields::at(&mut block, EPOCH_COUNT_AT);
+        fields.put_u64(self.history.epochs().len() as u64);
+        for epoch in self.history.epochs() {
+            fields.put_epoch(epoch);
+        }
+        let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
+        Fields::at(&mut block, CHECKSUM_AT).put_u32(checksum);
+        block
+    }
+
+    /// Reads a block. `Ok(None)` when it is no superblock at all.
+    ///
+    /// # Errors
+    /// What is wrong with a block that looks like one.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Superblock>, String> {
+        if bytes.len() != SUPERBLOCK_BYTES as usize || bytes[..8] != MAGIC {
+            return Ok(None);
+        }
+        let block = Block(bytes);
+        block.check()?;
+        let state = block.u32_at(80);
+        let state = State::of_code(state).ok_or_else(|| format!("its state {state} is unknown"))?;
+        let name = &bytes[NAME_AT..NAME_AT + NAME_BYTES];
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(Some(Superblock {
+            volume: block.uuid_at(40),
+            side: block.uuid_at(56),
+            table: block.table()?,
+            state,
+            flags: SideFlags::of_bits(block.u32_at(84)),
+            generation: block.u64_at(88),
+            complete_below: block.u64_at(96),
+            volume_bytes: block.u64_at(104),
+            layout: Layout {
+                map: block.area_at(112),
+                checksums: block.area_at(128),
+                log: block.area_at(144),
+                data: block.area_at(160),
+            },
+            created_s: block.u64_at(176),
+            written_s: block.u64_at(184),
+            name: String::from_utf8_lossy(name).into_owned(),
+            history: block.history()?,
+        }))
+    }
+
+    /// What is wrong with this superblock on a device of this size.
+    ///
+    /// # Errors
+    /// What is wrong, in words that follow the side's name.
+    pub fn fits(&self, device_bytes: u64) -> Result<(), String> {
+        self.layout.check(self.volume_bytes, device_bytes)
+    }
+}
+
+/// The newest superblock among the copies of a side, each a block or why it could not be read;
+/// `None` when none of them is a superblock at all. One good copy is enough.
+///
+/// # Errors
+/// When there is no good copy and at least one that cannot be read or believed.
+pub fn newest(
+    copies: impl IntoIterator<Item = Result<Vec<u8>, String>>,
+) -> Result<Option<Superblock>, String> {
+    let mut newest: Option<Superblock> = None;
+    let mut damaged = None;
+    for copy in copies {
+        match copy.and_then(|block| Superblock::decode(&block)) {
+            Ok(Some(found))
+                if newest
+                    .as_ref()
+                    .is_none_or(|n| n.generation < found.generation) =>
+            {
+                newest = Some(found);
+            }
+            Ok(_) => {}
+            Err(why) => damaged = Some(why),
+        }
+    }
+    match (newest, damaged) {
+        (Some(superblock), _) => Ok(Some(superblock)),
+        (None, Some(why)) => Err(format!("no superblock can be read: {why}")),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The longest start of `text` that fits in `bytes` without cutting a character.
+fn cut_to_bytes(text: &str, bytes: usize) -> &str {
+    let mut end = text.len().min(bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

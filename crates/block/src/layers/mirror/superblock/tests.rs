@@ -1,0 +1,198 @@
+//! The superblock against the tables of its format page, and against damage.
+
+use super::*;
+
+fn epoch(number: u64) -> Epoch {
+    Epoch {
+        number,
+        id: [0x40 + number as u8; 16],
+        first_change: 100 * number,
+        members: 0b11,
+        began_s: 5_000 + number,
+    }
+}
+
+fn sample() -> Superblock {
+    let mut table = [None; SIDES_MAX];
+    table[0] = Some([2; 16]);
+    table[2] = Some([3; 16]);
+    Superblock {
+        volume: [1; 16],
+        side: [3; 16],
+        table,
+        state: State::Active,
+        flags: SideFlags {
+            not_durable: true,
+            no_checksums: false,
+        },
+        generation: 7,
+        complete_below: 11,
+        volume_bytes: 900 << 20,
+        layout: Layout::of_device(1 << 30, None).unwrap(),
+        created_s: 1_000,
+        written_s: 2_000,
+        name: "vol".to_owned(),
+        history: History::of(vec![epoch(8), epoch(9)]).unwrap(),
+    }
+}
+
+/// A block with some bytes replaced and the right checksum.
+fn altered(at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut block = sample().encode();
+    block[at..at + bytes.len()].copy_from_slice(bytes);
+    let checksum = crc32c::crc32c(&block[..4092]);
+    block[4092..].copy_from_slice(&checksum.to_le_bytes());
+    block
+}
+
+#[test]
+fn a_superblock_survives_and_every_damaged_bit_is_noticed() {
+    let mut full = sample();
+    full.history = History::of((1..=64).map(epoch).collect()).unwrap();
+    full.table = std::array::from_fn(|place| Some([place as u8 + 1; 16]));
+    full.name = "n".repeat(64);
+    for superblock in [sample(), full] {
+        let block = superblock.encode();
+        assert_eq!(Superblock::decode(&block), Ok(Some(superblock)));
+        for bit in 0..block.len() * 8 {
+            let mut damaged = block.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let decoded = Superblock::decode(&damaged);
+            assert!(!matches!(decoded, Ok(Some(_))), "bit {bit}");
+        }
+    }
+}
+
+/// The places of `docs/format/mirror-side.md`.
+#[test]
+fn fields_lie_where_the_format_page_says() {
+    let block = sample().encode();
+    assert_eq!(block.len(), 4096);
+    let mut expected = vec![0u8; 4096];
+    let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"BIMETAL\0");
+    put(8, &[2, 0, 0, 0, 0, 0, 0, 0]);
+    put(40, &[1; 16]);
+    put(56, &[3; 16]);
+    // The third place of the table, of which two are used.
+    put(72, &[2, 0, 0, 0, 2, 0, 0, 0]);
+    put(80, &[2, 0, 0, 0, 1, 0, 0, 0]);
+    put(88, &[7]);
+    put(96, &[11]);
+    // 900 MiB.
+    put(104, &[0, 0, 0x40, 0x38]);
+    // The layout of 1 GiB: 64 KiB and 64 KiB, 128 and 1088, 1216 KiB and 64 MiB, 66 MiB and 958
+    // MiB without 4 KiB.
+    put(112, &[0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+    put(128, &[0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0x11]);
+    put(144, &[0, 0, 0x13, 0, 0, 0, 0, 0, 0, 0, 0, 4]);
+    put(160, &[0, 0, 0x20, 4, 0, 0, 0, 0, 0, 0xf0, 0xdf, 0x3b]);
+    put(176, &[0xe8, 3]);
+    put(184, &[0xd0, 7]);
+    put(192, b"vol");
+    put(256, &[2; 16]);
+    put(320, &[3; 16]);
+    put(768, &[2]);
+    // Epoch 8: from change 800 on, of places 0 and 1, begun at 5008.
+    put(776, &[8]);
+    put(784, &[0x48; 16]);
+    put(800, &[0x20, 3]);
+    put(808, &[3]);
+    put(816, &[0x90, 0x13]);
+    // Epoch 9: from change 900 on, begun at 5009.
+    put(824, &[9]);
+    put(832, &[0x49; 16]);
+    put(848, &[0x84, 3]);
+    put(856, &[3]);
+    put(864, &[0x91, 0x13]);
+    let differing = (0..4092).find(|&at| block[at] != expected[at]);
+    assert_eq!(differing, None, "the first byte that differs");
+    let codes = [
+        (State::Clean, 1),
+        (State::Active, 2),
+        (State::Quiet, 3),
+        (State::Inconsistent, 4),
+    ];
+    for (state, code) in codes {
+        let block = Superblock { state, ..sample() }.encode();
+        assert_eq!(block[80], code);
+        let found = Superblock::decode(&block).unwrap().unwrap();
+        assert_eq!(found.state, state);
+    }
+}
+
+#[test]
+fn the_checksum_is_crc32c_of_everything_before_it() {
+    // CRC-32C of "123456789", from the catalogue of parametrised CRC algorithms.
+    assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
+    let block = sample().encode();
+    let stored = u32::from_le_bytes(block[4092..].try_into().unwrap());
+    assert_eq!(stored, crc32c::crc32c(&block[..4092]));
+}
+
+#[test]
+fn the_newest_good_copy_counts() {
+    let old = sample();
+    let new = Superblock {
+        generation: old.generation + 1,
+        ..sample()
+    };
+    let mut torn = new.encode();
+    torn[90] ^= 1;
+    let blank = vec![0; 4096];
+    let of = |copies: Vec<Result<Vec<u8>, String>>| newest(copies);
+    let unread = || Err("unread".to_owned());
+    assert_eq!(
+        of(vec![Ok(old.encode()), Ok(new.encode())]),
+        Ok(Some(new.clone()))
+    );
+    assert_eq!(of(vec![Ok(new.encode()), Ok(old.encode())]), Ok(Some(new)));
+    assert_eq!(
+        of(vec![Ok(torn.clone()), Ok(old.encode())]),
+        Ok(Some(old.clone()))
+    );
+    assert_eq!(of(vec![Ok(old.encode()), unread()]), Ok(Some(old)));
+    assert_eq!(of(vec![Ok(blank.clone()), Ok(blank.clone())]), Ok(None));
+    assert!(of(vec![Ok(torn), Ok(blank.clone())]).is_err());
+    assert!(of(vec![unread(), Ok(blank)]).is_err());
+}
+
+#[test]
+fn what_cannot_be_is_refused_whatever_its_checksum() {
+    let refused = |at: usize, bytes: &[u8]| match Superblock::decode(&altered(at, bytes)) {
+        Err(why) => why,
+        other => panic!("bytes {bytes:?} at {at}: {other:?}"),
+    };
+    let old = refused(8, &[1]);
+    assert!(old.contains("before crash safety"), "{old}");
+    assert!(old.contains("format it again"), "{old}");
+    assert!(refused(8, &[3]).contains("version 3"));
+    assert!(refused(16, &[1]).contains("features 0x1"));
+    for (at, bytes) in [
+        (72, &[1u8][..]),   // A free place,
+        (72, &[0]),         // another side's,
+        (72, &[200]),       // no place.
+        (76, &[0]),         // No sides,
+        (76, &[3]),         // more than the table names.
+        (80, &[0]),         // No state,
+        (80, &[5]),         // an unknown one.
+        (256, &[3; 16]),    // One side twice.
+        (768, &[0]),        // No epochs,
+        (768, &[65]),       // too many,
+        (775, &[1]),        // far too many.
+        (824, &[11]),       // A gap in the numbers,
+        (832, &[0x48; 16]), // one epoch twice.
+    ] {
+        refused(at, bytes);
+    }
+    // Reserved bytes are ignored: in the table, in an epoch, and behind the history.
+    for at in [272, 812, 3900] {
+        let found = Superblock::decode(&altered(at, &[9])).unwrap();
+        assert_eq!(found, Some(sample()));
+    }
+    let name = Superblock::decode(&altered(192, &[0xff, 0xfe])).unwrap();
+    assert!(
+        name.is_some(),
+        "a name that is no text is not worth a volume"
+    );
+}
