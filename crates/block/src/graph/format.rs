@@ -77,8 +77,10 @@ pub async fn format(
             }
             let is_needed_above = name != mirror || !graph.roots().contains(&name);
             if is_needed_above {
-                let device = node.open(rt, name, children.into_iter().map(Ok).collect(), &OpenOptions::default());
-                open.insert(name, device.await.map_err(|error| error.of(name))?);
+                let children = children.into_iter().map(Ok).collect();
+                let options = OpenOptions::default();
+                let device = node.open(rt, name, children, &options).await;
+                open.insert(name, device.map_err(|error| error.of(name))?);
             }
         }
     }
