@@ -50,7 +50,7 @@ impl Running {
         rt: &Rt,
         config: Config,
         roots: &[&str],
-        options: OpenOptions,
+        options: &OpenOptions,
     ) -> Result<Running> {
         let started = rt.now();
         let stack = Stack::open(rt, &config.graph, roots, options)
@@ -255,7 +255,7 @@ impl Shown {
     fn afterwards(&self) -> &'static str {
         let is_mirror = |node: &Node| matches!(node, Node::Mirror(_));
         if self.config.graph.nodes().values().any(is_mirror) {
-            "the next `serve` will want --resync"
+            "the next `serve` recovers what was flushed"
         } else {
             "what was not flushed may be lost"
         }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use bimetal_block::graph::OpenOptions;
+use bimetal_block::layers::mirror::{self, Force};
 use bimetal_rt::uring::{Signals, keep_memory_resident};
 use bimetal_rt::{Rt, UringOptions};
 
@@ -21,9 +22,35 @@ pub(crate) struct Args {
     /// The configuration
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Take up mirrors that were not cleanly stopped, and make their sides equal again
-    #[arg(long)]
-    resync: bool,
+    /// Open mirrors although a side that may be ahead is missing: `read-only`, to look at the last
+    /// moment that is known, or `fork`, to go on from it; then the missing side can only be rebuilt
+    #[arg(long, value_name = "HOW")]
+    force_open: Option<ForceOpen>,
+    /// Give up what this side holds and make it anew from the others; may be repeated
+    #[arg(long, value_name = "SIDE")]
+    rebuild: Vec<String>,
+}
+
+/// How to open what should rather stay shut.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ForceOpen {
+    ReadOnly,
+    Fork,
+}
+
+impl Args {
+    fn options(&self) -> OpenOptions {
+        let force = self.force_open.map(|how| match how {
+            ForceOpen::ReadOnly => Force::ReadOnly,
+            ForceOpen::Fork => Force::Fork,
+        });
+        OpenOptions {
+            mirror: mirror::OpenOptions {
+                force,
+                rebuild: self.rebuild.clone(),
+            },
+        }
+    }
 }
 
 /// Runs the verb.
@@ -41,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         register: true,
     })
     .context("cannot set up io_uring")?;
-    match rt.block_on(serve(&rt, config, args.resync)) {
+    match rt.block_on(serve(&rt, config, &args.options())) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(Failure::NotStarted(error)) => Err(error),
         Err(Failure::NotStopped(error)) => {
@@ -59,7 +86,7 @@ enum Failure {
     NotStopped(anyhow::Error),
 }
 
-async fn serve(rt: &Rt, config: Config, resync: bool) -> Result<(), Failure> {
+async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Failure> {
     // Before the devices are opened: a signal that comes meanwhile must stop them cleanly.
     let signals = Signals::termination(rt)
         .context("cannot take over signals")
@@ -67,7 +94,7 @@ async fn serve(rt: &Rt, config: Config, resync: bool) -> Result<(), Failure> {
     let (lock_memory, deadline) = (config.server.lock_memory, config.server.stop_deadline);
     let devices: Vec<String> = config.exports.iter().map(|e| e.device.clone()).collect();
     let roots: Vec<&str> = devices.iter().map(String::as_str).collect();
-    let running = Running::start(rt, config, &roots, OpenOptions { resync })
+    let running = Running::start(rt, config, &roots, options)
         .await
         .map_err(Failure::NotStarted)?;
     if lock_memory {

@@ -39,10 +39,6 @@ pub async fn format(
     graph: &Graph,
     options: FormatOptions,
 ) -> Result<Vec<FormattedMirror>, OpenError> {
-    let formatting = Formatting {
-        force: options.force,
-        log_bytes: options.log_bytes,
-    };
     let mut formatted = Vec::new();
     let mut open: BTreeMap<&str, Rc<dyn Device>> = BTreeMap::new();
     let mirrors: Vec<&str> = graph
@@ -64,7 +60,16 @@ pub async fn format(
                 .collect();
             if name == mirror {
                 let sides = node.candidates(children.clone());
-                let volume = superblock::format(rt, name, &sides, formatting)
+                let Node::Mirror(config) = node else {
+                    unreachable!("only mirrors are formatted")
+                };
+                let formatting = Formatting {
+                    force: options.force,
+                    log_bytes: options.log_bytes.or(config.log.map(|log| log.0)),
+                    no_checksums: !config.checksums,
+                    ephemeral: config.ephemeral.clone(),
+                };
+                let volume = superblock::format(rt, name, &sides, &formatting)
                     .await
                     .map_err(|error| error.of(name))?;
                 formatted.push(FormattedMirror {

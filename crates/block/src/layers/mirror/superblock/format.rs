@@ -93,12 +93,16 @@ impl Candidate {
 }
 
 /// How to format.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Formatting {
     /// Overwrite sides that hold a volume.
     pub force: bool,
     /// Length of the log of each side; `None` lets the size of the device decide.
     pub log_bytes: Option<u64>,
+    /// Keep no checksums of the blocks.
+    pub no_checksums: bool,
+    /// Sides that are lost with their machine, by name.
+    pub ephemeral: Vec<String>,
 }
 
 /// What formatting has made.
@@ -123,7 +127,7 @@ pub async fn format(
     rt: &Rt,
     name: &str,
     sides: &[Candidate],
-    formatting: Formatting,
+    formatting: &Formatting,
 ) -> Result<Formatted, OpenError> {
     assert!(
         (1..=SIDES_MAX).contains(&sides.len()),
@@ -133,13 +137,24 @@ pub async fn format(
     for side in sides {
         layouts.push(check_formattable(side, formatting).await?);
     }
-    let superblocks = first_superblocks(rt, name, &layouts)?;
+    let mut superblocks = first_superblocks(rt, name, &layouts)?;
+    for (side, superblock) in sides.iter().zip(&mut superblocks) {
+        superblock.flags = SideFlags {
+            not_durable: formatting.ephemeral.contains(&side.name),
+            no_checksums: formatting.no_checksums,
+        };
+    }
     for side in sides {
         let wiped = side.wipe().await;
         wiped.map_err(|error| side.error(&format!("removing old superblocks: {error}")))?;
     }
     for (side, superblock) in sides.iter().zip(&superblocks) {
-        let empty = initialise_areas(&*side.device, &superblock.layout).await;
+        let mut empty = initialise_areas(&*side.device, &superblock.layout).await;
+        if empty.is_ok() && superblock.flags.no_checksums {
+            // Nothing says of a block that it was never written, so all of them must be zeroes.
+            let (start, len) = (superblock.layout.data.0, superblock.volume_bytes);
+            empty = clear(&*side.device, start, len).await;
+        }
         empty.map_err(|error| side.error(&format!("emptying its areas: {error}")))?;
         let written = side.write(superblock, rt).await;
         written.map_err(|error| side.error(&format!("writing the superblock: {error}")))?;
@@ -205,15 +220,21 @@ fn first_superblocks(
 async fn initialise_areas(device: &dyn Device, layout: &Layout) -> Result<(), IoError> {
     let checkpoints = (SUPERBLOCK_BYTES, HEADER_BYTES - SUPERBLOCK_BYTES);
     for (start, len) in [checkpoints, layout.map, layout.checksums] {
-        let end = start + len;
-        let mut offset = start;
-        while offset < end {
-            let len = ZERO_BYTES.min(end - offset);
-            write_zeroes(device, offset, len).await?;
-            offset += len;
-        }
+        clear(device, start, len).await?;
     }
     device.submit(Request::flush()).await?;
+    Ok(())
+}
+
+/// Fills a range with zeroes, piece by piece.
+async fn clear(device: &dyn Device, start: u64, len: u64) -> Result<(), IoError> {
+    let end = start + len;
+    let mut offset = start;
+    while offset < end {
+        let len = ZERO_BYTES.min(end - offset);
+        write_zeroes(device, offset, len).await?;
+        offset += len;
+    }
     Ok(())
 }
 
@@ -223,7 +244,7 @@ async fn write_zeroes(device: &dyn Device, offset: u64, len: u64) -> Result<(), 
     Ok(())
 }
 
-async fn check_formattable(side: &Candidate, formatting: Formatting) -> Result<Layout, OpenError> {
+async fn check_formattable(side: &Candidate, formatting: &Formatting) -> Result<Layout, OpenError> {
     let geometry = side.device.geometry();
     if !geometry.writable {
         return Err(side.error("is read-only"));
