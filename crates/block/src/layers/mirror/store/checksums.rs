@@ -296,6 +296,9 @@ impl Checksums {
 
     /// Brings the first of these pages into memory, and with the same read those right behind it
     /// that are missing too; or waits while somebody else does. The caller looks again.
+    ///
+    /// # Errors
+    /// `Corrupt` when one of them is damaged; those that are whole are in memory then.
     async fn load(&self, pages: Range<u64>) -> Result<(), IoError> {
         let first = pages.start;
         let is_loading = || self.loading.borrow().contains(&first);
@@ -315,8 +318,7 @@ impl Checksums {
         for (index, page) in run.enumerate() {
             let at = index * PAGE_BYTES as usize;
             let bytes = payload.slice(at..at + PAGE_BYTES as usize).to_vec();
-            let damaged = self.take(page, &bytes).is_err();
-            if damaged && page == first {
+            if self.take(page, &bytes).is_err() {
                 result = Err(IoError::Corrupt);
             }
         }

@@ -212,6 +212,7 @@ proptest! {
         let mut page = vec![0xEE; 4096];
         encode(&entries, &mut page[..ENTRIES_BYTES]);
         AREA.seal(u64::from(place), &mut page);
+        prop_assert_eq!(&page[4088..4092], &[0; 4]);
         let found = AREA.entries(u64::from(place), &page).map(decode);
         prop_assert_eq!(found, Ok(entries.into()));
         for bit in bits {
