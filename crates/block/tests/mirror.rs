@@ -13,7 +13,8 @@ use bimetal_block::layers::mirror::{
 };
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::{Size, Time};
-use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, OpenError, Request};
+use bimetal_block::graph::OpenError;
+use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::{Rt, VirtualOptions};
 use common::{virtual_rt, write};
 

@@ -20,7 +20,7 @@ pub fn virtual_rt(seed: u64) -> Rt {
 /// Opens the device `top` of a configuration.
 pub async fn open(rt: &Rt, text: &str) -> (Stack, Rc<dyn Device>) {
     let graph = read_graph(Path::new("test.toml"), text).expect("the configuration is right");
-    let stack = Stack::open(rt, &graph, &["top"], OpenOptions::default())
+    let stack = Stack::open(rt, &graph, &["top"], &OpenOptions::default())
         .await
         .expect("the stack opens");
     let top = Rc::clone(stack.get("top").expect("there is a device `top`"));

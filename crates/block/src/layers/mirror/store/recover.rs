@@ -10,7 +10,7 @@ use super::log::{Area, LogStart};
 use crate::BLOCK_BYTES;
 use crate::device::Device;
 use crate::error::IoError;
-use crate::layers::mirror::superblock::Uuid;
+use crate::layers::mirror::superblock::{FIRST_CHANGE, Uuid};
 use crate::request::Request;
 
 /// Bytes read at once.
@@ -128,7 +128,8 @@ pub(super) async fn recover(
         start: LogStart {
             index: Index::default(),
             head: checkpoint.tail,
-            complete: checkpoint.complete_below,
+            // Before the first change, nothing is missing.
+            complete: checkpoint.complete_below.max(FIRST_CHANGE),
             checkpoint: Checkpoint::default(),
         },
         written_s: None,
