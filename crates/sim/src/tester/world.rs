@@ -12,9 +12,14 @@ use bimetal_block::request::{IoResult, Op};
 use bimetal_block::{BLOCK_BYTES, Device, IoError};
 use bimetal_rt::{Instant, Payload, Rt};
 
+use super::boundaries::{Boundaries, Interference};
+use super::classes::Class;
+use super::corruption::Rule;
+use super::disk::Around;
 use super::report::{Findings, Trace};
 use super::scenario::Scenario;
 use super::stack::SideStack;
+use super::switch::FaultCounts;
 use super::volume::{Volume, ZEROES, stamp_of};
 
 /// An operation in flight.
@@ -49,13 +54,16 @@ pub struct World {
     /// Everything that happened.
     pub trace: Trace,
     /// The model.
-    pub volume: RefCell<Volume>,
+    pub volume: Rc<RefCell<Volume>>,
+    /// What the disks share.
+    pub around: Rc<Around>,
     /// What was wrong.
     pub findings: Rc<Findings>,
     /// The program that runs now.
     pub program: RefCell<Option<Rc<Program>>>,
     operations: RefCell<BTreeMap<String, u64>>,
     reached: RefCell<BTreeMap<String, u64>>,
+    faults: Cell<FaultCounts>,
     in_flight: RefCell<BTreeMap<u64, Operation>>,
     next_id: Cell<u64>,
     acknowledged_early: Cell<u64>,
@@ -64,15 +72,32 @@ pub struct World {
 
 impl World {
     /// A world in which nothing has happened.
-    pub fn new(rt: &Rt, scenario: Scenario, verbose: bool) -> World {
+    pub fn new(rt: &Rt, scenario: Scenario, interference: Interference, verbose: bool) -> World {
+        let findings = Rc::new(Findings::new(rt));
+        let mut volume = Volume::new(scenario.units());
+        if scenario.classes.has(Class::FirstAnswer) {
+            volume.demand_final_answers();
+        }
+        let volume = Rc::new(RefCell::new(volume));
+        let (span_bytes, unit_bytes) = (scenario.span_bytes, scenario.unit_bytes);
+        let model = Rc::clone(&volume);
+        let around = Around {
+            findings: Rc::clone(&findings),
+            boundaries: Rc::new(Boundaries::new(interference)),
+            rule: Rc::new(Rule::new(model, scenario.steadfast, span_bytes, unit_bytes)),
+            lands_late: scenario.lands_late,
+            fenced: scenario.fenced,
+        };
         World {
             rt: rt.clone(),
             trace: Trace::new(rt, verbose),
-            volume: RefCell::new(Volume::new(scenario.units())),
-            findings: Rc::new(Findings::new(rt)),
+            volume,
+            around: Rc::new(around),
+            findings,
             program: RefCell::new(None),
             operations: RefCell::default(),
             reached: RefCell::default(),
+            faults: Cell::default(),
             in_flight: RefCell::default(),
             next_id: Cell::new(1),
             acknowledged_early: Cell::new(0),
@@ -83,15 +108,15 @@ impl World {
 
     /// True while the program runs whose clients count: not after it was killed or has closed.
     pub fn is_running(&self, life: usize) -> bool {
-        self.program
-            .borrow()
-            .as_ref()
-            .is_some_and(|program| program.life == life)
+        let running = self.program.borrow();
+        let is_it = running.as_ref().is_some_and(|program| program.life == life);
+        is_it && !self.around.boundaries.is_cut()
     }
 
     /// The program that runs now.
     pub fn running(&self) -> Option<Rc<Program>> {
-        self.program.borrow().clone()
+        let running = self.program.borrow().clone();
+        running.filter(|_| !self.around.boundaries.is_cut())
     }
 
     /// A new program runs; what clients of the last one were doing is forgotten.
@@ -108,14 +133,15 @@ impl World {
         Duration::from_secs(if profiles { 1_800 } else { 60 }) + 3 * absent_after
     }
 
-    /// Payload of a write: each unit starts with its stamp and ends with the inverted stamp.
+    /// Payload of a write: each unit is full of its stamp and ends with the inverted stamp.
     pub fn stamped(&self, write: u64, units: &Range<usize>) -> Payload {
         let unit_bytes = self.scenario.unit_bytes as usize;
         let mut buf = self.rt.pool().alloc_now(units.len() * unit_bytes);
-        for (index, unit) in units.clone().enumerate() {
-            let bytes = &mut buf[index * unit_bytes..(index + 1) * unit_bytes];
+        for (bytes, unit) in buf.chunks_exact_mut(unit_bytes).zip(units.clone()) {
             let stamp = stamp_of(write, unit);
-            bytes[..8].copy_from_slice(&stamp.to_le_bytes());
+            for word in bytes.chunks_exact_mut(8) {
+                word.copy_from_slice(&stamp.to_le_bytes());
+            }
             bytes[unit_bytes - 8..].copy_from_slice(&(!stamp).to_le_bytes());
         }
         buf.freeze().into()
@@ -159,6 +185,18 @@ impl World {
         self.operations.borrow().clone()
     }
 
+    /// Counts faults that no single disk has met.
+    pub fn count_faults(&self, change: impl FnOnce(&mut FaultCounts)) {
+        let mut faults = self.faults.get();
+        change(&mut faults);
+        self.faults.set(faults);
+    }
+
+    /// Faults that no single disk has met.
+    pub fn faults(&self) -> FaultCounts {
+        self.faults.get()
+    }
+
     /// Counts a state that was reached.
     pub fn reach(&self, state: &str) {
         let mut reached = self.reached.borrow_mut();
@@ -180,6 +218,13 @@ impl World {
         self.reach("error told to a client");
         let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
         let may_refuse = self.scenario.mirror.on_degraded != "continue" && refusal;
+        let (start, end) = (units.start as u64, units.end as u64);
+        let unit_bytes = self.scenario.unit_bytes;
+        let rule = &self.around.rule;
+        if rule.may_fail(start * unit_bytes, end * unit_bytes) {
+            self.reach("error because of corrupt copies");
+            return;
+        }
         if let Some(side) = self.scenario.steadfast
             && !may_refuse
         {
@@ -245,8 +290,11 @@ impl World {
                 continue;
             };
             let offset = unit as u64 * unit_bytes;
-            let lacks =
-                |side: &&SideStack| side.unit_ends(offset, unit_bytes as usize).0 != settled;
+            let lacks = |side: &&SideStack| {
+                let map = side.map();
+                let held = map.unit_ends(offset, unit_bytes as usize).0;
+                held != settled && !map.is_corrupt(offset)
+            };
             if healthy.iter().any(lacks) {
                 exposed_bytes += unit_bytes;
             }
@@ -343,7 +391,11 @@ impl World {
             let offset = unit as u64 * unit_bytes;
             let mut held = None;
             for (side, stack) in &healthy {
-                let (head, _) = stack.unit_ends(offset, unit_bytes as usize);
+                // What the tester has corrupted and nobody has read is not known to anybody.
+                if stack.map().is_corrupt(offset) {
+                    continue;
+                }
+                let (head, _) = stack.map().unit_ends(offset, unit_bytes as usize);
                 let expected = volume.settled(unit).or(held);
                 if expected.is_some_and(|expected| expected != head) {
                     self.findings.add(format!(
