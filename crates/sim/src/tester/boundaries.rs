@@ -20,8 +20,8 @@ pub struct FailAt {
 /// Where a run is interfered with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interference {
-    /// The power is cut at this boundary, counted from 1.
-    pub cut_at: Option<u64>,
+    /// The power is cut at these boundaries, counted from 1; 0 is none.
+    pub cuts: [u64; 2],
     /// This operation fails.
     pub fail_at: Option<FailAt>,
 }
@@ -59,7 +59,7 @@ impl Boundaries {
             return;
         }
         self.passed.set(self.passed.get() + 1);
-        if self.interference.cut_at == Some(self.passed.get()) {
+        if self.interference.cuts.contains(&self.passed.get()) {
             self.struck.set(true);
             self.is_cut.set(true);
             self.cut.notify();
@@ -92,6 +92,16 @@ impl Boundaries {
     /// How many have been passed.
     pub fn passed(&self) -> u64 {
         self.passed.get()
+    }
+
+    /// Operations of each class.
+    pub fn by_class(&self) -> [u64; 3] {
+        self.by_class.each_ref().map(Cell::get)
+    }
+
+    /// True when the one thing that happens to this run is that an operation fails.
+    pub fn one_fails(&self) -> bool {
+        self.interference.fail_at.is_some()
     }
 
     /// True when the interference has happened.

@@ -187,9 +187,10 @@ fn add_superblock_loss(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         return;
     }
     at_least_lives(scenario, 2);
+    // Always the same copy: a side that is absent in between does not write the lost one again.
+    let first = rng.chance(0.5);
     for number in 1..scenario.lives.len() {
         let side = other_side(scenario, rng);
-        let first = rng.chance(0.5);
         let both = class == Class::SuperblockBoth;
         let loss = AtRest::SuperblockLost {
             side,

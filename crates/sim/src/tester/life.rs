@@ -295,6 +295,7 @@ impl Run {
             sides,
             opened,
             calm_at: Cell::new(None),
+            closing: Cell::new(false),
         })
     }
 
@@ -343,8 +344,13 @@ impl Run {
         if world.scenario.lands_late {
             leave_queues(&program.sides);
         }
+        let closing = program.closing.get();
         self.end_program(program).await;
-        if cut { Ended::Killed } else { ended }
+        match (cut, closing) {
+            (false, _) => ended,
+            (true, false) => Ended::Killed,
+            (true, true) => Ended::Badly,
+        }
     }
 
     fn note_whole(&mut self, program: &Program) {
@@ -368,7 +374,7 @@ impl Run {
             });
             lost += cut.lost;
         }
-        world.volume.borrow_mut().crash();
+        self.crash_model();
         world.around.boundaries.restore();
         if lost > 0 {
             world.reach("blocks lost in a power cut");
@@ -378,13 +384,20 @@ impl Run {
             .event(&[4, lost], || format!("crash, {lost} blocks lost"));
     }
 
+    fn crash_model(&self) {
+        // After a finding the model may hold what cannot be; what follows is of no interest.
+        if !self.world.findings.any() {
+            self.world.volume.borrow_mut().crash();
+        }
+    }
+
     /// The program is killed; the disks keep their power and what they were given.
     fn kill(&self, sides: &[SideStack]) {
         for disk in sides.iter().flat_map(|side| &side.disks) {
             disk.switch().die();
         }
         leave_queues(sides);
-        self.world.volume.borrow_mut().crash();
+        self.crash_model();
         self.world.reach("killed");
         self.world.trace.event(&[11], || "killed".to_owned());
     }
@@ -608,10 +621,13 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     while program.calm_at.get().is_none() && world.rt.now() < deadline && !dead() {
         world.rt.sleep(Duration::from_millis(5)).await;
     }
-    world
-        .rt
-        .sleep_until(program.calm_at.get().unwrap_or(deadline))
-        .await;
+    if dead() {
+        return;
+    }
+    let calm_at = program.calm_at.get().unwrap_or(deadline);
+    let calm = pin!(world.rt.sleep_until(calm_at));
+    // Whichever comes first, the loop below looks.
+    let _ = select(calm, pin!(until_cut(world, None))).await;
     let drained = |status: &MirrorStatus| {
         let sides = status.sides.iter().enumerate();
         let mut sides = sides.filter(|(index, _)| !faults::lasts_for_ever(world, life, *index));
@@ -644,6 +660,7 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
 
 /// Closes the volume.
 async fn stop(world: &Rc<World>, program: &Program) -> Ended {
+    program.closing.set(true);
     let before = program.mirror.status();
     let closed = world.rt.timeout(world.patience(), program.mirror.close());
     let status = program.mirror.status();

@@ -8,6 +8,7 @@
 //!   [`opening`], [`faults`], and between two lives [`rest`] and [`probes`]; [`plant`] holds the bugs
 //!   that the tester must find.
 //! - [`boundaries`] cuts the power or fails an operation at a chosen one; [`every`] does so at every
+//!   [`every`] does so at every
 //!   one; [`campaign`] adds up many seeds.
 //! - A run depends on its seed and its options alone: [`run`] runs a seed twice and compares the
 //!   hashes over everything that happened.
@@ -20,6 +21,7 @@ pub mod classes;
 pub mod client;
 pub mod corruption;
 pub mod disk;
+pub mod every;
 mod extras;
 pub mod faults;
 pub mod life;
@@ -156,6 +158,7 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
         operations: world.operations(),
         disk_requests: disks.requests,
         boundaries: boundaries.passed(),
+        by_class: boundaries.by_class(),
         struck: boundaries.struck(),
         faults,
         reached: world.reached(),

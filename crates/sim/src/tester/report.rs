@@ -135,6 +135,8 @@ pub struct Report {
     pub disk_requests: u64,
     /// Boundaries of I/O that were passed.
     pub boundaries: u64,
+    /// Reads, writes and flushes that came to their completion.
+    pub by_class: [u64; 3],
     /// The interference that was asked for has happened.
     pub struck: bool,
     /// Faults that were hit.

@@ -333,7 +333,7 @@ impl Scenario {
     fn draw_base(seed: u64, extent: Extent) -> Scenario {
         let factor = factor_of(seed, extent);
         let rng = &mut Rng::labelled(seed, "scenario");
-        let superblocks = rng.chance(0.55);
+        let superblocks = rng.chance(0.55) || extent == Extent::Small;
         let count = pick(rng, &[2, 2, 2, 2, 3, 3, 4]);
         let profiles = rng.chance(0.2);
         let sides: Vec<_> = (0..count).map(|_| draw_side(rng, profiles)).collect();
@@ -345,6 +345,7 @@ impl Scenario {
         let mut load = draw_load(rng, unit_bytes);
         load.operations = (load.operations as f64 * factor).ceil() as u64;
         let lives = match superblocks {
+            true if extent == Extent::Small => 1 + rng.below(2),
             true => 1 + rng.below(3),
             false => 1,
         };
@@ -386,7 +387,7 @@ fn factor_of(seed: u64, extent: Extent) -> f64 {
         Extent::HeavyTailed => {
             spread(&mut Rng::labelled(seed, "extent"), 100, 10_000) as f64 / 100.0
         }
-        Extent::Small => 0.1,
+        Extent::Small => 0.2,
     }
 }
 

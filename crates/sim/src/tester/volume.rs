@@ -251,6 +251,11 @@ impl Volume {
         unit.settled.filter(|_| unit.writers == 0)
     }
 
+    /// True when there has been a crash.
+    pub fn has_crashed(&self) -> bool {
+        self.crashes > 0
+    }
+
     /// How many units there are.
     pub fn unit_count(&self) -> usize {
         self.units.len()

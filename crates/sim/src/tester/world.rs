@@ -43,6 +43,8 @@ pub struct Program {
     pub opened: Instant,
     /// When the last fault that ends has ended; unknown until the faults begin.
     pub calm_at: Cell<Option<Instant>>,
+    /// It has begun to close the volume.
+    pub closing: Cell<bool>,
 }
 
 /// See the module.
@@ -213,24 +215,30 @@ impl World {
         self.reached.borrow().clone()
     }
 
-    /// A client was told of an error. With one side without faults there is no reason for one.
+    /// A client was told of an error. With one side without faults there is no reason for one, and
+    /// neither when a single operation of the run has failed.
     pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>) {
         self.reach("error told to a client");
         let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
-        let may_refuse = self.scenario.mirror.on_degraded != "continue" && refusal;
         let (start, end) = (units.start as u64, units.end as u64);
         let unit_bytes = self.scenario.unit_bytes;
         let rule = &self.around.rule;
+        if refusal && self.scenario.mirror.on_degraded != "continue" {
+            return;
+        }
         if rule.may_fail(start * unit_bytes, end * unit_bytes) {
             self.reach("error because of corrupt copies");
             return;
         }
-        if let Some(side) = self.scenario.steadfast
-            && !may_refuse
-        {
+        let op = op.name();
+        if let Some(side) = self.scenario.steadfast {
             self.findings.add(format!(
-                "{} {units:?} failed ({error}) although side {side} has no faults",
-                op.name()
+                "{op} {units:?} failed ({error}) although side {side} has no faults"
+            ));
+        }
+        if self.around.boundaries.one_fails() && !self.volume.borrow().has_crashed() {
+            self.findings.add(format!(
+                "{op} {units:?} failed ({error}) because one operation of one side did"
             ));
         }
     }
