@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_block::graph::OpenError;
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
 use bimetal_block::layers::mirror::{
@@ -13,7 +14,6 @@ use bimetal_block::layers::mirror::{
 };
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::{Size, Time};
-use bimetal_block::graph::OpenError;
 use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::{Rt, VirtualOptions};
 use common::{virtual_rt, write};
@@ -572,18 +572,14 @@ fn a_volume_survives_a_clean_stop_whatever_the_order_of_its_sides() {
         superblock::format(&rt, "vol", &sides, &Formatting::default())
             .await
             .expect("the sides are fit");
-        let mirror = open(&rt, &sides)
-            .await
-            .expect("a fresh volume opens");
+        let mirror = open(&rt, &sides).await.expect("a fresh volume opens");
         mirror
             .submit(write(&rt, 0, 8192, 0x55))
             .await
             .expect("written");
         mirror.close().await.expect("closed");
         let turned: Vec<Candidate> = sides.iter().rev().cloned().collect();
-        let again = open(&rt, &turned)
-            .await
-            .expect("sides are known by UUID");
+        let again = open(&rt, &turned).await.expect("sides are known by UUID");
         let device: Rc<dyn Device> = Rc::new(again.clone());
         assert_eq!(byte_of(&device, 4096).await, 0x55);
         again.close().await.expect("closed");
@@ -614,14 +610,9 @@ fn unfit_foreign_and_doubled_sides_are_refused_and_nothing_is_written() {
             "{foreign}"
         );
         let doubled = [ours[0].clone(), ours[0].clone()];
-        let twice = open(&rt, &doubled)
-            .await
-            .err()
-            .expect("one side twice");
+        let twice = open(&rt, &doubled).await.err().expect("one side twice");
         assert!(twice.contains("same side"), "{twice}");
-        let mirror = open(&rt, &ours)
-            .await
-            .expect("refusals changed nothing");
+        let mirror = open(&rt, &ours).await.expect("refusals changed nothing");
         mirror.close().await.expect("closed");
     });
 }
@@ -678,7 +669,10 @@ fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is
     rt.block_on(async {
         let sides = formatted(&rt, 2).await;
         let crashed = open(&rt, &sides).await.expect("fresh");
-        crashed.submit(write(&rt, 0, 4096, 1)).await.expect("written");
+        crashed
+            .submit(write(&rt, 0, 4096, 1))
+            .await
+            .expect("written");
         crashed.submit(Request::flush()).await.expect("flushed");
         for alone in 0..2 {
             let refused = open_some(&rt, &sides, &[alone], &OpenOptions::default()).await;
@@ -717,7 +711,10 @@ fn a_side_that_was_missing_gets_what_it_lacks() {
         mirror.close().await.expect("closed");
         let alone = open_some(&rt, &sides, &[0], &OpenOptions::default()).await;
         let alone = alone.expect("it was closed cleanly");
-        alone.submit(write(&rt, 5 << 20, 8192, 9)).await.expect("written");
+        alone
+            .submit(write(&rt, 5 << 20, 8192, 9))
+            .await
+            .expect("written");
         alone.close().await.expect("closed");
         let both = open(&rt, &sides).await.expect("one is behind");
         assert_eq!(both.status().sides[1].health, "resyncing");
@@ -743,7 +740,10 @@ fn sides_that_each_ran_alone_are_split_until_one_is_given_up() {
             let mirror = open_some(&rt, &sides, &[alone], &OpenOptions::default()).await;
             let mirror = mirror.expect("it was closed cleanly");
             let at = (1 + alone as u64) << 20;
-            mirror.submit(write(&rt, at, 4096, 1 + alone as u8)).await.expect("written");
+            mirror
+                .submit(write(&rt, at, 4096, 1 + alone as u8))
+                .await
+                .expect("written");
             mirror.close().await.expect("closed");
         }
         let split = open(&rt, &sides).await.err().expect("they are split");
@@ -753,14 +753,25 @@ fn sides_that_each_ran_alone_are_split_until_one_is_given_up() {
             rebuild: vec!["side1".to_owned()],
             ..OpenOptions::default()
         };
-        let mirror = open_as(&rt, &sides, &options).await.expect("one was given up");
+        let mirror = open_as(&rt, &sides, &options)
+            .await
+            .expect("one was given up");
         let device: Rc<dyn Device> = Rc::new(mirror.clone());
         assert_eq!(byte_of(&device, 1 << 20).await, 1);
-        assert_eq!(byte_of(&device, 2 << 20).await, 0, "what side1 did alone is gone");
+        assert_eq!(
+            byte_of(&device, 2 << 20).await,
+            0,
+            "what side1 did alone is gone"
+        );
         rt.sleep(Duration::from_secs(60)).await;
         assert!(!mirror.status().degraded, "{:?}", mirror.status());
         mirror.close().await.expect("closed");
-        open(&rt, &sides).await.expect("they agree").close().await.expect("closed");
+        open(&rt, &sides)
+            .await
+            .expect("they agree")
+            .close()
+            .await
+            .expect("closed");
     });
 }
 
@@ -770,7 +781,10 @@ fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
     rt.block_on(async {
         let sides = formatted(&rt, 2).await;
         let crashed = open(&rt, &sides).await.expect("fresh");
-        crashed.submit(write(&rt, 0, 4096, 1)).await.expect("written");
+        crashed
+            .submit(write(&rt, 0, 4096, 1))
+            .await
+            .expect("written");
         crashed.submit(Request::flush()).await.expect("flushed");
         let forced = |force| OpenOptions {
             force: Some(force),
@@ -781,11 +795,17 @@ fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
         let refused = look.submit(write(&rt, 0, 4096, 2)).await;
         assert_eq!(refused.err(), Some(IoError::ReadOnly));
         look.close().await.expect("closed");
-        let fork = open_some(&rt, &sides, &[1], &forced(Force::Fork)).await.expect("forced");
-        fork.submit(write(&rt, 8192, 4096, 3)).await.expect("written");
+        let fork = open_some(&rt, &sides, &[1], &forced(Force::Fork))
+            .await
+            .expect("forced");
+        fork.submit(write(&rt, 8192, 4096, 3))
+            .await
+            .expect("written");
         fork.close().await.expect("closed");
         // The old side comes back: it is made equal to the fork.
-        let both = open(&rt, &sides).await.expect("one descends from the other");
+        let both = open(&rt, &sides)
+            .await
+            .expect("one descends from the other");
         rt.sleep(Duration::from_secs(60)).await;
         assert!(!both.status().degraded, "{:?}", both.status());
         let device: Rc<dyn Device> = Rc::new(both.clone());
@@ -801,11 +821,25 @@ fn a_rotten_block_is_found_and_repaired() {
     rt.block_on(async {
         let sides = formatted(&rt, 2).await;
         let mirror = open(&rt, &sides).await.expect("fresh");
-        mirror.submit(write(&rt, 0, 8192, 5)).await.expect("written");
-        mirror.close().await.expect("closed, and everything is at home");
-        let superblock = sides[0].superblock().await.expect("readable").expect("there");
+        mirror
+            .submit(write(&rt, 0, 8192, 5))
+            .await
+            .expect("written");
+        mirror
+            .close()
+            .await
+            .expect("closed, and everything is at home");
+        let superblock = sides[0]
+            .superblock()
+            .await
+            .expect("readable")
+            .expect("there");
         let home = superblock.layout.data.0 + 4096;
-        sides[0].device.submit(write(&rt, home, 4096, 6)).await.expect("it rots");
+        sides[0]
+            .device
+            .submit(write(&rt, home, 4096, 6))
+            .await
+            .expect("it rots");
         let mirror = open(&rt, &sides).await.expect("it was closed cleanly");
         let device: Rc<dyn Device> = Rc::new(mirror.clone());
         assert_eq!(byte_of(&device, 4096).await, 5);

@@ -327,7 +327,11 @@ impl SidePolicy {
         }
         if view.logged {
             let depth = if self.mode == Mode::Delayed { 2 } else { 1 } * self.rules.depth_max;
-            return if view.in_flight < depth { Next::InOrder } else { Next::Nothing };
+            return if view.in_flight < depth {
+                Next::InOrder
+            } else {
+                Next::Nothing
+            };
         }
         match (self.rules.drain, self.mode) {
             (DrainOrder::Fifo, _) if view.in_flight == 0 => Next::InOrder,

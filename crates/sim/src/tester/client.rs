@@ -1,5 +1,6 @@
 //! The clients: random operations, each checked against the model of the volume.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -7,8 +8,7 @@ use bimetal_block::request::{Extent, Flags, IoResult, Op, Reply, Request};
 use bimetal_block::{Device, IoError};
 use bimetal_rt::{Payload, Rng};
 
-use super::stack::ends_of;
-use super::volume::{ZEROES, stamp_of};
+use super::volume::{Volume, ZEROES, stamp_of};
 use super::world::World;
 
 /// What a client does next.
@@ -176,26 +176,7 @@ fn check(world: &World, next: Draw, start: u64, result: IoResult) -> Result<(), 
 
 fn check_data(world: &World, next: Draw, start: u64, data: &Payload) -> Result<(), String> {
     let unit_bytes = world.scenario.unit_bytes as usize;
-    if data.len() != next.units * unit_bytes {
-        return Err(format!("{} bytes were read", data.len()));
-    }
-    let mut found = Vec::with_capacity(next.units);
-    for unit in 0..next.units {
-        let part = data.slice(unit * unit_bytes..(unit + 1) * unit_bytes);
-        let (head, tail) = ends_of(Some(&part), 0, unit_bytes);
-        let whole = if head == ZEROES {
-            tail == 0
-        } else {
-            tail == !head && head == stamp_of(head >> 24, next.first + unit)
-        };
-        if !whole {
-            let index = next.first + unit;
-            return Err(format!(
-                "unit {index} is torn or misplaced: {head:#x} {tail:#x}"
-            ));
-        }
-        found.push(head);
-    }
+    let found = stamps_of(data, unit_bytes, next.first, next.units)?;
     world.trace.event(&found, || {
         let writes: Vec<u64> = found.iter().map(|stamp| stamp >> 24).collect();
         format!("read  {}: {writes:?}", next.first)
@@ -204,6 +185,101 @@ fn check_data(world: &World, next: Draw, start: u64, data: &Payload) -> Result<(
         .volume
         .borrow_mut()
         .check_read(next.first, &found, start)
+}
+
+/// The stamps of the units in what was read, which must be whole and in their places.
+fn stamps_of(
+    data: &Payload,
+    unit_bytes: usize,
+    first: usize,
+    units: usize,
+) -> Result<Vec<u64>, String> {
+    if data.len() != units * unit_bytes {
+        return Err(format!("{} bytes were read", data.len()));
+    }
+    let mut found = Vec::with_capacity(units);
+    let (mut stamp, mut within) = (ZEROES, 0);
+    for slice in data.slices() {
+        let mut rest: &[u8] = slice;
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(rest.len().min(unit_bytes - within));
+            if within == 0 {
+                stamp = word_at(part, 0);
+            }
+            within += part.len();
+            let ends = within == unit_bytes;
+            let unit = first + found.len();
+            let placed = stamp == ZEROES || stamp == stamp_of(stamp >> 24, unit);
+            if !placed || !is_filled(part, stamp, ends) {
+                return Err(format!(
+                    "unit {unit} is torn, corrupt or misplaced: {stamp:#x}"
+                ));
+            }
+            if ends {
+                found.push(stamp);
+                within = 0;
+            }
+            rest = after;
+        }
+    }
+    Ok(found)
+}
+
+/// True when the bytes are full of a stamp, at the end of a unit up to its inverted last word.
+fn is_filled(bytes: &[u8], stamp: u64, ends: bool) -> bool {
+    let body = if ends && stamp != ZEROES {
+        bytes.len() - 8
+    } else {
+        bytes.len()
+    };
+    let mut words = bytes[..body].chunks_exact(8);
+    let expected = stamp.to_le_bytes();
+    words.all(|word| word == expected) && (body == bytes.len() || word_at(bytes, body) == !stamp)
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// Reads the whole volume in use, in order, and hands what was found to `check`: the first unit and
+/// the stamps from there, or the error. Stops at the first complaint.
+///
+/// # Errors
+/// The complaint.
+pub async fn read_all(
+    world: &World,
+    top: &Rc<dyn Device>,
+    mut check: impl FnMut(Range<usize>, u64, Result<Vec<u64>, IoError>) -> Result<(), String>,
+) -> Result<(), String> {
+    let unit_bytes = world.scenario.unit_bytes as usize;
+    let (total, step) = (world.scenario.units(), (64 << 10) / unit_bytes);
+    for first in (0..total).step_by(step) {
+        let units = step.min(total - first);
+        let start = world.volume.borrow_mut().tick();
+        let request = Request::read(
+            first as u64 * unit_bytes as u64,
+            units as u64 * unit_bytes as u64,
+        );
+        let found = match top.submit(request).await {
+            Ok(reply) => Ok(stamps_of(&reply.into_data(), unit_bytes, first, units)?),
+            Err(error) => Err(error),
+        };
+        check(first..first + units, start, found)?;
+    }
+    Ok(())
+}
+
+/// Checks what was found against a model, without settling anything in it.
+///
+/// # Errors
+/// The first unit that the model does not allow.
+pub fn check_allowed(volume: &Volume, first: usize, found: &[u64]) -> Result<(), String> {
+    for (unit, stamp) in (first..).zip(found) {
+        if !volume.allows(unit, *stamp) {
+            return Err(format!("unit {unit} is write {}", stamp >> 24));
+        }
+    }
+    Ok(())
 }
 
 /// A hole is an answer that its units are zeroes.

@@ -1,26 +1,37 @@
 //! The disks of the tester, and the fault model.
 //!
-//! What a disk of the tester does, and so what a volume has to live with:
+//! What a disk of the tester does, and so what a volume has to live with. Names in brackets are
+//! classes that can be switched on and off ([`classes`](super::classes)); the rest is always on.
 //!
 //! - **Order.** Requests in flight complete in any order: each has its own random duration. The
 //!   blocks of a write change when it arrives, when it completes, or some of them then and the rest
-//!   now. A block of 4 KiB changes as a whole.
+//!   now. A block of 4 KiB changes as a whole while there is power.
 //! - **Volatile cache.** A completed write is seen by every later read. It survives a power cut when
 //!   it had FUA or when a flush that arrived after its completion has completed. Of the other
-//!   writes each block keeps any one of its versions since then, independently of other blocks.
+//!   writes each block keeps any one of its versions since then, independently of other blocks, or
+//!   any of them for each of its sectors of 512 bytes (`torn`).
 //! - **Errors.** A read, a write or a flush fails: once, several times, or from now on. A write that
 //!   failed has changed any of its blocks. A flush that failed has made nothing durable, and takes
 //!   nothing away.
 //! - **Freezes.** For a while nothing is taken and nothing is answered, writes of that time may
-//!   have happened or not, and all are answered late. A disk may freeze for ever.
+//!   have happened or not, and all are answered late: up to 5 s, 1 to 120 s (`long-hangs`), or for
+//!   ever.
 //! - **Slowness.** Everything takes 10 or 100 times as long for a while.
-//! - **Absence.** For a while everything fails with `Offline`, what is inside too.
-//! - **Death of the program.** From one instant on, nothing that the program does reaches a medium.
+//! - **Absence.** For a while everything fails with `Offline`, what is inside too; many times in a
+//!   row (`flapping`).
+//! - **Power cut.** From one instant on, nothing that the program does reaches a medium.
+//! - **Death of the program alone** (`kill`). Nothing that it does afterwards reaches a medium, but
+//!   what the disk had been given may still land, up to 5 s later. A disk answers the next program
+//!   only after that, or at once (`unfenced`).
+//! - **Corruption.** A block changes at rest (`rot`), a write is acknowledged and never done
+//!   (`lost-writes`), a write lands on other blocks (`misdirected-writes`), a read answers with
+//!   other blocks (`misdirected-reads`). Which copies may be hit is the rule in
+//!   [`corruption`](super::corruption).
 //!
-//! What a disk of the tester does not do (yet): tear a block, lose or misdirect a write, return
-//! rotten data, lie about a flush.
+//! What a disk of the tester does not do: lie about a flush, tear a block without a power cut, go on
+//! with a request whose future was dropped while its program lives.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -29,65 +40,13 @@ use std::time::Duration;
 use bimetal_block::extent_map::ExtentMap;
 use bimetal_block::request::{Extent, IoResult, Op, Reply, Request, push_extent};
 use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoError, IoFuture};
-use bimetal_rt::sync::Event;
 use bimetal_rt::{Buf, Payload, Rng, Rt};
 
+use super::boundaries::Boundaries;
+use super::corruption::Rule;
+use super::platter::{Platter, until_quiet};
 use super::report::Findings;
-
-type Block = Option<Payload>;
-
-/// What a disk holds. It outlives the program that uses the disk.
-pub struct Platter {
-    blocks: Vec<Block>,
-    /// The versions a power cut may leave of each block: first the durable one.
-    versions: BTreeMap<usize, Vec<(u64, Block)>>,
-    writes: u64,
-}
-
-impl Platter {
-    /// An empty platter: all zeroes, durable.
-    pub fn new(size_bytes: u64) -> Rc<RefCell<Platter>> {
-        Rc::new(RefCell::new(Platter {
-            blocks: vec![None; (size_bytes / BLOCK_BYTES) as usize],
-            versions: BTreeMap::new(),
-            writes: 0,
-        }))
-    }
-
-    /// The block at an offset; `None` is zeroes.
-    pub fn block_at(&self, offset: u64) -> Option<&Payload> {
-        self.blocks[(offset / BLOCK_BYTES) as usize].as_ref()
-    }
-
-    fn set(&mut self, index: usize, content: Block) {
-        self.writes += 1;
-        let durable = self.blocks[index].clone();
-        let versions = self.versions.entry(index);
-        let versions = versions.or_insert_with(|| vec![(0, durable)]);
-        versions.push((self.writes, content.clone()));
-        self.blocks[index] = content;
-    }
-
-    /// Makes everything durable that was written up to `mark`.
-    fn flushed(&mut self, mark: u64) {
-        self.versions.retain(|_, versions| {
-            let newest = versions.iter().rposition(|(write, _)| *write <= mark);
-            versions.drain(..newest.unwrap_or(0));
-            versions.len() > 1
-        });
-    }
-
-    /// Cuts the power; says how many blocks lost their newest version.
-    pub fn cut_power(&mut self, rng: &mut Rng) -> u64 {
-        let mut lost = 0;
-        for (index, versions) in std::mem::take(&mut self.versions) {
-            let kept = rng.below(versions.len() as u64) as usize;
-            lost += u64::from(kept + 1 < versions.len());
-            self.blocks[index] = versions.into_iter().nth(kept).and_then(|(_, block)| block);
-        }
-        lost
-    }
-}
+use super::switch::{Astray, Switch, class_of};
 
 /// How long the disk takes for a request.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
@@ -98,183 +57,94 @@ pub struct Latency {
     pub ns_max: u64,
 }
 
-/// Faults that were hit, by class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct FaultCounts {
-    /// Requests held up by a freeze.
-    pub frozen: u64,
-    /// Requests slowed down.
-    pub slowed: u64,
-    /// Reads that failed.
-    pub failed_reads: u64,
-    /// Writes that failed.
-    pub failed_writes: u64,
-    /// Flushes that failed.
-    pub failed_flushes: u64,
-    /// Requests that met an absent disk.
-    pub offline: u64,
-    /// Requests given to a disk whose program had died.
-    pub after_death: u64,
+/// What the disks of a run share.
+pub struct Around {
+    /// What was wrong.
+    pub findings: Rc<Findings>,
+    /// The boundaries of I/O.
+    pub boundaries: Rc<Boundaries>,
+    /// Which copies may be corrupted.
+    pub rule: Rc<Rule>,
+    /// Requests in flight may land after their program was killed.
+    pub lands_late: bool,
+    /// A disk answers a program only when the requests of the last one have ended.
+    pub fenced: bool,
 }
 
-/// The switch of a disk: what is wrong with it now.
-#[derive(Default)]
-pub struct Switch {
-    frozen: Cell<bool>,
-    offline: Cell<bool>,
-    dead: Cell<bool>,
-    /// 0 is as fast as ever.
-    slower_by: Cell<u64>,
-    /// Chances of reads, writes and flushes to fail.
-    error_chances: Cell<[f64; 3]>,
-    fail_next: Cell<[u32; 3]>,
-    changed: Event,
-    /// Faults that were hit.
-    pub counts: Cell<FaultCounts>,
-    /// Requests so far.
-    pub requests: Cell<u64>,
+/// A change that the disk has been given and has not completed.
+struct Queued {
+    request: Request,
+    /// The blocks that changed on arrival.
+    early: Vec<bool>,
 }
 
-/// The class of an operation, for errors.
-pub fn class_of(op: Op) -> usize {
-    match op {
-        Op::Read | Op::Extents => 0,
-        Op::Write | Op::Discard | Op::WriteZeroes => 1,
-        Op::Flush => 2,
-    }
-}
-
-impl Switch {
-    /// Freezes or thaws.
-    pub fn set_frozen(&self, frozen: bool) {
-        self.frozen.set(frozen);
-        self.changed.notify();
-    }
-
-    /// Takes the disk away or brings it back.
-    pub fn set_offline(&self, offline: bool) {
-        self.offline.set(offline);
-        self.changed.notify();
-    }
-
-    /// Makes everything take `factor` times as long.
-    pub fn set_slowness(&self, factor: u64) {
-        self.slower_by.set(factor - 1);
-    }
-
-    /// Makes a class of operations fail with this chance.
-    pub fn set_error_chance(&self, class: usize, chance: f64) {
-        let mut chances = self.error_chances.get();
-        chances[class] = chance;
-        self.error_chances.set(chances);
-    }
-
-    /// Makes the next `count` operations of a class fail.
-    pub fn fail_next(&self, class: usize, count: u32) {
-        let mut left = self.fail_next.get();
-        left[class] += count;
-        self.fail_next.set(left);
-    }
-
-    /// The program has died: nothing reaches the medium any more, and nothing waits.
-    pub fn die(&self) {
-        self.dead.set(true);
-        self.changed.notify();
-    }
-
-    /// Ends every fault.
-    pub fn heal(&self) {
-        self.frozen.set(false);
-        self.offline.set(false);
-        self.slower_by.set(0);
-        self.error_chances.set([0.0; 3]);
-        self.fail_next.set([0; 3]);
-        self.changed.notify();
-    }
-
-    fn count(&self, change: impl FnOnce(&mut FaultCounts)) {
-        let mut counts = self.counts.get();
-        change(&mut counts);
-        self.counts.set(counts);
-    }
-
-    async fn until_answering(&self) {
-        if self.frozen.get() && !self.dead.get() {
-            self.count(|c| c.frozen += 1);
-        }
-        let answering = || !self.frozen.get() || self.offline.get() || self.dead.get();
-        self.changed.until(answering).await;
-    }
-
-    /// True when an operation of this class fails now.
-    fn strikes(&self, class: usize, rng: &mut Rng) -> bool {
-        let mut left = self.fail_next.get();
-        let struck = if left[class] > 0 {
-            left[class] -= 1;
-            self.fail_next.set(left);
-            true
-        } else {
-            let chance = self.error_chances.get()[class];
-            chance > 0.0 && rng.chance(chance)
-        };
-        if struck {
-            self.count(|c| match class {
-                0 => c.failed_reads += 1,
-                1 => c.failed_writes += 1,
-                _ => c.failed_flushes += 1,
-            });
-        }
-        struck
-    }
+/// Where a disk stands: which side, and which of its disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The side.
+    pub side: usize,
+    /// The disk of the side.
+    pub disk: usize,
 }
 
 /// A disk in use by a program. See the module.
 pub struct Disk {
     rt: Rt,
     name: String,
+    place: Place,
     geometry: Geometry,
     platter: Rc<RefCell<Platter>>,
     switch: Rc<Switch>,
     latency: Latency,
     rng: RefCell<Rng>,
     writing: Rc<RefCell<ExtentMap<()>>>,
+    queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
     zeroes: Buf,
-    findings: Rc<Findings>,
+    around: Rc<Around>,
 }
 
 /// A range that is being written; nobody else may write there.
 struct Writing {
     map: Rc<RefCell<ExtentMap<()>>>,
+    queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
     range: Range<u64>,
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
         self.map.borrow_mut().remove(self.range.clone());
+        // Changes do not overlap, so the place tells them apart.
+        self.queue.borrow_mut().remove(&self.range.start);
     }
 }
+
+/// How long a request of a killed program stays in a disk, at most.
+const LATE_NS_MAX: u64 = 5_000_000_000;
 
 impl Disk {
     /// A disk over a platter.
     pub fn new(
         rt: &Rt,
-        name: String,
+        place: Place,
         platter: Rc<RefCell<Platter>>,
         latency: Latency,
         seed: u64,
-        findings: Rc<Findings>,
+        around: Rc<Around>,
     ) -> Disk {
-        let size_bytes = platter.borrow().blocks.len() as u64 * BLOCK_BYTES;
+        let size_bytes = platter.borrow().size_bytes();
+        let name = format!("{}.{}", place.side, place.disk);
         Disk {
             rt: rt.clone(),
+            place,
             geometry: Geometry::of_size(size_bytes),
             platter,
             switch: Rc::new(Switch::default()),
             latency,
             rng: RefCell::new(Rng::labelled(seed, &name)),
             writing: Rc::new(RefCell::new(ExtentMap::new())),
+            queue: Rc::default(),
             zeroes: rt.pool().zeroed(BLOCK_BYTES as usize),
-            findings,
+            around,
             name,
         }
     }
@@ -287,6 +157,38 @@ impl Disk {
     /// What it holds.
     pub fn platter(&self) -> &Rc<RefCell<Platter>> {
         &self.platter
+    }
+
+    /// True when nothing of what the program does reaches the medium any more.
+    fn is_dead(&self) -> bool {
+        self.switch.is_dead() || self.around.boundaries.is_cut()
+    }
+
+    /// The program is killed, the disk is not: each change that it had been given lands later, as
+    /// a whole or in part, or never.
+    pub fn leave_queue(&self) {
+        let queue = std::mem::take(&mut *self.queue.borrow_mut());
+        for queued in queue.into_values() {
+            let (late_ns, part) = {
+                let mut rng = self.rng.borrow_mut();
+                let late_ns_max = [1_000_000, 100_000_000, LATE_NS_MAX][rng.below(3) as usize];
+                let chance = [0.0, 0.5, 1.0, 1.0][rng.below(4) as usize];
+                let late_ns = rng.below(late_ns_max);
+                let part = queued.early.iter();
+                let part = part.map(|&early| !early && rng.chance(chance));
+                (late_ns, part.collect::<Vec<bool>>())
+            };
+            let (rt, platter) = (self.rt.clone(), Rc::clone(&self.platter));
+            let old = platter.borrow_mut().leave();
+            let landing = async move {
+                rt.sleep(Duration::from_nanos(late_ns)).await;
+                let lands = platter.borrow_mut().end_old(old);
+                if lands {
+                    apply(&platter, &queued.request, |block| part[block]);
+                }
+            };
+            self.rt.spawn(landing).detach();
+        }
     }
 
     fn duration(&self) -> Duration {
@@ -312,7 +214,7 @@ impl Disk {
         }
         let range = request.offset..request.end();
         if !self.writing.borrow().is_clear(&range) {
-            self.findings.add(format!(
+            self.around.findings.add(format!(
                 "disk {} was given overlapping writes at once, {range:?}",
                 self.name
             ));
@@ -320,13 +222,18 @@ impl Disk {
         self.writing.borrow_mut().insert(range.clone(), ());
         Some(Writing {
             map: Rc::clone(&self.writing),
+            queue: Rc::clone(&self.queue),
             range,
         })
     }
 
     async fn run(&self, request: Request) -> IoResult {
+        if self.around.fenced {
+            until_quiet(&self.platter).await;
+        }
         let writing = self.start_writing(&request);
         self.switch.requests.set(self.switch.requests.get() + 1);
+        self.around.boundaries.pass();
         self.switch.until_answering().await;
         let (early, mark) = self.arrive(&request);
         let duration = self.duration();
@@ -334,6 +241,7 @@ impl Disk {
             self.rt.sleep(duration).await;
         }
         self.switch.until_answering().await;
+        self.around.boundaries.pass();
         let result = self.complete(&request, early, mark);
         drop(writing);
         result
@@ -343,11 +251,11 @@ impl Disk {
     /// what it covers.
     fn arrive(&self, request: &Request) -> (Vec<bool>, u64) {
         let count = (request.len / BLOCK_BYTES) as usize;
-        let mark = self.platter.borrow().writes;
-        if !request.op.changes_content() || self.switch.dead.get() || self.switch.offline.get() {
+        let mark = self.platter.borrow().writes();
+        if !request.op.changes_content() || self.is_dead() || self.switch.is_offline() {
             return (Vec::new(), mark);
         }
-        let early = {
+        let early: Vec<bool> = {
             let mut rng = self.rng.borrow_mut();
             match rng.below(8) {
                 0 => (0..count).map(|_| rng.chance(0.5)).collect(),
@@ -355,22 +263,31 @@ impl Disk {
                 _ => vec![false; count],
             }
         };
-        self.apply(request, |block| early[block]);
+        apply(&self.platter, request, |block| early[block]);
+        if self.around.lands_late {
+            let queued = Queued {
+                request: request.clone(),
+                early: early.clone(),
+            };
+            self.queue.borrow_mut().insert(request.offset, queued);
+        }
         (early, mark)
     }
 
     fn complete(&self, request: &Request, early: Vec<bool>, mark: u64) -> IoResult {
-        if self.switch.dead.get() {
+        if self.is_dead() {
             self.switch.count(|c| c.after_death += 1);
             return Ok(self.answer_of_the_dead(request));
         }
-        if self.switch.offline.get() {
+        if self.switch.is_offline() {
             self.switch.count(|c| c.offline += 1);
             return Err(IoError::Offline);
         }
+        let class = class_of(request.op);
+        let surely = self.around.boundaries.fails(class);
         let fails = self
             .switch
-            .strikes(class_of(request.op), &mut self.rng.borrow_mut());
+            .strikes(class, surely, &mut self.rng.borrow_mut());
         let written = |block: usize| early.get(block).copied().unwrap_or(false);
         if fails {
             if request.op.changes_content() {
@@ -380,19 +297,23 @@ impl Disk {
                     let blocks = request.len / BLOCK_BYTES;
                     (0..blocks).map(|_| rng.chance(chance)).collect()
                 };
-                self.apply(request, |block| part[block] && !written(block));
+                let chosen = |block: usize| part[block] && !written(block);
+                apply(&self.platter, request, chosen);
             }
             return Err(IoError::Medium);
         }
         match request.op {
-            Op::Read => Ok(Reply::Data(self.content(request))),
+            Op::Read => {
+                let offset = self.misread(request).unwrap_or(request.offset);
+                Ok(Reply::Data(self.content(offset, request.len)))
+            }
             Op::Write | Op::Discard | Op::WriteZeroes => {
-                self.apply(request, |block| !written(block));
+                if !self.goes_astray(request, &written) {
+                    apply(&self.platter, request, |block| !written(block));
+                }
                 if request.flags.fua {
-                    let mut platter = self.platter.borrow_mut();
-                    for index in request.offset / BLOCK_BYTES..request.end() / BLOCK_BYTES {
-                        platter.versions.remove(&(index as usize));
-                    }
+                    let blocks = request.offset / BLOCK_BYTES..request.end() / BLOCK_BYTES;
+                    self.platter.borrow_mut().flushed_blocks(blocks);
                 }
                 Ok(Reply::Done)
             }
@@ -402,6 +323,77 @@ impl Disk {
             }
             Op::Extents => Ok(Reply::Extents(self.extents(request))),
         }
+    }
+
+    /// Where a read that goes astray reads instead.
+    fn misread(&self, request: &Request) -> Option<u64> {
+        if !self.switch.wants_astray(Astray::MisdirectedRead) {
+            return None;
+        }
+        let Place { side, disk } = self.place;
+        let may = |index| self.around.rule.may_misread(side, disk, index);
+        let elsewhere = self.elsewhere(request)?;
+        if !blocks_of(request.offset, request.len).all(may) {
+            return None;
+        }
+        self.switch.went_astray(Astray::MisdirectedRead);
+        Some(elsewhere)
+    }
+
+    /// Loses a change, or does it elsewhere, if one is to go astray and this one may.
+    fn goes_astray(&self, request: &Request, written: &impl Fn(usize) -> bool) -> bool {
+        let how = [Astray::LostWrite, Astray::MisdirectedWrite];
+        let how = how.into_iter().find(|how| self.switch.wants_astray(*how));
+        let Some(how) = how else { return false };
+        let Place { side, disk } = self.place;
+        let may = |index| self.around.rule.may_corrupt(side, disk, index);
+        if !blocks_of(request.offset, request.len).all(may) {
+            return false;
+        }
+        let target = if how == Astray::MisdirectedWrite {
+            let target = self.elsewhere(request);
+            let fits = |offset: &u64| {
+                let range = *offset..*offset + request.len;
+                self.writing.borrow().is_clear(&range) && blocks_of(*offset, request.len).all(may)
+            };
+            let Some(target) = target.filter(fits) else {
+                return false;
+            };
+            Some(target)
+        } else {
+            None
+        };
+        let mut platter = self.platter.borrow_mut();
+        let first = (request.offset / BLOCK_BYTES) as usize;
+        for block in 0..(request.len / BLOCK_BYTES) as usize {
+            if let Some(target) = target {
+                let victim = (target / BLOCK_BYTES) as usize + block;
+                platter.set_corrupt(victim, content_of(request, block));
+            }
+            if !written(block) {
+                let kept = platter.block((first + block) as u64).cloned();
+                platter.set_corrupt(first + block, kept);
+            }
+        }
+        self.switch.went_astray(how);
+        true
+    }
+
+    /// Another place of the same length, mostly near.
+    fn elsewhere(&self, request: &Request) -> Option<u64> {
+        let mut rng = self.rng.borrow_mut();
+        let blocks = (self.geometry.size_bytes - request.len) / BLOCK_BYTES + 1;
+        let place = if rng.chance(0.7) {
+            let near = (1 + rng.below(64)) * BLOCK_BYTES + request.len;
+            match rng.chance(0.5) {
+                true => request.offset.checked_sub(near)?,
+                false => request.offset + near,
+            }
+        } else {
+            rng.below(blocks) * BLOCK_BYTES
+        };
+        let apart = place + request.len <= request.offset || place >= request.end();
+        (apart && place + request.len <= self.geometry.size_bytes).then_some(place)
     }
 
     fn zeroes(&self, len: u64) -> Payload {
@@ -423,28 +415,14 @@ impl Disk {
         }
     }
 
-    /// Writes the chosen blocks of a change.
-    fn apply(&self, request: &Request, chosen: impl Fn(usize) -> bool) {
-        let first = (request.offset / BLOCK_BYTES) as usize;
-        let mut platter = self.platter.borrow_mut();
-        for block in 0..(request.len / BLOCK_BYTES) as usize {
-            if chosen(block) {
-                let start = block * BLOCK_BYTES as usize;
-                let bytes = start..start + BLOCK_BYTES as usize;
-                let content = (request.op == Op::Write).then(|| request.payload.slice(bytes));
-                platter.set(first + block, content);
-            }
-        }
-    }
-
-    fn content(&self, request: &Request) -> Payload {
+    fn content(&self, offset: u64, len: u64) -> Payload {
         let platter = self.platter.borrow();
         let mut data = Payload::empty();
-        for index in request.offset / BLOCK_BYTES..request.end() / BLOCK_BYTES {
-            data.append(match &platter.blocks[index as usize] {
-                Some(block) => block.clone(),
-                None => self.zeroes(BLOCK_BYTES),
-            });
+        for index in offset / BLOCK_BYTES..(offset + len) / BLOCK_BYTES {
+            match platter.block(index) {
+                Some(block) => data.append(block.clone()),
+                None => data.push(self.zeroes.clone()),
+            }
         }
         data
     }
@@ -453,12 +431,34 @@ impl Disk {
         let platter = self.platter.borrow();
         let mut extents = Vec::new();
         for index in request.offset / BLOCK_BYTES..request.end() / BLOCK_BYTES {
-            let data = platter.blocks[index as usize].is_some();
+            let data = platter.block(index).is_some();
             let len = BLOCK_BYTES;
             push_extent(&mut extents, Extent { len, data });
         }
         extents
     }
+}
+
+/// Writes the chosen blocks of a change.
+fn apply(platter: &RefCell<Platter>, request: &Request, chosen: impl Fn(usize) -> bool) {
+    let first = (request.offset / BLOCK_BYTES) as usize;
+    let mut platter = platter.borrow_mut();
+    for block in 0..(request.len / BLOCK_BYTES) as usize {
+        if chosen(block) {
+            platter.set(first + block, content_of(request, block));
+        }
+    }
+}
+
+/// What a change makes of one of its blocks.
+fn content_of(request: &Request, block: usize) -> Option<Payload> {
+    let start = block * BLOCK_BYTES as usize;
+    let bytes = start..start + BLOCK_BYTES as usize;
+    (request.op == Op::Write).then(|| request.payload.slice(bytes))
+}
+
+fn blocks_of(offset: u64, len: u64) -> impl Iterator<Item = usize> {
+    (offset / BLOCK_BYTES..(offset + len) / BLOCK_BYTES).map(|index| index as usize)
 }
 
 impl Device for Disk {
@@ -468,7 +468,8 @@ impl Device for Disk {
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
         if let Err(error) = self.geometry.check(&request) {
-            self.findings
+            self.around
+                .findings
                 .add(format!("disk {} was given {request:?}: {error}", self.name));
             return IoFuture::ready(Err(error));
         }

@@ -1,21 +1,28 @@
 //! The lives of the program: opening the volume, putting it under load and faults, and its end,
 //! clean or not.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::Device;
-use bimetal_block::layers::mirror::superblock::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
 use bimetal_block::layers::mirror::{Mirror, MirrorStatus};
 use bimetal_rt::sync::TaskGroup;
-use bimetal_rt::{Instant, Rng, Rt, yield_now};
+use bimetal_rt::{Rng, Rt, yield_now};
+use futures_util::future::{Either, select};
 
 use super::client;
-use super::disk::{FaultCounts, Switch};
+use super::faults;
+use super::opening::{How, Opening, RECOVERS, attempt};
 use super::plant::Plant;
-use super::scenario::{End, Fault, FaultKind, Life};
-use super::stack::{Platters, SideStack, platters_of, top_of};
+use super::platter::until_quiet;
+use super::probes;
+use super::rest::{self, Snapshot};
+use super::scenario::{AtRest, End, Life};
+use super::stack::{Platters, SideStack, map_of, platters_of, top_of};
+use super::switch::{FaultCounts, Switch};
 use super::world::{Program, World};
 
 /// What the disks of a run have seen.
@@ -83,266 +90,514 @@ fn check_leaks(rt: &Rt, world: &World) {
 }
 
 async fn live(world: &Rc<World>, plant: Option<Plant>, disks: &Rc<Cell<Disks>>) {
-    let platters = platters_of(&world.scenario);
-    let mut rng = Rng::labelled(world.scenario.seed, "power");
-    let mut last = Ended::Cleanly;
-    for (number, life) in world.scenario.lives.iter().enumerate() {
-        let Some(program) = open(world, number, &platters, plant, last).await else {
+    let platters = platters_of(&world.rt, &world.scenario);
+    let maps = platters.iter().enumerate();
+    let maps = maps.map(|(index, platters)| map_of(&world.scenario, index, platters));
+    world.around.rule.set_sides(maps.collect());
+    let mut run = Run {
+        world: Rc::clone(world),
+        plant,
+        disks: Rc::clone(disks),
+        power: RefCell::new(Rng::labelled(world.scenario.seed, "power")),
+        formatted: false,
+        whole: vec![true; platters.len()],
+        snapshot: None,
+        may_stay_shut: false,
+        platters,
+    };
+    run.all_lives().await;
+    run.until_quiet().await;
+    let landed = run.platters.iter().flatten();
+    let landed: u64 = landed.map(|disk| disk.borrow().landed_late()).sum();
+    world.count_faults(|c| c.landed_late += landed);
+    // The platters end with the run, and their buffers with them.
+    world.around.rule.set_sides(Vec::new());
+}
+
+/// What outlives a life of the program.
+struct Run {
+    world: Rc<World>,
+    plant: Option<Plant>,
+    disks: Rc<Cell<Disks>>,
+    power: RefCell<Rng>,
+    platters: Vec<Platters>,
+    formatted: bool,
+    /// Sides that held everything at the end of the last life.
+    whole: Vec<bool>,
+    snapshot: Option<Snapshot>,
+    /// So much was taken from the sides that the volume may refuse to open for ever.
+    may_stay_shut: bool,
+}
+
+/// What came of opening the volume for a life.
+enum Opened {
+    Program(Rc<Program>),
+    /// The power was cut, or an operation failed on purpose: it is to be tried again.
+    Interfered,
+    /// It does not open.
+    Not,
+}
+
+impl Run {
+    async fn all_lives(&mut self) {
+        let world = Rc::clone(&self.world);
+        let mut last = Ended::Cleanly;
+        for number in 0.. {
+            let lives = &world.scenario.lives;
+            let calm = (world.scenario.superblocks && last != Ended::Cleanly).then(Life::calm);
+            let life = match lives.get(number) {
+                Some(life) => life.clone(),
+                // What the last one has left behind is looked at by one more.
+                None => match calm {
+                    Some(calm) => calm,
+                    None => return,
+                },
+            };
+            self.rest(number, &life).await;
+            if world.findings.any() {
+                return;
+            }
+            let Some(program) = self.open(number, &life, last).await else {
+                return;
+            };
+            last = self.live_once(number, &life, program).await;
+            if world.findings.any() {
+                return;
+            }
+            if world.scenario.snapshot_after == Some(number) {
+                let forks = |side: &Platters| side.iter().map(|d| d.borrow().fork()).collect();
+                self.snapshot = Some(self.platters.iter().map(forks).collect());
+            }
+        }
+    }
+
+    /// Waits until nothing of dead programs is under way in the disks.
+    async fn until_quiet(&self) {
+        for platter in self.platters.iter().flatten() {
+            until_quiet(platter).await;
+        }
+    }
+
+    /// What happens between two lives.
+    async fn rest(&mut self, number: usize, life: &Life) {
+        let world = Rc::clone(&self.world);
+        let scenario = &world.scenario;
+        let probes = number > 0 && (scenario.boots_alone || scenario.foreign.is_some());
+        if !probes && life.at_rest.is_empty() {
             return;
+        }
+        self.until_quiet().await;
+        if number > 0 && scenario.boots_alone {
+            probes::boot_alone(&world, &self.platters).await;
+        }
+        if let Some(place) = scenario.foreign.filter(|_| number > 0) {
+            probes::boot_with_foreign(&world, &self.platters, place).await;
+        }
+        for what in &life.at_rest {
+            let lost = matches!(
+                what,
+                AtRest::SuperblockLost {
+                    first: true,
+                    second: true,
+                    ..
+                }
+            );
+            self.may_stay_shut |= lost;
+            let (snapshot, rng) = (self.snapshot.as_ref(), &mut self.power.borrow_mut());
+            rest::happen(&world, *what, &self.whole, snapshot, rng);
+        }
+    }
+
+    /// Opens the volume, after as many attempts as were interfered with.
+    async fn open(&mut self, number: usize, life: &Life, last: Ended) -> Option<Rc<Program>> {
+        let mut last = last;
+        let mut cut_after = life.cut_opening_ns.map(Duration::from_nanos);
+        loop {
+            match self.try_to_open(number, last, cut_after.take()).await {
+                Opened::Program(program) => return Some(program),
+                Opened::Interfered => last = Ended::Badly,
+                Opened::Not => return None,
+            }
+            if self.world.findings.any() {
+                return None;
+            }
+        }
+    }
+
+    async fn try_to_open(
+        &mut self,
+        number: usize,
+        last: Ended,
+        cut_after: Option<Duration>,
+    ) -> Opened {
+        let world = Rc::clone(&self.world);
+        let (rt, scenario) = (&world.rt, &world.scenario);
+        let side = |(index, platters)| {
+            let map = map_of(scenario, index, platters);
+            SideStack::build(rt, scenario, index, map, self.plant, &world.around)
         };
+        let sides: Rc<Vec<SideStack>> =
+            Rc::new(self.platters.iter().enumerate().map(side).collect());
+        if !self.formatted {
+            self.formatted = true;
+            if let Err(why) = format(&world, &sides).await {
+                world.findings.add(why);
+                return Opened::Not;
+            }
+            world.around.boundaries.begin();
+        }
+        let struck = world.around.boundaries.struck();
+        let (mirror, cut) = {
+            let opening = pin!(open_sides(&world, &sides, last));
+            let cut = pin!(until_cut(&world, cut_after));
+            match select(opening, cut).await {
+                Either::Left((mirror, _)) => (mirror, cut_after.is_some() || is_cut(&world)),
+                Either::Right(((), opening)) => {
+                    world.reach("power cut while opening");
+                    self.cut_power(&sides);
+                    let opened = rt.timeout(world.patience(), opening).await;
+                    let dead = Err("an opening without power does not end".to_owned());
+                    (opened.unwrap_or(dead), true)
+                }
+            }
+        };
+        let interfered = cut || struck != world.around.boundaries.struck();
+        if interfered && (cut || mirror.is_err()) {
+            self.cut_power(&sides);
+            if let Ok(mirror) = mirror {
+                end_mirror(&world, &mirror).await;
+            }
+            self.end_sides(&sides).await;
+            return Opened::Interfered;
+        }
+        match mirror {
+            Ok(mirror) => Opened::Program(self.program_of(number, mirror, sides)),
+            Err(why) => {
+                if self.may_stay_shut {
+                    world.reach("stayed shut");
+                } else {
+                    world.findings.add(why);
+                }
+                self.end_sides(&sides).await;
+                Opened::Not
+            }
+        }
+    }
+
+    fn program_of(&self, number: usize, mirror: Mirror, sides: Rc<Vec<SideStack>>) -> Rc<Program> {
+        let world = &self.world;
+        let opened = world.rt.now();
+        world.trace.event(&[5], || format!("life {number} starts"));
+        Rc::new(Program {
+            life: number,
+            top: top_of(&world.rt, &world.scenario, &mirror, &sides, self.plant),
+            mirror,
+            sides,
+            opened,
+            calm_at: Cell::new(None),
+            closing: Cell::new(false),
+        })
+    }
+
+    async fn live_once(&mut self, number: usize, life: &Life, program: Rc<Program>) -> Ended {
+        let world = Rc::clone(&self.world);
         world.run_program(Some(Rc::clone(&program)));
         let background = TaskGroup::new(&world.rt);
-        background.spawn(start_faults(
-            Rc::clone(world),
+        background.spawn(faults::start(
+            Rc::clone(&world),
             life.clone(),
             Rc::clone(&program),
             background.clone(),
         ));
-        background.spawn(look_regularly(Rc::clone(world)));
-        let clients = start_clients(world, &program, number);
-        last = match life.end {
-            End::Crash { at_ns } => {
-                let load = clients.join();
-                let crashed = world.rt.timeout(Duration::from_nanos(at_ns), load).await;
-                world.reach(if crashed.is_err() {
-                    "crash under load"
-                } else {
-                    "crash without load"
-                });
-                Ended::Killed
-            }
-            End::Clean | End::CleanAtOnce => {
-                clients.join().await;
-                if life.end == End::Clean {
-                    drain(world, life, &program).await;
+        background.spawn(look_regularly(Rc::clone(&world)));
+        let clients = TaskGroup::new(&world.rt);
+        let (ended, cut) = {
+            let body = pin!(go_through(&world, &program, number, life, &clients));
+            let cut = pin!(until_cut(&world, None));
+            match select(body, cut).await {
+                Either::Left((ended, _)) => (ended, is_cut(&world)),
+                Either::Right(((), body)) => {
+                    self.note_whole(&program);
+                    world.run_program(None);
+                    self.cut_power(&program.sides);
+                    background.cancel().await;
+                    if world.rt.timeout(world.patience(), body).await.is_err() {
+                        let what = "a program without power does not end";
+                        world.findings.add(what.to_owned());
+                    }
+                    (Ended::Killed, true)
                 }
-                stop(world, &program).await
             }
         };
+        if !cut {
+            self.note_whole(&program);
+        }
         world.run_program(None);
         background.cancel().await;
-        if last != Ended::Cleanly {
-            die(world, &program, &platters, &mut rng);
+        let killed = matches!(life.end, End::Kill { .. }) && ended == Ended::Killed;
+        if killed && !cut {
+            self.kill(&program.sides);
+        } else if ended != Ended::Cleanly || is_cut(&world) {
+            self.cut_power(&program.sides);
         }
         clients.cancel().await;
-        end_program(world, program, disks).await;
-        if world.findings.any() {
-            return;
+        if world.scenario.lands_late {
+            leave_queues(&program.sides);
+        }
+        let closing = program.closing.get();
+        self.end_program(program).await;
+        match (cut, closing) {
+            (false, _) => ended,
+            (true, false) => Ended::Killed,
+            (true, true) => Ended::Badly,
+        }
+    }
+
+    fn note_whole(&mut self, program: &Program) {
+        let sides = program.mirror.status().sides;
+        self.whole = sides.iter().map(|side| side.health == "healthy").collect();
+    }
+
+    /// From here on nothing reaches the platters; what was not durable may be lost.
+    fn cut_power(&self, sides: &[SideStack]) {
+        let world = &self.world;
+        for disk in sides.iter().flat_map(|side| &side.disks) {
+            disk.switch().die();
+        }
+        let (mut rng, torn) = (self.power.borrow_mut(), world.scenario.torn);
+        let mut lost = 0;
+        for platter in self.platters.iter().flatten() {
+            let cut = platter.borrow_mut().cut_power(&mut rng, torn);
+            world.count_faults(|c| {
+                c.lost_blocks += cut.lost;
+                c.torn_blocks += cut.torn;
+            });
+            lost += cut.lost;
+        }
+        self.crash_model();
+        world.around.boundaries.restore();
+        if lost > 0 {
+            world.reach("blocks lost in a power cut");
+        }
+        world
+            .trace
+            .event(&[4, lost], || format!("crash, {lost} blocks lost"));
+    }
+
+    fn crash_model(&self) {
+        // After a finding the model may hold what cannot be; what follows is of no interest.
+        if !self.world.findings.any() {
+            self.world.volume.borrow_mut().crash();
+        }
+    }
+
+    /// The program is killed; the disks keep their power and what they were given.
+    fn kill(&self, sides: &[SideStack]) {
+        for disk in sides.iter().flat_map(|side| &side.disks) {
+            disk.switch().die();
+        }
+        leave_queues(sides);
+        self.crash_model();
+        self.world.reach("killed");
+        self.world.trace.event(&[11], || "killed".to_owned());
+    }
+
+    /// Ends the tasks of a program that is closed, or that is dead and does not know it.
+    async fn end_program(&self, program: Rc<Program>) {
+        for disk in program.sides.iter().flat_map(|side| &side.disks) {
+            disk.switch().die();
+        }
+        end_mirror(&self.world, &program.mirror).await;
+        self.end_sides(&program.sides).await;
+    }
+
+    async fn end_sides(&self, sides: &[SideStack]) {
+        let mut total = self.disks.get();
+        for side in sides {
+            if let Err(error) = side.close().await {
+                self.world
+                    .findings
+                    .add(format!("a side does not close: {error}"));
+            }
+            for disk in &side.disks {
+                total.add(&disk.switch());
+            }
+        }
+        self.disks.set(total);
+    }
+}
+
+fn leave_queues(sides: &[SideStack]) {
+    for disk in sides.iter().flat_map(|side| &side.disks) {
+        disk.switch().die();
+        disk.leave_queue();
+    }
+}
+
+fn is_cut(world: &World) -> bool {
+    world.around.boundaries.is_cut()
+}
+
+/// Waits until the power is cut at a boundary, or for so long.
+async fn until_cut(world: &World, after: Option<Duration>) {
+    match after {
+        Some(after) => world.rt.sleep(after).await,
+        None => {
+            let boundaries = &world.around.boundaries;
+            boundaries.cut.until(|| boundaries.is_cut()).await;
         }
     }
 }
 
-/// From here on nothing reaches the platters; what was not durable may be lost.
-fn die(world: &World, program: &Program, platters: &[Platters], rng: &mut Rng) {
-    for disk in program.sides.iter().flat_map(|side| &side.disks) {
-        disk.switch().die();
-    }
-    let platters = platters.iter().flatten();
-    let lost: u64 = platters.map(|p| p.borrow_mut().cut_power(rng)).sum();
-    world.volume.borrow_mut().crash();
-    if lost > 0 {
-        world.reach("blocks lost in a power cut");
-    }
-    world
-        .trace
-        .event(&[4, lost], || format!("crash, {lost} blocks lost"));
-}
-
-/// Ends the tasks of a program that is closed, or that is dead and does not know it.
-async fn end_program(world: &World, program: Rc<Program>, disks: &Cell<Disks>) {
-    for disk in program.sides.iter().flat_map(|side| &side.disks) {
-        disk.switch().die();
-    }
-    // The dead program's own end reaches nothing; only that it ends is of interest.
-    let closed = world.rt.timeout(world.patience(), program.mirror.close());
+/// The dead program's own end reaches nothing; only that it ends is of interest.
+async fn end_mirror(world: &World, mirror: &Mirror) {
+    let closed = world.rt.timeout(world.patience(), mirror.close());
     if closed.await.is_err() {
-        let status = program.mirror.status();
+        let status = mirror.status();
         world
             .findings
             .add(format!("the volume does not close: {status:?}"));
     }
-    let mut total = disks.get();
-    for side in program.sides.iter() {
-        if let Err(error) = side.close().await {
-            world
-                .findings
-                .add(format!("a side does not close: {error}"));
+}
+
+/// What a program does from its opening to its end, unless it is cut short.
+async fn go_through(
+    world: &Rc<World>,
+    program: &Rc<Program>,
+    number: usize,
+    life: &Life,
+    clients: &TaskGroup,
+) -> Ended {
+    if life.reads_all {
+        read_all(world, program).await;
+    }
+    if !life.quiet {
+        start_clients(world, program, number, clients);
+    }
+    match life.end {
+        End::Crash { at_ns } | End::Kill { at_ns } => {
+            let load = clients.join();
+            let crashed = world.rt.timeout(Duration::from_nanos(at_ns), load).await;
+            world.reach(if crashed.is_err() {
+                "crash under load"
+            } else {
+                "crash without load"
+            });
+            Ended::Killed
         }
-        for disk in &side.disks {
-            total.add(&disk.switch());
+        End::Clean | End::CleanAtOnce => {
+            clients.join().await;
+            if life.end == End::Clean {
+                drain(world, life, program).await;
+            }
+            stop(world, program).await
         }
     }
-    disks.set(total);
+}
+
+/// Reads the whole volume and settles what the model did not know.
+async fn read_all(world: &Rc<World>, program: &Rc<Program>) {
+    let unit_bytes = world.scenario.unit_bytes;
+    let read = client::read_all(world, &program.top, |units, start, found| {
+        if !world.is_running(program.life) {
+            return Ok(());
+        }
+        match found {
+            Ok(found) => {
+                let mut volume = world.volume.borrow_mut();
+                volume.check_read(units.start, &found, start)
+            }
+            Err(error) => {
+                let (start, end) = (units.start as u64, units.end as u64);
+                let rule = &world.around.rule;
+                let explained = rule.may_fail(start * unit_bytes, end * unit_bytes);
+                // Without a side that is spared, faults may be the reason.
+                if explained || world.scenario.steadfast.is_none() {
+                    return Ok(());
+                }
+                Err(format!("reading {units:?}: {error}"))
+            }
+        }
+    });
+    let read = read.await;
+    if let Err(why) = read
+        && world.is_running(program.life)
+    {
+        world.findings.add(format!("reading everything: {why}"));
+    }
+    world.reach("read everything");
 }
 
 impl Disks {
     fn add(&mut self, switch: &Switch) {
-        let counts = switch.counts.get();
-        let sum = &mut self.faults;
         self.requests += switch.requests.get();
-        sum.frozen += counts.frozen;
-        sum.slowed += counts.slowed;
-        sum.failed_reads += counts.failed_reads;
-        sum.failed_writes += counts.failed_writes;
-        sum.failed_flushes += counts.failed_flushes;
-        sum.offline += counts.offline;
-        sum.after_death += counts.after_death;
+        self.faults.add(&switch.counts.get());
     }
 }
 
-async fn open(
-    world: &Rc<World>,
-    number: usize,
-    platters: &[Platters],
-    plant: Option<Plant>,
-    last: Ended,
-) -> Option<Rc<Program>> {
+async fn format(world: &World, sides: &[SideStack]) -> Result<(), String> {
+    if !world.scenario.superblocks {
+        return Ok(());
+    }
+    let candidates = candidates_of(sides);
+    let formatted = superblock::format(&world.rt, "sim", &candidates, &Formatting::default()).await;
+    formatted
+        .map(|_| ())
+        .map_err(|error| format!("formatting: {error}"))
+}
+
+fn candidates_of(sides: &[SideStack]) -> Vec<Candidate> {
+    let sides = sides.iter().enumerate();
+    sides
+        .map(|(index, side)| side.candidate(format!("side-{index}")))
+        .collect()
+}
+
+/// Opens the volume. One that was not stopped cleanly must be refused at first as long as the
+/// mirror does not recover by itself.
+async fn open_sides(world: &World, sides: &[SideStack], last: Ended) -> Result<Mirror, String> {
     let (rt, scenario) = (&world.rt, &world.scenario);
-    let side =
-        |(index, platters)| SideStack::build(rt, scenario, index, platters, plant, &world.findings);
-    let sides: Rc<Vec<SideStack>> = Rc::new(platters.iter().enumerate().map(side).collect());
     let config = scenario.mirror.config(sides.len());
-    let mirror = if scenario.superblocks {
-        open_formatted(world, number, &sides, last).await?
-    } else {
+    if !scenario.superblocks {
         let sides = sides.iter().enumerate();
         let sides = sides.map(|(index, side)| side.bare(format!("side-{index}")));
-        Mirror::new(rt, &config, sides.collect(), scenario.span_bytes)
-    };
-    let opened = rt.now();
-    world.trace.event(&[5], || format!("life {number} starts"));
-    Some(Rc::new(Program {
-        life: number,
-        top: top_of(rt, scenario, &mirror, &sides, plant),
-        mirror,
-        sides,
-        opened,
-        calm_at: Cell::new(None),
-    }))
-}
-
-/// Opens a formatted volume; one that was not stopped cleanly must be refused at first.
-async fn open_formatted(
-    world: &World,
-    number: usize,
-    sides: &Rc<Vec<SideStack>>,
-    last: Ended,
-) -> Option<Mirror> {
-    let rt = &world.rt;
-    let config = world.scenario.mirror.config(sides.len());
-    let candidates: Vec<_> = sides
-        .iter()
-        .enumerate()
-        .map(|(index, side)| side.candidate(format!("side-{index}")))
-        .collect();
-    if number == 0 {
-        let formatted = superblock::format(rt, "sim", &candidates, Formatting::default()).await;
-        if let Err(error) = formatted {
-            world.findings.add(format!("formatting: {error}"));
-            return None;
-        }
-    }
-    let plain = Mirror::open(rt, &config, candidates.clone(), false).await;
-    let error = match plain {
-        Ok(mirror) if last != Ended::Killed => return Some(mirror),
-        Ok(_) => {
-            world
-                .findings
-                .add("a volume opens although it was not stopped cleanly".to_owned());
-            return None;
-        }
-        Err(error) => error,
-    };
-    if last == Ended::Cleanly {
-        world.findings.add(format!(
-            "a volume that was stopped cleanly does not open: {error}"
+        return Ok(Mirror::new(
+            rt,
+            &config,
+            sides.collect(),
+            scenario.span_bytes,
         ));
-        return None;
+    }
+    let candidates = candidates_of(sides);
+    let plain = attempt(rt, &config, candidates.clone(), How::Plain).await;
+    let refusal = match plain {
+        Opening::Opened(mirror) if RECOVERS || last != Ended::Killed => return Ok(mirror),
+        Opening::Opened(_) => {
+            return Err("a volume opens although it was not stopped cleanly".to_owned());
+        }
+        Opening::Refused(refusal) => refusal,
+    };
+    if RECOVERS || last == Ended::Cleanly {
+        return Err(format!(
+            "a volume does not open, whose last life ended {last:?}: {}",
+            refusal.why
+        ));
     }
     world.reach("opened with a resync");
-    match Mirror::open(rt, &config, candidates, true).await {
-        Ok(mirror) => Some(mirror),
-        Err(error) => {
-            world
-                .findings
-                .add(format!("a volume does not open with a resync: {error}"));
-            None
-        }
+    match attempt(rt, &config, candidates, How::Resync).await {
+        Opening::Opened(mirror) => Ok(mirror),
+        Opening::Refused(refusal) => Err(format!(
+            "a volume does not open with a resync: {}",
+            refusal.why
+        )),
     }
 }
 
-/// When every fault that ends has ended, and every other one has begun.
-fn calm_at(life: &Life, opened: Instant) -> Instant {
-    let ends = life
-        .faults
-        .iter()
-        .map(|fault| fault.at_ns + fault.for_ns.unwrap_or(0));
-    opened + Duration::from_nanos(ends.max().unwrap_or(0))
-}
-
-/// Starts the faults: after a crash, once the side without faults holds everything again, because
-/// until then the volume stands on a side that has faults.
-async fn start_faults(world: Rc<World>, life: Life, program: Rc<Program>, tasks: TaskGroup) {
-    if let Some(spared) = world.scenario.steadfast {
-        while program.mirror.status().sides[spared].health != "healthy" {
-            world.rt.sleep(Duration::from_millis(5)).await;
-        }
-    }
-    let calm_at = calm_at(&life, world.rt.now());
-    program.calm_at.set(Some(calm_at));
-    for fault in &life.faults {
-        let disks = &program.sides[fault.side].disks;
-        let switch = disks[fault.at_ns as usize % disks.len()].switch();
-        tasks.spawn(cause(Rc::clone(&world), fault.clone(), switch));
-    }
-    if world.scenario.steadfast.is_some() {
-        return;
-    }
-    // Without a side that is spared, faults for ever would say nothing about the volume: they end
-    // when the others have.
-    world
-        .rt
-        .sleep_until(calm_at + Duration::from_nanos(1))
-        .await;
-    for disk in program.sides.iter().flat_map(|side| &side.disks) {
-        disk.switch().heal();
-    }
-    world.trace.event(&[6], || "every fault ends".to_owned());
-}
-
-async fn cause(world: Rc<World>, fault: Fault, switch: Rc<Switch>) {
-    world.rt.sleep(Duration::from_nanos(fault.at_ns)).await;
-    world
-        .trace
-        .event(&[7, fault.side as u64], || format!("fault {fault:?}"));
-    match fault.kind {
-        FaultKind::Frozen => switch.set_frozen(true),
-        FaultKind::Slow(factor) => switch.set_slowness(factor),
-        FaultKind::Errors { class, chance } => switch.set_error_chance(class, chance),
-        FaultKind::FailNext { class, count } => switch.fail_next(class, count),
-        FaultKind::Offline => switch.set_offline(true),
-    }
-    let Some(for_ns) = fault.for_ns else { return };
-    world.rt.sleep(Duration::from_nanos(for_ns)).await;
-    match fault.kind {
-        FaultKind::Frozen => switch.set_frozen(false),
-        FaultKind::Slow(_) => switch.set_slowness(1),
-        FaultKind::Errors { class, .. } => switch.set_error_chance(class, 0.0),
-        FaultKind::FailNext { .. } => {}
-        FaultKind::Offline => switch.set_offline(false),
-    }
-    world
-        .trace
-        .event(&[8, fault.side as u64], || format!("end of {fault:?}"));
-}
-
-fn start_clients(world: &Rc<World>, program: &Program, life: usize) -> TaskGroup {
-    let clients = TaskGroup::new(&world.rt);
+fn start_clients(world: &Rc<World>, program: &Program, life: usize, clients: &TaskGroup) {
     for number in 0..world.scenario.load.clients {
         let top: Rc<dyn Device> = Rc::clone(&program.top);
         clients.spawn(client::run(Rc::clone(world), top, life, number));
     }
-    clients
 }
 
 /// Often at first, then less often: a run may be a millisecond long or an hour.
@@ -355,26 +610,28 @@ async fn look_regularly(world: Rc<World>) {
     }
 }
 
-/// Faults for ever, which only exist beside a side without faults.
-fn faulty_for_ever(world: &World, life: &Life, side: usize) -> bool {
-    let lasting = |fault: &&Fault| fault.side == side && fault.for_ns.is_none();
-    world.scenario.steadfast.is_some() && life.faults.iter().any(|fault| lasting(&fault))
-}
-
 /// After the load and the faults, every side becomes whole and the exposure zero.
 async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
+    if world.around.rule.any_hopeless() {
+        // What no side holds stays behind until it is written again.
+        return;
+    }
+    let dead = || !world.is_running(program.life);
     let deadline = world.rt.now() + world.patience();
-    while program.calm_at.get().is_none() && world.rt.now() < deadline {
+    while program.calm_at.get().is_none() && world.rt.now() < deadline && !dead() {
         world.rt.sleep(Duration::from_millis(5)).await;
     }
-    world
-        .rt
-        .sleep_until(program.calm_at.get().unwrap_or(deadline))
-        .await;
+    if dead() {
+        return;
+    }
+    let calm_at = program.calm_at.get().unwrap_or(deadline);
+    let calm = pin!(world.rt.sleep_until(calm_at));
+    // Whichever comes first, the loop below looks.
+    let _ = select(calm, pin!(until_cut(world, None))).await;
     let drained = |status: &MirrorStatus| {
         let sides = status.sides.iter().enumerate();
-        let mut sides = sides.filter(|(index, _)| !faulty_for_ever(world, life, *index));
-        let all = (0..status.sides.len()).all(|index| !faulty_for_ever(world, life, index));
+        let mut sides = sides.filter(|(index, _)| !faults::lasts_for_ever(world, life, *index));
+        let all = (0..status.sides.len()).all(|index| !faults::lasts_for_ever(world, life, index));
         let whole = sides.all(|(_, side)| {
             let left = side.waiting_bytes + side.in_flight_bytes + side.stale_bytes;
             side.health == "healthy" && left == 0
@@ -383,6 +640,9 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     };
     let deadline = world.rt.now() + world.patience();
     loop {
+        if dead() {
+            return;
+        }
         let status = program.mirror.status();
         if drained(&status) {
             world.reach("drained");
@@ -400,11 +660,16 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
 
 /// Closes the volume.
 async fn stop(world: &Rc<World>, program: &Program) -> Ended {
+    program.closing.set(true);
     let before = program.mirror.status();
     let closed = world.rt.timeout(world.patience(), program.mirror.close());
     let status = program.mirror.status();
     note_counts(world, &before);
-    match closed.await {
+    let closed = closed.await;
+    if !world.is_running(program.life) {
+        return Ended::Killed;
+    }
+    match closed {
         Err(_) => {
             let status = program.mirror.status();
             world
@@ -419,7 +684,8 @@ async fn stop(world: &Rc<World>, program: &Program) -> Ended {
         }
         Ok(Err(error)) => {
             let spared = world.scenario.steadfast.is_some();
-            if spared && world.scenario.mirror.on_degraded != "stop" {
+            let hopeless = world.around.rule.any_hopeless();
+            if spared && !hopeless && world.scenario.mirror.on_degraded != "stop" {
                 world.findings.add(format!(
                     "closing fails although a side has no faults: {error} {status:?}"
                 ));

@@ -1,22 +1,39 @@
 //! The simulation tester: a seed draws a stack, devices, a load and faults, and what the clients
 //! see is checked against a model of the volume.
 //!
-//! - [`scenario`] draws; [`disk`] is the fault model and its disks; [`stack`] builds the sides;
-//!   [`client`] is the load; [`volume`] is the model; [`world`] makes the checks of every step;
-//!   [`life`] opens, stops and crashes; [`plant`] holds the bugs that the tester must find.
-//! - A run depends on its seed alone: [`run`] runs every seed twice and compares the hashes over
-//!   everything that happened.
+//! - [`scenario`] draws, with what [`classes`] switches on; [`disk`] is the fault model and its
+//!   disks, which hold their data in [`platter`]s and have a [`switch`]; [`corruption`] is the rule
+//!   for what may be corrupted; [`stack`] builds the sides; [`client`] is the load; [`volume`] is
+//!   the model; [`world`] makes the checks of every step; [`life`] opens, stops and crashes, with
+//!   [`opening`], [`faults`], and between two lives [`rest`] and [`probes`]; [`plant`] holds the bugs
+//!   that the tester must find.
+//! - [`boundaries`] cuts the power or fails an operation at a chosen one; [`every`] does so at every
+//!   [`every`] does so at every
+//!   one; [`campaign`] adds up many seeds.
+//! - A run depends on its seed and its options alone: [`run`] runs a seed twice and compares the
+//!   hashes over everything that happened.
 //!
 //! The tester must never know how the mirror works: it uses what a client, an operator and the
 //! disks can see.
 
+pub mod boundaries;
+pub mod classes;
 pub mod client;
+pub mod corruption;
 pub mod disk;
+pub mod every;
+mod extras;
+pub mod faults;
 pub mod life;
+pub mod opening;
 pub mod plant;
+pub mod platter;
+pub mod probes;
 pub mod report;
+pub mod rest;
 pub mod scenario;
 pub mod stack;
+pub mod switch;
 pub mod volume;
 pub mod world;
 
@@ -27,9 +44,11 @@ use std::rc::Rc;
 
 use bimetal_rt::{Rt, VirtualOptions};
 
+pub use boundaries::{FailAt, Interference};
+pub use classes::{Class, Classes};
 pub use plant::Plant;
 pub use report::{Finding, Report, Summary};
-pub use scenario::Scenario;
+pub use scenario::{Extent, Scenario};
 use world::World;
 
 /// How seeds are run.
@@ -41,11 +60,18 @@ pub struct Options {
     pub once: bool,
     /// A bug to plant.
     pub plant: Option<Plant>,
+    /// The classes of faults that are on.
+    pub classes: Classes,
+    /// How much a seed does.
+    pub extent: Extent,
+    /// Where the run is interfered with.
+    pub interference: Interference,
 }
 
 /// Runs a seed.
 pub fn run(seed: u64, options: Options) -> Report {
-    run_scenario(&Scenario::draw(seed), options)
+    let scenario = Scenario::draw(seed, options.classes, options.extent);
+    run_scenario(&scenario, options)
 }
 
 /// Runs a scenario, drawn or made by hand.
@@ -101,7 +127,12 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
         seed: scenario.seed,
         shuffle: scenario.shuffle,
     });
-    let world = Rc::new(World::new(&rt, scenario.clone(), options.verbose));
+    let world = Rc::new(World::new(
+        &rt,
+        scenario.clone(),
+        options.interference,
+        options.verbose,
+    ));
     // A failed assertion is a finding like any other; what the world looks like afterwards is of no
     // interest.
     let outcome = catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world, options.plant)));
@@ -115,6 +146,9 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
         }
     };
     SEED.set(None);
+    let mut faults = disks.faults;
+    faults.add(&world.faults());
+    let boundaries = &world.around.boundaries;
     Report {
         seed: scenario.seed,
         hash: world.trace.hash(),
@@ -123,7 +157,10 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
         finding: world.findings.first(),
         operations: world.operations(),
         disk_requests: disks.requests,
-        faults: disks.faults,
+        boundaries: boundaries.passed(),
+        by_class: boundaries.by_class(),
+        struck: boundaries.struck(),
+        faults,
         reached: world.reached(),
         scenario: scenario.clone(),
         log: world.trace.take_log(),

@@ -8,8 +8,8 @@ use bimetal_rt::sync::Event;
 use bimetal_rt::{Instant, Rt};
 use serde::Serialize;
 
-use super::disk::FaultCounts;
 use super::scenario::Scenario;
+use super::switch::FaultCounts;
 
 /// Something that must never happen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -133,6 +133,12 @@ pub struct Report {
     pub operations: BTreeMap<String, u64>,
     /// Requests to the disks.
     pub disk_requests: u64,
+    /// Boundaries of I/O that were passed.
+    pub boundaries: u64,
+    /// Reads, writes and flushes that came to their completion.
+    pub by_class: [u64; 3],
+    /// The interference that was asked for has happened.
+    pub struck: bool,
     /// Faults that were hit.
     pub faults: FaultCounts,
     /// How often states were reached that only some seeds reach.
@@ -222,16 +228,7 @@ impl Summary {
         for (what, count) in &report.reached {
             *self.reached.entry(what.clone()).or_default() += count;
         }
-        let faults = report.faults;
-        for (what, count) in [
-            ("frozen", faults.frozen),
-            ("slowed", faults.slowed),
-            ("failed reads", faults.failed_reads),
-            ("failed writes", faults.failed_writes),
-            ("failed flushes", faults.failed_flushes),
-            ("offline", faults.offline),
-            ("after death", faults.after_death),
-        ] {
+        for (what, count) in report.faults.named() {
             *self.faults.entry(what.to_owned()).or_default() += count;
         }
     }

@@ -9,11 +9,14 @@ use bimetal_rt::Rng;
 use serde::Serialize;
 use std::time::Duration;
 
+use super::classes::Classes;
 use super::disk::Latency;
+use super::extras;
+use super::switch::Astray;
 
-const US: u64 = 1_000;
-const MS: u64 = 1_000_000;
-const S: u64 = 1_000_000_000;
+pub(super) const US: u64 = 1_000;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const S: u64 = 1_000_000_000;
 
 /// What lies under one side.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -62,6 +65,56 @@ pub enum FaultKind {
     },
     /// Everything fails with `Offline`.
     Offline,
+    /// `Offline` and back, so many times.
+    Flapping {
+        /// How many times.
+        times: u32,
+    },
+    /// So many blocks change at rest.
+    Rot {
+        /// How many.
+        blocks: u32,
+    },
+    /// All copies of so many blocks change at rest.
+    RotOfAllCopies {
+        /// How many.
+        blocks: u32,
+    },
+    /// The next so many operations that may go astray do.
+    Astray {
+        /// How.
+        how: Astray,
+        /// How many.
+        count: u32,
+    },
+}
+
+/// What happens to a side between two lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum AtRest {
+    /// Copies of its superblock are zeroes or garbage.
+    SuperblockLost {
+        /// Which side.
+        side: usize,
+        /// The first copy.
+        first: bool,
+        /// The second.
+        second: bool,
+        /// Garbage instead of zeroes.
+        garbage: bool,
+    },
+    /// It is as it was at the end of life [`Scenario::snapshot_after`].
+    Older {
+        /// Which side.
+        side: usize,
+    },
+    /// Blocks change.
+    Rot {
+        /// Which side.
+        side: usize,
+        /// How many.
+        blocks: u32,
+    },
 }
 
 /// How a life of the program ends.
@@ -76,15 +129,42 @@ pub enum End {
         /// Nanoseconds from the start of the life.
         at_ns: u64,
     },
+    /// The program is killed in the middle of the load, and the disks are not.
+    Kill {
+        /// Nanoseconds from the start of the life.
+        at_ns: u64,
+    },
 }
 
 /// One life of the program: from opening the volume to its end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Life {
+    /// What happened to the sides before it.
+    pub at_rest: Vec<AtRest>,
+    /// Power is cut so long after the start of an opening that comes before the one that counts.
+    pub cut_opening_ns: Option<u64>,
+    /// Everything is read once before the load.
+    pub reads_all: bool,
+    /// There is no load.
+    pub quiet: bool,
     /// How it ends.
     pub end: End,
     /// The faults.
     pub faults: Vec<Fault>,
+}
+
+impl Life {
+    /// A life with a load, without faults, that ends well.
+    pub fn calm() -> Life {
+        Life {
+            at_rest: Vec::new(),
+            cut_opening_ns: None,
+            reads_all: true,
+            quiet: false,
+            end: End::Clean,
+            faults: Vec::new(),
+        }
+    }
 }
 
 /// The load of the clients.
@@ -127,8 +207,34 @@ pub struct Scenario {
     pub mirror: MirrorSettings,
     /// The load.
     pub load: Load,
-    /// The lives of the program.
+    /// The lives of the program. After a last one that did not end well comes a calm one.
     pub lives: Vec<Life>,
+    /// The classes that are switched on.
+    pub classes: Classes,
+    /// Power cuts tear blocks.
+    pub torn: bool,
+    /// What a disk was given may land after its program was killed.
+    pub lands_late: bool,
+    /// Disks answer a program only when the requests of the last one have ended.
+    pub fenced: bool,
+    /// After each life but the last each side is booted alone, on a copy.
+    pub boots_alone: bool,
+    /// After each life but the last, on a copy, a foreign side stands in the place of this one.
+    pub foreign: Option<usize>,
+    /// The end of this life is what a side comes back as.
+    pub snapshot_after: Option<usize>,
+}
+
+/// How much a seed does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Extent {
+    /// 60 to 500 operations of clients in a life.
+    #[default]
+    Usual,
+    /// Up to a hundred times as many, and as many more faults: half of the seeds at most ten times.
+    HeavyTailed,
+    /// Few operations and at most two lives, for runs that are repeated at every boundary.
+    Small,
 }
 
 /// The configuration of the mirror, as it is drawn.
@@ -195,12 +301,12 @@ impl MirrorSettings {
     }
 }
 
-fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
+pub(super) fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize].clone()
 }
 
 /// A number between two others, even over its orders of magnitude.
-fn spread(rng: &mut Rng, low: u64, high: u64) -> u64 {
+pub(super) fn spread(rng: &mut Rng, low: u64, high: u64) -> u64 {
     let (a, b) = ((low as f64).ln(), (high as f64).ln());
     (a + rng.unit_f64() * (b - a)).exp() as u64
 }
@@ -217,9 +323,17 @@ const PROFILES: [(&str, &str); 7] = [
 
 impl Scenario {
     /// What the seed draws.
-    pub fn draw(seed: u64) -> Scenario {
+    pub fn draw(seed: u64, classes: Classes, extent: Extent) -> Scenario {
+        let mut scenario = Scenario::draw_base(seed, extent);
+        extras::add_faults(&mut scenario, extent, factor_of(seed, extent));
+        extras::add(&mut scenario, classes);
+        scenario
+    }
+
+    fn draw_base(seed: u64, extent: Extent) -> Scenario {
+        let factor = factor_of(seed, extent);
         let rng = &mut Rng::labelled(seed, "scenario");
-        let superblocks = rng.chance(0.55);
+        let superblocks = rng.chance(0.55) || extent == Extent::Small;
         let count = pick(rng, &[2, 2, 2, 2, 3, 3, 4]);
         let profiles = rng.chance(0.2);
         let sides: Vec<_> = (0..count).map(|_| draw_side(rng, profiles)).collect();
@@ -228,8 +342,10 @@ impl Scenario {
         let units = spread(rng, 32, 1024);
         let span_bytes = (units * unit_bytes).next_multiple_of(16 << 10);
         let mirror = draw_settings(rng, profiles);
-        let load = draw_load(rng, unit_bytes);
+        let mut load = draw_load(rng, unit_bytes);
+        load.operations = (load.operations as f64 * factor).ceil() as u64;
         let lives = match superblocks {
+            true if extent == Extent::Small => 1 + rng.below(2),
             true => 1 + rng.below(3),
             false => 1,
         };
@@ -248,12 +364,30 @@ impl Scenario {
             mirror,
             load,
             lives,
+            classes: Classes::NONE,
+            torn: false,
+            lands_late: false,
+            fenced: true,
+            boots_alone: false,
+            foreign: None,
+            snapshot_after: None,
         }
     }
 
     /// Units under load.
     pub fn units(&self) -> usize {
         (self.span_bytes / self.unit_bytes) as usize
+    }
+}
+
+/// How many times the usual number of operations a seed does.
+fn factor_of(seed: u64, extent: Extent) -> f64 {
+    match extent {
+        Extent::Usual => 1.0,
+        Extent::HeavyTailed => {
+            spread(&mut Rng::labelled(seed, "extent"), 100, 10_000) as f64 / 100.0
+        }
+        Extent::Small => 0.2,
     }
 }
 
@@ -370,10 +504,15 @@ fn draw_life(
         }
     }
     faults.sort_by_key(|fault| fault.at_ns);
-    Life { end, faults }
+    Life {
+        reads_all: false,
+        end,
+        faults,
+        ..Life::calm()
+    }
 }
 
-fn draw_fault(rng: &mut Rng, side: usize, typical_ns: u64) -> Fault {
+pub(super) fn draw_fault(rng: &mut Rng, side: usize, typical_ns: u64) -> Fault {
     let class = rng.below(3) as usize;
     let chance = pick(rng, &[0.05, 0.5, 1.0]);
     let count = pick(rng, &[1, 1, 3, 10]);

@@ -14,9 +14,10 @@ use bimetal_block::media::model::{ModelType, Parameters};
 use bimetal_block::{BLOCK_BYTES, Device, IoError};
 use bimetal_rt::{Payload, Rt};
 
-use super::disk::{Disk, Platter};
+use super::corruption::SideMap;
+use super::disk::{Around, Disk, Place};
 use super::plant::{self, Plant};
-use super::report::Findings;
+use super::platter::Platter;
 use super::scenario::{Scenario, SideScenario};
 
 /// The platters of one side; they outlive the program.
@@ -34,12 +35,11 @@ pub struct SideStack {
     /// Its disks.
     pub disks: Vec<Rc<Disk>>,
     closers: Vec<Rc<dyn Device>>,
-    stripe: Option<Layout>,
-    data_offset: u64,
+    map: SideMap,
 }
 
 /// The platters of every side of a scenario, empty.
-pub fn platters_of(scenario: &Scenario) -> Vec<Platters> {
+pub fn platters_of(rt: &Rt, scenario: &Scenario) -> Vec<Platters> {
     let bytes = if scenario.superblocks {
         FORMATTED_BYTES
     } else {
@@ -48,11 +48,26 @@ pub fn platters_of(scenario: &Scenario) -> Vec<Platters> {
     let side = |side: &SideScenario| match side.stripe {
         Some((disks, unit_bytes)) => {
             let each = bytes.div_ceil(disks as u64).next_multiple_of(unit_bytes);
-            (0..disks).map(|_| Platter::new(each)).collect()
+            (0..disks).map(|_| Platter::new(rt, each)).collect()
         }
-        None => vec![Platter::new(bytes)],
+        None => vec![Platter::new(rt, bytes)],
     };
     scenario.sides.iter().map(side).collect()
+}
+
+/// Where the bytes of a side lie.
+pub fn map_of(scenario: &Scenario, index: usize, platters: &Platters) -> SideMap {
+    let stripe = scenario.sides[index].stripe;
+    let mut map = SideMap {
+        platters: platters.clone(),
+        stripe: stripe.map(|(disks, unit_bytes)| Layout::new(disks, unit_bytes)),
+        data_offset: BARE_DATA_OFFSET,
+    };
+    if scenario.superblocks {
+        let layout = SideLayout::of_device(map.size_bytes(), None);
+        map.data_offset = layout.expect("the side is large enough").data.0;
+    }
+    map
 }
 
 /// The first eight bytes of a unit and the last eight; zeroes where there is nothing.
@@ -82,18 +97,21 @@ impl SideStack {
         rt: &Rt,
         scenario: &Scenario,
         index: usize,
-        platters: &Platters,
+        map: SideMap,
         plant: Option<Plant>,
-        findings: &Rc<Findings>,
+        around: &Rc<Around>,
     ) -> SideStack {
         let side = &scenario.sides[index];
         let disk = |(number, platter): (usize, &Rc<RefCell<Platter>>)| {
-            let name = format!("{index}.{number}");
-            let (platter, findings) = (Rc::clone(platter), Rc::clone(findings));
+            let place = Place {
+                side: index,
+                disk: number,
+            };
+            let (platter, around) = (Rc::clone(platter), Rc::clone(around));
             let seed = scenario.seed;
-            Rc::new(Disk::new(rt, name, platter, side.latency, seed, findings))
+            Rc::new(Disk::new(rt, place, platter, side.latency, seed, around))
         };
-        let disks: Vec<Rc<Disk>> = platters.iter().enumerate().map(disk).collect();
+        let disks: Vec<Rc<Disk>> = map.platters.iter().enumerate().map(disk).collect();
         let mut closers: Vec<Rc<dyn Device>> = Vec::new();
         let mut tops: Vec<Rc<dyn Device>> = Vec::new();
         for (number, disk) in disks.iter().enumerate() {
@@ -104,7 +122,6 @@ impl SideStack {
             }
             tops.push(top);
         }
-        let stripe = side.stripe.map(|(n, unit)| Layout::new(n, unit));
         let mut device = match side.stripe {
             Some((_, unit)) => Rc::new(Stripe::new(tops, unit).expect("the disks are equal")),
             None => tops.pop().expect("a side has a disk"),
@@ -112,41 +129,23 @@ impl SideStack {
         if let Some(plant) = plant {
             device = plant::in_side(rt, plant, index, device);
         }
-        let size_bytes = device.geometry().size_bytes;
-        let data_offset = if scenario.superblocks {
-            let layout = SideLayout::of_device(size_bytes, None);
-            layout.expect("the side is large enough").data.0
-        } else {
-            BARE_DATA_OFFSET
-        };
+        assert_eq!(device.geometry().size_bytes, map.size_bytes());
         SideStack {
             device,
             disks,
             closers,
-            stripe,
-            data_offset,
+            map,
         }
     }
 
-    /// The ends of a unit of the volume as the disks hold it now.
-    pub fn unit_ends(&self, offset: u64, len: usize) -> (u64, u64) {
-        let at = self.data_offset + offset;
-        let (disk, at) = match self.stripe {
-            None => (0, at),
-            Some(layout) => {
-                let piece = layout.pieces(at..at + len as u64).next();
-                let piece = piece.expect("a unit is not empty");
-                (piece.child, piece.child_offset)
-            }
-        };
-        let platter = self.disks[disk].platter().borrow();
-        let start = (at % BLOCK_BYTES) as usize;
-        ends_of(platter.block_at(at), start, len)
+    /// Where its bytes lie.
+    pub fn map(&self) -> &SideMap {
+        &self.map
     }
 
     /// Reads straight from the side, past the mirror: for a planted bug.
     pub fn data_offset(&self) -> u64 {
-        self.data_offset
+        self.map.data_offset
     }
 
     /// The side of a mirror without superblocks.
@@ -154,7 +153,7 @@ impl SideStack {
         SideDevice {
             name,
             device: Rc::clone(&self.device),
-            data_offset: self.data_offset,
+            data_offset: self.map.data_offset,
             stale: false,
         }
     }

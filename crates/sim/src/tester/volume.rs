@@ -30,6 +30,8 @@ struct Value {
     /// When a write that failed ended; it counts only once somebody has read it.
     failed_at: u64,
     durable: bool,
+    /// Which crash left it, from 1; 0 when it was written since the last one.
+    left_by: u64,
 }
 
 impl Value {
@@ -57,12 +59,16 @@ struct Unit {
 }
 
 /// See the module.
+#[derive(Clone)]
 pub struct Volume {
     units: Vec<Unit>,
     clock: u64,
     writes: u64,
     /// Acknowledged writes that no flush has covered: end, write, units.
     unflushed: Vec<(u64, u64, Range<usize>)>,
+    crashes: u64,
+    /// What was read after a crash stays, whatever happens, until it is overwritten.
+    first_answer_is_final: bool,
 }
 
 /// A write in flight.
@@ -92,6 +98,7 @@ impl Volume {
             last_start: 0,
             failed_at: NEVER,
             durable: true,
+            left_by: 0,
         };
         let unit = Unit {
             values: vec![zeroes],
@@ -104,7 +111,15 @@ impl Volume {
             clock: 1,
             writes: 0,
             unflushed: Vec::new(),
+            crashes: 0,
+            first_answer_is_final: false,
         }
+    }
+
+    /// Demands that what a read has found after a crash is found after every later crash as well,
+    /// until it is overwritten.
+    pub fn demand_final_answers(&mut self) {
+        self.first_answer_is_final = true;
     }
 
     /// The next event.
@@ -132,6 +147,7 @@ impl Volume {
                 last_start: start,
                 failed_at: NEVER,
                 durable: false,
+                left_by: 0,
             });
             unit.overlapped = unit.writers > 0;
             unit.writers += 1;
@@ -210,16 +226,34 @@ impl Volume {
     /// The power was cut: what is in flight has ended, and of what was not durable any may be lost.
     pub fn crash(&mut self) {
         let now = self.tick();
+        self.crashes += 1;
         self.unflushed.clear();
         for unit in &mut self.units {
-            unit.crash(now);
+            if self.first_answer_is_final {
+                unit.settle_answers();
+            }
+            unit.crash(now, self.crashes);
         }
+    }
+
+    /// True when a read that starts now may find this value.
+    pub fn allows(&self, unit: usize, stamp: u64) -> bool {
+        let (start, end) = (self.clock + 1, self.clock + 2);
+        self.units[unit]
+            .clone()
+            .check_read(stamp, start, end)
+            .is_ok()
     }
 
     /// The only value a unit can have, when that is known.
     pub fn settled(&self, unit: usize) -> Option<u64> {
         let unit = &self.units[unit];
         unit.settled.filter(|_| unit.writers == 0)
+    }
+
+    /// True when there has been a crash.
+    pub fn has_crashed(&self) -> bool {
+        self.crashes > 0
     }
 
     /// How many units there are.
@@ -293,7 +327,19 @@ impl Unit {
         });
     }
 
-    fn crash(&mut self, now: u64) {
+    /// Of the values that the last crash left, one that was read is the only one.
+    fn settle_answers(&mut self) {
+        let read = |v: &Value| v.left_by > 0 && v.first_end < NEVER;
+        let Some(at) = self.values.iter().position(read) else {
+            return;
+        };
+        self.values[at].durable = true;
+        let (write, crash) = (self.values[at].write, self.values[at].left_by);
+        self.values
+            .retain(|v| v.left_by != crash || v.write == write);
+    }
+
+    fn crash(&mut self, now: u64, crash: u64) {
         let values = std::mem::take(&mut self.values);
         let lost = |value: &Value| {
             let newer = |v: &Value| v.durable && v.write != value.write && value.before(v);
@@ -308,6 +354,7 @@ impl Unit {
             value.last_start = now;
             value.first_end = if only { now } else { NEVER };
             value.failed_at = if only { NEVER } else { now };
+            value.left_by = crash;
         }
         assert!(!left.is_empty(), "a unit has a value");
         self.settled = only.then_some(left[0].stamp);
@@ -379,6 +426,24 @@ mod tests {
         assert!(read(&mut volume, kept).is_ok());
         assert!(read(&mut volume, later).is_err());
         assert!(read(&mut volume, lost).is_err());
+    }
+
+    #[test]
+    fn the_first_answer_after_a_crash_is_final_when_that_is_demanded() {
+        for demanded in [false, true] {
+            let mut volume = Volume::new(1);
+            if demanded {
+                volume.demand_final_answers();
+            }
+            let (old, new) = (write(&mut volume), write(&mut volume));
+            volume.crash();
+            assert!(volume.allows(0, old) && volume.allows(0, new));
+            assert!(read(&mut volume, old).is_ok());
+            assert!(!volume.allows(0, new));
+            volume.crash();
+            assert_eq!(volume.allows(0, new), !demanded);
+            assert!(volume.allows(0, old));
+        }
     }
 
     #[test]

@@ -12,9 +12,14 @@ use bimetal_block::request::{IoResult, Op};
 use bimetal_block::{BLOCK_BYTES, Device, IoError};
 use bimetal_rt::{Instant, Payload, Rt};
 
+use super::boundaries::{Boundaries, Interference};
+use super::classes::Class;
+use super::corruption::Rule;
+use super::disk::Around;
 use super::report::{Findings, Trace};
 use super::scenario::Scenario;
 use super::stack::SideStack;
+use super::switch::FaultCounts;
 use super::volume::{Volume, ZEROES, stamp_of};
 
 /// An operation in flight.
@@ -38,6 +43,8 @@ pub struct Program {
     pub opened: Instant,
     /// When the last fault that ends has ended; unknown until the faults begin.
     pub calm_at: Cell<Option<Instant>>,
+    /// It has begun to close the volume.
+    pub closing: Cell<bool>,
 }
 
 /// See the module.
@@ -49,13 +56,16 @@ pub struct World {
     /// Everything that happened.
     pub trace: Trace,
     /// The model.
-    pub volume: RefCell<Volume>,
+    pub volume: Rc<RefCell<Volume>>,
+    /// What the disks share.
+    pub around: Rc<Around>,
     /// What was wrong.
     pub findings: Rc<Findings>,
     /// The program that runs now.
     pub program: RefCell<Option<Rc<Program>>>,
     operations: RefCell<BTreeMap<String, u64>>,
     reached: RefCell<BTreeMap<String, u64>>,
+    faults: Cell<FaultCounts>,
     in_flight: RefCell<BTreeMap<u64, Operation>>,
     next_id: Cell<u64>,
     acknowledged_early: Cell<u64>,
@@ -64,15 +74,32 @@ pub struct World {
 
 impl World {
     /// A world in which nothing has happened.
-    pub fn new(rt: &Rt, scenario: Scenario, verbose: bool) -> World {
+    pub fn new(rt: &Rt, scenario: Scenario, interference: Interference, verbose: bool) -> World {
+        let findings = Rc::new(Findings::new(rt));
+        let mut volume = Volume::new(scenario.units());
+        if scenario.classes.has(Class::FirstAnswer) {
+            volume.demand_final_answers();
+        }
+        let volume = Rc::new(RefCell::new(volume));
+        let (span_bytes, unit_bytes) = (scenario.span_bytes, scenario.unit_bytes);
+        let model = Rc::clone(&volume);
+        let around = Around {
+            findings: Rc::clone(&findings),
+            boundaries: Rc::new(Boundaries::new(interference)),
+            rule: Rc::new(Rule::new(model, scenario.steadfast, span_bytes, unit_bytes)),
+            lands_late: scenario.lands_late,
+            fenced: scenario.fenced,
+        };
         World {
             rt: rt.clone(),
             trace: Trace::new(rt, verbose),
-            volume: RefCell::new(Volume::new(scenario.units())),
-            findings: Rc::new(Findings::new(rt)),
+            volume,
+            around: Rc::new(around),
+            findings,
             program: RefCell::new(None),
             operations: RefCell::default(),
             reached: RefCell::default(),
+            faults: Cell::default(),
             in_flight: RefCell::default(),
             next_id: Cell::new(1),
             acknowledged_early: Cell::new(0),
@@ -83,15 +110,15 @@ impl World {
 
     /// True while the program runs whose clients count: not after it was killed or has closed.
     pub fn is_running(&self, life: usize) -> bool {
-        self.program
-            .borrow()
-            .as_ref()
-            .is_some_and(|program| program.life == life)
+        let running = self.program.borrow();
+        let is_it = running.as_ref().is_some_and(|program| program.life == life);
+        is_it && !self.around.boundaries.is_cut()
     }
 
     /// The program that runs now.
     pub fn running(&self) -> Option<Rc<Program>> {
-        self.program.borrow().clone()
+        let running = self.program.borrow().clone();
+        running.filter(|_| !self.around.boundaries.is_cut())
     }
 
     /// A new program runs; what clients of the last one were doing is forgotten.
@@ -108,14 +135,15 @@ impl World {
         Duration::from_secs(if profiles { 1_800 } else { 60 }) + 3 * absent_after
     }
 
-    /// Payload of a write: each unit starts with its stamp and ends with the inverted stamp.
+    /// Payload of a write: each unit is full of its stamp and ends with the inverted stamp.
     pub fn stamped(&self, write: u64, units: &Range<usize>) -> Payload {
         let unit_bytes = self.scenario.unit_bytes as usize;
         let mut buf = self.rt.pool().alloc_now(units.len() * unit_bytes);
-        for (index, unit) in units.clone().enumerate() {
-            let bytes = &mut buf[index * unit_bytes..(index + 1) * unit_bytes];
+        for (bytes, unit) in buf.chunks_exact_mut(unit_bytes).zip(units.clone()) {
             let stamp = stamp_of(write, unit);
-            bytes[..8].copy_from_slice(&stamp.to_le_bytes());
+            for word in bytes.chunks_exact_mut(8) {
+                word.copy_from_slice(&stamp.to_le_bytes());
+            }
             bytes[unit_bytes - 8..].copy_from_slice(&(!stamp).to_le_bytes());
         }
         buf.freeze().into()
@@ -159,6 +187,18 @@ impl World {
         self.operations.borrow().clone()
     }
 
+    /// Counts faults that no single disk has met.
+    pub fn count_faults(&self, change: impl FnOnce(&mut FaultCounts)) {
+        let mut faults = self.faults.get();
+        change(&mut faults);
+        self.faults.set(faults);
+    }
+
+    /// Faults that no single disk has met.
+    pub fn faults(&self) -> FaultCounts {
+        self.faults.get()
+    }
+
     /// Counts a state that was reached.
     pub fn reach(&self, state: &str) {
         let mut reached = self.reached.borrow_mut();
@@ -175,17 +215,30 @@ impl World {
         self.reached.borrow().clone()
     }
 
-    /// A client was told of an error. With one side without faults there is no reason for one.
+    /// A client was told of an error. With one side without faults there is no reason for one, and
+    /// neither when a single operation of the run has failed.
     pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>) {
         self.reach("error told to a client");
         let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
-        let may_refuse = self.scenario.mirror.on_degraded != "continue" && refusal;
-        if let Some(side) = self.scenario.steadfast
-            && !may_refuse
-        {
+        let (start, end) = (units.start as u64, units.end as u64);
+        let unit_bytes = self.scenario.unit_bytes;
+        let rule = &self.around.rule;
+        if refusal && self.scenario.mirror.on_degraded != "continue" {
+            return;
+        }
+        if rule.may_fail(start * unit_bytes, end * unit_bytes) {
+            self.reach("error because of corrupt copies");
+            return;
+        }
+        let op = op.name();
+        if let Some(side) = self.scenario.steadfast {
             self.findings.add(format!(
-                "{} {units:?} failed ({error}) although side {side} has no faults",
-                op.name()
+                "{op} {units:?} failed ({error}) although side {side} has no faults"
+            ));
+        }
+        if self.around.boundaries.one_fails() && !self.volume.borrow().has_crashed() {
+            self.findings.add(format!(
+                "{op} {units:?} failed ({error}) because one operation of one side did"
             ));
         }
     }
@@ -239,14 +292,27 @@ impl World {
         let healthy = status.sides.iter().zip(program.sides.iter());
         let healthy = healthy.filter(|(side, _)| side.health == "healthy");
         let healthy: Vec<&SideStack> = healthy.map(|(_, stack)| stack).collect();
+        let index_of = |stack: &SideStack| {
+            let mut sides = program.sides.iter();
+            let place = sides.position(|side| std::ptr::eq(side, stack));
+            place.expect("it is one of them")
+        };
         let mut exposed_bytes = 0;
         for unit in 0..volume.unit_count() {
             let Some(settled) = volume.settled(unit) else {
                 continue;
             };
             let offset = unit as u64 * unit_bytes;
-            let lacks =
-                |side: &&SideStack| side.unit_ends(offset, unit_bytes as usize).0 != settled;
+            let lacks = |side: &&SideStack| {
+                let map = side.map();
+                let block = offset - offset % BLOCK_BYTES;
+                let place = program.mirror.place_on(index_of(side), block);
+                let held = place.map_or(ZEROES, |place| {
+                    let place = place + offset % BLOCK_BYTES;
+                    map.unit_ends_at(place, unit_bytes as usize).0
+                });
+                held != settled && !map.is_corrupt(offset)
+            };
             if healthy.iter().any(lacks) {
                 exposed_bytes += unit_bytes;
             }
@@ -343,7 +409,11 @@ impl World {
             let offset = unit as u64 * unit_bytes;
             let mut held = None;
             for (side, stack) in &healthy {
-                let (head, _) = stack.unit_ends(offset, unit_bytes as usize);
+                // What the tester has corrupted and nobody has read is not known to anybody.
+                if stack.map().is_corrupt(offset) {
+                    continue;
+                }
+                let (head, _) = stack.map().unit_ends(offset, unit_bytes as usize);
                 let expected = volume.settled(unit).or(held);
                 if expected.is_some_and(|expected| expected != head) {
                     self.findings.add(format!(

@@ -202,10 +202,14 @@ impl MirrorConfig {
             return Err("`limit_multiple` must be at least 1".to_owned());
         }
         if let Some(unknown) = self.ephemeral.iter().find(|e| !self.sides.contains(e)) {
-            return Err(format!("`ephemeral` names {unknown}, which is not among `sides`"));
+            return Err(format!(
+                "`ephemeral` names {unknown}, which is not among `sides`"
+            ));
         }
         if self.sides.iter().all(|side| self.ephemeral.contains(side)) {
-            return Err("`ephemeral` names all sides: nothing would outlive the machine".to_owned());
+            return Err(
+                "`ephemeral` names all sides: nothing would outlive the machine".to_owned(),
+            );
         }
         if self.depth == Some(0) {
             return Err("`depth` must be at least 1".to_owned());

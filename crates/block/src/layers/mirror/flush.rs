@@ -73,7 +73,9 @@ impl Shared {
         }
         let failed = |side: &&Side| side.failed_flushes.get() != before[side.index];
         let failed = self.sides.iter().find(failed);
-        Some(Err(failed.map_or(IoError::Offline, |side| side.flush_error.get())))
+        Some(Err(
+            failed.map_or(IoError::Offline, |side| side.flush_error.get())
+        ))
     }
 
     /// True when every change below a number will be found again, whatever stops from now on (T2).
@@ -82,9 +84,10 @@ impl Shared {
             let store = side.store();
             store.is_some_and(|store| store.complete_durable() >= boundary)
         };
-        let first = self.sides.iter().any(|side| {
-            side.durable && side.health.get() == Health::Healthy && has(side)
-        });
+        let first = self
+            .sides
+            .iter()
+            .any(|side| side.durable && side.health.get() == Health::Healthy && has(side));
         let all = || {
             let mut counted_on = self.sides.iter().filter(|side| side.is_counted_on());
             counted_on.all(|side| has(side) || !side.durable)
@@ -97,7 +100,9 @@ impl Shared {
     pub(super) fn want_flushed(self: &Rc<Self>, index: usize, boundary: u64) {
         let side = &self.sides[index];
         side.flush_wanted.set(side.flush_wanted.get().max(boundary));
-        let enough = side.store().is_none_or(|store| store.complete_durable() >= boundary);
+        let enough = side
+            .store()
+            .is_none_or(|store| store.complete_durable() >= boundary);
         if enough || !side.is_counted_on() || side.flushing.replace(true) {
             return;
         }
@@ -158,11 +163,15 @@ impl Shared {
         let missing = self.sides.iter().any(|side| !side.is_counted_on());
         for side in &self.sides {
             let Some(store) = side.store() else { continue };
-            let others = self.sides.iter().filter(|other| {
-                other.index != side.index && other.is_counted_on()
-            });
+            let others = self
+                .sides
+                .iter()
+                .filter(|other| other.index != side.index && other.is_counted_on());
             let durable = others.filter_map(|other| other.store().map(|s| s.complete_durable()));
-            store.release(durable.min().unwrap_or(u64::MAX), missing || self.incomplete_table());
+            store.release(
+                durable.min().unwrap_or(u64::MAX),
+                missing || self.incomplete_table(),
+            );
         }
     }
 

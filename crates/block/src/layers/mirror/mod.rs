@@ -324,6 +324,16 @@ impl Mirror {
         Ok(Mirror::of(rt, config, parts))
     }
 
+    /// Where on the device of a side the newest content is that this side has of the block at
+    /// `offset`: for tests that look past the mirror. `None` for zeroes without a place.
+    pub fn place_on(&self, side: usize, offset: u64) -> Option<u64> {
+        let side = &self.shared.sides[side];
+        match side.store() {
+            Some(store) => store.place_of(offset - offset % crate::BLOCK_BYTES),
+            None => Some(side.data_offset + offset - offset % crate::BLOCK_BYTES),
+        }
+    }
+
     /// The volume and its sides now.
     pub fn status(&self) -> MirrorStatus {
         self.shared.status()

@@ -131,7 +131,8 @@ impl Attempt<'_> {
         let plan = family::decide(&seen, &rebuild, self.options.force)
             .map_err(|refusal| Setback::Refused(self.refused(&looked, &refusal)))?;
         if let Some(first) = plan.counts_below {
-            self.stores(&looked, &plan).for_each(|s| s.forget_from(first));
+            self.stores(&looked, &plan)
+                .for_each(|s| s.forget_from(first));
         }
         let next_number = self.next_number(&looked, &plan);
         if plan.forced == Some(Force::ReadOnly) {
@@ -146,11 +147,17 @@ impl Attempt<'_> {
         let volume = self.volume(&looked, &plan)?;
         self.mark_sources(&volume, &plan, next_number).await?;
         let mut health: Vec<Health> = looked.iter().map(|_| Health::Absent).collect();
-        plan.sources.iter().for_each(|&i| health[i] = Health::Healthy);
+        plan.sources
+            .iter()
+            .for_each(|&i| health[i] = Health::Healthy);
         for (index, behind) in &plan.behind {
             let lacks = self.lacks(&looked, &plan, *index, *behind);
             // A side that cannot be rebuilt is only missing.
-            if self.begin_rebuild(&looked, &volume, *index, *behind).await.is_ok() {
+            if self
+                .begin_rebuild(&looked, &volume, *index, *behind)
+                .await
+                .is_ok()
+            {
                 stale[*index] = lacks;
                 health[*index] = Health::Resyncing;
             }
@@ -201,14 +208,17 @@ impl Attempt<'_> {
         let store = match self.patiently(index, Store::open(self.rt, &on)).await {
             Ok(store) => store,
             Err(Setback::Side(_, IoError::Corrupt)) => {
-                return absent(Absence::Damaged("both its checkpoints are damaged".to_owned()));
+                return absent(Absence::Damaged(
+                    "both its checkpoints are damaged".to_owned(),
+                ));
             }
             Err(Setback::Side(_, error)) => return absent(Absence::Unreadable(error.to_string())),
             Err(Setback::Refused(_)) => unreachable!("a side does not refuse"),
         };
         let found = store.found();
         // A side that was complete when it was closed and is not any more has lost something.
-        let lost = superblock.complete_below > found.complete_below && superblock.state.is_complete();
+        let lost =
+            superblock.complete_below > found.complete_below && superblock.state.is_complete();
         Looked {
             seen: Seen {
                 complete_below: found.complete_below,
@@ -227,7 +237,12 @@ impl Attempt<'_> {
     fn given_up(&self, looked: &[Looked]) -> Vec<String> {
         let damaged = looked.iter().filter(|side| side.damaged);
         let damaged = damaged.map(|side| side.seen.name.clone());
-        self.options.rebuild.iter().cloned().chain(damaged).collect()
+        self.options
+            .rebuild
+            .iter()
+            .cloned()
+            .chain(damaged)
+            .collect()
     }
 
     /// The refusal, with the ranges in which something may be lost, as far as they are known.
@@ -241,7 +256,9 @@ impl Attempt<'_> {
         }
         for (side, failed) in self.sides.iter().zip(&self.failed) {
             match (&side.device, failed) {
-                (Err(error), _) => message.push_str(&format!("\n  {}: {}", side.name, error.message)),
+                (Err(error), _) => {
+                    message.push_str(&format!("\n  {}: {}", side.name, error.message))
+                }
                 (Ok(_), Some(error)) => message.push_str(&format!("\n  {}: {error}", side.name)),
                 (Ok(_), None) => {}
             }
@@ -311,7 +328,8 @@ impl Attempt<'_> {
                     let append = Append::of(piece, reply.into_data(), newest.number);
                     outcomes.push(store.append(append));
                     if outcomes.len() == APPENDS_AT_ONCE {
-                        self.patiently(index, all_stored(std::mem::take(&mut outcomes))).await?;
+                        self.patiently(index, all_stored(std::mem::take(&mut outcomes)))
+                            .await?;
                     }
                 }
             }
@@ -354,13 +372,7 @@ impl Attempt<'_> {
     }
 
     /// What a side that is behind may lack.
-    fn lacks(
-        &self,
-        looked: &[Looked],
-        plan: &Plan,
-        index: usize,
-        behind: Behind,
-    ) -> ExtentMap<()> {
+    fn lacks(&self, looked: &[Looked], plan: &Plan, index: usize, behind: Behind) -> ExtentMap<()> {
         let volume_bytes = superblock_of(looked, plan.sources[0]).volume_bytes;
         let mut lacks = ExtentMap::new();
         let Behind::Since {
@@ -563,7 +575,9 @@ fn lost_ranges(looked: &[Looked], refusal: &family::Refusal) -> Vec<Range<u64>> 
     match refusal {
         // A side that is missing may have changed anything since.
         family::Refusal::FreshestMissing { .. } => {
-            let known = looked.iter().filter_map(|side| side.seen.found.as_ref().ok());
+            let known = looked
+                .iter()
+                .filter_map(|side| side.seen.found.as_ref().ok());
             if let Some(volume_bytes) = known.map(|found| found.volume_bytes).max() {
                 lost.insert(0..volume_bytes, ());
             }
@@ -571,7 +585,9 @@ fn lost_ranges(looked: &[Looked], refusal: &family::Refusal) -> Vec<Range<u64>> 
         family::Refusal::SplitBrain { splits } => {
             for split in splits {
                 let since = split.since_epoch.unwrap_or(0);
-                let both = looked.iter().filter(|side| split.sides.contains(&side.seen.name));
+                let both = looked
+                    .iter()
+                    .filter(|side| split.sides.contains(&side.seen.name));
                 for store in both.filter_map(|side| side.store.as_ref()) {
                     let logged = store.changes_from(0).into_iter().map(|(range, _)| range);
                     for range in store.stale_since(since).into_iter().chain(logged) {

@@ -79,9 +79,8 @@ impl Shared {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
         for range in store.take_suspects() {
-            let elsewhere = |other: &&super::side::Side| {
-                other.index != index && other.is_current(&range)
-            };
+            let elsewhere =
+                |other: &&super::side::Side| other.index != index && other.is_current(&range);
             if self.sides.iter().any(|other| elsewhere(&other)) {
                 side.stale.borrow_mut().insert(range, ());
                 add(&side.counts.rotten, 1);

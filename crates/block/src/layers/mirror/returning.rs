@@ -96,7 +96,10 @@ impl Shared {
 
     /// What a side lacks of what the healthy ones have in their logs, or had in them since `epoch`.
     fn lacks(&self, store: &Store, epoch: u64) -> ExtentMap<()> {
-        let healthy = self.sides.iter().filter(|side| side.health.get() == Health::Healthy);
+        let healthy = self
+            .sides
+            .iter()
+            .filter(|side| side.health.get() == Health::Healthy);
         let stores: Vec<(usize, Rc<Store>)> = healthy
             .filter_map(|side| Some((side.index, side.store()?)))
             .collect();
@@ -178,7 +181,10 @@ impl Shared {
             if self.next_seq.get() != number || self.state.get() == VolumeState::Closed {
                 continue;
             }
-            let whole = self.sides.iter().all(|side| side.health.get() == Health::Healthy);
+            let whole = self
+                .sides
+                .iter()
+                .all(|side| side.health.get() == Health::Healthy);
             if !whole {
                 continue;
             }
@@ -186,7 +192,12 @@ impl Shared {
                 self.want_flushed(index, number);
             }
             let all = || self.sides.iter().all(|side| has_durably(side, number));
-            if self.rt.timeout(QUIET_AFTER, self.flushed.until(all)).await.is_err() {
+            if self
+                .rt
+                .timeout(QUIET_AFTER, self.flushed.until(all))
+                .await
+                .is_err()
+            {
                 continue;
             }
             if self.next_seq.get() == number && self.exposed.borrow().is_empty() {

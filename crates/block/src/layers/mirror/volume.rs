@@ -71,7 +71,12 @@ impl Volume {
     /// True when every side of the table is there.
     pub(super) fn is_whole_table(&self) -> bool {
         let listed = self.with_any(Superblock::side_count);
-        listed == self.sides.iter().filter(|side| side.borrow().is_some()).count()
+        listed
+            == self
+                .sides
+                .iter()
+                .filter(|side| side.borrow().is_some())
+                .count()
     }
 
     fn with_any<T>(&self, ask: impl Fn(&Superblock) -> T) -> T {

@@ -259,7 +259,9 @@ impl Store {
         let mut writes = Vec::with_capacity(pieces.len());
         for some in pieces.chunks(READS_IN_FLIGHT_MAX) {
             self.turn().await;
-            let reads = some.iter().map(|(range, record)| self.content_of(range, record));
+            let reads = some
+                .iter()
+                .map(|(range, record)| self.content_of(range, record));
             for write in futures_util::future::join_all(reads).await {
                 writes.push(write?);
             }

@@ -283,11 +283,11 @@ mod tests {
     #[test]
     fn impossible_headers_are_refused() {
         let cases: [(usize, &[u8]); 6] = [
-            (12, &[3]),                                  // more data than the records have
-            (72, &[65]),                                 // too many records
-            (112, &[0]),                                 // a record of nothing
-            (116, &[9]),                                 // an unknown kind
-            (96, &[1]),                                  // not a multiple of 4096
+            (12, &[3]),                                      // more data than the records have
+            (72, &[65]),                                     // too many records
+            (112, &[0]),                                     // a record of nothing
+            (116, &[9]),                                     // an unknown kind
+            (96, &[1]),                                      // not a multiple of 4096
             (120, &[0, 0xF0, 255, 255, 255, 255, 255, 255]), // beyond the end of numbers
         ];
         for (at, bytes) in cases {

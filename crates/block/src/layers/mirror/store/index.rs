@@ -280,7 +280,10 @@ mod tests {
     fn the_highest_number_counts_whatever_the_order() {
         let mut index = Index::default();
         index.push(entry(0, vec![(0x1000..0x3000, data(9, 0, 0x1000, 2))]));
-        index.push(entry(0x10000, vec![(0..0x4000, data(7, 0x10000, 0x11000, 4))]));
+        index.push(entry(
+            0x10000,
+            vec![(0..0x4000, data(7, 0x10000, 0x11000, 4))],
+        ));
         let expected = vec![(0..0x1000, 7), (0x1000..0x3000, 9), (0x3000..0x4000, 7)];
         assert_eq!(numbers(&index, 0..0x4000), expected);
         // A cut part knows where its content is.
@@ -295,7 +298,10 @@ mod tests {
     fn what_is_dropped_goes_and_what_has_replaced_it_stays() {
         let mut index = Index::default();
         index.push(entry(0, vec![(0..0x4000, data(1, 0, 0x1000, 4))]));
-        index.push(entry(0x10000, vec![(0x1000..0x2000, data(2, 0x10000, 0x11000, 1))]));
+        index.push(entry(
+            0x10000,
+            vec![(0x1000..0x2000, data(2, 0x10000, 0x11000, 1))],
+        ));
         index.drop_before(0xFFFF);
         assert_eq!(index.entries().len(), 2, "an entry goes as a whole");
         index.drop_before(0x10000);
@@ -307,7 +313,10 @@ mod tests {
     fn forgetting_brings_older_records_back() {
         let mut index = Index::default();
         index.push(entry(0, vec![(0..0x2000, data(1, 0, 0x1000, 2))]));
-        index.push(entry(0x10000, vec![(0..0x1000, data(5, 0x10000, 0x11000, 1))]));
+        index.push(entry(
+            0x10000,
+            vec![(0..0x1000, data(5, 0x10000, 0x11000, 1))],
+        ));
         index.forget_from(5);
         assert_eq!(numbers(&index, 0..0x4000), vec![(0..0x2000, 1)]);
     }

@@ -233,7 +233,9 @@ impl Log {
         let start = (end + self.area.window()).next_multiple_of(BLOCK_BYTES);
         let tail = next.tail;
         next.jumps.retain(|jump| jump.start > tail);
-        if next.jumps.len() == JUMPS_MAX || start - self.floor() + self.area.window() > self.area.bytes {
+        if next.jumps.len() == JUMPS_MAX
+            || start - self.floor() + self.area.window() > self.area.bytes
+        {
             return Err(IoError::NoSpace);
         }
         next.sequence += 1;
@@ -269,7 +271,10 @@ impl Log {
 
     /// Forgets every change with a number from `first` on.
     pub(super) fn forget_from(&self, first: u64) {
-        assert!(self.broken.get() && !self.is_writing(), "a log forgets before it is used");
+        assert!(
+            self.broken.get() && !self.is_writing(),
+            "a log forgets before it is used"
+        );
         self.index.borrow_mut().forget_from(first);
         self.complete.set(self.complete.get().min(first));
     }
@@ -286,7 +291,10 @@ impl Log {
 
     /// The device has been flushed since the log was read.
     pub(super) fn read_is_durable(&self) {
-        assert!(self.broken.get() && !self.is_writing(), "nothing is added meanwhile");
+        assert!(
+            self.broken.get() && !self.is_writing(),
+            "nothing is added meanwhile"
+        );
         self.flushed.set(self.head.get());
         self.complete_durable.set(self.complete.get());
     }
@@ -393,7 +401,11 @@ impl Log {
             };
             let len = append.range.end - append.range.start;
             // A record holds less than 2^32 blocks, and no request is that long.
-            let taken = if kind == Kind::Write { len.min(room) } else { len };
+            let taken = if kind == Kind::Write {
+                len.min(room)
+            } else {
+                len
+            };
             if taken == 0 && len > 0 {
                 break;
             }

@@ -5,8 +5,8 @@
 //! never return content that is not what was written, and never let go of a log entry that somebody
 //! may still need.
 
-pub(super) mod checksums;
 mod checkpoint;
+pub(super) mod checksums;
 pub(super) mod content;
 mod destage;
 mod entry;
@@ -202,7 +202,8 @@ impl Store {
     /// Starts the task that brings changes home.
     pub(super) fn start_destaging(self: &Rc<Self>) {
         let store = Rc::clone(self);
-        self.tasks.spawn(async move { store.destage_for_ever().await });
+        self.tasks
+            .spawn(async move { store.destage_for_ever().await });
     }
 
     /// Tells the store in which epoch it works, how to ask for the lowest number that it has not
@@ -281,6 +282,21 @@ impl Store {
     pub(super) fn numbers_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
         let newest = self.log.index.borrow().newest_in(range).into_iter();
         newest.map(|(part, logged)| (part, logged.number)).collect()
+    }
+
+    /// Where on the device the newest content of a block is, for tests that look past the store.
+    /// `None` for zeroes that have no place of their own.
+    pub(super) fn place_of(&self, offset: u64) -> Option<u64> {
+        let newest = self
+            .log
+            .index
+            .borrow()
+            .newest_in(&(offset..offset + BLOCK_BYTES));
+        match newest.first().map(|(_, record)| &record.content) {
+            Some(Content::Data { position, .. }) => Some(self.log.area.at(*position)),
+            Some(Content::Zeroes) => None,
+            None => Some(self.data_offset + offset),
+        }
     }
 
     /// The ranges that a side whose current epoch has this number may lack, because log entries of
@@ -421,7 +437,9 @@ impl Store {
         }
         let mut whole = Payload::empty();
         let mut block = 0;
-        for run in expected.chunk_by(|a, b| (*a == Expected::NeverWritten) == (*b == Expected::NeverWritten)) {
+        for run in expected
+            .chunk_by(|a, b| (*a == Expected::NeverWritten) == (*b == Expected::NeverWritten))
+        {
             let bytes = block * BLOCK_BYTES as usize..(block + run.len()) * BLOCK_BYTES as usize;
             block += run.len();
             if run[0] == Expected::NeverWritten {
@@ -446,7 +464,8 @@ impl Store {
             push_extent(&mut extents, Extent { len, data });
             position = part.end;
         }
-        self.extents_at_home(position..range.end, &mut extents).await?;
+        self.extents_at_home(position..range.end, &mut extents)
+            .await?;
         Ok(extents)
     }
 
@@ -466,7 +485,13 @@ impl Store {
         let blocks = range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
         for expected in checksums.expected(blocks).await? {
             let data = expected != Expected::NeverWritten;
-            push_extent(extents, Extent { len: BLOCK_BYTES, data });
+            push_extent(
+                extents,
+                Extent {
+                    len: BLOCK_BYTES,
+                    data,
+                },
+            );
         }
         Ok(())
     }

@@ -39,8 +39,8 @@ struct Reader<'d> {
 impl Reader<'_> {
     /// The bytes from a position on, which do not reach over the end of the area.
     async fn at(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
-        let inside = position >= self.position
-            && position + len <= self.position + self.bytes.len() as u64;
+        let inside =
+            position >= self.position && position + len <= self.position + self.bytes.len() as u64;
         if !inside {
             let want = len.max(CHUNK_BYTES).min(self.area.to_end(position));
             let request = Request::read(self.area.at(position), want);
@@ -82,12 +82,7 @@ impl Reader<'_> {
 
     /// Where the log goes on behind something that is not a whole entry, if an entry close behind
     /// says that it had been durable; `None` when this is where the run ended.
-    async fn beyond(
-        &mut self,
-        side: &Uuid,
-        run: u64,
-        end: u64,
-    ) -> Result<Option<u64>, IoError> {
+    async fn beyond(&mut self, side: &Uuid, run: u64, end: u64) -> Result<Option<u64>, IoError> {
         for distance in (BLOCK_BYTES..=self.area.window()).step_by(BLOCK_BYTES as usize) {
             let position = end + distance;
             if let Some(header) = self.header(side, run, position).await?
@@ -227,7 +222,8 @@ impl Recovered {
     pub(super) fn next_number(&self) -> u64 {
         let entries = self.start.index.entries().iter();
         let highest = entries.filter_map(Entry::highest).max();
-        highest.map_or(0, |highest| highest + 1).max(self.start.complete)
+        highest
+            .map_or(0, |highest| highest + 1)
+            .max(self.start.complete)
     }
 }
-

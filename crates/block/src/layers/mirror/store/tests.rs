@@ -74,7 +74,10 @@ async fn get(store: &Store, blocks: Range<u64>) -> Result<Vec<u8>, IoError> {
     let whole = data.chunks(BLOCK_BYTES as usize);
     Ok(whole
         .map(|block| {
-            assert!(block.iter().all(|b| b == &block[0]), "a block is of one write");
+            assert!(
+                block.iter().all(|b| b == &block[0]),
+                "a block is of one write"
+            );
             block[0]
         })
         .collect())
@@ -123,7 +126,10 @@ fn it_agrees_with_an_array_however_often_the_log_goes_round() {
             model[start as usize..(start + len) as usize].copy_from_slice(&bytes);
             let probe = rng.below(model.len() as u64 - 64);
             let expected = &model[probe as usize..probe as usize + 64];
-            assert_eq!(get(&store, probe..probe + 64).await.as_deref(), Ok(expected));
+            assert_eq!(
+                get(&store, probe..probe + 64).await.as_deref(),
+                Ok(expected)
+            );
             if step % 500 == 499 {
                 store.stop().await;
                 (store, next) = opened(&rt, &device).await;
@@ -176,13 +182,21 @@ fn a_hole_among_durable_entries_is_damage() {
             let first = store.log.index.borrow().entries()[0].clone();
             store.stop().await;
             let at = store.log.area.at(first.position);
-            let (at, len) = if header_too { (at, 8192) } else { (at + 4096, 4096) };
+            let (at, len) = if header_too {
+                (at, 8192)
+            } else {
+                (at + 4096, 4096)
+            };
             let write = Request::write(at, rt.pool().zeroed(len), Flags::NONE);
             device.submit(write).await.expect("it is overwritten");
 
             let (store, _) = opened(&rt, &device).await;
             assert_eq!(store.found().damaged, header_too);
-            assert_eq!(get(&store, 1..2).await, Ok(vec![2]), "what follows is there");
+            assert_eq!(
+                get(&store, 1..2).await,
+                Ok(vec![2]),
+                "what follows is there"
+            );
             if !header_too {
                 // It is known what is missing, and reading it says so, before and after it was due
                 // to go home.
@@ -211,7 +225,10 @@ fn what_is_not_complete_can_be_forgotten() {
         store.attend(1, held, Rc::new(|| false));
         put(&rt, &store, &next, 0, &[3]).await;
         put(&rt, &store, &next, 1, &[4]).await;
-        assert!(!store.empty().await.expect("it goes on"), "the rest must stay");
+        assert!(
+            !store.empty().await.expect("it goes on"),
+            "the rest must stay"
+        );
         assert_eq!(get(&store, 0..2).await, Ok(vec![3, 4]));
         store.stop().await;
 

@@ -1,0 +1,208 @@
+//! The classes of faults and of checks that can be switched on and off, one by one.
+//!
+//! A class says nothing about how a volume deals with it. The set that is on by default is what the
+//! mirror withstands; a class joins it in the commit that makes the mirror withstand it. Each class
+//! draws from a stream of its own, so that switching one on leaves every seed as it was that does
+//! not draw it.
+
+use serde::{Serialize, Serializer};
+
+/// A class; see the fault model in [`disk`](super::disk).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// A power cut tears blocks at 512 bytes.
+    Torn,
+    /// A freeze lasts 1 to 120 s, or for ever.
+    LongHangs,
+    /// A side goes and comes back many times in a row.
+    Flapping,
+    /// The program is killed while the disks keep their power: what they were given may land later,
+    /// but before they answer the next program.
+    Kill,
+    /// As [`Class::Kill`], but the disks answer the next program at once.
+    Unfenced,
+    /// Blocks change at rest.
+    Rot,
+    /// Writes are acknowledged and never done.
+    LostWrites,
+    /// Writes land on other blocks.
+    MisdirectedWrites,
+    /// Reads answer with other blocks.
+    MisdirectedReads,
+    /// One copy of a side's superblock is zeroes or garbage.
+    SuperblockCopy,
+    /// Both copies of a side's superblock are.
+    SuperblockBoth,
+    /// A side returns as it was at the end of an earlier life.
+    OlderSide,
+    /// A side of another volume stands where one of ours should.
+    ForeignSide,
+    /// Each side is booted alone.
+    Alone,
+    /// All copies of a block are corrupt, so that an error is the only right answer.
+    AllCopies,
+    /// Power is cut while the volume opens.
+    CutOpening,
+    /// Lives that only read and are killed, again and again: the first answer is final.
+    FirstAnswer,
+}
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Class; 17] = [
+        Class::Torn,
+        Class::LongHangs,
+        Class::Flapping,
+        Class::Kill,
+        Class::Unfenced,
+        Class::Rot,
+        Class::LostWrites,
+        Class::MisdirectedWrites,
+        Class::MisdirectedReads,
+        Class::SuperblockCopy,
+        Class::SuperblockBoth,
+        Class::OlderSide,
+        Class::ForeignSide,
+        Class::Alone,
+        Class::AllCopies,
+        Class::CutOpening,
+        Class::FirstAnswer,
+    ];
+
+    /// The name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Torn => "torn",
+            Class::LongHangs => "long-hangs",
+            Class::Flapping => "flapping",
+            Class::Kill => "kill",
+            Class::Unfenced => "unfenced",
+            Class::Rot => "rot",
+            Class::LostWrites => "lost-writes",
+            Class::MisdirectedWrites => "misdirected-writes",
+            Class::MisdirectedReads => "misdirected-reads",
+            Class::SuperblockCopy => "superblock-copy",
+            Class::SuperblockBoth => "superblock-both",
+            Class::OlderSide => "older-side",
+            Class::ForeignSide => "foreign-side",
+            Class::Alone => "alone",
+            Class::AllCopies => "all-copies",
+            Class::CutOpening => "cut-opening",
+            Class::FirstAnswer => "first-answer",
+        }
+    }
+
+    fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+/// A set of classes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Classes(u32);
+
+impl Classes {
+    /// None.
+    pub const NONE: Classes = Classes(0);
+
+    /// What the mirror withstands today, and so what is on by default.
+    pub fn withstood() -> Classes {
+        [].into_iter().collect()
+    }
+
+    /// Every class.
+    pub fn all() -> Classes {
+        Class::ALL.into_iter().collect()
+    }
+
+    /// True when the class is in the set.
+    pub fn has(self, class: Class) -> bool {
+        self.0 & class.bit() != 0
+    }
+
+    /// The classes in the set.
+    pub fn iter(self) -> impl Iterator<Item = Class> {
+        Class::ALL.into_iter().filter(move |class| self.has(*class))
+    }
+
+    /// A set as it stands on a command line: names with commas between them. `withstood`, `all` and
+    /// `none` are sets; a name after `-` is taken out.
+    ///
+    /// # Errors
+    /// The name that is none.
+    pub fn parse(text: &str) -> Result<Classes, String> {
+        let mut classes = Classes::NONE;
+        for part in text.split(',') {
+            let (name, out) = match part.strip_prefix('-') {
+                Some(name) => (name, true),
+                None => (part, false),
+            };
+            let named = match name {
+                "none" => Classes::NONE,
+                "withstood" => Classes::withstood(),
+                "all" => Classes::all(),
+                name => {
+                    let class = Class::ALL.into_iter().find(|class| class.name() == name);
+                    let class = class.ok_or_else(|| format!("`{name}` is no class of faults"))?;
+                    [class].into_iter().collect()
+                }
+            };
+            classes.0 = if out {
+                classes.0 & !named.0
+            } else {
+                classes.0 | named.0
+            };
+        }
+        Ok(classes)
+    }
+
+    /// The set as [`Classes::parse`] reads it.
+    pub fn text(self) -> String {
+        let names: Vec<&str> = self.iter().map(Class::name).collect();
+        if names.is_empty() {
+            return "none".to_owned();
+        }
+        names.join(",")
+    }
+}
+
+impl FromIterator<Class> for Classes {
+    fn from_iter<I: IntoIterator<Item = Class>>(classes: I) -> Classes {
+        Classes(classes.into_iter().fold(0, |set, class| set | class.bit()))
+    }
+}
+
+impl Default for Classes {
+    fn default() -> Classes {
+        Classes::withstood()
+    }
+}
+
+impl std::fmt::Debug for Classes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+impl Serialize for Classes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_reads_as_it_is_written() {
+        for text in ["none", "torn", "torn,rot", "kill,alone"] {
+            let classes = Classes::parse(text).unwrap();
+            assert_eq!(Classes::parse(&classes.text()), Ok(classes));
+        }
+        let all_but_rot = Classes::parse("all,-rot").unwrap();
+        assert!(!all_but_rot.has(Class::Rot) && all_but_rot.has(Class::Torn));
+        assert_eq!(all_but_rot.iter().count(), Class::ALL.len() - 1);
+        assert!(Classes::parse("torn,nonsense").is_err());
+    }
+}

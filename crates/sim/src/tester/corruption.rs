@@ -1,0 +1,218 @@
+//! Which copies may be corrupted: the rule by which rot, lost and misdirected writes are drawn.
+//!
+//! A volume is to repair a block as long as one copy is whole. So for the classes that promise
+//! repair at most one copy of a block is corrupt at a time, what a power cut might bring back
+//! included, and never one on the side without faults. The rule knows the truth from the platters
+//! and the model; the code under test never sees it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bimetal_block::BLOCK_BYTES;
+use bimetal_block::layers::stripe::Layout;
+
+use super::platter::Platter;
+use super::stack::{Platters, ends_of};
+use super::volume::Volume;
+
+/// Where the bytes of a side lie on its disks.
+#[derive(Clone)]
+pub struct SideMap {
+    /// Its disks.
+    pub platters: Platters,
+    /// The stripe over them, if there is one.
+    pub stripe: Option<Layout>,
+    /// Where the volume starts on the side, in bytes.
+    pub data_offset: u64,
+}
+
+impl SideMap {
+    /// Size of the side in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        let disk_bytes = self.platters[0].borrow().size_bytes();
+        self.stripe
+            .map_or(disk_bytes, |stripe| stripe.size_bytes(disk_bytes))
+    }
+
+    /// The disk and the offset there of a place on the side.
+    pub fn on_disk(&self, offset: u64) -> (usize, u64) {
+        match self.stripe {
+            None => (0, offset),
+            Some(stripe) => {
+                let piece = stripe.pieces(offset..offset + 1).next();
+                let piece = piece.expect("a byte is a piece");
+                (piece.child, piece.child_offset)
+            }
+        }
+    }
+
+    /// The place on the side of an offset on a disk, found by what the disk's share is up to there.
+    fn on_side(&self, disk: usize, offset: u64) -> u64 {
+        let Some(stripe) = self.stripe else {
+            return offset;
+        };
+        let units = (0..self.platters.len() as u64).map(|part| {
+            let unit = stripe.pieces(0..u64::MAX).next();
+            let unit_bytes = unit.expect("a stripe is not empty").range.end;
+            let row = offset / unit_bytes * self.platters.len() as u64;
+            (row + part) * unit_bytes + offset % unit_bytes
+        });
+        let mut places = units.filter(|place| self.on_disk(*place) == (disk, offset));
+        places.next().expect("every block of a disk is in a row")
+    }
+
+    /// The ends of a unit of the volume as the disks hold it now.
+    pub fn unit_ends(&self, offset: u64, len: usize) -> (u64, u64) {
+        self.unit_ends_at(self.data_offset + offset, len)
+    }
+
+    /// The ends of a unit at a place on the side.
+    pub fn unit_ends_at(&self, place: u64, len: usize) -> (u64, u64) {
+        let (disk, at) = self.on_disk(place);
+        let platter = self.platters[disk].borrow();
+        ends_of(platter.block_at(at), (at % BLOCK_BYTES) as usize, len)
+    }
+
+    /// Asks a platter about the block at an offset of the volume.
+    pub fn ask<T>(&self, offset: u64, question: impl Fn(&Platter, usize) -> T) -> T {
+        let (disk, at) = self.on_disk(self.data_offset + offset);
+        question(&self.platters[disk].borrow(), (at / BLOCK_BYTES) as usize)
+    }
+
+    /// True when the block of the volume there is corrupt now.
+    pub fn is_corrupt(&self, offset: u64) -> bool {
+        self.ask(offset, Platter::is_corrupt)
+    }
+}
+
+/// See the module.
+pub struct Rule {
+    sides: RefCell<Vec<SideMap>>,
+    spared: Option<usize>,
+    span_bytes: u64,
+    unit_bytes: u64,
+    volume: Rc<RefCell<Volume>>,
+    hopeless: Cell<u64>,
+}
+
+impl Rule {
+    /// The rule of a volume whose first `span_bytes` are in use. `spared` is the side without
+    /// faults; without one nothing is ever corrupted.
+    pub fn new(
+        volume: Rc<RefCell<Volume>>,
+        spared: Option<usize>,
+        span_bytes: u64,
+        unit_bytes: u64,
+    ) -> Rule {
+        Rule {
+            sides: RefCell::default(),
+            spared,
+            span_bytes,
+            unit_bytes,
+            volume,
+            hopeless: Cell::new(0),
+        }
+    }
+
+    /// Tells where the sides lie, which is known a little later.
+    pub fn set_sides(&self, sides: Vec<SideMap>) {
+        *self.sides.borrow_mut() = sides;
+    }
+
+    /// The map of a side.
+    pub fn side(&self, index: usize) -> SideMap {
+        self.sides.borrow()[index].clone()
+    }
+
+    /// The block of the volume in use that a place on a side belongs to, in bytes.
+    fn in_volume(&self, side: &SideMap, offset: u64) -> Option<u64> {
+        let offset = offset.checked_sub(side.data_offset)?;
+        (offset < self.span_bytes).then(|| offset - offset % BLOCK_BYTES)
+    }
+
+    /// True when a block on a disk may be corrupted now.
+    pub fn may_corrupt(&self, side: usize, disk: usize, index: usize) -> bool {
+        if self.spared.is_none_or(|spared| spared == side) {
+            return false;
+        }
+        let sides = self.sides.borrow();
+        let place = sides[side].on_side(disk, index as u64 * BLOCK_BYTES);
+        let mut others = sides.iter().enumerate().filter(|(other, _)| *other != side);
+        match self.in_volume(&sides[side], place) {
+            Some(offset) => {
+                !others.any(|(_, other)| other.ask(offset, Platter::may_become_corrupt))
+            }
+            // Of what belongs to the sides themselves, one side's may be corrupt.
+            None => !others.any(|(_, other)| self.has_corrupt_areas(other)),
+        }
+    }
+
+    fn has_corrupt_areas(&self, side: &SideMap) -> bool {
+        let disks = side.platters.iter().enumerate();
+        let mut corrupt = disks.flat_map(|(disk, platter)| {
+            let blocks: Vec<usize> = platter.borrow().corrupt_blocks().collect();
+            blocks.into_iter().map(move |block| (disk, block))
+        });
+        corrupt.any(|(disk, block)| {
+            let place = side.on_side(disk, block as u64 * BLOCK_BYTES);
+            self.in_volume(side, place).is_none()
+        })
+    }
+
+    /// True when a block on a disk may be read wrongly now: it is data, and the side without faults
+    /// has it.
+    pub fn may_misread(&self, side: usize, disk: usize, index: usize) -> bool {
+        let sides = self.sides.borrow();
+        let place = sides[side].on_side(disk, index as u64 * BLOCK_BYTES);
+        let offset = self.in_volume(&sides[side], place);
+        self.spared.is_some_and(|spared| {
+            spared != side && offset.is_some_and(|offset| self.is_whole(spared, offset))
+        })
+    }
+
+    /// True when a side holds the block of the volume there as it must be.
+    pub fn is_whole(&self, side: usize, offset: u64) -> bool {
+        let sides = self.sides.borrow();
+        let volume = self.volume.borrow();
+        let units = offset / self.unit_bytes..(offset + BLOCK_BYTES) / self.unit_bytes;
+        let mut units = units.filter(|unit| (*unit as usize) < volume.unit_count());
+        let held = |unit: u64| {
+            let offset = unit * self.unit_bytes;
+            sides[side].unit_ends(offset, self.unit_bytes as usize).0
+        };
+        !sides[side].is_corrupt(offset)
+            && units.all(|unit| volume.settled(unit as usize) == Some(held(unit)))
+    }
+
+    /// True when the volume may answer an operation on these bytes with an error: a copy of some
+    /// block is corrupt, and the side without faults does not hold it (yet).
+    pub fn may_fail(&self, start: u64, end: u64) -> bool {
+        let count = self.sides.borrow().len();
+        let mut blocks = (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(|b| b * BLOCK_BYTES);
+        blocks.any(|offset| {
+            let corrupt = (0..count).any(|side| self.sides.borrow()[side].is_corrupt(offset));
+            corrupt
+                && !self
+                    .spared
+                    .is_some_and(|spared| self.is_whole(spared, offset))
+        })
+    }
+
+    /// True when the newest content of a block is all that every copy holds, durably: then nothing
+    /// but an error is right once all copies are corrupt.
+    pub fn is_everywhere(&self, offset: u64) -> bool {
+        let count = self.sides.borrow().len();
+        let durable = |side: usize| self.sides.borrow()[side].ask(offset, Platter::is_durable);
+        (0..count).all(|side| durable(side) && self.is_whole(side, offset))
+    }
+
+    /// Notes that all copies of a block have been made corrupt.
+    pub fn add_hopeless(&self) {
+        self.hopeless.set(self.hopeless.get() + 1);
+    }
+
+    /// True when all copies of some block have been made corrupt.
+    pub fn any_hopeless(&self) -> bool {
+        self.hopeless.get() > 0
+    }
+}

@@ -1,0 +1,118 @@
+//! A run repeated once for each boundary of its I/O, with the power cut there; and once for each
+//! operation, with that operation failing, until a run passes untouched. The second is how SQLite
+//! tests its error paths (<https://sqlite.org/testing.html>, section 3.2 and 3.3).
+//!
+//! The runs are small ([`Extent::Small`](super::Extent)) and have no other faults, so that whatever
+//! goes wrong follows from the one interference.
+
+use bimetal_rt::Rng;
+use serde::Serialize;
+
+use super::boundaries::{FailAt, Interference};
+use super::report::Report;
+use super::scenario::{Extent, Scenario};
+use super::{Options, run_scenario};
+
+/// What is done at every boundary, or to every operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Every {
+    /// The power is cut.
+    Cut,
+    /// The power is cut, and again while the volume recovers from that.
+    CutTwice,
+    /// The operation fails: 0 reads, 1 writes, 2 flushes.
+    Fail(usize),
+}
+
+impl Every {
+    /// All of them.
+    pub const ALL: [Every; 5] = [
+        Every::Cut,
+        Every::CutTwice,
+        Every::Fail(0),
+        Every::Fail(1),
+        Every::Fail(2),
+    ];
+
+    /// The name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Every::Cut => "cut",
+            Every::CutTwice => "cut-twice",
+            Every::Fail(0) => "fail-reads",
+            Every::Fail(1) => "fail-writes",
+            Every::Fail(_) => "fail-flushes",
+        }
+    }
+}
+
+/// A second cut comes at most so many boundaries after the first: an opening takes a few dozen.
+const SECOND_CUT_AFTER_MAX: u64 = 60;
+
+/// Runs a seed untouched, and then once for each boundary or operation, or for a random `sample` of
+/// them. Tells each report, with the number of the boundary or the operation; 0 is the untouched
+/// run. Stops at the first finding. Returns how many boundaries or operations there are; with
+/// failing operations, that is one less than the number of the run that passed untouched.
+pub fn every(
+    seed: u64,
+    every: Every,
+    sample: Option<u64>,
+    options: Options,
+    mut progress: impl FnMut(u64, &Report),
+) -> u64 {
+    let scenario = scenario_of(seed, options);
+    let mut run = |number: u64, interference: Interference| {
+        let options = Options {
+            interference,
+            once: options.once || number > 0,
+            ..options
+        };
+        let report = run_scenario(&scenario, options);
+        progress(number, &report);
+        report
+    };
+    let untouched = run(0, Interference::default());
+    if untouched.finding.is_some() {
+        return 0;
+    }
+    let mut rng = Rng::labelled(seed, every.name());
+    let count = match every {
+        Every::Cut | Every::CutTwice => untouched.boundaries,
+        Every::Fail(class) => untouched.by_class[class],
+    };
+    let chance = sample.map_or(1.0, |sample| sample as f64 / count.max(1) as f64);
+    // An operation that fails changes what follows, so that there may be more of them than there
+    // were: the end is the run that passes untouched.
+    for number in 1.. {
+        let second = 1 + rng.below(SECOND_CUT_AFTER_MAX);
+        let chosen = rng.chance(chance);
+        if number <= count && !chosen {
+            continue;
+        }
+        let report = run(number, interference(every, number, second));
+        if report.finding.is_some() || !report.struck {
+            return number - 1;
+        }
+    }
+    unreachable!("a run has an end")
+}
+
+/// The run that is repeated.
+pub fn scenario_of(seed: u64, options: Options) -> Scenario {
+    let mut scenario = Scenario::draw(seed, options.classes, Extent::Small);
+    for life in &mut scenario.lives {
+        life.faults.clear();
+    }
+    scenario.steadfast = None;
+    scenario
+}
+
+fn interference(every: Every, number: u64, second: u64) -> Interference {
+    let mut interference = Interference::default();
+    match every {
+        Every::Cut => interference.cuts = [number, 0],
+        Every::CutTwice => interference.cuts = [number, number + second],
+        Every::Fail(class) => interference.fail_at = Some(FailAt { class, number }),
+    }
+    interference
+}

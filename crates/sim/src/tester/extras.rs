@@ -1,0 +1,247 @@
+//! What the classes that are switched on add to a scenario. Each draws from a stream of its own and
+//! is in a third of the seeds, so that a class that joins changes no other seed.
+
+use bimetal_rt::Rng;
+
+use super::classes::{Class, Classes};
+use super::scenario::{
+    AtRest, End, Extent, Fault, FaultKind, Life, MS, S, Scenario, US, draw_fault, pick, spread,
+};
+use super::switch::Astray;
+
+/// Adds to the scenario what its seed draws of the classes.
+pub(super) fn add(scenario: &mut Scenario, classes: Classes) {
+    scenario.classes = classes;
+    for class in classes.iter() {
+        let rng = &mut Rng::labelled(scenario.seed, class.name());
+        if rng.chance(1.0 / 3.0) {
+            add_class(scenario, class, rng);
+        }
+    }
+}
+
+/// Adds faults in proportion to a load that is longer than usual.
+pub(super) fn add_faults(scenario: &mut Scenario, extent: Extent, factor: f64) {
+    if extent != Extent::HeavyTailed {
+        return;
+    }
+    let rng = &mut Rng::labelled(scenario.seed, "more faults");
+    for number in 0..scenario.lives.len() {
+        for _ in 0..rng.below(1 + 2 * factor as u64) {
+            let (side, span_ns) = (any_side(scenario, rng), span_ns(scenario));
+            let fault = draw_fault(rng, side, span_ns);
+            add_fault(scenario, number, fault);
+        }
+    }
+}
+
+/// About how long the load takes.
+fn span_ns(scenario: &Scenario) -> u64 {
+    scenario.load.operations * (scenario.load.pause_ns + 5 * MS)
+}
+
+fn any_side(scenario: &Scenario, rng: &mut Rng) -> usize {
+    rng.below(scenario.sides.len() as u64) as usize
+}
+
+/// A side that may have faults.
+fn other_side(scenario: &Scenario, rng: &mut Rng) -> usize {
+    let count = scenario.sides.len();
+    let side = any_side(scenario, rng);
+    if scenario.steadfast == Some(side) {
+        (side + 1) % count
+    } else {
+        side
+    }
+}
+
+fn add_fault(scenario: &mut Scenario, life: usize, fault: Fault) {
+    if scenario.steadfast == Some(fault.side) {
+        return;
+    }
+    let faults = &mut scenario.lives[life].faults;
+    faults.push(fault);
+    faults.sort_by_key(|fault| fault.at_ns);
+}
+
+/// Makes sure that one side has no faults: only then is a repair promised.
+fn spare_a_side(scenario: &mut Scenario, rng: &mut Rng) {
+    if scenario.steadfast.is_some() {
+        return;
+    }
+    let spared = any_side(scenario, rng);
+    scenario.steadfast = Some(spared);
+    for life in &mut scenario.lives {
+        life.faults.retain(|fault| fault.side != spared);
+    }
+}
+
+/// A few faults of one kind on sides that may have faults, in any life.
+fn add_some(
+    scenario: &mut Scenario,
+    rng: &mut Rng,
+    mut kind: impl FnMut(&mut Rng) -> (FaultKind, Option<u64>),
+) {
+    for life in 0..scenario.lives.len() {
+        for _ in 0..1 + rng.below(3) {
+            let side = other_side(scenario, rng);
+            let at_ns = rng.between(0, span_ns(scenario));
+            let (kind, for_ns) = kind(rng);
+            let fault = Fault {
+                side,
+                at_ns,
+                for_ns,
+                kind,
+            };
+            add_fault(scenario, life, fault);
+        }
+    }
+}
+
+fn add_astray(scenario: &mut Scenario, rng: &mut Rng, how: Astray) {
+    spare_a_side(scenario, rng);
+    add_some(scenario, rng, |rng| {
+        let count = pick(rng, &[1, 1, 5]);
+        (FaultKind::Astray { how, count }, Some(0))
+    });
+}
+
+fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
+    match class {
+        Class::Torn => scenario.torn = true,
+        Class::LongHangs => add_some(scenario, rng, |rng| {
+            let for_ns = rng.chance(0.8).then(|| spread(rng, S, 120 * S));
+            (FaultKind::Frozen, for_ns)
+        }),
+        Class::Flapping => add_some(scenario, rng, |rng| {
+            let times = pick(rng, &[2, 5, 20]);
+            let for_ns = spread(rng, 10 * MS, 10 * S);
+            (FaultKind::Flapping { times }, Some(for_ns))
+        }),
+        Class::Kill | Class::Unfenced => add_kills(scenario, class, rng),
+        Class::Rot => add_rot(scenario, rng),
+        Class::AllCopies => {
+            spare_a_side(scenario, rng);
+            add_some(scenario, rng, |rng| {
+                let blocks = pick(rng, &[1, 3]);
+                (FaultKind::RotOfAllCopies { blocks }, Some(0))
+            });
+        }
+        Class::LostWrites => add_astray(scenario, rng, Astray::LostWrite),
+        Class::MisdirectedWrites => add_astray(scenario, rng, Astray::MisdirectedWrite),
+        Class::MisdirectedReads => add_astray(scenario, rng, Astray::MisdirectedRead),
+        Class::SuperblockCopy | Class::SuperblockBoth => add_superblock_loss(scenario, class, rng),
+        Class::OlderSide => add_older_side(scenario, rng),
+        Class::ForeignSide => {
+            scenario.foreign = scenario.superblocks.then(|| any_side(scenario, rng));
+        }
+        Class::Alone => scenario.boots_alone = scenario.superblocks,
+        Class::CutOpening => {
+            for life in scenario.lives.iter_mut().filter(|_| scenario.superblocks) {
+                let at_ns = spread(rng, 10 * US, 50 * MS);
+                life.cut_opening_ns = rng.chance(0.7).then_some(at_ns);
+            }
+        }
+        Class::FirstAnswer => add_quiet_lives(scenario, rng),
+    }
+}
+
+fn add_kills(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
+    if !scenario.superblocks {
+        return;
+    }
+    scenario.lands_late = true;
+    if class == Class::Unfenced {
+        scenario.fenced = false;
+    }
+    let span_ns = span_ns(scenario).max(10 * MS);
+    for life in &mut scenario.lives {
+        match life.end {
+            End::Crash { at_ns } if rng.chance(0.7) => life.end = End::Kill { at_ns },
+            End::Clean if rng.chance(0.3) => {
+                let at_ns = rng.between(0, span_ns);
+                life.end = End::Kill { at_ns };
+            }
+            _ => {}
+        }
+    }
+}
+
+fn add_rot(scenario: &mut Scenario, rng: &mut Rng) {
+    spare_a_side(scenario, rng);
+    for number in 1..scenario.lives.len() {
+        let side = other_side(scenario, rng);
+        let blocks = pick(rng, &[1, 3, 20]);
+        scenario.lives[number]
+            .at_rest
+            .push(AtRest::Rot { side, blocks });
+    }
+    add_some(scenario, rng, |rng| {
+        let blocks = pick(rng, &[1, 3, 20]);
+        (FaultKind::Rot { blocks }, Some(0))
+    });
+}
+
+fn add_superblock_loss(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
+    if !scenario.superblocks {
+        return;
+    }
+    at_least_lives(scenario, 2);
+    // Always the same copy: a side that is absent in between does not write the lost one again.
+    let first = rng.chance(0.5);
+    for number in 1..scenario.lives.len() {
+        let side = other_side(scenario, rng);
+        let both = class == Class::SuperblockBoth;
+        let loss = AtRest::SuperblockLost {
+            side,
+            first: both || first,
+            second: both || !first,
+            garbage: rng.chance(0.5),
+        };
+        if rng.chance(0.7) {
+            scenario.lives[number].at_rest.push(loss);
+        }
+    }
+}
+
+fn add_older_side(scenario: &mut Scenario, rng: &mut Rng) {
+    if !scenario.superblocks {
+        return;
+    }
+    at_least_lives(scenario, 3);
+    let last = scenario.lives.len() - 1;
+    let back = 2 + rng.below(last as u64 - 1) as usize;
+    scenario.snapshot_after = Some(rng.below(back as u64 - 1) as usize);
+    let side = any_side(scenario, rng);
+    scenario.lives[back].at_rest.push(AtRest::Older { side });
+}
+
+fn at_least_lives(scenario: &mut Scenario, count: usize) {
+    while scenario.lives.len() < count {
+        scenario.lives.push(Life::calm());
+    }
+}
+
+/// After each life that ends badly, lives that read everything and end badly too.
+fn add_quiet_lives(scenario: &mut Scenario, rng: &mut Rng) {
+    let mut lives = Vec::new();
+    for life in std::mem::take(&mut scenario.lives) {
+        let badly = matches!(life.end, End::Crash { .. } | End::Kill { .. });
+        lives.push(life);
+        let quiet = if badly { 1 + rng.below(2) } else { 0 };
+        for _ in 0..quiet {
+            let at_ns = pick(rng, &[0, MS, S]);
+            let end = if scenario.lands_late && rng.chance(0.5) {
+                End::Kill { at_ns }
+            } else {
+                End::Crash { at_ns }
+            };
+            lives.push(Life {
+                quiet: true,
+                end,
+                ..Life::calm()
+            });
+        }
+    }
+    scenario.lives = lives;
+}

@@ -1,0 +1,166 @@
+//! What comes of an attempt to open a volume, and whether a refusal tells the truth about what is
+//! lost. This is the only place of the tester that calls the opening of the mirror.
+
+use std::ops::Range;
+
+use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideToOpen};
+use bimetal_rt::Rt;
+
+use super::volume::Volume;
+
+/// True once the mirror recovers by itself from an unclean stop. Until then it must refuse to open
+/// after one, and does so with a resync.
+pub const RECOVERS: bool = true;
+
+/// How a volume is to be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// As at any start.
+    Plain,
+    /// By copying everything from one side.
+    Resync,
+}
+
+/// What came of it.
+pub enum Opening {
+    /// The volume is open.
+    Opened(Mirror),
+    /// It is not.
+    Refused(Refusal),
+}
+
+/// A volume that was not opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why, in words.
+    pub why: String,
+    /// What would be lost if it were opened all the same.
+    pub lost: Lost,
+}
+
+/// What a refusal says about what is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// Nothing was said about it.
+    Unsaid,
+    /// At most these bytes of the volume.
+    Ranges(Vec<Range<u64>>),
+    /// Nothing is known of the writes after this one.
+    UnknownAfter(u64),
+}
+
+impl Lost {
+    fn covers(&self, bytes: &Range<u64>) -> bool {
+        match self {
+            Lost::Unsaid | Lost::UnknownAfter(_) => true,
+            Lost::Ranges(ranges) => {
+                let mut ranges: Vec<&Range<u64>> = ranges.iter().collect();
+                ranges.sort_by_key(|range| range.start);
+                let mut reached = bytes.start;
+                for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+                    if range.start <= reached {
+                        reached = reached.max(range.end);
+                    }
+                }
+                reached >= bytes.end
+            }
+        }
+    }
+}
+
+/// Tries to open a volume.
+pub async fn attempt(
+    rt: &Rt,
+    config: &MirrorConfig,
+    candidates: Vec<Candidate>,
+    how: How,
+) -> Opening {
+    assert!(how == How::Plain, "a mirror that recovers needs no resync");
+    let sides = candidates.into_iter().map(|candidate| SideToOpen {
+        name: candidate.name,
+        device: Ok(candidate.device),
+    });
+    match Mirror::open(rt, config, sides.collect(), &OpenOptions::default()).await {
+        Ok(mirror) => Opening::Opened(mirror),
+        Err(error) => Opening::Refused(Refusal {
+            why: error.to_string(),
+            lost: lost_in(&error.to_string()),
+        }),
+    }
+}
+
+/// Reads the list of ranges that a refusal ends with.
+fn lost_in(message: &str) -> Lost {
+    let range = |line: &str| {
+        let (offset, len) = line.trim().split_once('+')?;
+        let (offset, len): (u64, u64) = (offset.parse().ok()?, len.parse().ok()?);
+        Some(offset..offset + len)
+    };
+    let ranges: Vec<Range<u64>> = message.lines().filter_map(range).collect();
+    if ranges.is_empty() {
+        Lost::Unsaid
+    } else {
+        Lost::Ranges(ranges)
+    }
+}
+
+/// Checks that what is called lost contains everything that is: each unit whose value the model
+/// does not allow. `held` tells the value of a unit as it would be read. Returns how many are lost.
+///
+/// # Errors
+/// The first unit that is lost and not called so.
+pub fn check_lost(
+    volume: &Volume,
+    unit_bytes: u64,
+    held: impl Fn(usize) -> u64,
+    lost: &Lost,
+) -> Result<u64, String> {
+    let mut count = 0;
+    for unit in 0..volume.unit_count() {
+        if volume.allows(unit, held(unit)) {
+            continue;
+        }
+        count += 1;
+        let start = unit as u64 * unit_bytes;
+        if !lost.covers(&(start..start + unit_bytes)) {
+            return Err(format!("unit {unit} is lost, and not in {lost:?}"));
+        }
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::volume::{ZEROES, stamp_of};
+    use super::*;
+
+    /// Three units of 4 KiB are written and flushed; a side holds the first alone.
+    #[test]
+    fn a_list_must_contain_every_lost_unit() {
+        let mut volume = Volume::new(3);
+        let writing = volume.start_write(0..3, false, u64::MAX);
+        volume.end_write(&writing, true, true).unwrap();
+        volume.crash();
+        let held = |unit| {
+            if unit == 0 {
+                stamp_of(writing.write, 0)
+            } else {
+                ZEROES
+            }
+        };
+        let check = |lost| check_lost(&volume, 4096, held, &lost);
+        assert_eq!(check(Lost::Ranges(vec![4096..12_288])), Ok(2));
+        assert_eq!(check(Lost::Ranges(vec![8192..12_288, 0..8192])), Ok(2));
+        assert_eq!(check(Lost::UnknownAfter(0)), Ok(2));
+        for short in [
+            vec![],
+            vec![0..4096],
+            vec![4096..8192],
+            vec![4096..8192, 8193..12_288],
+        ] {
+            let lost = Lost::Ranges(short);
+            assert!(check(lost.clone()).is_err(), "{lost:?}");
+        }
+    }
+}

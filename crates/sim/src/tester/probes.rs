@@ -1,0 +1,178 @@
+//! What is tried between two lives on copies of the sides: each side booted alone, and a foreign
+//! side in the place of one of ours. The volume itself goes on as if nothing had been tried.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bimetal_block::Device;
+use bimetal_block::layers::mirror::{Mirror, superblock};
+
+use super::boundaries::Boundaries;
+use super::client;
+use super::disk::Around;
+use super::opening::{How, Lost, Opening, attempt, check_lost};
+use super::stack::{Platters, SideStack, map_of, platters_of, top_of};
+use super::world::World;
+
+fn forks(platters: &[Platters]) -> Vec<Platters> {
+    let fork = |side: &Platters| {
+        let disks = side.iter();
+        disks
+            .map(|disk| Rc::new(RefCell::new(disk.borrow().fork())))
+            .collect()
+    };
+    platters.iter().map(fork).collect()
+}
+
+/// Sides over copies, out of reach of every cut and failure of the run.
+fn sides_over(world: &World, platters: &[Platters]) -> Rc<Vec<SideStack>> {
+    let around = Rc::new(Around {
+        findings: Rc::clone(&world.findings),
+        boundaries: Rc::new(Boundaries::default()),
+        rule: Rc::clone(&world.around.rule),
+        lands_late: false,
+        fenced: false,
+    });
+    let sides = platters.iter().enumerate().map(|(index, platters)| {
+        let map = map_of(&world.scenario, index, platters);
+        SideStack::build(&world.rt, &world.scenario, index, map, None, &around)
+    });
+    Rc::new(sides.collect())
+}
+
+async fn try_to_open(world: &World, sides: &[SideStack]) -> Option<Opening> {
+    let config = world.scenario.mirror.config(sides.len());
+    let candidates = sides.iter().enumerate();
+    let candidates = candidates.map(|(index, side)| side.candidate(format!("side-{index}")));
+    let opening = attempt(&world.rt, &config, candidates.collect(), How::Plain);
+    let opened = world.rt.timeout(world.patience(), opening).await;
+    if opened.is_err() {
+        let what = "an opening on copies of the sides does not end";
+        world.findings.add(what.to_owned());
+    }
+    opened.ok()
+}
+
+/// Reads everything: each block must be one that the model allows.
+async fn check_open(world: &World, sides: &Rc<Vec<SideStack>>, mirror: &Mirror, what: &str) {
+    let top: Rc<dyn Device> = top_of(&world.rt, &world.scenario, mirror, sides, None);
+    let unit_bytes = world.scenario.unit_bytes;
+    let read = client::read_all(world, &top, |units, _, found| match found {
+        Ok(found) => client::check_allowed(&world.volume.borrow(), units.start, &found),
+        Err(error) => {
+            let (start, end) = (units.start as u64, units.end as u64);
+            if world
+                .around
+                .rule
+                .may_fail(start * unit_bytes, end * unit_bytes)
+            {
+                return Ok(());
+            }
+            Err(format!("reading {units:?}: {error}"))
+        }
+    });
+    if let Err(why) = read.await {
+        world.findings.add(format!("{what}: {why}"));
+    }
+    let closed = world.rt.timeout(world.patience(), mirror.close()).await;
+    if closed.is_err() {
+        world.findings.add(format!("{what}: it does not close"));
+    }
+}
+
+async fn end(world: &World, sides: &[SideStack]) {
+    for side in sides {
+        for disk in &side.disks {
+            disk.switch().die();
+        }
+        if let Err(error) = side.close().await {
+            world
+                .findings
+                .add(format!("a side does not close: {error}"));
+        }
+    }
+}
+
+/// Boots each side alone: it must refuse, and tell no less than what is lost, or hold everything
+/// that was promised.
+pub async fn boot_alone(world: &World, platters: &[Platters]) {
+    for alone in 0..platters.len() {
+        let sides = sides_over(world, &forks(platters));
+        let others = sides.iter().enumerate().filter(|(side, _)| *side != alone);
+        for disk in others.flat_map(|(_, side)| &side.disks) {
+            disk.switch().set_offline(true);
+        }
+        match try_to_open(world, &sides).await {
+            None => return,
+            Some(Opening::Opened(mirror)) => {
+                world.reach("a side alone opened");
+                let what = format!("side {alone} alone");
+                check_open(world, &sides, &mirror, &what).await;
+            }
+            Some(Opening::Refused(refusal)) => {
+                world.reach(match refusal.lost {
+                    Lost::Unsaid => "a side alone refused without a list",
+                    Lost::Ranges(_) => "a side alone refused with a list",
+                    Lost::UnknownAfter(_) => "a side alone refused, the loss unknown",
+                });
+                let unit_bytes = world.scenario.unit_bytes;
+                let map = sides[alone].map();
+                let held = |unit: usize| {
+                    let offset = unit as u64 * unit_bytes;
+                    map.unit_ends(offset, unit_bytes as usize).0
+                };
+                let volume = world.volume.borrow();
+                match check_lost(&volume, unit_bytes, held, &refusal.lost) {
+                    Ok(0) => {}
+                    Ok(_) => world.reach("a side alone had lost something"),
+                    Err(why) => world
+                        .findings
+                        .add(format!("side {alone} alone: {}: {why}", refusal.why)),
+                }
+            }
+        }
+        end(world, &sides).await;
+    }
+}
+
+/// Opens with a side of another volume in the place of one of ours: it must be refused or left out,
+/// and never be written to.
+pub async fn boot_with_foreign(world: &World, platters: &[Platters], place: usize) {
+    let foreign = platters_of(&world.rt, &world.scenario);
+    let others = sides_over(world, &foreign);
+    let candidates = others.iter().enumerate();
+    let candidates = candidates.map(|(index, side)| side.candidate(format!("other-{index}")));
+    let candidates: Vec<_> = candidates.collect();
+    if let Err(error) = superblock::format(
+        &world.rt,
+        "other",
+        &candidates,
+        &superblock::Formatting::default(),
+    )
+    .await
+    {
+        world.findings.add(format!("formatting: {error}"));
+        return;
+    }
+    end(world, &others).await;
+    let writes = |side: &Platters| side.iter().map(|disk| disk.borrow().writes()).sum::<u64>();
+    let before = writes(&foreign[place]);
+    let mut mixed = forks(platters);
+    mixed[place] = foreign[place].clone();
+    let sides = sides_over(world, &mixed);
+    match try_to_open(world, &sides).await {
+        None => return,
+        Some(Opening::Opened(mirror)) => {
+            world.reach("opened beside a foreign side");
+            let what = format!("with a foreign side {place}");
+            check_open(world, &sides, &mirror, &what).await;
+        }
+        Some(Opening::Refused(_)) => world.reach("a foreign side refused"),
+    }
+    end(world, &sides).await;
+    if writes(&foreign[place]) != before {
+        world
+            .findings
+            .add(format!("a foreign side {place} was written to"));
+    }
+}

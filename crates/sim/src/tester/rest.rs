@@ -1,0 +1,82 @@
+//! What happens to sides at rest, between two lives of the program.
+
+use bimetal_block::BLOCK_BYTES;
+use bimetal_rt::Rng;
+
+use super::corruption::SideMap;
+use super::faults;
+use super::platter::Platter;
+use super::scenario::AtRest;
+use super::world::World;
+
+/// The disks of every side as they were once.
+pub type Snapshot = Vec<Vec<Platter>>;
+
+/// Does it, as long as another side still holds everything. `whole` says which sides did at the end
+/// of the last life.
+pub fn happen(
+    world: &World,
+    what: AtRest,
+    whole: &[bool],
+    snapshot: Option<&Snapshot>,
+    rng: &mut Rng,
+) {
+    let (AtRest::SuperblockLost { side, .. } | AtRest::Older { side } | AtRest::Rot { side, .. }) =
+        what;
+    let mut others = whole.iter().enumerate();
+    if !others.any(|(other, &whole)| whole && other != side) {
+        world.reach("at rest: no other side was whole");
+        return;
+    }
+    let map = world.around.rule.side(side);
+    match what {
+        AtRest::SuperblockLost {
+            first,
+            second,
+            garbage,
+            ..
+        } => {
+            world.reach(if first && second {
+                "at rest: both superblocks lost"
+            } else {
+                "at rest: a superblock lost"
+            });
+            if first {
+                lose(world, &map, 0, garbage, rng);
+            }
+            if second {
+                lose(world, &map, map.size_bytes() - BLOCK_BYTES, garbage, rng);
+            }
+        }
+        AtRest::Older { .. } => {
+            let Some(snapshot) = snapshot else { return };
+            world.reach("at rest: an older side");
+            for (disk, old) in map.platters.iter().zip(&snapshot[side]) {
+                disk.borrow_mut().become_copy_of(old);
+            }
+        }
+        AtRest::Rot { blocks, .. } => {
+            let spared = world.scenario.steadfast;
+            if spared.is_some_and(|spared| whole[spared]) {
+                faults::rot(world, side, blocks, rng);
+            }
+        }
+    }
+    world
+        .trace
+        .event(&[10, side as u64], || format!("{what:?}"));
+}
+
+/// Loses the block of the side there.
+fn lose(world: &World, map: &SideMap, offset: u64, garbage: bool, rng: &mut Rng) {
+    let (disk, at) = map.on_disk(offset);
+    let content = garbage.then(|| {
+        let mut block = world.rt.pool().alloc_now(BLOCK_BYTES as usize);
+        rng.fill(&mut block);
+        block.freeze().into()
+    });
+    let index = (at / BLOCK_BYTES) as usize;
+    let mut platter = map.platters[disk].borrow_mut();
+    platter.set(index, content);
+    platter.flushed_blocks(index as u64..index as u64 + 1);
+}
