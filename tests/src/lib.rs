@@ -14,6 +14,7 @@
 pub mod cgroup;
 pub mod checks;
 pub mod client;
+pub mod crash;
 pub mod deadline;
 pub mod mount;
 pub mod nbd;
