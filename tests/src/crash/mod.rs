@@ -5,6 +5,8 @@
 //! answers, so many writes at a disk), never a time. It must never forgive more than the promise
 //! allows: [`RECOVERY`] is the one place that says how far the promise reaches.
 
+pub mod files;
+pub mod fio;
 pub mod load;
 pub mod model;
 pub mod stand;

@@ -146,8 +146,8 @@ impl Stand {
     /// Waits until every side has everything.
     pub fn await_whole(&self) {
         eventually(60, "every side is whole", || {
-            let whole = |side: &&str| self.volume.health(side) == "healthy";
-            SIDES.iter().all(|side| whole(&side)).then_some(())
+            let whole = |side: &str| self.volume.health(side) == "healthy";
+            SIDES.into_iter().all(whole).then_some(())
         });
     }
 
