@@ -8,6 +8,7 @@
 pub mod files;
 pub mod fio;
 pub mod load;
+pub mod lost;
 pub mod model;
 pub mod stand;
 

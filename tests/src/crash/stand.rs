@@ -115,9 +115,7 @@ impl Stand {
 
     /// Kills the program, then treats the disks as told.
     pub fn crash(&mut self, power: Power) {
-        if let Some(mut server) = self.server.take() {
-            server.kill();
-        }
+        self.kill();
         if let Power::Fails(both) = power {
             for (disk, keep) in self.disks.iter().zip(both) {
                 if let Some(keep) = keep {
@@ -132,15 +130,36 @@ impl Stand {
         }
     }
 
+    /// Kills the program and leaves the disks alone.
+    pub fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.kill();
+        }
+    }
+
     /// Serves the volume after a crash, by whatever recovery there is.
     ///
     /// # Errors
     /// What `serve` said when it refused.
     pub fn recover(&mut self) -> Result<(), String> {
+        self.try_serve_with(RECOVERY.serve_options)
+    }
+
+    /// Serves the volume with `options`.
+    ///
+    /// # Errors
+    /// What `serve` said when it refused.
+    pub fn try_serve_with(&mut self, options: &[&str]) -> Result<(), String> {
         assert!(self.server.is_none(), "the program is down");
-        let server = Server::try_start_with(self.volume.config(), RECOVERY.serve_options)?;
+        let server = Server::try_start_with(self.volume.config(), options)?;
         self.server = Some(server);
         Ok(())
+    }
+
+    /// As [`Stand::try_serve_with`]; panics when `serve` refuses.
+    pub fn serve_with(&mut self, options: &[&str]) {
+        let served = self.try_serve_with(options);
+        served.unwrap_or_else(|words| panic!("{words}"));
     }
 
     /// Waits until every side has everything.
@@ -155,12 +174,6 @@ impl Stand {
     pub fn refused(&self, options: &[&str]) -> Outcome {
         assert!(self.server.is_none(), "the program is down");
         self.volume.verb("serve").args(options).run()
-    }
-
-    /// Serves the volume with `options`.
-    pub fn serve_with(&mut self, options: &[&str]) {
-        assert!(self.server.is_none(), "the program is down");
-        self.server = Some(Server::start_with(self.volume.config(), options));
     }
 
     /// Stops the program cleanly.

@@ -18,7 +18,13 @@ const PATIENCE_S: u64 = 90;
 #[derive(Debug)]
 pub struct VolatileDisk {
     name: String,
+    file: PathBuf,
     socket: PathBuf,
+    process: Process,
+}
+
+#[derive(Debug)]
+struct Process {
     child: Child,
     /// Commands go one after the other, each with its answer.
     control: Mutex<(ChildStdin, Receiver<String>)>,
@@ -39,39 +45,27 @@ impl VolatileDisk {
     /// # Panics
     /// If it does not start.
     pub fn start(dir: &Scratch, name: &str) -> Self {
-        let (file, socket) = (dir.file(&format!("{name}.img")), Self::socket_in(dir, name));
-        // The socket of an earlier disk of this name: a killed process leaves it behind.
-        if socket.exists() {
-            std::fs::remove_file(&socket).expect("remove an old socket");
-        }
-        let mut child = Command::new(program())
-            .args([&file, &socket])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|e| panic!("start {}: {e}", program().display()));
-        let stdin = child.stdin.take().expect("the disk's stdin");
-        let stdout = BufReader::new(child.stdout.take().expect("the disk's stdout"));
-        let (send, lines) = channel();
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                // The test may be over.
-                let _ = send.send(line);
-            }
-        });
-        let ready = lines.recv_timeout(Deadline::in_s(PATIENCE_S).left());
-        assert_eq!(ready.as_deref(), Ok("ready"), "disk {name} did not start");
+        let (file, socket) = (
+            dir.file(&format!("{name}.img")),
+            dir.file(&format!("{name}.sock")),
+        );
         Self {
             name: name.to_owned(),
+            process: Process::start(&file, &socket),
+            file,
             socket,
-            child,
-            control: Mutex::new((stdin, lines)),
         }
     }
 
-    /// Where the disk `name` in `dir` listens when it is on.
-    pub fn socket_in(dir: &Scratch, name: &str) -> PathBuf {
-        dir.file(&format!("{name}.sock"))
+    /// Takes the disk away, with its cache: nothing listens at its socket any more. Its answers are
+    /// needed again only after [`VolatileDisk::bring_back`].
+    pub fn take_away(&mut self) {
+        self.process.end();
+    }
+
+    /// Brings a disk back that was taken away, with what was durable; fast and honest.
+    pub fn bring_back(&mut self) {
+        self.process = Process::start(&self.file, &self.socket);
     }
 
     /// Where it listens.
@@ -80,7 +74,7 @@ impl VolatileDisk {
     }
 
     fn ask(&self, command: &str) -> String {
-        let mut control = self.control.lock().expect("no command panicked");
+        let mut control = self.process.control.lock().expect("no command panicked");
         let (stdin, lines) = &mut *control;
         writeln!(stdin, "{command}")
             .unwrap_or_else(|e| panic!("disk {} is gone at `{command}`: {e}", self.name));
@@ -163,10 +157,43 @@ impl VolatileDisk {
     }
 }
 
-impl Drop for VolatileDisk {
-    fn drop(&mut self) {
+impl Process {
+    fn start(file: &Path, socket: &Path) -> Self {
+        // The socket of an earlier process: one that was killed leaves it behind.
+        if socket.exists() {
+            std::fs::remove_file(socket).expect("remove an old socket");
+        }
+        let mut child = Command::new(program())
+            .args([file, socket])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("start {}: {e}", program().display()));
+        let stdin = child.stdin.take().expect("the disk's stdin");
+        let stdout = BufReader::new(child.stdout.take().expect("the disk's stdout"));
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                // The test may be over.
+                let _ = send.send(line);
+            }
+        });
+        let ready = lines.recv_timeout(Deadline::in_s(PATIENCE_S).left());
+        let at = socket.display();
+        assert_eq!(ready.as_deref(), Ok("ready"), "no disk at {at}");
+        let control = Mutex::new((stdin, lines));
+        Self { child, control }
+    }
+
+    fn end(&mut self) {
         // It may have ended by itself, which the test's next command to it would have shown.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
     }
 }
