@@ -320,8 +320,8 @@ def freeze(args, folder):
 
 
 def steady_p999_ns(bins):
-    """p99.9 of a histogram as seen by a client that asks every 5 ms: an answer that took longer kept
-    the questions waiting that were due meanwhile."""
+    """p99.9 of a histogram as seen by a client that asks every 5 ms: an answer that took longer
+    kept the questions waiting that were due meanwhile."""
     counts = {}
     for latency_ns, count in bins.items():
         left_ns = int(latency_ns)

@@ -262,7 +262,9 @@ fn canary_our_client_finds_flushes_that_do_nothing() {
         stand.disks.iter().for_each(|disk| disk.lie());
         let (mut random, mut met) = (Random::new(1000 + seed), Met::default());
         let words = found_within(10, |_| round(&mut stand, &mut model, &mut random, &mut met));
-        assert!(words.contains("not one of the possible"), "{words}");
+        // Other bytes than there may be, a block that cannot be read, or a volume that is refused.
+        let known = ["not one of the possible", "the error", "serve did not"];
+        assert!(known.iter().any(|w| words.contains(w)), "{words}");
     }
 }
 

@@ -68,7 +68,7 @@ impl<'m> Load<'m> {
     /// flight.
     ///
     /// # Errors
-    /// A read that gave something else than the newest write.
+    /// A read that gave something else than the newest write, or an answer that is an error.
     pub fn run(
         &mut self,
         random: &mut Random,
@@ -183,7 +183,9 @@ impl<'m> Load<'m> {
         let (error, cookie) = self.wire.simple_reply().expect("the server answers");
         let waiting = self.waiting.remove(&cookie);
         let waiting = waiting.unwrap_or_else(|| panic!("nothing has the cookie {cookie}"));
-        assert_eq!(error, 0, "the answer to {waiting:?}");
+        if error != 0 {
+            return Err(refused(waiting.blocks().start, error, &waiting));
+        }
         match waiting {
             Waiting::Write { blocks, fua } => self.model.acknowledged(blocks, fua),
             Waiting::Flush { sent } => self.model.flushed(sent),
@@ -197,6 +199,12 @@ impl<'m> Load<'m> {
     }
 }
 
+/// An error where there must be none: both disks are there and answer.
+fn refused(block: u64, error: u32, request: &impl std::fmt::Debug) -> Breach {
+    let words = format!("{request:?} was answered with the error {error}");
+    Breach { block, words }
+}
+
 /// Where the two zones begin.
 fn zones(model: &Model) -> [u64; 2] {
     [0, model.blocks() - ZONE_BLOCKS]
@@ -205,12 +213,17 @@ fn zones(model: &Model) -> [u64; 2] {
 /// Reads everything that a load may have touched, and holds it against what may be there.
 ///
 /// # Errors
-/// The first block that holds something else.
+/// The first block that holds something else, or that cannot be read.
 pub fn settle(wire: &mut Wire, model: &mut Model) -> Result<Settled, Breach> {
     let mut sum = Settled::default();
     for zone in zones(model) {
-        let length = ZONE_BLOCKS * BLOCK_BYTES;
-        let bytes = wire.read(zone * BLOCK_BYTES, length as u32);
+        let length = (ZONE_BLOCKS * BLOCK_BYTES) as u32;
+        let read = Request::new(cmd::READ, zone * BLOCK_BYTES, length);
+        match wire.run(read, &[]).expect("the server answers") {
+            0 => {}
+            error => return Err(refused(zone, error, &read)),
+        }
+        let bytes = wire.recv(length as usize).expect("the data of a read");
         let settled = model.settle(zone, &bytes)?;
         sum.newest += settled.newest;
         sum.older += settled.older;
