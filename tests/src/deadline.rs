@@ -1,12 +1,13 @@
 //! Waiting for a condition, never for a time.
 //!
 //! The only place of the tests that reads the clock: a deadline exists so that a hang becomes a
-//! failure with a name, not so that anything can be timed.
+//! failure with a name, not so that anything can be timed. (An emulated slow disk takes its time by
+//! the same clock; nothing is asserted about it.)
 
 use std::time::{Duration, Instant};
 
 /// The end of a wait.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline {
     end: Instant,
 }
@@ -21,6 +22,16 @@ impl Deadline {
         Self {
             end: Instant::now() + Duration::from_secs(seconds),
         }
+    }
+
+    /// This very moment: what an emulated disk counts the end of an operation from.
+    pub fn now() -> Self {
+        Self::in_s(0)
+    }
+
+    /// A deadline that is `by` later.
+    pub fn later(self, by: Duration) -> Self {
+        Self { end: self.end + by }
     }
 
     /// What is left, zero once the deadline has passed.

@@ -14,12 +14,15 @@
 pub mod cgroup;
 pub mod checks;
 pub mod client;
+pub mod crash;
 pub mod deadline;
 pub mod mount;
 pub mod nbd;
 pub mod procfs;
+pub mod random;
 pub mod rust_text;
 pub mod scratch;
 pub mod server;
 pub mod tidy;
+pub mod volatile_disk;
 pub mod volume;

@@ -3,7 +3,7 @@
 //! Each step is a value whose drop undoes it, so that a failing test leaves neither a mount nor a
 //! loop device behind. Undo that a test relies on is called by name and checked.
 
-use crate::client::Client;
+use crate::client::{Client, Outcome};
 use crate::deadline::{Deadline, eventually};
 use crate::scratch::Scratch;
 use std::path::{Path, PathBuf};
@@ -192,15 +192,23 @@ pub struct Mount {
 impl Mount {
     /// Mounts at `dir`, which is made if need be, `device`; `options` as for `mount -o`.
     pub fn at(dir: &Path, device: &Path, options: &str) -> Self {
+        Self::try_at(dir, device, options).unwrap_or_else(|outcome| panic!("{outcome}"))
+    }
+
+    /// As [`Mount::at`], for a file system that may be past mounting.
+    ///
+    /// # Errors
+    /// What mount(8) said.
+    pub fn try_at(dir: &Path, device: &Path, options: &str) -> Result<Self, Outcome> {
         std::fs::create_dir_all(dir).expect("a mount point");
-        Client::new("mount")
-            .args(["-o", options])
-            .arg(device)
-            .arg(dir)
-            .ok();
-        Self {
-            dir: dir.to_owned(),
-            mounted: true,
+        let mount = Client::new("mount").args(["-o", options]);
+        let outcome = mount.arg(device).arg(dir).run();
+        match outcome.status {
+            Some(0) => Ok(Self {
+                dir: dir.to_owned(),
+                mounted: true,
+            }),
+            _ => Err(outcome),
         }
     }
 
@@ -234,11 +242,17 @@ fn undo(program: &str, args: &[&std::ffi::OsStr]) {
 
 /// `e2fsck -fn`: a complete check that changes nothing; panics unless it finds nothing.
 pub fn assert_fsck_clean(device: &Path) {
+    let outcome = fsck(device);
+    assert!(outcome.status == Some(0), "{outcome}");
+}
+
+/// `e2fsck -fn`; a status of 0 says that it found nothing.
+pub fn fsck(device: &Path) -> Outcome {
     Client::new("e2fsck")
         .arg("-fn")
         .arg(device)
         .within_s(300)
-        .ok();
+        .run()
 }
 
 /// The checksum, type and name of everything below `dir`, sorted by name: equal before and after

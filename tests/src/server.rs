@@ -84,22 +84,28 @@ impl Server {
         Self::spawn(wrapper, config, &[]).ready()
     }
 
+    /// As [`Server::start_with`], for a server that may refuse.
+    ///
+    /// # Errors
+    /// What happened in place of the line `ready`, with what the server said.
+    pub fn try_start_with(config: &Path, options: &[&str]) -> Result<Self, String> {
+        Self::spawn(&[], config, options).or_refusal()
+    }
+
     /// Waits for the line `ready`.
-    fn ready(mut self) -> Self {
-        match self.next_line() {
-            Some(line) if line == "ready" => self,
-            Some(line) => {
-                self.kill();
-                panic!(
-                    "serve printed {line:?} where `ready` was due\n{}",
-                    self.said()
-                )
-            }
-            None => {
-                self.kill();
-                panic!("serve did not print `ready`\n{}", self.said())
-            }
-        }
+    fn ready(self) -> Self {
+        self.or_refusal().unwrap_or_else(|words| panic!("{words}"))
+    }
+
+    /// Waits for the line `ready`, or whatever comes in its place.
+    fn or_refusal(mut self) -> Result<Self, String> {
+        let what = match self.next_line() {
+            Some(line) if line == "ready" => return Ok(self),
+            Some(line) => format!("serve printed {line:?} where `ready` was due"),
+            None => "serve did not print `ready`".to_owned(),
+        };
+        self.kill();
+        Err(format!("{what}\n{}", self.said()))
     }
 
     /// Starts the server without waiting for anything.

@@ -1,0 +1,125 @@
+//! Crashes under fio: one part of the volume with what a flush made certain, another under full load.
+//!
+//! fio's own verification of random writes compares each block with the header in it, so a block that
+//! fell back to an older one passes. Hence the certain part is written with a pattern of its own in
+//! every round, which no older one is like; the part under load, where old and new are both right, is
+//! verified by its headers: the right place, and a checksum over the whole block.
+
+use std::process::{Child, Command, Stdio};
+
+use crate::client::{Client, Outcome};
+use crate::deadline::eventually;
+use crate::volume::MIB;
+
+/// Size of each of the two parts, in bytes.
+const PART_BYTES: u64 = 2 * MIB;
+
+/// What every run shares.
+fn common(uri: &str) -> Vec<String> {
+    let words = [
+        "--ioengine=nbd",
+        "--thread=0",
+        "--output-format=terse",
+        "--bs=4k",
+        "--verify_fatal=1",
+        "--verify_dump=0",
+        // Or fio leaves its state in the directory it was started in.
+        "--verify_state_save=0",
+    ];
+    let mut words: Vec<String> = words.map(str::to_owned).into();
+    words.push(format!("--uri={uri}"));
+    words.push(format!("--size={PART_BYTES}"));
+    words
+}
+
+/// The certain part in its `generation`: a number of four bytes, and the place.
+fn certain(generation: u32) -> Vec<String> {
+    vec![
+        "--name=certain".to_owned(),
+        "--offset=0".to_owned(),
+        "--iodepth=8".to_owned(),
+        "--verify=pattern".to_owned(),
+        format!("--verify_pattern=0x{generation:08x}%o"),
+    ]
+}
+
+/// The part under load.
+fn loaded() -> Vec<String> {
+    let words = [
+        "--name=loaded",
+        "--iodepth=16",
+        "--verify=crc32c",
+        &format!("--offset={PART_BYTES}"),
+    ];
+    words.map(str::to_owned).into()
+}
+
+/// Writes the whole certain part and flushes it.
+pub fn write_certain(uri: &str, generation: u32) {
+    Client::new("fio")
+        .args(common(uri))
+        .args(certain(generation))
+        .args(["--rw=randwrite", "--do_verify=0", "--end_fsync=1"])
+        .ok();
+}
+
+/// Writes the part under load once and flushes it, so that every block of it has its header.
+pub fn fill_loaded(uri: &str) {
+    Client::new("fio")
+        .args(common(uri))
+        .args(loaded())
+        .args(["--rw=write", "--do_verify=0", "--end_fsync=1"])
+        .ok();
+}
+
+/// Reads both parts and compares; a status of 0 says that they are as they must be.
+pub fn verify(uri: &str, generation: u32) -> Outcome {
+    let job = ["--rw=read", "--do_verify=1"];
+    Client::new("fio")
+        .args(common(uri))
+        .args(certain(generation))
+        .args(job)
+        .args(loaded())
+        .args(job)
+        .run()
+}
+
+/// A load that goes on until its server dies.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+}
+
+impl Running {
+    /// Starts random writes with a flush after every eighth.
+    pub fn start(uri: &str) -> Self {
+        let child = Command::new("fio")
+            .args(common(uri))
+            .args(loaded())
+            .args(["--rw=randwrite", "--do_verify=0", "--fsync=8"])
+            .args(["--time_based", "--runtime=120", "--norandommap"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            // It ends with an error, by intention.
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|e| panic!("fio: {e}; run scripts/install-test-deps.sh"));
+        Self { child }
+    }
+
+    /// Waits for the end that the death of the server brings.
+    pub fn ended(mut self) {
+        let status = eventually(30, "fio ends with its server", || {
+            self.child.try_wait().expect("wait for fio")
+        });
+        assert!(!status.success(), "fio cannot have written everything");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Gone already unless the test failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,233 @@
+//! A client with a memory: requests in flight on one connection, and a model of what they promise.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::model::{Breach, Model, Settled, content};
+use crate::nbd::{FUA, Request, Wire, cmd};
+use crate::random::Random;
+use crate::volatile_disk::BLOCK_BYTES;
+
+/// Blocks in use at either end of the volume: few enough to be overwritten often.
+const ZONE_BLOCKS: u64 = 384;
+/// Longest request, in blocks.
+const LENGTH_MAX: u64 = 8;
+
+/// What is under way for one request.
+#[derive(Debug)]
+enum Waiting {
+    Write { blocks: Range<u64>, fua: bool },
+    Read { blocks: Range<u64> },
+    Flush { sent: u64 },
+}
+
+impl Waiting {
+    fn blocks(&self) -> Range<u64> {
+        match self {
+            Waiting::Write { blocks, .. } | Waiting::Read { blocks } => blocks.clone(),
+            Waiting::Flush { .. } => 0..0,
+        }
+    }
+}
+
+/// What a load sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// Everything: writes, some with FUA, zeroes, flushes, reads.
+    All,
+    /// Plain writes only, which need no frozen side.
+    Writes,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Load<'m> {
+    wire: Wire,
+    model: &'m mut Model,
+    waiting: BTreeMap<u64, Waiting>,
+    next_cookie: u64,
+}
+
+impl<'m> Load<'m> {
+    /// A load over a fresh connection.
+    pub fn new(wire: Wire, model: &'m mut Model) -> Self {
+        Self {
+            wire,
+            model,
+            waiting: BTreeMap::new(),
+            next_cookie: 0,
+        }
+    }
+
+    /// Requests without an answer.
+    pub fn under_way(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Keeps up to `depth` requests in flight until `answers` have been answered; the others stay in
+    /// flight.
+    ///
+    /// # Errors
+    /// A read that gave something else than the newest write, or an answer that is an error.
+    pub fn run(
+        &mut self,
+        random: &mut Random,
+        mix: Mix,
+        depth: usize,
+        answers: u64,
+    ) -> Result<(), Breach> {
+        for _ in 0..answers {
+            while self.waiting.len() < depth {
+                self.send_one(random, mix);
+            }
+            self.answer()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the answers to everything in flight.
+    ///
+    /// # Errors
+    /// As [`Load::run`].
+    pub fn finish(&mut self) -> Result<(), Breach> {
+        while !self.waiting.is_empty() {
+            self.answer()?;
+        }
+        Ok(())
+    }
+
+    fn send_one(&mut self, random: &mut Random, mix: Mix) {
+        let blocks = self.free_blocks(random);
+        let kind = match mix {
+            Mix::All => random.below(100),
+            Mix::Writes => 99,
+        };
+        match kind {
+            0..10 => self.send(cmd::FLUSH, 0, 0..0, &[], |model| Waiting::Flush {
+                sent: model.flush_sent(),
+            }),
+            10..22 => {
+                let read = blocks.clone();
+                self.send(cmd::READ, 0, blocks, &[], |_| Waiting::Read {
+                    blocks: read,
+                });
+            }
+            22..26 => self.send_write(cmd::WRITE_ZEROES, 0, blocks, false),
+            _ => {
+                let stamp = self.model.stamp();
+                self.send_write(cmd::WRITE, stamp, blocks, (26..34).contains(&kind));
+            }
+        }
+    }
+
+    /// Blocks that nothing in flight touches, near one end of the volume. Few are in flight, so this
+    /// ends soon.
+    fn free_blocks(&self, random: &mut Random) -> Range<u64> {
+        loop {
+            let length = if random.chance(1, 2) {
+                1
+            } else {
+                1 + random.below(LENGTH_MAX)
+            };
+            let start = random.below(ZONE_BLOCKS - LENGTH_MAX);
+            let zone = *random.pick(&zones(self.model));
+            let blocks = zone + start..zone + start + length;
+            let meets = |w: &Waiting| {
+                let other = w.blocks();
+                other.start < blocks.end && blocks.start < other.end
+            };
+            if !self.waiting.values().any(meets) {
+                return blocks;
+            }
+        }
+    }
+
+    fn send_write(&mut self, command: u16, stamp: u64, blocks: Range<u64>, fua: bool) {
+        let payload = match command {
+            cmd::WRITE => content(blocks.clone(), stamp),
+            _ => Vec::new(),
+        };
+        self.model.sent(blocks.clone(), stamp);
+        let written = blocks.clone();
+        let flags = if fua { FUA } else { 0 };
+        self.send(command, flags, blocks, &payload, |_| Waiting::Write {
+            blocks: written,
+            fua,
+        });
+    }
+
+    fn send(
+        &mut self,
+        command: u16,
+        flags: u16,
+        blocks: Range<u64>,
+        payload: &[u8],
+        waiting: impl FnOnce(&Model) -> Waiting,
+    ) {
+        let length = (blocks.end - blocks.start) * BLOCK_BYTES;
+        let request = Request {
+            flags,
+            cookie: self.next_cookie,
+            ..Request::new(command, blocks.start * BLOCK_BYTES, length as u32)
+        };
+        let waiting = waiting(self.model);
+        self.waiting.insert(self.next_cookie, waiting);
+        self.next_cookie += 1;
+        let mut bytes = request.bytes();
+        bytes.extend(payload);
+        self.wire.send(&bytes).expect("the server takes a request");
+    }
+
+    /// Takes one answer.
+    fn answer(&mut self) -> Result<(), Breach> {
+        let (error, cookie) = self.wire.simple_reply().expect("the server answers");
+        let waiting = self.waiting.remove(&cookie);
+        let waiting = waiting.unwrap_or_else(|| panic!("nothing has the cookie {cookie}"));
+        if error != 0 {
+            return Err(refused(waiting.blocks().start, error, &waiting));
+        }
+        match waiting {
+            Waiting::Write { blocks, fua } => self.model.acknowledged(blocks, fua),
+            Waiting::Flush { sent } => self.model.flushed(sent),
+            Waiting::Read { blocks } => {
+                let length = (blocks.end - blocks.start) * BLOCK_BYTES;
+                let bytes = self.wire.recv(length as usize).expect("the data of a read");
+                self.model.check_newest(blocks.start, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An error where there must be none: both disks are there and answer.
+fn refused(block: u64, error: u32, request: &impl std::fmt::Debug) -> Breach {
+    let words = format!("{request:?} was answered with the error {error}");
+    Breach { block, words }
+}
+
+/// Where the two zones begin.
+fn zones(model: &Model) -> [u64; 2] {
+    [0, model.blocks() - ZONE_BLOCKS]
+}
+
+/// Reads everything that a load may have touched, and holds it against what may be there.
+///
+/// # Errors
+/// The first block that holds something else, or that cannot be read.
+pub fn settle(wire: &mut Wire, model: &mut Model) -> Result<Settled, Breach> {
+    let mut sum = Settled::default();
+    for zone in zones(model) {
+        let length = (ZONE_BLOCKS * BLOCK_BYTES) as u32;
+        let read = Request::new(cmd::READ, zone * BLOCK_BYTES, length);
+        match wire.run(read, &[]).expect("the server answers") {
+            0 => {}
+            error => return Err(refused(zone, error, &read)),
+        }
+        let bytes = wire.recv(length as usize).expect("the data of a read");
+        let settled = model.settle(zone, &bytes)?;
+        sum.newest += settled.newest;
+        sum.older += settled.older;
+        sum.torn += settled.torn;
+    }
+    Ok(sum)
+}

@@ -1,0 +1,325 @@
+//! What a volume may hold after a crash, block by block.
+//!
+//! Each write has a stamp, and every sector of it says which one. A block may hold what the last flush
+//! made certain, or any write since; once it was read after a crash, it holds that and nothing else.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::random::Random;
+use crate::volatile_disk::{BLOCK_BYTES, SECTOR_BYTES};
+
+/// Sectors of a block.
+const SECTORS: usize = (BLOCK_BYTES / SECTOR_BYTES) as usize;
+
+/// What a block holds: the stamp of each of its sectors. 0 stands for zeroes.
+type Stamps = [u64; SECTORS];
+
+/// A write that a block may hold.
+#[derive(Clone, Debug)]
+struct Version {
+    stamps: Stamps,
+    /// When it was acknowledged, on the model's own clock.
+    acknowledged: Option<u64>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Oldest first; the first one is certain.
+    blocks: Vec<Vec<Version>>,
+    /// Blocks with more than one version.
+    open: BTreeSet<u64>,
+    next_stamp: u64,
+    clock: u64,
+    atomic_bytes: u64,
+}
+
+/// What was found that must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Breach {
+    /// The block.
+    pub block: u64,
+    /// What it holds, and what it could.
+    pub words: String,
+}
+
+/// How the blocks that were open at a crash came out of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Blocks that hold their newest write.
+    pub newest: u64,
+    /// Blocks that hold an older one.
+    pub older: u64,
+    /// Blocks that hold sectors of several.
+    pub torn: u64,
+}
+
+impl Model {
+    /// A volume of zeroes. `atomic_bytes` (a sector or a block) are old or new as a whole.
+    pub fn new(blocks: u64, atomic_bytes: u64) -> Self {
+        assert!([SECTOR_BYTES, BLOCK_BYTES].contains(&atomic_bytes));
+        let certain = Version {
+            stamps: [0; SECTORS],
+            acknowledged: Some(0),
+        };
+        Self {
+            blocks: vec![vec![certain]; blocks as usize],
+            open: BTreeSet::new(),
+            next_stamp: 1,
+            clock: 1,
+            atomic_bytes,
+        }
+    }
+
+    /// Blocks of the volume.
+    pub fn blocks(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// A stamp for a new write.
+    pub fn stamp(&mut self) -> u64 {
+        self.next_stamp += 1;
+        self.next_stamp - 1
+    }
+
+    /// A write of `blocks` is about to be sent; `stamp` 0 writes zeroes.
+    pub fn sent(&mut self, blocks: Range<u64>, stamp: u64) {
+        for block in blocks {
+            self.open.insert(block);
+            let versions = &mut self.blocks[block as usize];
+            let newest = versions.last().expect("a block has a version");
+            assert!(newest.acknowledged.is_some(), "one write at a time");
+            versions.push(Version {
+                stamps: [stamp; SECTORS],
+                acknowledged: None,
+            });
+        }
+    }
+
+    /// The write that was sent last to `blocks` was acknowledged; with `fua` it is certain.
+    pub fn acknowledged(&mut self, blocks: Range<u64>, fua: bool) {
+        self.clock += 1;
+        for block in blocks {
+            let versions = &mut self.blocks[block as usize];
+            let newest = versions.last_mut().expect("a block has a version");
+            newest.acknowledged = Some(self.clock);
+            if fua {
+                versions.drain(..versions.len() - 1);
+                self.open.remove(&block);
+            }
+        }
+    }
+
+    /// A flush is about to be sent; returns what [`Model::flushed`] wants when it is acknowledged.
+    pub fn flush_sent(&self) -> u64 {
+        self.clock
+    }
+
+    /// A flush was acknowledged: what had been acknowledged when it was sent is certain.
+    pub fn flushed(&mut self, sent: u64) {
+        let blocks = &mut self.blocks;
+        self.open.retain(|&block| {
+            let versions = &mut blocks[block as usize];
+            let covered = |v: &Version| v.acknowledged.is_some_and(|at| at <= sent);
+            // The first one is certain anyhow, also when FUA made it so after the flush was sent.
+            let certain = versions.iter().rposition(covered).unwrap_or(0);
+            versions.drain(..certain);
+            versions.len() > 1
+        });
+    }
+
+    /// Holds what was read from `first_block` on, while nothing there was under way, against the
+    /// newest writes.
+    ///
+    /// # Errors
+    /// The first block that holds anything else.
+    pub fn check_newest(&self, first_block: u64, bytes: &[u8]) -> Result<(), Breach> {
+        for (block, found) in (first_block..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
+            let stamps = read_stamps(block, found)?;
+            let newest = self.blocks[block as usize].last();
+            let newest = newest.expect("a block has a version").stamps;
+            if stamps != newest {
+                return Err(self.breach(block, &stamps, "the newest acknowledged"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds what was read from `first_block` on after a crash against what may be there. From then
+    /// on what was found is certain: the first answer after a crash is final.
+    ///
+    /// # Errors
+    /// The first block that holds anything else.
+    pub fn settle(&mut self, first_block: u64, bytes: &[u8]) -> Result<Settled, Breach> {
+        let mut settled = Settled::default();
+        for (block, found) in (first_block..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
+            let stamps = read_stamps(block, found)?;
+            let versions = &self.blocks[block as usize];
+            let whole = versions.iter().rposition(|v| v.stamps == stamps);
+            let sector_is_there = |sector: usize| {
+                let mut some = versions.iter();
+                some.any(|v| v.stamps[sector] == stamps[sector])
+            };
+            let torn = self.atomic_bytes == SECTOR_BYTES && (0..SECTORS).all(sector_is_there);
+            match whole {
+                None if torn => settled.torn += 1,
+                None => return Err(self.breach(block, &stamps, "one of the possible")),
+                Some(_) if versions.len() == 1 => {}
+                Some(index) if index + 1 == versions.len() => settled.newest += 1,
+                Some(_) => settled.older += 1,
+            }
+            self.open.remove(&block);
+            self.blocks[block as usize] = vec![Version {
+                stamps,
+                acknowledged: Some(0),
+            }];
+        }
+        Ok(settled)
+    }
+
+    fn breach(&self, block: u64, found: &Stamps, wanted: &str) -> Breach {
+        let versions = &self.blocks[block as usize];
+        let words = format!("holds {found:?}, which is not {wanted} of {versions:?}");
+        Breach { block, words }
+    }
+}
+
+/// The bytes of `blocks` written with `stamp`.
+pub fn content(blocks: Range<u64>, stamp: u64) -> Vec<u8> {
+    let sectors = blocks.start * SECTORS as u64..blocks.end * SECTORS as u64;
+    let mut bytes = Vec::with_capacity(((sectors.end - sectors.start) * SECTOR_BYTES) as usize);
+    for sector in sectors {
+        put_sector(sector, stamp, &mut bytes);
+    }
+    bytes
+}
+
+/// A sector: its stamp, and behind it numbers that only this stamp has at this place.
+fn put_sector(sector: u64, stamp: u64, bytes: &mut Vec<u8>) {
+    let end = bytes.len() + SECTOR_BYTES as usize;
+    if stamp != 0 {
+        let mut random = Random::new(sector << 32 ^ stamp);
+        bytes.extend(stamp.to_le_bytes());
+        while bytes.len() < end {
+            bytes.extend(random.draw().to_le_bytes());
+        }
+    }
+    bytes.resize(end, 0);
+}
+
+/// The stamps of a block, if its sectors are what was ever written there.
+fn read_stamps(block: u64, bytes: &[u8]) -> Result<Stamps, Breach> {
+    let mut stamps = [0; SECTORS];
+    let mut expected = Vec::with_capacity(SECTOR_BYTES as usize);
+    for (index, found) in bytes.chunks(SECTOR_BYTES as usize).enumerate() {
+        let stamp = u64::from_le_bytes(found[..8].try_into().expect("eight bytes"));
+        expected.clear();
+        put_sector(block * SECTORS as u64 + index as u64, stamp, &mut expected);
+        if found != expected {
+            let words = format!("its sector {index} says stamp {stamp} and is not that write");
+            return Err(Breach { block, words });
+        }
+        stamps[index] = stamp;
+    }
+    Ok(stamps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn torn(blocks: Range<u64>, old: u64, new: u64) -> Vec<u8> {
+        let mut bytes = content(blocks.clone(), old);
+        let middle = SECTOR_BYTES as usize;
+        bytes[middle..].copy_from_slice(&content(blocks, new)[middle..]);
+        bytes
+    }
+
+    /// Stamp 1 flushed, 2 acknowledged, 3 under way.
+    fn model(atomic_bytes: u64) -> Model {
+        let mut model = Model::new(4, atomic_bytes);
+        let stamps = [model.stamp(), model.stamp(), model.stamp()];
+        assert_eq!(stamps, [1, 2, 3]);
+        model.sent(0..2, 1);
+        model.acknowledged(0..2, false);
+        let flush = model.flush_sent();
+        model.sent(0..2, 2);
+        model.acknowledged(0..2, false);
+        model.flushed(flush);
+        model.sent(0..2, 3);
+        model
+    }
+
+    #[test]
+    fn what_a_flush_covered_is_certain_and_what_came_since_is_possible() {
+        for stamp in [1, 2, 3] {
+            let mut model = model(BLOCK_BYTES);
+            let settled = model.settle(0, &content(0..2, stamp)).expect("possible");
+            let (newest, older) = if stamp == 3 { (2, 0) } else { (0, 2) };
+            let torn = 0;
+            assert_eq!(
+                settled,
+                Settled {
+                    newest,
+                    older,
+                    torn
+                }
+            );
+        }
+        let lost = model(BLOCK_BYTES).settle(0, &content(0..2, 0));
+        assert_eq!(lost.expect_err("it was flushed").block, 0);
+    }
+
+    #[test]
+    fn the_first_answer_is_final() {
+        let mut model = model(BLOCK_BYTES);
+        model.settle(0, &content(0..2, 2)).expect("possible");
+        assert!(model.clone().settle(0, &content(0..2, 3)).is_err());
+        assert!(model.clone().settle(0, &content(0..2, 1)).is_err());
+        assert!(model.settle(0, &content(0..2, 2)).is_ok());
+    }
+
+    #[test]
+    fn a_block_is_torn_only_where_that_is_allowed() {
+        let bytes = torn(0..1, 2, 3);
+        let settled = model(SECTOR_BYTES).settle(0, &bytes).expect("torn");
+        assert_eq!(settled.torn, 1);
+        assert!(model(BLOCK_BYTES).settle(0, &bytes).is_err());
+        let lost = torn(0..1, 0, 3);
+        assert!(model(SECTOR_BYTES).settle(0, &lost).is_err());
+    }
+
+    #[test]
+    fn fua_makes_a_write_certain_and_a_late_flush_does_not() {
+        let mut model = Model::new(1, BLOCK_BYTES);
+        let flush = model.flush_sent();
+        model.sent(0..1, 1);
+        model.acknowledged(0..1, false);
+        model.flushed(flush);
+        assert!(model.clone().settle(0, &content(0..1, 0)).is_ok());
+        model.sent(0..1, 2);
+        let flush = model.flush_sent();
+        model.acknowledged(0..1, true);
+        assert!(model.clone().settle(0, &content(0..1, 1)).is_err());
+        assert!(model.clone().settle(0, &content(0..1, 2)).is_ok());
+        // A flush from before that says nothing of what came after it.
+        model.sent(0..1, 3);
+        model.flushed(flush);
+        assert!(model.clone().settle(0, &content(0..1, 2)).is_ok());
+        assert!(model.settle(0, &content(0..1, 3)).is_ok());
+    }
+
+    #[test]
+    fn other_bytes_than_those_written_are_found() {
+        let mut model = model(SECTOR_BYTES);
+        let mut flipped = content(0..1, 1);
+        flipped[700] ^= 1;
+        assert!(model.settle(0, &flipped).is_err());
+        // The right write at the wrong place.
+        assert!(model.settle(0, &content(1..2, 1)).is_err());
+        assert!(model.check_newest(2, &content(2..3, 0)).is_ok());
+        assert!(model.check_newest(0, &content(0..1, 2)).is_err());
+        assert!(model.check_newest(0, &content(0..1, 3)).is_ok());
+    }
+}

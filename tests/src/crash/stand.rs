@@ -1,0 +1,188 @@
+//! A volume whose sides lie on two volatile disks, and what a crash is.
+
+use std::path::PathBuf;
+
+use super::RECOVERY;
+use crate::client::Outcome;
+use crate::deadline::eventually;
+use crate::nbd::Wire;
+use crate::random::Random;
+use crate::server::Server;
+use crate::volatile_disk::{Keep, VolatileDisk};
+use crate::volume::{EXPORT_VOL, MIB, Volume};
+
+/// Size of a side in bytes: small, since today all of it is copied after a crash.
+const SIDE_BYTES: u64 = 24 * MIB;
+
+/// The names of the disks, which are the names of the sides.
+pub const SIDES: [&str; 2] = ["a", "b"];
+
+/// The volume, its two disks, and the server unless it is down.
+#[derive(Debug)]
+pub struct Stand {
+    volume: Volume,
+    /// Both disks, in the order of the sides.
+    pub disks: [VolatileDisk; 2],
+    server: Option<Server>,
+}
+
+/// How a crash treats the two disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Power {
+    /// The program alone is killed.
+    Stays,
+    /// The power of one disk, or of both, is cut, each with its own rule.
+    Fails([Option<Keep>; 2]),
+}
+
+impl Power {
+    /// One of the ways, mostly that both disks lose some of what was not flushed.
+    pub fn draw(random: &mut Random) -> Self {
+        if random.chance(1, 10) {
+            return Power::Stays;
+        }
+        let one_only = random.chance(1, 10).then(|| random.below(2) as usize);
+        let keep = |random: &mut Random| match random.below(10) {
+            0 => Keep::Nothing,
+            1 => Keep::Everything,
+            2..=4 => Keep::Blocks(random.draw()),
+            _ => Keep::Sectors(random.draw()),
+        };
+        let both = [Some(keep(random)), Some(keep(random))];
+        match one_only {
+            Some(0) => Power::Fails([both[0], None]),
+            Some(_) => Power::Fails([None, both[1]]),
+            None => Power::Fails(both),
+        }
+    }
+
+    /// As [`Power::draw`], with blocks that are kept or lost as a whole.
+    pub fn draw_untorn(random: &mut Random) -> Self {
+        let whole = |keep| match keep {
+            Some(Keep::Sectors(seed)) => Some(Keep::Blocks(seed)),
+            other => other,
+        };
+        match Self::draw(random) {
+            Power::Stays => Power::Stays,
+            Power::Fails(both) => Power::Fails(both.map(whole)),
+        }
+    }
+}
+
+impl Stand {
+    /// A formatted volume, served. `mirror_keys` are further lines of the mirror's section.
+    pub fn new(name: &str, mirror_keys: &str) -> Self {
+        let side = |name: &str| {
+            format!(
+                "[device.{name}]\ntype = \"remote\"\naddress = \"unix:{name}.sock\"\n\
+                 reconnect = \"200ms\"\n\n"
+            )
+        };
+        let mirror =
+            format!("[device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n{mirror_keys}\n\n");
+        // As little as possible at every start: nothing here is mounted on a machine short of memory.
+        let server = "[server]\nlock_memory = false\nmemory = \"24MiB\"\n\n";
+        let text = side("a") + &side("b") + &mirror + server + EXPORT_VOL;
+        let volume = Volume::from_toml(name, &text);
+        let disks = SIDES.map(|side| {
+            volume.dir().sparse(&format!("{side}.img"), SIDE_BYTES);
+            VolatileDisk::start(volume.dir(), side)
+        });
+        volume.verb("format").ok();
+        let server = Some(volume.serve());
+        Self {
+            volume,
+            disks,
+            server,
+        }
+    }
+
+    /// The configuration, its folder and its verbs.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// A connection to the volume, and its size in bytes.
+    pub fn attach(&self) -> (Wire, u64) {
+        let (wire, export) = Wire::attached(&self.volume.socket(), "vol");
+        (wire, export.size_bytes)
+    }
+
+    /// The socket of the export.
+    pub fn socket(&self) -> PathBuf {
+        self.volume.socket()
+    }
+
+    /// Kills the program, then treats the disks as told.
+    pub fn crash(&mut self, power: Power) {
+        self.kill();
+        if let Power::Fails(both) = power {
+            for (disk, keep) in self.disks.iter().zip(both) {
+                if let Some(keep) = keep {
+                    disk.cut(keep);
+                }
+            }
+        }
+        for disk in &self.disks {
+            disk.thaw();
+            disk.delay(0);
+            disk.limit(0);
+        }
+    }
+
+    /// Kills the program and leaves the disks alone.
+    pub fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.kill();
+        }
+    }
+
+    /// Serves the volume after a crash, by whatever recovery there is.
+    ///
+    /// # Errors
+    /// What `serve` said when it refused.
+    pub fn recover(&mut self) -> Result<(), String> {
+        self.try_serve_with(RECOVERY.serve_options)
+    }
+
+    /// Serves the volume with `options`.
+    ///
+    /// # Errors
+    /// What `serve` said when it refused.
+    pub fn try_serve_with(&mut self, options: &[&str]) -> Result<(), String> {
+        assert!(self.server.is_none(), "the program is down");
+        let server = Server::try_start_with(self.volume.config(), options)?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// As [`Stand::try_serve_with`]; panics when `serve` refuses.
+    pub fn serve_with(&mut self, options: &[&str]) {
+        let served = self.try_serve_with(options);
+        served.unwrap_or_else(|words| panic!("{words}"));
+    }
+
+    /// Waits until every side has everything.
+    pub fn await_whole(&self) {
+        eventually(60, "every side is whole", || {
+            let whole = |side: &str| self.volume.health(side) == "healthy";
+            SIDES.into_iter().all(whole).then_some(())
+        });
+    }
+
+    /// Runs `serve` with `options`, which is to refuse.
+    pub fn refused(&self, options: &[&str]) -> Outcome {
+        assert!(self.server.is_none(), "the program is down");
+        self.volume.verb("serve").args(options).run()
+    }
+
+    /// Stops the program cleanly.
+    pub fn stop(&mut self) {
+        self.server.take().expect("the program runs").stop();
+    }
+
+    /// What the program wrote to standard error, for messages.
+    pub fn said(&self) -> String {
+        self.server.as_ref().map_or(String::new(), Server::said)
+    }
+}

@@ -1,0 +1,110 @@
+//! A disk with a volatile cache, as a small NBD server: what a crash test needs below the program.
+//!
+//! Killing a process proves little, since the kernel keeps the writes that it completed. So the sides
+//! of a crash test lie on disks that lose, when they are told to cut the power, what no flush has
+//! covered: all of it, or a part that a seed chooses, torn where sectors meet. They can also freeze,
+//! be slow, and lie about flushes, which is how the tests show that they would see a flush missing.
+//!
+//! The disk is a process (`volatile-disk FILE SOCKET`) that takes one command a line on its standard
+//! input and answers each with one line. It must never do something after a power cut that was asked
+//! for before it.
+//!
+//! | command | what it does |
+//! | --- | --- |
+//! | `cut nothing`, `cut everything` | power cut; the cache is lost, or was written out in time |
+//! | `cut blocks SEED`, `cut sectors SEED` | power cut; of each block of 4 KiB some version is kept, torn at 512 bytes with `sectors` |
+//! | `freeze`, `thaw` | answers nothing; answers again |
+//! | `delay MS` | every operation takes so much longer |
+//! | `limit N` | at most N operations a second, 0 for no limit |
+//! | `lie`, `honest` | a flush or FUA makes nothing durable; does again |
+//! | `counts` | reads, writes, writes with FUA, flushes, unflushed blocks, waiting operations |
+//! | `await N` | answers when N writes are complete since the start |
+
+mod cache;
+mod device;
+mod disk;
+mod serve;
+
+pub use cache::{BLOCK_BYTES, Keep, SECTOR_BYTES};
+pub use device::Counts;
+pub use disk::VolatileDisk;
+
+use cache::Content;
+use device::Device;
+use std::io::{BufRead, Error, Result, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest that `await` waits, in seconds.
+const AWAIT_MAX_S: u64 = 60;
+
+/// Serves the disk over `file` at `socket` until the standard input ends; the body of the program.
+///
+/// # Errors
+/// When the file or the socket cannot be had. A failure while serving ends the process.
+pub fn run(file: &Path, socket: &Path) -> Result<()> {
+    let device = Arc::new(Device::new(Content::open(file)?));
+    let listener = UnixListener::bind(socket)?;
+    let (worker, server) = (Arc::clone(&device), Arc::clone(&device));
+    std::thread::spawn(move || fatal("file", &worker.work()));
+    std::thread::spawn(move || fatal("socket", &serve::accept(&listener, &server)));
+    // A thread of the disk that panics is a mistake in it: nothing may go on beside that.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::exit(1);
+    }));
+    let mut out = std::io::stdout();
+    writeln!(out, "ready")?;
+    for line in std::io::stdin().lock().lines() {
+        let answer = command(&device, &line?).unwrap_or_else(|e| format!("error {e}"));
+        writeln!(out, "{answer}")?;
+    }
+    Ok(())
+}
+
+fn fatal(what: &str, error: &Error) -> ! {
+    eprintln!("volatile-disk: {what}: {error}");
+    std::process::exit(1)
+}
+
+/// Carries out one line; returns the answer.
+fn command(device: &Device, line: &str) -> Result<String> {
+    let mut words = line.split_whitespace();
+    let (verb, word, number) = (words.next(), words.next(), words.next());
+    let unknown = || Error::other(format!("what is {line:?}?"));
+    let parse = |word: Option<&str>| word.and_then(|w| w.parse::<u64>().ok()).ok_or_else(unknown);
+    match (verb, word) {
+        (Some("cut"), Some("nothing")) => device.cut(Keep::Nothing)?,
+        (Some("cut"), Some("everything")) => device.cut(Keep::Everything)?,
+        (Some("cut"), Some("blocks")) => device.cut(Keep::Blocks(parse(number)?))?,
+        (Some("cut"), Some("sectors")) => device.cut(Keep::Sectors(parse(number)?))?,
+        (Some("freeze"), None) => device.freeze(true),
+        (Some("thaw"), None) => device.freeze(false),
+        (Some("delay"), _) => device.delay(Duration::from_millis(parse(word)?)),
+        (Some("limit"), _) => device.limit(parse(word)?),
+        (Some("lie"), None) => device.lie(true),
+        (Some("honest"), None) => device.lie(false),
+        (Some("counts"), None) => {
+            let c = device.counts();
+            let numbers = [
+                c.reads,
+                c.writes,
+                c.durable_writes,
+                c.flushes,
+                c.unflushed_blocks,
+                c.waiting,
+            ];
+            return Ok(numbers.map(|n| n.to_string()).join(" "));
+        }
+        (Some("await"), _) => {
+            if !device.await_writes(parse(word)?, Duration::from_secs(AWAIT_MAX_S)) {
+                return Err(Error::other("not so many writes within a minute"));
+            }
+        }
+        _ => return Err(unknown()),
+    }
+    Ok("ok".to_owned())
+}
