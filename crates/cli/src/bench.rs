@@ -106,7 +106,7 @@ struct Measured {
 }
 
 async fn measure(rt: &Rt, config: &Config, name: &str, args: &Args) -> Result<Measured> {
-    let stack = Stack::open(rt, &config.graph, &[name], OpenOptions::default()).await?;
+    let stack = Stack::open(rt, &config.graph, &[name], &OpenOptions::default()).await?;
     let top = Rc::clone(stack.get(name).expect("the root of a stack is open"));
     let geometry = *top.geometry();
     let measured = match load_of(name, &geometry, args) {

@@ -326,12 +326,9 @@ impl SidePolicy {
             return Next::Nothing;
         }
         if view.logged {
-            let depth = if self.mode == Mode::Delayed { 2 } else { 1 } * self.rules.depth_max;
-            return if view.in_flight < depth {
-                Next::InOrder
-            } else {
-                Next::Nothing
-            };
+            let times = if self.mode == Mode::Delayed { 2 } else { 1 };
+            let free = view.in_flight < self.rules.depth_max.saturating_mul(times);
+            return if free { Next::InOrder } else { Next::Nothing };
         }
         match (self.rules.drain, self.mode) {
             (DrainOrder::Fifo, _) if view.in_flight == 0 => Next::InOrder,

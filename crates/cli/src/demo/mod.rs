@@ -122,7 +122,7 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
     let signals = Signals::termination(rt).context("cannot take over signals")?;
     let deadline = config.server.stop_deadline;
     let roots = ["ssd", "hdd", "vol"];
-    let running = Running::start(rt, config, &roots, OpenOptions::default()).await?;
+    let running = Running::start(rt, config, &roots, &OpenOptions::default()).await?;
     let targets: Vec<Rc<Target>> = [
         ("SSD alone", "ssd"),
         ("HDD alone", "hdd"),

@@ -72,6 +72,19 @@ pub struct World {
     ended: Cell<u64>,
 }
 
+impl Program {
+    /// What a side holds of a unit of the volume now, in its log or at home.
+    fn held(&self, stack: &SideStack, offset: u64, unit_bytes: u64) -> u64 {
+        let side = self.sides.iter().position(|side| std::ptr::eq(side, stack));
+        let side = side.expect("it is one of them");
+        let inside = offset % BLOCK_BYTES;
+        let place = self.mirror.place_on(side, offset - inside);
+        place.map_or(ZEROES, |place| {
+            stack.map().unit_ends_at(place + inside, unit_bytes as usize).0
+        })
+    }
+}
+
 impl World {
     /// A world in which nothing has happened.
     pub fn new(rt: &Rt, scenario: Scenario, interference: Interference, verbose: bool) -> World {
@@ -292,11 +305,6 @@ impl World {
         let healthy = status.sides.iter().zip(program.sides.iter());
         let healthy = healthy.filter(|(side, _)| side.health == "healthy");
         let healthy: Vec<&SideStack> = healthy.map(|(_, stack)| stack).collect();
-        let index_of = |stack: &SideStack| {
-            let mut sides = program.sides.iter();
-            let place = sides.position(|side| std::ptr::eq(side, stack));
-            place.expect("it is one of them")
-        };
         let mut exposed_bytes = 0;
         for unit in 0..volume.unit_count() {
             let Some(settled) = volume.settled(unit) else {
@@ -305,12 +313,7 @@ impl World {
             let offset = unit as u64 * unit_bytes;
             let lacks = |side: &&SideStack| {
                 let map = side.map();
-                let block = offset - offset % BLOCK_BYTES;
-                let place = program.mirror.place_on(index_of(side), block);
-                let held = place.map_or(ZEROES, |place| {
-                    let place = place + offset % BLOCK_BYTES;
-                    map.unit_ends_at(place, unit_bytes as usize).0
-                });
+                let held = program.held(side, offset, unit_bytes);
                 held != settled && !map.is_corrupt(offset)
             };
             if healthy.iter().any(lacks) {
@@ -413,7 +416,7 @@ impl World {
                 if stack.map().is_corrupt(offset) {
                     continue;
                 }
-                let (head, _) = stack.map().unit_ends(offset, unit_bytes as usize);
+                let head = program.held(stack, offset, unit_bytes);
                 let expected = volume.settled(unit).or(held);
                 if expected.is_some_and(|expected| expected != head) {
                     self.findings.add(format!(

@@ -5,6 +5,7 @@
 //! first answer is final (T4). Each step leaves behind what can be opened again; when a side fails in
 //! one of them, it is left out, and the decision is made anew without it.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,9 +18,11 @@ use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::store::{Append, Store, StoreDevice, all_stored};
 use super::superblock::{Candidate, Superblock};
 use super::volume::Volume;
-use crate::device::Device;
+use crate::device::{Device, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
 use crate::extent_map::{Cut, ExtentMap};
+use crate::geometry::Geometry;
+use crate::request::Request;
 
 /// Changes are copied from one log to another in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -81,6 +84,38 @@ enum Setback {
     Refused(OpenError),
 }
 
+/// A request that has no answer after so long has failed, while a volume is being opened.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A side that is being looked at. It bounds the time of every request as long as nobody watches
+/// the side: while the volume is being opened.
+struct Watched {
+    rt: Rt,
+    below: Rc<dyn Device>,
+    opening: Rc<Cell<bool>>,
+}
+
+impl Device for Watched {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        let answer = self.below.submit(request);
+        if !self.opening.get() {
+            return answer;
+        }
+        IoFuture::new(async move {
+            let answer = self.rt.timeout(PATIENCE, answer).await;
+            answer.unwrap_or(Err(IoError::Timeout))
+        })
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        self.below.close()
+    }
+}
+
 /// Opens a volume.
 ///
 /// # Errors
@@ -92,6 +127,18 @@ pub(super) async fn open(
     sides: Vec<SideToOpen>,
     options: &OpenOptions,
 ) -> Result<Opened, OpenError> {
+    let opening = Rc::new(Cell::new(true));
+    let watched = |side: SideToOpen| SideToOpen {
+        name: side.name,
+        device: side.device.map(|below| -> Rc<dyn Device> {
+            Rc::new(Watched {
+                rt: rt.clone(),
+                below,
+                opening: Rc::clone(&opening),
+            })
+        }),
+    };
+    let sides: Vec<SideToOpen> = sides.into_iter().map(watched).collect();
     let mut attempt = Attempt {
         rt,
         config,
@@ -101,7 +148,10 @@ pub(super) async fn open(
     };
     loop {
         match attempt.run().await {
-            Ok(opened) => return Ok(opened),
+            Ok(opened) => {
+                opening.set(false);
+                return Ok(opened);
+            }
             Err(Setback::Refused(error)) => return Err(error),
             Err(Setback::Side(side, error)) => {
                 assert!(attempt.failed[side].is_none(), "a side is left out once");
@@ -141,7 +191,9 @@ impl Attempt<'_> {
         let mut stale: Vec<ExtentMap<()>> = looked.iter().map(|_| ExtentMap::new()).collect();
         for &index in &plan.sources {
             let store = store_of(&looked, index);
-            self.patiently(index, store.begin()).await?;
+            // What is copied to it belongs to the past of the newest epoch, and counts.
+            store.set_epoch(plan.newest.current().number);
+            self.on_side(index, store.begin()).await?;
         }
         self.exchange(&looked, &plan, &mut stale).await?;
         let volume = self.volume(&looked, &plan)?;
@@ -165,17 +217,13 @@ impl Attempt<'_> {
         Ok(self.opened(looked, &plan, volume, next_number, stale, health))
     }
 
-    /// Bounds the time that a side is given, so that one which hangs does not keep the volume shut.
-    async fn patiently<T>(
+    /// What fails in something that a side does is a setback of that side.
+    async fn on_side<T>(
         &self,
         index: usize,
         future: impl Future<Output = Result<T, IoError>>,
     ) -> Result<T, Setback> {
-        let silence = Duration::from_nanos(self.config.rules().absent_after_ns);
-        let answer = self.rt.timeout(silence, future).await;
-        answer
-            .unwrap_or(Err(IoError::Timeout))
-            .map_err(|error| Setback::Side(index, error))
+        future.await.map_err(|error| Setback::Side(index, error))
     }
 
     async fn look(&self, index: usize) -> Looked {
@@ -198,22 +246,18 @@ impl Attempt<'_> {
             name: side.name.clone(),
             device: Rc::clone(device),
         };
-        let superblock = match self.patiently(index, look_patiently(&candidate)).await {
-            Err(_) => return absent(Absence::Unreadable("it does not answer".to_owned())),
-            Ok(Err(why)) => return absent(Absence::Damaged(why)),
-            Ok(Ok(None)) => return absent(Absence::NoVolume),
-            Ok(Ok(Some(superblock))) => superblock,
+        let superblock = match candidate.look().await {
+            Err(why) => return absent(Absence::Damaged(why)),
+            Ok(None) => return absent(Absence::NoVolume),
+            Ok(Some(superblock)) => superblock,
         };
         let on = store_device(device, &superblock, self.config);
-        let store = match self.patiently(index, Store::open(self.rt, &on)).await {
+        let store = match Store::open(self.rt, &on).await {
             Ok(store) => store,
-            Err(Setback::Side(_, IoError::Corrupt)) => {
-                return absent(Absence::Damaged(
-                    "both its checkpoints are damaged".to_owned(),
-                ));
+            Err(IoError::Corrupt) => {
+                return absent(Absence::Damaged("both its checkpoints are damaged".to_owned()));
             }
-            Err(Setback::Side(_, error)) => return absent(Absence::Unreadable(error.to_string())),
-            Err(Setback::Refused(_)) => unreachable!("a side does not refuse"),
+            Err(error) => return absent(Absence::Unreadable(error.to_string())),
         };
         let found = store.found();
         // A side that was complete when it was closed and is not any more has lost something.
@@ -314,7 +358,7 @@ impl Attempt<'_> {
                     let piece = start..range.end.min(start + PIECE_BYTES);
                     start = piece.end;
                     let from = store_of(looked, newest.side);
-                    let read = self.patiently(newest.side, async {
+                    let read = self.on_side(newest.side, async {
                         match from.read(piece.clone()).await {
                             // It was there and is not any more: it is missing on both, and known to be.
                             Err(IoError::Corrupt) => Ok(None),
@@ -328,14 +372,14 @@ impl Attempt<'_> {
                     let append = Append::of(piece, reply.into_data(), newest.number);
                     outcomes.push(store.append(append));
                     if outcomes.len() == APPENDS_AT_ONCE {
-                        self.patiently(index, all_stored(std::mem::take(&mut outcomes)))
+                        self.on_side(index, all_stored(std::mem::take(&mut outcomes)))
                             .await?;
                     }
                 }
             }
-            self.patiently(index, all_stored(outcomes)).await?;
+            self.on_side(index, all_stored(outcomes)).await?;
             if given {
-                self.patiently(index, store.flush(0)).await?;
+                self.on_side(index, store.flush(0)).await?;
             }
         }
         Ok(())
@@ -366,7 +410,7 @@ impl Attempt<'_> {
         }
         for &index in &plan.sources {
             let mark = volume.mark_one(index, super::superblock::State::Active, 0);
-            self.patiently(index, mark).await?;
+            self.on_side(index, mark).await?;
         }
         Ok(())
     }
@@ -409,12 +453,12 @@ impl Attempt<'_> {
         let store = store_of(looked, index);
         let everything = behind == Behind::Everything;
         let mark = volume.mark_inconsistent(index, everything);
-        self.patiently(index, mark).await?;
+        self.on_side(index, mark).await?;
         if everything {
             store.forget_from(0);
         }
         store.set_mixes(true);
-        self.patiently(index, store.begin()).await
+        self.on_side(index, store.begin()).await
     }
 
     fn read_only(&self, looked: Vec<Looked>, plan: &Plan, next_number: u64) -> Opened {
@@ -466,13 +510,6 @@ impl Attempt<'_> {
             read_only: false,
         }
     }
-}
-
-/// Looks for a superblock; in a shape that can be given a bound on its time.
-async fn look_patiently(
-    candidate: &Candidate,
-) -> Result<Result<Option<Superblock>, String>, IoError> {
-    Ok(candidate.look().await)
 }
 
 fn store_of(looked: &[Looked], index: usize) -> &Rc<Store> {
