@@ -359,6 +359,8 @@ impl Scenario {
         let span_bytes = (units * unit_bytes).next_multiple_of(16 << 10);
         let mirror = draw_settings(rng, profiles);
         let mut load = draw_load(rng, unit_bytes);
+        // Without flushes nothing would ever be certain, and the model would remember every write.
+        load.weights[3] += u32::from(extent == Extent::HeavyTailed);
         load.operations = (load.operations as f64 * factor).ceil() as u64;
         let lives = match superblocks {
             true if extent == Extent::Small => 1 + rng.below(2),
