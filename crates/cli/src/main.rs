@@ -19,6 +19,7 @@ mod sim;
 mod status;
 mod table;
 mod terminal;
+mod tester;
 
 use std::io;
 use std::process::ExitCode;

@@ -10,11 +10,11 @@ use bimetal_sim::experiment::comparison::{
     Comparison, Extent, Summary, SweepPoint, compare, sweep_devices, sweep_point, sweep_rules,
 };
 use bimetal_sim::experiment::hetero::{Devices, Scheme};
-use bimetal_sim::tester::{self, Options};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::table::{Align, Table};
+use crate::tester::{self, EveryArgs, RunArgs, SwarmArgs};
 
 /// What to simulate.
 #[derive(clap::Args)]
@@ -26,26 +26,12 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 enum Verb {
     /// Run one seed of the simulation tester, twice, and show what it drew and found.
-    Run {
-        /// The seed
-        #[arg(long, value_name = "N")]
-        seed: u64,
-        /// Print every event
-        #[arg(long)]
-        verbose: bool,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Run many seeds and count what they reached.
-    Swarm {
-        /// The seeds: from the first to before the second
-        #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
-        seeds: Range<u64>,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Run(RunArgs),
+    /// Run many seeds, in batches on every core, and count what they reached.
+    Swarm(SwarmArgs),
+    /// Repeat small runs, with the power cut at every boundary of their I/O or every operation
+    /// failing once.
+    Every(EveryArgs),
     /// Run the hetero-mirroring paper's experiment in virtual time.
     Hetero {
         /// Seconds of virtual time for each run
@@ -67,14 +53,11 @@ enum Verb {
 
 /// Runs the verb. Status 1 when the tester has found something.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    tester::name_seed_on_panic();
+    bimetal_sim::tester::name_seed_on_panic();
     match &args.verb {
-        Verb::Run {
-            seed,
-            verbose,
-            json,
-        } => run_seed(*seed, *verbose, *json),
-        Verb::Swarm { seeds, json } => swarm(seeds.clone(), *json),
+        Verb::Run(args) => tester::run(args),
+        Verb::Swarm(args) => tester::swarm(args),
+        Verb::Every(args) => tester::run_every(args),
         Verb::Hetero {
             seconds,
             seeds,
@@ -94,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
+pub(crate) fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
     let expected = "expected a range of seeds such as 0..1000";
     let (from, to) = text.split_once("..").ok_or(expected)?;
     let number = |part: &str| part.parse::<u64>().map_err(|_| expected);
@@ -105,57 +88,19 @@ fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
     Ok(range)
 }
 
-fn progress_bar(length: u64) -> ProgressBar {
+pub(crate) fn progress_bar(length: u64) -> ProgressBar {
     let bar = ProgressBar::new(length);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed}  eta {eta}  {msg}");
     bar.set_style(style.expect("the template is well formed"));
     bar
 }
 
-fn status_of(found: bool) -> ExitCode {
+pub(crate) fn status_of(found: bool) -> ExitCode {
     if found {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
     }
-}
-
-fn run_seed(seed: u64, verbose: bool, as_json: bool) -> Result<ExitCode> {
-    let report = tester::run(
-        seed,
-        Options {
-            verbose,
-            ..Options::default()
-        },
-    );
-    let mut out = std::io::stdout().lock();
-    if as_json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
-    } else {
-        write!(out, "{}", report.text())?;
-    }
-    Ok(status_of(report.finding.is_some()))
-}
-
-fn swarm(seeds: Range<u64>, as_json: bool) -> Result<ExitCode> {
-    let bar = progress_bar(seeds.end - seeds.start);
-    let mut found = 0u64;
-    let summary = tester::swarm(seeds, Options::default(), |report| {
-        bar.inc(1);
-        if report.finding.is_some() {
-            found += 1;
-            bar.set_message(format!("{found} found"));
-            bar.suspend(|| eprintln!("{}", report.summary()));
-        }
-    });
-    bar.finish_and_clear();
-    let mut out = std::io::stdout().lock();
-    if as_json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&summary)?)?;
-    } else {
-        write!(out, "{}", summary.text())?;
-    }
-    Ok(status_of(found > 0))
 }
 
 /// Compares with a progress bar.

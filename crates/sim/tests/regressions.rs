@@ -3,7 +3,7 @@
 //! A seed means a scenario only as long as nothing is drawn differently; a seed whose bug would be
 //! missed after such a change is replaced by another that fails without the repair.
 
-use bimetal_sim::tester::{self, Classes, Options};
+use bimetal_sim::tester::{self, Classes, Extent, Options};
 
 const SEEDS: [(u64, &str); 27] = [
     (
@@ -80,6 +80,34 @@ fn seeds_that_failed_once_do_not_fail_again() {
         // None of these needs a class that can be switched on and off.
         let options = Options {
             classes: Classes::NONE,
+            ..Options::default()
+        };
+        let report = tester::run(seed, options);
+        assert!(report.finding.is_none(), "{what}: {}", report.summary());
+    }
+}
+
+/// Found, and not repaired yet: seed, extent, and what is wrong.
+const OPEN: [(u64, Extent, &str); 2] = [
+    (
+        10_391,
+        Extent::Usual,
+        "a write timed out at a client although the side without faults had it",
+    ),
+    (
+        200_425,
+        Extent::HeavyTailed,
+        "a side in resync whose flush failed was given a write over one it still worked on",
+    ),
+];
+
+#[test]
+#[ignore = "the mirror still fails these seeds; each moves up when it is repaired"]
+fn seeds_that_fail_today() {
+    for (seed, extent, what) in OPEN {
+        let options = Options {
+            classes: Classes::NONE,
+            extent,
             ..Options::default()
         };
         let report = tester::run(seed, options);

@@ -107,7 +107,18 @@ impl Classes {
 
     /// What the mirror withstands today, and so what is on by default.
     pub fn withstood() -> Classes {
-        [].into_iter().collect()
+        let withstood = [
+            Class::LongHangs,
+            Class::Flapping,
+            Class::Kill,
+            Class::SuperblockCopy,
+            Class::OlderSide,
+            Class::ForeignSide,
+            Class::Alone,
+            Class::CutOpening,
+            Class::FirstAnswer,
+        ];
+        withstood.into_iter().collect()
     }
 
     /// Every class.

@@ -153,7 +153,7 @@ impl Run {
                     None => return,
                 },
             };
-            self.rest(number, &life).await;
+            self.rest(number, &life, &mut last).await;
             if world.findings.any() {
                 return;
             }
@@ -179,7 +179,7 @@ impl Run {
     }
 
     /// What happens between two lives.
-    async fn rest(&mut self, number: usize, life: &Life) {
+    async fn rest(&mut self, number: usize, life: &Life, last: &mut Ended) {
         let world = Rc::clone(&self.world);
         let scenario = &world.scenario;
         let probes = number > 0 && (scenario.boots_alone || scenario.foreign.is_some());
@@ -205,6 +205,14 @@ impl Run {
             self.may_stay_shut |= lost;
             let (snapshot, rng) = (self.snapshot.as_ref(), &mut self.power.borrow_mut());
             rest::happen(&world, *what, &self.whole, snapshot, rng);
+            let (AtRest::SuperblockLost { side, .. }
+            | AtRest::Older { side }
+            | AtRest::Rot { side, .. }) = *what;
+            // A side may be whole and have failed to take the mark of a clean stop.
+            let spared = world.scenario.steadfast;
+            if *last == Ended::Cleanly && spared.is_none_or(|spared| spared == side) {
+                *last = Ended::Badly;
+            }
         }
     }
 
@@ -662,7 +670,15 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
 async fn stop(world: &Rc<World>, program: &Program) -> Ended {
     program.closing.set(true);
     let before = program.mirror.status();
-    let closed = world.rt.timeout(world.patience(), program.mirror.close());
+    // Without a side that is spared, the last one may hang until the faults are over.
+    let now = world.rt.now();
+    let calm_at = program
+        .calm_at
+        .get()
+        .filter(|_| world.scenario.steadfast.is_none());
+    let faults_left = calm_at.map_or(Duration::ZERO, |calm_at| calm_at.max(now).since(now));
+    let patience = faults_left + world.patience();
+    let closed = world.rt.timeout(patience, program.mirror.close());
     let status = program.mirror.status();
     note_counts(world, &before);
     let closed = closed.await;

@@ -17,6 +17,7 @@
 //! disks can see.
 
 pub mod boundaries;
+pub mod campaign;
 pub mod classes;
 pub mod client;
 pub mod corruption;
@@ -74,9 +75,13 @@ pub fn run(seed: u64, options: Options) -> Report {
     run_scenario(&scenario, options)
 }
 
+/// A run with fewer operations of clients proves too little to count as clean.
+pub const OPERATIONS_MIN: u64 = 40;
+
 /// Runs a scenario, drawn or made by hand.
 pub fn run_scenario(scenario: &Scenario, options: Options) -> Report {
     let mut report = run_once(scenario, options);
+    check_operations(&mut report);
     if options.once || report.finding.is_some() {
         return report;
     }
@@ -90,15 +95,22 @@ pub fn run_scenario(scenario: &Scenario, options: Options) -> Report {
     report
 }
 
-/// Runs seeds one after the other, telling each report.
-pub fn swarm(seeds: Range<u64>, options: Options, mut progress: impl FnMut(&Report)) -> Summary {
-    let mut summary = Summary::default();
-    for seed in seeds {
-        let report = run(seed, options);
-        summary.add(&report);
-        progress(&report);
+/// Enough has to happen in a run, unless its whole point is that the volume stays shut.
+fn check_operations(report: &mut Report) {
+    let operations: u64 = report.operations.values().sum();
+    let may_do_less =
+        report.scenario.extent == Extent::Small || report.reached.contains_key("stayed shut");
+    if report.finding.is_none() && operations < OPERATIONS_MIN && !may_do_less {
+        report.finding = Some(Finding {
+            at_ns: report.virtual_ns,
+            what: format!("only {operations} operations of clients"),
+        });
     }
-    summary
+}
+
+/// Runs seeds one after the other, telling each report.
+pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report)) -> Summary {
+    campaign::run_seeds(seeds, 1, options, progress)
 }
 
 /// Makes a panic name the seed that ran, for builds in which a panic ends the program.

@@ -149,18 +149,17 @@ mod tests {
                 ZEROES
             }
         };
-        let check = |lost| check_lost(&volume, 4096, held, &lost);
-        assert_eq!(check(Lost::Ranges(vec![4096..12_288])), Ok(2));
-        assert_eq!(check(Lost::Ranges(vec![8192..12_288, 0..8192])), Ok(2));
-        assert_eq!(check(Lost::UnknownAfter(0)), Ok(2));
-        for short in [
-            vec![],
-            vec![0..4096],
-            vec![4096..8192],
-            vec![4096..8192, 8193..12_288],
-        ] {
-            let lost = Lost::Ranges(short);
-            assert!(check(lost.clone()).is_err(), "{lost:?}");
-        }
+        let check = |ranges: &[(u64, u64)]| {
+            let ranges = ranges.iter().map(|(start, end)| *start..*end);
+            check_lost(&volume, 4096, held, &Lost::Ranges(ranges.collect()))
+        };
+        assert_eq!(check(&[(4096, 12_288)]), Ok(2));
+        assert_eq!(check(&[(8192, 12_288), (0, 8192)]), Ok(2));
+        let unknown = check_lost(&volume, 4096, held, &Lost::UnknownAfter(0));
+        assert_eq!(unknown, Ok(2));
+        assert!(check(&[]).is_err());
+        assert!(check(&[(0, 4096)]).is_err());
+        assert!(check(&[(4096, 8192)]).is_err());
+        assert!(check(&[(4096, 8192), (8193, 12_288)]).is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use bimetal_rt::sync::Event;
 use bimetal_rt::{Instant, Rt};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::scenario::Scenario;
 use super::switch::FaultCounts;
@@ -191,25 +191,55 @@ fn counts(name: &str, counts: &BTreeMap<String, u64>) -> String {
     format!("{name}: {}", counts.collect::<Vec<_>>().join(", "))
 }
 
+/// Something that was counted over many seeds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// How often it happened.
+    pub times: u64,
+    /// In how many seeds.
+    pub seeds: u64,
+}
+
+impl Tally {
+    fn add(&mut self, times: u64) {
+        self.times += times;
+        self.seeds += u64::from(times > 0);
+    }
+
+    fn merge(&mut self, other: Tally) {
+        self.times += other.times;
+        self.seeds += other.seeds;
+    }
+}
+
 /// What came of many seeds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Seeds run.
     pub seeds: u64,
     /// Those that failed, with what was wrong.
-    pub failed: Vec<(u64, String)>,
+    pub failed: BTreeMap<u64, String>,
     /// Events.
     pub events: u64,
-    /// Virtual time in seconds.
-    pub virtual_s: f64,
+    /// Virtual time in milliseconds.
+    pub virtual_ms: u64,
+    /// The fewest operations of clients in a seed.
+    pub operations_min: Option<u64>,
     /// Operations of clients by kind.
-    pub operations: BTreeMap<String, u64>,
+    pub operations: BTreeMap<String, Tally>,
     /// Requests to the disks.
     pub disk_requests: u64,
     /// Faults that were hit, by class.
-    pub faults: BTreeMap<String, u64>,
-    /// States reached, and how often over all seeds.
-    pub reached: BTreeMap<String, u64>,
+    pub faults: BTreeMap<String, Tally>,
+    /// States reached.
+    pub reached: BTreeMap<String, Tally>,
+}
+
+fn tally(tallies: &mut BTreeMap<String, Tally>, what: &str, times: u64) {
+    match tallies.get_mut(what) {
+        Some(tally) => tally.add(times),
+        None => tallies.entry(what.to_owned()).or_default().add(times),
+    }
 }
 
 impl Summary {
@@ -217,19 +247,45 @@ impl Summary {
     pub fn add(&mut self, report: &Report) {
         self.seeds += 1;
         self.events += report.events;
-        self.virtual_s += report.virtual_ns as f64 / 1e9;
+        self.virtual_ms += report.virtual_ns / 1_000_000;
         self.disk_requests += report.disk_requests;
         if let Some(finding) = &report.finding {
-            self.failed.push((report.seed, finding.what.clone()));
+            self.failed.insert(report.seed, finding.what.clone());
         }
+        let operations = report.operations.values().sum();
+        self.note_operations(Some(operations));
         for (what, count) in &report.operations {
-            *self.operations.entry(what.clone()).or_default() += count;
+            tally(&mut self.operations, what, *count);
         }
         for (what, count) in &report.reached {
-            *self.reached.entry(what.clone()).or_default() += count;
+            tally(&mut self.reached, what, *count);
         }
         for (what, count) in report.faults.named() {
-            *self.faults.entry(what.to_owned()).or_default() += count;
+            tally(&mut self.faults, what, count);
+        }
+    }
+
+    fn note_operations(&mut self, fewest: Option<u64>) {
+        let known = self.operations_min.into_iter().chain(fewest);
+        self.operations_min = known.min();
+    }
+
+    /// Adds what came of other seeds.
+    pub fn merge(&mut self, other: &Summary) {
+        self.seeds += other.seeds;
+        self.events += other.events;
+        self.virtual_ms += other.virtual_ms;
+        self.disk_requests += other.disk_requests;
+        self.failed.extend(other.failed.clone());
+        self.note_operations(other.operations_min);
+        for (mine, others) in [
+            (&mut self.operations, &other.operations),
+            (&mut self.reached, &other.reached),
+            (&mut self.faults, &other.faults),
+        ] {
+            for (what, tally) in others {
+                mine.entry(what.clone()).or_default().merge(*tally);
+            }
         }
     }
 
@@ -237,17 +293,31 @@ impl Summary {
     pub fn text(&self) -> String {
         let mut text = String::new();
         let line = format!(
-            "{} seeds, {} events, {} disk requests, {:.0} s of virtual time, {} failed",
+            "{} seeds, {} events, {} disk requests, {} s of virtual time, {} failed",
             self.seeds,
             self.events,
             self.disk_requests,
-            self.virtual_s,
+            self.virtual_ms / 1_000,
             self.failed.len()
         );
         line_to(&mut text, &line);
-        line_to(&mut text, &counts("operations", &self.operations));
-        line_to(&mut text, &counts("faults", &self.faults));
-        line_to(&mut text, &counts("reached", &self.reached));
+        let fewest = self.operations_min.unwrap_or(0);
+        let line = format!("at least {fewest} operations of clients in each seed");
+        line_to(&mut text, &line);
+        for (title, tallies) in [
+            ("operations", &self.operations),
+            ("faults", &self.faults),
+            ("reached", &self.reached),
+        ] {
+            line_to(
+                &mut text,
+                &format!("{title:48} {:>12} {:>9}", "times", "in seeds"),
+            );
+            for (what, tally) in tallies {
+                let Tally { times, seeds } = tally;
+                line_to(&mut text, &format!("    {what:44} {times:>12} {seeds:>9}"));
+            }
+        }
         for (seed, what) in &self.failed {
             line_to(&mut text, &format!("seed {seed}: {what}"));
         }

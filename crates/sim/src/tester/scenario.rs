@@ -191,6 +191,8 @@ pub struct Load {
 pub struct Scenario {
     /// The seed.
     pub seed: u64,
+    /// How much it does.
+    pub extent: Extent,
     /// Tasks run in a random order.
     pub shuffle: bool,
     /// Sides on formatted devices, so that the volume can be opened again.
@@ -223,6 +225,20 @@ pub struct Scenario {
     pub foreign: Option<usize>,
     /// The end of this life is what a side comes back as.
     pub snapshot_after: Option<usize>,
+}
+
+impl Extent {
+    /// All of them.
+    pub const ALL: [Extent; 3] = [Extent::Usual, Extent::HeavyTailed, Extent::Small];
+
+    /// The name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Extent::Usual => "usual",
+            Extent::HeavyTailed => "heavy-tailed",
+            Extent::Small => "small",
+        }
+    }
 }
 
 /// How much a seed does.
@@ -343,6 +359,8 @@ impl Scenario {
         let span_bytes = (units * unit_bytes).next_multiple_of(16 << 10);
         let mirror = draw_settings(rng, profiles);
         let mut load = draw_load(rng, unit_bytes);
+        // Without flushes nothing would ever be certain, and the model would remember every write.
+        load.weights[3] += u32::from(extent == Extent::HeavyTailed);
         load.operations = (load.operations as f64 * factor).ceil() as u64;
         let lives = match superblocks {
             true if extent == Extent::Small => 1 + rng.below(2),
@@ -355,6 +373,7 @@ impl Scenario {
             .collect();
         Scenario {
             seed,
+            extent,
             shuffle: rng.chance(0.5),
             superblocks,
             sides,

@@ -56,6 +56,8 @@ struct Unit {
     /// The only value the unit can have, when that is known.
     settled: Option<u64>,
     overlapped: bool,
+    /// When there are so many values, old ones are forgotten.
+    forget_at: usize,
 }
 
 /// See the module.
@@ -85,7 +87,7 @@ pub fn stamp_of(write: u64, unit: usize) -> u64 {
     write << 24 | unit as u64
 }
 
-/// Values of a unit beyond which the oldest are forgotten.
+/// Values of a unit beyond which the oldest are forgotten, if they may be.
 const VALUES_MAX: usize = 64;
 
 impl Volume {
@@ -105,6 +107,7 @@ impl Volume {
             writers: 0,
             settled: Some(ZEROES),
             overlapped: false,
+            forget_at: VALUES_MAX,
         };
         Volume {
             units: vec![unit; units],
@@ -165,7 +168,7 @@ impl Volume {
         for index in writing.units.clone() {
             let unit = &mut self.units[index];
             unit.writers -= 1;
-            let at = unit.values.iter().position(|v| v.write == writing.write);
+            let at = unit.values.iter().rposition(|v| v.write == writing.write);
             let at = at.expect("a value in flight is not forgotten");
             let value = &mut unit.values[at];
             if stored {
@@ -279,27 +282,28 @@ impl Unit {
     }
 
     fn check_read(&mut self, stamp: u64, start: u64, end: u64) -> Result<(), String> {
-        let mut fitting = (0..self.values.len()).filter(|&at| self.values[at].stamp == stamp);
-        let first = fitting.next();
-        let only = fitting.next().is_none();
-        let Some(first) = first else {
+        // The newest are looked at first: mostly it is one of them.
+        let Some(first) = self.values.iter().rposition(|v| v.stamp == stamp) else {
             return Err(format!(
                 "read {}, which {}",
                 name_of(stamp),
                 "nobody wrote there or was overwritten long ago"
             ));
         };
+        let older = &self.values[..first];
+        let only = stamp != ZEROES || older.iter().all(|v| v.stamp != stamp);
         if only {
             self.values[first].read(start, end);
-            let newest = self.values.iter().map(|v| v.write).max().unwrap_or(0);
             return self.check(first).map_err(|why| {
+                let newest = self.values.iter().map(|v| v.write).max().unwrap_or(0);
                 format!("read {}, newest is write {newest}: {why}", name_of(stamp))
             });
         }
-        let explained = self.values.iter().filter(|v| v.stamp == stamp).any(|zero| {
+        let mut zeroes = self.values.iter().rev().filter(|v| v.stamp == stamp);
+        let explained = zeroes.any(|zero| {
             let mut zero = zero.clone();
             zero.read(start, end);
-            let mut others = self.values.iter().filter(|v| v.stamp != stamp);
+            let mut others = self.values.iter().rev().filter(|v| v.stamp != stamp);
             !others.any(|other| other.conflicts(&zero))
         });
         if explained {
@@ -310,21 +314,23 @@ impl Unit {
     }
 
     /// Forgets values that no read may return any more: a newer one had ended before the oldest
-    /// operation in flight started.
+    /// operation in flight started. Looks only when there are twice as many as were left last time.
     fn forget_old(&mut self, oldest_start: u64) {
-        if self.values.len() < VALUES_MAX {
+        if self.values.len() < self.forget_at {
             return;
         }
-        let values = self.values.clone();
+        let ended = |v: &&Value| v.durable && v.first_end < oldest_start;
+        let newest = self.values.iter().filter(ended);
+        let newest = newest.map(|v| (v.last_start, v.write)).max();
+        let second = self.values.iter().filter(ended);
+        let second = second.filter(|v| Some(v.write) != newest.map(|n| n.1));
+        let second = second.map(|v| (v.last_start, v.write)).max();
         self.values.retain(|value| {
-            let replaced = values.iter().any(|other| {
-                value.write != other.write
-                    && value.before(other)
-                    && other.first_end < oldest_start
-                    && other.durable
-            });
-            !replaced
+            // No value replaces itself.
+            let other = newest.filter(|n| n.1 != value.write).or(second);
+            other.is_none_or(|(last_start, _)| value.first_end >= last_start)
         });
+        self.forget_at = VALUES_MAX.max(2 * self.values.len());
     }
 
     /// Of the values that the last crash left, one that was read is the only one.

@@ -1,0 +1,329 @@
+//! `bimetal sim run`, `swarm` and `every`: one run of the simulation tester, or many on every core, in
+//! batches whose results are kept.
+//!
+//! Threads exist here only to use the cores: each runs whole seeds, which share nothing.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::num::NonZero;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Mutex, mpsc};
+
+use anyhow::{Context, Result, bail};
+use bimetal_sim::tester::campaign::{Campaign, Meaning};
+use bimetal_sim::tester::every::{Every, every, scenario_of};
+use bimetal_sim::tester::{self, Classes, Extent, FailAt, Interference, Options, Report, Summary};
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use crate::sim::{parse_seeds, progress_bar, status_of};
+
+/// One run.
+#[derive(clap::Args)]
+pub(crate) struct RunArgs {
+    /// The seed
+    #[arg(long, value_name = "N")]
+    seed: u64,
+    /// Classes of faults, as for `swarm`
+    #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
+          value_parser = Classes::parse)]
+    classes: Classes,
+    /// How much the seed does: `usual`, `heavy-tailed`, or `small` and without faults as in `every`
+    #[arg(long, value_name = "NAME", default_value = "usual", value_parser = parse_extent)]
+    extent: Extent,
+    /// Cut the power at this boundary of I/O, or at these two, counted from 1
+    #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1..=2)]
+    cut: Vec<u64>,
+    /// Make the N-th operation of a class fail: 0 reads, 1 writes, 2 flushes
+    #[arg(long, value_name = "CLASS:N", value_parser = parse_failure)]
+    fail: Option<FailAt>,
+    /// Print every event
+    #[arg(long)]
+    verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which seeds are run, and how.
+#[derive(clap::Args)]
+pub(crate) struct SwarmArgs {
+    /// The seeds: from the first to before the second
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+    seeds: Range<u64>,
+    /// Classes of faults, with commas: `withstood`, `all`, `none`, names, `-` before one to leave out
+    #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
+          value_parser = Classes::parse)]
+    classes: Classes,
+    /// How much a seed does: `usual`, `heavy-tailed` or `small`
+    #[arg(long, value_name = "NAME", default_value = "usual", value_parser = parse_extent)]
+    extent: Extent,
+    /// Run every N-th seed twice, to prove that it replays; 0: none
+    #[arg(long, value_name = "N", default_value = "16")]
+    replay_every: u64,
+    /// Threads; one for each core if not given
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZero<usize>>,
+    /// Seeds of a batch
+    #[arg(long, value_name = "N", default_value = "250")]
+    batch: NonZero<u64>,
+    /// Keep the results of batches in this file, and go on where it ends
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is done at every boundary of I/O.
+#[derive(clap::Args)]
+pub(crate) struct EveryArgs {
+    /// What: `cut`, `cut-twice`, `fail-reads`, `fail-writes`, `fail-flushes`; all if not given
+    #[arg(value_name = "WHAT", value_parser = parse_every)]
+    what: Vec<Every>,
+    /// The seeds: from the first to before the second
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+    seeds: Range<u64>,
+    /// Only so many of the boundaries of each seed, chosen at random
+    #[arg(long, value_name = "N")]
+    sample: Option<u64>,
+    /// Classes of faults, as for `swarm`
+    #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
+          value_parser = Classes::parse)]
+    classes: Classes,
+    /// Threads; one for each core if not given
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZero<usize>>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_extent(text: &str) -> Result<Extent, String> {
+    let extent = Extent::ALL.into_iter().find(|extent| extent.name() == text);
+    extent.ok_or_else(|| "expected `usual`, `heavy-tailed` or `small`".to_owned())
+}
+
+fn parse_failure(text: &str) -> Result<FailAt, String> {
+    let expected = "expected a class of operations and a number, such as 1:20";
+    let (class, number) = text.split_once(':').ok_or(expected)?;
+    let class: usize = class.parse().map_err(|_| expected)?;
+    let number = number.parse().map_err(|_| expected)?;
+    if class > 2 {
+        return Err("the classes are 0 (reads), 1 (writes) and 2 (flushes)".to_owned());
+    }
+    Ok(FailAt { class, number })
+}
+
+fn parse_every(text: &str) -> Result<Every, String> {
+    let every = Every::ALL.into_iter().find(|every| every.name() == text);
+    every.ok_or_else(|| {
+        let names: Vec<&str> = Every::ALL.into_iter().map(Every::name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+/// Runs a seed. Status 1 when it found something.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
+    let mut interference = Interference {
+        fail_at: args.fail,
+        ..Interference::default()
+    };
+    for (place, number) in interference.cuts.iter_mut().zip(&args.cut) {
+        *place = *number;
+    }
+    let options = Options {
+        verbose: args.verbose,
+        classes: args.classes,
+        extent: args.extent,
+        interference,
+        ..Options::default()
+    };
+    let report = match options.extent {
+        Extent::Small => tester::run_scenario(&scenario_of(args.seed, options), options),
+        _ => tester::run(args.seed, options),
+    };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        write!(out, "{}", report.text())?;
+    }
+    Ok(status_of(report.finding.is_some()))
+}
+
+/// Does each piece of work on one of several threads, and tells each result on this one.
+fn on_all_cores<W: Send, R: Send>(
+    jobs: Option<NonZero<usize>>,
+    work: Vec<W>,
+    run: impl Fn(&W) -> R + Sync,
+    mut done: impl FnMut(W, R) -> Result<()>,
+) -> Result<()> {
+    let jobs = match jobs {
+        Some(jobs) => jobs.get(),
+        None => std::thread::available_parallelism()?.get(),
+    };
+    let left = Mutex::new(VecDeque::from(work));
+    let next = || left.lock().map_or(None, |mut left| left.pop_front());
+    let (results, arrived) = mpsc::sync_channel(jobs);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            let results = results.clone();
+            scope.spawn(|| {
+                let results = results;
+                while let Some(work) = next() {
+                    let result = run(&work);
+                    // Nobody takes results any more after an error, which is told there.
+                    if results.send((work, result)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(results);
+        let arrived = arrived;
+        for (work, result) in &arrived {
+            done(work, result)?;
+        }
+        Ok(())
+    })
+}
+
+fn tell(bar: &ProgressBar, report: &Report) {
+    bar.inc(1);
+    if report.finding.is_some() {
+        bar.suspend(|| eprintln!("{}", report.summary()));
+    }
+}
+
+/// Runs seeds. Status 1 when one found something.
+pub(crate) fn swarm(args: &SwarmArgs) -> Result<ExitCode> {
+    let meaning = Meaning {
+        seeds: args.seeds.clone(),
+        batch_seeds: args.batch.get(),
+        classes: args.classes.text(),
+        extent: args.extent.name().to_owned(),
+        replay_every: args.replay_every,
+    };
+    let options = Options {
+        classes: args.classes,
+        extent: args.extent,
+        ..Options::default()
+    };
+    let mut campaign = taken_up(args.state.as_deref(), &meaning)?;
+    let spent_s = campaign.wall_s;
+    let bar = progress_bar(meaning.seeds.end - meaning.seeds.start);
+    bar.inc(campaign.summary.seeds);
+    let run = |batch: &u64| meaning.run(*batch, options, |report| tell(&bar, report));
+    on_all_cores(
+        args.jobs,
+        campaign.left(),
+        run,
+        |batch, summary: Summary| {
+            campaign.add(batch, &summary);
+            campaign.wall_s = spent_s + bar.elapsed().as_secs_f64();
+            args.state
+                .as_deref()
+                .map_or(Ok(()), |file| keep(file, &campaign))
+        },
+    )?;
+    bar.finish_and_clear();
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&campaign)?)?;
+    } else {
+        write!(out, "{}", campaign.summary.text())?;
+        writeln!(out, "{:.0} s", campaign.wall_s)?;
+    }
+    Ok(status_of(!campaign.summary.failed.is_empty()))
+}
+
+fn taken_up(file: Option<&Path>, meaning: &Meaning) -> Result<Campaign> {
+    let Some(file) = file.filter(|file| file.exists()) else {
+        return Ok(Campaign::new(meaning.clone()));
+    };
+    let state = std::fs::read_to_string(file);
+    let state = state.with_context(|| format!("reading {}", file.display()))?;
+    match Campaign::resume(&state, meaning) {
+        Ok(campaign) => Ok(campaign),
+        Err(why) => bail!("{}: {why}", file.display()),
+    }
+}
+
+/// Writes the state beside the file and renames it, so that there is a whole one at any time.
+fn keep(file: &Path, campaign: &Campaign) -> Result<()> {
+    let new = file.with_extension("new");
+    let state = serde_json::to_vec_pretty(campaign)?;
+    std::fs::write(&new, state).with_context(|| format!("writing {}", new.display()))?;
+    std::fs::rename(&new, file).with_context(|| format!("renaming {}", new.display()))
+}
+
+/// What came of one seed at all its boundaries.
+struct AtEvery {
+    boundaries: u64,
+    summary: Summary,
+    findings: Vec<String>,
+}
+
+/// Repeats seeds at every boundary. Status 1 when a run found something.
+pub(crate) fn run_every(args: &EveryArgs) -> Result<ExitCode> {
+    let what = match args.what.as_slice() {
+        [] => Every::ALL.to_vec(),
+        some => some.to_vec(),
+    };
+    let work: Vec<(Every, u64)> = what
+        .iter()
+        .flat_map(|&what| args.seeds.clone().map(move |seed| (what, seed)))
+        .collect();
+    let options = Options {
+        classes: args.classes,
+        ..Options::default()
+    };
+    let bar = progress_bar(work.len() as u64);
+    let run = |&(what, seed): &(Every, u64)| {
+        let (mut summary, mut findings) = (Summary::default(), Vec::new());
+        let boundaries = every(seed, what, args.sample, options, |number, report| {
+            summary.add(report);
+            if report.finding.is_some() {
+                let name = what.name();
+                findings.push(format!("{name} at {number}: {}", report.summary()));
+            }
+        });
+        AtEvery {
+            boundaries,
+            summary,
+            findings,
+        }
+    };
+    let (mut boundaries, mut summary, mut findings) = (0, Summary::default(), Vec::new());
+    on_all_cores(args.jobs, work, run, |_, result| {
+        bar.inc(1);
+        boundaries += result.boundaries;
+        summary.merge(&result.summary);
+        findings.extend(result.findings);
+        Ok(())
+    })?;
+    bar.finish_and_clear();
+    let found = !findings.is_empty();
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let all = json!({
+            "version": 1, "boundaries": boundaries, "findings": findings, "summary": summary,
+        });
+        writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
+    } else {
+        write!(out, "{}", summary.text())?;
+        for finding in &findings {
+            writeln!(out, "{finding}")?;
+        }
+        let runs = summary.seeds;
+        writeln!(
+            out,
+            "{runs} runs at {boundaries} boundaries, {} found something",
+            findings.len()
+        )?;
+    }
+    Ok(status_of(found))
+}

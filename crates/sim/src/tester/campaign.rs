@@ -1,0 +1,178 @@
+//! Many seeds in batches whose results are kept, so that a run of hours can be stopped and taken up
+//! again, and batches can run beside each other.
+//!
+//! A campaign says what its seeds mean (classes, extent); results of another meaning are never
+//! added to it. Who runs the batches, and where the state is kept, is up to the caller: here are
+//! no threads and no files.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::report::Summary;
+use super::{Options, Report, run};
+
+/// The version of the state.
+const VERSION: u32 = 1;
+
+/// What the seeds of a campaign are and mean.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meaning {
+    /// The seeds, from the first to before the second.
+    pub seeds: Range<u64>,
+    /// Seeds of a batch.
+    pub batch_seeds: u64,
+    /// The classes that are on, as [`Classes::text`](super::Classes::text) writes them.
+    pub classes: String,
+    /// The extent.
+    pub extent: String,
+    /// Each seed that is a multiple of this is run twice, to prove that it replays; 0 is none.
+    pub replay_every: u64,
+}
+
+/// A campaign and what has come of it so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Campaign {
+    version: u32,
+    /// What its seeds mean.
+    pub meaning: Meaning,
+    /// Batches that are done, by number.
+    pub done: BTreeSet<u64>,
+    /// What came of them.
+    pub summary: Summary,
+    /// Time spent on them, in seconds, as the caller measures it.
+    pub wall_s: f64,
+}
+
+impl Campaign {
+    /// A campaign of which nothing is done.
+    ///
+    /// # Panics
+    /// When a batch has no seeds.
+    pub fn new(meaning: Meaning) -> Campaign {
+        assert!(meaning.batch_seeds > 0, "a batch has seeds");
+        Campaign {
+            version: VERSION,
+            meaning,
+            done: BTreeSet::new(),
+            summary: Summary::default(),
+            wall_s: 0.0,
+        }
+    }
+
+    /// Takes up a campaign from its state.
+    ///
+    /// # Errors
+    /// When the state is not of this version, or its seeds mean something else.
+    pub fn resume(state: &str, meaning: &Meaning) -> Result<Campaign, String> {
+        let campaign: Campaign = serde_json::from_str(state).map_err(|e| e.to_string())?;
+        if campaign.version != VERSION {
+            return Err(format!("version {} is unknown", campaign.version));
+        }
+        if campaign.meaning != *meaning {
+            return Err(format!(
+                "it belongs to another campaign: {:?}",
+                campaign.meaning
+            ));
+        }
+        Ok(campaign)
+    }
+
+    /// Batches that are left, by number.
+    pub fn left(&self) -> Vec<u64> {
+        let seeds = self.meaning.seeds.end - self.meaning.seeds.start;
+        let batches = 0..seeds.div_ceil(self.meaning.batch_seeds);
+        batches.filter(|batch| !self.done.contains(batch)).collect()
+    }
+
+    /// Adds what came of a batch.
+    ///
+    /// # Panics
+    /// When it had been added already.
+    pub fn add(&mut self, batch: u64, summary: &Summary) {
+        assert!(self.done.insert(batch), "a batch counts once");
+        self.summary.merge(summary);
+    }
+}
+
+impl Meaning {
+    /// The seeds of a batch.
+    pub fn seeds_of(&self, batch: u64) -> Range<u64> {
+        let start = self.seeds.start + batch * self.batch_seeds;
+        start..self.seeds.end.min(start + self.batch_seeds)
+    }
+
+    /// Runs a batch, telling each report.
+    pub fn run(&self, batch: u64, options: Options, progress: impl FnMut(&Report)) -> Summary {
+        run_seeds(self.seeds_of(batch), self.replay_every, options, progress)
+    }
+}
+
+/// Runs seeds, those twice that are multiples of `replay_every`.
+pub fn run_seeds(
+    seeds: Range<u64>,
+    replay_every: u64,
+    options: Options,
+    mut progress: impl FnMut(&Report),
+) -> Summary {
+    let mut summary = Summary::default();
+    for seed in seeds {
+        let twice = replay_every > 0 && seed.is_multiple_of(replay_every);
+        let once = options.once || !twice;
+        let report = run(seed, Options { once, ..options });
+        summary.add(&report);
+        progress(&report);
+    }
+    summary
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meaning() -> Meaning {
+        Meaning {
+            seeds: 10..15,
+            batch_seeds: 2,
+            classes: "none".to_owned(),
+            extent: "usual".to_owned(),
+            replay_every: 0,
+        }
+    }
+
+    #[test]
+    fn a_campaign_in_pieces_is_the_campaign_at_once() {
+        let options = Options {
+            classes: super::super::Classes::NONE,
+            ..Options::default()
+        };
+        let run = |campaign: &mut Campaign, batch| {
+            let summary = campaign.meaning.run(batch, options, |_| {});
+            campaign.add(batch, &summary);
+        };
+        let mut pieces = Campaign::new(meaning());
+        run(&mut pieces, 2);
+        run(&mut pieces, 0);
+        let state = serde_json::to_string(&pieces).unwrap();
+        let mut pieces = Campaign::resume(&state, &meaning()).unwrap();
+        assert_eq!(pieces.left(), [1]);
+        run(&mut pieces, 1);
+        assert!(pieces.left().is_empty());
+        let at_once = run_seeds(10..15, 0, options, |_| {});
+        assert_eq!(pieces.summary, at_once);
+        assert_eq!(at_once.seeds, 5);
+    }
+
+    #[test]
+    fn a_state_of_another_campaign_is_refused() {
+        let state = serde_json::to_string(&Campaign::new(meaning())).unwrap();
+        let other = Meaning {
+            classes: "rot".to_owned(),
+            ..meaning()
+        };
+        assert!(Campaign::resume(&state, &meaning()).is_ok());
+        assert!(Campaign::resume(&state, &other).is_err());
+        assert!(Campaign::resume("{}", &meaning()).is_err());
+    }
+}
