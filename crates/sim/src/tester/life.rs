@@ -202,7 +202,9 @@ impl Run {
                     ..
                 }
             );
-            self.may_stay_shut |= lost;
+            // The true side may have been ahead of all others, and is not there.
+            let older = matches!(what, AtRest::Older { .. }) && *last != Ended::Cleanly;
+            self.may_stay_shut |= lost || older;
             let (snapshot, rng) = (self.snapshot.as_ref(), &mut self.power.borrow_mut());
             rest::happen(&world, *what, &self.whole, snapshot, rng);
             let (AtRest::SuperblockLost { side, .. }

@@ -80,7 +80,10 @@ impl Program {
         let inside = offset % BLOCK_BYTES;
         let place = self.mirror.place_on(side, offset - inside);
         place.map_or(ZEROES, |place| {
-            stack.map().unit_ends_at(place + inside, unit_bytes as usize).0
+            stack
+                .map()
+                .unit_ends_at(place + inside, unit_bytes as usize)
+                .0
         })
     }
 }

@@ -116,6 +116,8 @@ struct Shared {
     quiet: Cell<bool>,
     /// A change was admitted.
     admitted: Event,
+    /// The number up to which everything was flushed when the volume was closed.
+    closed_at: Cell<u64>,
     zeroes: Buf,
     tasks: TaskGroup,
     /// The tasks that watch and tend the sides; they end only when the volume closes.
@@ -266,6 +268,7 @@ impl Mirror {
             state: Cell::new(parts.state),
             quiet: Cell::new(false),
             admitted: Event::new(),
+            closed_at: Cell::new(0),
             zeroes: rt.pool().zeroed(1 << 20),
             tasks: TaskGroup::new(rt),
             watchers: TaskGroup::new(rt),
@@ -374,7 +377,7 @@ impl Mirror {
         let mut marked = Vec::new();
         for sides in [established, joining] {
             let marks = sides.into_iter().map(|index| async move {
-                let mark = volume.mark_one(index, State::Clean, shared.next_seq.get());
+                let mark = volume.mark_one(index, State::Clean, shared.closed_at.get());
                 let marked = shared.rt.timeout(shared.patience(), mark).await;
                 marked.unwrap_or(Err(IoError::Timeout))
             });

@@ -189,13 +189,14 @@ impl Attempt<'_> {
             return Ok(self.read_only(looked, &plan, next_number));
         }
         let mut stale: Vec<ExtentMap<()>> = looked.iter().map(|_| ExtentMap::new()).collect();
+        let (readable, plan) = (plan.sources.clone(), self.without_laggards(&looked, plan));
         for &index in &plan.sources {
             let store = store_of(&looked, index);
             // What is copied to it belongs to the past of the newest epoch, and counts.
             store.set_epoch(plan.newest.current().number);
             self.on_side(index, store.begin()).await?;
         }
-        self.exchange(&looked, &plan, &mut stale).await?;
+        self.exchange(&looked, &readable, &plan, &mut stale).await?;
         let volume = self.volume(&looked, &plan)?;
         self.mark_sources(&volume, &plan, next_number).await?;
         let mut health: Vec<Health> = looked.iter().map(|_| Health::Absent).collect();
@@ -255,7 +256,9 @@ impl Attempt<'_> {
         let store = match Store::open(self.rt, &on).await {
             Ok(store) => store,
             Err(IoError::Corrupt) => {
-                return absent(Absence::Damaged("both its checkpoints are damaged".to_owned()));
+                return absent(Absence::Damaged(
+                    "both its checkpoints are damaged".to_owned(),
+                ));
             }
             Err(error) => return absent(Absence::Unreadable(error.to_string())),
         };
@@ -340,49 +343,92 @@ impl Attempt<'_> {
         next.max(plan.newest.current().first_change)
     }
 
-    /// Gives every source what only others have in their logs, under the same numbers.
+    /// Leaves out the sources that lag so far that others have let go of log entries of theirs, in
+    /// more regions than can be copied while everybody waits: these are rebuilt while the volume is
+    /// in use. What only they have is still taken from them.
+    fn without_laggards(&self, looked: &[Looked], mut plan: Plan) -> Plan {
+        let truth = most_complete(looked, &plan.sources);
+        let lags = |index: &usize| {
+            let (_, log_bytes) = store_of(looked, *index).log_bytes();
+            let regions = regions_lacked(looked, &plan.sources, *index);
+            *index != truth && regions.bytes() > log_bytes / 4
+        };
+        let (laggards, sources) = plan.sources.iter().partition(|index| lags(index));
+        let laggards: Vec<usize> = laggards;
+        plan.sources = sources;
+        for index in laggards {
+            let superblock = superblock_of(looked, index);
+            plan.leave_out(index, superblock);
+        }
+        plan
+    }
+
+    /// Gives every source what it lacks of what the `readable` ones have: regions of which log
+    /// entries have been let go, from the most complete one; and what is in their logs, under the
+    /// same numbers.
     async fn exchange(
         &self,
         looked: &[Looked],
+        readable: &[usize],
         plan: &Plan,
         stale: &mut [ExtentMap<()>],
     ) -> Result<(), Setback> {
-        let newest = newest_of(looked, &plan.sources);
+        let (newest, truth) = (newest_of(looked, readable), most_complete(looked, readable));
+        let complete = store_of(looked, truth).complete();
         for &index in &plan.sources {
             let store = store_of(looked, index);
-            let (mut given, mut outcomes) = (false, Vec::new());
-            for (range, newest) in lacking(store, &newest, store.found().complete_below) {
-                given = true;
-                let mut start = range.start;
-                while start < range.end {
-                    let piece = start..range.end.min(start + PIECE_BYTES);
-                    start = piece.end;
-                    let from = store_of(looked, newest.side);
-                    let read = self.on_side(newest.side, async {
-                        match from.read(piece.clone()).await {
-                            // It was there and is not any more: it is missing on both, and known to be.
-                            Err(IoError::Corrupt) => Ok(None),
-                            other => other.map(Some),
-                        }
-                    });
-                    let Some(reply) = read.await? else {
-                        stale[index].insert(piece, ());
-                        continue;
-                    };
-                    let append = Append::of(piece, reply.into_data(), newest.number);
-                    outcomes.push(store.append(append));
-                    if outcomes.len() == APPENDS_AT_ONCE {
-                        self.on_side(index, all_stored(std::mem::take(&mut outcomes)))
-                            .await?;
-                    }
-                }
+            let mut lacks = Vec::new();
+            for (region, ()) in regions_lacked(looked, readable, index).iter() {
+                // What it has beyond that in its log is newer than what the other one has.
+                let mut all = ExtentMap::new();
+                let (number, side) = (complete - 1, truth);
+                all.insert(region, Newest { number, side });
+                lacks.extend(lacking(store, &all, 0));
             }
-            self.on_side(index, all_stored(outcomes)).await?;
-            if given {
-                self.on_side(index, store.flush(0)).await?;
-            }
+            lacks.extend(lacking(store, &newest, store.complete()));
+            let missing = self.give(looked, index, lacks).await?;
+            missing
+                .into_iter()
+                .for_each(|range| stale[index].insert(range, ()));
         }
         Ok(())
+    }
+
+    /// Copies ranges to a side, durably. Returns those that nobody has any more.
+    async fn give(
+        &self,
+        looked: &[Looked],
+        index: usize,
+        lacks: Vec<(Range<u64>, Newest)>,
+    ) -> Result<Vec<Range<u64>>, Setback> {
+        let store = store_of(looked, index);
+        let (mut outcomes, mut missing) = (Vec::new(), Vec::new());
+        let any = !lacks.is_empty();
+        for (piece, newest) in lacks.into_iter().flat_map(pieces) {
+            let from = store_of(looked, newest.side);
+            let read = self.on_side(newest.side, async {
+                match from.read(piece.clone()).await {
+                    // It was there and is not any more: it is missing on both, and known to be.
+                    Err(IoError::Corrupt) => Ok(None),
+                    other => other.map(Some),
+                }
+            });
+            let Some(reply) = read.await? else {
+                missing.push(piece);
+                continue;
+            };
+            let append = Append::of(piece, reply.into_data(), newest.number);
+            outcomes.push(store.append(append));
+            if outcomes.len() == APPENDS_AT_ONCE {
+                let stored = all_stored(std::mem::take(&mut outcomes));
+                self.on_side(index, stored).await?;
+            }
+        }
+        self.on_side(index, all_stored(outcomes)).await?;
+        if any {
+            self.on_side(index, store.flush(0)).await?;
+        }
+        Ok(missing)
     }
 
     fn volume(&self, looked: &[Looked], plan: &Plan) -> Result<Volume, Setback> {
@@ -431,7 +477,7 @@ impl Attempt<'_> {
         let discarded = own.changes_from(discard_from);
         own.forget_from(discard_from);
         let regions = self.stores(looked, plan).flat_map(|s| s.stale_since(epoch));
-        let complete = own.found().complete_below.min(discard_from);
+        let complete = own.complete().min(discard_from);
         let newest = newest_of(looked, &plan.sources);
         let logged = lacking(own, &newest, complete).into_iter();
         let logged = logged.map(|(range, _)| range);
@@ -554,6 +600,36 @@ impl Cut for Newest {
     fn cut(&self, _range: Range<u64>) -> Newest {
         *self
     }
+}
+
+/// Cuts a range into pieces that can be copied at once.
+fn pieces((range, newest): (Range<u64>, Newest)) -> impl Iterator<Item = (Range<u64>, Newest)> {
+    let starts = range.clone().step_by(PIECE_BYTES as usize);
+    starts.map(move |start| (start..range.end.min(start + PIECE_BYTES), newest))
+}
+
+/// The side that is complete up to the highest number.
+fn most_complete(looked: &[Looked], sides: &[usize]) -> usize {
+    let most = sides
+        .iter()
+        .max_by_key(|&&index| store_of(looked, index).complete());
+    *most.expect("a plan has a source")
+}
+
+/// The regions of which a side may lack the last change, because others have let go of it. The most
+/// complete one lacks nothing.
+fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -> ExtentMap<()> {
+    let mut regions = ExtentMap::new();
+    if index == most_complete(looked, sides) {
+        return regions;
+    }
+    let epoch = superblock_of(looked, index).history.current().number;
+    for &other in sides.iter().filter(|&&other| other != index) {
+        for range in store_of(looked, other).stale_since(epoch) {
+            regions.insert(range, ());
+        }
+    }
+    regions
 }
 
 /// For each range that is in the log of one of these stores, the newest record.

@@ -4,8 +4,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_rt::Instant;
-
 use super::opening::{lacking, newest_among, store_device};
 use super::side::{Health, Side};
 use super::store::Store;
@@ -16,6 +14,8 @@ use crate::extent_map::ExtentMap;
 
 /// A volume is quiet when nothing has been written for so long.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
+/// A stop takes so long, at most, to bring home what is in the logs.
+const EMPTY_WITHIN: Duration = Duration::from_secs(30);
 
 impl Shared {
     /// Tells the store of a side all that it has to know of the volume.
@@ -46,7 +46,6 @@ impl Shared {
             Rc::new(move || not_given().unwrap_or(0)),
             Rc::new(held),
         );
-        store.start_destaging();
     }
 
     /// Looks at an absent side, and makes it ready to be given what it lacks.
@@ -214,16 +213,15 @@ impl Shared {
     /// does not come to an end in time is given up, so that the others can say that they are whole.
     pub(super) async fn bring_everything_home(self: &Rc<Self>) -> Result<(), IoError> {
         let number = self.next_seq.get();
-        let deadline = self.rt.now() + self.patience();
+        self.closed_at.set(number);
         for index in 0..self.sides.len() {
             self.want_flushed(index, number);
             self.pump(index);
         }
         let failed = |side: &Side| side.failed_flushes.get() > 0 && !side.flushing.get();
         let over = |side: &Side| !side.is_counted_on() || has_durably(side, number) || failed(side);
-        let all = self.flushed.until(|| self.sides.iter().all(&over));
-        // Who has not come to an end by now is given up below.
-        let _ = self.rt.timeout(deadline.since(self.rt.now()), all).await;
+        // A side that is silent meanwhile is given up by whoever watches it.
+        self.flushed.until(|| self.sides.iter().all(&over)).await;
         let complete = |index: usize| {
             let side = &self.sides[index];
             side.health.get() == Health::Healthy && has_durably(side, number)
@@ -242,21 +240,15 @@ impl Shared {
             side.joining.set(false);
         }
         self.release_logs();
-        let marked = self.exposure_changed.until(|| self.is_marked());
-        let marked = self.rt.timeout(self.left_until(deadline), marked).await;
-        marked.map_err(|_| IoError::Timeout)?;
+        self.exposure_changed.until(|| self.is_marked()).await;
         let emptying = self.healthy().into_iter().filter_map(|index| {
             let store = self.sides[index].store()?;
             Some(async move { store.empty().await })
         });
         let emptied = futures_util::future::join_all(emptying);
         // What could not go home in time is in the log, where the next opening finds it.
-        let _ = self.rt.timeout(self.left_until(deadline), emptied).await;
+        let _ = self.rt.timeout(EMPTY_WITHIN, emptied).await;
         Ok(())
-    }
-
-    fn left_until(&self, deadline: Instant) -> Duration {
-        deadline.since(self.rt.now())
     }
 }
 

@@ -178,8 +178,9 @@ impl Shared {
         if !stored {
             return Err(ticket.error());
         }
+        let mut durable = Ok(());
         if fua && self.is_logged() {
-            self.flush_up_to(ticket.seq + 1).await?;
+            durable = self.flush_up_to(ticket.seq + 1).await;
         } else if fua {
             ticket.changed.until(|| self.all_healthy_have(ticket)).await;
         } else if !ticket.settled() {
@@ -199,9 +200,10 @@ impl Shared {
             add(&self.counts.held_back, 1);
             self.exposure_changed.until(may_acknowledge).await;
         }
+        // Stored is stored, whatever came of making it durable: the sides must all have it.
         ticket.acknowledged.set(Some(self.rt.now()));
         if self.all_healthy_have(ticket) {
-            return Ok(());
+            return durable;
         }
         add(&self.counts.acknowledged_early, 1);
         self.exposed.borrow_mut().insert(ticket.range.clone(), ());
@@ -213,7 +215,7 @@ impl Shared {
             exposed <= self.rules.exposure_bytes_max,
             "exposure keeps to its bound"
         );
-        Ok(())
+        durable
     }
 
     /// True when no side that is counted on still works on the write.
@@ -302,8 +304,9 @@ impl Shared {
             .rules
             .is_pressed(self.exposed.borrow().bytes(), self.exposure_age_ns());
         let mut queue = side.queue.borrow_mut();
+        let space = side.store().is_none_or(|store| store.has_space());
         QueueView {
-            urgent: (self.is_paper() || !crowded) && queue.has_urgent(),
+            urgent: (self.is_paper() || !crowded) && space && queue.has_urgent(),
             waiting: queue.has_waiting(),
             in_flight: side.in_flight(),
             drain_in_flight: side.drain_in_flight.get(),

@@ -36,7 +36,8 @@
 //!
 //! **Behind.** A side that was left in an earlier epoch lacks the regions changed since it, and its
 //! own changes count only up to the first change of any epoch that followed ([`Behind::Since`]).
-//! Where that is unknown, everything is copied.
+//! Where that is unknown, everything is copied; and where the side is an older copy of itself, which
+//! lacks what its peers know it had, or was never told of an epoch in which it counted.
 //!
 //! # What the running volume owes to these rules
 //!
@@ -150,6 +151,20 @@ impl Plan {
     /// True when a new epoch must be on the sources before anything is admitted.
     pub fn needs_epoch(&self) -> bool {
         self.lagging || self.forced.is_some() || self.members != self.newest.current().members
+    }
+
+    /// A source is to be rebuilt instead: the caller has taken it out of the sources.
+    pub(super) fn leave_out(&mut self, index: usize, superblock: &Superblock) {
+        self.members &= !(1 << superblock.place());
+        let epoch = superblock.history.current().number;
+        let discard_from = u64::MAX;
+        self.behind.push((
+            index,
+            Behind::Since {
+                epoch,
+                discard_from,
+            },
+        ));
     }
 
     /// The epoch to go on with. `next_change` is the first number that no log of a source has; it
@@ -499,11 +514,16 @@ fn behind(
     older_copies: &[Present<'_>],
     newest: &History,
 ) -> Vec<(usize, Behind)> {
+    let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
     let others = present.iter().filter(|side| !is_among(side, sources));
     others
         .map(|side| {
             let after = newest.after(&side.current().id);
-            let unknown = side.given_up || is_among(side, older_copies);
+            let place = side.superblock.place();
+            // It was told of every epoch in which it counted, and has what its peers know it had.
+            let counted_since = |epochs: &[Epoch]| epochs.iter().any(|e| e.has_member(place));
+            let older = after.is_some_and(counted_since) || side.complete_below() < shared;
+            let unknown = side.given_up || older || is_among(side, older_copies);
             let discard_from = after
                 .filter(|_| !unknown)
                 .and_then(|epochs| epochs.iter().map(|epoch| epoch.first_change).min());

@@ -17,7 +17,7 @@ const SLOTS: [u64; 2] = [4 << 10, 8 << 10];
 const MAGIC: [u8; 8] = *b"BMCHECK\0";
 /// Jumps that fit.
 pub(super) const JUMPS_MAX: usize = 128;
-const JUMPS_AT: usize = 64;
+const JUMPS_AT: usize = 72;
 const JUMP_BYTES: usize = 24;
 const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
 
@@ -43,6 +43,9 @@ pub(super) struct Checkpoint {
     pub(super) complete_below: u64,
     /// The present run.
     pub(super) run: u64,
+    /// All changes below this number were durable on every member of the epoch. Nothing from it on
+    /// has been let go of without a mark in the map.
+    pub(super) shared_below: u64,
     /// The jumps between the tail and the head.
     pub(super) jumps: Vec<Jump>,
 }
@@ -59,6 +62,7 @@ impl Checkpoint {
             put_u64(&mut block, 24 + index * 8, word);
         }
         put_u32(&mut block, 56, self.jumps.len() as u32);
+        put_u64(&mut block, 64, self.shared_below);
         for (index, jump) in self.jumps.iter().enumerate() {
             let at = JUMPS_AT + index * JUMP_BYTES;
             put_u64(&mut block, at, jump.run);
@@ -93,6 +97,7 @@ impl Checkpoint {
             tail: u64_at(block, 32),
             complete_below: u64_at(block, 40),
             run: u64_at(block, 48),
+            shared_below: u64_at(block, 64),
             jumps: (0..count).map(jump).collect(),
         };
         checkpoint.is_sound().then_some(checkpoint)

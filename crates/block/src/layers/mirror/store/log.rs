@@ -675,6 +675,7 @@ impl Log {
         // there, and is found from there on.
         next.tail = left.unwrap_or_else(|| self.stored());
         next.complete_below = next.complete_below.max(complete_below);
+        next.shared_below = next.shared_below.max(self.shared_below.get());
         let tail = next.tail;
         next.jumps.retain(|jump| jump.start > tail);
         checkpoint::write(&self.rt, &self.device, &self.side, &next).await?;

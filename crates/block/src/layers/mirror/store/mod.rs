@@ -180,7 +180,7 @@ impl Store {
         self.log.forget_from(first);
     }
 
-    /// Makes the store ready for changes: in a new run, so that nothing left over can interfere.
+    /// Makes the store ready for changes, and starts to bring them home: in a new run, so that nothing left over can interfere.
     /// What was read is durable when this returns. Makes space first if there is too little.
     ///
     /// # Errors
@@ -196,14 +196,10 @@ impl Store {
                 return Err(IoError::NoSpace);
             }
         }
-        Ok(())
-    }
-
-    /// Starts the task that brings changes home.
-    pub(super) fn start_destaging(self: &Rc<Self>) {
         let store = Rc::clone(self);
         self.tasks
             .spawn(async move { store.destage_for_ever().await });
+        Ok(())
     }
 
     /// Tells the store in which epoch it works, how to ask for the lowest number that it has not
@@ -260,6 +256,13 @@ impl Store {
     /// Makes everything stored durable, up to `number`; see [`Log::flush`].
     pub(super) async fn flush(&self, number: u64) -> Result<(), IoError> {
         self.log.flush(number).await
+    }
+
+    /// True when there is space for changes that come before their turn: what they wait for must
+    /// still find room behind them.
+    pub(super) fn has_space(&self) -> bool {
+        let (used, all) = self.log_bytes();
+        used < all / 2
     }
 
     /// All changes below this number are durable here.

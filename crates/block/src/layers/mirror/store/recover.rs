@@ -128,7 +128,7 @@ pub(super) async fn recover(
             checkpoint: Checkpoint::default(),
         },
         written_s: None,
-        shared_below: 0,
+        shared_below: checkpoint.shared_below,
         damaged: false,
     };
     while walk.position < checkpoint.tail + area.bytes {

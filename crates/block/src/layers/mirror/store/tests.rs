@@ -44,7 +44,6 @@ async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) 
     let not_given = Rc::clone(&next);
     store.attend(1, Rc::new(move || not_given.get()), Rc::new(|| false));
     store.release(u64::MAX, false);
-    store.start_destaging();
     (store, next)
 }
 
