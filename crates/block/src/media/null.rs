@@ -46,7 +46,7 @@ impl NullDevice {
 }
 
 /// `len` zero bytes made of slices of one buffer of zeroes.
-pub(crate) fn zero_payload(zeroes: &Buf, len: u64) -> Payload {
+pub fn zero_payload(zeroes: &Buf, len: u64) -> Payload {
     let mut payload = Payload::empty();
     let mut left = len as usize;
     while left > 0 {

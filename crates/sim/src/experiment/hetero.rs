@@ -9,15 +9,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use bimetal_block::device::Device;
-use bimetal_block::layers::mirror::{Mirror, MirrorConfig, MirrorStatus, SideDevice};
+use bimetal_block::graph::OpenError;
+use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::{
+    Mirror, MirrorConfig, MirrorStatus, OpenOptions, SideDevice, SideToOpen,
+};
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::model::{ModelError, ModelType, Parameters};
 use bimetal_block::media::null::NullDevice;
 use bimetal_block::request::{Flags, Request};
 use bimetal_rt::sync::{Semaphore, TaskGroup};
-use bimetal_rt::{Buf, Instant, Rng, Rt, VirtualOptions};
+use bimetal_rt::{Buf, Rng, Rt, VirtualOptions};
+
+use super::sparse::Sparse;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -84,6 +91,17 @@ pub enum Scheme {
         /// Keys of the mirror's configuration, as lines of TOML.
         settings: String,
     },
+    /// A hetero-mirror on formatted sides, with logs and checksums: what is served in earnest.
+    Logged {
+        /// A name for the table.
+        name: String,
+        /// Keys of the mirror's configuration, as lines of TOML.
+        settings: String,
+        /// Length of the log on each side.
+        log_bytes: u64,
+        /// The part of the volume under load.
+        span_bytes: u64,
+    },
 }
 
 impl Scheme {
@@ -100,7 +118,7 @@ impl Scheme {
         match self {
             Scheme::SingleSsd => "single SSD",
             Scheme::SsdMirror => "SSD mirror",
-            Scheme::Hetero { name, .. } => name,
+            Scheme::Hetero { name, .. } | Scheme::Logged { name, .. } => name,
         }
     }
 }
@@ -165,11 +183,17 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
         shuffle: false,
     });
     let (device, mirror) = build(&rt, devices, scheme, load.seed)?;
+    let span_bytes = match scheme {
+        Scheme::Logged { span_bytes, .. } => *span_bytes,
+        _ => VOLUME_BYTES,
+    };
+    let span_bytes = span_bytes.min(device.geometry().size_bytes);
     let histogram = Rc::new(RefCell::new(
         Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("an hour at three digits"),
     ));
-    let done = rt.block_on(drive(&rt, device, load, Rc::clone(&histogram)));
+    let done = rt.block_on(drive(&rt, device, span_bytes, load, Rc::clone(&histogram)));
     let status = mirror.as_ref().map(Mirror::status);
+    if std::env::var("DBG").is_ok() && let Some(m) = &mirror { eprint!("{}", m.debug_stores()); }
     // The backlog of an unbounded mirror is not worth draining.
     rt.end();
     let histogram = histogram.borrow();
@@ -198,7 +222,10 @@ fn build(
     let model = |of, profile: &str, overrides: &str, seed| {
         let overrides: toml::Table = toml::from_str(overrides)?;
         let parameters = Parameters::from_profile(of, profile, overrides)?;
-        let below: Rc<dyn Device> = Rc::new(NullDevice::new(rt, VOLUME_BYTES));
+        let below: Rc<dyn Device> = match scheme {
+            Scheme::Logged { .. } => Rc::new(Sparse::new(rt, VOLUME_BYTES)),
+            _ => Rc::new(NullDevice::new(rt, VOLUME_BYTES)),
+        };
         let device = Timing::new(rt, below, &parameters, seed)?;
         Ok::<Rc<dyn Device>, ExperimentError>(Rc::new(device))
     };
@@ -211,11 +238,18 @@ fn build(
             vec![ssd(seed)?, ssd(seed + 1_000)?],
             "exposure = { bytes = \"0B\" }".to_owned(),
         ),
-        Scheme::Hetero { settings, .. } => (vec![ssd(seed)?, hdd(seed + 1_000)?], settings.clone()),
+        Scheme::Hetero { settings, .. } | Scheme::Logged { settings, .. } => {
+            (vec![ssd(seed)?, hdd(seed + 1_000)?], settings.clone())
+        }
     };
     let text = format!("sides = [\"a\", \"b\"]\n{settings}");
     let config: MirrorConfig = toml::from_str(&text)?;
     config.check().map_err(ExperimentError::Mirror)?;
+    if let Scheme::Logged { log_bytes, .. } = scheme {
+        let mirror = rt.block_on(formatted(rt, &config, sides, *log_bytes));
+        let mirror = mirror.map_err(|error| ExperimentError::Mirror(error.to_string()))?;
+        return Ok((Rc::new(mirror.clone()), Some(mirror)));
+    }
     let sides = sides
         .into_iter()
         .zip(["fast", "slow"])
@@ -229,17 +263,43 @@ fn build(
     Ok((Rc::new(mirror.clone()), Some(mirror)))
 }
 
+/// A mirror on sides that have just been formatted.
+async fn formatted(
+    rt: &Rt,
+    config: &MirrorConfig,
+    sides: Vec<Rc<dyn Device>>,
+    log_bytes: u64,
+) -> Result<Mirror, OpenError> {
+    let named = config.sides.iter().cloned().zip(sides);
+    let candidates: Vec<Candidate> = named
+        .map(|(name, device)| Candidate { name, device })
+        .collect();
+    let formatting = Formatting {
+        log_bytes: Some(log_bytes),
+        no_checksums: !config.checksums,
+        ..Formatting::default()
+    };
+    superblock::format(rt, "experiment", &candidates, &formatting).await?;
+    let sides = candidates.into_iter().map(|candidate| SideToOpen {
+        name: candidate.name,
+        device: Ok(candidate.device),
+    });
+    Mirror::open(rt, config, sides.collect(), &OpenOptions::default()).await
+}
+
 /// Generates the load and says how many writes were completed within its time.
 async fn drive(
     rt: &Rt,
     device: Rc<dyn Device>,
+    span_bytes: u64,
     load: Load,
     histogram: Rc<RefCell<Histogram<u64>>>,
 ) -> u64 {
     let mut rng = Rng::labelled(load.seed, "load");
     let places = Semaphore::new(load.outstanding_max);
     let done = Rc::new(Cell::new(0));
-    let end = Instant::from_ns(load.seconds * 1_000_000_000);
+    let start = rt.now();
+    let end = start + Duration::from_secs(load.seconds);
     let data = rt
         .pool()
         .zeroed((STEP_BYTES * STEPS).next_multiple_of(BLOCK_BYTES) as usize);
@@ -247,7 +307,7 @@ async fn drive(
     let mut arrival_ns = 0.0;
     loop {
         arrival_ns += rng.exponential(1e9 / load.writes_per_s as f64);
-        let arrival = Instant::from_ns(arrival_ns as u64);
+        let arrival = start + Duration::from_nanos(arrival_ns as u64);
         if arrival >= end {
             break;
         }
@@ -256,7 +316,7 @@ async fn drive(
         if rt.now() >= end {
             break;
         }
-        let request = draw_write(&mut rng, &data);
+        let request = draw_write(&mut rng, &data, span_bytes);
         let (device, histogram, done, rt2) = (
             Rc::clone(&device),
             Rc::clone(&histogram),
@@ -280,9 +340,9 @@ async fn drive(
     done.get()
 }
 
-fn draw_write(rng: &mut Rng, data: &Buf) -> Request {
+fn draw_write(rng: &mut Rng, data: &Buf, span_bytes: u64) -> Request {
     let len = (STEP_BYTES * rng.between(1, STEPS)).next_multiple_of(BLOCK_BYTES);
-    let offset = rng.below((VOLUME_BYTES - len) / BLOCK_BYTES) * BLOCK_BYTES;
+    let offset = rng.below((span_bytes - len) / BLOCK_BYTES) * BLOCK_BYTES;
     Request::write(offset, data.slice(0..len as usize), Flags::NONE)
 }
 

@@ -172,6 +172,7 @@ impl Shared {
             self.want_flushed(index, self.next_seq.get());
         }
         self.watchers.spawn(Rc::clone(self).settle());
+        self.watchers.spawn(Rc::clone(self).keep_logs_moving());
     }
 }
 
@@ -335,6 +336,12 @@ impl Mirror {
             Some(store) => store.place_of(offset - offset % crate::BLOCK_BYTES),
             None => Some(side.data_offset + offset - offset % crate::BLOCK_BYTES),
         }
+    }
+
+    #[doc(hidden)]
+    pub fn debug_stores(&self) -> String {
+        let all = self.shared.sides.iter().filter_map(Side::store);
+        all.map(|s| format!("{:?} {:?} logged {}\n", s.counts(), s.log_bytes(), s.logged_bytes())).collect()
     }
 
     /// The volume and its sides now.

@@ -14,6 +14,8 @@ use crate::extent_map::ExtentMap;
 
 /// A volume is quiet when nothing has been written for so long.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
+/// How often the sides are flushed, at least, while their logs fill.
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// A stop takes so long, at most, to bring home what is in the logs.
 const EMPTY_WITHIN: Duration = Duration::from_secs(30);
 
@@ -35,12 +37,30 @@ impl Shared {
         };
         let weak = Rc::downgrade(self);
         let held = move || {
+            // While a side is late, the others carry the load, and it has to catch up itself.
             let busy = |shared: Rc<Shared>| {
-                let mut others = shared.sides.iter().filter(|other| other.index != index);
-                shared.flushes_waiting.get() > 0 || others.any(|other| other.stuck.get())
+                let exposed = shared.exposed.borrow().bytes();
+                let behind = exposed > shared.rules.exposure_bytes_max / 8;
+                let late = shared.sides.iter().any(|side| side.stuck.get());
+                shared.flushes_waiting.get() > 0 || behind || late
             };
             weak.upgrade().is_some_and(busy)
         };
+        let weak = Rc::downgrade(self);
+        store.ask_for_content(Rc::new(move |range| {
+            let weak = weak.clone();
+            Box::pin(async move {
+                let shared = weak.upgrade()?;
+                let mut others = shared.sides.iter().filter(|other| other.index != index);
+                let asked = others.find(|other| {
+                    let seeks = other.device.geometry().rotational;
+                    !seeks && !other.stuck.get() && other.is_current(&range)
+                });
+                let reply = asked?.store()?.read(range).await;
+                // Whatever is wrong with it, the side has its own log.
+                Some(reply.ok()?.into_data())
+            })
+        }));
         store.attend(
             volume.epoch(),
             Rc::new(move || not_given().unwrap_or(0)),
@@ -204,6 +224,23 @@ impl Shared {
                 done = Some(number);
                 for index in self.healthy() {
                     self.mark_side(index);
+                }
+            }
+        }
+    }
+
+    /// While changes come in, flushes all sides now and then even when no client does: only what is
+    /// durable everywhere can leave the logs.
+    pub(super) async fn keep_logs_moving(self: Rc<Self>) {
+        let mut flushed = self.next_seq.get();
+        loop {
+            self.admitted.until(|| self.next_seq.get() != flushed).await;
+            self.rt.sleep(FLUSH_EVERY).await;
+            let stores = self.sides.iter().filter_map(Side::store);
+            if stores.into_iter().any(|store| store.is_half_full()) {
+                flushed = self.next_seq.get();
+                for index in 0..self.sides.len() {
+                    self.want_flushed(index, flushed);
                 }
             }
         }

@@ -192,6 +192,8 @@ impl Checksums {
     /// # Errors
     /// The first of the device. What was not written is written the next time.
     pub(super) async fn write_back(&self) -> Result<(), IoError> {
+        self.write_back
+            .bridge(|page| self.cache.borrow().pages.contains_key(&page));
         let fill = |page, bytes: &mut [u8]| {
             let cache = self.cache.borrow();
             let cached = cache.pages.get(&page);

@@ -15,13 +15,14 @@ use bimetal_rt::sync::TaskGroup;
 
 use super::Store;
 use super::checksums::{Checksums, Expected};
+use super::content::Crcs;
 use super::index::{Content, Index, Logged};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{Flags, Op, Request};
 
 /// A chunk has at most so much that goes home; it is in memory meanwhile.
-const CHUNK_LIVE_BYTES_MAX: u64 = 32 << 20;
+const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
 /// Neighbours are merged up to this.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
 /// A side counts as idle when nobody has wanted anything for so long.
@@ -36,11 +37,12 @@ const READS_IN_FLIGHT_MAX: usize = 4;
 /// How much of the log is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fill {
-    /// Less than half: only an idle side brings things home.
+    /// Less than seven eighths: only an idle side brings things home. What is replaced meanwhile
+    /// never has to go there.
     Low,
-    /// Half of it or more: whenever nothing else is to be done.
-    Half,
-    /// Three quarters or more: beside everything else.
+    /// Seven eighths of it or more: whenever nothing else is to be done.
+    Much,
+    /// Fifteen sixteenths or more: beside everything else.
     High,
     /// Changes wait for space: before everything else.
     Full,
@@ -66,13 +68,13 @@ struct HomeWrite {
 
 impl Store {
     fn fill(&self) -> Fill {
-        let (used, all) = self.log_bytes();
+        let (used, all) = (self.log.used_bytes(), self.log.usable_bytes());
         if self.log.is_full() {
             Fill::Full
-        } else if used >= all / 4 * 3 {
+        } else if used >= all / 16 * 15 {
             Fill::High
-        } else if used >= all / 2 {
-            Fill::Half
+        } else if used >= all / 8 * 7 {
+            Fill::Much
         } else {
             Fill::Low
         }
@@ -87,7 +89,7 @@ impl Store {
         match self.fill() {
             _ if self.hurries.get() > 0 => true,
             Fill::Full | Fill::High => true,
-            Fill::Half => !held(),
+            Fill::Much => !held(),
             Fill::Low => self.rt.now().since(self.wanted.get()) >= IDLE_AFTER && !held(),
         }
     }
@@ -101,13 +103,18 @@ impl Store {
         }
     }
 
+    /// Reads of the log in flight.
+    fn reads_depth(&self) -> usize {
+        if self.fill() <= Fill::Much { 1 } else { READS_IN_FLIGHT_MAX }
+    }
+
     /// Home writes in flight.
     fn destage_depth(&self) -> usize {
         match self.fill() {
             _ if self.hurries.get() > 0 => 16,
             Fill::Full => 16,
             Fill::High => 4,
-            Fill::Half => 1,
+            Fill::Much => 1,
             Fill::Low => 4,
         }
     }
@@ -184,7 +191,7 @@ impl Store {
         let index = self.log.index.borrow();
         let (flushed, limit) = (self.log.flushed(), self.destage_limit());
         let patient = self.fill() < Fill::High;
-        let log_bytes_max = self.log.area.bytes / 4;
+        let log_bytes_max = self.log.area.bytes / 16;
         let (mut newest, mut end, mut begin) = (Index::default(), 0, None);
         for entry in index.entries() {
             let highest = entry.highest().unwrap_or(0);
@@ -257,8 +264,11 @@ impl Store {
             Content::Zeroes => u64::MAX,
         });
         let mut writes = Vec::with_capacity(pieces.len());
-        for some in pieces.chunks(READS_IN_FLIGHT_MAX) {
+        let mut pieces = pieces.as_slice();
+        while !pieces.is_empty() {
             self.turn().await;
+            let (some, rest) = pieces.split_at(self.reads_depth().min(pieces.len()));
+            pieces = rest;
             let reads = some
                 .iter()
                 .map(|(range, record)| self.content_of(range, record));
@@ -280,6 +290,13 @@ impl Store {
             });
         };
         let expected = crcs.values().iter().map(|crc| Expected::Crc(*crc));
+        if let Some(data) = self.content_from_peer(range, crcs).await {
+            return Ok(HomeWrite {
+                range: range.clone(),
+                data,
+                expected: expected.collect(),
+            });
+        }
         let data = match self.read_logged(range, record).await {
             Ok(data) => data,
             Err(IoError::Corrupt) => {
@@ -300,6 +317,14 @@ impl Store {
             data,
             expected: expected.collect(),
         })
+    }
+
+    /// What a peer has of a range, if that is what the log says it should be: so a disk need not
+    /// seek to its own log.
+    async fn content_from_peer(&self, range: &Range<u64>, crcs: &Crcs) -> Option<Payload> {
+        let ask = self.peer.borrow().clone()?;
+        let data = ask(range.clone()).await?;
+        crcs.agree_with(&data).then_some(data)
     }
 
     async fn write_home(self: &Rc<Self>, writes: Vec<HomeWrite>) -> Result<(), IoError> {

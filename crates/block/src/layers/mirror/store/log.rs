@@ -646,6 +646,11 @@ impl Log {
         self.head.get() - self.checkpoint.borrow().tail
     }
 
+    /// Bytes that can be in use before changes have to wait.
+    pub(super) fn usable_bytes(&self) -> u64 {
+        self.area.bytes - 3 * self.area.window()
+    }
+
     /// Lets go of the entries before a position: durably, before their space is used again.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ pub(super) use self::log::{Append, LogCounts, Outcome};
 use self::regions::Regions;
 use super::superblock::{Layout, Uuid};
 use crate::BLOCK_BYTES;
-use crate::device::Device;
+use crate::device::{Device, LocalFuture};
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
 use crate::media::null::zero_payload;
@@ -81,6 +81,9 @@ pub(super) struct StoreCounts {
     pub(super) rotten_blocks: u64,
 }
 
+/// Gives what a peer has of a range of the volume, if it can.
+pub(super) type AskPeer = dyn Fn(Range<u64>) -> LocalFuture<'static, Option<Payload>>;
+
 /// See the module.
 pub(super) struct Store {
     rt: Rt,
@@ -103,6 +106,8 @@ pub(super) struct Store {
     mixes: Cell<bool>,
     /// Peers are late, so the side has better things to do.
     held: RefCell<Rc<dyn Fn() -> bool>>,
+    /// Asks a peer for what it has of a range, if there is one that is better asked.
+    peer: RefCell<Option<Rc<AskPeer>>>,
     /// How many wait for everything to go home.
     hurries: Cell<u32>,
     /// One chunk goes home at a time.
@@ -160,6 +165,7 @@ impl Store {
             marks_all: Cell::new(true),
             mixes: Cell::new(false),
             held: RefCell::new(Rc::new(|| false)),
+            peer: RefCell::default(),
             hurries: Cell::new(0),
             destaging: Semaphore::new(1),
             wanted: Cell::new(rt.now()),
@@ -215,6 +221,13 @@ impl Store {
         *self.held.borrow_mut() = held;
     }
 
+    /// Lets a side that seeks ask a peer that does not for what it brings home.
+    pub(super) fn ask_for_content(&self, peer: Rc<AskPeer>) {
+        if self.device.geometry().rotational {
+            *self.peer.borrow_mut() = Some(peer);
+        }
+    }
+
     /// A new epoch has begun.
     pub(super) fn set_epoch(&self, epoch: u64) {
         self.epoch.set(epoch);
@@ -256,6 +269,11 @@ impl Store {
     /// Makes everything stored durable, up to `number`; see [`Log::flush`].
     pub(super) async fn flush(&self, number: u64) -> Result<(), IoError> {
         self.log.flush(number).await
+    }
+
+    /// True when half of the log is in use: what is in it should become durable, so that it can go.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.log.used_bytes() >= self.log.usable_bytes() / 2
     }
 
     /// True when there is space for changes that come before their turn: what they wait for must

@@ -31,6 +31,9 @@ const CHECKSUM_AT: usize = 4092;
 /// Neighbouring pages are read and written together up to this.
 const RUN_BYTES_MAX: u64 = 1 << 20;
 /// Writes of one write-back in flight at once.
+/// Pages between two others that are written along with them, at most: what passes under the head
+/// of a disk in a tenth of a revolution or so.
+const BRIDGED_PAGES_MAX: u64 = 32;
 const WRITES_IN_FLIGHT_MAX: usize = 8;
 /// An area is zeroed in pieces of this size.
 const CLEAR_BYTES_MAX: u64 = 32 << 20;
@@ -271,6 +274,22 @@ impl WriteBack {
     /// Writes to the device since the start.
     pub(in crate::layers::mirror::store) fn writes(&self) -> u64 {
         self.writes.get()
+    }
+
+    /// Where a rotational device would skip a few pages between two that are due, has it write them
+    /// too if they are `ready`: going over them takes less time than waiting for the next.
+    pub(in crate::layers::mirror::store) fn bridge(&self, ready: impl Fn(u64) -> bool) {
+        if !self.device.geometry().rotational {
+            return;
+        }
+        let due: Vec<u64> = self.dirty.borrow().iter().copied().collect();
+        for pair in due.windows(2) {
+            let gap = pair[0] + 1..pair[1];
+            let short = gap.end - gap.start <= BRIDGED_PAGES_MAX;
+            if short && gap.clone().all(&ready) {
+                gap.for_each(|page| self.mark(page));
+            }
+        }
     }
 
     /// Writes all pages that are due at the call, in order; `fill` gives the entries of each as
