@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use bimetal_block::units::show_size;
+use bimetal_block::units::{Size, parse_size};
 use bimetal_sim::experiment::comparison::{
     Comparison, Extent, Summary, SweepPoint, compare, sweep_devices, sweep_point, sweep_rules,
 };
-use bimetal_sim::experiment::hetero::{Devices, Scheme};
+use bimetal_sim::experiment::hetero::{Devices, Scheme, schemes};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -45,6 +46,12 @@ enum Verb {
         /// Vary devices and rules instead, to see which parameters decide
         #[arg(long)]
         sweep: bool,
+        /// Compare a mirror on formatted sides with logs of this length instead of the bare ones
+        #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "sweep")]
+        log: Option<Size>,
+        /// With --log: the part of the volume that is written to
+        #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
+        span: Size,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -62,6 +69,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             seconds,
             seeds,
             sweep,
+            log,
+            span,
             json,
         } => {
             let extent = Extent {
@@ -71,7 +80,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             if *sweep {
                 sweep_all(extent, *json)
             } else {
-                hetero(extent, *json)
+                let schemes = match log {
+                    Some(log) => vec![logged(log.0, span.0)],
+                    None => schemes(),
+                };
+                hetero(&schemes, extent, *json)
             }
         }
     }
@@ -103,11 +116,21 @@ pub(crate) fn status_of(found: bool) -> ExitCode {
     }
 }
 
+/// A mirror on formatted sides, which writes everything to logs first.
+fn logged(log_bytes: u64, span_bytes: u64) -> Scheme {
+    Scheme::Logged {
+        name: "logged".to_owned(),
+        settings: String::new(),
+        log_bytes,
+        span_bytes,
+    }
+}
+
 /// Compares with a progress bar.
-fn compared(devices: &Devices, extra: &[Scheme], extent: Extent) -> Result<Comparison> {
+fn compared(devices: &Devices, schemes: &[Scheme], extent: Extent) -> Result<Comparison> {
     let bar = progress_bar(0);
     bar.set_message(devices.name.clone());
-    let comparison = compare(devices, extra, extent, |done, runs| {
+    let comparison = compare(devices, schemes, extent, |done, runs| {
         bar.set_length(runs);
         bar.set_position(done);
     });
@@ -118,11 +141,11 @@ fn compared(devices: &Devices, extra: &[Scheme], extent: Extent) -> Result<Compa
     }
 }
 
-fn hetero(extent: Extent, as_json: bool) -> Result<ExitCode> {
+fn hetero(schemes: &[Scheme], extent: Extent, as_json: bool) -> Result<ExitCode> {
     let pairs = [Devices::fit_b(), Devices::fit_a()];
     let comparisons = pairs
         .iter()
-        .map(|devices| compared(devices, &[], extent))
+        .map(|devices| compared(devices, schemes, extent))
         .collect::<Result<Vec<_>>>()?;
     let mut out = std::io::stdout().lock();
     if as_json {
@@ -233,10 +256,11 @@ fn summary_table<'s>(rows: impl Iterator<Item = (&'s str, &'s Summary)>) -> Tabl
 type OfScheme = fn(&SweepPoint) -> &Summary;
 
 fn sweep_all(extent: Extent, as_json: bool) -> Result<ExitCode> {
-    let rules = compared(&Devices::fit_b(), &sweep_rules(), extent)?;
+    let all: Vec<Scheme> = schemes().into_iter().chain(sweep_rules()).collect();
+    let rules = compared(&Devices::fit_b(), &all, extent)?;
     let points = sweep_devices()
         .iter()
-        .map(|devices| Ok(sweep_point(&compared(devices, &[], extent)?)))
+        .map(|devices| Ok(sweep_point(&compared(devices, &schemes(), extent)?)))
         .collect::<Result<Vec<SweepPoint>>>()?;
     let mut out = std::io::stdout().lock();
     if as_json {

@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::hetero::{
-    BOUNDED, Devices, ExperimentError, Load, Outcome, PAPER, PAPER_WAIT_LIMIT, Scheme, run, schemes,
+    BOUNDED, Devices, ExperimentError, Load, Outcome, PAPER, PAPER_WAIT_LIMIT, Scheme, run,
 };
 
 /// The loads of the paper's figures 7 and 8, in writes a second.
@@ -67,17 +67,26 @@ pub struct Summary {
     pub exposed_bytes_peak: u64,
 }
 
-/// Runs every scheme under every load, telling how many of how many runs are done.
+/// Runs schemes under every load, telling how many of how many runs are done. The single SSD and the
+/// mirror of two, which the summaries need, are among them in any case.
 ///
 /// # Errors
 /// When devices or settings do not exist.
 pub fn compare(
     devices: &Devices,
-    extra: &[Scheme],
+    schemes: &[Scheme],
     extent: Extent,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Comparison, ExperimentError> {
-    let schemes: Vec<Scheme> = schemes().into_iter().chain(extra.iter().cloned()).collect();
+    let mut all = vec![Scheme::SingleSsd, Scheme::SsdMirror];
+    all.extend(
+        schemes
+            .iter()
+            .filter(|scheme| !all.contains(scheme))
+            .cloned()
+            .collect::<Vec<_>>(),
+    );
+    let schemes = all;
     let runs = (schemes.len() * WRITES_PER_S.len()) as u64 * extent.seeds;
     let mut done = 0;
     let mut rows = Vec::new();
@@ -297,7 +306,13 @@ mod tests {
             seconds: 60,
             seeds: 1,
         };
-        let comparison = compare(&Devices::fit_b(), &[], extent, |_, _| {}).unwrap();
+        let comparison = compare(
+            &Devices::fit_b(),
+            &crate::experiment::hetero::schemes(),
+            extent,
+            |_, _| {},
+        )
+        .unwrap();
         let paper = comparison.summary(PAPER);
         assert!(paper.average_gain >= 0.15, "{paper:?}");
         assert!(paper.peak_gain_over_ssd_mirror >= 0.20, "{paper:?}");

@@ -193,7 +193,6 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     ));
     let done = rt.block_on(drive(&rt, device, span_bytes, load, Rc::clone(&histogram)));
     let status = mirror.as_ref().map(Mirror::status);
-    if std::env::var("DBG").is_ok() && let Some(m) = &mirror { eprint!("{}", m.debug_stores()); }
     // The backlog of an unbounded mirror is not worth draining.
     rt.end();
     let histogram = histogram.borrow();

@@ -39,7 +39,10 @@ impl Sparse {
 
     fn clear(&self, offset: u64, len: u64) {
         let mut blocks = self.blocks.borrow_mut();
-        let within: Vec<u64> = blocks.range(offset..offset + len).map(|(at, _)| *at).collect();
+        let within: Vec<u64> = blocks
+            .range(offset..offset + len)
+            .map(|(at, _)| *at)
+            .collect();
         for at in within {
             blocks.remove(&at);
         }
@@ -50,9 +53,14 @@ impl Sparse {
         let mut position = 0;
         while position < data.len() {
             let block = data.slice(position..position + BLOCK_BYTES as usize);
-            let written = block.slices().iter().any(|slice| slice.iter().any(|byte| *byte != 0));
+            let written = block
+                .slices()
+                .iter()
+                .any(|slice| slice.iter().any(|byte| *byte != 0));
             if written {
-                self.blocks.borrow_mut().insert(offset + position as u64, block);
+                self.blocks
+                    .borrow_mut()
+                    .insert(offset + position as u64, block);
             }
             position += BLOCK_BYTES as usize;
         }

@@ -338,12 +338,6 @@ impl Mirror {
         }
     }
 
-    #[doc(hidden)]
-    pub fn debug_stores(&self) -> String {
-        let all = self.shared.sides.iter().filter_map(Side::store);
-        all.map(|s| format!("{:?} {:?} logged {}\n", s.counts(), s.log_bytes(), s.logged_bytes())).collect()
-    }
-
     /// The volume and its sides now.
     pub fn status(&self) -> MirrorStatus {
         self.shared.status()

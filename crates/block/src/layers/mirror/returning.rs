@@ -14,8 +14,8 @@ use crate::extent_map::ExtentMap;
 
 /// A volume is quiet when nothing has been written for so long.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
-/// How often the sides are flushed, at least, while their logs fill.
-const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// How often a side is flushed, at least, while logs fill.
+const FLUSH_EVERY: Duration = Duration::from_millis(500);
 /// A stop takes so long, at most, to bring home what is in the logs.
 const EMPTY_WITHIN: Duration = Duration::from_secs(30);
 
@@ -232,16 +232,16 @@ impl Shared {
     /// While changes come in, flushes all sides now and then even when no client does: only what is
     /// durable everywhere can leave the logs.
     pub(super) async fn keep_logs_moving(self: Rc<Self>) {
-        let mut flushed = self.next_seq.get();
+        let (mut flushed, mut turn) = (self.next_seq.get(), 0);
         loop {
             self.admitted.until(|| self.next_seq.get() != flushed).await;
             self.rt.sleep(FLUSH_EVERY).await;
             let stores = self.sides.iter().filter_map(Side::store);
             if stores.into_iter().any(|store| store.is_half_full()) {
+                // One after the other, so that one of them always takes changes at once.
                 flushed = self.next_seq.get();
-                for index in 0..self.sides.len() {
-                    self.want_flushed(index, flushed);
-                }
+                self.want_flushed(turn, flushed);
+                turn = (turn + 1) % self.sides.len();
             }
         }
     }

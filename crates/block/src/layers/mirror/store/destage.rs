@@ -105,7 +105,11 @@ impl Store {
 
     /// Reads of the log in flight.
     fn reads_depth(&self) -> usize {
-        if self.fill() <= Fill::Much { 1 } else { READS_IN_FLIGHT_MAX }
+        if self.fill() <= Fill::Much {
+            1
+        } else {
+            READS_IN_FLIGHT_MAX
+        }
     }
 
     /// Home writes in flight.
