@@ -17,7 +17,7 @@ use super::client;
 use super::faults;
 use super::opening::{How, Opening, RECOVERS, attempt};
 use super::plant::Plant;
-use super::platter::until_quiet;
+use super::platter::{Platter, until_quiet};
 use super::probes;
 use super::rest::{self, Snapshot};
 use super::scenario::{AtRest, End, Life};
@@ -165,7 +165,9 @@ impl Run {
                 return;
             }
             if world.scenario.snapshot_after == Some(number) {
-                let forks = |side: &Platters| side.iter().map(|d| d.borrow().fork()).collect();
+                // What a power cut may still take back was never a past of the side.
+                let copy = |disk: &Rc<RefCell<Platter>>| disk.borrow().durable_copy();
+                let forks = |side: &Platters| side.iter().map(copy).collect();
                 self.snapshot = Some(self.platters.iter().map(forks).collect());
             }
         }

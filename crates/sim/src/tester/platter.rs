@@ -76,6 +76,17 @@ impl Platter {
         }
     }
 
+    /// A copy of what is durable: what a power cut leaves in any case.
+    pub fn durable_copy(&self) -> Platter {
+        let mut copy = self.fork();
+        for (index, versions) in std::mem::take(&mut copy.versions) {
+            let durable = versions.into_iter().next();
+            let durable = durable.expect("a block with versions has a durable one");
+            copy.hold(index, durable.content, durable.corrupt);
+        }
+        copy
+    }
+
     /// Takes the content of another platter, as if that disk had been put in its place.
     pub fn become_copy_of(&mut self, other: &Platter) {
         self.blocks.clone_from(&other.blocks);

@@ -308,7 +308,7 @@ impl World {
         let healthy = status.sides.iter().zip(program.sides.iter());
         let healthy = healthy.filter(|(side, _)| side.health == "healthy");
         let healthy: Vec<&SideStack> = healthy.map(|(_, stack)| stack).collect();
-        let mut exposed_bytes = 0;
+        let (mut exposed_bytes, mut first) = (0, None);
         for unit in 0..volume.unit_count() {
             let Some(settled) = volume.settled(unit) else {
                 continue;
@@ -319,13 +319,21 @@ impl World {
                 let held = program.held(side, offset, unit_bytes);
                 held != settled && !map.is_corrupt(offset)
             };
-            if healthy.iter().any(lacks) {
+            if let Some(side) = healthy.iter().position(|side| lacks(&side)) {
                 exposed_bytes += unit_bytes;
+                first.get_or_insert((unit, side, settled));
             }
         }
         if exposed_bytes > status.exposed_bytes {
+            let first = first.map_or(String::new(), |(unit, side, settled)| {
+                let held = shown(program.held(healthy[side], unit as u64 * unit_bytes, unit_bytes));
+                format!(
+                    ", such as unit {unit}: {held} on side {side} of the healthy, not {}",
+                    shown(settled)
+                )
+            });
             self.findings.add(format!(
-                "{} bytes are reported as exposed, {exposed_bytes} are",
+                "{} bytes are reported as exposed, {exposed_bytes} are{first}",
                 status.exposed_bytes
             ));
         }

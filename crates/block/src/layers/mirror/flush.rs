@@ -55,7 +55,10 @@ impl Shared {
         }
         self.flushed
             .until_some(|| self.outcome_of_flush(boundary, &failed_before))
-            .await
+            .await?;
+        let flushed_below = self.flushed_below.get().max(boundary);
+        self.flushed_below.set(flushed_below);
+        Ok(())
     }
 
     /// What has come of a flush, as soon as that is known.

@@ -46,7 +46,7 @@ impl Shared {
             if overdue_at.is_some() && !side.stuck.get() {
                 self.overdue(index);
             }
-            let silent_since = side.last_progress.get().max(started.at);
+            let silent_since = side.last_progress().max(started.at);
             let absent_at = silent_since + Duration::from_nanos(self.rules.absent_after_ns);
             if self.rt.now() >= absent_at && side.is_active() {
                 self.silent(index);
@@ -128,10 +128,14 @@ impl Shared {
     fn begin_epoch(self: &Rc<Self>) -> Option<u64> {
         let volume = self.superblocks.as_ref()?;
         let epoch = volume.begin_epoch(&self.healthy(), self.next_seq.get());
-        for index in self.healthy() {
-            if let Some(store) = self.sides[index].store() {
+        // A side that is being rebuilt is given changes of the new epoch as well: in its log under
+        // the old one they would not count.
+        for store in self.sides.iter().filter(|side| side.is_active()) {
+            if let Some(store) = store.store() {
                 store.set_epoch(epoch);
             }
+        }
+        for index in self.healthy() {
             self.mark_side(index);
         }
         Some(epoch)
@@ -160,11 +164,44 @@ impl Shared {
             || others.all(|other| !volume.is_established(other) || volume.knows(other, index))
     }
 
+    /// True when an epoch without the sides that were given up may begin: what was flushed while
+    /// they counted is durable on a member of it, or cannot be for another reason.
+    fn holds_what_was_flushed(&self) -> bool {
+        let flushed = self.flushed_below.get();
+        let members = || {
+            let healthy = self
+                .sides
+                .iter()
+                .filter(|s| s.health.get() == Health::Healthy);
+            healthy.filter(|side| side.durable)
+        };
+        let holds = |side: &Side| {
+            let store = side.store();
+            store.is_some_and(|store| store.complete_durable() >= flushed)
+        };
+        self.is_marked() || members().any(holds) || !members().any(Side::holds_all)
+    }
+
+    /// Has the members of a new epoch flush what was flushed on a side that was given up.
+    fn flush_before_epoch(self: &Rc<Self>) {
+        for index in self.healthy() {
+            self.want_flushed(index, self.flushed_below.get());
+        }
+    }
+
     async fn keep_marking(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         let volume = self.superblocks.as_ref().expect("only these are marked");
         while side.health.get() == Health::Healthy {
-            let allowed = || side.health.get() != Health::Healthy || self.may_be_marked(index);
+            let gone = || side.health.get() != Health::Healthy;
+            let held = || gone() || self.holds_what_was_flushed();
+            while !held() {
+                // A flush that has failed is tried again.
+                self.flush_before_epoch();
+                let moved = self.flushed.until(held);
+                let _ = self.rt.timeout(MARK_AGAIN_AFTER, moved).await;
+            }
+            let allowed = || gone() || self.may_be_marked(index);
             self.exposure_changed.until(allowed).await;
             if side.health.get() != Health::Healthy {
                 break;
@@ -211,6 +248,9 @@ impl Shared {
             if side.health.get() == Health::Absent {
                 side.changed.until(|| side.in_flight() == 0).await;
                 self.rt.sleep(PROBE_EVERY).await;
+                // Until the others have an epoch without it, it may be all that holds what was
+                // flushed, and must not be touched.
+                self.exposure_changed.until(|| self.is_marked()).await;
                 if self.has_come_back(index).await {
                     side.errors_in_a_row.set(0);
                     side.health.set(Health::Resyncing);
@@ -219,6 +259,9 @@ impl Shared {
                 continue;
             }
             let copied = self.copy_what_is_stale(side).await;
+            side.cannot_be_repaired.set(copied.is_err());
+            side.changed.notify();
+            self.flushed.notify();
             let whole = copied.is_ok() && side.health.get() == Health::Resyncing;
             if copied.is_err() || whole && self.join(index).await.is_err() {
                 add(&side.counts.errors, 1);

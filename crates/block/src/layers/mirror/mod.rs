@@ -105,6 +105,8 @@ struct Shared {
     /// A side has flushed, or could not.
     flushed: Event,
     next_seq: Cell<u64>,
+    /// All changes below this number were flushed for a client.
+    flushed_below: Cell<u64>,
     flushes_waiting: Cell<u32>,
     preferred: Cell<usize>,
     next_probe: Cell<Instant>,
@@ -173,6 +175,7 @@ impl Shared {
         }
         self.watchers.spawn(Rc::clone(self).settle());
         self.watchers.spawn(Rc::clone(self).keep_logs_moving());
+        self.watchers.spawn(Rc::clone(self).look_for_suspects());
     }
 }
 
@@ -261,6 +264,7 @@ impl Mirror {
             stale_added: Event::new(),
             flushed: Event::new(),
             next_seq: Cell::new(parts.next_seq),
+            flushed_below: Cell::new(0),
             flushes_waiting: Cell::new(0),
             preferred: Cell::new(preferred),
             next_probe: Cell::new(Instant::ZERO),

@@ -75,7 +75,7 @@ impl Shared {
 
     /// What a side was found to hold wrongly is copied to it from another one that has it. When
     /// there is none it is left alone: reads of it keep failing, and may succeed some day.
-    fn note_suspects(&self, index: usize) {
+    pub(super) fn note_suspects(&self, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
         for range in store.take_suspects() {

@@ -16,6 +16,8 @@ use crate::extent_map::ExtentMap;
 const QUIET_AFTER: Duration = Duration::from_secs(2);
 /// How often a side is flushed, at least, while logs fill.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
+/// Whether a side has found something wrong with itself is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A stop takes so long, at most, to bring home what is in the logs.
 const EMPTY_WITHIN: Duration = Duration::from_secs(30);
 
@@ -246,6 +248,16 @@ impl Shared {
         }
     }
 
+    /// What the sides find wrong with themselves while they bring changes home is repaired as well.
+    pub(super) async fn look_for_suspects(self: Rc<Self>) {
+        loop {
+            self.rt.sleep(LOOK_EVERY).await;
+            for index in 0..self.sides.len() {
+                self.note_suspects(index);
+            }
+        }
+    }
+
     /// At the end: every side flushes everything, and what is in the logs goes home. A side that
     /// does not come to an end in time is given up, so that the others can say that they are whole.
     pub(super) async fn bring_everything_home(self: &Rc<Self>) -> Result<(), IoError> {
@@ -256,7 +268,11 @@ impl Shared {
             self.pump(index);
         }
         let failed = |side: &Side| side.failed_flushes.get() > 0 && !side.flushing.get();
-        let over = |side: &Side| !side.is_counted_on() || has_durably(side, number) || failed(side);
+        // What no side holds whole cannot be repaired, and is not waited for.
+        let hopeless = |side: &Side| side.cannot_be_repaired.get();
+        let over = |side: &Side| {
+            !side.is_counted_on() || has_durably(side, number) || failed(side) || hopeless(side)
+        };
         // A side that is silent meanwhile is given up by whoever watches it.
         self.flushed.until(|| self.sides.iter().all(&over)).await;
         let complete = |index: usize| {

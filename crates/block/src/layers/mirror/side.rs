@@ -124,6 +124,8 @@ pub(super) struct Side {
     pub(super) late: Cell<u32>,
     /// When the side last completed anything.
     pub(super) last_progress: Cell<Instant>,
+    /// The last attempt to give it what it lacks has failed.
+    pub(super) cannot_be_repaired: Cell<bool>,
     /// When it last answered a read.
     pub(super) last_read: Cell<Instant>,
     /// It is not used any more.
@@ -182,6 +184,7 @@ impl Side {
             stuck: Cell::new(false),
             late: Cell::new(0),
             last_progress: Cell::new(Instant::ZERO),
+            cannot_be_repaired: Cell::new(false),
             last_read: Cell::new(Instant::ZERO),
             given_up: Event::new(),
             flush_wanted: Cell::new(0),
@@ -215,6 +218,13 @@ impl Side {
         self.is_active()
             && self.stale.borrow().is_clear(range)
             && self.queue.borrow().is_current(range)
+    }
+
+    /// When the side last completed anything that the mirror or its own log has asked of it.
+    pub(super) fn last_progress(&self) -> Instant {
+        let store = self.store();
+        let stored = store.map_or(Instant::ZERO, |store| store.last_progress());
+        self.last_progress.get().max(stored)
     }
 
     /// What the side keeps; `None` on a bare device.

@@ -1,6 +1,8 @@
-//! The checkpoint of a side: where its log begins, and where its runs have jumped. Two slots take
-//! turns, so that one of them is whole at any time; see `docs/format/mirror-side.md`.
+//! The checkpoint of a side: where its log begins, and where its runs have jumped. It is written to
+//! two slots, one after the other, so that one of them is whole at any time, and either is enough
+//! once both are written; see `docs/format/mirror-side.md`.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
@@ -117,61 +119,62 @@ impl Checkpoint {
 }
 
 /// What the slots hold.
-pub(super) enum Found {
+pub(super) struct Found {
     /// The newest checkpoint.
-    Newest(Checkpoint),
-    /// Both slots are zeroes: the log has never been used.
-    Fresh,
-    /// Neither can be believed, and one of them is not zeroes.
-    Damaged,
+    pub(super) newest: Checkpoint,
+    /// The slot to write first next time: the one that does not hold it, or not surely.
+    pub(super) older_slot: usize,
 }
 
 /// The newest checkpoint of a side.
 ///
 /// # Errors
-/// When neither slot can be read.
+/// `Corrupt` when neither slot can be believed. Those of the device when neither can be read.
 pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, IoError> {
-    let (mut newest, mut fresh, mut error) = (None::<Checkpoint>, true, None);
-    for slot in SLOTS {
-        match device.submit(Request::read(slot, BLOCK_BYTES)).await {
-            Ok(reply) => {
-                let block = reply.into_data().to_vec();
-                fresh &= block.iter().all(|byte| *byte == 0);
-                let found = Checkpoint::decode(&block, side);
-                let newer = |found: &Checkpoint| {
-                    newest.as_ref().is_none_or(|n| n.sequence < found.sequence)
-                };
-                if let Some(found) = found.filter(newer) {
-                    newest = Some(found);
-                }
-            }
+    let (mut newest, mut error) = (None::<Found>, IoError::Corrupt);
+    for (index, slot) in SLOTS.into_iter().enumerate() {
+        let block = match device.submit(Request::read(slot, BLOCK_BYTES)).await {
+            Ok(reply) => reply.into_data().to_vec(),
             Err(failed) => {
-                fresh = false;
-                error = Some(failed);
+                error = failed;
+                continue;
             }
+        };
+        let found = Checkpoint::decode(&block, side);
+        let newer = |found: &Checkpoint| {
+            let known = newest.as_ref();
+            known.is_none_or(|known| known.newest.sequence < found.sequence)
+        };
+        if let Some(found) = found.filter(newer) {
+            newest = Some(Found {
+                newest: found,
+                older_slot: 1 - index,
+            });
         }
     }
-    match (newest, error) {
-        (Some(newest), _) => Ok(Found::Newest(newest)),
-        (None, Some(error)) => Err(error),
-        (None, None) if fresh => Ok(Found::Fresh),
-        (None, None) => Ok(Found::Damaged),
-    }
+    newest.ok_or(error)
 }
 
-/// Writes a checkpoint durably over the older slot. What it lets go of may be reused afterwards.
+/// Writes a checkpoint durably to both slots, first to the one that is not known to be whole. What
+/// it lets go of may be reused afterwards, and not before: until then each of the slots may be the
+/// one that is found.
 ///
 /// # Errors
-/// When the device fails; the other slot still stands.
+/// When the device fails; one slot is whole all the same, with this checkpoint or the one before.
 pub(super) async fn write(
     rt: &Rt,
     device: &Rc<dyn Device>,
     side: &Uuid,
     checkpoint: &Checkpoint,
+    older_slot: &Cell<usize>,
 ) -> Result<(), IoError> {
-    let slot = SLOTS[(checkpoint.sequence % 2) as usize];
     let block = rt.pool().copy_of(&checkpoint.encode(side));
-    let written = device.submit(Request::write(slot, block, Flags::NONE));
-    written.await?;
-    device.submit(Request::flush()).await.map(|_| ())
+    for _ in SLOTS {
+        let slot = SLOTS[older_slot.get()];
+        let written = device.submit(Request::write(slot, block.clone(), Flags::NONE));
+        written.await?;
+        device.submit(Request::flush()).await?;
+        older_slot.set(1 - older_slot.get());
+    }
+    Ok(())
 }

@@ -207,6 +207,23 @@ impl Checksums {
         result
     }
 
+    /// Reads the pages that were written since the last call, and says whether all of them are as
+    /// they were written. Those that are not are due again.
+    ///
+    /// # Errors
+    /// Those of the device. `Corrupt` when such a page is not in memory any more: whoever wrote it
+    /// must set all of its entries again that are new.
+    pub(super) async fn verify(&self) -> Result<bool, IoError> {
+        let lost = self.write_back.verify().await?;
+        for page in &lost {
+            if !self.cache.borrow().pages.contains_key(page) {
+                return Err(IoError::Corrupt);
+            }
+            self.write_back.mark(*page);
+        }
+        Ok(lost.is_empty())
+    }
+
     /// The pages that were found damaged, and why, and have been neither found whole nor reset
     /// since.
     pub(super) fn damaged(&self) -> Vec<(u64, PageError)> {

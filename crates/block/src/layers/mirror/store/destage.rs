@@ -31,6 +31,8 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// After an error, nothing is brought home for so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A page that is not found as it was written is written again so often.
+const PAGE_TRIES: usize = 4;
 /// Reads of the log in flight.
 const READS_IN_FLIGHT_MAX: usize = 4;
 
@@ -179,14 +181,31 @@ impl Store {
         for range in &chunk.unreleased {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
-        if let Some(checksums) = &self.checksums {
-            checksums.write_back().await?;
-        }
-        self.regions.write_back().await?;
-        self.device.submit(Request::flush()).await?;
+        self.write_pages().await?;
         self.log.drop_before(chunk.end).await?;
         self.count(|counts| counts.replaced_bytes += chunk.replaced_bytes);
         Ok(())
+    }
+
+    /// Writes what has changed of the checksums and the map, durably, and reads it again: of a page
+    /// nothing else tells that it is older than it should be. Everything written home before is
+    /// durable afterwards as well.
+    async fn write_pages(&self) -> Result<(), IoError> {
+        for _ in 0..PAGE_TRIES {
+            if let Some(checksums) = &self.checksums {
+                checksums.write_back().await?;
+            }
+            self.regions.write_back().await?;
+            self.device.submit(Request::flush()).await?;
+            let mut taken = self.regions.verify().await?;
+            if let Some(checksums) = &self.checksums {
+                taken &= checksums.verify().await?;
+            }
+            if taken {
+                return Ok(());
+            }
+        }
+        Err(IoError::Corrupt)
     }
 
     /// What may go home next: the oldest entries that are durable, complete, and not needed by a
@@ -302,7 +321,10 @@ impl Store {
             });
         }
         let data = match self.read_logged(range, record).await {
-            Ok(data) => data,
+            Ok(data) => {
+                self.progress.set(self.rt.now());
+                data
+            }
             Err(IoError::Corrupt) => {
                 // What the log says that it should be is believed, and will not be found at home:
                 // so it cannot be taken for the content before.

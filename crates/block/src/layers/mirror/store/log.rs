@@ -145,6 +145,7 @@ pub(super) struct Log {
     pub(super) area: Area,
     pub(super) index: RefCell<Index>,
     pub(super) checkpoint: RefCell<Checkpoint>,
+    older_slot: Cell<usize>,
     /// One checkpoint is written at a time.
     checkpointing: Rc<Semaphore>,
     /// The position of the next entry.
@@ -176,6 +177,8 @@ pub(super) struct Log {
 pub(super) struct LogStart {
     pub(super) index: Index,
     pub(super) checkpoint: Checkpoint,
+    /// The slot of the checkpoint to write first.
+    pub(super) older_slot: usize,
     pub(super) head: u64,
     pub(super) complete: u64,
 }
@@ -197,6 +200,7 @@ impl Log {
             area,
             index: RefCell::new(start.index),
             checkpoint: RefCell::new(start.checkpoint),
+            older_slot: Cell::new(start.older_slot),
             checkpointing: Semaphore::new(1),
             head: Cell::new(start.head),
             pending: RefCell::default(),
@@ -252,7 +256,9 @@ impl Log {
                 start,
             });
         }
-        checkpoint::write(&self.rt, &self.device, &self.side, &next).await?;
+        // The jump says that all entries before it are there, so they must be durable first.
+        self.device.submit(Request::flush()).await?;
+        self.write_checkpoint(&next).await?;
         *self.checkpoint.borrow_mut() = next;
         self.head.set(start);
         self.broken.set(false);
@@ -260,6 +266,12 @@ impl Log {
         self.flushed.set(start);
         self.complete_durable.set(self.complete.get());
         Ok(())
+    }
+
+    /// Writes a checkpoint. Its sequence is used up even when that fails: it may be on the device.
+    async fn write_checkpoint(&self, next: &Checkpoint) -> Result<(), IoError> {
+        self.checkpoint.borrow_mut().sequence = next.sequence;
+        checkpoint::write(&self.rt, &self.device, &self.side, next, &self.older_slot).await
     }
 
     /// Tells the log how to ask for the lowest number that it has not been given, and in which
@@ -683,7 +695,7 @@ impl Log {
         next.shared_below = next.shared_below.max(self.shared_below.get());
         let tail = next.tail;
         next.jumps.retain(|jump| jump.start > tail);
-        checkpoint::write(&self.rt, &self.device, &self.side, &next).await?;
+        self.write_checkpoint(&next).await?;
         *self.checkpoint.borrow_mut() = next;
         self.index.borrow_mut().drop_before(position);
         self.pump();

@@ -12,6 +12,7 @@ mod destage;
 mod entry;
 mod index;
 mod log;
+mod progress;
 mod recover;
 pub(super) mod regions;
 #[cfg(test)]
@@ -117,7 +118,29 @@ pub(super) struct Store {
     /// Ranges in which the side has been found wrong, for the mirror to repair.
     suspect: RefCell<ExtentMap<()>>,
     counts: Cell<StoreCounts>,
+    /// When the device last completed something for it.
+    progress: Rc<Cell<Instant>>,
     tasks: TaskGroup,
+}
+
+/// Makes the areas of a new side: an empty log, nothing in the map, no block ever written. Durable
+/// when this returns. Zeroes stand for none of that: a page that has turned to zeroes is damaged.
+///
+/// # Errors
+/// Those of the device; what the areas hold is then unknown.
+pub(super) async fn initialise(
+    rt: &Rt,
+    device: &Rc<dyn Device>,
+    side: Uuid,
+    layout: &Layout,
+) -> Result<(), IoError> {
+    for (offset, len) in [layout.map, layout.checksums] {
+        let area = checksums::pages::Area { offset, len, side };
+        area.fill(rt, &**device, &[0; checksums::pages::ENTRIES_BYTES])
+            .await?;
+    }
+    let first = checkpoint::Checkpoint::default();
+    checkpoint::write(rt, device, &side, &first, &Cell::new(0)).await
 }
 
 impl Store {
@@ -127,8 +150,10 @@ impl Store {
     /// When it cannot be read. `Corrupt` when it is not known where its log begins.
     pub(super) async fn open(rt: &Rt, on: &StoreDevice) -> Result<Rc<Store>, IoError> {
         let transfer_max = u64::from(on.device.geometry().transfer_bytes_max);
+        let progress = Rc::new(Cell::new(Instant::ZERO));
+        let device: Rc<dyn Device> = progress::Noticed::over(rt, &on.device, &progress);
         let area = log::Area::new(on.layout.log, transfer_max);
-        let recovered = recover::recover(&on.device, &on.side, area, &*on.counts_below).await?;
+        let recovered = recover::recover(&device, &on.side, area, &*on.counts_below).await?;
         let found = StoreFound {
             complete_below: recovered.start.complete,
             next_number: recovered.next_number(),
@@ -142,16 +167,16 @@ impl Store {
             side: on.side,
         };
         let map = pages(on.layout.map);
-        let regions = Regions::load(rt, &on.device, map, on.volume_bytes).await?;
+        let regions = Regions::load(rt, &device, map, on.volume_bytes).await?;
         let checksums = on.integrity.then(|| {
             let blocks = on.layout.data.1 / BLOCK_BYTES;
             let cached = (on.checksum_cache_bytes / BLOCK_BYTES).max(16) as usize;
-            Checksums::new(rt, &on.device, pages(on.layout.checksums), blocks, cached)
+            Checksums::new(rt, &device, pages(on.layout.checksums), blocks, cached)
         });
-        let log = Log::new(rt, Rc::clone(&on.device), on.side, area, recovered.start);
+        let log = Log::new(rt, Rc::clone(&device), on.side, area, recovered.start);
         Ok(Rc::new(Store {
             rt: rt.clone(),
-            device: Rc::clone(&on.device),
+            device: Rc::clone(&device),
             data_offset: on.layout.data.0,
             volume_bytes: on.volume_bytes,
             log,
@@ -171,8 +196,14 @@ impl Store {
             wanted: Cell::new(rt.now()),
             suspect: RefCell::default(),
             counts: Cell::default(),
+            progress,
             tasks: TaskGroup::new(rt),
         }))
+    }
+
+    /// When the device last completed something for the store.
+    pub(super) fn last_progress(&self) -> Instant {
+        self.progress.get()
     }
 
     /// What was found when it was opened.

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::checkpoint::{self, Checkpoint, Found};
+use super::checkpoint::{self, Checkpoint};
 use super::entry::{HEADER_BYTES, Header};
 use super::index::{Entry, Index};
 use super::log::{Area, LogStart};
@@ -107,11 +107,8 @@ pub(super) async fn recover(
     area: Area,
     counts_below: &dyn Fn(u64) -> u64,
 ) -> Result<Recovered, IoError> {
-    let checkpoint = match checkpoint::read(device, side).await? {
-        Found::Newest(checkpoint) => checkpoint,
-        Found::Fresh => Checkpoint::default(),
-        Found::Damaged => return Err(IoError::Corrupt),
-    };
+    let slots = checkpoint::read(device, side).await?;
+    let checkpoint = slots.newest;
     let mut reader = Reader {
         device,
         area,
@@ -126,6 +123,7 @@ pub(super) async fn recover(
             // Before the first change, nothing is missing.
             complete: checkpoint.complete_below.max(FIRST_CHANGE),
             checkpoint: Checkpoint::default(),
+            older_slot: slots.older_slot,
         },
         written_s: None,
         shared_below: checkpoint.shared_below,

@@ -160,6 +160,17 @@ impl Regions {
         self.write_back.run(fill).await
     }
 
+    /// Reads what was written since the last call, and says whether all of it is as it was written.
+    /// What is not is due again.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn verify(&self) -> Result<bool, IoError> {
+        let lost = self.write_back.verify().await?;
+        lost.iter().for_each(|page| self.write_back.mark(*page));
+        Ok(lost.is_empty())
+    }
+
     /// The ranges in bytes, in order and merged, of the first `volume_bytes` of the volume that
     /// a side may lack whose newest epoch is `epoch`.
     ///

@@ -7,13 +7,13 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 
-use super::layout::HEADER_BYTES;
 use super::{
     Epoch, FIRST_CHANGE, History, Layout, SIDES_MAX, SUPERBLOCK_BYTES, SideFlags, State,
     Superblock, Uuid, newest, show_uuid,
 };
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
+use crate::layers::mirror::store;
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 
 /// An area is emptied by requests of this length.
@@ -149,7 +149,8 @@ pub async fn format(
         wiped.map_err(|error| side.error(&format!("removing old superblocks: {error}")))?;
     }
     for (side, superblock) in sides.iter().zip(&superblocks) {
-        let mut empty = initialise_areas(&*side.device, &superblock.layout).await;
+        let (device, uuid) = (&side.device, superblock.side);
+        let mut empty = store::initialise(rt, device, uuid, &superblock.layout).await;
         if empty.is_ok() && superblock.flags.no_checksums {
             // Nothing says of a block that it was never written, so all of them must be zeroes.
             let (start, len) = (superblock.layout.data.0, superblock.volume_bytes);
@@ -210,20 +211,6 @@ fn first_superblocks(
         history: history.clone(),
     };
     Ok(layouts.iter().zip(&table).map(of_side).collect())
-}
-
-/// Empties the areas of a side: an empty log, nothing in the map, no block ever written.
-///
-/// Zeroes say all of that: a page of the map or of checksums that is zero is valid, and a
-/// checkpoint slot that is zero is that of an empty log. The log itself is left as it is, because
-/// its entries carry the UUID of the side, which is new.
-async fn initialise_areas(device: &dyn Device, layout: &Layout) -> Result<(), IoError> {
-    let checkpoints = (SUPERBLOCK_BYTES, HEADER_BYTES - SUPERBLOCK_BYTES);
-    for (start, len) in [checkpoints, layout.map, layout.checksums] {
-        clear(device, start, len).await?;
-    }
-    device.submit(Request::flush()).await?;
-    Ok(())
 }
 
 /// Fills a range with zeroes, piece by piece.

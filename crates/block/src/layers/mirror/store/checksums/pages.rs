@@ -7,7 +7,7 @@
 //! device has taken it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -17,6 +17,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::device::Device;
 use crate::error::IoError;
+use crate::layers::mirror::store::content::Crcs;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 
@@ -105,10 +106,6 @@ impl Area {
         let u32_at =
             |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
         if u32_at(CHECKSUM_AT) != crc32c::crc32c(&bytes[..CHECKSUM_AT]) {
-            // As it was formatted: no page of this place has ever been written.
-            if bytes.iter().all(|byte| *byte == 0) {
-                return Ok(&bytes[..ENTRIES_BYTES]);
-            }
             return Err(PageError::Checksum);
         }
         if bytes[SIDE_AT..PLACE_AT] != self.side[..4] {
@@ -209,6 +206,8 @@ pub(in crate::layers::mirror::store) struct WriteBack {
     dirty: RefCell<BTreeSet<u64>>,
     /// Pages the device has been given as they were before, and has not taken.
     writing: RefCell<BTreeSet<u64>>,
+    /// What was written and not read again, with the checksum of the whole page.
+    unverified: RefCell<BTreeMap<u64, u32>>,
     /// One write-back at a time, so that no page is in flight twice.
     turn: Rc<Semaphore>,
     writes: Cell<u64>,
@@ -244,6 +243,7 @@ impl WriteBack {
             area,
             dirty: RefCell::default(),
             writing: RefCell::default(),
+            unverified: RefCell::default(),
             turn: Semaphore::new(1),
             writes: Cell::new(0),
         }
@@ -325,6 +325,27 @@ impl WriteBack {
         result
     }
 
+    /// Reads what was written since the last call, and says which pages are not as they were
+    /// written.
+    ///
+    /// # Errors
+    /// Those of the device; what was not read is read the next time.
+    pub(in crate::layers::mirror::store) async fn verify(&self) -> Result<Vec<u64>, IoError> {
+        let _turn = self.turn.acquire(1).await;
+        let run_pages_max = Area::run_pages_max(&*self.device);
+        let pages: Vec<u64> = self.unverified.borrow().keys().copied().collect();
+        let mut lost = Vec::new();
+        for run in runs(pages, run_pages_max) {
+            let found = self.area.read(&*self.device, run.clone()).await?;
+            for (page, crc) in run.zip(Crcs::of(&found).values()) {
+                if self.unverified.borrow_mut().remove(&page) != Some(*crc) {
+                    lost.push(page);
+                }
+            }
+        }
+        Ok(lost)
+    }
+
     async fn write(&self, run: Range<u64>, fill: &impl Fn(u64, &mut [u8])) -> Result<(), IoError> {
         let write = self.area.write(&self.rt, &run, fill);
         for page in run.clone() {
@@ -338,7 +359,10 @@ impl WriteBack {
             taken: false,
         };
         self.writes.set(self.writes.get() + 1);
+        let blocks = Crcs::of(&write.payload);
         self.device.submit(write).await?;
+        let written = in_flight.run.clone().zip(blocks.values().iter().copied());
+        self.unverified.borrow_mut().extend(written);
         in_flight.taken = true;
         Ok(())
     }
