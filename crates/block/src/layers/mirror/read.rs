@@ -75,7 +75,7 @@ impl Shared {
 
     /// What a side was found to hold wrongly is copied to it from another one that has it. When
     /// there is none it is left alone: reads of it keep failing, and may succeed some day.
-    fn note_suspects(&self, index: usize) {
+    pub(super) fn note_suspects(&self, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
         for range in store.take_suspects() {
@@ -142,7 +142,7 @@ impl Shared {
     }
 
     /// The best side that has the whole range, except for some.
-    fn current_side(&self, range: &Range<u64>, except: &[usize]) -> Option<usize> {
+    pub(super) fn current_side(&self, range: &Range<u64>, except: &[usize]) -> Option<usize> {
         let preferred = self.preferred.get();
         let good = |side: usize| !except.contains(&side) && self.sides[side].is_current(range);
         if good(preferred) {

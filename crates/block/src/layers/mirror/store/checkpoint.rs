@@ -159,6 +159,21 @@ pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, 
     }
 }
 
+/// True when a checkpoint that was written lies whole in its slot.
+///
+/// # Errors
+/// When the slot cannot be read.
+pub(super) async fn is_whole(
+    device: &Rc<dyn Device>,
+    side: &Uuid,
+    checkpoint: &Checkpoint,
+) -> Result<bool, IoError> {
+    let slot = SLOTS[(checkpoint.sequence % 2) as usize];
+    let block = device.submit(Request::read(slot, BLOCK_BYTES)).await?;
+    let found = Checkpoint::decode(&block.into_data().to_vec(), side);
+    Ok(found.as_ref() == Some(checkpoint))
+}
+
 /// Writes a checkpoint durably over the older slot. What it lets go of may be reused afterwards.
 ///
 /// # Errors

@@ -262,6 +262,31 @@ impl Log {
         Ok(())
     }
 
+    /// Reads the newest checkpoint as it lies on the device, and writes it anew when it is not whole.
+    /// Returns how many were not.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn check_checkpoint(&self) -> Result<u64, IoError> {
+        let _turn = self.checkpointing.acquire(1).await;
+        let mut checkpoint = self.checkpoint.borrow().clone();
+        if self.broken.get() || checkpoint.sequence == 0 {
+            return Ok(0);
+        }
+        match checkpoint::is_whole(&self.device, &self.side, &checkpoint).await {
+            Ok(true) => return Ok(0),
+            Ok(false) | Err(IoError::Medium) => {}
+            Err(error) => return Err(error),
+        }
+        // First into the other slot, so that one of them is whole at any time.
+        for _ in 0..2 {
+            checkpoint.sequence += 1;
+            checkpoint::write(&self.rt, &self.device, &self.side, &checkpoint).await?;
+            *self.checkpoint.borrow_mut() = checkpoint.clone();
+        }
+        Ok(1)
+    }
+
     /// Tells the log how to ask for the lowest number that it has not been given, and in which
     /// epoch it writes.
     pub(super) fn attend(&self, epoch: u64, not_given: Rc<dyn Fn() -> u64>) {
