@@ -13,7 +13,9 @@ mod figures;
 mod format;
 mod latency;
 mod load;
+mod operations;
 mod running;
+mod scrub;
 mod serve;
 mod sim;
 mod status;
@@ -47,6 +49,8 @@ enum Verb {
     Check(check::Args),
     /// Show the live figures of a running server.
     Status(status::Args),
+    /// Read every copy of everything in a volume that is served, and repair what is wrong.
+    Scrub(scrub::Args),
     /// Measure a device of a configuration, without an export.
     Bench(bench::Args),
     /// Run the simulation tester, or an experiment in virtual time.
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
+        Verb::Scrub(args) => scrub::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Sim(args) => sim::run(&args),
     };

@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 use crate::config::Config;
 use crate::control::{Answer, Control};
 use crate::figures;
+use crate::operations;
 
 /// How long, and how often, an address in use is tried again.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
@@ -182,7 +183,10 @@ impl Shown {
     fn answer(&self, request: &Value) -> Value {
         match request["verb"].as_str() {
             Some("status") => self.status(),
-            Some(other) => json!({ "error": format!("unknown verb `{other}`, expected status") }),
+            Some("scrub") => operations::scrub(&self.stack, request),
+            Some(other) => {
+                json!({ "error": format!("unknown verb `{other}`, expected status or scrub") })
+            }
             None => json!({ "error": "expected an object with a `verb`" }),
         }
     }

@@ -18,6 +18,7 @@ use crate::device::Device;
 pub use crate::document::{ConfigError, Document, Section};
 use crate::error::IoError;
 pub use crate::error::OpenError;
+use crate::layers::mirror::Mirror;
 pub use format::{FormatOptions, FormattedMirror, format};
 pub use node::Node;
 
@@ -165,6 +166,8 @@ pub struct OpenOptions {
 /// Open devices.
 pub struct Stack {
     devices: BTreeMap<String, Rc<dyn Device>>,
+    /// Those of them that can be operated on.
+    mirrors: BTreeMap<String, Mirror>,
     /// In the order of opening: children before parents.
     order: Vec<String>,
     /// The device that is being closed, by its place in the order.
@@ -185,6 +188,7 @@ impl Stack {
     ) -> Result<Stack, OpenError> {
         let mut stack = Stack {
             devices: BTreeMap::new(),
+            mirrors: BTreeMap::new(),
             order: Vec::new(),
             closing: Cell::new(None),
         };
@@ -199,7 +203,17 @@ impl Stack {
                 None => Ok(Rc::clone(&stack.devices[*child])),
             };
             let children = node.children().iter().map(child).collect();
-            match node.open(rt, name, children, options).await {
+            let opened = match node {
+                Node::Mirror(config) => {
+                    let mirror = node::open_mirror(rt, config, children, options).await;
+                    mirror.map(|mirror| {
+                        stack.mirrors.insert(name.to_owned(), mirror.clone());
+                        Rc::new(mirror) as Rc<dyn Device>
+                    })
+                }
+                node => node.open(rt, name, children, options).await,
+            };
+            match opened {
                 Ok(device) => {
                     stack.devices.insert(name.to_owned(), device);
                     stack.order.push(name.to_owned());
@@ -220,6 +234,11 @@ impl Stack {
     /// The device `name`, if it is open.
     pub fn get(&self, name: &str) -> Option<&Rc<dyn Device>> {
         self.devices.get(name)
+    }
+
+    /// The mirror `name`, if it is open.
+    pub fn mirror(&self, name: &str) -> Option<&Mirror> {
+        self.mirrors.get(name)
     }
 
     /// The open devices, children before parents.

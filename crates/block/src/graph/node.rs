@@ -141,10 +141,7 @@ impl Node {
         options: &OpenOptions,
     ) -> Result<Rc<dyn Device>, OpenError> {
         if let Node::Mirror(config) = self {
-            let named = config.sides.iter().cloned().zip(children);
-            let sides = named.map(|(name, device)| SideToOpen { name, device });
-            let mirror = Mirror::open(rt, config, sides.collect(), &options.mirror);
-            return Ok(Rc::new(mirror.await?));
+            return Ok(Rc::new(open_mirror(rt, config, children, options).await?));
         }
         let children: Vec<Rc<dyn Device>> = children.into_iter().collect::<Result<_, _>>()?;
         let below = || Rc::clone(&children[0]);
@@ -215,6 +212,18 @@ impl Node {
             _ => None,
         }
     }
+}
+
+/// Opens a mirror over its sides, or why each of them could not be opened.
+pub(super) async fn open_mirror(
+    rt: &Rt,
+    config: &MirrorConfig,
+    children: Vec<Result<Rc<dyn Device>, OpenError>>,
+    options: &OpenOptions,
+) -> Result<Mirror, OpenError> {
+    let named = config.sides.iter().cloned().zip(children);
+    let sides = named.map(|(name, device)| SideToOpen { name, device });
+    Mirror::open(rt, config, sides.collect(), &options.mirror).await
 }
 
 fn whole_blocks(size: Size) -> Result<(), String> {

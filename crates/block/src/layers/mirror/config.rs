@@ -54,6 +54,10 @@ pub struct MirrorConfig {
     /// Ask another side as well when a read is late, for at most 5 % of the reads.
     #[serde(default = "default_hedge_reads")]
     pub hedge_reads: bool,
+    /// Bytes a second that a rebuild copies, at most. Without it, only clients slow it down.
+    pub resync_rate: Option<Size>,
+    /// Bytes a second that a scrub reads, of all sides together, at most.
+    pub scrub_rate: Option<Size>,
 }
 
 /// The bounds of the exposure.
@@ -166,6 +170,8 @@ impl MirrorConfig {
             checksums: default_checksums(),
             checksum_cache: default_checksum_cache(),
             hedge_reads: default_hedge_reads(),
+            resync_rate: None,
+            scrub_rate: None,
         }
     }
 
@@ -210,6 +216,14 @@ impl MirrorConfig {
             return Err(
                 "`ephemeral` names all sides: nothing would outlive the machine".to_owned(),
             );
+        }
+        for (key, rate) in [
+            ("resync_rate", self.resync_rate),
+            ("scrub_rate", self.scrub_rate),
+        ] {
+            if rate == Some(Size(0)) {
+                return Err(format!("`{key}` must be more than 0"));
+            }
         }
         if self.depth == Some(0) {
             return Err("`depth` must be at least 1".to_owned());

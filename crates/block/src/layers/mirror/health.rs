@@ -1,5 +1,4 @@
-//! Watching the sides: who is late, who is gone, who has come back, and giving a side what it
-//! lacks.
+//! Watching the sides: who is late, who is gone, who has come back, and who counts again.
 //!
 //! A side that works but lags is only delayed: once the exposure is full it sets the pace. A side
 //! that has work and completes nothing for [`absent_after`](super::MirrorConfig::absent_after), or
@@ -7,25 +6,18 @@
 //! more, and what it lacks is kept as a set of ranges, without the data. Ranges that an absent side
 //! is still working on stay quarantined: the side is not used again before all of them have ended.
 
-use std::cell::Cell;
-use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_rt::Payload;
-
 use super::side::{Health, Side, add};
-use super::store::Append;
 use super::{OnDegraded, Shared, VolumeState};
 use crate::error::IoError;
-use crate::request::{Flags, Request};
+use crate::request::Request;
 
 /// An absent side is tried again this often.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// The last side is marked again so long after it could not be.
 const MARK_AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// A resync copies this much at a time.
-const RESYNC_BYTES: u64 = 1 << 20;
 
 impl Shared {
     /// Watches the writes of one side for ever; see the module.
@@ -278,77 +270,6 @@ impl Shared {
         }
         let read = side.ask(Request::read(0, crate::BLOCK_BYTES)).await;
         read.is_ok() && side.flush().await.is_ok()
-    }
-
-    /// Copies every stale range of the side from another one, piece by piece, under the range lock.
-    async fn copy_what_is_stale(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
-        loop {
-            let next = side.stale.borrow().iter().next().map(|(range, ())| range);
-            let Some(next) = next else { break };
-            let piece = next.start..next.end.min(next.start + RESYNC_BYTES);
-            self.copy_piece(side, piece).await?;
-        }
-        Ok(())
-    }
-
-    async fn copy_piece(self: &Rc<Self>, side: &Side, piece: Range<u64>) -> Result<(), IoError> {
-        let guard = self.ranges.lock(piece.clone()).await;
-        if side.health.get() == Health::Absent {
-            return Err(IoError::Offline);
-        }
-        // Writes since may have made parts of it fresh, and these must not be undone.
-        let stale: Vec<Range<u64>> = {
-            let map = side.stale.borrow();
-            let parts = map.overlapping(&piece).map(|(part, ())| part);
-            parts
-                .map(|part| part.start.max(piece.start)..part.end.min(piece.end))
-                .collect()
-        };
-        for part in stale {
-            let data = self.read_for_resync(part.clone(), side.index).await?;
-            self.write_for_resync(side, part.clone(), data).await?;
-            add(&side.counts.resynced_bytes, part.end - part.start);
-            side.stale.borrow_mut().remove(part);
-        }
-        drop(guard);
-        Ok(())
-    }
-
-    /// Writes a piece of a resync. When the side is given up meanwhile the piece goes on by itself,
-    /// and the side is not used again before it has ended; but its range is not kept locked for it.
-    async fn write_for_resync(
-        self: &Rc<Self>,
-        side: &Side,
-        range: Range<u64>,
-        data: Payload,
-    ) -> Result<(), IoError> {
-        let outcome = Rc::new(Cell::new(None));
-        let (shared, ended, index) = (Rc::clone(self), Rc::clone(&outcome), side.index);
-        let operation = side.start(self.rt.now());
-        // A copy is a change of its own, of the newest content, that only this side needs.
-        let number = self.next_seq.get();
-        self.next_seq.set(number + 1);
-        let appended = side
-            .store()
-            .map(|store| store.append(Append::of(range.clone(), data.clone(), number)));
-        self.tasks.spawn(async move {
-            let side = &shared.sides[index];
-            let written = match appended {
-                Some(appended) => appended.wait().await,
-                None => {
-                    let write = Request::write(range.start, data, Flags::NONE);
-                    side.change_bare(write).await
-                }
-            };
-            side.finish(operation, shared.rt.now());
-            ended.set(Some(written));
-            side.changed.notify();
-            // What was admitted meanwhile may have waited for the side to be idle.
-            shared.pump(index);
-        });
-        let over = || outcome.get().is_some() || !side.is_active();
-        side.changed.until(over).await;
-        outcome.get().unwrap_or(Err(IoError::Timeout))
     }
 
     /// A side whose resync is over joins the healthy ones: once it holds, durably, all that was

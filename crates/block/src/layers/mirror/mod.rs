@@ -21,9 +21,12 @@ pub mod family;
 mod flush;
 mod health;
 mod opening;
+mod pace;
 mod queue;
 mod read;
+mod rebuild;
 mod returning;
+mod scrub;
 mod side;
 mod status;
 mod store;
@@ -52,6 +55,9 @@ pub use opening::{OpenOptions, SideToOpen};
 pub use side::Health;
 use superblock::State;
 
+use pace::{Clients, Pace};
+use scrub::Scrub;
+pub use scrub::ScrubStatus;
 use side::{Place, Side};
 pub use status::{MirrorStatus, SideStatus};
 use volume::Volume;
@@ -121,6 +127,10 @@ struct Shared {
     /// The number up to which everything was flushed when the volume was closed.
     closed_at: Cell<u64>,
     zeroes: Buf,
+    /// Requests of clients, to which all else gives way.
+    clients: Clients,
+    resync_pace: Pace,
+    scrub: Scrub,
     tasks: TaskGroup,
     /// The tasks that watch and tend the sides; they end only when the volume closes.
     watchers: TaskGroup,
@@ -275,6 +285,9 @@ impl Mirror {
             admitted: Event::new(),
             closed_at: Cell::new(0),
             zeroes: rt.pool().zeroed(1 << 20),
+            clients: Clients::new(rt),
+            resync_pace: Pace::new(config.resync_rate.map(|rate| rate.0)),
+            scrub: Scrub::new(config.scrub_rate.map(|rate| rate.0)),
             tasks: TaskGroup::new(rt),
             watchers: TaskGroup::new(rt),
             counts: Counts::default(),
@@ -347,11 +360,25 @@ impl Mirror {
         self.shared.status()
     }
 
+    /// Begins to read every written block of every healthy side, and to repair what is wrong.
+    ///
+    /// # Errors
+    /// One line that says why not: it runs already, or the volume cannot be scrubbed.
+    pub fn start_scrub(&self) -> Result<(), String> {
+        self.shared.start_scrub()
+    }
+
+    /// Ends a scrub that runs; false when none does.
+    pub fn cancel_scrub(&self) -> bool {
+        self.shared.scrub.cancel()
+    }
+
     /// Drains, flushes and stops; what [`Device::close`] does before it marks the sides.
     async fn stop(&self) -> Result<(), IoError> {
         let shared = &self.shared;
         // Nothing more is taken; what was admitted before is drained whatever the state was.
         shared.state.set(VolumeState::Closed);
+        shared.scrub.cancel();
         let flushed = if shared.is_logged() {
             shared.bring_everything_home().await
         } else {
@@ -413,12 +440,15 @@ impl Device for Mirror {
         if let Err(error) = shared.geometry.check(&request) {
             return IoFuture::ready(Err(error));
         }
-        match request.op {
-            Op::Read => IoFuture::new(shared.read(request)),
-            Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::new(shared.change(request)),
-            Op::Flush => IoFuture::new(shared.flush()),
-            Op::Extents => IoFuture::new(shared.extents(request)),
-        }
+        IoFuture::new(async move {
+            let _client = shared.clients.enter();
+            match request.op {
+                Op::Read => shared.read(request).await,
+                Op::Write | Op::Discard | Op::WriteZeroes => shared.change(request).await,
+                Op::Flush => shared.flush().await,
+                Op::Extents => shared.extents(request).await,
+            }
+        })
     }
 
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {

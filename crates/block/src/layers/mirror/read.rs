@@ -142,7 +142,7 @@ impl Shared {
     }
 
     /// The best side that has the whole range, except for some.
-    fn current_side(&self, range: &Range<u64>, except: &[usize]) -> Option<usize> {
+    pub(super) fn current_side(&self, range: &Range<u64>, except: &[usize]) -> Option<usize> {
         let preferred = self.preferred.get();
         let good = |side: usize| !except.contains(&side) && self.sides[side].is_current(range);
         if good(preferred) {

@@ -10,6 +10,7 @@ use bimetal_rt::Instant;
 use bimetal_rt::sync::Event;
 
 use super::queue::SideQueue;
+use super::rebuild::Progress;
 use super::store::Store;
 use crate::device::{Device, IoFuture};
 use crate::error::IoError;
@@ -114,6 +115,8 @@ pub(super) struct Side {
     pub(super) marking: Cell<bool>,
     /// Ranges that the side lacks and that no queue holds: what a resync copies.
     pub(super) stale: RefCell<ExtentMap<()>>,
+    /// How far a rebuild has come, while there is one.
+    pub(super) rebuild: Cell<Option<Progress>>,
     /// The operations in flight, oldest first.
     started: RefCell<BTreeMap<u64, Started>>,
     next_operation: Cell<u64>,
@@ -178,6 +181,7 @@ impl Side {
             joined_from: Cell::new(0),
             marking: Cell::new(false),
             stale: RefCell::new(ExtentMap::new()),
+            rebuild: Cell::new(None),
             started: RefCell::new(BTreeMap::new()),
             next_operation: Cell::new(0),
             drain_in_flight: Cell::new(0),

@@ -3,6 +3,7 @@
 use bimetal_policy::hetero::Mode;
 use serde::Serialize;
 
+use super::ScrubStatus;
 use super::side::Health;
 use super::{Shared, VolumeState};
 use crate::device::{Figure, FigureVisitor};
@@ -28,6 +29,8 @@ pub struct MirrorStatus {
     pub hedged_reads: u64,
     /// Writes that waited for all sides because a bound was reached.
     pub held_back: u64,
+    /// The scrub that runs, or how the last one ended; `None` before the first one.
+    pub scrub: Option<ScrubStatus>,
     /// The side that reads go to.
     pub preferred: String,
     /// The sides in the order of the configuration.
@@ -69,6 +72,11 @@ pub struct SideStatus {
     pub errors: u64,
     /// Bytes copied to it by resyncs.
     pub resynced_bytes: u64,
+    /// Seconds until it has all that it lacks, as far as that can be told; `None` while nothing is
+    /// copied to it.
+    pub resync_seconds_left: Option<f64>,
+    /// Blocks of it that were found wrong.
+    pub rotten_blocks: u64,
 }
 
 impl Shared {
@@ -92,6 +100,7 @@ impl Shared {
             acknowledged_early: self.counts.acknowledged_early.get(),
             hedged_reads: self.counts.hedged_reads.get(),
             held_back: self.counts.held_back.get(),
+            scrub: self.scrub.status(self.rt.now()),
             preferred: self.sides[self.preferred.get()].name.clone(),
             sides: (0..self.sides.len())
                 .map(|index| self.side_status(index))
@@ -123,6 +132,11 @@ impl Shared {
             reads: side.counts.reads.get(),
             errors: side.counts.errors.get(),
             resynced_bytes: side.counts.resynced_bytes.get(),
+            resync_seconds_left: side.rebuild.get().and_then(|progress| {
+                let left_bytes = side.stale.borrow().bytes();
+                progress.seconds_left(self.rt.now(), left_bytes)
+            }),
+            rotten_blocks: side.counts.rotten.get(),
         }
     }
 }
@@ -154,6 +168,9 @@ impl MirrorStatus {
         );
         out.figure("", "hedged_reads", Figure::Counter(self.hedged_reads));
         out.figure("", "held_back", Figure::Counter(self.held_back));
+        if let Some(scrub) = &self.scrub {
+            scrub.figures(out);
+        }
         for side in &self.sides {
             let part = &side.name;
             out.figure(part, "health", Figure::State(side.health.to_owned()));
@@ -185,6 +202,10 @@ impl MirrorStatus {
             out.figure(part, "reads", Figure::Counter(side.reads));
             out.figure(part, "errors", Figure::Counter(side.errors));
             out.figure(part, "resynced_bytes", Figure::Counter(side.resynced_bytes));
+            if let Some(seconds) = side.resync_seconds_left {
+                out.figure(part, "resync_left_seconds", Figure::Gauge(seconds));
+            }
+            out.figure(part, "rotten_blocks", Figure::Counter(side.rotten_blocks));
         }
     }
 }

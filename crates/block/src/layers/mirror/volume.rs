@@ -211,6 +211,17 @@ impl Volume {
         Ok(())
     }
 
+    /// How many copies of a side's superblock on its device are not what was written last. It must
+    /// not be written meanwhile.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn wrong_copies(&self, index: usize) -> Result<u64, IoError> {
+        let side = self.of(index, |s| (s.candidate.clone(), s.superblock.clone()));
+        let (candidate, superblock) = side.ok_or(IoError::Offline)?;
+        candidate.wrong_copies(&superblock).await
+    }
+
     /// The device of a side with its name; `None` when it is not there.
     pub(super) fn candidate(&self, index: usize) -> Option<Candidate> {
         self.of(index, |side| side.candidate.clone())

@@ -155,6 +155,27 @@ pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, 
     newest.ok_or(error)
 }
 
+/// How many of the slots do not hold a checkpoint that was written to both.
+///
+/// # Errors
+/// When a slot cannot be read, other than for what lies there.
+pub(super) async fn wrong_slots(
+    device: &Rc<dyn Device>,
+    side: &Uuid,
+    checkpoint: &Checkpoint,
+) -> Result<u64, IoError> {
+    let mut wrong = 0;
+    for slot in SLOTS {
+        let found = match device.submit(Request::read(slot, BLOCK_BYTES)).await {
+            Ok(reply) => Checkpoint::decode(&reply.into_data().to_vec(), side),
+            Err(IoError::Medium) => None,
+            Err(error) => return Err(error),
+        };
+        wrong += u64::from(found.as_ref() != Some(checkpoint));
+    }
+    Ok(wrong)
+}
+
 /// Writes a checkpoint durably to both slots, first to the one that is not known to be whole. What
 /// it lets go of may be reused afterwards, and not before: until then each of the slots may be the
 /// one that is found.

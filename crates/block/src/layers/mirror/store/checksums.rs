@@ -24,16 +24,13 @@ use std::rc::Rc;
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
 
+use super::check::CheckedAreas;
 use crate::device::{Device, Figure, FigureVisitor};
 use crate::error::IoError;
 use crate::request::BLOCK_BYTES;
 use cache::Cache;
 pub(super) use entries::Expected;
 use entries::{PAGE_BLOCKS, decode, encode, unknown_entries};
-#[cfg_attr(
-    not(test),
-    expect(unused_imports, reason = "the data path does not use them yet")
-)]
 pub(super) use entries::{expected_of, verify};
 pub(in crate::layers::mirror) use pages::{Area, PageError};
 use pages::{ENTRIES_BYTES, PAGE_BYTES, WriteBack};
@@ -229,6 +226,57 @@ impl Checksums {
     pub(super) fn damaged(&self) -> Vec<(u64, PageError)> {
         let damaged = self.damaged.borrow();
         damaged.iter().map(|(page, why)| (*page, *why)).collect()
+    }
+
+    /// Reads pages as they lie on the device, from one on, as many as one request may. Those that are
+    /// not as they should be are due to be written again; those of which memory has no copy are
+    /// forgotten, and named.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn check_from(&self, page: u64) -> Result<(CheckedAreas, Vec<u64>), IoError> {
+        let pages_end = self.blocks.div_ceil(PAGE_BLOCKS);
+        let run = page..pages_end.min(page + Area::run_pages_max(&*self.device));
+        let mut checked = CheckedAreas {
+            read_bytes: (run.end - run.start) * PAGE_BYTES,
+            next: Some(run.end).filter(|next| *next < pages_end),
+            ..CheckedAreas::default()
+        };
+        let mut lost = Vec::new();
+        let payload = self.area.read(&*self.device, run.clone()).await?;
+        for (index, page) in run.enumerate() {
+            let at = index * PAGE_BYTES as usize;
+            let bytes = payload.slice(at..at + PAGE_BYTES as usize).to_vec();
+            if self.is_as_it_should_be(page, &bytes) {
+                continue;
+            }
+            // It may have been on its way just then.
+            let again = self.area.read(&*self.device, page..page + 1).await?;
+            if self.is_as_it_should_be(page, &again.to_vec()) {
+                continue;
+            }
+            checked.wrong_pages += 1;
+            if self.cache.borrow().pages.contains_key(&page) {
+                self.write_back.mark(page);
+            } else {
+                self.reset_page(page).await;
+                lost.push(page);
+            }
+        }
+        Ok((checked, lost))
+    }
+
+    /// True when a page that was read is whole, and what memory says it is; or cannot be.
+    fn is_as_it_should_be(&self, page: u64, bytes: &[u8]) -> bool {
+        if self.write_back.is_due(page) {
+            return true;
+        }
+        let Ok(found) = self.area.entries(page, bytes).map(decode) else {
+            return false;
+        };
+        let cache = self.cache.borrow();
+        let cached = cache.pages.get(&page);
+        cached.is_none_or(|cached| cached.entries == found)
     }
 
     /// Forgets what is expected of all blocks of a page, whatever it was: for one that is

@@ -274,6 +274,25 @@ impl Log {
         checkpoint::write(&self.rt, &self.device, &self.side, next, &self.older_slot).await
     }
 
+    /// Reads the newest checkpoint as it lies on the device, and writes it anew when a slot is not
+    /// whole. Returns how many were not.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn check_checkpoint(&self) -> Result<u64, IoError> {
+        let _turn = self.checkpointing.acquire(1).await;
+        let mut next = self.checkpoint.borrow().clone();
+        if self.broken.get() {
+            return Ok(0);
+        }
+        let wrong = checkpoint::wrong_slots(&self.device, &self.side, &next).await?;
+        if wrong > 0 {
+            next.sequence += 1;
+            self.write_checkpoint(&next).await?;
+        }
+        Ok(wrong)
+    }
+
     /// Tells the log how to ask for the lowest number that it has not been given, and in which
     /// epoch it writes.
     pub(super) fn attend(&self, epoch: u64, not_given: Rc<dyn Fn() -> u64>) {

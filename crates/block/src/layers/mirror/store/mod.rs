@@ -5,6 +5,7 @@
 //! never return content that is not what was written, and never let go of a log entry that somebody
 //! may still need.
 
+mod check;
 mod checkpoint;
 pub(super) mod checksums;
 pub(super) mod content;
@@ -25,6 +26,7 @@ use std::rc::Rc;
 use bimetal_rt::sync::{Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Payload, Rt};
 
+pub(super) use self::check::Checked;
 use self::checksums::{Checksums, Expected};
 use self::index::{Content, Logged};
 use self::log::Log;

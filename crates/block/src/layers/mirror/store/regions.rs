@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 
+use super::check::CheckedAreas;
 use super::checksums::pages::{Area, ENTRIES_BYTES, PAGE_BYTES, PageError, WriteBack};
 use crate::device::Device;
 use crate::error::IoError;
@@ -169,6 +170,40 @@ impl Regions {
         let lost = self.write_back.verify().await?;
         lost.iter().for_each(|page| self.write_back.mark(*page));
         Ok(lost.is_empty())
+    }
+
+    /// Reads all pages as they lie on the device. Those that are not what memory says are due to be
+    /// written again.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn check(&self) -> Result<CheckedAreas, IoError> {
+        let pages_end = (self.entries.borrow().len() as u64).div_ceil(PAGE_REGIONS);
+        let mut checked = CheckedAreas::default();
+        for page in 0..pages_end {
+            checked.read_bytes += PAGE_BYTES;
+            // The first time it may have been on its way.
+            if !self.is_right(page).await? && !self.is_right(page).await? {
+                checked.wrong_pages += 1;
+                self.write_back.mark(page);
+            }
+        }
+        Ok(checked)
+    }
+
+    async fn is_right(&self, page: u64) -> Result<bool, IoError> {
+        let (area, device) = (self.write_back.area(), self.write_back.device());
+        let bytes = area.read(device, page..page + 1).await?.to_vec();
+        let found = area.entries(page, &bytes).map(decode);
+        let like = found.is_ok_and(|found| self.is_like(page, &found));
+        Ok(like || self.write_back.is_due(page))
+    }
+
+    fn is_like(&self, page: u64, found: &[u64]) -> bool {
+        let entries = self.entries.borrow();
+        let first = (page * PAGE_REGIONS) as usize;
+        let of_page = &entries[first..entries.len().min(first + PAGE_REGIONS as usize)];
+        found[..of_page.len()] == *of_page
     }
 
     /// The ranges in bytes, in order and merged, of the first `volume_bytes` of the volume that

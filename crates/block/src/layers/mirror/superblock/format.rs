@@ -64,6 +64,27 @@ impl Candidate {
         self.look().await.map_err(|why| self.error(&why))
     }
 
+    /// How many of the copies on the device are not this superblock.
+    ///
+    /// # Errors
+    /// Those of the device that say nothing of the copies.
+    pub(in crate::layers::mirror) async fn wrong_copies(
+        &self,
+        superblock: &Superblock,
+    ) -> Result<u64, IoError> {
+        let (block, mut wrong) = (superblock.encode(), 0);
+        for offset in self.copies() {
+            let read = Request::read(offset, SUPERBLOCK_BYTES);
+            let found = self.device.submit(read).await;
+            match found.map(|reply| reply.into_data().to_vec()) {
+                Ok(found) if found == block => {}
+                Ok(_) | Err(IoError::Medium | IoError::Corrupt) => wrong += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(wrong)
+    }
+
     /// Writes both copies, with a flush after each.
     ///
     /// # Errors

@@ -249,6 +249,16 @@ impl WriteBack {
         }
     }
 
+    /// The area that is written.
+    pub(in crate::layers::mirror::store) fn area(&self) -> Area {
+        self.area
+    }
+
+    /// The device that it lies on.
+    pub(in crate::layers::mirror::store) fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
     /// Notes that a page has changed.
     pub(in crate::layers::mirror::store) fn mark(&self, page: u64) {
         self.dirty.borrow_mut().insert(page);

@@ -1,0 +1,134 @@
+//! The pace of work that no client waits for: a rebuild, a scrub. It gives way to clients, keeps
+//! to a rate if one is set, and must never be starved for ever: under constant load a piece still
+//! passes every [`GIVE_WAY_MAX`].
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_rt::sync::Semaphore;
+use bimetal_rt::{Instant, Rt};
+
+use crate::token_bucket::TokenBucket;
+
+/// A piece waits so long for clients to be silent, at most.
+pub(super) const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
+/// Clients are silent when none of them has wanted anything for so long.
+const SILENT_AFTER: Duration = Duration::from_millis(10);
+/// Whether they are is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A rate is kept to over pieces of this size.
+const BURST_BYTES: u64 = 1 << 20;
+
+/// The requests of clients.
+pub(super) struct Clients {
+    rt: Rt,
+    in_flight: Cell<u32>,
+    last: Cell<Option<Instant>>,
+}
+
+/// A request of a client, until it is dropped.
+pub(super) struct Client<'c>(&'c Clients);
+
+impl Drop for Client<'_> {
+    fn drop(&mut self) {
+        let clients = self.0;
+        clients.in_flight.set(clients.in_flight.get() - 1);
+        clients.last.set(Some(clients.rt.now()));
+    }
+}
+
+impl Clients {
+    pub(super) fn new(rt: &Rt) -> Clients {
+        Clients {
+            rt: rt.clone(),
+            in_flight: Cell::new(0),
+            last: Cell::new(None),
+        }
+    }
+
+    /// A client wants something, until what this returns is dropped.
+    pub(super) fn enter(&self) -> Client<'_> {
+        self.in_flight.set(self.in_flight.get() + 1);
+        Client(self)
+    }
+
+    /// True when nobody wants anything, and nobody has for a moment.
+    fn are_silent(&self) -> bool {
+        let recent = |at: Instant| self.rt.now().since(at) < SILENT_AFTER;
+        self.in_flight.get() == 0 && !self.last.get().is_some_and(recent)
+    }
+}
+
+/// The pace of one kind of work.
+pub(super) struct Pace {
+    bucket: Option<RefCell<TokenBucket>>,
+    /// One piece waits at a time, so that several of them are no faster than one.
+    turn: Rc<Semaphore>,
+}
+
+impl Pace {
+    /// At most so many bytes a second, if given.
+    pub(super) fn new(bytes_per_s: Option<u64>) -> Pace {
+        let bucket = bytes_per_s.map(|rate| TokenBucket::full(rate, BURST_BYTES));
+        Pace {
+            bucket: bucket.map(RefCell::new),
+            turn: Semaphore::new(1),
+        }
+    }
+
+    /// Waits until it is time for a piece of so many bytes.
+    pub(super) async fn turn(&self, clients: &Clients, bytes: u64) {
+        let _turn = self.turn.acquire(1).await;
+        let rt = &clients.rt;
+        if let Some(bucket) = &self.bucket {
+            let ready_ns = bucket.borrow_mut().ready_ns(rt.now().as_ns(), bytes);
+            rt.sleep_until(Instant::from_ns(ready_ns)).await;
+            bucket.borrow_mut().take(rt.now().as_ns(), bytes);
+        }
+        let deadline = rt.now() + GIVE_WAY_MAX;
+        while !clients.are_silent() && rt.now() < deadline {
+            rt.sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_rt::VirtualOptions;
+
+    use super::*;
+
+    fn rt() -> Rt {
+        Rt::virtual_time(VirtualOptions::default())
+    }
+
+    #[test]
+    fn a_rate_is_kept_to() {
+        let rt = rt();
+        let (pace, clients) = (Pace::new(Some(1 << 20)), Clients::new(&rt));
+        rt.block_on(async {
+            for _ in 0..5 {
+                pace.turn(&clients, 1 << 20).await;
+            }
+            // The first one finds a full bucket, each of the others waits a second.
+            assert_eq!(rt.now().as_ns(), 4_000_000_000);
+        });
+    }
+
+    #[test]
+    fn it_gives_way_to_clients_but_not_for_ever() {
+        let rt = rt();
+        let (pace, clients) = (Pace::new(None), Clients::new(&rt));
+        rt.block_on(async {
+            pace.turn(&clients, 4096).await;
+            assert_eq!(rt.now(), Instant::ZERO, "nobody is there");
+            let client = clients.enter();
+            pace.turn(&clients, 4096).await;
+            assert_eq!(rt.now(), Instant::ZERO + GIVE_WAY_MAX);
+            drop(client);
+            pace.turn(&clients, 4096).await;
+            assert_eq!(rt.now(), Instant::ZERO + GIVE_WAY_MAX + SILENT_AFTER);
+        });
+    }
+}

@@ -1,0 +1,255 @@
+//! Giving a side what it lacks: copying its stale ranges from other sides while the volume is in
+//! use, several pieces at once, giving way to clients.
+//!
+//! It must never undo a newer write, and never copy what need not be copied: what was never written
+//! on the source is zeroes, which take no space.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::{Instant, Payload};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::Shared;
+use super::side::{Health, Side, add};
+use super::store::Append;
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::request::{Extent, Flags, Request};
+
+/// A rebuild copies this much at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+/// So many pieces at once.
+const PIECES_IN_FLIGHT_MAX: usize = 4;
+
+/// How far a rebuild has come.
+#[derive(Clone, Copy)]
+pub(super) struct Progress {
+    since: Instant,
+    passed_bytes: u64,
+}
+
+impl Progress {
+    /// Seconds until so many bytes more have passed, if it goes on as it did; `None` before
+    /// anything has.
+    pub(super) fn seconds_left(&self, now: Instant, left_bytes: u64) -> Option<f64> {
+        let seconds = now.ns_since(self.since) as f64 / 1e9;
+        (self.passed_bytes > 0).then(|| left_bytes as f64 * seconds / self.passed_bytes as f64)
+    }
+}
+
+/// What a source has in a part of the volume.
+enum Source {
+    Data(Payload),
+    /// Nothing was ever written there.
+    Zeroes,
+}
+
+impl Shared {
+    /// Copies every stale range of the side from other ones. What cannot be copied does not keep
+    /// the rest from it.
+    ///
+    /// # Errors
+    /// The first of a piece; it is still stale.
+    pub(super) async fn copy_what_is_stale(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
+        side.rebuild.set(Some(Progress {
+            since: self.rt.now(),
+            passed_bytes: 0,
+        }));
+        let mut copied = Ok(());
+        while copied.is_ok() && !side.stale.borrow().is_empty() {
+            copied = self.copy_pieces(side).await;
+        }
+        side.rebuild.set(None);
+        copied
+    }
+
+    async fn copy_pieces(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
+        let mut pieces = FuturesUnordered::new();
+        let (mut position, mut copied) = (0, Ok(()));
+        loop {
+            while pieces.len() < PIECES_IN_FLIGHT_MAX
+                && let Some(piece) = next_piece(side, position)
+            {
+                position = piece.end;
+                pieces.push(self.copy_in_turn(side, piece));
+            }
+            match pieces.next().await {
+                Some(piece) => copied = copied.and(piece),
+                // What has become stale behind the position is for the next round.
+                None => break,
+            }
+            if side.health.get() == Health::Absent {
+                return Err(IoError::Offline);
+            }
+        }
+        copied
+    }
+
+    async fn copy_in_turn(self: &Rc<Self>, side: &Side, piece: Range<u64>) -> Result<(), IoError> {
+        let len = piece.end - piece.start;
+        self.resync_pace.turn(&self.clients, len).await;
+        self.copy_piece(side, piece).await?;
+        if let Some(mut progress) = side.rebuild.get() {
+            progress.passed_bytes += len;
+            side.rebuild.set(Some(progress));
+        }
+        Ok(())
+    }
+
+    /// Copies what is stale of a piece, under the range lock.
+    pub(super) async fn copy_piece(
+        self: &Rc<Self>,
+        side: &Side,
+        piece: Range<u64>,
+    ) -> Result<(), IoError> {
+        let guard = self.ranges.lock(piece.clone()).await;
+        if side.health.get() == Health::Absent {
+            return Err(IoError::Offline);
+        }
+        // Writes since may have made parts of it fresh, and these must not be undone.
+        let stale: Vec<Range<u64>> = {
+            let map = side.stale.borrow();
+            let parts = map.overlapping(&piece).map(|(part, ())| part);
+            parts
+                .map(|part| part.start.max(piece.start)..part.end.min(piece.end))
+                .collect()
+        };
+        for part in stale {
+            self.copy_stale(side, part).await?;
+        }
+        drop(guard);
+        Ok(())
+    }
+
+    /// Copies a range; where a block cannot be read, all the others.
+    async fn copy_stale(self: &Rc<Self>, side: &Side, range: Range<u64>) -> Result<(), IoError> {
+        let mut copied = Ok(());
+        for (part, has_data) in self.extents_for_resync(&range, side.index).await {
+            match self.copy_part(side, part.clone(), has_data).await {
+                Err(error) if is_of_a_block(error) => {}
+                other => {
+                    other?;
+                    continue;
+                }
+            }
+            for start in part.step_by(BLOCK_BYTES as usize) {
+                let block = start..start + BLOCK_BYTES;
+                match self.copy_part(side, block, has_data).await {
+                    Err(error) if is_of_a_block(error) => copied = Err(error),
+                    other => other?,
+                }
+            }
+        }
+        copied
+    }
+
+    async fn copy_part(
+        self: &Rc<Self>,
+        side: &Side,
+        part: Range<u64>,
+        has_data: bool,
+    ) -> Result<(), IoError> {
+        if has_data {
+            let data = self.read_for_resync(part.clone(), side.index).await?;
+            let data = Source::Data(data);
+            self.write_for_resync(side, part.clone(), data).await?;
+            add(&side.counts.resynced_bytes, part.end - part.start);
+        } else if !is_never_written(side, &part).await {
+            self.write_for_resync(side, part.clone(), Source::Zeroes)
+                .await?;
+        }
+        side.stale.borrow_mut().remove(part);
+        Ok(())
+    }
+
+    /// The parts of a range, each with whether the side that it would be read from has anything
+    /// there.
+    async fn extents_for_resync(
+        &self,
+        range: &Range<u64>,
+        target: usize,
+    ) -> Vec<(Range<u64>, bool)> {
+        let all = vec![(range.clone(), true)];
+        let source = self.current_side(range, &[target]);
+        let Some(store) = source.and_then(|source| self.sides[source].store()) else {
+            return all;
+        };
+        // Not knowing where the holes are is no reason to fail: all is data.
+        let Ok(extents) = store.extents(range.clone()).await else {
+            return all;
+        };
+        let mut position = range.start;
+        let part = |Extent { len, data }| {
+            let start = position;
+            position += len;
+            (start..position, data)
+        };
+        extents.into_iter().map(part).collect()
+    }
+
+    /// Writes a piece of a rebuild. When the side is given up meanwhile the piece goes on by itself,
+    /// and the side is not used again before it has ended; but its range is not kept locked for it.
+    async fn write_for_resync(
+        self: &Rc<Self>,
+        side: &Side,
+        range: Range<u64>,
+        source: Source,
+    ) -> Result<(), IoError> {
+        let outcome = Rc::new(Cell::new(None));
+        let (shared, ended, index) = (Rc::clone(self), Rc::clone(&outcome), side.index);
+        let operation = side.start(self.rt.now());
+        // A copy is a change of its own, of the newest content, that only this side needs.
+        let number = self.next_seq.get();
+        self.next_seq.set(number + 1);
+        let append = |range| match &source {
+            Source::Data(data) => Append::of(range, data.clone(), number),
+            Source::Zeroes => Append::zeroes(range, number),
+        };
+        let appended = side
+            .store()
+            .map(|store| store.append(append(range.clone())));
+        self.tasks.spawn(async move {
+            let side = &shared.sides[index];
+            let written = match (appended, source) {
+                (Some(appended), _) => appended.wait().await,
+                (None, Source::Data(data)) => {
+                    let write = Request::write(range.start, data, Flags::NONE);
+                    side.change_bare(write).await
+                }
+                (None, Source::Zeroes) => unreachable!("a bare device does not know of holes"),
+            };
+            side.finish(operation, shared.rt.now());
+            ended.set(Some(written));
+            side.changed.notify();
+            // What was admitted meanwhile may have waited for the side to be idle.
+            shared.pump(index);
+        });
+        let over = || outcome.get().is_some() || !side.is_active();
+        side.changed.until(over).await;
+        outcome.get().unwrap_or(Err(IoError::Timeout))
+    }
+}
+
+/// True when an error says nothing of other blocks.
+pub(super) fn is_of_a_block(error: IoError) -> bool {
+    matches!(error, IoError::Corrupt | IoError::Medium)
+}
+
+/// The next piece that is stale from a position on.
+fn next_piece(side: &Side, position: u64) -> Option<Range<u64>> {
+    let stale = side.stale.borrow();
+    let (range, ()) = stale.overlapping(&(position..u64::MAX)).next()?;
+    let start = range.start.max(position);
+    Some(start..range.end.min(start + PIECE_BYTES))
+}
+
+/// True when nothing was ever written to a range of a side, so that it reads as zeroes.
+async fn is_never_written(side: &Side, range: &Range<u64>) -> bool {
+    let Some(store) = side.store() else {
+        return false;
+    };
+    let extents = store.extents(range.clone()).await;
+    extents.is_ok_and(|extents| extents.iter().all(|extent| !extent.data))
+}

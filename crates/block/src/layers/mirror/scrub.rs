@@ -1,0 +1,410 @@
+//! Scrub: reading every written block of every healthy side while the volume is in use, so that
+//! what has gone bad is found while another side still has it, and repaired from there.
+//!
+//! Whether a block is right is decided by the checksums. Blocks of which these know nothing are
+//! compared with the other sides', and known from then on. It must never repair from a copy that is
+//! not known to be better, never keep clients waiting for long, and never say that it has checked
+//! what it could not read.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_rt::Instant;
+use futures_util::future::{Either, join_all, select};
+use serde::Serialize;
+
+use super::pace::Pace;
+use super::rebuild::is_of_a_block;
+use super::side::{Health, Side, add};
+use super::store::Checked;
+use super::{Shared, VolumeState};
+use crate::BLOCK_BYTES;
+use crate::device::{Figure, FigureVisitor};
+use crate::error::IoError;
+use crate::extent_map::ExtentMap;
+
+/// So much of the volume is scrubbed at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// How a scrub stands, or how the last one ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScrubStatus {
+    /// `running`, `done` or `cancelled`.
+    pub state: &'static str,
+    /// How much of the volume has been looked at, in bytes.
+    pub position_bytes: u64,
+    /// Bytes read from all sides together.
+    pub read_bytes: u64,
+    /// Bytes that could not be looked at, because a side did not answer.
+    pub skipped_bytes: u64,
+    /// Blocks, and pages of what a side keeps beside its data, that were wrong on a side.
+    pub found: u64,
+    /// Those of them that are right again.
+    pub repaired: u64,
+    /// Those that are wrong on every side, or whose repair has failed.
+    pub unrepairable: u64,
+    /// Blocks that are known by a checksum since they were compared.
+    pub learned_blocks: u64,
+    /// Seconds since the start, or from the start to the end.
+    pub seconds: f64,
+}
+
+#[derive(Default)]
+struct Counts {
+    position_bytes: Cell<u64>,
+    read_bytes: Cell<u64>,
+    skipped_bytes: Cell<u64>,
+    found: Cell<u64>,
+    repaired: Cell<u64>,
+    unrepairable: Cell<u64>,
+    learned_blocks: Cell<u64>,
+}
+
+/// One scrub.
+struct Run {
+    started: Instant,
+    ended: Cell<Option<Instant>>,
+    cancelled: Cell<bool>,
+    counts: Counts,
+}
+
+/// The scrub of a volume: the one that runs, or the last one.
+pub(super) struct Scrub {
+    run: RefCell<Option<Rc<Run>>>,
+    pace: Pace,
+}
+
+impl Scrub {
+    pub(super) fn new(bytes_per_s: Option<u64>) -> Scrub {
+        Scrub {
+            run: RefCell::new(None),
+            pace: Pace::new(bytes_per_s),
+        }
+    }
+
+    /// Ends the one that runs; false when none does.
+    pub(super) fn cancel(&self) -> bool {
+        let run = self.run.borrow();
+        let running = run.as_ref().filter(|run| run.ended.get().is_none());
+        running.is_some_and(|run| !run.cancelled.replace(true))
+    }
+
+    fn is_running(&self) -> bool {
+        let run = self.run.borrow();
+        run.as_ref().is_some_and(|run| run.ended.get().is_none())
+    }
+
+    /// How it stands; `None` before the first one.
+    pub(super) fn status(&self, now: Instant) -> Option<ScrubStatus> {
+        let run = self.run.borrow();
+        let run = run.as_ref()?;
+        let state = match (run.ended.get(), run.cancelled.get()) {
+            (None, _) => "running",
+            (Some(_), true) => "cancelled",
+            (Some(_), false) => "done",
+        };
+        let counts = &run.counts;
+        Some(ScrubStatus {
+            state,
+            position_bytes: counts.position_bytes.get(),
+            read_bytes: counts.read_bytes.get(),
+            skipped_bytes: counts.skipped_bytes.get(),
+            found: counts.found.get(),
+            repaired: counts.repaired.get(),
+            unrepairable: counts.unrepairable.get(),
+            learned_blocks: counts.learned_blocks.get(),
+            seconds: run.ended.get().unwrap_or(now).ns_since(run.started) as f64 / 1e9,
+        })
+    }
+}
+
+impl ScrubStatus {
+    /// The same as named figures.
+    pub(super) fn figures(&self, out: &mut dyn FigureVisitor) {
+        let mut show = |name, figure| out.figure("", name, figure);
+        show("scrub", Figure::State(self.state.to_owned()));
+        let position = self.position_bytes as f64;
+        show("scrub_position_bytes", Figure::Gauge(position));
+        show("scrub_read_bytes", Figure::Gauge(self.read_bytes as f64));
+        let skipped = self.skipped_bytes as f64;
+        show("scrub_skipped_bytes", Figure::Gauge(skipped));
+        show("scrub_found", Figure::Gauge(self.found as f64));
+        show("scrub_repaired", Figure::Gauge(self.repaired as f64));
+        let unrepairable = self.unrepairable as f64;
+        show("scrub_unrepairable", Figure::Gauge(unrepairable));
+        let learned = self.learned_blocks as f64;
+        show("scrub_learned_blocks", Figure::Gauge(learned));
+        show("scrub_seconds", Figure::Gauge(self.seconds));
+    }
+}
+
+impl Shared {
+    pub(super) fn start_scrub(self: &Rc<Self>) -> Result<(), String> {
+        if !self.is_logged() {
+            return Err("only a formatted volume can be scrubbed".to_owned());
+        }
+        if self.state.get() != VolumeState::Open {
+            return Err("the volume is not open for writing, so nothing could be repaired".into());
+        }
+        if self.scrub.is_running() {
+            return Err("a scrub of the volume is running".to_owned());
+        }
+        let run = Rc::new(Run {
+            started: self.rt.now(),
+            ended: Cell::new(None),
+            cancelled: Cell::new(false),
+            counts: Counts::default(),
+        });
+        *self.scrub.run.borrow_mut() = Some(Rc::clone(&run));
+        let shared = Rc::clone(self);
+        self.watchers.spawn(async move {
+            shared.scrub_all(&run).await;
+            run.ended.set(Some(shared.rt.now()));
+        });
+        Ok(())
+    }
+
+    async fn scrub_all(self: &Rc<Self>, run: &Run) {
+        for index in self.healthy() {
+            if run.cancelled.get() {
+                return;
+            }
+            self.scrub_beside_data(run, index).await;
+        }
+        let size_bytes = self.geometry.size_bytes;
+        let mut position = 0;
+        while position < size_bytes {
+            let piece = position..size_bytes.min(position + PIECE_BYTES);
+            let bytes = (piece.end - piece.start) * self.healthy().len() as u64;
+            self.scrub.pace.turn(&self.clients, bytes).await;
+            if run.cancelled.get() {
+                return;
+            }
+            position = piece.end;
+            self.scrub_piece(run, piece).await;
+            run.counts.position_bytes.set(position);
+        }
+    }
+
+    /// What a side keeps beside its data: superblocks, checkpoint, map and checksums.
+    async fn scrub_beside_data(self: &Rc<Self>, run: &Run, index: usize) {
+        let side = &self.sides[index];
+        let (Some(store), Some(volume)) = (side.store(), &self.superblocks) else {
+            return;
+        };
+        let marked = side.changed.until(|| !side.marking.get());
+        let superblocks = async {
+            marked.await;
+            volume.wrong_copies(index).await
+        };
+        match self.unless_gone(index, superblocks).await {
+            // They are being written meanwhile, or the side is not there: no news.
+            Ok(_) if side.marking.get() => {}
+            Ok(0) => {}
+            Ok(wrong) => {
+                add(&run.counts.found, wrong);
+                self.mark_side(index);
+                let marked = side.changed.until(|| !side.marking.get());
+                let marked = self.unless_gone(index, async {
+                    marked.await;
+                    volume.wrong_copies(index).await
+                });
+                let repaired = marked.await == Ok(0);
+                let counter = if repaired {
+                    &run.counts.repaired
+                } else {
+                    &run.counts.unrepairable
+                };
+                add(counter, wrong);
+            }
+            Err(_) => add(&side.counts.errors, 1),
+        }
+        let mut next = Some(0);
+        while let Some(page) = next.filter(|_| !run.cancelled.get()) {
+            self.scrub.pace.turn(&self.clients, PIECE_BYTES).await;
+            match self.unless_gone(index, store.check_areas(page)).await {
+                Ok(areas) => {
+                    add(&run.counts.read_bytes, areas.read_bytes);
+                    add(&run.counts.found, areas.wrong_pages);
+                    add(&run.counts.repaired, areas.wrong_pages);
+                    // What these pages said of the data is gone.
+                    self.note_suspects(index);
+                    next = areas.next;
+                }
+                Err(_) => {
+                    add(&side.counts.errors, 1);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Waits for something that a side does, unless the side is given up, or is silent for so long
+    /// that it should be.
+    async fn unless_gone<T>(
+        &self,
+        index: usize,
+        future: impl Future<Output = Result<T, IoError>>,
+    ) -> Result<T, IoError> {
+        let side = &self.sides[index];
+        let gone = std::pin::pin!(side.given_up.until(|| !side.is_active()));
+        let future = std::pin::pin!(future);
+        let either = select(future, gone);
+        let patience = Duration::from_nanos(self.rules.absent_after_ns);
+        match self.rt.timeout(patience, either).await {
+            Ok(Either::Left((result, _))) => result,
+            Ok(Either::Right(_)) | Err(bimetal_rt::Elapsed) => Err(IoError::Timeout),
+        }
+    }
+
+    async fn scrub_piece(self: &Rc<Self>, run: &Run, piece: Range<u64>) {
+        let checks = self.healthy().into_iter().filter_map(|index| {
+            let (store, piece) = (self.sides[index].store()?, piece.clone());
+            Some(async move {
+                let check = self.unless_gone(index, store.check(&piece));
+                (index, check.await)
+            })
+        });
+        let mut wrong: Vec<(usize, Vec<Range<u64>>)> = Vec::new();
+        let mut unknown = ExtentMap::new();
+        for (index, checked) in join_all(checks).await {
+            match checked {
+                Ok(checked) => {
+                    add(&run.counts.read_bytes, checked.read_bytes);
+                    let Checked {
+                        wrong: of_side,
+                        unknown: blocks,
+                        ..
+                    } = checked;
+                    wrong.push((index, of_side));
+                    blocks.into_iter().for_each(|b| unknown.insert(b, ()));
+                }
+                Err(_) => {
+                    add(&self.sides[index].counts.errors, 1);
+                    let skipped = piece.end - piece.start;
+                    add(&run.counts.skipped_bytes, skipped);
+                }
+            }
+        }
+        self.repair(run, &wrong).await;
+        let unknown: Vec<Range<u64>> = unknown.iter().map(|(range, ())| range).collect();
+        for range in unknown {
+            self.compare(run, range).await;
+        }
+    }
+
+    /// Repairs what was found wrong on sides, where another one is right.
+    async fn repair(self: &Rc<Self>, run: &Run, wrong: &[(usize, Vec<Range<u64>>)]) {
+        for (index, ranges) in wrong {
+            let side = &self.sides[*index];
+            let blocks = ranges.iter().flat_map(|range| {
+                let starts = range.clone().step_by(BLOCK_BYTES as usize);
+                starts.map(|start| start..start + BLOCK_BYTES)
+            });
+            for block in blocks {
+                // It has been written since, or is known to be lacking: nobody will read it.
+                if !side.stale.borrow().is_clear(&block) {
+                    continue;
+                }
+                let good = wrong.iter().any(|(other, wrong)| {
+                    let wrong_too = wrong
+                        .iter()
+                        .any(|w| w.start <= block.start && block.end <= w.end);
+                    other != index && !wrong_too && self.sides[*other].is_current(&block)
+                });
+                add(&run.counts.found, 1);
+                add(&side.counts.rotten, 1);
+                if good {
+                    self.replace(run, side, block).await;
+                } else {
+                    add(&run.counts.unrepairable, 1);
+                }
+            }
+        }
+    }
+
+    /// Copies a block to a side from another one.
+    async fn replace(self: &Rc<Self>, run: &Run, side: &Side, block: Range<u64>) {
+        side.stale.borrow_mut().insert(block.clone(), ());
+        self.stale_added.notify();
+        let copied = self.copy_piece(side, block).await;
+        let counter = match copied {
+            Ok(()) => &run.counts.repaired,
+            Err(_) => &run.counts.unrepairable,
+        };
+        add(counter, 1);
+    }
+
+    /// Compares blocks of which a side does not know what they should be.
+    async fn compare(self: &Rc<Self>, run: &Run, range: Range<u64>) {
+        // Nothing may change meanwhile.
+        let guard = self.ranges.lock(range.clone()).await;
+        let mut order = self.read_order();
+        order.retain(|&index| {
+            let side = &self.sides[index];
+            side.health.get() == Health::Healthy && side.is_current(&range)
+        });
+        let reads = order.into_iter().filter_map(|index| {
+            let (store, range) = (self.sides[index].store()?, range.clone());
+            Some(async move {
+                let read = async {
+                    let reply = store.read(range.clone()).await?;
+                    let unknown = store.unknown_in(&range).await?;
+                    Ok((reply.into_data(), unknown))
+                };
+                (index, self.unless_gone(index, read).await)
+            })
+        });
+        let mut copies = Vec::new();
+        for (index, read) in join_all(reads).await {
+            match read {
+                Ok((data, unknown)) => copies.push((index, data.to_vec(), data, unknown)),
+                Err(error) if is_of_a_block(error) => self.note_suspects(index),
+                Err(_) => add(&self.sides[index].counts.errors, 1),
+            }
+        }
+        // One copy alone cannot be compared with anything.
+        if copies.len() < 2 {
+            return;
+        }
+        let mut differing = Vec::new();
+        for block in range.clone().step_by(BLOCK_BYTES as usize) {
+            let at = (block - range.start) as usize;
+            let content = |bytes: &[u8]| bytes[at..at + BLOCK_BYTES as usize].to_vec();
+            let is_known = |unknown: &[Range<u64>]| !unknown.iter().any(|u| u.contains(&block));
+            // One with a checksum is right; without one, what clients read stays.
+            let known = copies.iter().find(|(.., unknown)| is_known(unknown));
+            let truth = content(&known.unwrap_or(&copies[0]).1);
+            let wrong = copies
+                .iter()
+                .filter(|(_, bytes, ..)| content(bytes) != truth);
+            differing.extend(wrong.map(|(index, ..)| (*index, block..block + BLOCK_BYTES)));
+        }
+        for (index, _, data, unknown) in &copies {
+            let Some(store) = self.sides[*index].store() else {
+                continue;
+            };
+            for part in unknown {
+                let of_side = differing.iter().filter(|(of, _)| of == index);
+                let mut same = ExtentMap::new();
+                same.insert(part.clone(), ());
+                of_side.for_each(|(_, block)| drop(same.remove(block.clone())));
+                for (part, ()) in same.iter() {
+                    let bytes =
+                        (part.start - range.start) as usize..(part.end - range.start) as usize;
+                    match store.learn(part.clone(), &data.slice(bytes)).await {
+                        Ok(blocks) => add(&run.counts.learned_blocks, blocks),
+                        Err(_) => add(&self.sides[*index].counts.errors, 1),
+                    }
+                }
+            }
+        }
+        drop(guard);
+        for (index, block) in differing {
+            add(&run.counts.found, 1);
+            self.replace(run, &self.sides[index], block).await;
+        }
+    }
+}

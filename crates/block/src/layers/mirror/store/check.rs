@@ -1,0 +1,190 @@
+//! Looking at everything that a side holds, for a scrub: what is wrong, what nobody knows, and what
+//! lies beside the data.
+//!
+//! It must never take for wrong what is only on its way.
+
+use std::ops::Range;
+
+use bimetal_rt::Payload;
+
+use super::Store;
+use super::checksums::{Checksums, Expected, expected_of};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+
+/// Changed pages of checksums are written when there are so many.
+const UNWRITTEN_PAGES_MAX: usize = 64;
+
+/// What was found in a range of the volume.
+#[derive(Default)]
+pub(in super::super) struct Checked {
+    /// Bytes that hold something, and were read.
+    pub(in super::super) read_bytes: u64,
+    /// Blocks that are not what was written, or cannot be read.
+    pub(in super::super) wrong: Vec<Range<u64>>,
+    /// Blocks that are what they are, because nothing says what they should be.
+    pub(in super::super) unknown: Vec<Range<u64>>,
+}
+
+/// What was found beside the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct CheckedAreas {
+    pub(in super::super) read_bytes: u64,
+    /// Pages that were not what they should be. They are being written anew; what those of the
+    /// checksums said is among the [suspects](Store::take_suspects).
+    pub(in super::super) wrong_pages: u64,
+    /// The page of checksums to go on with, if there are more.
+    pub(in super::super) next: Option<u64>,
+}
+
+fn push_block(ranges: &mut Vec<Range<u64>>, start: u64) {
+    match ranges.last_mut() {
+        Some(last) if last.end == start => last.end += BLOCK_BYTES,
+        _ => ranges.push(start..start + BLOCK_BYTES),
+    }
+}
+
+fn is_of_a_block(error: IoError) -> bool {
+    matches!(error, IoError::Corrupt | IoError::Medium)
+}
+
+impl Store {
+    /// Reads everything that was ever written in a range of the volume, and checks it.
+    ///
+    /// # Errors
+    /// Those of the device that say nothing of a block.
+    pub(in super::super) async fn check(&self, range: &Range<u64>) -> Result<Checked, IoError> {
+        let mut checked = Checked::default();
+        let extents = match self.extents(range.clone()).await {
+            Err(IoError::Corrupt) => {
+                // A page of checksums is damaged: nothing of what it describes is known.
+                let starts = range.clone().step_by(BLOCK_BYTES as usize);
+                starts.for_each(|start| push_block(&mut checked.wrong, start));
+                return Ok(checked);
+            }
+            other => other?,
+        };
+        let mut position = range.start;
+        for extent in extents {
+            let part = position..position + extent.len;
+            position = part.end;
+            if extent.data {
+                checked.read_bytes += extent.len;
+                self.check_part(part, &mut checked.wrong).await?;
+            }
+        }
+        checked.unknown = self.unknown_in(range).await?;
+        Ok(checked)
+    }
+
+    async fn check_part(
+        &self,
+        part: Range<u64>,
+        wrong: &mut Vec<Range<u64>>,
+    ) -> Result<(), IoError> {
+        match self.read_once(&part).await {
+            Err(error) if is_of_a_block(error) => {}
+            other => return other.map(|_| ()),
+        }
+        // It may have been on its way home just then. Under the lock it is not.
+        let _still = self.home.lock(part.clone()).await;
+        for start in part.step_by(BLOCK_BYTES as usize) {
+            match self.read_once(&(start..start + BLOCK_BYTES)).await {
+                Err(error) if is_of_a_block(error) => push_block(wrong, start),
+                other => drop(other?),
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks of a range of which nothing says what they should be.
+    ///
+    /// # Errors
+    /// Those of the device; `Corrupt` when a page of checksums is damaged.
+    pub(in super::super) async fn unknown_in(
+        &self,
+        range: &Range<u64>,
+    ) -> Result<Vec<Range<u64>>, IoError> {
+        let mut unknown = Vec::new();
+        let blocks = range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
+        let expected = match &self.checksums {
+            Some(checksums) => checksums.expected(blocks).await?,
+            None => blocks.map(|_| Expected::Unknown).collect(),
+        };
+        let index = self.log.index.borrow();
+        for (start, expected) in range.clone().step_by(BLOCK_BYTES as usize).zip(expected) {
+            let logged = || !index.newest_in(&(start..start + BLOCK_BYTES)).is_empty();
+            if expected == Expected::Unknown && !logged() {
+                push_block(&mut unknown, start);
+            }
+        }
+        Ok(unknown)
+    }
+
+    /// From now on the blocks of a range of which nothing was known should be what they are. The
+    /// range must not be changed meanwhile. Returns how many blocks that was news for.
+    ///
+    /// # Errors
+    /// Those of the device; `Corrupt` when a page of checksums is damaged.
+    pub(in super::super) async fn learn(
+        &self,
+        range: Range<u64>,
+        data: &Payload,
+    ) -> Result<u64, IoError> {
+        let Some(checksums) = &self.checksums else {
+            return Ok(0);
+        };
+        let _home = self.home.lock(range.clone()).await;
+        if !self.log.index.borrow().newest_in(&range).is_empty() {
+            return Ok(0);
+        }
+        let first = range.start / BLOCK_BYTES;
+        let expected = checksums.expected(first..range.end / BLOCK_BYTES).await?;
+        let mut learned = 0;
+        for ((block, expected), is) in (first..).zip(expected).zip(expected_of(data)) {
+            if expected == Expected::Unknown {
+                checksums.update(block, &[is]).await?;
+                learned += 1;
+            }
+        }
+        if checksums.unwritten_pages() >= UNWRITTEN_PAGES_MAX {
+            checksums.write_back().await?;
+        }
+        Ok(learned)
+    }
+
+    /// Reads the checksums from a page on as they lie on the device, as many as one request may, and
+    /// with the first page the checkpoint and the map. Writes anew what is not as it should be.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(in super::super) async fn check_areas(&self, page: u64) -> Result<CheckedAreas, IoError> {
+        let mut areas = CheckedAreas::default();
+        if page == 0 {
+            areas = self.regions.check().await?;
+            if areas.wrong_pages > 0 {
+                self.regions.write_back().await?;
+            }
+            areas.wrong_pages += self.log.check_checkpoint().await?;
+        }
+        let Some(checksums) = &self.checksums else {
+            return Ok(areas);
+        };
+        let (of_checksums, lost) = checksums.check_from(page).await?;
+        for page in lost {
+            let blocks = Checksums::blocks_of(page);
+            let end = (blocks.end * BLOCK_BYTES).min(self.volume_bytes);
+            let range = blocks.start * BLOCK_BYTES..end;
+            if !range.is_empty() {
+                self.suspect.borrow_mut().insert(range, ());
+            }
+        }
+        if of_checksums.wrong_pages > 0 {
+            checksums.write_back().await?;
+        }
+        areas.read_bytes += of_checksums.read_bytes;
+        areas.wrong_pages += of_checksums.wrong_pages;
+        areas.next = of_checksums.next;
+        Ok(areas)
+    }
+}

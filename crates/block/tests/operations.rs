@@ -1,0 +1,399 @@
+//! Operations on a volume in use, on sides in memory: scrub, rebuild.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::graph::OpenError;
+use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting, Superblock};
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, ScrubStatus, SideToOpen};
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::units::Size;
+use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Request};
+use bimetal_rt::Rt;
+use common::{virtual_rt, write};
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// A device of which one block cannot be read before it has been written again.
+struct BadBlock {
+    below: Rc<dyn Device>,
+    bad: Rc<Cell<Option<u64>>>,
+}
+
+impl Device for BadBlock {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        let range = request.offset..request.offset + request.len;
+        let hit = self.bad.get().is_some_and(|bad| range.contains(&bad));
+        match request.op {
+            Op::Read if hit => return IoFuture::ready(Err(IoError::Medium)),
+            Op::Write if hit => self.bad.set(None),
+            _ => {}
+        }
+        self.below.submit(request)
+    }
+}
+
+/// A volume of sides in memory.
+struct Volume {
+    rt: Rt,
+    sides: Vec<Candidate>,
+    bad: Vec<Rc<Cell<Option<u64>>>>,
+    config: MirrorConfig,
+}
+
+impl Volume {
+    async fn format(rt: &Rt, count: usize) -> Volume {
+        let (mut sides, mut bad) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            let block = BadBlock {
+                below: Rc::new(MemoryDevice::new(rt, 64 * MIB)),
+                bad: Rc::default(),
+            };
+            bad.push(Rc::clone(&block.bad));
+            sides.push(Candidate {
+                name: format!("side{index}"),
+                device: Rc::new(block),
+            });
+        }
+        let made = superblock::format(rt, "vol", &sides, &Formatting::default()).await;
+        made.expect("the sides are fit");
+        let config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
+        Volume {
+            rt: rt.clone(),
+            sides,
+            bad,
+            config,
+        }
+    }
+
+    async fn open(&self) -> Mirror {
+        self.open_as(&OpenOptions::default()).await
+    }
+
+    async fn open_as(&self, options: &OpenOptions) -> Mirror {
+        self.open_without(&[], options).await
+    }
+
+    /// Opens it while some sides cannot be found.
+    async fn open_without(&self, missing: &[usize], options: &OpenOptions) -> Mirror {
+        let side = |(index, side): (usize, &Candidate)| SideToOpen {
+            name: side.name.clone(),
+            device: match missing.contains(&index) {
+                false => Ok(Rc::clone(&side.device)),
+                true => Err(OpenError::new("unplugged")),
+            },
+        };
+        let sides = self.sides.iter().enumerate().map(side);
+        let opened = Mirror::open(&self.rt, &self.config, sides.collect(), options).await;
+        opened.expect("it opens")
+    }
+
+    async fn superblock(&self, side: usize) -> Superblock {
+        let found = self.sides[side].superblock().await;
+        found.expect("it can be read").expect("it is there")
+    }
+
+    /// Where a block of the volume has its home on a side.
+    async fn home(&self, side: usize, offset: u64) -> u64 {
+        self.superblock(side).await.layout.data.0 + offset
+    }
+
+    /// Fills a block of a side with a byte, past the mirror.
+    async fn spoil(&self, side: usize, offset: u64) {
+        let spoilt = write(&self.rt, offset, BLOCK as usize, 0xEE);
+        let done = self.sides[side].device.submit(spoilt).await;
+        done.expect("memory can be written");
+    }
+
+    async fn bytes(&self, side: usize, offset: u64) -> Vec<u8> {
+        let read = Request::read(offset, BLOCK);
+        let read = self.sides[side].device.submit(read).await;
+        read.expect("memory can be read").into_data().to_vec()
+    }
+
+    /// Writes a block every MiB of the first so many, and closes: everything is at home.
+    async fn fill(&self, mib: u64) {
+        let mirror = self.open().await;
+        for at in 0..mib {
+            put(&self.rt, &mirror, at * MIB, at as u8 + 1).await;
+        }
+        mirror.close().await.expect("closed");
+    }
+}
+
+async fn put(rt: &Rt, mirror: &Mirror, offset: u64, byte: u8) {
+    let stored = mirror.submit(write(rt, offset, BLOCK as usize, byte)).await;
+    stored.expect("a side takes it");
+}
+
+async fn byte_at(mirror: &Mirror, offset: u64) -> Result<u8, IoError> {
+    let read = mirror.submit(Request::read(offset, BLOCK)).await?;
+    let bytes = read.into_data().to_vec();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "of one write");
+    Ok(bytes[0])
+}
+
+/// Scrubs, and says what came of it.
+async fn scrub(rt: &Rt, mirror: &Mirror) -> ScrubStatus {
+    mirror.start_scrub().expect("it can be scrubbed");
+    loop {
+        let status = mirror.status().scrub.expect("it has begun");
+        if status.state != "running" {
+            return status;
+        }
+        rt.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn a_scrub_finds_what_nobody_reads_and_repairs_it() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let volume = Volume::format(&rt, 2).await;
+        volume.fill(8).await;
+        let mirror = volume.open().await;
+        let clean = scrub(&rt, &mirror).await;
+        assert_eq!((clean.state, clean.found), ("done", 0), "{clean:?}");
+        // Eight blocks on each side, and one page of checksums for every 1020 blocks of 4 KiB and
+        // one of the map for every 510 MiB.
+        let data = volume.superblock(0).await.layout.data.1;
+        let pages = (data / BLOCK).div_ceil(1020) + 1;
+        assert_eq!(clean.read_bytes, 2 * (8 + pages) * BLOCK);
+        assert_eq!(clean.position_bytes, mirror.geometry().size_bytes);
+
+        for (side, at) in [(0, 3 * MIB), (1, 5 * MIB)] {
+            volume.spoil(side, volume.home(side, at).await).await;
+        }
+        let found = scrub(&rt, &mirror).await;
+        assert_eq!((found.found, found.repaired), (2, 2), "{found:?}");
+        assert_eq!(found.unrepairable, 0);
+        let clean = scrub(&rt, &mirror).await;
+        assert_eq!(clean.found, 0, "{clean:?}");
+        mirror.close().await.expect("closed");
+        for (side, at, byte) in [(0, 3 * MIB, 4), (1, 5 * MIB, 6)] {
+            let home = volume.home(side, at).await;
+            assert_eq!(volume.bytes(side, home).await, vec![byte; BLOCK as usize]);
+        }
+    });
+}
+
+#[test]
+fn a_scrub_finds_what_is_wrong_in_a_log() {
+    let rt = virtual_rt(2);
+    rt.block_on(async {
+        let volume = Volume::format(&rt, 2).await;
+        let mirror = volume.open().await;
+        put(&rt, &mirror, 7 * MIB, 9).await;
+        mirror.submit(Request::flush()).await.expect("flushed");
+        rt.sleep(Duration::from_millis(100)).await;
+        let place = mirror.place_on(1, 7 * MIB).expect("it has a place");
+        assert_ne!(place, volume.home(1, 7 * MIB).await, "it is in the log");
+        volume.spoil(1, place).await;
+        let found = scrub(&rt, &mirror).await;
+        assert_eq!((found.found, found.repaired), (1, 1), "{found:?}");
+        mirror.close().await.expect("closed");
+        let home = volume.home(1, 7 * MIB).await;
+        assert_eq!(volume.bytes(1, home).await, vec![9; BLOCK as usize]);
+    });
+}
+
+#[test]
+fn what_is_wrong_on_all_sides_is_said_to_be_lost_and_costs_nothing_else() {
+    let rt = virtual_rt(3);
+    rt.block_on(async {
+        let volume = Volume::format(&rt, 2).await;
+        volume.fill(4).await;
+        let mirror = volume.open().await;
+        for side in 0..2 {
+            volume.spoil(side, volume.home(side, 2 * MIB).await).await;
+        }
+        let found = scrub(&rt, &mirror).await;
+        let counts = (found.found, found.repaired, found.unrepairable);
+        assert_eq!(counts, (2, 0, 2), "{found:?}");
+        let status = mirror.status();
+        assert!(!status.degraded, "{status:?}");
+        assert!(status.sides.iter().all(|side| side.stale_bytes == 0));
+        assert_eq!(byte_at(&mirror, 2 * MIB).await, Err(IoError::Corrupt));
+        assert_eq!(byte_at(&mirror, MIB).await, Ok(2));
+        // Writing it makes it good again.
+        put(&rt, &mirror, 2 * MIB, 0x77).await;
+        assert_eq!(byte_at(&mirror, 2 * MIB).await, Ok(0x77));
+        mirror.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn a_block_that_a_side_cannot_read_is_written_anew() {
+    let rt = virtual_rt(4);
+    rt.block_on(async {
+        let volume = Volume::format(&rt, 2).await;
+        volume.fill(3).await;
+        let mirror = volume.open().await;
+        volume.bad[0].set(Some(volume.home(0, 0).await));
+        let bad = scrub(&rt, &mirror).await;
+        assert_eq!((bad.found, bad.repaired), (1, 1), "{bad:?}");
+        assert_eq!(byte_at(&mirror, 0).await, Ok(1));
+        mirror.close().await.expect("closed");
+        assert_eq!(volume.bad[0].get(), None, "it was written");
+    });
+}
+
+#[test]
+fn what_lies_beside_the_data_is_scrubbed_too() {
+    let rt = virtual_rt(5);
+    rt.block_on(async {
+        let volume = Volume::format(&rt, 2).await;
+        volume.fill(6).await;
+        let mirror = volume.open().await;
+        put(&rt, &mirror, 0, 0x11).await;
+        let superblock = volume.superblock(0).await;
+        let size_bytes = volume.sides[0].device.geometry().size_bytes;
+        let layout = superblock.layout;
+        // A page of checksums, a page of the map, the first copy of the superblock and the last.
+        for offset in [layout.checksums.0, layout.map.0, 0] {
+            volume.spoil(0, offset).await;
+        }
+        volume.spoil(1, size_bytes - BLOCK).await;
+        let found = scrub(&rt, &mirror).await;
+        assert_eq!((found.found, found.repaired), (4, 4), "{found:?}");
+        rt.sleep(Duration::from_secs(10)).await;
+        let again = scrub(&rt, &mirror).await;
+        assert_eq!(again.found, 0, "{again:?}");
+        for at in 1..6 {
+            assert_eq!(byte_at(&mirror, at * MIB).await, Ok(at as u8 + 1));
+        }
+        mirror.close().await.expect("closed");
+        // Each copy of the superblocks alone will do again.
+        volume.spoil(0, size_bytes - BLOCK).await;
+        volume.spoil(1, 0).await;
+        let mirror = volume.open().await;
+        assert!(!mirror.status().degraded);
+        assert_eq!(byte_at(&mirror, 5 * MIB).await, Ok(6));
+        mirror.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn both_checkpoints_may_rot_one_after_the_other() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let volume = Volume::format(&rt, 2).await;
+        volume.fill(2).await;
+        let mirror = volume.open().await;
+        for slot in [BLOCK, 2 * BLOCK, BLOCK] {
+            volume.spoil(0, slot).await;
+            let status = scrub(&rt, &mirror).await;
+            assert_eq!(status.found, status.repaired, "{status:?}");
+        }
+        // The program is gone, and what is there still opens.
+        drop(mirror);
+        let mirror = volume.open().await;
+        assert_eq!(byte_at(&mirror, MIB).await, Ok(2));
+        mirror.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn a_scrub_keeps_to_its_rate_and_can_be_cancelled() {
+    let rt = virtual_rt(7);
+    rt.block_on(async {
+        let mut volume = Volume::format(&rt, 2).await;
+        volume.config.scrub_rate = Some(Size(4 * MIB));
+        volume.fill(2).await;
+        let mirror = volume.open().await;
+        let before = rt.now();
+        let done = scrub(&rt, &mirror).await;
+        // 2 MiB of both sides for each MiB of the volume, half a second.
+        let mib = mirror.geometry().size_bytes / MIB;
+        let seconds = rt.now().since(before).as_secs_f64();
+        assert!(seconds >= mib as f64 / 2.0 - 1.0, "{seconds} s, {done:?}");
+        mirror.start_scrub().expect("again");
+        assert!(mirror.start_scrub().is_err(), "one at a time");
+        rt.sleep(Duration::from_secs(3)).await;
+        assert!(mirror.cancel_scrub());
+        rt.sleep(Duration::from_secs(3)).await;
+        let cancelled = mirror.status().scrub.expect("the last one");
+        assert_eq!(cancelled.state, "cancelled");
+        assert!(cancelled.position_bytes < mirror.geometry().size_bytes);
+        assert!(!mirror.cancel_scrub(), "none runs");
+        mirror.close().await.expect("closed");
+    });
+}
+
+/// A side that is made anew gets what was ever written, and not the rest.
+#[test]
+fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
+    let rt = virtual_rt(8);
+    rt.block_on(async {
+        let mut volume = Volume::format(&rt, 2).await;
+        volume.config.resync_rate = Some(Size(MIB));
+        volume.fill(6).await;
+        // What the side holds beside that must not be seen again.
+        let alone = volume.home(1, 20 * MIB).await;
+        let mirror = volume.open().await;
+        put(&rt, &mirror, 20 * MIB, 3).await;
+        let zeroes = Request::without_data(Op::WriteZeroes, 20 * MIB, BLOCK, Flags::NONE);
+        mirror.close().await.expect("closed");
+        assert_eq!(volume.bytes(1, alone).await[0], 3);
+        let mirror = volume.open_without(&[1], &OpenOptions::default()).await;
+        mirror.submit(zeroes).await.expect("the other one takes it");
+        mirror.close().await.expect("closed");
+
+        let rebuild = OpenOptions {
+            rebuild: vec!["side1".to_owned()],
+            ..OpenOptions::default()
+        };
+        let mirror = volume.open_as(&rebuild).await;
+        rt.sleep(Duration::from_secs(5)).await;
+        let status = mirror.status();
+        assert_eq!(status.sides[1].health, "resyncing");
+        let left = status.sides[1].resync_seconds_left.expect("it copies");
+        let mib_left = status.sides[1].stale_bytes as f64 / MIB as f64;
+        assert!(
+            (left - mib_left).abs() < 0.25 * mib_left,
+            "{left} s, {mib_left} MiB"
+        );
+        rt.sleep(Duration::from_secs(90)).await;
+        let status = mirror.status();
+        assert!(!status.degraded, "{status:?}");
+        assert_eq!(status.sides[1].resynced_bytes, 6 * BLOCK);
+        assert_eq!(status.sides[1].resync_seconds_left, None);
+        assert_eq!(byte_at(&mirror, 20 * MIB).await, Ok(0));
+        mirror.close().await.expect("closed");
+        let mirror = volume.open_without(&[0], &OpenOptions::default()).await;
+        assert_eq!(byte_at(&mirror, 20 * MIB).await, Ok(0));
+        assert_eq!(byte_at(&mirror, 5 * MIB).await, Ok(6));
+        mirror.close().await.expect("closed");
+    });
+}
+
+/// One block that its only source has lost keeps the side from counting, and no other block from it.
+#[test]
+fn a_block_that_cannot_be_read_does_not_keep_the_others() {
+    let rt = virtual_rt(9);
+    rt.block_on(async {
+        let volume = Volume::format(&rt, 2).await;
+        volume.fill(6).await;
+        volume.spoil(0, volume.home(0, 2 * MIB).await).await;
+        let rebuild = OpenOptions {
+            rebuild: vec!["side1".to_owned()],
+            ..OpenOptions::default()
+        };
+        let mirror = volume.open_as(&rebuild).await;
+        rt.sleep(Duration::from_secs(30)).await;
+        let status = mirror.status();
+        assert_eq!(status.sides[1].stale_bytes, BLOCK, "{status:?}");
+        put(&rt, &mirror, 2 * MIB, 5).await;
+        rt.sleep(Duration::from_secs(30)).await;
+        assert!(!mirror.status().degraded, "{:?}", mirror.status());
+        mirror.close().await.expect("closed");
+    });
+}

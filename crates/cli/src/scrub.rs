@@ -1,0 +1,105 @@
+//! `bimetal scrub`: has a running server read every copy of everything in a volume, and repair what
+//! is wrong.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use bimetal_block::units::show_size;
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::control;
+
+/// How often `--wait` asks.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+/// Something is wrong on every side, or could not be looked at.
+const NOT_WHOLE: u8 = 3;
+
+/// What to scrub.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration that the server was started with
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The mirror
+    #[arg(value_name = "VOLUME")]
+    volume: String,
+    /// Wait for the end; the status is then 0 when everything is right, and 3 when something is
+    /// wrong on every side or could not be read
+    #[arg(long)]
+    wait: bool,
+    /// Print the counts as JSON, one line
+    #[arg(long)]
+    json: bool,
+    /// End the scrub that runs
+    #[arg(long, conflicts_with_all = ["wait", "show"])]
+    cancel: bool,
+    /// Show the scrub that runs, or the last one, and begin none
+    #[arg(long)]
+    show: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let config = Config::load(&args.file)?;
+    let socket = &config.server.control;
+    let asked = |what: &str| -> Result<Value> {
+        let request = json!({ "verb": "scrub", "volume": args.volume, "do": what });
+        Ok(control::ask(socket, &request)?["scrub"].take())
+    };
+    let first = match (args.cancel, args.show) {
+        (true, _) => "cancel",
+        (_, true) => "show",
+        _ => "start",
+    };
+    let mut scrub = asked(first)?;
+    while args.wait && scrub["state"] == "running" {
+        pause();
+        scrub = asked("show")?;
+    }
+    if scrub.is_null() {
+        bail!(
+            "volume {}: not scrubbed since the server was started",
+            args.volume
+        );
+    }
+    let text = if args.json {
+        scrub.to_string()
+    } else {
+        to_line(&scrub)
+    };
+    writeln!(std::io::stdout().lock(), "{text}")?;
+    let whole = scrub["unrepairable"] == 0 && scrub["skipped_bytes"] == 0;
+    let over = scrub["state"] != "running" && !args.cancel;
+    Ok(ExitCode::from(if over && !whole { NOT_WHOLE } else { 0 }))
+}
+
+fn to_line(scrub: &Value) -> String {
+    let count = |key: &str| scrub[key].as_u64().unwrap_or(0);
+    let mut line = format!(
+        "{}: {} read in {:.0} s, up to {}; found wrong {}, repaired {}, wrong on every side {}",
+        scrub["state"].as_str().unwrap_or("?"),
+        show_size(count("read_bytes")),
+        scrub["seconds"].as_f64().unwrap_or(0.0),
+        show_size(count("position_bytes")),
+        count("found"),
+        count("repaired"),
+        count("unrepairable"),
+    );
+    let skipped_bytes = count("skipped_bytes");
+    if skipped_bytes > 0 {
+        line += &format!("; {} could not be read", show_size(skipped_bytes));
+    }
+    line
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a client without a runtime: nothing else waits on this thread"
+)]
+fn pause() {
+    std::thread::sleep(ASK_EVERY);
+}
