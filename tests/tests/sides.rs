@@ -6,8 +6,7 @@ use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
 use bimetal_tests::nbd::Wire;
 use bimetal_tests::scratch::Scratch;
-use bimetal_tests::server::Server;
-use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, assert_refused, mirror_toml};
+use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, mirror_toml};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -183,7 +182,7 @@ fn status_shows_the_volume_and_each_side() {
 }
 
 #[test]
-fn after_a_crash_the_volume_waits_for_a_resync() {
+fn after_a_crash_the_volume_recovers_by_itself() {
     // A side that needs 20 ms for each write lacks some of them at any moment.
     let slow = "type = \"delay\"\nwrite = \"20ms\"\n";
     let volume = mirror_with("crash", slow, "");
@@ -201,11 +200,7 @@ fn after_a_crash_the_volume_waits_for_a_resync() {
     server.kill();
     // The writer's connection broke, so what it knows is of no use here.
     assert!(load.writer.join().is_err());
-    for _ in 0..2 {
-        let outcome = volume.verb("serve").run();
-        assert_refused(&outcome, &["not flushed", "a, side", "--resync"]);
-    }
-    let server = Server::start_with(volume.config(), &["--resync"]);
+    let server = volume.serve();
     assert_newest(&volume.socket(), &flushed);
     eventually_healthy(&volume, "side");
     eventually_healthy(&volume, "a");

@@ -31,7 +31,10 @@ fn help_and_version_are_no_mistakes() {
         assert!(help.contains(verb), "{help}");
     }
     assert!(stdout_of(&["--version"]).starts_with("bimetal "));
-    assert!(stdout_of(&["serve", "--help"]).contains("--resync"));
+    let serve = stdout_of(&["serve", "--help"]);
+    for option in ["--force-open", "read-only", "fork", "--rebuild"] {
+        assert!(serve.contains(option), "{serve}");
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use bimetal_rt::Payload;
 use super::side::{Health, Side, add};
 use super::store::Append;
 use super::{OnDegraded, Shared, VolumeState};
+use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{Flags, Request};
 
@@ -233,7 +234,7 @@ impl Shared {
         if self.is_logged() {
             return self.bring_back(index).await.is_ok();
         }
-        let read = side.ask(Request::read(0, crate::BLOCK_BYTES)).await;
+        let read = side.ask(Request::read(0, BLOCK_BYTES)).await;
         read.is_ok() && side.flush().await.is_ok()
     }
 
@@ -265,7 +266,10 @@ impl Shared {
             let data = self.read_for_resync(part.clone(), side.index).await?;
             self.write_for_resync(side, part.clone(), data).await?;
             add(&side.counts.resynced_bytes, part.end - part.start);
-            side.stale.borrow_mut().remove(part);
+            side.stale.borrow_mut().remove(part.clone());
+            let repaired = side.rotten.borrow_mut().remove(part).into_iter();
+            let repaired_bytes: u64 = repaired.map(|(part, ())| part.end - part.start).sum();
+            add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
         }
         drop(guard);
         Ok(())

@@ -95,12 +95,20 @@ impl Store {
     }
 
     /// Waits until it is time for the next piece.
-    async fn turn(&self) {
-        while !self.may_destage() {
-            let moved = self.log.changed.until(|| self.may_destage());
+    ///
+    /// # Errors
+    /// `Closed` when there is none any more.
+    async fn turn(&self) -> Result<(), IoError> {
+        let over = || self.ending.get() || self.may_destage();
+        while !over() {
+            let moved = self.log.changed.until(over);
             // An idle side is one where nothing happens, so the time is looked at as well.
             let _ = self.rt.timeout(LOOK_EVERY, moved).await;
         }
+        if self.ending.get() {
+            return Err(IoError::Closed);
+        }
+        Ok(())
     }
 
     /// Reads of the log in flight.
@@ -124,7 +132,9 @@ impl Store {
         loop {
             let some = || !self.log.index.borrow().entries().is_empty();
             self.log.changed.until(some).await;
-            self.turn().await;
+            if self.turn().await.is_err() {
+                return;
+            }
             let (before, durable) = (self.log.used_bytes(), self.log.flushed());
             let brought = self.destage_chunk().await;
             if brought.is_err() {
@@ -178,9 +188,15 @@ impl Store {
         if let Some(checksums) = &self.checksums {
             checksums.write_back().await?;
         }
-        self.regions.write_back().await?;
-        self.device.submit(Request::flush()).await?;
-        self.log.drop_before(chunk.end).await?;
+        if self.regions.dirty() {
+            self.regions.write_back().await?;
+        }
+        let flushed = self.device.submit(Request::flush()).await;
+        let dropped = match flushed {
+            Ok(_) => self.log.drop_before(chunk.end).await,
+            Err(error) => Err(error),
+        };
+        dropped.inspect_err(|error| self.log.note_failed_flush(*error))?;
         self.count(|counts| counts.replaced_bytes += chunk.replaced_bytes);
         Ok(())
     }
@@ -266,7 +282,7 @@ impl Store {
         let mut writes = Vec::with_capacity(pieces.len());
         let mut pieces = pieces.as_slice();
         while !pieces.is_empty() {
-            self.turn().await;
+            self.turn().await?;
             let (some, rest) = pieces.split_at(self.reads_depth().min(pieces.len()));
             pieces = rest;
             let reads = some
@@ -331,7 +347,10 @@ impl Store {
         let failed = Rc::new(Cell::new(None));
         let group = TaskGroup::new(&self.rt);
         for write in writes {
-            self.turn().await;
+            if let Err(error) = self.turn().await {
+                failed.set(Some(error));
+                break;
+            }
             group.at_most(self.destage_depth().saturating_sub(1)).await;
             if failed.get().is_some() {
                 break;

@@ -26,11 +26,6 @@ const PAGE_REGIONS: u64 = (ENTRIES_BYTES / ENTRY_BYTES) as u64;
 /// The region was changed after every epoch there is.
 const ALWAYS: u64 = u64::MAX;
 
-/// Length of the area of a device in bytes, before it is rounded up to where the next one starts.
-pub(in crate::layers::mirror) fn area_bytes(device_bytes: u64) -> u64 {
-    device_bytes.div_ceil(PAGE_REGIONS * REGION_BYTES) * PAGE_BYTES
-}
-
 fn encode(entries: &[u64], bytes: &mut [u8]) {
     // The volume may end in the middle of the last page.
     bytes.fill(0);

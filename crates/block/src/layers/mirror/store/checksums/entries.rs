@@ -87,22 +87,6 @@ impl<'p> Blocks<'p> {
     }
 }
 
-/// What is to be expected of blocks that hold `payload`.
-///
-/// # Panics
-/// When the payload is not whole blocks.
-pub(in crate::layers::mirror::store) fn expected_of(payload: &Payload) -> Vec<Expected> {
-    assert!(
-        (payload.len() as u64).is_multiple_of(BLOCK_BYTES),
-        "a payload is whole blocks"
-    );
-    let mut blocks = Blocks::of(payload);
-    let count = payload.len() as u64 / BLOCK_BYTES;
-    (0..count)
-        .map(|_| Expected::Crc(spelled(blocks.next_crc())))
-        .collect()
-}
-
 /// Which blocks of `payload`, read from `first_block` on, are not what was expected, as numbers of
 /// blocks. A block of which nothing is known is taken as it is. So is one that was never written:
 /// the caller puts zeroes in its place.

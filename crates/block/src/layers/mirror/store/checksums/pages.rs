@@ -18,7 +18,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::device::Device;
 use crate::error::IoError;
 use crate::layers::mirror::superblock::Uuid;
-use crate::request::{BLOCK_BYTES, Flags, Op, Request};
+use crate::request::{BLOCK_BYTES, Flags, Request};
 
 pub(in crate::layers::mirror::store) const PAGE_BYTES: u64 = BLOCK_BYTES;
 /// The entries of a page; the rest says whose it is.
@@ -35,8 +35,6 @@ const RUN_BYTES_MAX: u64 = 1 << 20;
 /// of a disk in a tenth of a revolution or so.
 const BRIDGED_PAGES_MAX: u64 = 32;
 const WRITES_IN_FLIGHT_MAX: usize = 8;
-/// An area is zeroed in pieces of this size.
-const CLEAR_BYTES_MAX: u64 = 32 << 20;
 
 /// Why a page is not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,42 +136,6 @@ impl Area {
         let bytes = self.bytes_of(&pages);
         let read = Request::read(bytes.start, bytes.end - bytes.start);
         Ok(device.submit(read).await?.into_data())
-    }
-
-    /// Makes every page one that has never been written. Durable after a flush.
-    ///
-    /// # Errors
-    /// Those of the device; the content is then unknown.
-    pub(in crate::layers::mirror) async fn clear(
-        &self,
-        device: &dyn Device,
-    ) -> Result<(), IoError> {
-        let end = self.offset + self.len;
-        let mut position = self.offset;
-        while position < end {
-            let len = CLEAR_BYTES_MAX.min(end - position);
-            let clear = Request::without_data(Op::WriteZeroes, position, len, Flags::NONE);
-            device.submit(clear).await?;
-            position += len;
-        }
-        Ok(())
-    }
-
-    /// Writes all pages with the same entries. Durable after a flush.
-    ///
-    /// # Errors
-    /// Those of the device; the content is then unknown.
-    pub(in crate::layers::mirror::store) async fn fill(
-        &self,
-        rt: &Rt,
-        device: &dyn Device,
-        entries: &[u8],
-    ) -> Result<(), IoError> {
-        for run in runs(0..self.pages(), Area::run_pages_max(device)) {
-            let fill = |_, bytes: &mut [u8]| bytes.copy_from_slice(entries);
-            device.submit(self.write(rt, &run, fill)).await?;
-        }
-        Ok(())
     }
 
     /// The write of a run of pages; `fill` gives the entries of each.
