@@ -135,13 +135,15 @@ impl Store {
             if self.turn().await.is_err() {
                 return;
             }
-            let (before, durable) = (self.log.used_bytes(), self.log.flushed());
+            let (tail, durable) = (self.log.tail(), self.log.flushed());
             let brought = self.destage_chunk().await;
             if brought.is_err() {
                 self.rt.sleep(RETRY_AFTER).await;
-            } else if self.log.used_bytes() >= before && self.log.flushed() == durable {
-                // Nothing could go: a peer, or a change that is missing, must move first.
-                let moved = self.log.changed.until(|| self.chunk().is_some());
+            } else if self.log.tail() == tail && self.log.flushed() == durable {
+                // Nothing could go: a peer, or a change that is missing, must move first; or what
+                // came meanwhile has filled the log and must be flushed.
+                let full = || self.log.is_full() && self.log.has_unflushed();
+                let moved = self.log.changed.until(|| full() || self.chunk().is_some());
                 let _ = self.rt.timeout(IDLE_AFTER, moved).await;
             }
         }

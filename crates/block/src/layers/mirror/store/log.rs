@@ -627,9 +627,14 @@ impl Log {
         self.complete_durable.get()
     }
 
+    /// The position of the first entry that is needed.
+    pub(super) fn tail(&self) -> u64 {
+        self.checkpoint.borrow().tail
+    }
+
     /// Bytes between the tail and the head.
     pub(super) fn used_bytes(&self) -> u64 {
-        self.head.get() - self.checkpoint.borrow().tail
+        self.head.get() - self.tail()
     }
 
     /// Bytes that can be in use before changes have to wait.
