@@ -109,7 +109,7 @@ class Server:
             raise SystemExit(f"serve printed {line!r} in place of `ready`; see {log.name}")
 
     def figures(self):
-        """Live figures of the mirror. A degraded volume is an answer as well (status 3)."""
+        """Live figures of the mirror. A degraded volume is an answer as well (status 1)."""
         words = [str(self.binary), "status", str(self.config), "--json"]
         text = subprocess.run(words, capture_output=True, text=True, check=False).stdout
         return json.loads(text)["devices"]["vol"]["figures"]

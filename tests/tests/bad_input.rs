@@ -207,13 +207,3 @@ fn a_side_in_use() {
     );
     server.stop();
 }
-
-#[test]
-fn a_volume_that_was_not_cleanly_stopped() {
-    let volume = Volume::mirror("crashed", 64 * MIB);
-    let mut server = volume.serve();
-    bimetal_tests::checks::qemu_io(&volume.uri(), &["write -P 1 0 1M"]);
-    server.kill();
-    drop(server);
-    refused(&volume, "serve", &["clean"]);
-}

@@ -81,7 +81,6 @@ fn crashed(name: &str) -> Stand {
 }
 
 #[test]
-#[ignore = "until the mirror recovers by itself and can be forced open"]
 fn the_slow_side_alone_is_refused_and_with_both_nothing_is_lost() {
     let mut stand = crashed("lone");
     // Refused as often as it is asked, with what is lost.
@@ -127,7 +126,6 @@ fn the_slow_side_alone_is_refused_and_with_both_nothing_is_lost() {
 }
 
 #[test]
-#[ignore = "until the mirror recovers by itself and can be forced open"]
 fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
     let mut stand = crashed("fork");
     stand.serve_with(&["--force-open", "fork"]);
@@ -135,7 +133,7 @@ fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
     assert!(reached < WRITES);
     // The fork goes its own way, where the fast side has something else.
     let (mut wire, size_bytes) = stand.attach();
-    let mut fork = Model::new(size_bytes / BLOCK_BYTES, BLOCK_BYTES);
+    let mut fork = Model::new(size_bytes / BLOCK_BYTES);
     let blocks = reached * STRIDE..reached * STRIDE + 1;
     let stamp = WRITES + 1;
     fork.sent(blocks.clone(), stamp);

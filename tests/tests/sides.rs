@@ -3,12 +3,14 @@
 
 use bimetal_tests::checks;
 use bimetal_tests::client::Client;
+use bimetal_tests::crash::stand::{Power, Stand};
 use bimetal_tests::deadline::eventually;
 use bimetal_tests::nbd::Wire;
 use bimetal_tests::scratch::Scratch;
-use bimetal_tests::server::Server;
-use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, assert_refused, mirror_toml};
+use bimetal_tests::volatile_disk::{BLOCK_BYTES, Keep};
+use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, mirror_toml};
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,7 +141,14 @@ fn status_shows_the_volume_and_each_side() {
         wire.write(piece * PIECE_BYTES, &content(piece, 1));
     }
     wire.flush();
-    let status = volume.status();
+    // A flush waits for one side, and the other one follows.
+    let status = eventually(60, "every side has it", || {
+        let status = volume.status();
+        let figures = &status["devices"]["vol"]["figures"];
+        let parts = &status["devices"]["vol"]["parts"];
+        let idle = |side: &str| parts[side]["in_flight_bytes"] == 0.0;
+        (figures["exposed_bytes"] == 0.0 && idle("a") && idle("b")).then_some(status)
+    });
     assert_eq!(status["version"], 1);
     assert_eq!(status["health"], "healthy");
     assert_eq!(status["stopping"], false);
@@ -155,8 +164,6 @@ fn status_shows_the_volume_and_each_side() {
     assert_eq!(mirror["children"], serde_json::json!(["a", "b"]));
     let figures = &mirror["figures"];
     assert_eq!(figures["state"], "open");
-    // After a flush every side holds everything.
-    assert_eq!(figures["exposed_bytes"], 0.0);
     assert_eq!(figures["exposed_seconds"], 0.0);
     assert!(figures["exposed_bytes_peak"].as_f64() <= Some((10 * PIECE_BYTES) as f64));
     for count in ["acknowledged_early", "held_back"] {
@@ -171,19 +178,98 @@ fn status_shows_the_volume_and_each_side() {
             "in_flight_bytes",
             "stale_bytes",
             "lag_seconds",
+            "lost_if_gone_bytes",
         ] {
             assert_eq!(part[nothing], 0.0, "{nothing} of {side}: {status:#}");
         }
         assert_eq!(part["written_bytes"], 10 * PIECE_BYTES);
-        assert_eq!(part["errors"], 0);
+        assert!(matches!(part["mark"].as_str(), Some("active" | "quiet")));
+        assert!(part["log_used_bytes"].as_f64() <= part["log_bytes"].as_f64());
+        for nothing in ["errors", "rotten_found", "rotten_repaired"] {
+            assert_eq!(part[nothing], 0, "{nothing} of {side}: {status:#}");
+        }
     }
     drop(wire);
     server.stop();
     assert_equal_sides(&volume, ["a", "b"]);
 }
 
+/// A figure of a side of the mirror `vol`.
+fn of_side(volume: &Volume, side: &str, figure: &str) -> serde_json::Value {
+    volume.status()["devices"]["vol"]["parts"][side][figure].clone()
+}
+
 #[test]
-fn after_a_crash_the_volume_waits_for_a_resync() {
+fn what_would_be_lost_with_a_side_is_known() {
+    let mut stand = Stand::new("only", "exposure = { bytes = \"4MiB\", age = \"1h\" }");
+    let (mut wire, _) = stand.attach();
+    let lost = |side: &str| of_side(stand.volume(), side, "lost_if_gone_bytes").as_f64();
+    stand.disks[1].freeze();
+    for block in 0..8 {
+        wire.write(block * BLOCK_BYTES, &[7; BLOCK_BYTES as usize]);
+    }
+    wire.flush();
+    assert_eq!(stand.volume().figure("exposed_bytes"), 8.0 * 4096.0);
+    assert_eq!((lost("a"), lost("b")), (Some(8.0 * 4096.0), Some(0.0)));
+    assert_eq!(of_side(stand.volume(), "b", "mark"), "active");
+    stand.disks[1].thaw();
+    eventually(60, "both sides have it", || {
+        (lost("a") == Some(0.0)).then_some(())
+    });
+    assert_eq!(lost("b"), Some(0.0));
+    // Nothing more is written, so each of them may soon be started alone.
+    for side in ["a", "b"] {
+        eventually(60, "the volume is quiet", || {
+            (of_side(stand.volume(), side, "mark") == "quiet").then_some(())
+        });
+    }
+    drop(wire);
+    stand.crash(Power::Fails([Some(Keep::Nothing); 2]));
+    stand.disks[0].take_away();
+    stand.serve_with(&[]);
+    let (mut wire, _) = stand.attach();
+    assert!(wire.read(0, 8 * BLOCK_BYTES as u32) == [7; 8 * BLOCK_BYTES as usize]);
+    let said = stand.said();
+    assert!(
+        said.contains("warning: device vol: degraded: side a is absent"),
+        "{said}"
+    );
+    stand.stop();
+}
+
+#[test]
+fn a_block_that_rots_is_found_and_repaired() {
+    let volume = Volume::mirror("rot", 64 * MIB);
+    let server = volume.serve();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    wire.write(0, &content(0, 1));
+    drop(wire);
+    // A clean stop brings everything home.
+    server.stop();
+    let place = volume.side_data_offset("a") + 8 * BLOCK_BYTES + 100;
+    let image = volume.dir().file("a.img");
+    let file = std::fs::File::options().write(true).open(image);
+    let file = file.expect("the side");
+    file.write_all_at(&[0xEE; 3], place)
+        .expect("damage the side");
+
+    let server = volume.serve();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    assert!(wire.read(0, PIECE_BYTES as u32) == content(0, 1));
+    eventually(60, "the block is repaired", || {
+        (of_side(&volume, "a", "rotten_repaired") == 1).then_some(())
+    });
+    assert_eq!(of_side(&volume, "a", "rotten_found"), 1);
+    assert_eq!(of_side(&volume, "b", "rotten_found"), 0);
+    assert!(wire.read(0, PIECE_BYTES as u32) == content(0, 1));
+    assert_eq!(of_side(&volume, "a", "rotten_found"), 1);
+    drop(wire);
+    server.stop();
+    assert_equal_sides(&volume, ["a", "b"]);
+}
+
+#[test]
+fn after_a_crash_the_volume_recovers_by_itself() {
     // A side that needs 20 ms for each write lacks some of them at any moment.
     let slow = "type = \"delay\"\nwrite = \"20ms\"\n";
     let volume = mirror_with("crash", slow, "");
@@ -201,11 +287,7 @@ fn after_a_crash_the_volume_waits_for_a_resync() {
     server.kill();
     // The writer's connection broke, so what it knows is of no use here.
     assert!(load.writer.join().is_err());
-    for _ in 0..2 {
-        let outcome = volume.verb("serve").run();
-        assert_refused(&outcome, &["not flushed", "a, side", "--resync"]);
-    }
-    let server = Server::start_with(volume.config(), &["--resync"]);
+    let server = volume.serve();
     assert_newest(&volume.socket(), &flushed);
     eventually_healthy(&volume, "side");
     eventually_healthy(&volume, "a");

@@ -85,7 +85,7 @@ fn measure(of: &str, profile: &str, requests: u64, depth: u64) -> Result<(), Str
     let graph = read_graph(Path::new("built in"), &stack_text(of, profile));
     let graph = graph.map_err(|e| e.to_string())?;
     rt.block_on(async {
-        let stack = Stack::open(&rt, &graph, &["top"], OpenOptions::default()).await;
+        let stack = Stack::open(&rt, &graph, &["top"], &OpenOptions::default()).await;
         let stack = stack.map_err(|e| e.to_string())?;
         let top = stack.get("top").ok_or("no device `top`")?;
         let before_ns = cpu_ns()?;

@@ -79,6 +79,15 @@ pub trait Device {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// How often the way to what is below has been interrupted since the device was opened; `None`
+    /// when it cannot be. What had completed before an interruption and was not flushed may be
+    /// gone, and answers after it may come from an older copy of the same thing. The number has
+    /// grown before the first such answer is given, so whoever keeps knowledge of its own about the
+    /// content looks at it with every answer. A layer passes on the sum of its children.
+    fn interruptions(&self) -> Option<u64> {
+        None
+    }
+
     /// Live figures for `status` and metrics, in the order in which they read best.
     fn figures(&self, out: &mut dyn FigureVisitor) {
         // A device without figures of its own shows none.

@@ -110,7 +110,7 @@ impl Opened {
             _ => None,
         };
         let roots = mirror.map_or(vec!["top"], |_| node.children());
-        let stack = Stack::open(rt, &graph, &roots, OpenOptions::default()).await;
+        let stack = Stack::open(rt, &graph, &roots, &OpenOptions::default()).await;
         let stack = stack.expect("the stack opens");
         let device = |name: &str| Rc::clone(stack.get(name).expect("the device is open"));
         let top: Rc<dyn Device> = match mirror {

@@ -130,6 +130,10 @@ impl Tree<'_> {
             line += &format!("  {}", show_size(size));
         }
         for (key, value) in &facts.more {
+            if key == "next" {
+                // A sentence, after everything else.
+                continue;
+            }
             let shown = crate::figures::show(key, value);
             let word = match key.as_str() {
                 "path" | "state" => shown,
@@ -142,6 +146,9 @@ impl Tree<'_> {
         }
         self.text += &line;
         self.text.push('\n');
+        if let Some(next) = facts.more.get("next").and_then(Value::as_str) {
+            self.text += &format!("{rest}|   {}\n", self.terminal.paint(Tone::Warn, next));
+        }
         let children = node.children();
         for (at, child) in children.iter().enumerate() {
             let last = at + 1 == children.len();

@@ -108,12 +108,16 @@ fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Fact
         }
     }
     facts.more.insert("state".into(), json!(state));
+    if let Some(next) = what_comes_next(state) {
+        facts.more.insert("next".into(), json!(next));
+    }
     for (side, superblock) in &found {
         let whole = is_newest(superblock, &found) && superblock.state == State::Clean;
         let of_side = &mut all.get_mut(*side).expect("children come first").more;
         let data_offset = superblock.layout.data.0;
         of_side.insert("data_offset_bytes".into(), json!(data_offset));
         let state = match of_found {
+            _ if superblock.state == State::Inconsistent => "being rebuilt",
             SPLIT | ACTIVE => of_found,
             _ if whole => "clean",
             _ => "stale",
@@ -132,6 +136,25 @@ const ACTIVE: &str = "in use or not cleanly stopped";
 /// The state of a volume of which two sides each ran without the other.
 const SPLIT: &str = "split";
 
+/// The state of a volume that needs nothing but its newest sides.
+const STALE_SIDES: &str = "clean, with stale sides";
+
+/// What `serve` is going to do about a state, for whoever wonders.
+fn what_comes_next(state: &str) -> Option<&'static str> {
+    match state {
+        ACTIVE => Some(
+            "if no server runs, it was killed or lost its power: \
+             `bimetal serve` recovers everything that was flushed",
+        ),
+        SPLIT => Some(
+            "`bimetal serve` refuses it: choose the side that counts, \
+             and give up the other one with --rebuild SIDE",
+        ),
+        STALE_SIDES => Some("`bimetal serve` gives the stale sides what they lack"),
+        _ => None,
+    }
+}
+
 fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
     let heard = |s: &Superblock| s.state != State::Inconsistent;
     if found.iter().any(|(_, s)| heard(s)) && !found.iter().any(|(_, s)| is_newest(s, found)) {
@@ -141,7 +164,7 @@ fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
     match found.iter().filter(|(_, s)| clean(s)).count() {
         0 => ACTIVE,
         all if all == found.len() => "clean",
-        _ => "clean, with stale sides",
+        _ => STALE_SIDES,
     }
 }
 

@@ -32,8 +32,20 @@ pub(crate) fn value(figure: &Figure) -> Value {
 /// The name of the state by which a device says whether it is whole, and its good value.
 const HEALTH: (&str, &str) = ("health", "healthy");
 
-/// True when no device of a status answer says that it is not healthy.
-pub(crate) fn all_healthy(devices: &Map<String, Value>) -> bool {
+/// The health of everything in a status answer, in a word: `stopped` when a device takes no
+/// requests, `degraded` when one says that it is not healthy.
+pub(crate) fn health(devices: &Map<String, Value>) -> &'static str {
+    let stopped = |device: &Value| device["figures"]["state"] == "stopped";
+    if devices.values().any(stopped) {
+        "stopped"
+    } else if all_healthy(devices) {
+        "healthy"
+    } else {
+        "degraded"
+    }
+}
+
+fn all_healthy(devices: &Map<String, Value>) -> bool {
     devices.values().all(|device| {
         let own = std::iter::once(&device["figures"]);
         let parts = device["parts"].as_object();
@@ -100,8 +112,11 @@ mod tests {
             })
         };
         for (side, healthy) in [("healthy", true), ("absent", false)] {
-            let devices = devices(side);
-            assert_eq!(all_healthy(devices.as_object().unwrap()), healthy);
+            let mut devices = devices(side);
+            let word = if healthy { "healthy" } else { "degraded" };
+            assert_eq!(health(devices.as_object().unwrap()), word);
+            devices["vol"]["figures"]["state"] = json!("stopped");
+            assert_eq!(health(devices.as_object().unwrap()), "stopped");
         }
     }
 

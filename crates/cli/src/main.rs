@@ -1,7 +1,8 @@
 //! The `bimetal` program. It only reads the command line, runs one verb and turns its outcome into
-//! an exit status: 0, 1 for a failure, 2 for a wrong command line, and what `status` adds.
+//! an exit status: 0, 1 for a failure, 2 for a wrong command line, and what `status` says with it.
 //!
-//! A failure is one line on standard error that says what is wrong, where, and what to do.
+//! A failure is one line on standard error that says what is wrong, where, and what to do; a refused
+//! volume has a list behind it.
 
 mod bench;
 mod check;
@@ -114,8 +115,21 @@ fn report_failure(error: &anyhow::Error) -> ExitCode {
         // As `head` does to whoever writes into it: no more output is wanted, which is no failure.
         return ExitCode::SUCCESS;
     }
-    eprintln!("bimetal: {}", one_line(&format!("{error:#}")));
+    eprintln!("bimetal: {}", line_and_list(&format!("{error:#}")));
     ExitCode::FAILURE
+}
+
+/// `text` as one line, behind which its indented lines with digits in front stay what they are: a
+/// list, for programs to read.
+fn line_and_list(text: &str) -> String {
+    let is_item = |line: &&str| {
+        let item = line.strip_prefix("  ");
+        item.is_some_and(|item| item.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let (items, words): (Vec<&str>, Vec<&str>) = text.lines().partition(is_item);
+    let mut lines = vec![one_line(&words.join(" "))];
+    lines.extend(items.into_iter().map(str::to_owned));
+    lines.join("\n")
 }
 
 /// `text` with every run of white space as one space.
@@ -131,6 +145,14 @@ mod tests {
     fn the_command_line_is_well_formed() {
         use clap::CommandFactory;
         Command::command().debug_assert();
+    }
+
+    #[test]
+    fn a_list_stays_behind_the_line() {
+        let text = "vol.toml: nothing\n  known;\nmay be lost:\n  0+4096\n  8192+12288";
+        let line = "vol.toml: nothing known; may be lost:\n  0+4096\n  8192+12288";
+        assert_eq!(line_and_list(text), line);
+        assert_eq!(line_and_list("a\n b"), "a b");
     }
 
     #[test]

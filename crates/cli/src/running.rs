@@ -85,6 +85,30 @@ impl Running {
         &self.shown.stack
     }
 
+    /// Says which sides of mirrors do not count, one line each: whoever starts a volume without one
+    /// of them must know.
+    pub(crate) fn warn_of_missing_sides(&self) {
+        for (name, device) in self.shown.stack.devices() {
+            let mut seen: Vec<(String, String, Figure)> = Vec::new();
+            device.figures(&mut seen);
+            for (side, figure, value) in seen {
+                let Figure::State(health) = value else {
+                    continue;
+                };
+                if side.is_empty() || figure != "health" || health == "healthy" {
+                    continue;
+                }
+                let why = match self.shown.stack.missing(&side) {
+                    Some(error) => format!(" ({error})"),
+                    None => String::new(),
+                };
+                eprintln!(
+                    "bimetal: warning: device {name}: degraded: side {side} is {health}{why}"
+                );
+            }
+        }
+    }
+
     /// Ends the exports, drains and closes the devices, and removes the control socket, which
     /// answers until then.
     ///
@@ -203,10 +227,9 @@ impl Shown {
             merge(&mut shown, figures::to_json(device.as_ref()));
             devices.insert(name.to_owned(), shown);
         }
-        let healthy = figures::all_healthy(&devices);
         json!({
             "version": 1,
-            "health": if healthy { "healthy" } else { "degraded" },
+            "health": figures::health(&devices),
             "stopping": self.stopping.get(),
             "pid": std::process::id(),
             "uptime_s": self.rt.now().since(self.started).as_secs_f64(),

@@ -100,6 +100,7 @@ async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Fai
     if lock_memory {
         lock_into_memory();
     }
+    running.warn_of_missing_sides();
     let mut out = std::io::stdout();
     // Whoever started the server may not care when it is ready.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());

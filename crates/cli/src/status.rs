@@ -1,5 +1,5 @@
 //! `bimetal status`: the live figures of a running server, for people, for machines, and as an
-//! exit status for monitoring: 0 healthy, 3 degraded, 4 when the server cannot be reached.
+//! exit status for monitoring: 0 healthy, 1 degraded, 2 stopped or not to be reached.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ use crate::table::{Align, Table};
 use crate::terminal::{Picture, Terminal, Tone};
 
 /// A volume works, but not everything below it does.
-const DEGRADED: u8 = 3;
-/// Nobody answers.
-const UNREACHABLE: u8 = 4;
+const DEGRADED: u8 = 1;
+/// A volume takes no requests, or nobody answers.
+const STOPPED: u8 = 2;
 /// How often `--watch` asks.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
@@ -39,7 +39,13 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let config = Config::load(&args.file)?;
+    let config = match Config::load(&args.file) {
+        Ok(config) => config,
+        Err(error) => {
+            crate::report_failure(&error);
+            return Ok(ExitCode::from(STOPPED));
+        }
+    };
     let terminal = Terminal::of_stdout();
     let mut picture = Picture::default();
     loop {
@@ -52,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                     config.server.control.display(),
                     args.file.display()
                 );
-                return Ok(ExitCode::from(UNREACHABLE));
+                return Ok(ExitCode::from(STOPPED));
             }
         };
         if args.json {
@@ -66,8 +72,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
         }
         if !args.watch {
-            let healthy = answer["health"] == "healthy";
-            return Ok(ExitCode::from(if healthy { 0 } else { DEGRADED }));
+            return Ok(ExitCode::from(match answer["health"].as_str() {
+                Some("healthy") => 0,
+                Some("degraded") => DEGRADED,
+                _ => STOPPED,
+            }));
         }
         pause();
     }

@@ -62,22 +62,52 @@ fn sides_that_each_ran_alone_are_split() {
     let dir = Scratch::new("split");
     let config = dir.text("c.toml", CONFIG);
     stdout_of(&["format", arg(&config)]);
-    for image in ["a.img", "b.img"] {
-        std::fs::copy(dir.path(image), dir.path(&format!("{image}.old"))).unwrap();
+    for (alone, other) in [("a", "b"), ("b", "a")] {
+        let image = dir.path(&format!("{other}.img"));
+        std::fs::rename(&image, dir.path("away.img")).unwrap();
+        // Both are clean, so each may start alone; but not without a word.
+        let served = Served::start(&config);
+        let output = common::bimetal(&["status", arg(&config), "--json"]);
+        assert_eq!(output.status.code(), Some(1), "a side is missing");
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(status["health"], "degraded");
+        let parts = &status["devices"]["vol"]["parts"];
+        assert_eq!(parts[other]["health"], "absent", "{parts:#}");
+        assert_eq!(parts[other]["mark"], "none", "{parts:#}");
+        // It is all that there is.
+        let size_bytes = status["devices"]["vol"]["size_bytes"].as_f64();
+        assert_eq!(parts[alone]["lost_if_gone_bytes"].as_f64(), size_bytes);
+        let (code, said) = served.end("TERM");
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let words = format!("warning: device vol: degraded: side {other} is absent");
+        assert!(said.contains(&words), "{said}");
+        assert!(said.contains(&format!("{other}.img")), "{said}");
+        std::fs::rename(dir.path("away.img"), &image).unwrap();
     }
-    assert_eq!(Served::start(&config).end("TERM").0, Some(0));
-    // One side of this life, and one of another life that began as this one did.
-    std::fs::rename(dir.path("b.img"), dir.path("kept.img")).unwrap();
-    std::fs::copy(dir.path("a.img.old"), dir.path("a.img")).unwrap();
-    std::fs::copy(dir.path("b.img.old"), dir.path("b.img")).unwrap();
-    assert_eq!(Served::start(&config).end("TERM").0, Some(0));
-    std::fs::rename(dir.path("kept.img"), dir.path("b.img")).unwrap();
-    assert_eq!(check(&config)["devices"]["vol"]["state"], "split");
-    for verb in [vec!["serve"], vec!["serve", "--resync"]] {
-        let mut args = verb.clone();
-        args.insert(1, arg(&config));
-        assert_refused(&args, 1, &["split", "a and b"]);
-    }
+    let report = check(&config);
+    assert_eq!(report["devices"]["vol"]["state"], "split");
+    let next = report["devices"]["vol"]["next"].as_str().unwrap();
+    assert!(next.contains("--rebuild"), "{next}");
+    let words = ["split", "a and b", "--rebuild"];
+    assert_refused(&["serve", arg(&config)], 1, &words);
+    let force = ["serve", arg(&config), "--force-open", "fork"];
+    assert_refused(&force, 1, &words);
+    let unknown = ["serve", arg(&config), "--rebuild", "c"];
+    assert_refused(&unknown, 1, &["c is to be rebuilt", "no side of that name"]);
+    // The operator decides, and then it is one volume again.
+    let served = Served::start_with(&config, &["--rebuild", "b"]);
+    eventually_healthy(&config);
+    assert_eq!(served.end("TERM").0, Some(0));
+    assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
+    assert_eq!(Served::start(&config).end("TERM"), (Some(0), String::new()));
+}
+
+/// Waits until the volume is whole; while a side is being rebuilt it is degraded.
+fn eventually_healthy(config: &std::path::Path) {
+    let status = || common::bimetal(&["status", arg(config)]).status.code();
+    let over = (0..10_000).find_map(|_| status().filter(|status| *status != 1));
+    assert_eq!(over, Some(0));
 }
 
 #[test]
@@ -94,25 +124,71 @@ fn a_side_of_another_volume_is_refused() {
 }
 
 #[test]
-fn a_mirror_that_was_killed_wants_a_resync() {
+fn a_mirror_that_was_killed_recovers_by_itself() {
     let dir = Scratch::new("killed");
     let config = dir.text("c.toml", CONFIG);
     stdout_of(&["format", arg(&config)]);
     assert_eq!(Served::start(&config).end("TERM").0, Some(0));
     assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
     let served = Served::start(&config);
-    let words = check(&config)["devices"]["vol"]["state"].clone();
-    assert_eq!(words, "in use or not cleanly stopped");
+    let words = check(&config)["devices"]["vol"].clone();
+    assert_eq!(words["state"], "in use or not cleanly stopped");
+    let next = words["next"].as_str().unwrap();
+    assert!(next.contains("recovers"), "{next}");
+    assert!(stdout_of(&["check", arg(&config)]).contains(next));
     let status: Value =
         serde_json::from_str(&stdout_of(&["status", arg(&config), "--json"])).unwrap();
-    assert_eq!(status["devices"]["vol"]["parts"]["a"]["health"], "healthy");
+    let a = &status["devices"]["vol"]["parts"]["a"];
+    assert_eq!(a["health"], "healthy");
+    assert_eq!(a["lost_if_gone_bytes"], 0.0);
+    assert!(a["log_bytes"].as_f64() >= Some((4 << 20) as f64), "{a:#}");
+    assert_eq!(
+        (&a["rotten_found"], &a["rotten_repaired"]),
+        (&json!(0), &json!(0))
+    );
     assert_eq!(served.end("KILL").0, None);
-    assert_refused(&["serve", arg(&config)], 1, &["vol", "--resync"]);
-    let served = Served::start_with(&config, &["--resync"]);
-    // Until the copy is done the volume is degraded, which is status 3.
-    let healthy = || common::bimetal(&["status", arg(&config)]).status.code();
-    let copied = (0..10_000).find_map(|_| healthy().filter(|status| *status != 3));
-    assert_eq!(copied, Some(0));
+    let served = Served::start(&config);
+    stdout_of(&["status", arg(&config)]);
+    assert_eq!(served.end("TERM"), (Some(0), String::new()));
+    assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
+}
+
+#[test]
+fn a_mirror_that_was_killed_wants_all_its_sides() {
+    let dir = Scratch::new("lone");
+    let config = dir.text("c.toml", CONFIG);
+    stdout_of(&["format", arg(&config)]);
+    assert_eq!(Served::start(&config).end("KILL").0, None);
+    std::fs::rename(dir.path("b.img"), dir.path("away.img")).unwrap();
+    // The size of the volume is what may have changed on the side that is missing.
+    let bytes = std::fs::metadata(dir.path("a.img")).unwrap().len();
+    let words = [
+        "b is not there",
+        "nothing is known after change",
+        "b.img",
+        "--force-open fork",
+    ];
+    assert_refused(&["serve", arg(&config)], 1, &words);
+    let said = common::bimetal(&["serve", arg(&config)]).stderr;
+    let said = String::from_utf8(said).unwrap();
+    let list: Vec<&str> = said.lines().skip(1).collect();
+    let [range] = list[..] else {
+        panic!("{said}");
+    };
+    let (offset, length) = range.trim().split_once('+').unwrap();
+    assert_eq!(offset, "0");
+    assert!(length.parse::<u64>().unwrap() > bytes / 2, "{said}");
+    // To look at it changes nothing; to go on from it does, for the side that was missing.
+    let before = std::fs::read(dir.path("a.img")).unwrap();
+    let served = Served::start_with(&config, &["--force-open", "read-only"]);
+    assert_eq!(served.end("TERM").0, Some(0));
+    assert!(std::fs::read(dir.path("a.img")).unwrap() == before);
+    let served = Served::start_with(&config, &["--force-open", "fork"]);
+    assert_eq!(served.end("TERM").0, Some(0));
+    std::fs::rename(dir.path("away.img"), dir.path("b.img")).unwrap();
+    assert_eq!(check(&config)["devices"]["b"]["state"], "stale");
+    let served = Served::start(&config);
+    eventually_healthy(&config);
     assert_eq!(served.end("TERM").0, Some(0));
     assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
 }

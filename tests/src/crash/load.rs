@@ -227,7 +227,6 @@ pub fn settle(wire: &mut Wire, model: &mut Model) -> Result<Settled, Breach> {
         let settled = model.settle(zone, &bytes)?;
         sum.newest += settled.newest;
         sum.older += settled.older;
-        sum.torn += settled.torn;
     }
     Ok(sum)
 }

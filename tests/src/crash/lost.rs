@@ -32,7 +32,7 @@ impl Lost {
     }
 }
 
-/// Reads a refusal: lines of `  OFFSET+LENGTH` in bytes, or the words `nothing is known after`.
+/// Reads a refusal: lines of `  OFFSET+LENGTH` in bytes, or else the words `nothing is known after`.
 ///
 /// # Panics
 /// If it is no refusal, says neither, or holds a line of numbers that are none.
@@ -41,9 +41,6 @@ pub fn lost(outcome: &Outcome) -> Lost {
     // 101 is a Rust panic, 124 a deadline, 134 and above a signal seen through a shell.
     assert!((1..=100).contains(&status), "not a refusal: {outcome}");
     assert!(outcome.stdout.is_empty(), "not a refusal: {outcome}");
-    if outcome.stderr.contains("nothing is known after") {
-        return Lost::Unknown;
-    }
     let lines = outcome.stderr.lines().filter(|line| {
         let line = line.strip_prefix("  ").unwrap_or("");
         line.starts_with(|c: char| c.is_ascii_digit()) && line.contains('+')
@@ -55,6 +52,9 @@ pub fn lost(outcome: &Outcome) -> Lost {
     };
     let ranges = lines.map(|line| range(line).unwrap_or_else(|| panic!("{line:?}: {outcome}")));
     let ranges: Vec<Range<u64>> = ranges.collect();
+    if ranges.is_empty() && outcome.stderr.contains("nothing is known after") {
+        return Lost::Unknown;
+    }
     assert!(!ranges.is_empty(), "a refusal names the loss: {outcome}");
     Lost::Ranges(ranges)
 }

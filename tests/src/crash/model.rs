@@ -32,7 +32,6 @@ pub struct Model {
     open: BTreeSet<u64>,
     next_stamp: u64,
     clock: u64,
-    atomic_bytes: u64,
 }
 
 /// What was found that must not be.
@@ -51,14 +50,11 @@ pub struct Settled {
     pub newest: u64,
     /// Blocks that hold an older one.
     pub older: u64,
-    /// Blocks that hold sectors of several.
-    pub torn: u64,
 }
 
 impl Model {
-    /// A volume of zeroes. `atomic_bytes` (a sector or a block) are old or new as a whole.
-    pub fn new(blocks: u64, atomic_bytes: u64) -> Self {
-        assert!([SECTOR_BYTES, BLOCK_BYTES].contains(&atomic_bytes));
+    /// A volume of zeroes.
+    pub fn new(blocks: u64) -> Self {
         let certain = Version {
             stamps: [0; SECTORS],
             acknowledged: Some(0),
@@ -68,7 +64,6 @@ impl Model {
             open: BTreeSet::new(),
             next_stamp: 1,
             clock: 1,
-            atomic_bytes,
         }
     }
 
@@ -157,13 +152,7 @@ impl Model {
             let stamps = read_stamps(block, found)?;
             let versions = &self.blocks[block as usize];
             let whole = versions.iter().rposition(|v| v.stamps == stamps);
-            let sector_is_there = |sector: usize| {
-                let mut some = versions.iter();
-                some.any(|v| v.stamps[sector] == stamps[sector])
-            };
-            let torn = self.atomic_bytes == SECTOR_BYTES && (0..SECTORS).all(sector_is_there);
             match whole {
-                None if torn => settled.torn += 1,
                 None => return Err(self.breach(block, &stamps, "one of the possible")),
                 Some(_) if versions.len() == 1 => {}
                 Some(index) if index + 1 == versions.len() => settled.newest += 1,
@@ -237,8 +226,8 @@ mod tests {
     }
 
     /// Stamp 1 flushed, 2 acknowledged, 3 under way.
-    fn model(atomic_bytes: u64) -> Model {
-        let mut model = Model::new(4, atomic_bytes);
+    fn model() -> Model {
+        let mut model = Model::new(4);
         let stamps = [model.stamp(), model.stamp(), model.stamp()];
         assert_eq!(stamps, [1, 2, 3]);
         model.sent(0..2, 1);
@@ -254,26 +243,18 @@ mod tests {
     #[test]
     fn what_a_flush_covered_is_certain_and_what_came_since_is_possible() {
         for stamp in [1, 2, 3] {
-            let mut model = model(BLOCK_BYTES);
+            let mut model = model();
             let settled = model.settle(0, &content(0..2, stamp)).expect("possible");
             let (newest, older) = if stamp == 3 { (2, 0) } else { (0, 2) };
-            let torn = 0;
-            assert_eq!(
-                settled,
-                Settled {
-                    newest,
-                    older,
-                    torn
-                }
-            );
+            assert_eq!(settled, Settled { newest, older });
         }
-        let lost = model(BLOCK_BYTES).settle(0, &content(0..2, 0));
+        let lost = model().settle(0, &content(0..2, 0));
         assert_eq!(lost.expect_err("it was flushed").block, 0);
     }
 
     #[test]
     fn the_first_answer_is_final() {
-        let mut model = model(BLOCK_BYTES);
+        let mut model = model();
         model.settle(0, &content(0..2, 2)).expect("possible");
         assert!(model.clone().settle(0, &content(0..2, 3)).is_err());
         assert!(model.clone().settle(0, &content(0..2, 1)).is_err());
@@ -281,18 +262,13 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_torn_only_where_that_is_allowed() {
-        let bytes = torn(0..1, 2, 3);
-        let settled = model(SECTOR_BYTES).settle(0, &bytes).expect("torn");
-        assert_eq!(settled.torn, 1);
-        assert!(model(BLOCK_BYTES).settle(0, &bytes).is_err());
-        let lost = torn(0..1, 0, 3);
-        assert!(model(SECTOR_BYTES).settle(0, &lost).is_err());
+    fn a_block_is_never_torn() {
+        assert!(model().settle(0, &torn(0..1, 2, 3)).is_err());
     }
 
     #[test]
     fn fua_makes_a_write_certain_and_a_late_flush_does_not() {
-        let mut model = Model::new(1, BLOCK_BYTES);
+        let mut model = Model::new(1);
         let flush = model.flush_sent();
         model.sent(0..1, 1);
         model.acknowledged(0..1, false);
@@ -312,7 +288,7 @@ mod tests {
 
     #[test]
     fn other_bytes_than_those_written_are_found() {
-        let mut model = model(SECTOR_BYTES);
+        let mut model = model();
         let mut flipped = content(0..1, 1);
         flipped[700] ^= 1;
         assert!(model.settle(0, &flipped).is_err());

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use super::RECOVERY;
 use crate::client::Outcome;
 use crate::deadline::eventually;
 use crate::nbd::Wire;
@@ -11,7 +10,7 @@ use crate::server::Server;
 use crate::volatile_disk::{Keep, VolatileDisk};
 use crate::volume::{EXPORT_VOL, MIB, Volume};
 
-/// Size of a side in bytes: small, since today all of it is copied after a crash.
+/// Size of a side in bytes: small, so that a round costs little.
 const SIDE_BYTES: u64 = 24 * MIB;
 
 /// The names of the disks, which are the names of the sides.
@@ -53,18 +52,6 @@ impl Power {
             Some(0) => Power::Fails([both[0], None]),
             Some(_) => Power::Fails([None, both[1]]),
             None => Power::Fails(both),
-        }
-    }
-
-    /// As [`Power::draw`], with blocks that are kept or lost as a whole.
-    pub fn draw_untorn(random: &mut Random) -> Self {
-        let whole = |keep| match keep {
-            Some(Keep::Sectors(seed)) => Some(Keep::Blocks(seed)),
-            other => other,
-        };
-        match Self::draw(random) {
-            Power::Stays => Power::Stays,
-            Power::Fails(both) => Power::Fails(both.map(whole)),
         }
     }
 }
@@ -137,12 +124,12 @@ impl Stand {
         }
     }
 
-    /// Serves the volume after a crash, by whatever recovery there is.
+    /// Serves the volume after a crash; it recovers by itself.
     ///
     /// # Errors
     /// What `serve` said when it refused.
     pub fn recover(&mut self) -> Result<(), String> {
-        self.try_serve_with(RECOVERY.serve_options)
+        self.try_serve_with(&[])
     }
 
     /// Serves the volume with `options`.

@@ -170,6 +170,8 @@ pub struct Stack {
     mirrors: BTreeMap<String, Mirror>,
     /// In the order of opening: children before parents.
     order: Vec<String>,
+    /// Devices that could not be opened, and that something above does without.
+    missing: BTreeMap<String, OpenError>,
     /// The device that is being closed, by its place in the order.
     closing: Cell<Option<usize>>,
 }
@@ -190,6 +192,7 @@ impl Stack {
             devices: BTreeMap::new(),
             mirrors: BTreeMap::new(),
             order: Vec::new(),
+            missing: BTreeMap::new(),
             closing: Cell::new(None),
         };
         let mut failed: BTreeMap<String, OpenError> = BTreeMap::new();
@@ -228,6 +231,7 @@ impl Stack {
             let _ = stack.close().await;
             return Err(error);
         }
+        stack.missing = failed;
         Ok(stack)
     }
 
@@ -246,6 +250,11 @@ impl Stack {
         self.order
             .iter()
             .map(|name| (name.as_str(), &self.devices[name]))
+    }
+
+    /// Why a device is not open that a mirror does without.
+    pub fn missing(&self, name: &str) -> Option<&OpenError> {
+        self.missing.get(name)
     }
 
     /// Closes every device, from the top down, each of them whatever happens to the others.
@@ -332,6 +341,61 @@ mod tests {
         }
         let shared = second_parent.replacen("size", "shared = true\nsize", 1);
         assert!(graph(&shared).is_ok());
+    }
+
+    /// A device that has been interrupted so often.
+    struct Interrupted(crate::geometry::Geometry, u64);
+
+    impl Device for Interrupted {
+        fn geometry(&self) -> &crate::geometry::Geometry {
+            &self.0
+        }
+
+        fn submit(&self, _request: crate::Request) -> crate::device::IoFuture<'_> {
+            crate::device::IoFuture::ready(Err(IoError::Offline))
+        }
+
+        fn interruptions(&self) -> Option<u64> {
+            Some(self.1)
+        }
+    }
+
+    #[test]
+    fn every_layer_passes_on_how_often_it_was_interrupted() {
+        let rt = Rt::virtual_time(bimetal_rt::VirtualOptions::default());
+        let dir =
+            std::env::temp_dir().join(format!("bimetal-interruptions-{}", std::process::id()));
+        let log = format!("type = 'log'\nbelow = 'a'\npath = '{}'\n", dir.display());
+        let layers = [
+            ("type = 'passthrough'\nbelow = 'a'\n", 3),
+            ("type = 'stripe'\ndevices = ['a', 'b']\nunit = '16KiB'\n", 7),
+            ("type = 'ssd'\nprofile = 'nvme-tlc'\nbelow = 'a'\n", 3),
+            ("type = 'hdd'\nprofile = 'hdd-7200'\nbelow = 'a'\n", 3),
+            ("type = 'network'\nbelow = 'a'\n", 3),
+            ("type = 'delay'\nbelow = 'a'\n", 3),
+            ("type = 'error'\nbelow = 'a'\n", 3),
+            ("type = 'rate'\nbelow = 'a'\n", 3),
+            ("type = 'stats'\nbelow = 'a'\n", 3),
+            (log.as_str(), 3),
+        ];
+        for (text, expected) in layers {
+            let media = "[device.a]\ntype = 'null'\nsize = '1MiB'\n\
+                         [device.b]\ntype = 'null'\nsize = '1MiB'\n";
+            let graph = graph(&format!("{media}[device.top]\n{text}")).unwrap();
+            let node = &graph.nodes()["top"];
+            let children = node.children().into_iter().zip([3, 4]).map(|(_, count)| {
+                let geometry = crate::geometry::Geometry::of_size(1 << 20);
+                Ok(Rc::new(Interrupted(geometry, count)) as Rc<dyn Device>)
+            });
+            let options = OpenOptions::default();
+            let device = rt.block_on(node.open(&rt, "top", children.collect(), &options));
+            assert_eq!(device.unwrap().interruptions(), Some(expected), "{text}");
+            let below = Rc::new(Interrupted(crate::geometry::Geometry::of_size(1 << 20), 5));
+            let atomic = crate::layers::atomic::AtomicUnit::new(&rt, below);
+            assert_eq!(atomic.interruptions(), Some(5));
+        }
+        // Nothing but the log layer makes it.
+        let _ = std::fs::remove_file(dir);
     }
 
     #[test]

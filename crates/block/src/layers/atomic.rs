@@ -230,6 +230,10 @@ impl Device for AtomicUnit {
         }
     }
 
+    fn interruptions(&self) -> Option<u64> {
+        self.below.interruptions()
+    }
+
     fn figures(&self, out: &mut dyn FigureVisitor) {
         self.below.figures(out);
     }

@@ -480,6 +480,10 @@ impl Device for Fault {
         })
     }
 
+    fn interruptions(&self) -> Option<u64> {
+        self.below.interruptions()
+    }
+
     fn figures(&self, out: &mut dyn FigureVisitor) {
         let mut count = |name, cell: &Cell<u64>| {
             out.figure("", name, Figure::Counter(cell.get()));

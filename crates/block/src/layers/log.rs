@@ -347,6 +347,10 @@ impl Device for Log {
         self.sink.close()
     }
 
+    fn interruptions(&self) -> Option<u64> {
+        self.below.interruptions()
+    }
+
     fn figures(&self, out: &mut dyn FigureVisitor) {
         out.figure("", "requests", Figure::Counter(self.requests.get()));
         out.figure("", "lost_lines", Figure::Counter(self.sink.lost_lines()));

@@ -63,6 +63,11 @@ impl Device for Passthrough {
     // `close` is left as it is: this layer has no work of its own to finish. A layer that delays
     // writes drains them here, and joins its tasks. It does not close its child; the graph does.
 
+    fn interruptions(&self) -> Option<u64> {
+        // A layer over several children passes on the sum of theirs.
+        self.below.interruptions()
+    }
+
     fn figures(&self, out: &mut dyn FigureVisitor) {
         out.figure("", "requests", Figure::Counter(self.requests.get()));
     }

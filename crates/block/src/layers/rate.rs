@@ -153,6 +153,10 @@ impl Device for Rate {
         }
     }
 
+    fn interruptions(&self) -> Option<u64> {
+        self.below.interruptions()
+    }
+
     fn figures(&self, out: &mut dyn FigureVisitor) {
         let waited = self.waited_requests.get();
         out.figure("", "waited_requests", Figure::Counter(waited));

@@ -147,6 +147,10 @@ impl Device for Stats {
         }
     }
 
+    fn interruptions(&self) -> Option<u64> {
+        self.below.interruptions()
+    }
+
     fn figures(&self, out: &mut dyn FigureVisitor) {
         for op in Op::ALL {
             let summary = self.summary(op);

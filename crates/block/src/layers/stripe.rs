@@ -282,6 +282,11 @@ impl Device for Stripe {
         IoFuture::new(self.run_split(request))
     }
 
+    fn interruptions(&self) -> Option<u64> {
+        let known = self.children.iter().filter_map(|c| c.interruptions());
+        known.reduce(|sum, more| sum + more)
+    }
+
     fn figures(&self, out: &mut dyn FigureVisitor) {
         out.figure("", "requests", Figure::Counter(self.requests.get()));
         let split = self.split_requests.get();

@@ -391,6 +391,10 @@ impl Device for Timing {
         })
     }
 
+    fn interruptions(&self) -> Option<u64> {
+        self.below.interruptions()
+    }
+
     fn figures(&self, out: &mut dyn FigureVisitor) {
         let counters = self.counters();
         out.figure(

@@ -430,6 +430,10 @@ impl Device for RemoteDevice {
         })
     }
 
+    fn interruptions(&self) -> Option<u64> {
+        Some(self.shared.breaks.get())
+    }
+
     fn figures(&self, out: &mut dyn FigureVisitor) {
         let online = self.channels.iter().filter(|channel| channel.is_online());
         out.figure("", "connections", Figure::Gauge(online.count() as f64));

@@ -76,15 +76,18 @@ pub fn stdout_of(args: &[&str]) -> String {
     out
 }
 
-/// The program must refuse with this status and one line that contains all of `words`.
+/// The program must refuse with this status and one line that contains all of `words`, behind which
+/// there may be a list of ranges.
 pub fn assert_refused(args: &[&str], status: i32, words: &[&str]) {
     let output = bimetal(args);
     let (out, err) = texts(&output);
     assert_eq!(output.status.code(), Some(status), "{args:?}\n{out}\n{err}");
     assert_eq!(out, "", "a refusal prints nothing on standard output");
+    let mut list = err.lines().skip(1);
+    let is_item = |line: &str| line.starts_with("  ") && line.contains('+');
     assert!(
-        err.starts_with("bimetal: ") && err.ends_with('\n') && err.lines().count() == 1,
-        "a refusal is one line: {err:?}"
+        err.starts_with("bimetal: ") && err.ends_with('\n') && list.all(is_item),
+        "a refusal is one line and a list: {err:?}"
     );
     for word in words {
         assert!(err.contains(word), "{word:?} is not in {err:?}");

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::side::{Health, Side, add};
 use super::{OnDegraded, Shared, VolumeState};
+use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::Request;
 
@@ -268,7 +269,7 @@ impl Shared {
         if self.is_logged() {
             return self.bring_back(index).await.is_ok();
         }
-        let read = side.ask(Request::read(0, crate::BLOCK_BYTES)).await;
+        let read = side.ask(Request::read(0, BLOCK_BYTES)).await;
         read.is_ok() && side.flush().await.is_ok()
     }
 

@@ -32,6 +32,7 @@ mod status;
 mod store;
 pub mod superblock;
 mod volume;
+mod way;
 mod write;
 
 use std::cell::{Cell, RefCell};
@@ -177,6 +178,7 @@ impl Shared {
             return;
         }
         for index in 0..self.sides.len() {
+            self.attend_way(index);
             self.attend_store(index);
         }
         self.release_logs();
@@ -230,6 +232,7 @@ impl Mirror {
             let durable = !config.ephemeral.contains(&given.name);
             let bare = Place {
                 device: given.device,
+                way: None,
                 data_offset: given.data_offset,
                 store: None,
                 durable,
@@ -315,13 +318,18 @@ impl Mirror {
     ) -> Result<Mirror, OpenError> {
         let opened = opening::open(rt, config, sides, options).await?;
         let rules = config.rules();
-        let there = opened.sides.iter().filter_map(|side| side.device.as_ref());
-        let geometries: Vec<Geometry> = there.map(|device| *device.geometry()).collect();
+        let there = opened.sides.iter().filter_map(|side| side.way.as_ref());
+        let geometries: Vec<Geometry> = there.map(|way| *way.geometry()).collect();
         let mut geometry = stacked(&geometries, opened.volume_bytes);
         geometry.writable &= !opened.read_only;
         let sides = opened.sides.into_iter().enumerate().map(|(index, found)| {
+            let device = found
+                .way
+                .as_ref()
+                .map(|way| Rc::clone(way) as Rc<dyn Device>);
             let place = Place {
-                device: found.device.unwrap_or_else(|| side::missing(geometry)),
+                device: device.unwrap_or_else(|| side::missing(geometry)),
+                way: found.way,
                 data_offset: 0,
                 store: found.store,
                 durable: found.durable,
@@ -471,5 +479,6 @@ impl Device for Mirror {
 
     fn figures(&self, out: &mut dyn FigureVisitor) {
         self.status().figures(out);
+        self.shared.figures_of_sides(out);
     }
 }

@@ -8,7 +8,6 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bimetal_rt::Rt;
 
@@ -18,11 +17,10 @@ use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::store::{Append, Store, StoreDevice, all_stored};
 use super::superblock::{Candidate, Superblock};
 use super::volume::Volume;
-use crate::device::{Device, IoFuture, LocalFuture};
+use super::way::Way;
+use crate::device::Device;
 use crate::error::{IoError, OpenError};
 use crate::extent_map::{Cut, ExtentMap};
-use crate::geometry::Geometry;
-use crate::request::Request;
 
 /// Changes are copied from one log to another in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -61,7 +59,7 @@ pub(super) struct Opened {
 pub(super) struct OpenedSide {
     pub(super) name: String,
     /// `None` when the side is not there.
-    pub(super) device: Option<Rc<dyn Device>>,
+    pub(super) way: Option<Rc<Way>>,
     pub(super) store: Option<Rc<Store>>,
     pub(super) health: Health,
     pub(super) stale: ExtentMap<()>,
@@ -84,38 +82,6 @@ enum Setback {
     Refused(OpenError),
 }
 
-/// A request that has no answer after so long has failed, while a volume is being opened.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A side that is being looked at. It bounds the time of every request as long as nobody watches
-/// the side: while the volume is being opened.
-struct Watched {
-    rt: Rt,
-    below: Rc<dyn Device>,
-    opening: Rc<Cell<bool>>,
-}
-
-impl Device for Watched {
-    fn geometry(&self) -> &Geometry {
-        self.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> IoFuture<'_> {
-        let answer = self.below.submit(request);
-        if !self.opening.get() {
-            return answer;
-        }
-        IoFuture::new(async move {
-            let answer = self.rt.timeout(PATIENCE, answer).await;
-            answer.unwrap_or(Err(IoError::Timeout))
-        })
-    }
-
-    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
-        self.below.close()
-    }
-}
-
 /// Opens a volume.
 ///
 /// # Errors
@@ -128,17 +94,11 @@ pub(super) async fn open(
     options: &OpenOptions,
 ) -> Result<Opened, OpenError> {
     let opening = Rc::new(Cell::new(true));
-    let watched = |side: SideToOpen| SideToOpen {
+    let way = |side: SideToOpen| SideByWay {
         name: side.name,
-        device: side.device.map(|below| -> Rc<dyn Device> {
-            Rc::new(Watched {
-                rt: rt.clone(),
-                below,
-                opening: Rc::clone(&opening),
-            })
-        }),
+        way: side.device.map(|below| Way::new(rt, below, &opening)),
     };
-    let sides: Vec<SideToOpen> = sides.into_iter().map(watched).collect();
+    let sides: Vec<SideByWay> = sides.into_iter().map(way).collect();
     let mut attempt = Attempt {
         rt,
         config,
@@ -161,11 +121,24 @@ pub(super) async fn open(
     }
 }
 
+/// A side of the configuration, by the way to it.
+struct SideByWay {
+    name: String,
+    way: Result<Rc<Way>, OpenError>,
+}
+
+impl SideByWay {
+    fn device(&self) -> Option<Rc<dyn Device>> {
+        let way = self.way.as_ref().ok()?;
+        Some(Rc::clone(way) as Rc<dyn Device>)
+    }
+}
+
 struct Attempt<'a> {
     rt: &'a Rt,
     config: &'a MirrorConfig,
     options: &'a OpenOptions,
-    sides: Vec<SideToOpen>,
+    sides: Vec<SideByWay>,
     /// Sides that have failed while the volume was being opened.
     failed: Vec<Option<IoError>>,
 }
@@ -238,21 +211,21 @@ impl Attempt<'_> {
             store: None,
             damaged: false,
         };
-        let device = match (&side.device, self.failed[index]) {
+        let device = match (side.device(), self.failed[index]) {
             (_, Some(error)) => return absent(Absence::Unreadable(error.to_string())),
-            (Err(_), None) => return absent(Absence::Missing),
-            (Ok(device), None) => device,
+            (None, None) => return absent(Absence::Missing),
+            (Some(device), None) => device,
         };
         let candidate = Candidate {
             name: side.name.clone(),
-            device: Rc::clone(device),
+            device: Rc::clone(&device),
         };
         let superblock = match candidate.look().await {
             Err(why) => return absent(Absence::Damaged(why)),
             Ok(None) => return absent(Absence::NoVolume),
             Ok(Some(superblock)) => superblock,
         };
-        let on = store_device(device, &superblock, self.config);
+        let on = store_device(&device, &superblock, self.config);
         let store = match Store::open(self.rt, &on).await {
             Ok(store) => store,
             Err(IoError::Corrupt) => {
@@ -302,7 +275,7 @@ impl Attempt<'_> {
             ));
         }
         for (side, failed) in self.sides.iter().zip(&self.failed) {
-            match (&side.device, failed) {
+            match (&side.way, failed) {
                 (Err(error), _) => {
                     message.push_str(&format!("\n  {}: {}", side.name, error.message))
                 }
@@ -433,11 +406,10 @@ impl Attempt<'_> {
 
     fn volume(&self, looked: &[Looked], plan: &Plan) -> Result<Volume, Setback> {
         let sides = self.sides.iter().zip(looked).map(|(side, looked)| {
-            let device = side.device.as_ref().ok()?;
             let superblock = looked.seen.found.as_ref().ok()?;
             let candidate = Candidate {
                 name: side.name.clone(),
-                device: Rc::clone(device),
+                device: side.device()?,
             };
             Some((candidate, superblock.clone()))
         });
@@ -537,16 +509,13 @@ impl Attempt<'_> {
     ) -> Opened {
         let volume_bytes = superblock_of(&looked, plan.sources[0]).volume_bytes;
         let sides = looked.into_iter().zip(stale).zip(health).enumerate();
-        let sides = sides.map(|(index, ((looked, stale), health))| {
-            let device = self.sides[index].device.as_ref().ok().cloned();
-            OpenedSide {
-                name: self.sides[index].name.clone(),
-                store: looked.store.filter(|_| health != Health::Absent),
-                durable: looked.seen.durable,
-                device,
-                health,
-                stale,
-            }
+        let sides = sides.map(|(index, ((looked, stale), health))| OpenedSide {
+            name: self.sides[index].name.clone(),
+            store: looked.store.filter(|_| health != Health::Absent),
+            durable: looked.seen.durable,
+            way: self.sides[index].way.as_ref().ok().cloned(),
+            health,
+            stale,
         });
         Opened {
             sides: sides.collect(),

@@ -82,7 +82,8 @@ impl Shared {
             let elsewhere =
                 |other: &&super::side::Side| other.index != index && other.is_current(&range);
             if self.sides.iter().any(|other| elsewhere(&other)) {
-                side.stale.borrow_mut().insert(range, ());
+                side.stale.borrow_mut().insert(range.clone(), ());
+                side.rotten.borrow_mut().insert(range, ());
                 add(&side.counts.rotten, 1);
                 self.stale_added.notify();
             }

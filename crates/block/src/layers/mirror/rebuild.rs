@@ -160,7 +160,10 @@ impl Shared {
             self.write_for_resync(side, part.clone(), Source::Zeroes)
                 .await?;
         }
-        side.stale.borrow_mut().remove(part);
+        side.stale.borrow_mut().remove(part.clone());
+        let repaired = side.rotten.borrow_mut().remove(part).into_iter();
+        let repaired_bytes: u64 = repaired.map(|(part, ())| part.end - part.start).sum();
+        add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
         Ok(())
     }
 

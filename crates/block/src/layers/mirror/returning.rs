@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::opening::{lacking, newest_among, store_device};
-use super::side::{Health, Side};
+use super::side::{Health, Side, add};
 use super::store::Store;
 use super::superblock::State;
 use super::{Shared, VolumeState};
+use crate::device::Device;
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
+use crate::request::Request;
 
 /// A volume is quiet when nothing has been written for so long.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
@@ -70,6 +72,31 @@ impl Shared {
         );
     }
 
+    /// Has the mirror asked what becomes of a side whose way is interrupted.
+    pub(super) fn attend_way(self: &Rc<Self>, index: usize) {
+        if let Some(way) = &self.sides[index].way {
+            let weak = Rc::downgrade(self);
+            let decide = move || weak.upgrade().is_none_or(|shared| shared.is_cut_off(index));
+            way.attend(Rc::new(decide));
+        }
+    }
+
+    /// The way to a side was interrupted, so what is known of it may not hold any more. True when
+    /// it is not used before it has been opened anew; the last healthy side is used on as it is.
+    fn is_cut_off(self: &Rc<Self>, index: usize) -> bool {
+        let side = &self.sides[index];
+        let was_active = side.is_active();
+        if was_active && !self.another_is_healthy(index) {
+            return false;
+        }
+        add(&side.counts.errors, 1);
+        // At the end of a stop nobody is given up any more: what fails is not marked as clean.
+        if was_active && self.state.get() != VolumeState::Closed {
+            self.give_up(index, IoError::Transport);
+        }
+        true
+    }
+
     /// Looks at an absent side, and makes it ready to be given what it lacks.
     ///
     /// # Errors
@@ -80,7 +107,12 @@ impl Shared {
         let candidate = volume.candidate(index).ok_or(IoError::Offline)?;
         let before = volume.superblock(index).ok_or(IoError::Offline)?;
         if let Some(old) = side.store() {
-            old.stop().await;
+            old.end().await;
+        }
+        if let Some(way) = &side.way {
+            way.begin_anew();
+            // What this has to tell of the past is known.
+            let _ = way.submit(Request::flush()).await;
         }
         let found = candidate.look().await.map_err(|_| IoError::Medium)?;
         let found = found.ok_or(IoError::Offline)?;

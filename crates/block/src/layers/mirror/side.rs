@@ -12,6 +12,7 @@ use bimetal_rt::sync::Event;
 use super::queue::SideQueue;
 use super::rebuild::Progress;
 use super::store::Store;
+use super::way::Way;
 use crate::device::{Device, IoFuture};
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
@@ -50,6 +51,7 @@ pub(super) struct Counts {
     pub(super) errors: Cell<u64>,
     pub(super) resynced_bytes: Cell<u64>,
     pub(super) rotten: Cell<u64>,
+    pub(super) repaired_blocks: Cell<u64>,
 }
 
 /// Adds to a counter.
@@ -68,6 +70,8 @@ pub(super) struct Started {
 /// What a side is on.
 pub(super) struct Place {
     pub(super) device: Rc<dyn Device>,
+    /// The way to the device; none to a bare one, and to one that is not there.
+    pub(super) way: Option<Rc<Way>>,
     pub(super) data_offset: u64,
     pub(super) store: Option<Rc<Store>>,
     pub(super) durable: bool,
@@ -96,6 +100,7 @@ pub(super) struct Side {
     pub(super) index: usize,
     pub(super) name: String,
     pub(super) device: Rc<dyn Device>,
+    pub(super) way: Option<Rc<Way>>,
     /// Where the volume starts on the device.
     pub(super) data_offset: u64,
     /// What the side keeps and how; a bare device in experiments.
@@ -117,6 +122,8 @@ pub(super) struct Side {
     pub(super) stale: RefCell<ExtentMap<()>>,
     /// How far a rebuild has come, while there is one.
     pub(super) rebuild: Cell<Option<Progress>>,
+    /// Ranges of these that are stale because the side was found to hold them wrongly.
+    pub(super) rotten: RefCell<ExtentMap<()>>,
     /// The operations in flight, oldest first.
     started: RefCell<BTreeMap<u64, Started>>,
     next_operation: Cell<u64>,
@@ -170,6 +177,7 @@ impl Side {
             index,
             name,
             device: place.device,
+            way: place.way,
             data_offset: place.data_offset,
             store: RefCell::new(place.store),
             durable: place.durable,
@@ -182,6 +190,7 @@ impl Side {
             marking: Cell::new(false),
             stale: RefCell::new(ExtentMap::new()),
             rebuild: Cell::new(None),
+            rotten: RefCell::new(ExtentMap::new()),
             started: RefCell::new(BTreeMap::new()),
             next_operation: Cell::new(0),
             drain_in_flight: Cell::new(0),

@@ -5,8 +5,10 @@ use serde::Serialize;
 
 use super::ScrubStatus;
 use super::side::Health;
+use super::superblock::State;
 use super::{Shared, VolumeState};
 use crate::device::{Figure, FigureVisitor};
+use crate::extent_map::ExtentMap;
 
 /// The state of a volume.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -138,6 +140,64 @@ impl Shared {
             }),
             rotten_blocks: side.counts.rotten.get(),
         }
+    }
+}
+
+impl Shared {
+    /// What only the sides of a volume with logs can say of themselves.
+    pub(super) fn figures_of_sides(&self, out: &mut dyn FigureVisitor) {
+        let Some(volume) = &self.superblocks else {
+            return;
+        };
+        for side in &self.sides {
+            let part = &side.name;
+            let mark = volume.state(side.index).map_or("none", State::name);
+            out.figure(part, "mark", Figure::State(mark.to_owned()));
+            let lost = self.lost_if_gone(side.index).bytes();
+            out.figure(part, "lost_if_gone_bytes", Figure::Gauge(lost as f64));
+            let repaired = Figure::Counter(side.counts.repaired_blocks.get());
+            out.figure(part, "rotten_repaired", repaired);
+            if let Some(store) = side.store() {
+                store.figures(part, out);
+            }
+        }
+    }
+
+    /// What was acknowledged and only this side has: what would be lost if it died now. Of a side
+    /// that is not there nothing is known, so the others are then all that there is.
+    fn lost_if_gone(&self, index: usize) -> ExtentMap<()> {
+        let own = self.lacked_by(index);
+        let everything = 0..self.geometry.size_bytes;
+        let mut lost = ExtentMap::new();
+        own.gaps(&everything)
+            .into_iter()
+            .for_each(|held| lost.insert(held, ()));
+        for other in (0..self.sides.len()).filter(|&other| other != index) {
+            for held in self.lacked_by(other).gaps(&everything) {
+                lost.remove(held);
+            }
+        }
+        lost
+    }
+
+    /// What a side lacks of what was acknowledged.
+    fn lacked_by(&self, index: usize) -> ExtentMap<()> {
+        let side = &self.sides[index];
+        let mut lacked = ExtentMap::new();
+        if side.store().is_none() {
+            lacked.insert(0..self.geometry.size_bytes, ());
+            return lacked;
+        }
+        for (range, ()) in side.stale.borrow().iter() {
+            lacked.insert(range, ());
+        }
+        let queue = side.queue.borrow();
+        for (exposed, ()) in self.exposed.borrow().iter() {
+            for part in queue.pending_in(&exposed) {
+                lacked.insert(part, ());
+            }
+        }
+        lacked
     }
 }
 

@@ -140,10 +140,14 @@ impl Volume {
         epoch.is_some_and(|epoch| epoch.has_member(self.place(other)))
     }
 
+    /// What the superblock of a side durably says; `None` when it is not there.
+    pub(super) fn state(&self, index: usize) -> Option<State> {
+        self.of(index, |side| side.written.1)
+    }
+
     /// True when the side says durably that a peer may be ahead of it.
     pub(super) fn is_marked_active(&self, index: usize) -> bool {
-        self.of(index, |side| side.written.1 == State::Active)
-            .unwrap_or(false)
+        self.state(index) == Some(State::Active)
     }
 
     /// Gives a side that holds everything the current epoch and a state, durably. Sides that do not

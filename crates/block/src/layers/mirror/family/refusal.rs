@@ -54,7 +54,7 @@ pub enum Refusal {
         side: String,
     },
     /// A device whose superblocks cannot be believed.
-    #[error("side {side}: {why}")]
+    #[error("side {side}: {why}; `serve --rebuild {side}` does without it")]
     DamagedSuperblock {
         /// The side.
         side: String,
@@ -86,7 +86,8 @@ pub enum Refusal {
     /// A side that may have acknowledged what the others lack is missing (T7).
     #[error(
         "{}, which may have newer changes; nothing is known after change {} \
-         ({known_from}, last written {}); a forced opening does without, read-only or as a fork",
+         ({known_from}, last written {}); bring it back, or `serve --force-open read-only` shows what \
+         is known, and `serve --force-open fork` goes on from there",
         show_ahead(missing, older),
         known_until.saturating_sub(1),
         show_unix_time(*written_s)
@@ -105,7 +106,7 @@ pub enum Refusal {
     },
     /// Sides that each ran without the other (T8).
     #[error(
-        "split: {}; choose the side that counts, and give up the other one to be rebuilt",
+        "split: {}; choose the side that counts, and `serve --rebuild SIDE` makes the other one anew",
         show_splits(splits)
     )]
     SplitBrain {
@@ -114,7 +115,7 @@ pub enum Refusal {
     },
     /// No side holds a state of the volume.
     #[error(
-        "{} can only be rebuilt: being rebuilt already, or given up{}",
+        "no side holds the volume: {} can only be rebuilt, from another one{}",
         sides.join(", "),
         show_missing(missing)
     )]
@@ -127,7 +128,7 @@ pub enum Refusal {
     /// A side was left so long ago that nobody knows any more whether it ran alone since.
     #[error(
         "side {side}: its epoch {epoch} is too old for the other sides to remember; \
-         give it up to be rebuilt"
+         `serve --rebuild {side}` makes it anew"
     )]
     HistoryTooOld {
         /// The side.
@@ -186,5 +187,5 @@ fn show_missing(missing: &[String]) -> String {
     if missing.is_empty() {
         return String::new();
     }
-    format!("; {} not there", are(missing))
+    format!("; bring back {}", missing.join(", "))
 }

@@ -27,47 +27,13 @@ use bimetal_rt::sync::Event;
 use super::check::CheckedAreas;
 use crate::device::{Device, Figure, FigureVisitor};
 use crate::error::IoError;
-use crate::request::BLOCK_BYTES;
 use cache::Cache;
 pub(super) use entries::Expected;
+pub(super) use entries::expected_of;
+pub(super) use entries::verify;
 use entries::{PAGE_BLOCKS, decode, encode, unknown_entries};
-pub(super) use entries::{expected_of, verify};
 pub(in crate::layers::mirror) use pages::{Area, PageError};
-use pages::{ENTRIES_BYTES, PAGE_BYTES, WriteBack};
-
-/// Length of the area of a device in bytes, before it is rounded up to where the next one starts.
-pub(in crate::layers::mirror) fn area_bytes(device_bytes: u64) -> u64 {
-    device_bytes.div_ceil(PAGE_BLOCKS * BLOCK_BYTES) * PAGE_BYTES
-}
-
-/// How an area begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::layers::mirror) enum Beginning {
-    /// Nothing has been written to the home; it reads as zeroes.
-    NeverWritten,
-    /// The home is adopted as it is.
-    Unknown,
-}
-
-/// Writes the checksum area of a new side. Durable after a flush.
-///
-/// # Errors
-/// Those of the device; the content of the area is then unknown.
-pub(in crate::layers::mirror) async fn initialise(
-    rt: &Rt,
-    device: &dyn Device,
-    area: Area,
-    beginning: Beginning,
-) -> Result<(), IoError> {
-    match beginning {
-        Beginning::NeverWritten => area.clear(device).await,
-        Beginning::Unknown => {
-            let mut bytes = [0; ENTRIES_BYTES];
-            encode(&unknown_entries(), &mut bytes);
-            area.fill(rt, device, &bytes).await
-        }
-    }
-}
+use pages::{PAGE_BYTES, WriteBack};
 
 /// Pages that are being read. Whoever waits for them looks again when this is dropped, whether
 /// they came or not.

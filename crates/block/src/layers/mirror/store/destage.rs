@@ -97,12 +97,20 @@ impl Store {
     }
 
     /// Waits until it is time for the next piece.
-    async fn turn(&self) {
-        while !self.may_destage() {
-            let moved = self.log.changed.until(|| self.may_destage());
+    ///
+    /// # Errors
+    /// `Closed` when there is none any more.
+    async fn turn(&self) -> Result<(), IoError> {
+        let over = || self.ending.get() || self.may_destage();
+        while !over() {
+            let moved = self.log.changed.until(over);
             // An idle side is one where nothing happens, so the time is looked at as well.
             let _ = self.rt.timeout(LOOK_EVERY, moved).await;
         }
+        if self.ending.get() {
+            return Err(IoError::Closed);
+        }
+        Ok(())
     }
 
     /// Reads of the log in flight.
@@ -130,14 +138,18 @@ impl Store {
         loop {
             let some = || !self.log.index.borrow().entries().is_empty();
             self.log.changed.until(some).await;
-            self.turn().await;
-            let (before, durable) = (self.log.used_bytes(), self.log.flushed());
+            if self.turn().await.is_err() {
+                return;
+            }
+            let (tail, durable) = (self.log.tail(), self.log.flushed());
             let brought = self.destage_chunk().await;
             if brought.is_err() {
                 self.rt.sleep(RETRY_AFTER).await;
-            } else if self.log.used_bytes() >= before && self.log.flushed() == durable {
-                // Nothing could go: a peer, or a change that is missing, must move first.
-                let moved = self.log.changed.until(|| self.chunk().is_some());
+            } else if self.log.tail() == tail && self.log.flushed() == durable {
+                // Nothing could go: a peer, or a change that is missing, must move first; or what
+                // came meanwhile has filled the log and must be flushed.
+                let full = || self.log.is_full() && self.log.has_unflushed();
+                let moved = self.log.changed.until(|| full() || self.chunk().is_some());
                 let _ = self.rt.timeout(IDLE_AFTER, moved).await;
             }
         }
@@ -181,8 +193,12 @@ impl Store {
         for range in &chunk.unreleased {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
-        self.write_pages().await?;
-        self.log.drop_before(chunk.end).await?;
+        let durable = self.write_pages().await;
+        let dropped = match durable {
+            Ok(()) => self.log.drop_before(chunk.end).await,
+            Err(error) => Err(error),
+        };
+        dropped.inspect_err(|error| self.log.note_failed_flush(*error))?;
         self.count(|counts| counts.replaced_bytes += chunk.replaced_bytes);
         Ok(())
     }
@@ -289,7 +305,7 @@ impl Store {
         let mut writes = Vec::with_capacity(pieces.len());
         let mut pieces = pieces.as_slice();
         while !pieces.is_empty() {
-            self.turn().await;
+            self.turn().await?;
             let (some, rest) = pieces.split_at(self.reads_depth().min(pieces.len()));
             pieces = rest;
             let reads = some
@@ -357,7 +373,10 @@ impl Store {
         let failed = Rc::new(Cell::new(None));
         let group = TaskGroup::new(&self.rt);
         for write in writes {
-            self.turn().await;
+            if let Err(error) = self.turn().await {
+                failed.set(Some(error));
+                break;
+            }
             group.at_most(self.destage_depth().saturating_sub(1)).await;
             if failed.get().is_some() {
                 break;

@@ -159,11 +159,6 @@ impl Index {
         self.newest.overlapping(range).map(cut).collect()
     }
 
-    /// True when nothing of a range is in the log.
-    pub(super) fn is_clear(&self, range: &Range<u64>) -> bool {
-        self.newest.is_clear(range)
-    }
-
     /// The stored entries, oldest first.
     pub(super) fn entries(&self) -> &VecDeque<Entry> {
         &self.entries
@@ -217,7 +212,7 @@ impl Index {
     }
 
     /// All newest records with a number from `first` on, in the order of their ranges.
-    pub(super) fn from_number(&self, first: u64) -> Vec<(Range<u64>, u64)> {
+    pub(super) fn since_number(&self, first: u64) -> Vec<(Range<u64>, u64)> {
         let newest = self.newest.iter();
         let late = newest.filter(|(_, logged)| logged.number >= first);
         late.map(|(range, logged)| (range, logged.number)).collect()

@@ -119,7 +119,7 @@ impl Area {
     }
 
     /// Bytes from a position to the end of the area.
-    pub(super) fn to_end(&self, position: u64) -> u64 {
+    pub(super) fn bytes_left_at(&self, position: u64) -> u64 {
         self.bytes - position % self.bytes
     }
 }
@@ -160,6 +160,8 @@ pub(super) struct Log {
     halted: Cell<Option<IoError>>,
     /// Below this position everything is durable.
     flushed: Cell<u64>,
+    /// A flush has failed that was not asked for here.
+    failed_flush: Cell<Option<IoError>>,
     /// All changes below this number are in what is stored, and in what is durable.
     complete: Cell<u64>,
     complete_durable: Cell<u64>,
@@ -209,6 +211,7 @@ impl Log {
             broken: Cell::new(true),
             halted: Cell::new(None),
             flushed: Cell::new(0),
+            failed_flush: Cell::new(None),
             complete: Cell::new(complete),
             complete_durable: Cell::new(0),
             not_given: RefCell::new(Rc::new(move || complete)),
@@ -404,7 +407,7 @@ impl Log {
             return None;
         }
         let most = HEADER_BYTES + self.area.data_blocks_max * BLOCK_BYTES;
-        Some(free.min(self.area.to_end(head)).min(most) - HEADER_BYTES)
+        Some(free.min(self.area.bytes_left_at(head)).min(most) - HEADER_BYTES)
     }
 
     /// The lowest position that must not be overwritten.
@@ -585,11 +588,6 @@ impl Log {
         }
     }
 
-    /// True when an entry has failed and a new run must begin before anything is taken.
-    pub(super) fn is_broken(&self) -> bool {
-        self.broken.get()
-    }
-
     /// True while entries are being written.
     pub(super) fn is_writing(&self) -> bool {
         !self.flying.borrow().is_empty()
@@ -632,11 +630,20 @@ impl Log {
         }
         let (position, complete) = (self.stored(), self.complete.get());
         self.device.submit(Request::flush()).await?;
+        if let Some(error) = self.failed_flush.take() {
+            return Err(error);
+        }
         self.flushed.set(self.flushed.get().max(position));
         self.complete_durable
             .set(self.complete_durable.get().max(complete));
         self.changed.notify();
         Ok(())
+    }
+
+    /// A flush of the device has failed that nobody hears of: nothing is known of what was written
+    /// since the last good one, and the next [`flush`](Log::flush) has to say so.
+    pub(super) fn note_failed_flush(&self, error: IoError) {
+        self.failed_flush.set(Some(error));
     }
 
     /// The position behind the last stored entry.
@@ -645,11 +652,6 @@ impl Log {
             Some(first) => first.header.position,
             None => self.head.get(),
         }
-    }
-
-    /// The position of the next entry.
-    pub(super) fn head(&self) -> u64 {
-        self.head.get()
     }
 
     /// Below this position everything is durable.
@@ -667,14 +669,14 @@ impl Log {
         self.complete_durable.get()
     }
 
-    /// The side is whole now, by other ways than its log: all changes below `number` are on it.
-    pub(super) fn declare_complete(&self, number: u64) {
-        self.complete.set(self.complete.get().max(number));
+    /// The position of the first entry that is needed.
+    pub(super) fn tail(&self) -> u64 {
+        self.checkpoint.borrow().tail
     }
 
     /// Bytes between the tail and the head.
     pub(super) fn used_bytes(&self) -> u64 {
-        self.head.get() - self.checkpoint.borrow().tail
+        self.head.get() - self.tail()
     }
 
     /// Bytes that can be in use before changes have to wait.

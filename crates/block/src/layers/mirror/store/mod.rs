@@ -34,7 +34,7 @@ pub(super) use self::log::{Append, LogCounts, Outcome};
 use self::regions::Regions;
 use super::superblock::{Layout, Uuid};
 use crate::BLOCK_BYTES;
-use crate::device::{Device, LocalFuture};
+use crate::device::{Device, Figure, FigureVisitor, LocalFuture};
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
 use crate::media::null::zero_payload;
@@ -115,6 +115,8 @@ pub(super) struct Store {
     hurries: Cell<u32>,
     /// One chunk goes home at a time.
     destaging: Rc<Semaphore>,
+    /// Nothing more goes home.
+    ending: Cell<bool>,
     /// When somebody last wanted something.
     wanted: Cell<Instant>,
     /// Ranges in which the side has been found wrong, for the mirror to repair.
@@ -195,6 +197,7 @@ impl Store {
             peer: RefCell::default(),
             hurries: Cell::new(0),
             destaging: Semaphore::new(1),
+            ending: Cell::new(false),
             wanted: Cell::new(rt.now()),
             suspect: RefCell::default(),
             counts: Cell::default(),
@@ -288,11 +291,6 @@ impl Store {
         self.log.changed.notify();
     }
 
-    /// The side is whole, by other ways than its log alone: it holds all changes below `number`.
-    pub(super) fn declare_complete(&self, number: u64) {
-        self.log.declare_complete(number);
-    }
-
     /// Keeps a change; see [`Log::append`].
     pub(super) fn append(&self, append: Append) -> Outcome {
         self.wanted.set(self.rt.now());
@@ -328,7 +326,7 @@ impl Store {
 
     /// The ranges whose newest change in the log has a number from `first` on, with it.
     pub(super) fn changes_from(&self, first: u64) -> Vec<(Range<u64>, u64)> {
-        self.log.index.borrow().from_number(first)
+        self.log.index.borrow().since_number(first)
     }
 
     /// The number of the newest change in the log of each part of a range; parts that are not in
@@ -364,6 +362,17 @@ impl Store {
         self.log.halt(error);
     }
 
+    /// Brings nothing more home, waits until the device has ended what it was given for that, and
+    /// ends everything else: the side is going to be opened anew, and nothing that is late may fall
+    /// on what is written then.
+    pub(super) async fn end(&self) {
+        self.ending.set(true);
+        self.log.changed.notify();
+        let _none = self.destaging.acquire(1).await;
+        self.log.until_quiet().await;
+        self.stop().await;
+    }
+
     /// Ends everything that the store does by itself.
     pub(super) async fn stop(&self) {
         self.tasks.cancel().await;
@@ -391,6 +400,28 @@ impl Store {
         (self.counts.get(), self.log.counts())
     }
 
+    /// The figures of the store of a side, which is a part of the mirror.
+    pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
+        let ((used, all), (store, log)) = (self.log_bytes(), self.counts());
+        let mut show = |name, value| out.figure(part, name, value);
+        show("log_used_bytes", Figure::Gauge(used as f64));
+        show("log_bytes", Figure::Gauge(all as f64));
+        show("logged_bytes", Figure::Gauge(self.logged_bytes() as f64));
+        show("log_entries", Figure::Counter(log.entries));
+        show("log_records", Figure::Counter(log.records));
+        show("log_written_bytes", Figure::Counter(log.bytes));
+        show("log_full", Figure::Counter(log.full));
+        show("home_writes", Figure::Counter(store.destage_writes));
+        show("home_written_bytes", Figure::Counter(store.destaged_bytes));
+        show("replaced_bytes", Figure::Counter(store.replaced_bytes));
+        show("rotten_found", Figure::Counter(store.rotten_blocks));
+        let damaged = self.regions.damaged().len() as u64;
+        show("map_damaged_pages", Figure::Counter(damaged));
+        if let Some(checksums) = &self.checksums {
+            checksums.figures(part, out);
+        }
+    }
+
     fn count(&self, add: impl FnOnce(&mut StoreCounts)) {
         let mut counts = self.counts.get();
         add(&mut counts);
@@ -400,7 +431,7 @@ impl Store {
     /// Reads a range of the volume, and checks every block of it.
     ///
     /// # Errors
-    /// `Corrupt` when a block is not what was written; the range is then among the
+    /// `Corrupt` when a block is not what was written; it is then among the
     /// [suspects](Store::take_suspects). Else those of the device.
     pub(super) async fn read(&self, range: Range<u64>) -> IoResult {
         self.wanted.set(self.rt.now());
@@ -412,10 +443,20 @@ impl Store {
         let _still = self.home.lock(range.clone()).await;
         let reply = self.read_once(&range).await;
         if matches!(reply, Err(IoError::Corrupt)) {
-            self.count(|counts| counts.rotten_blocks += 1);
-            self.suspect.borrow_mut().insert(range, ());
+            self.find_rotten(&range).await;
         }
         reply
+    }
+
+    /// Finds out which blocks of a range are not what was written.
+    async fn find_rotten(&self, range: &Range<u64>) {
+        for start in range.clone().step_by(BLOCK_BYTES as usize) {
+            let block = start..start + BLOCK_BYTES;
+            if matches!(self.read_once(&block).await, Err(IoError::Corrupt)) {
+                self.count(|counts| counts.rotten_blocks += 1);
+                self.suspect.borrow_mut().insert(block, ());
+            }
+        }
     }
 
     async fn read_once(&self, range: &Range<u64>) -> IoResult {

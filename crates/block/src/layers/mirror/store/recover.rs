@@ -42,7 +42,7 @@ impl Reader<'_> {
         let inside =
             position >= self.position && position + len <= self.position + self.bytes.len() as u64;
         if !inside {
-            let want = len.max(CHUNK_BYTES).min(self.area.to_end(position));
+            let want = len.max(CHUNK_BYTES).min(self.area.bytes_left_at(position));
             let request = Request::read(self.area.at(position), want);
             self.bytes = self.device.submit(request).await?.into_data().to_vec();
             self.position = position;
@@ -64,7 +64,7 @@ impl Reader<'_> {
             header.side == *side
                 && header.run == run
                 && header.position == position
-                && header.end() - position <= area.to_end(position)
+                && header.end() - position <= area.bytes_left_at(position)
         });
         Ok(header)
     }

@@ -27,11 +27,6 @@ const PAGE_REGIONS: u64 = (ENTRIES_BYTES / ENTRY_BYTES) as u64;
 /// The region was changed after every epoch there is.
 const ALWAYS: u64 = u64::MAX;
 
-/// Length of the area of a device in bytes, before it is rounded up to where the next one starts.
-pub(in crate::layers::mirror) fn area_bytes(device_bytes: u64) -> u64 {
-    device_bytes.div_ceil(PAGE_REGIONS * REGION_BYTES) * PAGE_BYTES
-}
-
 fn encode(entries: &[u64], bytes: &mut [u8]) {
     // The volume may end in the middle of the last page.
     bytes.fill(0);
@@ -139,11 +134,6 @@ impl Regions {
             }
         }
         changed
-    }
-
-    /// True when there are marks that the device has not taken.
-    pub(super) fn dirty(&self) -> bool {
-        self.write_back.is_any_due()
     }
 
     /// Writes all pages that have changed before the call, and does not flush. Must be run to its

@@ -19,7 +19,7 @@ use crate::device::Device;
 use crate::error::IoError;
 use crate::layers::mirror::store::content::Crcs;
 use crate::layers::mirror::superblock::Uuid;
-use crate::request::{BLOCK_BYTES, Flags, Op, Request};
+use crate::request::{BLOCK_BYTES, Flags, Request};
 
 pub(in crate::layers::mirror::store) const PAGE_BYTES: u64 = BLOCK_BYTES;
 /// The entries of a page; the rest says whose it is.
@@ -36,8 +36,6 @@ const RUN_BYTES_MAX: u64 = 1 << 20;
 /// of a disk in a tenth of a revolution or so.
 const BRIDGED_PAGES_MAX: u64 = 32;
 const WRITES_IN_FLIGHT_MAX: usize = 8;
-/// An area is zeroed in pieces of this size.
-const CLEAR_BYTES_MAX: u64 = 32 << 20;
 
 /// Why a page is not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -137,25 +135,7 @@ impl Area {
         Ok(device.submit(read).await?.into_data())
     }
 
-    /// Makes every page one that has never been written. Durable after a flush.
-    ///
-    /// # Errors
-    /// Those of the device; the content is then unknown.
-    pub(in crate::layers::mirror) async fn clear(
-        &self,
-        device: &dyn Device,
-    ) -> Result<(), IoError> {
-        let end = self.offset + self.len;
-        let mut position = self.offset;
-        while position < end {
-            let len = CLEAR_BYTES_MAX.min(end - position);
-            let clear = Request::without_data(Op::WriteZeroes, position, len, Flags::NONE);
-            device.submit(clear).await?;
-            position += len;
-        }
-        Ok(())
-    }
-
+    /// The write of a run of pages; `fill` gives the entries of each.
     /// Writes all pages with the same entries. Durable after a flush.
     ///
     /// # Errors
@@ -267,11 +247,6 @@ impl WriteBack {
     /// True when the device has not taken the page as it is now.
     pub(in crate::layers::mirror::store) fn is_due(&self, page: u64) -> bool {
         self.dirty.borrow().contains(&page) || self.writing.borrow().contains(&page)
-    }
-
-    /// True when there is a page that the device has not taken as it is now.
-    pub(in crate::layers::mirror::store) fn is_any_due(&self) -> bool {
-        !self.dirty.borrow().is_empty() || !self.writing.borrow().is_empty()
     }
 
     /// Pages that the device has not taken as they are now.

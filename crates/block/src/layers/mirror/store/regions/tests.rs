@@ -36,14 +36,6 @@ fn entry_on_device(rig: &Rig, region: u64) -> u64 {
     u64::from_le_bytes(page[at..at + 8].try_into().unwrap())
 }
 
-#[test]
-fn the_area_has_a_page_for_each_510_mib_or_a_part_of_them() {
-    assert_eq!(area_bytes(510 * MIB), 4096);
-    assert_eq!(area_bytes(510 * MIB + 1), 8192);
-    // 1 TiB is 1,048,576 regions: 2056 pages and 16 regions.
-    assert_eq!(area_bytes(1 << 40), 2057 * 4096);
-}
-
 /// Page 1: its second region was last changed in epoch 0x0102, its last one in epoch 3.
 #[test]
 fn a_page_is_as_the_format_page_draws_it() {

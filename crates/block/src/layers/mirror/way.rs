@@ -1,0 +1,199 @@
+//! The way to a side, from the moment at which it was opened: every request of the mirror to a side
+//! with superblocks goes through here.
+//!
+//! When the way is interrupted, what had completed and was not flushed may be gone, and the disk at
+//! the other end may be another one than before. What the mirror knows of the side is then worth
+//! nothing: an answer from beyond an interruption must never reach the store that knew the side
+//! before. The side is given up and opened anew, unless it is the last one.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_rt::Rt;
+
+use crate::device::{Device, IoFuture, LocalFuture};
+use crate::error::IoError;
+use crate::geometry::Geometry;
+use crate::request::{IoResult, Request};
+
+/// A request that has no answer after so long has failed, while a volume is being opened: nobody
+/// watches the sides then.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Says whether a side is given up because its way was interrupted.
+pub(super) type Decide = Rc<dyn Fn() -> bool>;
+
+/// See the module.
+pub(super) struct Way {
+    rt: Rt,
+    below: Rc<dyn Device>,
+    /// Whether the volume is being opened.
+    opening: Rc<Cell<bool>>,
+    /// The interruptions when the side was opened.
+    known: Cell<Option<u64>>,
+    /// Nothing goes through any more.
+    cut: Cell<bool>,
+    decide: RefCell<Option<Decide>>,
+}
+
+impl Way {
+    /// The way to a device, which bounds the time of requests as long as `opening` is set.
+    pub(super) fn new(rt: &Rt, below: Rc<dyn Device>, opening: &Rc<Cell<bool>>) -> Rc<Way> {
+        Rc::new(Way {
+            rt: rt.clone(),
+            known: Cell::new(below.interruptions()),
+            below,
+            opening: Rc::clone(opening),
+            cut: Cell::new(false),
+            decide: RefCell::new(None),
+        })
+    }
+
+    /// Has `decide` asked at each interruption from now on. Until then a way that was interrupted
+    /// is cut.
+    pub(super) fn attend(&self, decide: Decide) {
+        *self.decide.borrow_mut() = Some(decide);
+    }
+
+    /// The side is opened anew: nothing of what was known of it is used any more.
+    pub(super) fn begin_anew(&self) {
+        self.known.set(self.below.interruptions());
+        self.cut.set(false);
+    }
+
+    /// True when an answer that has just come must not be believed.
+    fn is_cut(&self) -> bool {
+        let now = self.below.interruptions();
+        if self.cut.get() || now == self.known.get() {
+            return self.cut.get();
+        }
+        let decide = self.decide.borrow().clone();
+        let cut = decide.is_none_or(|given_up| given_up());
+        if cut {
+            self.cut.set(true);
+        } else {
+            self.known.set(now);
+        }
+        cut
+    }
+
+    async fn checked(&self, answer: IoFuture<'_>) -> IoResult {
+        let answer = if self.opening.get() {
+            let answer = self.rt.timeout(PATIENCE, answer).await;
+            answer.unwrap_or(Err(IoError::Timeout))
+        } else {
+            answer.await
+        };
+        if self.is_cut() {
+            return Err(IoError::Transport);
+        }
+        answer
+    }
+}
+
+impl Device for Way {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        if self.cut.get() {
+            return IoFuture::ready(Err(IoError::Transport));
+        }
+        let answer = self.below.submit(request);
+        if self.opening.get() || self.known.get().is_some() {
+            return IoFuture::new(self.checked(answer));
+        }
+        answer
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        self.below.close()
+    }
+
+    fn interruptions(&self) -> Option<u64> {
+        self.below.interruptions()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media::null::NullDevice;
+
+    /// A disk behind a way that is interrupted when it is told to be.
+    struct Remote {
+        disk: NullDevice,
+        interruptions: Cell<u64>,
+        interrupted_by_next: Cell<bool>,
+    }
+
+    impl Device for Remote {
+        fn geometry(&self) -> &Geometry {
+            self.disk.geometry()
+        }
+
+        fn submit(&self, request: Request) -> IoFuture<'_> {
+            IoFuture::new(async move {
+                if self.interrupted_by_next.take() {
+                    self.interruptions.set(self.interruptions.get() + 1);
+                }
+                self.disk.submit(request).await
+            })
+        }
+
+        fn interruptions(&self) -> Option<u64> {
+            Some(self.interruptions.get())
+        }
+    }
+
+    fn remote(rt: &Rt) -> (Rc<Remote>, Rc<Way>) {
+        let remote = Rc::new(Remote {
+            disk: NullDevice::new(rt, 1 << 20),
+            interruptions: Cell::new(3),
+            interrupted_by_next: Cell::new(false),
+        });
+        let below: Rc<dyn Device> = Rc::clone(&remote) as Rc<dyn Device>;
+        let way = Way::new(rt, below, &Rc::new(Cell::new(false)));
+        (remote, way)
+    }
+
+    #[test]
+    fn nothing_goes_through_a_cut_way_before_it_is_begun_anew() {
+        let rt = Rt::virtual_time(bimetal_rt::VirtualOptions::default());
+        let (remote, way) = remote(&rt);
+        let flush = || rt.block_on(way.submit(Request::flush())).map(|_done| ());
+        assert_eq!(flush(), Ok(()));
+        remote.interrupted_by_next.set(true);
+        assert_eq!(flush(), Err(IoError::Transport));
+        assert_eq!(flush(), Err(IoError::Transport));
+        way.begin_anew();
+        assert_eq!(flush(), Ok(()));
+        // What is decided later does not bring back what was cut before.
+        remote.interrupted_by_next.set(true);
+        assert_eq!(flush(), Err(IoError::Transport));
+        way.attend(Rc::new(|| false));
+        assert_eq!(flush(), Err(IoError::Transport));
+    }
+
+    #[test]
+    fn each_interruption_is_decided_once() {
+        let rt = Rt::virtual_time(bimetal_rt::VirtualOptions::default());
+        let (remote, way) = remote(&rt);
+        let (asked, given_up) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let (asked_too, given_up_too) = (Rc::clone(&asked), Rc::clone(&given_up));
+        way.attend(Rc::new(move || {
+            asked_too.set(asked_too.get() + 1);
+            given_up_too.get()
+        }));
+        let flush = || rt.block_on(way.submit(Request::flush())).map(|_done| ());
+        for expected in [Ok(()), Err(IoError::Transport)] {
+            remote.interrupted_by_next.set(true);
+            assert_eq!(flush(), expected);
+            assert_eq!(flush(), expected);
+            given_up.set(true);
+        }
+        assert_eq!(asked.get(), 2);
+    }
+}
