@@ -211,7 +211,9 @@ impl Store {
             if let Some(checksums) = &self.checksums {
                 checksums.write_back().await?;
             }
-            self.regions.write_back().await?;
+            if self.regions.dirty() {
+                self.regions.write_back().await?;
+            }
             self.device.submit(Request::flush()).await?;
             let mut taken = self.regions.verify().await?;
             if let Some(checksums) = &self.checksums {

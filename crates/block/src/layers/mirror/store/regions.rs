@@ -136,6 +136,11 @@ impl Regions {
         changed
     }
 
+    /// True when there is a page that the device has not taken as it is now.
+    pub(super) fn dirty(&self) -> bool {
+        self.write_back.due_pages() > 0
+    }
+
     /// Writes all pages that have changed before the call, and does not flush. Must be run to its
     /// end.
     ///
