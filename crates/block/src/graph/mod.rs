@@ -373,7 +373,7 @@ mod tests {
             ("type = 'hdd'\nprofile = 'hdd-7200'\nbelow = 'a'\n", 3),
             ("type = 'network'\nbelow = 'a'\n", 3),
             ("type = 'delay'\nbelow = 'a'\n", 3),
-            ("type = 'error'\nbelow = 'a'\n", 3),
+            ("type = 'error'\nbelow = 'a'\ncode = 'medium'\n", 3),
             ("type = 'rate'\nbelow = 'a'\n", 3),
             ("type = 'stats'\nbelow = 'a'\n", 3),
             (log.as_str(), 3),

@@ -68,3 +68,17 @@ pub async fn starts(request: &mut IoFuture<'_>) -> bool {
     })
     .await
 }
+
+/// The byte that a whole block holds.
+pub async fn byte_of(device: &Rc<dyn Device>, offset: u64) -> u8 {
+    let data = device
+        .submit(Request::read(offset, 4096))
+        .await
+        .expect("memory can be read");
+    let bytes = data.into_data().to_vec();
+    assert!(
+        bytes.iter().all(|byte| *byte == bytes[0]),
+        "a block is of one write"
+    );
+    bytes[0]
+}

@@ -319,7 +319,7 @@ impl World {
                 let held = program.held(side, offset, unit_bytes);
                 held != settled && !map.is_corrupt(offset)
             };
-            if let Some(side) = healthy.iter().position(|side| lacks(&side)) {
+            if let Some(side) = healthy.iter().position(lacks) {
                 exposed_bytes += unit_bytes;
                 first.get_or_insert((unit, side, settled));
             }

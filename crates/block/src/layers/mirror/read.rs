@@ -13,6 +13,7 @@ use futures_util::future::Either;
 use super::queue::Waiting;
 use super::side::{Health, add};
 use super::{Shared, VolumeState};
+use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
 use crate::media::null::zero_payload;
@@ -79,12 +80,12 @@ impl Shared {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
         for range in store.take_suspects() {
+            add(&side.counts.rotten, (range.end - range.start) / BLOCK_BYTES);
             let elsewhere =
                 |other: &&super::side::Side| other.index != index && other.is_current(&range);
             if self.sides.iter().any(|other| elsewhere(&other)) {
                 side.stale.borrow_mut().insert(range.clone(), ());
-                side.rotten.borrow_mut().insert(range, ());
-                add(&side.counts.rotten, 1);
+                side.under_repair.borrow_mut().insert(range, ());
                 self.stale_added.notify();
             }
         }

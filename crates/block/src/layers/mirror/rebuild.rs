@@ -161,7 +161,7 @@ impl Shared {
                 .await?;
         }
         side.stale.borrow_mut().remove(part.clone());
-        let repaired = side.rotten.borrow_mut().remove(part).into_iter();
+        let repaired = side.under_repair.borrow_mut().remove(part).into_iter();
         let repaired_bytes: u64 = repaired.map(|(part, ())| part.end - part.start).sum();
         add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
         Ok(())

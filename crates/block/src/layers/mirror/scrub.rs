@@ -328,6 +328,7 @@ impl Shared {
     /// Copies a block to a side from another one.
     async fn replace(self: &Rc<Self>, run: &Run, side: &Side, block: Range<u64>) {
         side.stale.borrow_mut().insert(block.clone(), ());
+        side.under_repair.borrow_mut().insert(block.clone(), ());
         self.stale_added.notify();
         let copied = self.copy_piece(side, block).await;
         let counter = match copied {

@@ -122,8 +122,8 @@ pub(super) struct Side {
     pub(super) stale: RefCell<ExtentMap<()>>,
     /// How far a rebuild has come, while there is one.
     pub(super) rebuild: Cell<Option<Progress>>,
-    /// Ranges of these that are stale because the side was found to hold them wrongly.
-    pub(super) rotten: RefCell<ExtentMap<()>>,
+    /// Of these, what the side was found to hold wrongly.
+    pub(super) under_repair: RefCell<ExtentMap<()>>,
     /// The operations in flight, oldest first.
     started: RefCell<BTreeMap<u64, Started>>,
     next_operation: Cell<u64>,
@@ -190,7 +190,7 @@ impl Side {
             marking: Cell::new(false),
             stale: RefCell::new(ExtentMap::new()),
             rebuild: Cell::new(None),
-            rotten: RefCell::new(ExtentMap::new()),
+            under_repair: RefCell::new(ExtentMap::new()),
             started: RefCell::new(BTreeMap::new()),
             next_operation: Cell::new(0),
             drain_in_flight: Cell::new(0),

@@ -265,7 +265,7 @@ impl MirrorStatus {
             if let Some(seconds) = side.resync_seconds_left {
                 out.figure(part, "resync_left_seconds", Figure::Gauge(seconds));
             }
-            out.figure(part, "rotten_blocks", Figure::Counter(side.rotten_blocks));
+            out.figure(part, "rotten_found", Figure::Counter(side.rotten_blocks));
         }
     }
 }

@@ -29,9 +29,8 @@ use crate::device::{Device, Figure, FigureVisitor};
 use crate::error::IoError;
 use cache::Cache;
 pub(super) use entries::Expected;
-pub(super) use entries::expected_of;
-pub(super) use entries::verify;
 use entries::{PAGE_BLOCKS, decode, encode, unknown_entries};
+pub(super) use entries::{expected_of, verify};
 pub(in crate::layers::mirror) use pages::{Area, PageError};
 use pages::{PAGE_BYTES, WriteBack};
 

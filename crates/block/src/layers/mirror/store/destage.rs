@@ -193,12 +193,18 @@ impl Store {
         for range in &chunk.unreleased {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
-        let durable = self.write_pages().await;
-        let dropped = match durable {
+        let pages = self.write_pages().await;
+        let dropped = match pages {
             Ok(()) => self.log.drop_before(chunk.end).await,
             Err(error) => Err(error),
         };
-        dropped.inspect_err(|error| self.log.note_failed_flush(*error))?;
+        // A page that is not what was written says nothing of what was flushed.
+        if let Err(error) = dropped
+            && error != IoError::Corrupt
+        {
+            self.log.note_failed_flush(error);
+        }
+        dropped?;
         self.count(|counts| counts.replaced_bytes += chunk.replaced_bytes);
         Ok(())
     }
@@ -346,7 +352,6 @@ impl Store {
             Err(IoError::Corrupt) => {
                 // What the log says that it should be is believed, and will not be found at home:
                 // so it cannot be taken for the content before.
-                self.count(|counts| counts.rotten_blocks += count as u64);
                 self.suspect.borrow_mut().insert(range.clone(), ());
                 return Ok(HomeWrite {
                     range: range.clone(),

@@ -80,8 +80,6 @@ pub(super) struct StoreCounts {
     pub(super) destage_writes: u64,
     /// Bytes that were replaced before they went home.
     pub(super) replaced_bytes: u64,
-    /// Blocks that were not what they should be.
-    pub(super) rotten_blocks: u64,
 }
 
 /// Gives what a peer has of a range of the volume, if it can.
@@ -414,7 +412,6 @@ impl Store {
         show("home_writes", Figure::Counter(store.destage_writes));
         show("home_written_bytes", Figure::Counter(store.destaged_bytes));
         show("replaced_bytes", Figure::Counter(store.replaced_bytes));
-        show("rotten_found", Figure::Counter(store.rotten_blocks));
         let damaged = self.regions.damaged().len() as u64;
         show("map_damaged_pages", Figure::Counter(damaged));
         if let Some(checksums) = &self.checksums {
@@ -453,7 +450,6 @@ impl Store {
         for start in range.clone().step_by(BLOCK_BYTES as usize) {
             let block = start..start + BLOCK_BYTES;
             if matches!(self.read_once(&block).await, Err(IoError::Corrupt)) {
-                self.count(|counts| counts.rotten_blocks += 1);
                 self.suspect.borrow_mut().insert(block, ());
             }
         }

@@ -109,8 +109,8 @@ impl Regions {
     }
 
     /// Notes that a range of the volume (in bytes) is changed in an epoch, and says whether that is
-    /// news. It is on the device when the map is not [`dirty`](Self::dirty): what is no news may
-    /// still be on its way there.
+    /// news. It is on the device after the next [`write_back`](Self::write_back): what is no news
+    /// may still be on its way there.
     ///
     /// # Panics
     /// When the range leaves the volume.

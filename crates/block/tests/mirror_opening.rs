@@ -1,0 +1,327 @@
+//! A formatted volume on sides in memory: stopped, killed, opened again with all of its sides or
+//! some, and what becomes of a side that is missing, split or rotten.
+
+mod common;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::graph::OpenError;
+use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::{Force, Mirror, MirrorConfig, OpenOptions, SideToOpen};
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::{Device, IoError, Request};
+use bimetal_rt::Rt;
+use common::{byte_of, virtual_rt, write};
+
+/// Sides large enough for superblocks.
+fn candidates(rt: &Rt, count: usize) -> Vec<Candidate> {
+    (0..count)
+        .map(|index| Candidate {
+            name: format!("side{index}"),
+            device: Rc::new(MemoryDevice::new(rt, 64 << 20)),
+        })
+        .collect()
+}
+
+fn config_of(sides: &[Candidate]) -> MirrorConfig {
+    MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect())
+}
+
+async fn open(rt: &Rt, sides: &[Candidate]) -> Result<Mirror, String> {
+    open_as(rt, sides, &OpenOptions::default()).await
+}
+
+async fn open_as(rt: &Rt, sides: &[Candidate], options: &OpenOptions) -> Result<Mirror, String> {
+    let there = sides.iter().map(|side| SideToOpen {
+        name: side.name.clone(),
+        device: Ok(Rc::clone(&side.device)),
+    });
+    let opened = Mirror::open(rt, &config_of(sides), there.collect(), options).await;
+    opened.map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_volume_survives_a_clean_stop_whatever_the_order_of_its_sides() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let sides = candidates(&rt, 3);
+        superblock::format(&rt, "vol", &sides, &Formatting::default())
+            .await
+            .expect("the sides are fit");
+        let mirror = open(&rt, &sides).await.expect("a fresh volume opens");
+        mirror
+            .submit(write(&rt, 0, 8192, 0x55))
+            .await
+            .expect("written");
+        mirror.close().await.expect("closed");
+        let turned: Vec<Candidate> = sides.iter().rev().cloned().collect();
+        let again = open(&rt, &turned).await.expect("sides are known by UUID");
+        let device: Rc<dyn Device> = Rc::new(again.clone());
+        assert_eq!(byte_of(&device, 4096).await, 0x55);
+        again.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn unfit_foreign_and_doubled_sides_are_refused_and_nothing_is_written() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let (ours, others) = (candidates(&rt, 2), candidates(&rt, 2));
+        let blank = open(&rt, &ours).await.err().expect("not formatted");
+        assert!(blank.contains("bimetal format"), "{blank}");
+        superblock::format(&rt, "ours", &ours, &Formatting::default())
+            .await
+            .expect("fit");
+        superblock::format(&rt, "others", &others, &Formatting::default())
+            .await
+            .expect("fit");
+        let taken = superblock::format(&rt, "again", &ours, &Formatting::default())
+            .await
+            .expect_err("in use");
+        assert!(taken.to_string().contains("--force"), "{taken}");
+        let mixed = [ours[0].clone(), others[1].clone()];
+        let foreign = open(&rt, &mixed).await.err().expect("foreign");
+        assert!(
+            foreign.contains("foreign") && foreign.contains("\"others\""),
+            "{foreign}"
+        );
+        let doubled = [ours[0].clone(), ours[0].clone()];
+        let twice = open(&rt, &doubled).await.err().expect("one side twice");
+        assert!(twice.contains("same side"), "{twice}");
+        let mirror = open(&rt, &ours).await.expect("refusals changed nothing");
+        mirror.close().await.expect("closed");
+    });
+}
+
+/// Opens the sides of `names` only; the others cannot be found.
+async fn open_some(
+    rt: &Rt,
+    sides: &[Candidate],
+    there: &[usize],
+    options: &OpenOptions,
+) -> Result<Mirror, String> {
+    let side = |(index, side): (usize, &Candidate)| SideToOpen {
+        name: side.name.clone(),
+        device: match there.contains(&index) {
+            true => Ok(Rc::clone(&side.device)),
+            false => Err(OpenError::new("unplugged")),
+        },
+    };
+    let all = sides.iter().enumerate().map(side).collect();
+    let opened = Mirror::open(rt, &config_of(sides), all, options).await;
+    opened.map_err(|error| error.to_string())
+}
+
+async fn formatted(rt: &Rt, count: usize) -> Vec<Candidate> {
+    let sides = candidates(rt, count);
+    let made = superblock::format(rt, "vol", &sides, &Formatting::default()).await;
+    made.expect("the sides are fit");
+    sides
+}
+
+#[test]
+fn a_volume_that_was_not_closed_opens_again_with_all_that_was_written() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let sides = formatted(&rt, 2).await;
+        let crashed = open(&rt, &sides).await.expect("fresh");
+        let stored = crashed.submit(write(&rt, 0, 4096, 0x66)).await;
+        stored.expect("written");
+        crashed.submit(Request::flush()).await.expect("flushed");
+        // The process is gone: nothing is closed, the sides say that they are in use.
+        let mirror = open(&rt, &sides).await.expect("it recovers");
+        let device: Rc<dyn Device> = Rc::new(mirror.clone());
+        assert_eq!(byte_of(&device, 0).await, 0x66, "what was flushed is there");
+        assert!(!mirror.status().degraded, "{:?}", mirror.status());
+        mirror.close().await.expect("closed");
+        let clean = open(&rt, &sides).await.expect("cleanly stopped");
+        clean.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is() {
+    let rt = virtual_rt(7);
+    rt.block_on(async {
+        let sides = formatted(&rt, 2).await;
+        let crashed = open(&rt, &sides).await.expect("fresh");
+        crashed
+            .submit(write(&rt, 0, 4096, 1))
+            .await
+            .expect("written");
+        crashed.submit(Request::flush()).await.expect("flushed");
+        for alone in 0..2 {
+            let refused = open_some(&rt, &sides, &[alone], &OpenOptions::default()).await;
+            let refused = refused.err().expect("its peer may be ahead");
+            let other = format!("side{}", 1 - alone);
+            let says = refused.contains(&other) && refused.contains("nothing is known after");
+            assert!(says && refused.contains("  0+"), "{refused}");
+        }
+        // In use and idle for a while, every side says that nobody is ahead.
+        let mirror = open(&rt, &sides).await.expect("both are there");
+        rt.sleep(Duration::from_secs(20)).await;
+        drop(mirror);
+        let alone = open_some(&rt, &sides, &[1], &OpenOptions::default()).await;
+        let alone = alone.expect("nobody is ahead");
+        assert!(alone.status().degraded);
+        let device: Rc<dyn Device> = Rc::new(alone.clone());
+        assert_eq!(byte_of(&device, 0).await, 1);
+        alone.close().await.expect("closed");
+    });
+}
+
+/// What is written while a side is missing, and nothing else, is copied to it when it returns.
+#[test]
+fn a_side_that_was_missing_gets_what_it_lacks() {
+    let rt = virtual_rt(8);
+    rt.block_on(async {
+        let sides = formatted(&rt, 2).await;
+        let mirror = open(&rt, &sides).await.expect("fresh");
+        for block in 0..64 {
+            let write = write(&rt, block << 20, 4096, 7);
+            mirror.submit(write).await.expect("written");
+            if block == 40 {
+                break;
+            }
+        }
+        mirror.close().await.expect("closed");
+        let alone = open_some(&rt, &sides, &[0], &OpenOptions::default()).await;
+        let alone = alone.expect("it was closed cleanly");
+        alone
+            .submit(write(&rt, 5 << 20, 8192, 9))
+            .await
+            .expect("written");
+        alone.close().await.expect("closed");
+        let both = open(&rt, &sides).await.expect("one is behind");
+        assert_eq!(both.status().sides[1].health, "resyncing");
+        rt.sleep(Duration::from_secs(10)).await;
+        let status = both.status();
+        assert!(!status.degraded, "{status:?}");
+        assert_eq!(status.sides[1].resynced_bytes, 1 << 20, "one region");
+        both.close().await.expect("closed");
+        for side in &sides {
+            let superblock = side.superblock().await.expect("readable").expect("there");
+            let at = superblock.layout.data.0 + (5 << 20);
+            assert_eq!(byte_of(&side.device, at + 4096).await, 9, "{}", side.name);
+        }
+    });
+}
+
+#[test]
+fn sides_that_each_ran_alone_are_split_until_one_is_given_up() {
+    let rt = virtual_rt(9);
+    rt.block_on(async {
+        let sides = formatted(&rt, 2).await;
+        for alone in 0..2 {
+            let mirror = open_some(&rt, &sides, &[alone], &OpenOptions::default()).await;
+            let mirror = mirror.expect("it was closed cleanly");
+            let at = (1 + alone as u64) << 20;
+            mirror
+                .submit(write(&rt, at, 4096, 1 + alone as u8))
+                .await
+                .expect("written");
+            mirror.close().await.expect("closed");
+        }
+        let split = open(&rt, &sides).await.err().expect("they are split");
+        assert!(split.contains("split: side0 and side1"), "{split}");
+        assert!(split.contains("  1048576+2097152"), "both regions: {split}");
+        let options = OpenOptions {
+            rebuild: vec!["side1".to_owned()],
+            ..OpenOptions::default()
+        };
+        let mirror = open_as(&rt, &sides, &options)
+            .await
+            .expect("one was given up");
+        let device: Rc<dyn Device> = Rc::new(mirror.clone());
+        assert_eq!(byte_of(&device, 1 << 20).await, 1);
+        assert_eq!(
+            byte_of(&device, 2 << 20).await,
+            0,
+            "what side1 did alone is gone"
+        );
+        rt.sleep(Duration::from_secs(60)).await;
+        assert!(!mirror.status().degraded, "{:?}", mirror.status());
+        mirror.close().await.expect("closed");
+        open(&rt, &sides)
+            .await
+            .expect("they agree")
+            .close()
+            .await
+            .expect("closed");
+    });
+}
+
+#[test]
+fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
+    let rt = virtual_rt(10);
+    rt.block_on(async {
+        let sides = formatted(&rt, 2).await;
+        let crashed = open(&rt, &sides).await.expect("fresh");
+        crashed
+            .submit(write(&rt, 0, 4096, 1))
+            .await
+            .expect("written");
+        crashed.submit(Request::flush()).await.expect("flushed");
+        let forced = |force| OpenOptions {
+            force: Some(force),
+            ..OpenOptions::default()
+        };
+        let look = open_some(&rt, &sides, &[1], &forced(Force::ReadOnly)).await;
+        let look = look.expect("forced");
+        let refused = look.submit(write(&rt, 0, 4096, 2)).await;
+        assert_eq!(refused.err(), Some(IoError::ReadOnly));
+        look.close().await.expect("closed");
+        let fork = open_some(&rt, &sides, &[1], &forced(Force::Fork))
+            .await
+            .expect("forced");
+        fork.submit(write(&rt, 8192, 4096, 3))
+            .await
+            .expect("written");
+        fork.close().await.expect("closed");
+        // The old side comes back: it is made equal to the fork.
+        let both = open(&rt, &sides)
+            .await
+            .expect("one descends from the other");
+        rt.sleep(Duration::from_secs(60)).await;
+        assert!(!both.status().degraded, "{:?}", both.status());
+        let device: Rc<dyn Device> = Rc::new(both.clone());
+        assert_eq!(byte_of(&device, 8192).await, 3);
+        both.close().await.expect("closed");
+    });
+}
+
+/// A block that goes bad on one side is found when it is read, and repaired from the other one.
+#[test]
+fn a_rotten_block_is_found_and_repaired() {
+    let rt = virtual_rt(11);
+    rt.block_on(async {
+        let sides = formatted(&rt, 2).await;
+        let mirror = open(&rt, &sides).await.expect("fresh");
+        mirror
+            .submit(write(&rt, 0, 8192, 5))
+            .await
+            .expect("written");
+        mirror
+            .close()
+            .await
+            .expect("closed, and everything is at home");
+        let superblock = sides[0]
+            .superblock()
+            .await
+            .expect("readable")
+            .expect("there");
+        let home = superblock.layout.data.0 + 4096;
+        sides[0]
+            .device
+            .submit(write(&rt, home, 4096, 6))
+            .await
+            .expect("it rots");
+        let mirror = open(&rt, &sides).await.expect("it was closed cleanly");
+        let device: Rc<dyn Device> = Rc::new(mirror.clone());
+        assert_eq!(byte_of(&device, 4096).await, 5);
+        rt.sleep(Duration::from_secs(5)).await;
+        mirror.close().await.expect("closed");
+        assert_eq!(byte_of(&sides[0].device, home).await, 5, "it was repaired");
+    });
+}
