@@ -263,7 +263,7 @@ impl Shared {
         self.next_probe
             .set(now + Duration::from_nanos(PROBE_EVERY_NS));
         self.prefer_the_fastest();
-        for side in &self.sides {
+        for side in self.sides.iter() {
             let idle = side.in_flight() == 0 && !side.queue.borrow().has_waiting();
             if side.index != used && idle && side.is_current(range) {
                 let (shared, range, index) = (Rc::clone(self), range.clone(), side.index);

@@ -93,7 +93,7 @@ impl Shared {
             },
             degraded: self
                 .sides
-                .iter()
+                .present()
                 .any(|side| side.health.get() != Health::Healthy),
             exposed_bytes: self.exposed.borrow().bytes(),
             exposed_seconds: self.exposure_age_ns() as f64 / 1e9,
@@ -104,8 +104,10 @@ impl Shared {
             held_back: self.counts.held_back.get(),
             scrub: self.scrub.status(self.rt.now()),
             preferred: self.sides[self.preferred.get()].name.clone(),
-            sides: (0..self.sides.len())
-                .map(|index| self.side_status(index))
+            sides: self
+                .sides
+                .present()
+                .map(|side| self.side_status(side.index))
                 .collect(),
         }
     }
@@ -149,7 +151,7 @@ impl Shared {
         let Some(volume) = &self.superblocks else {
             return;
         };
-        for side in &self.sides {
+        for side in self.sides.present() {
             let part = &side.name;
             let mark = volume.state(side.index).map_or("none", State::name);
             out.figure(part, "mark", Figure::State(mark.to_owned()));
@@ -231,7 +233,7 @@ impl MirrorStatus {
         if let Some(scrub) = &self.scrub {
             scrub.figures(out);
         }
-        for side in &self.sides {
+        for side in self.sides.iter() {
             let part = &side.name;
             out.figure(part, "health", Figure::State(side.health.to_owned()));
             out.figure(part, "mode", Figure::State(side.mode.to_owned()));
