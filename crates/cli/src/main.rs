@@ -4,6 +4,7 @@
 //! A failure is one line on standard error that says what is wrong, where, and what to do; a refused
 //! volume has a list behind it.
 
+mod alerts;
 mod bench;
 mod check;
 mod config;

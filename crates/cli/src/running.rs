@@ -16,6 +16,7 @@ use bimetal_rt::{Instant, Rt, Task};
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
+use crate::alerts;
 use crate::config::Config;
 use crate::control::{Answer, Control};
 use crate::figures;
@@ -40,6 +41,7 @@ pub(crate) struct Shown {
 pub(crate) struct Running {
     shown: Rc<Shown>,
     control: Control,
+    alerts: Task<()>,
 }
 
 impl Running {
@@ -74,7 +76,14 @@ impl Running {
         let answering = Rc::clone(&shown);
         let answer: Answer = Rc::new(move |request| answering.answer(request));
         match Control::start(rt, &shown.config.server.control, answer) {
-            Ok(control) => Ok(Running { shown, control }),
+            Ok(control) => {
+                let alerts = rt.spawn(alerts::watch(Rc::clone(&shown)));
+                Ok(Running {
+                    shown,
+                    control,
+                    alerts,
+                })
+            }
             Err(error) => {
                 shown.server.stop().await;
                 Err(undo(&shown.stack, error).await)
@@ -121,6 +130,7 @@ impl Running {
         self.shown.server.stop().await;
         self.shown.operation.cancel().await;
         let closed = self.shown.stack.close().await;
+        self.alerts.cancel().await;
         self.control.stop().await;
         closed.map_err(|(device, error)| not_closed(&device, error))
     }

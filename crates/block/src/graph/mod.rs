@@ -252,6 +252,12 @@ impl Stack {
         names.iter().map(find).collect()
     }
 
+    /// The open mirrors, by name.
+    pub fn mirrors(&self) -> impl Iterator<Item = (&str, &Mirror)> {
+        let mirrors = self.mirrors.iter();
+        mirrors.map(|(name, mirror)| (name.as_str(), mirror))
+    }
+
     /// The mirror `name`, if it is open.
     pub fn mirror(&self, name: &str) -> Option<&Mirror> {
         self.mirrors.get(name)

@@ -88,6 +88,7 @@ struct Counts {
     held_back: Cell<u64>,
     sides_given_up: Cell<u64>,
     failed_writes: Cell<u64>,
+    lost_reads: Cell<u64>,
     exposed_bytes_peak: Cell<u64>,
 }
 

@@ -68,7 +68,13 @@ impl Shared {
                     failed.push(side);
                     first_error.get_or_insert(error);
                 }
-                Err((_, error)) => return Err(first_error.unwrap_or(error)),
+                Err((_, error)) => {
+                    let error = first_error.unwrap_or(error);
+                    if error == IoError::Corrupt {
+                        add(&self.counts.lost_reads, 1);
+                    }
+                    return Err(error);
+                }
             }
         }
     }

@@ -31,6 +31,8 @@ pub struct MirrorStatus {
     pub hedged_reads: u64,
     /// Writes that waited for all sides because a bound was reached.
     pub held_back: u64,
+    /// Reads that failed because no side has what was written.
+    pub lost_reads: u64,
     /// The scrub that runs, or how the last one ended; `None` before the first one.
     pub scrub: Option<ScrubStatus>,
     /// The side that reads go to.
@@ -79,6 +81,8 @@ pub struct SideStatus {
     pub resync_seconds_left: Option<f64>,
     /// Blocks of it that were found wrong.
     pub rotten_blocks: u64,
+    /// True while changes wait for space in its log.
+    pub log_full: bool,
 }
 
 impl Shared {
@@ -102,6 +106,7 @@ impl Shared {
             acknowledged_early: self.counts.acknowledged_early.get(),
             hedged_reads: self.counts.hedged_reads.get(),
             held_back: self.counts.held_back.get(),
+            lost_reads: self.counts.lost_reads.get(),
             scrub: self.scrub.status(self.rt.now()),
             preferred: self.sides[self.preferred.get()].name.clone(),
             sides: self
@@ -141,6 +146,7 @@ impl Shared {
                 progress.seconds_left(self.rt.now(), left_bytes)
             }),
             rotten_blocks: side.counts.rotten.get(),
+            log_full: side.store().is_some_and(|store| store.is_full()),
         }
     }
 }
@@ -230,6 +236,7 @@ impl MirrorStatus {
         );
         out.figure("", "hedged_reads", Figure::Counter(self.hedged_reads));
         out.figure("", "held_back", Figure::Counter(self.held_back));
+        out.figure("", "lost_reads", Figure::Counter(self.lost_reads));
         if let Some(scrub) = &self.scrub {
             scrub.figures(out);
         }

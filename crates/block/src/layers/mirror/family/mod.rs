@@ -423,16 +423,17 @@ fn table(
         return Err(wrong_number);
     }
     let current = holder.current();
-    let mut places = Vec::new();
+    let mut placed: Vec<(usize, usize)> = Vec::new();
     for index in made {
         let place = if unknown.len() < unseen.len() {
             unseen.remove(0)
         } else {
-            let free = (0..SIDES_MAX).find(|p| table[*p].is_none() && !places.contains(p));
+            let taken = |place: usize| placed.iter().any(|(_, other)| *other == place);
+            let free = (0..SIDES_MAX).find(|place| table[*place].is_none() && !taken(*place));
             free.ok_or_else(|| wrong_number.clone())?
         };
         table[place] = None;
-        places.push(place);
+        placed.push((index, place));
     }
     // The rest is not configured. It may go if nobody would miss it.
     if unknown.is_empty() {
@@ -444,10 +445,7 @@ fn table(
     } else if unseen.len() > unknown.len() && unseen.iter().any(|p| current.has_member(*p)) {
         return Err(wrong_number);
     }
-    let of_made = seen.iter().enumerate().filter(|(index, side)| {
-        rebuild.contains(&side.name) && (is_unlisted(*index) || is_blank(*index))
-    });
-    let made = of_made.map(|(index, _)| index).zip(places).collect();
+    let made = placed;
     Ok(NextTable { table, made })
 }
 
