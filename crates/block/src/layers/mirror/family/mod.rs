@@ -233,6 +233,15 @@ impl Present<'_> {
         self.seen.shared_below.max(said).min(self.complete_below())
     }
 
+    /// What it says the side at a place had. Its state speaks of the members of its epoch only: what
+    /// it has changed without the others is no news of them.
+    fn shared_with(&self, place: usize) -> u64 {
+        if self.current().has_member(place) {
+            return self.shared_below();
+        }
+        self.seen.shared_below.min(self.complete_below())
+    }
+
     fn written_s(&self) -> u64 {
         self.seen.written_s.max(self.superblock.written_s)
     }
@@ -593,7 +602,10 @@ fn behind(
     older_copies: &[Present<'_>],
     newest: &History,
 ) -> Vec<(usize, Behind)> {
-    let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
+    let shared_with = |place: usize| {
+        let shared = sources.iter().map(|source| source.shared_with(place));
+        shared.max().unwrap_or(0)
+    };
     let others = present.iter().filter(|side| !is_among(side, sources));
     others
         .map(|side| {
@@ -601,7 +613,8 @@ fn behind(
             let place = side.superblock.place();
             // It was told of every epoch in which it counted, and has what its peers know it had.
             let counted_since = |epochs: &[Epoch]| epochs.iter().any(|e| e.has_member(place));
-            let older = after.is_some_and(counted_since) || side.complete_below() < shared;
+            let older =
+                after.is_some_and(counted_since) || side.complete_below() < shared_with(place);
             let unknown = side.given_up || older || is_among(side, older_copies);
             let discard_from = after
                 .filter(|_| !unknown)
