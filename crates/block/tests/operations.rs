@@ -1,4 +1,4 @@
-//! Operations on a volume in use, on sides in memory: scrub, rebuild.
+//! Operations on a volume in use, on sides in memory: scrub, rebuild, sides that come and go.
 
 mod common;
 
@@ -36,6 +36,29 @@ impl Device for BadBlock {
             Op::Read if hit => return IoFuture::ready(Err(IoError::Medium)),
             Op::Write if hit => self.bad.set(None),
             _ => {}
+        }
+        self.below.submit(request)
+    }
+}
+
+/// A device that dies with the power, which is there for so many changes of all devices together.
+struct Powered {
+    below: Rc<dyn Device>,
+    power: Rc<Cell<u64>>,
+}
+
+impl Device for Powered {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        let left = self.power.get();
+        if left == 0 {
+            return IoFuture::ready(Err(IoError::Offline));
+        }
+        if request.op.changes_content() {
+            self.power.set(left - 1);
         }
         self.below.submit(request)
     }
@@ -395,5 +418,216 @@ fn a_block_that_cannot_be_read_does_not_keep_the_others() {
         rt.sleep(Duration::from_secs(30)).await;
         assert!(!mirror.status().degraded, "{:?}", mirror.status());
         mirror.close().await.expect("closed");
+    });
+}
+
+fn blank(rt: &Rt, name: &str) -> Candidate {
+    Candidate {
+        name: name.to_owned(),
+        device: Rc::new(MemoryDevice::new(rt, 64 * MIB)),
+    }
+}
+
+/// Opens a volume of these sides.
+async fn open_these(
+    rt: &Rt,
+    sides: &[&Candidate],
+    options: &OpenOptions,
+) -> Result<Mirror, OpenError> {
+    let config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
+    let there = sides.iter().map(|side| SideToOpen {
+        name: side.name.clone(),
+        device: Ok(Rc::clone(&side.device)),
+    });
+    Mirror::open(rt, &config, there.collect(), options).await
+}
+
+async fn until_whole(rt: &Rt, mirror: &Mirror, sides: usize) {
+    for _ in 0..600 {
+        let status = mirror.status();
+        if !status.degraded && status.sides.len() == sides {
+            return;
+        }
+        rt.sleep(Duration::from_millis(100)).await;
+    }
+    panic!("it is not whole: {:?}", mirror.status());
+}
+
+#[test]
+fn a_side_is_added_and_another_one_removed() {
+    let rt = virtual_rt(10);
+    rt.block_on(async {
+        let volume = Volume::format(&rt, 2).await;
+        volume.fill(6).await;
+        let mirror = volume.open().await;
+        let third = blank(&rt, "third");
+        mirror.add_side(third.clone(), None).await.expect("added");
+        assert_eq!(mirror.status().sides[2].health, "resyncing");
+        put(&rt, &mirror, 30 * MIB, 0x30).await;
+        until_whole(&rt, &mirror, 3).await;
+        let again = mirror.add_side(third.clone(), None).await;
+        assert!(again.unwrap_err().contains("already"));
+        mirror.remove_side("side0").await.expect("removed");
+        until_whole(&rt, &mirror, 2).await;
+        put(&rt, &mirror, 31 * MIB, 0x31).await;
+        mirror.remove_side("side1").await.expect("removed");
+        let last = mirror.remove_side("third").await.unwrap_err();
+        assert!(last.contains("last"), "{last}");
+        let unknown = mirror.remove_side("side1").await.unwrap_err();
+        assert!(unknown.contains("there are: third"), "{unknown}");
+        put(&rt, &mirror, 32 * MIB, 0x32).await;
+        mirror.close().await.expect("closed");
+        let alone = open_these(&rt, &[&third], &OpenOptions::default()).await;
+        let alone = alone.expect("it is the volume");
+        assert!(!alone.status().degraded);
+        for at in 0..6 {
+            assert_eq!(byte_at(&alone, at * MIB).await, Ok(at as u8 + 1));
+        }
+        for at in 0x30..0x33 {
+            let offset = (u64::from(at) - 0x12) * MIB;
+            assert_eq!(byte_at(&alone, offset).await, Ok(at), "at {offset}");
+        }
+        alone.close().await.expect("closed");
+        // One that has left is not taken for a side, nor does it keep the others from starting.
+        let sides = [&third, &volume.sides[0]];
+        let with_old = open_these(&rt, &sides, &OpenOptions::default()).await;
+        let with_old = with_old.expect("the other one is whole");
+        assert_eq!(with_old.status().sides[1].health, "absent");
+        assert_eq!(byte_at(&with_old, 30 * MIB).await, Ok(0x30));
+        with_old.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn what_is_no_side_or_too_small_is_not_added() {
+    let rt = virtual_rt(11);
+    rt.block_on(async {
+        let (volume, other) = (Volume::format(&rt, 2).await, Volume::format(&rt, 2).await);
+        let mirror = volume.open().await;
+        let taken = Candidate {
+            name: "taken".to_owned(),
+            device: Rc::clone(&other.sides[0].device),
+        };
+        let refused = mirror.add_side(taken, None).await.unwrap_err();
+        assert!(refused.contains("already holds a side"), "{refused}");
+        let small = Candidate {
+            name: "small".to_owned(),
+            device: Rc::new(MemoryDevice::new(&rt, 32 * MIB)),
+        };
+        let refused = mirror.add_side(small, None).await.unwrap_err();
+        assert!(refused.contains("has room for"), "{refused}");
+        let refused = mirror.add_side(blank(&rt, "new"), Some("none")).await;
+        assert!(refused.unwrap_err().contains("no side none"));
+        assert_eq!(mirror.status().sides.len(), 2);
+        mirror.close().await.expect("closed");
+    });
+}
+
+/// The power goes at every change that replacing a side makes: the volume opens with the old side or
+/// with the new one, and has everything.
+#[test]
+fn a_replacement_may_be_cut_short_anywhere() {
+    for changes in 0..2000 {
+        let rt = virtual_rt(12 + changes);
+        let finished = rt.block_on(async {
+            let volume = Volume::format(&rt, 2).await;
+            volume.fill(3).await;
+            let power = Rc::new(Cell::new(u64::MAX));
+            let new = blank(&rt, "new");
+            let powered = |side: &Candidate| Candidate {
+                name: side.name.clone(),
+                device: Rc::new(Powered {
+                    below: Rc::clone(&side.device),
+                    power: Rc::clone(&power),
+                }),
+            };
+            let sides = [powered(&volume.sides[0]), powered(&volume.sides[1])];
+            let there = [&sides[0], &sides[1]];
+            let mirror = open_these(&rt, &there, &OpenOptions::default()).await;
+            let mirror = mirror.expect("it opens");
+            put(&rt, &mirror, 0, 0x77).await;
+            mirror.submit(Request::flush()).await.expect("flushed");
+            power.set(changes);
+            let replaced = mirror.add_side(powered(&new), Some("side1")).await;
+            let names = || {
+                let status = mirror.status();
+                status.sides.into_iter().map(|s| s.name).collect::<Vec<_>>()
+            };
+            for _ in 0..600 {
+                if power.get() == 0 || names() == ["side0", "new"] {
+                    break;
+                }
+                rt.sleep(Duration::from_millis(50)).await;
+            }
+            let finished = power.get() > 0 && replaced.is_ok();
+            power.set(0);
+            let options = OpenOptions::default();
+            let [first, second] = [&volume.sides[0], &volume.sides[1]];
+            let (mut opened, mut refused) = (None, Vec::new());
+            // While all three count, all three must be named.
+            for sides in [
+                vec![first, second],
+                vec![first, &new],
+                vec![first, second, &new],
+            ] {
+                match open_these(&rt, &sides, &options).await {
+                    Ok(mirror) => opened = opened.or(Some(mirror)),
+                    Err(error) => refused.push(error.to_string()),
+                }
+                if opened.is_some() {
+                    break;
+                }
+            }
+            let opened = opened.unwrap_or_else(|| panic!("after {changes} changes: {refused:?}"));
+            assert_eq!(
+                byte_at(&opened, 0).await,
+                Ok(0x77),
+                "after {changes} changes"
+            );
+            assert_eq!(
+                byte_at(&opened, 2 * MIB).await,
+                Ok(3),
+                "after {changes} changes"
+            );
+            finished
+        });
+        if finished {
+            assert!(changes > 10, "it was cut {changes} times");
+            return;
+        }
+    }
+    panic!("it never came to its end");
+}
+
+#[test]
+fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
+    let rt = virtual_rt(13);
+    rt.block_on(async {
+        let volume = Volume::format(&rt, 2).await;
+        volume.fill(4).await;
+        let new = blank(&rt, "side1");
+        let sides = [&volume.sides[0], &new];
+        let refused = open_these(&rt, &sides, &OpenOptions::default()).await;
+        let refused = refused.err().expect("it is blank").to_string();
+        assert!(refused.contains("--rebuild side1"), "{refused}");
+        let rebuild = OpenOptions {
+            rebuild: vec!["side1".to_owned()],
+            ..OpenOptions::default()
+        };
+        let mirror = open_these(&rt, &sides, &rebuild).await.expect("made anew");
+        assert_eq!(mirror.status().sides[1].health, "resyncing");
+        until_whole(&rt, &mirror, 2).await;
+        mirror.close().await.expect("closed");
+        let mirror = open_these(&rt, &[&new, &volume.sides[0]], &OpenOptions::default()).await;
+        let mirror = mirror.expect("both are sides");
+        assert!(!mirror.status().degraded);
+        assert_eq!(byte_at(&mirror, 3 * MIB).await, Ok(4));
+        mirror.close().await.expect("closed");
+        // The dead one lives again, but it is none of the volume.
+        let sides = [&volume.sides[0], &volume.sides[1]];
+        let refused = open_these(&rt, &sides, &OpenOptions::default()).await;
+        let opened = refused.expect("side0 was closed cleanly");
+        assert_eq!(opened.status().sides[1].health, "absent");
+        opened.close().await.expect("closed");
     });
 }

@@ -37,6 +37,8 @@ pub(crate) struct ServerOptions {
     pub(crate) lock_memory: bool,
     /// How long a stop may drain before it gives up.
     pub(crate) stop_deadline: Duration,
+    /// The command that is told what happens to volumes.
+    pub(crate) alert: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -46,6 +48,7 @@ struct ServerSection {
     memory: Option<Size>,
     lock_memory: Option<bool>,
     stop_deadline: Option<Time>,
+    alert: Option<String>,
 }
 
 impl Config {
@@ -120,6 +123,7 @@ impl ServerOptions {
             memory_bytes: section.memory.map_or(default_bytes, |size| size.0),
             lock_memory: section.lock_memory.unwrap_or(true),
             stop_deadline: section.stop_deadline.map_or(STOP_DEADLINE, |time| time.0),
+            alert: section.alert,
         })
     }
 }

@@ -4,6 +4,7 @@
 //! A failure is one line on standard error that says what is wrong, where, and what to do; a refused
 //! volume has a list behind it.
 
+mod alerts;
 mod bench;
 mod check;
 mod config;
@@ -18,6 +19,7 @@ mod operations;
 mod running;
 mod scrub;
 mod serve;
+mod side;
 mod sim;
 mod status;
 mod table;
@@ -52,6 +54,8 @@ enum Verb {
     Status(status::Args),
     /// Read every copy of everything in a volume that is served, and repair what is wrong.
     Scrub(scrub::Args),
+    /// Add, remove or replace a side of a volume that is served.
+    Side(side::Args),
     /// Measure a device of a configuration, without an export.
     Bench(bench::Args),
     /// Run the simulation tester, or an experiment in virtual time.
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
+        Verb::Side(args) => side::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Sim(args) => sim::run(&args),
     };

@@ -1,9 +1,17 @@
 //! What can be done to a volume while it is served, as the control socket asks for it. The requests
 //! and answers are described in docs/control.md.
 
-use bimetal_block::graph::Stack;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bimetal_block::graph::{Node, Stack};
 use bimetal_block::layers::mirror::Mirror;
+use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_rt::Task;
 use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::running::Shown;
 
 /// The answer when something cannot be done.
 fn refusal(why: &str) -> Value {
@@ -43,4 +51,149 @@ pub(crate) fn scrub(stack: &Stack, request: &Value) -> Value {
         _ => return refusal("expected `do` to be start, cancel or show"),
     }
     json!({ "scrub": mirror.status().scrub })
+}
+
+/// The operation that takes a while and of which there is one at a time: the last one.
+#[derive(Default)]
+pub(crate) struct Operation {
+    /// What it does, and what has come of it: nothing yet, what to know, or why it failed.
+    last: RefCell<Option<(String, Option<Result<String, String>>)>>,
+    task: RefCell<Option<Task<()>>>,
+}
+
+impl Operation {
+    /// What the control socket says of it.
+    pub(crate) fn show(&self) -> Value {
+        let last = self.last.borrow();
+        let shown = last.as_ref().map(|(what, outcome)| match outcome {
+            None => json!({ "does": what, "state": "running" }),
+            Some(Ok(note)) => json!({ "does": what, "state": "done", "note": note }),
+            Some(Err(why)) => json!({ "does": what, "state": "failed", "why": why }),
+        });
+        json!({ "operation": shown })
+    }
+
+    fn is_running(&self) -> bool {
+        let last = self.last.borrow();
+        last.as_ref().is_some_and(|(_, outcome)| outcome.is_none())
+    }
+
+    /// Ends it where it is.
+    pub(crate) async fn cancel(&self) {
+        let task = self.task.borrow_mut().take();
+        if let Some(task) = task {
+            task.cancel().await;
+        }
+    }
+}
+
+/// What is asked of the sides of a volume.
+enum Change {
+    Add { new: String },
+    Remove { old: String },
+    Replace { old: String, new: String },
+}
+
+impl Change {
+    fn read(request: &Value) -> Option<Change> {
+        let text = |key: &str| request[key].as_str().map(str::to_owned);
+        match request["do"].as_str()? {
+            "add" => Some(Change::Add { new: text("new")? }),
+            "remove" => Some(Change::Remove { old: text("old")? }),
+            "replace" => Some(Change::Replace {
+                old: text("old")?,
+                new: text("new")?,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Begins to add, remove or replace a side. What comes of it is asked for with `operation`.
+pub(crate) fn change_sides(shown: &Rc<Shown>, request: &Value) -> Value {
+    let (name, mirror) = match mirror_of(&shown.stack, request) {
+        Ok(found) => found,
+        Err(refused) => return refused,
+    };
+    let Some(change) = Change::read(request) else {
+        return refusal("expected `do` to be add, remove or replace, with `new`, `old` or both");
+    };
+    if shown.operation.is_running() {
+        return refusal("another operation is running");
+    }
+    if shown.stopping.get() {
+        return refusal("the server is stopping");
+    }
+    let does = match &change {
+        Change::Add { new } => format!("add {new} to {name}"),
+        Change::Remove { old } => format!("remove {old} from {name}"),
+        Change::Replace { old, new } => format!("replace {old} of {name} by {new}"),
+    };
+    *shown.operation.last.borrow_mut() = Some((does, None));
+    let (name, mirror, with) = (name.to_owned(), mirror.clone(), Rc::clone(shown));
+    let task = shown.rt.spawn(async move {
+        let outcome = make(&with, &name, &mirror, change).await;
+        if let Some((_, last)) = with.operation.last.borrow_mut().as_mut() {
+            *last = Some(outcome);
+        }
+    });
+    *shown.operation.task.borrow_mut() = Some(task);
+    shown.operation.show()
+}
+
+/// Makes the change; returns what the operator should know.
+async fn make(
+    shown: &Shown,
+    name: &str,
+    mirror: &Mirror,
+    change: Change,
+) -> Result<String, String> {
+    let config = Config::load(&shown.config.path).map_err(|error| format!("{error:#}"))?;
+    let (new, old) = match &change {
+        Change::Add { new } => (Some(new), None),
+        Change::Remove { old } => (None, Some(old)),
+        Change::Replace { old, new } => (Some(new), Some(old)),
+    };
+    match new {
+        None => {
+            mirror
+                .remove_side(old.expect("one of them is given"))
+                .await?
+        }
+        Some(new) => {
+            let device = shown.stack.open_later(&shown.rt, &config.graph, new);
+            let candidate = Candidate {
+                name: new.clone(),
+                device: device.await.map_err(|error| error.to_string())?,
+            };
+            mirror.add_side(candidate, old.map(String::as_str)).await?;
+        }
+    }
+    Ok(what_to_edit(&config, name, new, old))
+}
+
+/// What the configuration must say before the next start, if it does not say so already.
+fn what_to_edit(config: &Config, name: &str, new: Option<&String>, old: Option<&String>) -> String {
+    let Some(Node::Mirror(mirror)) = config.graph.nodes().get(name) else {
+        return format!("the configuration has no mirror {name} any more");
+    };
+    let mut edits = Vec::new();
+    if let Some(new) = new.filter(|new| !mirror.sides.contains(new)) {
+        edits.push(format!("add \"{new}\" to"));
+    }
+    if let Some(old) = old.filter(|old| mirror.sides.contains(old)) {
+        let when = if new.is_some() {
+            " once it has gone"
+        } else {
+            ""
+        };
+        edits.push(format!("take \"{old}\"{when} out of"));
+    }
+    if edits.is_empty() {
+        return String::new();
+    }
+    format!(
+        "before the next start, {} `sides` of [device.{name}]",
+        edits.join(" and ")
+    )
 }

@@ -16,29 +16,32 @@ use bimetal_rt::{Instant, Rt, Task};
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
+use crate::alerts;
 use crate::config::Config;
 use crate::control::{Answer, Control};
 use crate::figures;
-use crate::operations;
+use crate::operations::{self, Operation};
 
 /// How long, and how often, an address in use is tried again.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 const ADDRESS_RETRY: Duration = Duration::from_millis(50);
 
 /// What the control socket answers from.
-struct Shown {
-    rt: Rt,
+pub(crate) struct Shown {
+    pub(crate) rt: Rt,
     started: Instant,
-    config: Config,
-    stack: Stack,
+    pub(crate) config: Config,
+    pub(crate) stack: Stack,
+    pub(crate) operation: Operation,
     server: Server,
-    stopping: Cell<bool>,
+    pub(crate) stopping: Cell<bool>,
 }
 
 /// See the module.
 pub(crate) struct Running {
     shown: Rc<Shown>,
     control: Control,
+    alerts: Task<()>,
 }
 
 impl Running {
@@ -66,13 +69,21 @@ impl Running {
             started,
             config,
             stack,
+            operation: Operation::default(),
             server,
             stopping: Cell::new(false),
         });
         let answering = Rc::clone(&shown);
         let answer: Answer = Rc::new(move |request| answering.answer(request));
         match Control::start(rt, &shown.config.server.control, answer) {
-            Ok(control) => Ok(Running { shown, control }),
+            Ok(control) => {
+                let alerts = rt.spawn(alerts::watch(Rc::clone(&shown)));
+                Ok(Running {
+                    shown,
+                    control,
+                    alerts,
+                })
+            }
             Err(error) => {
                 shown.server.stop().await;
                 Err(undo(&shown.stack, error).await)
@@ -117,7 +128,9 @@ impl Running {
     pub(crate) async fn stop(self) -> Result<()> {
         self.shown.stopping.set(true);
         self.shown.server.stop().await;
+        self.shown.operation.cancel().await;
         let closed = self.shown.stack.close().await;
+        self.alerts.cancel().await;
         self.control.stop().await;
         closed.map_err(|(device, error)| not_closed(&device, error))
     }
@@ -204,13 +217,15 @@ fn not_closed(device: &str, error: IoError) -> anyhow::Error {
 }
 
 impl Shown {
-    fn answer(&self, request: &Value) -> Value {
+    fn answer(self: &Rc<Self>, request: &Value) -> Value {
         match request["verb"].as_str() {
             Some("status") => self.status(),
             Some("scrub") => operations::scrub(&self.stack, request),
-            Some(other) => {
-                json!({ "error": format!("unknown verb `{other}`, expected status or scrub") })
-            }
+            Some("side") => operations::change_sides(self, request),
+            Some("operation") => self.operation.show(),
+            Some(other) => json!({ "error": format!(
+                "unknown verb `{other}`, expected status, scrub, side or operation"
+            ) }),
             None => json!({ "error": "expected an object with a `verb`" }),
         }
     }

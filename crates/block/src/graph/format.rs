@@ -100,7 +100,7 @@ pub async fn format(
 }
 
 /// Creates a file of the configured size, sparse. An existing one is left as it is.
-fn create_if_missing(config: &FileConfig) -> Result<(), OpenError> {
+pub(super) fn create_if_missing(config: &FileConfig) -> Result<(), OpenError> {
     let Some(size) = config.size else {
         return Ok(());
     };

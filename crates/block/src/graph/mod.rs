@@ -7,7 +7,7 @@
 mod format;
 mod node;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
@@ -168,6 +168,8 @@ pub struct Stack {
     devices: BTreeMap<String, Rc<dyn Device>>,
     /// Those of them that can be operated on.
     mirrors: BTreeMap<String, Mirror>,
+    /// Those that were opened for an operation, children before parents; closed after all others.
+    later: RefCell<Vec<(String, Rc<dyn Device>)>>,
     /// In the order of opening: children before parents.
     order: Vec<String>,
     /// Devices that could not be opened, and that something above does without.
@@ -191,6 +193,7 @@ impl Stack {
         let mut stack = Stack {
             devices: BTreeMap::new(),
             mirrors: BTreeMap::new(),
+            later: RefCell::default(),
             order: Vec::new(),
             missing: BTreeMap::new(),
             closing: Cell::new(None),
@@ -240,9 +243,63 @@ impl Stack {
         self.devices.get(name)
     }
 
+    fn opened_later(&self, names: &[&str]) -> Vec<Result<Rc<dyn Device>, OpenError>> {
+        let later = self.later.borrow();
+        let find = |name: &&str| {
+            let found = later.iter().find(|(later, _)| later == name);
+            Ok(Rc::clone(&found.expect("children come first").1))
+        };
+        names.iter().map(find).collect()
+    }
+
+    /// The open mirrors, by name.
+    pub fn mirrors(&self) -> impl Iterator<Item = (&str, &Mirror)> {
+        let mirrors = self.mirrors.iter();
+        mirrors.map(|(name, mirror)| (name.as_str(), mirror))
+    }
+
     /// The mirror `name`, if it is open.
     pub fn mirror(&self, name: &str) -> Option<&Mirror> {
         self.mirrors.get(name)
+    }
+
+    /// Opens a device, and all below it, that a newer reading of the configuration has: one that is
+    /// to become a part of what is open. A file that has a `size` and does not exist is created.
+    ///
+    /// # Errors
+    /// When there is no such device, something of it is open already, or it cannot be opened.
+    pub async fn open_later(
+        &self,
+        rt: &Rt,
+        graph: &Graph,
+        name: &str,
+    ) -> Result<Rc<dyn Device>, OpenError> {
+        if !graph.nodes.contains_key(name) {
+            return Err(OpenError::new(format!(
+                "there is no [device.{name}] in the configuration"
+            )));
+        }
+        for name in graph.below(name) {
+            let is_later = |(later, _): &(String, _)| later == name;
+            if self.devices.contains_key(name) {
+                return Err(OpenError::new("is in use already").of(name));
+            }
+            if self.later.borrow().iter().any(is_later) {
+                continue;
+            }
+            let node = &graph.nodes[name];
+            if let Node::File(config) = node {
+                format::create_if_missing(config).map_err(|error| error.of(name))?;
+            }
+            let children = self.opened_later(&node.children());
+            let options = OpenOptions::default();
+            let opened = node.open(rt, name, children, &options).await;
+            let device = opened.map_err(|error| error.of(name))?;
+            self.later.borrow_mut().push((name.to_owned(), device));
+        }
+        let later = self.later.borrow();
+        let found = later.iter().find(|(later, _)| later == name);
+        Ok(Rc::clone(&found.expect("it has just been opened").1))
     }
 
     /// The open devices, children before parents.
@@ -272,6 +329,14 @@ impl Stack {
             }
         }
         self.closing.set(None);
+        let later = std::mem::take(&mut *self.later.borrow_mut());
+        for (name, device) in later.into_iter().rev() {
+            if let Err(error) = device.close().await
+                && first.is_ok()
+            {
+                first = Err((name, error));
+            }
+        }
         first
     }
 

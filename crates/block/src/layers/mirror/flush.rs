@@ -66,15 +66,18 @@ impl Shared {
         if self.is_durable(boundary) {
             return Some(Ok(()));
         }
+        // A side that has come since has failed none.
+        let has_failed = |side: &Side| {
+            let failed = before.get(side.index).copied().unwrap_or(0);
+            side.failed_flushes.get() != failed
+        };
         let may_succeed = |side: &&Side| {
-            side.durable
-                && side.health.get() == Health::Healthy
-                && side.failed_flushes.get() == before[side.index]
+            side.durable.get() && side.health.get() == Health::Healthy && !has_failed(side)
         };
         if self.sides.iter().any(|side| may_succeed(&side)) {
             return None;
         }
-        let failed = |side: &&Side| side.failed_flushes.get() != before[side.index];
+        let failed = |side: &&Side| has_failed(side);
         let failed = self.sides.iter().find(failed);
         Some(Err(
             failed.map_or(IoError::Offline, |side| side.flush_error.get())
@@ -90,10 +93,10 @@ impl Shared {
         let first = self
             .sides
             .iter()
-            .any(|side| side.durable && side.health.get() == Health::Healthy && has(side));
+            .any(|side| side.durable.get() && side.health.get() == Health::Healthy && has(side));
         let all = || {
             let mut counted_on = self.sides.iter().filter(|side| side.is_counted_on());
-            counted_on.all(|side| has(side) || !side.durable)
+            counted_on.all(|side| has(side) || !side.durable.get())
         };
         let early = self.acknowledge == Acknowledge::First && self.peers_know();
         first && self.is_marked() && (early || all())
@@ -163,8 +166,8 @@ impl Shared {
 
     /// Tells every log which of its entries nobody else needs any more.
     pub(super) fn release_logs(&self) {
-        let missing = self.sides.iter().any(|side| !side.is_counted_on());
-        for side in &self.sides {
+        let missing = self.sides.present().any(|side| !side.is_counted_on());
+        for side in self.sides.iter() {
             let Some(store) = side.store() else { continue };
             let others = self
                 .sides
@@ -186,7 +189,7 @@ impl Shared {
         for side in 0..self.sides.len() {
             self.pump(side);
         }
-        for side in &self.sides {
+        for side in self.sides.iter() {
             let caught_up = || {
                 !side.is_counted_on()
                     || side

@@ -25,7 +25,13 @@ impl Shared {
     pub(super) async fn watch_side(self: Rc<Self>, index: usize) {
         let side = &self.sides[index];
         loop {
-            side.changed.until(|| side.oldest().is_some()).await;
+            let ended = || side.gone.get() && side.oldest().is_none();
+            side.changed
+                .until(|| side.oldest().is_some() || ended())
+                .await;
+            if ended() {
+                return;
+            }
             let Some((operation, started)) = side.oldest() else {
                 continue;
             };
@@ -118,7 +124,7 @@ impl Shared {
 
     /// Begins an epoch of the healthy sides and has it written to them. Returns its number; `None`
     /// without superblocks.
-    fn begin_epoch(self: &Rc<Self>) -> Option<u64> {
+    pub(super) fn begin_epoch(self: &Rc<Self>) -> Option<u64> {
         let volume = self.superblocks.as_ref()?;
         let epoch = volume.begin_epoch(&self.healthy(), self.next_seq.get());
         // A side that is being rebuilt is given changes of the new epoch as well: in its log under
@@ -166,7 +172,7 @@ impl Shared {
                 .sides
                 .iter()
                 .filter(|s| s.health.get() == Health::Healthy);
-            healthy.filter(|side| side.durable)
+            healthy.filter(|side| side.durable.get())
         };
         let holds = |side: &Side| {
             let store = side.store();
@@ -238,13 +244,16 @@ impl Shared {
             self.stale_added
                 .until(|| side.health.get() != Health::Healthy || !side.stale.borrow().is_empty())
                 .await;
+            if side.gone.get() {
+                return;
+            }
             if side.health.get() == Health::Absent {
                 side.changed.until(|| side.in_flight() == 0).await;
                 self.rt.sleep(PROBE_EVERY).await;
                 // Until the others have an epoch without it, it may be all that holds what was
                 // flushed, and must not be touched.
                 self.exposure_changed.until(|| self.is_marked()).await;
-                if self.has_come_back(index).await {
+                if !side.gone.get() && self.has_come_back(index).await && !side.gone.get() {
                     side.errors_in_a_row.set(0);
                     side.health.set(Health::Resyncing);
                     self.attend_store(index);
@@ -296,7 +305,10 @@ impl Shared {
             }
             self.begin_epoch();
             self.release_logs();
-            let all_healthy = self.sides.iter().all(|s| s.health.get() == Health::Healthy);
+            let all_healthy = self
+                .sides
+                .present()
+                .all(|s| s.health.get() == Health::Healthy);
             if all_healthy && self.state.get() == VolumeState::ReadOnly && self.writable {
                 self.state.set(VolumeState::Open);
             }

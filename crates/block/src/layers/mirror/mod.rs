@@ -16,6 +16,7 @@
 //! It must never serve a block older than an acknowledged write, never let the exposure pass its
 //! bound, and never forget that a side lacks something.
 
+mod changing;
 mod config;
 pub mod family;
 mod flush;
@@ -28,6 +29,7 @@ mod rebuild;
 mod returning;
 mod scrub;
 mod side;
+mod sides;
 mod status;
 mod store;
 pub mod superblock;
@@ -60,6 +62,7 @@ use pace::{Clients, Pace};
 use scrub::Scrub;
 pub use scrub::ScrubStatus;
 use side::{Place, Side};
+use sides::Sides;
 pub use status::{MirrorStatus, SideStatus};
 use volume::Volume;
 
@@ -85,6 +88,7 @@ struct Counts {
     held_back: Cell<u64>,
     sides_given_up: Cell<u64>,
     failed_writes: Cell<u64>,
+    lost_reads: Cell<u64>,
     exposed_bytes_peak: Cell<u64>,
 }
 
@@ -96,7 +100,9 @@ struct Shared {
     on_degraded: OnDegraded,
     acknowledge: Acknowledge,
     writable: bool,
-    sides: Vec<Side>,
+    sides: Sides,
+    /// The set of sides changes once at a time.
+    changing: Rc<Semaphore>,
     geometry: Geometry,
     /// One change at a time per range, so that every side sees overlapping ones in one order.
     ranges: Rc<RangeLock>,
@@ -266,7 +272,8 @@ impl Mirror {
             on_degraded: config.on_degraded,
             acknowledge: config.acknowledge,
             writable: parts.geometry.writable,
-            sides: parts.sides,
+            sides: Sides::new(parts.sides),
+            changing: Semaphore::new(1),
             geometry: parts.geometry,
             ranges: RangeLock::new(),
             serial: config.serial.then(|| Semaphore::new(1)),
@@ -374,6 +381,27 @@ impl Mirror {
     /// One line that says why not: it runs already, or the volume cannot be scrubbed.
     pub fn start_scrub(&self) -> Result<(), String> {
         self.shared.start_scrub()
+    }
+
+    /// Takes a blank device as a further side and rebuilds it, in the place of the side `replaced`
+    /// once it is whole, if that is given. Returns when it is a side; `status` shows the rebuild.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    pub async fn add_side(
+        &self,
+        side: superblock::Candidate,
+        replaced: Option<&str>,
+    ) -> Result<(), String> {
+        self.shared.add_side(side, replaced).await
+    }
+
+    /// Lets go of a side for good, once another one has everything that is on it.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    pub async fn remove_side(&self, name: &str) -> Result<(), String> {
+        self.shared.remove_side(name).await
     }
 
     /// Ends a scrub that runs; false when none does.

@@ -15,7 +15,7 @@ use super::Health;
 use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::store::{Append, Store, StoreDevice, all_stored};
-use super::superblock::{Candidate, Superblock};
+use super::superblock::{Candidate, NewSide, Superblock, make_side};
 use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;
@@ -145,7 +145,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     async fn run(&self) -> Result<Opened, Setback> {
-        let mut looked = Vec::with_capacity(self.sides.len());
+        let mut looked: Vec<Looked> = Vec::with_capacity(self.sides.len());
         for index in 0..self.sides.len() {
             looked.push(self.look(index).await);
         }
@@ -188,7 +188,53 @@ impl Attempt<'_> {
                 health[*index] = Health::Resyncing;
             }
         }
+        for (index, place) in plan.made.clone() {
+            // A side that cannot be made is only missing.
+            if self
+                .make(&mut looked, &plan, &volume, index, place)
+                .await
+                .is_ok()
+            {
+                let volume_bytes = superblock_of(&looked, plan.sources[0]).volume_bytes;
+                stale[index].insert(0..volume_bytes, ());
+                health[index] = Health::Resyncing;
+            }
+        }
         Ok(self.opened(looked, &plan, volume, next_number, stale, health))
+    }
+
+    /// Makes a side of a device that is none. The others have its place in their tables.
+    async fn make(
+        &self,
+        looked: &mut [Looked],
+        plan: &Plan,
+        volume: &Volume,
+        index: usize,
+        place: usize,
+    ) -> Result<(), OpenError> {
+        let side = &self.sides[index];
+        let way = side.way.as_ref().map_err(Clone::clone)?;
+        let device = &(Rc::clone(way) as Rc<dyn Device>);
+        let candidate = Candidate {
+            name: side.name.clone(),
+            device: Rc::clone(device),
+        };
+        let mut template = superblock_of(looked, plan.sources[0]).clone();
+        template.table = volume.table();
+        let new = NewSide {
+            log_bytes: self.config.log.map(|log| log.0),
+            not_durable: !looked[index].seen.durable,
+        };
+        let made = make_side(self.rt, &candidate, &template, place, new).await?;
+        let on = store_device(device, &made, self.config);
+        let failed = |error: IoError| candidate.error(&error.to_string());
+        let store = Store::open(self.rt, &on).await.map_err(failed)?;
+        store.set_mixes(true);
+        store.begin().await.map_err(failed)?;
+        looked[index].store = Some(store);
+        looked[index].seen.found = Ok(made.clone());
+        volume.found(index, candidate, made);
+        Ok(())
     }
 
     /// What fails in something that a side does is a setback of that side.
@@ -407,13 +453,19 @@ impl Attempt<'_> {
     fn volume(&self, looked: &[Looked], plan: &Plan) -> Result<Volume, Setback> {
         let sides = self.sides.iter().zip(looked).map(|(side, looked)| {
             let superblock = looked.seen.found.as_ref().ok()?;
+            // One that is not listed has left the volume, or is made anew.
+            plan.table.contains(&Some(superblock.side)).then_some(())?;
             let candidate = Candidate {
                 name: side.name.clone(),
                 device: side.device()?,
             };
             Some((candidate, superblock.clone()))
         });
-        Volume::new(self.rt, sides.collect(), plan.newest.clone()).map_err(Setback::Refused)
+        let history = plan.newest.clone();
+        let volume = Volume::new(self.rt, sides.collect(), history, plan.table);
+        let volume = volume.map_err(Setback::Refused)?;
+        plan.made.iter().for_each(|(_, place)| volume.list(*place));
+        Ok(volume)
     }
 
     /// Every source says durably that it is in use, and in which epoch, before anything is taken.

@@ -102,7 +102,8 @@ impl Ticket {
     }
 
     pub(super) fn progress(&self, side: usize) -> Progress {
-        self.sides[side].get()
+        // A side that came later was absent then.
+        self.sides.get(side).map_or(Progress::Absent, Cell::get)
     }
 
     /// `bytes` more are on the side.

@@ -69,7 +69,13 @@ impl Shared {
                     failed.push(side);
                     first_error.get_or_insert(error);
                 }
-                Err((_, error)) => return Err(first_error.unwrap_or(error)),
+                Err((_, error)) => {
+                    let error = first_error.unwrap_or(error);
+                    if error == IoError::Corrupt {
+                        add(&self.counts.lost_reads, 1);
+                    }
+                    return Err(error);
+                }
             }
         }
     }
@@ -264,7 +270,7 @@ impl Shared {
         self.next_probe
             .set(now + Duration::from_nanos(PROBE_EVERY_NS));
         self.prefer_the_fastest();
-        for side in &self.sides {
+        for side in self.sides.iter() {
             let idle = side.in_flight() == 0 && !side.queue.borrow().has_waiting();
             if side.index != used && idle && side.is_current(range) {
                 let (shared, range, index) = (Rc::clone(self), range.clone(), side.index);

@@ -236,7 +236,7 @@ impl Shared {
             }
             let whole = self
                 .sides
-                .iter()
+                .present()
                 .all(|side| side.health.get() == Health::Healthy);
             if !whole {
                 continue;
@@ -244,7 +244,7 @@ impl Shared {
             for index in 0..self.sides.len() {
                 self.want_flushed(index, number);
             }
-            let all = || self.sides.iter().all(|side| has_durably(side, number));
+            let all = || self.sides.present().all(|side| has_durably(side, number));
             if self
                 .rt
                 .timeout(QUIET_AFTER, self.flushed.until(all))
@@ -311,7 +311,7 @@ impl Shared {
             let side = &self.sides[index];
             side.health.get() == Health::Healthy && has_durably(side, number)
         };
-        let durable = |index: &usize| self.sides[*index].durable && complete(*index);
+        let durable = |index: &usize| self.sides[*index].durable.get() && complete(*index);
         if !(0..self.sides.len()).any(|index| durable(&index)) {
             let error = self.sides.iter().find(|side| failed(side));
             return Err(error.map_or(IoError::Offline, |side| side.flush_error.get()));

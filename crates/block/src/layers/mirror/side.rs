@@ -106,7 +106,9 @@ pub(super) struct Side {
     /// What the side keeps and how; a bare device in experiments.
     store: RefCell<Option<Rc<Store>>>,
     /// Whether what it has flushed outlives the machine.
-    pub(super) durable: bool,
+    pub(super) durable: Cell<bool>,
+    /// It has left the volume.
+    pub(super) gone: Cell<bool>,
     pub(super) queue: RefCell<SideQueue>,
     pub(super) policy: RefCell<SidePolicy>,
     pub(super) read_latency: RefCell<Quantiles>,
@@ -180,7 +182,8 @@ impl Side {
             way: place.way,
             data_offset: place.data_offset,
             store: RefCell::new(place.store),
-            durable: place.durable,
+            durable: Cell::new(place.durable),
+            gone: Cell::new(false),
             queue: RefCell::new(queue),
             policy: RefCell::new(SidePolicy::new(rules)),
             read_latency: RefCell::new(Quantiles::new(256)),

@@ -31,6 +31,8 @@ pub struct MirrorStatus {
     pub hedged_reads: u64,
     /// Writes that waited for all sides because a bound was reached.
     pub held_back: u64,
+    /// Reads that failed because no side has what was written.
+    pub lost_reads: u64,
     /// The scrub that runs, or how the last one ended; `None` before the first one.
     pub scrub: Option<ScrubStatus>,
     /// The side that reads go to.
@@ -79,6 +81,8 @@ pub struct SideStatus {
     pub resync_seconds_left: Option<f64>,
     /// Blocks of it that were found wrong.
     pub rotten_blocks: u64,
+    /// True while changes wait for space in its log.
+    pub log_full: bool,
 }
 
 impl Shared {
@@ -93,7 +97,7 @@ impl Shared {
             },
             degraded: self
                 .sides
-                .iter()
+                .present()
                 .any(|side| side.health.get() != Health::Healthy),
             exposed_bytes: self.exposed.borrow().bytes(),
             exposed_seconds: self.exposure_age_ns() as f64 / 1e9,
@@ -102,10 +106,13 @@ impl Shared {
             acknowledged_early: self.counts.acknowledged_early.get(),
             hedged_reads: self.counts.hedged_reads.get(),
             held_back: self.counts.held_back.get(),
+            lost_reads: self.counts.lost_reads.get(),
             scrub: self.scrub.status(self.rt.now()),
             preferred: self.sides[self.preferred.get()].name.clone(),
-            sides: (0..self.sides.len())
-                .map(|index| self.side_status(index))
+            sides: self
+                .sides
+                .present()
+                .map(|side| self.side_status(side.index))
                 .collect(),
         }
     }
@@ -139,6 +146,7 @@ impl Shared {
                 progress.seconds_left(self.rt.now(), left_bytes)
             }),
             rotten_blocks: side.counts.rotten.get(),
+            log_full: side.store().is_some_and(|store| store.is_full()),
         }
     }
 }
@@ -149,7 +157,7 @@ impl Shared {
         let Some(volume) = &self.superblocks else {
             return;
         };
-        for side in &self.sides {
+        for side in self.sides.present() {
             let part = &side.name;
             let mark = volume.state(side.index).map_or("none", State::name);
             out.figure(part, "mark", Figure::State(mark.to_owned()));
@@ -228,10 +236,11 @@ impl MirrorStatus {
         );
         out.figure("", "hedged_reads", Figure::Counter(self.hedged_reads));
         out.figure("", "held_back", Figure::Counter(self.held_back));
+        out.figure("", "lost_reads", Figure::Counter(self.lost_reads));
         if let Some(scrub) = &self.scrub {
             scrub.figures(out);
         }
-        for side in &self.sides {
+        for side in self.sides.iter() {
             let part = &side.name;
             out.figure(part, "health", Figure::State(side.health.to_owned()));
             out.figure(part, "mode", Figure::State(side.mode.to_owned()));

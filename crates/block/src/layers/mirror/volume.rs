@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use bimetal_rt::{Rng, Rt};
 
 use super::family::Plan;
-use super::superblock::{Candidate, Epoch, History, SIDES_MAX, State, Superblock, Uuid};
+use super::superblock::{Candidate, Epoch, History, SIDES_MAX, State, Superblock, Table, Uuid};
 use crate::error::{IoError, OpenError};
 
 /// A side that has a superblock.
@@ -26,7 +26,9 @@ struct Marked {
 pub(super) struct Volume {
     rt: Rt,
     /// `None` where a side is not there.
-    sides: Vec<RefCell<Option<Marked>>>,
+    sides: RefCell<Vec<Option<Marked>>>,
+    /// The table of sides, as it is to be.
+    table: RefCell<Table>,
     history: RefCell<History>,
     ids: RefCell<Rng>,
 }
@@ -40,6 +42,7 @@ impl Volume {
         rt: &Rt,
         sides: Vec<Option<(Candidate, Superblock)>>,
         history: History,
+        table: Table,
     ) -> Result<Volume, OpenError> {
         let seed = rt.random_uuid();
         let seed = seed.map_err(|e| OpenError::new(format!("no random numbers: {e}")))?;
@@ -49,10 +52,11 @@ impl Volume {
             written: (superblock.history.current().id, superblock.state),
             superblock,
         };
-        let sides = sides.into_iter().map(|side| RefCell::new(side.map(marked)));
+        let sides: Vec<Option<Marked>> = sides.into_iter().map(|side| side.map(marked)).collect();
         Ok(Volume {
             rt: rt.clone(),
-            sides: sides.collect(),
+            sides: sides.into(),
+            table: table.into(),
             history: history.into(),
             ids: Rng::new(u64::from_le_bytes(half)).into(),
         })
@@ -70,21 +74,93 @@ impl Volume {
 
     /// True when every side of the table is there.
     pub(super) fn is_whole_table(&self) -> bool {
-        let listed = self.with_any(Superblock::side_count);
-        listed
-            == self
-                .sides
-                .iter()
-                .filter(|side| side.borrow().is_some())
-                .count()
+        let listed = self.table.borrow().iter().flatten().count();
+        listed == self.sides.borrow().iter().flatten().count()
     }
 
-    fn with_any<T>(&self, ask: impl Fn(&Superblock) -> T) -> T {
-        let answer = self
-            .sides
+    /// A superblock that says what all of them say.
+    pub(super) fn any_superblock(&self) -> Superblock {
+        let sides = self.sides.borrow();
+        let mut superblock = sides
             .iter()
-            .find_map(|side| side.borrow().as_ref().map(|side| ask(&side.superblock)));
-        answer.expect("a volume has a side")
+            .flatten()
+            .next()
+            .expect("a volume has a side")
+            .superblock
+            .clone();
+        superblock.table = *self.table.borrow();
+        superblock
+    }
+
+    /// Gives a side that is to come a free place in the table, and its UUID with it. The table is
+    /// on the sides with their next superblocks. Returns the place.
+    ///
+    /// # Errors
+    /// When the table is full.
+    pub(super) fn list_new_side(&self) -> Result<usize, String> {
+        let mut table = self.table.borrow_mut();
+        let place = table.iter().position(Option::is_none);
+        let place = place.ok_or_else(|| format!("a volume has at most {SIDES_MAX} sides"))?;
+        table[place] = Some(self.random());
+        Ok(place)
+    }
+
+    /// Gives a side that is to come this place in the table.
+    pub(super) fn list(&self, place: usize) {
+        self.table.borrow_mut()[place] = Some(self.random());
+    }
+
+    /// The table of sides as it is to be.
+    pub(super) fn table(&self) -> Table {
+        *self.table.borrow()
+    }
+
+    /// A side that was not there is, with this superblock.
+    pub(super) fn found(&self, index: usize, candidate: Candidate, superblock: Superblock) {
+        let written = (superblock.history.current().id, superblock.state);
+        self.sides.borrow_mut()[index] = Some(Marked {
+            candidate,
+            superblock,
+            written,
+        });
+    }
+
+    /// Takes a side out of the table.
+    pub(super) fn strike(&self, place: usize) {
+        self.table.borrow_mut()[place] = None;
+    }
+
+    /// The place of a side in the table; `None` when it is not there.
+    pub(super) fn place_of(&self, index: usize) -> Option<usize> {
+        self.of(index, |side| side.superblock.place())
+    }
+
+    /// A side has come, with this superblock. It has the next number.
+    pub(super) fn push(&self, candidate: Candidate, superblock: Superblock) {
+        let written = (superblock.history.current().id, superblock.state);
+        self.sides.borrow_mut().push(Some(Marked {
+            candidate,
+            superblock,
+            written,
+        }));
+    }
+
+    /// A side has gone.
+    pub(super) fn forget(&self, index: usize) {
+        self.sides.borrow_mut()[index] = None;
+    }
+
+    /// True when a side says durably that it is in this state.
+    pub(super) fn is_marked(&self, index: usize, state: State) -> bool {
+        self.of(index, |side| side.written.1 == state)
+            .unwrap_or(false)
+    }
+
+    /// True when a side has the current epoch durably.
+    pub(super) fn has_current_epoch(&self, index: usize) -> bool {
+        let current = self.history.borrow().current().id;
+        self.of(index, |side| side.written.0 == current)
+            .unwrap_or(false)
     }
 
     /// Begins an epoch of these sides with the change of this number; no side has it yet. Returns
@@ -115,7 +191,7 @@ impl Volume {
     }
 
     fn of<T>(&self, index: usize, ask: impl FnOnce(&Marked) -> T) -> Option<T> {
-        self.sides[index].borrow().as_ref().map(ask)
+        self.sides.borrow()[index].as_ref().map(ask)
     }
 
     /// True when the superblock of the side lets it count: it has the current epoch, or an earlier
@@ -201,15 +277,21 @@ impl Volume {
         change: impl FnOnce(&mut Superblock),
     ) -> Result<(), IoError> {
         let (candidate, superblock) = {
-            let mut side = self.sides[index].borrow_mut();
-            let side = side.as_mut().ok_or(IoError::Offline)?;
+            let mut sides = self.sides.borrow_mut();
+            let side = sides[index].as_mut().ok_or(IoError::Offline)?;
+            let table = *self.table.borrow();
+            if !table.contains(&Some(side.superblock.side)) {
+                // It has left the volume, and is left as it is.
+                return Err(IoError::Offline);
+            }
             change(&mut side.superblock);
+            side.superblock.table = table;
             side.superblock.generation += 1;
             side.superblock.written_s = self.rt.unix_seconds();
             (side.candidate.clone(), side.superblock.clone())
         };
         candidate.write(&superblock, &self.rt).await?;
-        if let Some(side) = self.sides[index].borrow_mut().as_mut() {
+        if let Some(side) = self.sides.borrow_mut()[index].as_mut() {
             side.written = (superblock.history.current().id, superblock.state);
         }
         Ok(())
@@ -238,7 +320,7 @@ impl Volume {
 
     /// A side has come back, with this superblock.
     pub(super) fn returned(&self, index: usize, superblock: Superblock) {
-        if let Some(side) = self.sides[index].borrow_mut().as_mut() {
+        if let Some(side) = self.sides.borrow_mut()[index].as_mut() {
             side.written = (superblock.history.current().id, superblock.state);
             side.superblock = superblock;
         }

@@ -119,14 +119,14 @@ impl Shared {
             payload: request.payload,
             crcs,
         };
-        for side in &self.sides {
+        for side in self.sides.iter() {
             if side.is_active() {
                 side.stale.borrow_mut().remove(range.clone());
                 let urgent = urgent_on.contains(&side.index);
                 side.queue
                     .borrow_mut()
                     .push(change.clone(), &ticket, side.index, urgent);
-            } else {
+            } else if !side.gone.get() {
                 side.stale.borrow_mut().insert(range.clone(), ());
             }
         }
@@ -248,7 +248,7 @@ impl Shared {
         if self.rt.timeout(left, all).await.is_ok() {
             return;
         }
-        for side in &self.sides {
+        for side in self.sides.iter() {
             let (shared, ticket, index) = (Rc::clone(&self), Rc::clone(&ticket), side.index);
             let working = matches!(ticket.progress(index), Progress::Left(_))
                 && side.queue.borrow().is_flying(&ticket);
@@ -471,7 +471,7 @@ impl Shared {
             let side = &self.sides[side];
             side.health.get() == Health::Healthy && side.stale.borrow().is_clear(&ticket.range)
         });
-        for side in &self.sides {
+        for side in self.sides.iter() {
             if Some(side.index) != truth {
                 side.stale.borrow_mut().insert(ticket.range.clone(), ());
             }

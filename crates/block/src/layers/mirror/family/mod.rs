@@ -34,6 +34,13 @@
 //! **What counts.** With all members there, every record in their logs. With one of them missing,
 //! only what is complete: nothing from [`Plan::counts_below`] on (T6).
 //!
+//! **Who is listed.** The side with the newest history has the newest table of sides, because every
+//! change of the table comes with an epoch. A side that it does not list has left the volume, or was
+//! about to come when a crash intervened: it is left alone, as if it were missing. A place that no
+//! configured side has is given up with the next epoch, unless its side counts and may be ahead. A
+//! side that the operator gives up and that is none of the volume, such as a new disk in the place of
+//! a dead one, is made anew ([`Plan::made`]) in the place of one that was not found, or a free one.
+//!
 //! **Behind.** A side that was left in an earlier epoch lacks the regions changed since it, and its
 //! own changes count only up to the first change of any epoch that followed ([`Behind::Since`]).
 //! Where that is unknown, everything is copied; and where the side is an older copy of itself, which
@@ -52,7 +59,7 @@
 
 mod refusal;
 
-use super::superblock::{Epoch, FIRST_CHANGE, History, SIDES_MAX, State, Superblock, Uuid};
+use super::superblock::{Epoch, FIRST_CHANGE, History, SIDES_MAX, State, Superblock, Table, Uuid};
 pub use refusal::{Refusal, Split};
 
 /// Why a side has no superblock.
@@ -144,13 +151,19 @@ pub struct Plan {
     pub counts_below: Option<u64>,
     /// How the opening was forced, if it had to be.
     pub forced: Option<Force>,
+    /// The table of sides to go on with. A side that is to be made anew has only a place in it.
+    pub table: Table,
+    /// The sides that are to be made of what is on their devices, each with its place in the table.
+    pub made: Vec<(usize, usize)>,
+    table_changes: bool,
     lagging: bool,
 }
 
 impl Plan {
     /// True when a new epoch must be on the sources before anything is admitted.
     pub fn needs_epoch(&self) -> bool {
-        self.lagging || self.forced.is_some() || self.members != self.newest.current().members
+        let changes = self.lagging || self.table_changes || self.forced.is_some();
+        changes || self.members != self.newest.current().members
     }
 
     /// A source is to be rebuilt instead: the caller has taken it out of the sources.
@@ -220,6 +233,15 @@ impl Present<'_> {
         self.seen.shared_below.max(said).min(self.complete_below())
     }
 
+    /// What it says the side at a place had. Its state speaks of the members of its epoch only: what
+    /// it has changed without the others is no news of them.
+    fn shared_with(&self, place: usize) -> u64 {
+        if self.current().has_member(place) {
+            return self.shared_below();
+        }
+        self.seen.shared_below.min(self.complete_below())
+    }
+
     fn written_s(&self) -> u64 {
         self.seen.written_s.max(self.superblock.written_s)
     }
@@ -263,18 +285,34 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
         return Err(only_inconsistent(seen, &present));
     }
     let holder = newest_of(&consistent)?;
-    check_table(seen, &present, &holder)?;
+    let is_listed = |side: &Present<'_>| {
+        holder.superblock.table[side.superblock.place()] == Some(side.superblock.side)
+    };
+    let (present, unlisted): (Vec<Present<'_>>, Vec<Present<'_>>) =
+        present.iter().copied().partition(is_listed);
+    let consistent: Vec<Present<'_>> = consistent.into_iter().filter(is_listed).collect();
+    let table = table(seen, &present, &unlisted, &holder, rebuild)?;
     let newest = holder.superblock.history.clone();
     let (mut sources, older_copies) = sources(&consistent, &newest);
     sources.sort_by_key(|side| (side.current().id != newest.current().id, side.index));
-    let ahead = may_be_ahead(seen, &present, &sources, &older_copies, &newest);
+    let ahead = may_be_ahead(
+        seen,
+        &present,
+        &sources,
+        &older_copies,
+        &newest,
+        &table.table,
+    );
     let must_be_forced = !ahead.is_empty();
     if must_be_forced && force.is_none() {
         return Err(freshest_missing(seen, &sources, ahead));
     }
     let plan = Plan {
         behind: behind(&present, &sources, &older_copies, &newest),
-        missing: missing(seen),
+        missing: missing(seen)
+            .into_iter()
+            .chain(unlisted.iter().map(|side| side.index))
+            .collect(),
         members: members(&sources),
         complete_below: complete_below(&sources),
         counts_below: counts_below(&present, &sources, &newest, must_be_forced),
@@ -282,6 +320,9 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
         lagging: sources
             .iter()
             .any(|side| side.current().id != newest.current().id),
+        table_changes: table.table != holder.superblock.table || !table.made.is_empty(),
+        table: table.table,
+        made: table.made,
         sources: sources.iter().map(|side| side.index).collect(),
         newest,
     };
@@ -346,30 +387,75 @@ fn check_family(present: &[Present<'_>]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// All sides must have their places where the newest one has them, or the members of an epoch
-/// would mean something else on each; and there must be as many as it has.
-fn check_table(
+/// The table of sides to go on with, and which of the sides are to be made anew at which places.
+struct NextTable {
+    table: Table,
+    made: Vec<(usize, usize)>,
+}
+
+/// What becomes of the table that the side with the newest history has. The sides that it lists and
+/// nobody configured must count for nothing, and leave it; those that the operator gives up and that
+/// are none of the volume take the places of sides that were not found, or free ones.
+fn table(
     seen: &[Seen],
     present: &[Present<'_>],
-    newest: &Present<'_>,
-) -> Result<(), Refusal> {
-    for side in present {
-        let listed = newest.superblock.table[side.superblock.place()];
-        if listed != Some(side.superblock.side) {
-            return Err(Refusal::NotListed {
-                side: side.seen.name.clone(),
-                other: newest.seen.name.clone(),
-            });
+    unlisted: &[Present<'_>],
+    holder: &Present<'_>,
+    rebuild: &[String],
+) -> Result<NextTable, Refusal> {
+    let mut table = holder.superblock.table;
+    let found = |place: usize| present.iter().any(|side| side.superblock.place() == place);
+    let unseen = |place: &usize| table[*place].is_some() && !found(*place);
+    let mut unseen: Vec<usize> = (0..SIDES_MAX).filter(unseen).collect();
+    let is_unlisted = |index: usize| unlisted.iter().any(|side| side.index == index);
+    let is_blank = |index: usize| {
+        matches!(
+            seen[index].found,
+            Err(Absence::NoVolume | Absence::Damaged(_))
+        )
+    };
+    let (mut made, mut unknown) = (Vec::new(), Vec::new());
+    for index in 0..seen.len() {
+        let given_up = rebuild.contains(&seen[index].name);
+        if given_up && (is_unlisted(index) || is_blank(index)) {
+            made.push(index);
+        } else if seen[index].found.is_err() {
+            unknown.push(index);
         }
     }
-    let formatted = newest.superblock.side_count();
-    if formatted != seen.len() {
-        return Err(Refusal::WrongNumberOfSides {
-            formatted,
-            configured: seen.len(),
-        });
+    let wrong_number = Refusal::WrongNumberOfSides {
+        formatted: holder.superblock.side_count(),
+        configured: seen.len(),
+    };
+    // What cannot be read may be one of the unseen sides, but only one of them.
+    if unknown.len() > unseen.len() {
+        return Err(wrong_number);
     }
-    Ok(())
+    let current = holder.current();
+    let mut placed: Vec<(usize, usize)> = Vec::new();
+    for index in made {
+        let place = if unknown.len() < unseen.len() {
+            unseen.remove(0)
+        } else {
+            let taken = |place: usize| placed.iter().any(|(_, other)| *other == place);
+            let free = (0..SIDES_MAX).find(|place| table[*place].is_none() && !taken(*place));
+            free.ok_or_else(|| wrong_number.clone())?
+        };
+        table[place] = None;
+        placed.push((index, place));
+    }
+    // The rest is not configured. It may go if nobody would miss it.
+    if unknown.is_empty() {
+        let complete = holder.superblock.state.is_complete();
+        if !complete && unseen.iter().any(|place| current.has_member(*place)) {
+            return Err(wrong_number);
+        }
+        unseen.iter().for_each(|place| table[*place] = None);
+    } else if unseen.len() > unknown.len() && unseen.iter().any(|p| current.has_member(*p)) {
+        return Err(wrong_number);
+    }
+    let made = placed;
+    Ok(NextTable { table, made })
 }
 
 /// The side whose history contains the current epochs of all consistent sides.
@@ -458,10 +544,12 @@ fn may_be_ahead(
     sources: &[Present<'_>],
     older_copies: &[Present<'_>],
     newest: &History,
+    table: &Table,
 ) -> Vec<usize> {
     let current = newest.current();
     let found = |place: usize| present.iter().find(|side| side.superblock.place() == place);
-    let unseen = (0..SIDES_MAX).any(|place| current.has_member(place) && found(place).is_none());
+    let unseen = (0..SIDES_MAX)
+        .any(|place| current.has_member(place) && found(place).is_none() && table[place].is_some());
     let later = knows_a_later_epoch(present, newest);
     let mut ahead: Vec<usize> = Vec::new();
     if unseen || later {
@@ -514,7 +602,10 @@ fn behind(
     older_copies: &[Present<'_>],
     newest: &History,
 ) -> Vec<(usize, Behind)> {
-    let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
+    let shared_with = |place: usize| {
+        let shared = sources.iter().map(|source| source.shared_with(place));
+        shared.max().unwrap_or(0)
+    };
     let others = present.iter().filter(|side| !is_among(side, sources));
     others
         .map(|side| {
@@ -522,7 +613,8 @@ fn behind(
             let place = side.superblock.place();
             // It was told of every epoch in which it counted, and has what its peers know it had.
             let counted_since = |epochs: &[Epoch]| epochs.iter().any(|e| e.has_member(place));
-            let older = after.is_some_and(counted_since) || side.complete_below() < shared;
+            let older =
+                after.is_some_and(counted_since) || side.complete_below() < shared_with(place);
             let unknown = side.given_up || older || is_among(side, older_copies);
             let discard_from = after
                 .filter(|_| !unknown)

@@ -39,16 +39,11 @@ pub enum Refusal {
         /// The first.
         twin: String,
     },
-    /// A side that is none of the volume any more.
-    #[error("side {side}: is not among the sides of its volume that {other} names")]
-    NotListed {
-        /// The side.
-        side: String,
-        /// The one with the newest list.
-        other: String,
-    },
     /// A device that was never formatted, or whose superblocks were both overwritten.
-    #[error("side {side}: holds no volume; prepare the sides with `bimetal format`")]
+    #[error(
+        "side {side}: holds no volume; prepare the sides with `bimetal format`, or have this one \
+         made anew from the others with `bimetal serve FILE --rebuild {side}`"
+    )]
     NotAVolume {
         /// The side.
         side: String,
@@ -69,7 +64,7 @@ pub enum Refusal {
     },
     /// The configuration does not name the sides that the volume has.
     #[error(
-        "the volume was formatted with {formatted} sides, the configuration names {configured}"
+        "the volume has {formatted} sides, the configuration names {configured}; name all that count"
     )]
     WrongNumberOfSides {
         /// Sides of the volume.

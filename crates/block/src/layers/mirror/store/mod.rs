@@ -383,6 +383,11 @@ impl Store {
         suspect.iter().map(|(range, ())| range).collect()
     }
 
+    /// True while changes wait for space in the log.
+    pub(super) fn is_full(&self) -> bool {
+        self.log.is_full()
+    }
+
     /// Bytes of the log in use, and all of them.
     pub(super) fn log_bytes(&self) -> (u64, u64) {
         (self.log.used_bytes(), self.log.area.bytes)

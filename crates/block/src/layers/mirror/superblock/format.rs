@@ -13,6 +13,7 @@ use super::{
 };
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
+use crate::layers::mirror::family::Plan;
 use crate::layers::mirror::store;
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 
@@ -232,6 +233,90 @@ fn first_superblocks(
         history: history.clone(),
     };
     Ok(layouts.iter().zip(&table).map(of_side).collect())
+}
+
+/// A side that a volume is given later.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::layers::mirror) struct NewSide {
+    /// Length of its log; `None` lets the size of the device decide.
+    pub(in crate::layers::mirror) log_bytes: Option<u64>,
+    /// It is lost with its machine.
+    pub(in crate::layers::mirror) not_durable: bool,
+}
+
+impl NewSide {
+    /// Where everything would lie on a device.
+    ///
+    /// # Errors
+    /// When the device cannot be a side of a volume of this size, or holds a side and may not be
+    /// overwritten.
+    pub(in crate::layers::mirror) async fn check(
+        self,
+        side: &Candidate,
+        volume_bytes: u64,
+        overwrite: bool,
+    ) -> Result<Layout, OpenError> {
+        let formatting = Formatting {
+            force: overwrite,
+            log_bytes: self.log_bytes,
+            ..Formatting::default()
+        };
+        let layout = check_formattable(side, &formatting).await?;
+        if layout.data.1 < volume_bytes {
+            return Err(side.error(&format!(
+                "has room for {} of data, the volume has {}",
+                crate::units::show_size(layout.data.1),
+                crate::units::show_size(volume_bytes)
+            )));
+        }
+        Ok(layout)
+    }
+}
+
+/// Makes a side of a device for a volume in which it has a place already. `template` is a
+/// superblock of another side with the newest table. It is marked as one that lacks everything.
+/// Whatever the device held is lost.
+///
+/// # Errors
+/// When the device is not fit or fails.
+///
+/// # Panics
+/// When the place is free.
+pub(in crate::layers::mirror) async fn make_side(
+    rt: &Rt,
+    side: &Candidate,
+    template: &Superblock,
+    place: usize,
+    new: NewSide,
+) -> Result<Superblock, OpenError> {
+    let layout = new.check(side, template.volume_bytes, true).await?;
+    let id = rt.random_uuid();
+    let id = id.map_err(|e| OpenError::new(format!("no random numbers: {e}")))?;
+    let now_s = rt.unix_seconds();
+    let no_checksums = template.flags.no_checksums;
+    let superblock = Superblock {
+        side: template.table[place].expect("the side is listed"),
+        state: State::Inconsistent,
+        flags: SideFlags {
+            not_durable: new.not_durable,
+            no_checksums,
+        },
+        generation: 1,
+        complete_below: 0,
+        layout,
+        written_s: now_s,
+        history: Plan::history_of_nothing(place, id, now_s),
+        ..template.clone()
+    };
+    let failed = |what: &'static str| move |error: IoError| side.error(&format!("{what}: {error}"));
+    side.wipe()
+        .await
+        .map_err(failed("removing old superblocks"))?;
+    let empty = store::initialise(rt, &side.device, superblock.side, &layout).await;
+    empty.map_err(failed("emptying its areas"))?;
+    let written = side.write(&superblock, rt).await;
+    written.map_err(failed("writing the superblock"))?;
+    Ok(superblock)
 }
 
 /// Fills a range with zeroes, piece by piece.

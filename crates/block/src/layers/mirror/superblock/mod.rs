@@ -16,6 +16,7 @@ mod tests;
 use crate::request::BLOCK_BYTES;
 
 pub use format::{Candidate, Formatted, Formatting, format};
+pub(in crate::layers::mirror) use format::{NewSide, make_side};
 pub use history::{EPOCHS_MAX, Epoch, History};
 pub use layout::{LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
 
@@ -40,6 +41,9 @@ pub const FIRST_CHANGE: u64 = 1;
 
 /// 16 random bytes that name a volume, a side or an epoch.
 pub type Uuid = [u8; 16];
+
+/// All sides by their places; `None` where a place is free.
+pub type Table = [Option<Uuid>; SIDES_MAX];
 
 /// A place in the table of sides that no side has.
 const FREE: Uuid = [0; 16];
@@ -137,7 +141,7 @@ pub struct Superblock {
     /// This side.
     pub side: Uuid,
     /// All sides by their places; `None` where a place is free.
-    pub table: [Option<Uuid>; SIDES_MAX],
+    pub table: Table,
     /// In which state the side was left.
     pub state: State,
     /// What it is besides.

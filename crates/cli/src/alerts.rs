@@ -1,0 +1,277 @@
+//! What happens to the volumes of a server, told to whoever should know: a line on standard error,
+//! and a command of the operator's. Described in docs/operations.md.
+//!
+//! It must never keep requests waiting: the volumes are looked at from time to time, and a thread of
+//! its own writes the lines and runs the command, one at a time. What cannot be told yet waits in a
+//! queue with a bound, in which the newest of one kind replaces those before.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
+
+use bimetal_block::layers::mirror::{MirrorStatus, SideStatus};
+
+use crate::running::Shown;
+
+/// The volumes are looked at this often.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A log that is full for so many looks in a row is told.
+const FULL_LOOKS: u32 = 20;
+/// Events that wait, at most.
+const WAITING_MAX: usize = 64;
+/// A command that runs longer is ended.
+const COMMAND_MAX: Duration = Duration::from_secs(60);
+/// Whether it has ended is looked at this often.
+const POLL_EVERY: Duration = Duration::from_millis(20);
+
+/// Something that has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Event {
+    /// The word for programs.
+    kind: &'static str,
+    volume: String,
+    /// Nothing when it happened to the volume itself.
+    side: String,
+    /// What follows the names, for people.
+    message: String,
+}
+
+impl Event {
+    fn line(&self) -> String {
+        match self.side.as_str() {
+            "" => format!("{}: {}", self.volume, self.message),
+            side => format!("{}: side {side}: {}", self.volume, self.message),
+        }
+    }
+}
+
+/// What was known of a side at the last look.
+#[derive(Default)]
+struct SideBefore {
+    /// Nothing before the first look: a side is expected to be healthy.
+    health: Option<&'static str>,
+    rotten_blocks: u64,
+    full_looks: u32,
+}
+
+/// What was known of a volume at the last look.
+#[derive(Default)]
+struct Before {
+    state: Option<&'static str>,
+    lost: u64,
+    sides: BTreeMap<String, SideBefore>,
+}
+
+/// Finds what has happened to a volume since the last look.
+fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut tell = |kind, side: &str, message: String| {
+        events.push(Event {
+            kind,
+            volume: volume.to_owned(),
+            side: side.to_owned(),
+            message,
+        });
+    };
+    let was = before.state.replace(now.state).unwrap_or("open");
+    if was != now.state && now.state != "closed" {
+        let kind = match now.state {
+            "read-only" => "volume-read-only",
+            "stopped" => "volume-stopped",
+            _ => "volume-open",
+        };
+        tell(kind, "", format!("is {}", now.state));
+    }
+    let unrepairable = now.scrub.as_ref().map_or(0, |scrub| scrub.unrepairable);
+    let lost = now.lost_reads + unrepairable;
+    if lost > before.lost {
+        let message = "blocks are wrong on every side; what was in them is lost".to_owned();
+        tell("rot-unrepairable", "", message);
+    }
+    before.lost = lost;
+    // A side that was not there at the first look has come since, and lacks everything.
+    let later = (!before.sides.is_empty()).then_some("resyncing");
+    for side in &now.sides {
+        let before = before.sides.entry(side.name.clone());
+        let before = before.or_insert_with(|| SideBefore {
+            health: later,
+            ..SideBefore::default()
+        });
+        for (kind, message) in changes_of_side(before, side) {
+            tell(kind, &side.name, message);
+        }
+    }
+    let is_there = |name: &String| now.sides.iter().any(|side| side.name == *name);
+    before.sides.retain(|name, _| is_there(name));
+    events
+}
+
+fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static str, String)> {
+    let mut events = Vec::new();
+    let was = before.health.replace(now.health).unwrap_or("healthy");
+    match (was, now.health) {
+        (was, now) if was == now => {}
+        (_, "absent") => events.push(("side-absent", "is absent".to_owned())),
+        (was, "healthy") => {
+            if was == "absent" {
+                events.push(("side-back", "is back".to_owned()));
+            }
+            events.push(("side-rebuilt", "has everything again".to_owned()));
+        }
+        _ => events.push(("side-back", "is being rebuilt".to_owned())),
+    }
+    if now.rotten_blocks > before.rotten_blocks {
+        let message = format!("{} blocks were found wrong so far", now.rotten_blocks);
+        events.push(("rot-found", message));
+    }
+    before.rotten_blocks = now.rotten_blocks;
+    before.full_looks = if now.log_full {
+        before.full_looks.saturating_add(1)
+    } else {
+        0
+    };
+    if before.full_looks == FULL_LOOKS {
+        let seconds = (LOOK_EVERY * FULL_LOOKS).as_secs();
+        let message = format!("its log has been full for {seconds} s: it sets the pace");
+        events.push(("log-full", message));
+    }
+    events
+}
+
+/// Events that wait to be told.
+#[derive(Default)]
+struct Waiting(VecDeque<Event>);
+
+impl Waiting {
+    /// An event takes the place of one of its kind.
+    fn push(&mut self, event: Event) {
+        let same =
+            |e: &Event| (e.kind, &e.volume, &e.side) == (event.kind, &event.volume, &event.side);
+        self.0.retain(|waiting| !same(waiting));
+        if self.0.len() == WAITING_MAX {
+            // What is newest says most about how things are.
+            self.0.pop_front();
+        }
+        self.0.push_back(event);
+    }
+
+    /// Passes on what there is room for.
+    fn pass_on(&mut self, to: &SyncSender<Event>) {
+        while let Some(event) = self.0.pop_front() {
+            match to.try_send(event) {
+                Ok(()) => {}
+                Err(TrySendError::Full(event)) => {
+                    self.0.push_front(event);
+                    return;
+                }
+                // The thread has ended with the process; nobody is left to tell.
+                Err(TrySendError::Disconnected(_)) => return,
+            }
+        }
+    }
+}
+
+/// Looks at the volumes for ever.
+pub(crate) async fn watch(shown: Rc<Shown>) {
+    let (to, from) = sync_channel(1);
+    let command = shown.config.server.alert.clone();
+    let thread = std::thread::Builder::new().name("alerts".to_owned());
+    if let Err(error) = thread.spawn(move || tell(&from, command.as_deref())) {
+        eprintln!("bimetal: warning: no alerts: {error}");
+        return;
+    }
+    let mut before: BTreeMap<String, Before> = BTreeMap::new();
+    let mut waiting = Waiting::default();
+    loop {
+        for (name, mirror) in shown.stack.mirrors() {
+            let before = before.entry(name.to_owned()).or_default();
+            let events = changes(name, before, &mirror.status());
+            events.into_iter().for_each(|event| waiting.push(event));
+        }
+        waiting.pass_on(&to);
+        shown.rt.sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Tells what happens until nothing more can.
+fn tell(events: &Receiver<Event>, command: Option<&str>) {
+    for event in events {
+        let line = event.line();
+        eprintln!("bimetal: {line}");
+        if let Some(command) = command
+            && let Err(why) = run(command, &event, &line)
+        {
+            eprintln!("bimetal: warning: the alert command {why}");
+        }
+    }
+}
+
+fn run(command: &str, event: &Event, line: &str) -> Result<(), String> {
+    let started = Command::new("/bin/sh")
+        .args(["-c", command])
+        .env("BIMETAL_EVENT", event.kind)
+        .env("BIMETAL_VOLUME", &event.volume)
+        .env("BIMETAL_SIDE", &event.side)
+        .env("BIMETAL_MESSAGE", line)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn();
+    let mut child = started.map_err(|error| format!("cannot be run: {error}"))?;
+    let status = wait(&mut child).map_err(|error| format!("cannot be waited for: {error}"))?;
+    match status {
+        None => Err(format!("was ended after {} s", COMMAND_MAX.as_secs())),
+        Some(status) if !status.success() => Err(format!("failed: {status}")),
+        Some(_) => Ok(()),
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own, on which nothing else waits"
+)]
+fn wait(child: &mut Child) -> std::io::Result<Option<std::process::ExitStatus>> {
+    let deadline = Instant::now() + COMMAND_MAX;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(POLL_EVERY);
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: &'static str, side: &str, message: &str) -> Event {
+        Event {
+            kind,
+            volume: "vol".to_owned(),
+            side: side.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_newest_of_a_kind_waits_and_the_queue_has_a_bound() {
+        let mut waiting = Waiting::default();
+        waiting.push(event("rot-found", "a", "1"));
+        waiting.push(event("rot-found", "b", "1"));
+        waiting.push(event("rot-found", "a", "2"));
+        let told: Vec<&str> = waiting.0.iter().map(|e| e.message.as_str()).collect();
+        assert_eq!(told, ["1", "2"]);
+        for side in 0..1000 {
+            waiting.push(event("side-absent", &side.to_string(), ""));
+        }
+        assert_eq!(waiting.0.len(), WAITING_MAX);
+        let (to, from) = sync_channel(1);
+        waiting.pass_on(&to);
+        assert_eq!(waiting.0.len(), WAITING_MAX - 1, "one is being told");
+        assert_eq!(from.recv().unwrap().side, (1000 - WAITING_MAX).to_string());
+    }
+}

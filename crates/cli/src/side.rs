@@ -1,0 +1,123 @@
+//! `bimetal side`: has a running server add, remove or replace a side of a volume.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::control;
+
+/// How often the server is asked whether it is done.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// What to do.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Take a device of the configuration, which the server reads again, as a further side
+    Add {
+        /// The configuration that the server was started with
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The mirror
+        #[arg(value_name = "VOLUME")]
+        volume: String,
+        /// The device
+        #[arg(value_name = "NEW")]
+        new: String,
+    },
+    /// Let go of a side for good
+    Remove {
+        /// The configuration that the server was started with
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The mirror
+        #[arg(value_name = "VOLUME")]
+        volume: String,
+        /// The side
+        #[arg(value_name = "OLD")]
+        old: String,
+    },
+    /// Take a device as a further side, and let go of another one when it is whole
+    Replace {
+        /// The configuration that the server was started with
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The mirror
+        #[arg(value_name = "VOLUME")]
+        volume: String,
+        /// The side
+        #[arg(value_name = "OLD")]
+        old: String,
+        /// The device
+        #[arg(value_name = "NEW")]
+        new: String,
+    },
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let (file, request) = match &args.verb {
+        Verb::Add { file, volume, new } => (
+            file,
+            json!({ "verb": "side", "do": "add", "volume": volume, "new": new }),
+        ),
+        Verb::Remove { file, volume, old } => (
+            file,
+            json!({ "verb": "side", "do": "remove", "volume": volume, "old": old }),
+        ),
+        Verb::Replace {
+            file,
+            volume,
+            old,
+            new,
+        } => (
+            file,
+            json!({ "verb": "side", "do": "replace", "volume": volume, "old": old, "new": new }),
+        ),
+    };
+    let config = Config::load(file)?;
+    let ask = |request: &Value| -> Result<Value> {
+        Ok(control::ask(&config.server.control, request)?["operation"].take())
+    };
+    let mut operation = ask(&request)?;
+    while operation["state"] == "running" {
+        pause();
+        operation = ask(&json!({ "verb": "operation" }))?;
+    }
+    let word = |key: &str| operation[key].as_str().unwrap_or_default().to_owned();
+    if operation["state"] != "done" {
+        bail!("could not {}: {}", word("does"), word("why"));
+    }
+    let mut out = std::io::stdout().lock();
+    if request["do"] == "remove" {
+        writeln!(out, "done: {}", word("does"))?;
+    } else {
+        writeln!(
+            out,
+            "begun: {}; `bimetal status` shows how the rebuild goes",
+            word("does")
+        )?;
+    }
+    if !word("note").is_empty() {
+        writeln!(out, "{}", word("note"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a client without a runtime: nothing else waits on this thread"
+)]
+fn pause() {
+    std::thread::sleep(ASK_EVERY);
+}
