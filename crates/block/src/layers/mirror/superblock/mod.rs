@@ -15,6 +15,7 @@ mod tests;
 
 use crate::request::BLOCK_BYTES;
 
+pub(super) use format::NotSeen;
 pub use format::{Candidate, Formatted, Formatting, format};
 pub use history::{EPOCHS_MAX, Epoch, History};
 pub use layout::{LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
