@@ -142,10 +142,17 @@ impl Rule {
     /// be corrupted for the sake of the other.
     fn is_last_copy(&self, side: &SideMap, place: u64) -> bool {
         let last = side.size_bytes() - BLOCK_BYTES;
+        let is_gone = |place| {
+            side.ask_at(place, |platter, index| {
+                let block = platter.block(index as u64);
+                let magic = block.map(|block| block.slice(0..7).to_vec());
+                platter.may_become_corrupt(index) || magic.as_deref() != Some(b"BIMETAL")
+            })
+        };
         let block = place - place % BLOCK_BYTES;
         match block {
-            0 => side.ask_at(last, Platter::may_become_corrupt),
-            block if block == last => side.ask_at(0, Platter::may_become_corrupt),
+            0 => is_gone(last),
+            block if block == last => is_gone(0),
             // Of the two slots of checkpoints, always the first is hit.
             block => block == 2 * BLOCK_BYTES,
         }

@@ -351,7 +351,8 @@ impl World {
     /// read is not known to anybody.
     fn is_comparable(&self, stack: &SideStack) -> bool {
         let spared = self.scenario.steadfast;
-        !self.scenario.corrupts || spared.is_some_and(|spared| stack.is(spared))
+        let hopeless = self.around.rule.any_hopeless();
+        !self.scenario.corrupts || !hopeless && spared.is_some_and(|spared| stack.is(spared))
     }
 
     /// What is checked in regular intervals.

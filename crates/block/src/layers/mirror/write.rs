@@ -473,6 +473,7 @@ impl Shared {
         });
         for side in &self.sides {
             if Some(side.index) != truth {
+                side.rotten.borrow_mut().remove(ticket.range.clone());
                 side.stale.borrow_mut().insert(ticket.range.clone(), ());
             }
         }
