@@ -135,7 +135,6 @@ impl Area {
         Ok(device.submit(read).await?.into_data())
     }
 
-    /// The write of a run of pages; `fill` gives the entries of each.
     /// Writes all pages with the same entries. Durable after a flush.
     ///
     /// # Errors
