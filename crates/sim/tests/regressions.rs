@@ -74,6 +74,89 @@ const SEEDS: [(u64, &str); 27] = [
     ),
 ];
 
+/// Seeds that need the classes named with them.
+const WITH_CLASSES: [(u64, &str, &str); 13] = [
+    (
+        1756,
+        "withstood",
+        "a run of the log began before the entries before it were durable, and they looked lost",
+    ),
+    (
+        3005,
+        "withstood",
+        "the same, and the side that had everything was rebuilt from an older one",
+    ),
+    (
+        1582,
+        "withstood",
+        "an epoch without a side began before what only that side had flushed was durable elsewhere",
+    ),
+    (
+        1180,
+        "withstood",
+        "a side being rebuilt logged under an old epoch what then did not count",
+    ),
+    (
+        1641,
+        "withstood",
+        "a side being rebuilt was given up while its full log went home",
+    ),
+    (
+        3516,
+        "withstood",
+        "a full log waited for a second although it could go home",
+    ),
+    (
+        1720,
+        "withstood",
+        "a stop waited for ever for a block that could not be repaired",
+    ),
+    (
+        42,
+        "withstood",
+        "a stop waited for ever for space that could not be made",
+    ),
+    (
+        2773,
+        "withstood",
+        "an older side held what had never been durable (an error of the tester)",
+    ),
+    (
+        3942,
+        "withstood",
+        "an older side came in the place of the only one that had everything (an error of the \
+         tester)",
+    ),
+    (
+        131,
+        "withstood,misdirected-writes",
+        "the repair of a block waited for a change that waited for the repair",
+    ),
+    (
+        135,
+        "withstood,lost-writes",
+        "the repair of a block waited for a change that waited for the repair",
+    ),
+    (
+        48,
+        "withstood,rot",
+        "one copy of a superblock decayed after the other was lost (an error of the tester)",
+    ),
+];
+
+#[test]
+fn seeds_that_failed_with_classes_do_not_fail_again() {
+    for (seed, classes, what) in WITH_CLASSES {
+        let options = Options {
+            classes: Classes::parse(classes).expect("names of classes"),
+            once: true,
+            ..Options::default()
+        };
+        let report = tester::run(seed, options);
+        assert!(report.finding.is_none(), "{what}: {}", report.summary());
+    }
+}
+
 #[test]
 fn seeds_that_failed_once_do_not_fail_again() {
     for (seed, what) in SEEDS {

@@ -27,7 +27,8 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
     assert!(summary.failed.is_empty(), "{}", summary.text());
     for state in [
         "a foreign side refused",
-        "a side alone refused without a list",
+        "a side alone refused with a list",
+        "a side alone was looked at",
         "acknowledged early",
         "at rest: a superblock lost",
         "at rest: an older side",
@@ -41,7 +42,6 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
         "killed",
         "merged",
         "mode switched",
-        "opened with a resync",
         "power cut while opening",
         "read everything",
         "resynced",
@@ -61,30 +61,24 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
     assert!(summary.operations_min >= Some(tester::OPERATIONS_MIN));
 }
 
-/// What the mirror does not withstand yet must at least be noticed: a class whose faults nobody
-/// sees tests nothing.
+/// A class whose faults nobody meets tests nothing.
 #[test]
-fn faults_of_classes_that_are_off_are_found() {
-    for (class, seeds, fault) in [
-        (Class::Torn, 40, "torn blocks"),
-        (Class::Rot, 80, "rotten blocks"),
-        (Class::LostWrites, 80, "lost writes"),
-        (Class::MisdirectedWrites, 80, "misdirected writes"),
-        (Class::MisdirectedReads, 120, "misdirected reads"),
-        (Class::AllCopies, 80, "rotten blocks"),
+fn the_faults_of_every_class_of_corruption_happen() {
+    for (class, fault) in [
+        (Class::Torn, "torn blocks"),
+        (Class::Rot, "rotten blocks"),
+        (Class::LostWrites, "lost writes"),
+        (Class::MisdirectedWrites, "misdirected writes"),
+        (Class::MisdirectedReads, "misdirected reads"),
+        (Class::AllCopies, "rotten blocks"),
     ] {
-        assert!(
-            !Classes::withstood().has(class),
-            "{} is on: take it out of this test",
-            class.name()
-        );
         let options = Options {
             classes: [class].into_iter().collect(),
             once: true,
             ..Options::default()
         };
-        let summary = tester::swarm(0..seeds, options, |_| {});
-        assert!(!summary.failed.is_empty(), "{} finds nothing", class.name());
+        let summary = tester::swarm(0..80, options, |_| {});
+        assert!(summary.failed.is_empty(), "{}", summary.text());
         let hits = summary.faults[fault].times;
         assert!(hits > 0, "{}: {fault} never hit", class.name());
     }

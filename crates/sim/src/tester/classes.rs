@@ -108,10 +108,12 @@ impl Classes {
     /// What the mirror withstands today, and so what is on by default.
     pub fn withstood() -> Classes {
         let withstood = [
+            Class::Torn,
             Class::LongHangs,
             Class::Flapping,
             Class::Kill,
             Class::SuperblockCopy,
+            Class::SuperblockBoth,
             Class::OlderSide,
             Class::ForeignSide,
             Class::Alone,

@@ -13,7 +13,7 @@ use bimetal_block::layers::stripe::Layout;
 
 use super::platter::Platter;
 use super::stack::{Platters, ends_of};
-use super::volume::Volume;
+use super::volume::{Volume, ZEROES};
 
 /// Where the bytes of a side lie on its disks.
 #[derive(Clone)]
@@ -73,15 +73,15 @@ impl SideMap {
         ends_of(platter.block_at(at), (at % BLOCK_BYTES) as usize, len)
     }
 
-    /// Asks a platter about the block at an offset of the volume.
+    /// Asks a platter about the home of the block at an offset of the volume.
     pub fn ask<T>(&self, offset: u64, question: impl Fn(&Platter, usize) -> T) -> T {
-        let (disk, at) = self.on_disk(self.data_offset + offset);
-        question(&self.platters[disk].borrow(), (at / BLOCK_BYTES) as usize)
+        self.ask_at(self.data_offset + offset, question)
     }
 
-    /// True when the block of the volume there is corrupt now.
-    pub fn is_corrupt(&self, offset: u64) -> bool {
-        self.ask(offset, Platter::is_corrupt)
+    /// Asks a platter about the block at a place on the side.
+    fn ask_at<T>(&self, place: u64, question: impl Fn(&Platter, usize) -> T) -> T {
+        let (disk, at) = self.on_disk(place);
+        question(&self.platters[disk].borrow(), (at / BLOCK_BYTES) as usize)
     }
 }
 
@@ -93,7 +93,12 @@ pub struct Rule {
     unit_bytes: u64,
     volume: Rc<RefCell<Volume>>,
     hopeless: Cell<u64>,
+    /// Where on a side the newest content of a block of the volume is, while a program runs.
+    place_on: RefCell<Option<Rc<PlaceOn>>>,
 }
+
+/// The place on a side of the block of the volume at an offset; `None` for zeroes without a place.
+pub type PlaceOn = dyn Fn(usize, u64) -> Option<u64>;
 
 impl Rule {
     /// The rule of a volume whose first `span_bytes` are in use. `spared` is the side without
@@ -111,12 +116,46 @@ impl Rule {
             unit_bytes,
             volume,
             hopeless: Cell::new(0),
+            place_on: RefCell::default(),
         }
     }
 
     /// Tells where the sides lie, which is known a little later.
     pub fn set_sides(&self, sides: Vec<SideMap>) {
         *self.sides.borrow_mut() = sides;
+    }
+
+    /// Tells how to find the newest content of a block on a side; without, it is at home.
+    pub fn set_place_on(&self, place_on: Option<Rc<PlaceOn>>) {
+        *self.place_on.borrow_mut() = place_on;
+    }
+
+    fn place_on(&self, side: usize, offset: u64) -> Option<u64> {
+        let place_on = self.place_on.borrow().clone();
+        match place_on {
+            Some(place_on) => place_on(side, offset),
+            None => Some(self.sides.borrow()[side].data_offset + offset),
+        }
+    }
+
+    /// True when a block of a side is one of two copies of which the other is corrupt, or may not
+    /// be corrupted for the sake of the other.
+    fn is_last_copy(&self, side: &SideMap, place: u64) -> bool {
+        let last = side.size_bytes() - BLOCK_BYTES;
+        let is_gone = |place| {
+            side.ask_at(place, |platter, index| {
+                let block = platter.block(index as u64);
+                let magic = block.map(|block| block.slice(0..7).to_vec());
+                platter.may_become_corrupt(index) || magic.as_deref() != Some(b"BIMETAL")
+            })
+        };
+        let block = place - place % BLOCK_BYTES;
+        match block {
+            0 => is_gone(last),
+            block if block == last => is_gone(0),
+            // Of the two slots of checkpoints, always the first is hit.
+            block => block == 2 * BLOCK_BYTES,
+        }
     }
 
     /// The map of a side.
@@ -137,6 +176,9 @@ impl Rule {
         }
         let sides = self.sides.borrow();
         let place = sides[side].on_side(disk, index as u64 * BLOCK_BYTES);
+        if self.is_last_copy(&sides[side], place) {
+            return false;
+        }
         let mut others = sides.iter().enumerate().filter(|(other, _)| *other != side);
         match self.in_volume(&sides[side], place) {
             Some(offset) => {
@@ -172,30 +214,32 @@ impl Rule {
 
     /// True when a side holds the block of the volume there as it must be.
     pub fn is_whole(&self, side: usize, offset: u64) -> bool {
+        let place = self.place_on(side, offset);
         let sides = self.sides.borrow();
         let volume = self.volume.borrow();
         let units = offset / self.unit_bytes..(offset + BLOCK_BYTES) / self.unit_bytes;
         let mut units = units.filter(|unit| (*unit as usize) < volume.unit_count());
         let held = |unit: u64| {
-            let offset = unit * self.unit_bytes;
-            sides[side].unit_ends(offset, self.unit_bytes as usize).0
+            let inside = unit * self.unit_bytes - offset;
+            let len = self.unit_bytes as usize;
+            place.map_or(ZEROES, |place| {
+                sides[side].unit_ends_at(place + inside, len).0
+            })
         };
-        !sides[side].is_corrupt(offset)
+        let is_corrupt = |place| sides[side].ask_at(place, Platter::is_corrupt);
+        !place.is_some_and(is_corrupt)
             && units.all(|unit| volume.settled(unit as usize) == Some(held(unit)))
     }
 
-    /// True when the volume may answer an operation on these bytes with an error: a copy of some
-    /// block is corrupt, and the side without faults does not hold it (yet).
+    /// True when the volume may answer an operation on these bytes with an error: something is
+    /// corrupt, and the side without faults does not hold one of the blocks (yet).
     pub fn may_fail(&self, start: u64, end: u64) -> bool {
-        let count = self.sides.borrow().len();
         let mut blocks = (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(|b| b * BLOCK_BYTES);
-        blocks.any(|offset| {
-            let corrupt = (0..count).any(|side| self.sides.borrow()[side].is_corrupt(offset));
-            corrupt
-                && !self
-                    .spared
-                    .is_some_and(|spared| self.is_whole(spared, offset))
-        })
+        let whole = |offset| {
+            self.spared
+                .is_some_and(|spared| self.is_whole(spared, offset))
+        };
+        self.any_corrupt() && blocks.any(|offset| !whole(offset))
     }
 
     /// True when the newest content of a block is all that every copy holds, durably: then nothing
@@ -204,6 +248,13 @@ impl Rule {
         let count = self.sides.borrow().len();
         let durable = |side: usize| self.sides.borrow()[side].ask(offset, Platter::is_durable);
         (0..count).all(|side| durable(side) && self.is_whole(side, offset))
+    }
+
+    /// True when any block of any side is corrupt.
+    pub fn any_corrupt(&self) -> bool {
+        let sides = self.sides.borrow();
+        let mut platters = sides.iter().flat_map(|side| &side.platters);
+        platters.any(|platter| platter.borrow().corrupt_blocks().next().is_some())
     }
 
     /// Notes that all copies of a block have been made corrupt.

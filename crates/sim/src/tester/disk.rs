@@ -94,6 +94,8 @@ pub struct Disk {
     place: Place,
     geometry: Geometry,
     platter: Rc<RefCell<Platter>>,
+    /// What a dead program works on from its death on, so that it goes on as if nothing were wrong.
+    shadow: RefCell<Option<Rc<RefCell<Platter>>>>,
     switch: Rc<Switch>,
     latency: Latency,
     rng: RefCell<Rng>,
@@ -138,6 +140,7 @@ impl Disk {
             place,
             geometry: Geometry::of_size(size_bytes),
             platter,
+            shadow: RefCell::default(),
             switch: Rc::new(Switch::default()),
             latency,
             rng: RefCell::new(Rng::labelled(seed, &name)),
@@ -147,6 +150,11 @@ impl Disk {
             around,
             name,
         }
+    }
+
+    /// Where it stands.
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// The switch.
@@ -305,7 +313,11 @@ impl Disk {
         match request.op {
             Op::Read => {
                 let offset = self.misread(request).unwrap_or(request.offset);
-                Ok(Reply::Data(self.content(offset, request.len)))
+                Ok(Reply::Data(self.content(
+                    &self.platter,
+                    offset,
+                    request.len,
+                )))
             }
             Op::Write | Op::Discard | Op::WriteZeroes => {
                 if !self.goes_astray(request, &written) {
@@ -396,27 +408,25 @@ impl Disk {
         (apart && place + request.len <= self.geometry.size_bytes).then_some(place)
     }
 
-    fn zeroes(&self, len: u64) -> Payload {
-        let mut zeroes = Payload::empty();
-        for _ in 0..len / BLOCK_BYTES {
-            zeroes.push(self.zeroes.clone());
-        }
-        zeroes
-    }
-
     fn answer_of_the_dead(&self, request: &Request) -> Reply {
+        let fork = || Rc::new(RefCell::new(self.platter.borrow().fork()));
+        let shadow = Rc::clone(self.shadow.borrow_mut().get_or_insert_with(fork));
         match request.op {
-            Op::Read => Reply::Data(self.zeroes(request.len)),
+            Op::Read => Reply::Data(self.content(&shadow, request.offset, request.len)),
+            Op::Write | Op::Discard | Op::WriteZeroes => {
+                apply(&shadow, request, |_| true);
+                Reply::Done
+            }
             Op::Extents => Reply::Extents(vec![Extent {
                 len: request.len,
                 data: true,
             }]),
-            _ => Reply::Done,
+            Op::Flush => Reply::Done,
         }
     }
 
-    fn content(&self, offset: u64, len: u64) -> Payload {
-        let platter = self.platter.borrow();
+    fn content(&self, platter: &RefCell<Platter>, offset: u64, len: u64) -> Payload {
+        let platter = platter.borrow();
         let mut data = Payload::empty();
         for index in offset / BLOCK_BYTES..(offset + len) / BLOCK_BYTES {
             match platter.block(index) {

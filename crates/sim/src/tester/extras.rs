@@ -106,6 +106,29 @@ fn add_astray(scenario: &mut Scenario, rng: &mut Rng, how: Astray) {
     });
 }
 
+/// Corruption is found by checksums, which only formatted sides have. What a single side holds has
+/// no copy yet, so a repair is promised for what all sides have acknowledged.
+fn add_corruption(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
+    if !scenario.superblocks {
+        return;
+    }
+    scenario.corrupts = true;
+    scenario.mirror.acknowledge_all = true;
+    match class {
+        Class::Rot => add_rot(scenario, rng),
+        Class::AllCopies => {
+            spare_a_side(scenario, rng);
+            add_some(scenario, rng, |rng| {
+                let blocks = pick(rng, &[1, 3]);
+                (FaultKind::RotOfAllCopies { blocks }, Some(0))
+            });
+        }
+        Class::LostWrites => add_astray(scenario, rng, Astray::LostWrite),
+        Class::MisdirectedWrites => add_astray(scenario, rng, Astray::MisdirectedWrite),
+        _ => add_astray(scenario, rng, Astray::MisdirectedRead),
+    }
+}
+
 fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
     match class {
         Class::Torn => scenario.torn = true,
@@ -119,17 +142,11 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
             (FaultKind::Flapping { times }, Some(for_ns))
         }),
         Class::Kill | Class::Unfenced => add_kills(scenario, class, rng),
-        Class::Rot => add_rot(scenario, rng),
-        Class::AllCopies => {
-            spare_a_side(scenario, rng);
-            add_some(scenario, rng, |rng| {
-                let blocks = pick(rng, &[1, 3]);
-                (FaultKind::RotOfAllCopies { blocks }, Some(0))
-            });
-        }
-        Class::LostWrites => add_astray(scenario, rng, Astray::LostWrite),
-        Class::MisdirectedWrites => add_astray(scenario, rng, Astray::MisdirectedWrite),
-        Class::MisdirectedReads => add_astray(scenario, rng, Astray::MisdirectedRead),
+        Class::Rot
+        | Class::AllCopies
+        | Class::LostWrites
+        | Class::MisdirectedWrites
+        | Class::MisdirectedReads => add_corruption(scenario, class, rng),
         Class::SuperblockCopy | Class::SuperblockBoth => add_superblock_loss(scenario, class, rng),
         Class::OlderSide => add_older_side(scenario, rng),
         Class::ForeignSide => {

@@ -4,22 +4,18 @@
 use std::ops::Range;
 
 use bimetal_block::layers::mirror::superblock::Candidate;
-use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideToOpen};
+use bimetal_block::layers::mirror::{Force, Mirror, MirrorConfig, OpenOptions, SideToOpen};
 use bimetal_rt::Rt;
 
 use super::volume::Volume;
-
-/// True once the mirror recovers by itself from an unclean stop. Until then it must refuse to open
-/// after one, and does so with a resync.
-pub const RECOVERS: bool = true;
 
 /// How a volume is to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// As at any start.
     Plain,
-    /// By copying everything from one side.
-    Resync,
+    /// To look at what is there, although something may be missing.
+    ReadOnly,
 }
 
 /// What came of it.
@@ -76,12 +72,15 @@ pub async fn attempt(
     candidates: Vec<Candidate>,
     how: How,
 ) -> Opening {
-    assert!(how == How::Plain, "a mirror that recovers needs no resync");
+    let options = OpenOptions {
+        force: (how == How::ReadOnly).then_some(Force::ReadOnly),
+        ..OpenOptions::default()
+    };
     let sides = candidates.into_iter().map(|candidate| SideToOpen {
         name: candidate.name,
         device: Ok(candidate.device),
     });
-    match Mirror::open(rt, config, sides.collect(), &OpenOptions::default()).await {
+    match Mirror::open(rt, config, sides.collect(), &options).await {
         Ok(mirror) => Opening::Opened(mirror),
         Err(error) => Opening::Refused(Refusal {
             why: error.to_string(),

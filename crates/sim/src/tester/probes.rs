@@ -40,11 +40,11 @@ fn sides_over(world: &World, platters: &[Platters]) -> Rc<Vec<SideStack>> {
     Rc::new(sides.collect())
 }
 
-async fn try_to_open(world: &World, sides: &[SideStack]) -> Option<Opening> {
+async fn try_to_open(world: &World, sides: &[SideStack], how: How) -> Option<Opening> {
     let config = world.scenario.mirror.config(sides.len());
     let candidates = sides.iter().enumerate();
     let candidates = candidates.map(|(index, side)| side.candidate(format!("side-{index}")));
-    let opening = attempt(&world.rt, &config, candidates.collect(), How::Plain);
+    let opening = attempt(&world.rt, &config, candidates.collect(), how);
     let opened = world.rt.timeout(world.patience(), opening).await;
     if opened.is_err() {
         let what = "an opening on copies of the sides does not end";
@@ -61,10 +61,13 @@ async fn check_open(world: &World, sides: &Rc<Vec<SideStack>>, mirror: &Mirror, 
         Ok(found) => client::check_allowed(&world.volume.borrow(), units.start, &found),
         Err(error) => {
             let (start, end) = (units.start as u64, units.end as u64);
-            if world
-                .around
-                .rule
-                .may_fail(start * unit_bytes, end * unit_bytes)
+            // The copies of the side that is there may all be the corrupt ones.
+            let corrupt = world.scenario.corrupts && world.around.rule.any_corrupt();
+            if corrupt
+                || world
+                    .around
+                    .rule
+                    .may_fail(start * unit_bytes, end * unit_bytes)
             {
                 return Ok(());
             }
@@ -93,6 +96,70 @@ async fn end(world: &World, sides: &[SideStack]) {
     }
 }
 
+/// Opens copies of the sides that are not `missing` to be looked at, whatever is missing, and says
+/// what they hold of each unit; `None` when they do not open, or something cannot be read.
+async fn look_without(
+    world: &World,
+    platters: &[Platters],
+    missing: impl Fn(usize) -> bool,
+) -> Option<Vec<u64>> {
+    let sides = sides_over(world, &forks(platters));
+    let away = sides.iter().enumerate().filter(|(side, _)| missing(*side));
+    for disk in away.flat_map(|(_, side)| &side.disks) {
+        disk.switch().set_offline(true);
+    }
+    let mut held = None;
+    if let Some(Opening::Opened(mirror)) = try_to_open(world, &sides, How::ReadOnly).await {
+        let top: Rc<dyn Device> = top_of(&world.rt, &world.scenario, &mirror, &sides, None);
+        let mut found = Vec::new();
+        let read = client::read_all(world, &top, |_, _, stamps| {
+            found.extend(stamps.map_err(|error| error.to_string())?);
+            Ok(())
+        });
+        held = read.await.is_ok().then_some(found);
+        let closed = world.rt.timeout(world.patience(), mirror.close()).await;
+        if closed.is_err() {
+            let what = "a volume that was opened to be looked at does not close";
+            world.findings.add(what.to_owned());
+        }
+    }
+    end(world, &sides).await;
+    held
+}
+
+fn holds_everything(world: &World, held: &[u64]) -> bool {
+    let volume = world.volume.borrow();
+    let mut units = held.iter().enumerate();
+    units.all(|(unit, stamp)| volume.allows(unit, *stamp))
+}
+
+/// True when the sides hold everything that was promised without one of them.
+pub async fn holds_without(world: &World, platters: &[Platters], side: usize) -> bool {
+    let held = look_without(world, platters, |other| other == side).await;
+    held.is_some_and(|held| holds_everything(world, &held))
+}
+
+/// Looks at each side alone: it must be the volume at one moment, and one of them must hold all
+/// that was promised (T6).
+pub async fn look_at_each(world: &World, platters: &[Platters]) {
+    let mut whole = false;
+    for alone in 0..platters.len() {
+        let Some(held) = look_without(world, platters, |side| side != alone).await else {
+            continue;
+        };
+        world.reach("a side alone was looked at");
+        if let Err(why) = world.volume.borrow().check_moment(&held) {
+            let what = format!("side {alone} alone is not the volume at one moment: {why}");
+            world.findings.add(what);
+        }
+        whole |= holds_everything(world, &held);
+    }
+    if !whole && !world.around.rule.any_corrupt() {
+        let what = "no side alone holds everything that was promised";
+        world.findings.add(what.to_owned());
+    }
+}
+
 /// Boots each side alone: it must refuse, and tell no less than what is lost, or hold everything
 /// that was promised.
 pub async fn boot_alone(world: &World, platters: &[Platters]) {
@@ -102,7 +169,7 @@ pub async fn boot_alone(world: &World, platters: &[Platters]) {
         for disk in others.flat_map(|(_, side)| &side.disks) {
             disk.switch().set_offline(true);
         }
-        match try_to_open(world, &sides).await {
+        match try_to_open(world, &sides, How::Plain).await {
             None => return,
             Some(Opening::Opened(mirror)) => {
                 world.reach("a side alone opened");
@@ -160,7 +227,7 @@ pub async fn boot_with_foreign(world: &World, platters: &[Platters], place: usiz
     let mut mixed = forks(platters);
     mixed[place] = foreign[place].clone();
     let sides = sides_over(world, &mixed);
-    match try_to_open(world, &sides).await {
+    match try_to_open(world, &sides, How::Plain).await {
         None => return,
         Some(Opening::Opened(mirror)) => {
             world.reach("opened beside a foreign side");

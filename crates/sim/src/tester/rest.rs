@@ -36,6 +36,17 @@ pub fn happen(
             garbage,
             ..
         } => {
+            let kept = if first {
+                map.size_bytes() - BLOCK_BYTES
+            } else {
+                0
+            };
+            let (disk, at) = map.on_disk(kept);
+            let index = (at / BLOCK_BYTES) as usize;
+            let is_corrupt = map.platters[disk].borrow().may_become_corrupt(index);
+            if is_corrupt && !(first && second) {
+                return;
+            }
             world.reach(if first && second {
                 "at rest: both superblocks lost"
             } else {

@@ -3,7 +3,9 @@
 //! Options are drawn as a swarm: each kind of operation, fault and setting is in some runs and not
 //! in others, because a run that does everything at once reaches fewer states.
 
-use bimetal_block::layers::mirror::{ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
+use bimetal_block::layers::mirror::{
+    Acknowledge, ExposureConfig, MirrorConfig, OnDegraded, PolicyName,
+};
 use bimetal_block::units::{Size, Time};
 use bimetal_rt::Rng;
 use serde::Serialize;
@@ -213,6 +215,8 @@ pub struct Scenario {
     pub lives: Vec<Life>,
     /// The classes that are switched on.
     pub classes: Classes,
+    /// Blocks become corrupt.
+    pub corrupts: bool,
     /// Power cuts tear blocks.
     pub torn: bool,
     /// What a disk was given may land after its program was killed.
@@ -276,6 +280,8 @@ pub struct MirrorSettings {
     pub on_degraded: &'static str,
     /// Writes given to a side at once.
     pub depth: Option<usize>,
+    /// Acknowledge when every side has a change.
+    pub acknowledge_all: bool,
 }
 
 impl MirrorSettings {
@@ -308,6 +314,9 @@ impl MirrorSettings {
             _ => OnDegraded::Stop,
         };
         config.depth = self.depth;
+        if self.acknowledge_all {
+            config.acknowledge = Acknowledge::All;
+        }
         config
     }
 
@@ -384,6 +393,7 @@ impl Scenario {
             load,
             lives,
             classes: Classes::NONE,
+            corrupts: false,
             torn: false,
             lands_late: false,
             fenced: true,
@@ -469,6 +479,7 @@ fn draw_settings(rng: &mut Rng, profiles: bool) -> MirrorSettings {
             ],
         ),
         depth: rng.chance(0.3).then(|| pick(rng, &[1, 2, 8])),
+        acknowledge_all: false,
     }
 }
 

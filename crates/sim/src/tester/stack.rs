@@ -138,6 +138,11 @@ impl SideStack {
         }
     }
 
+    /// True when it is the side of this index.
+    pub fn is(&self, index: usize) -> bool {
+        self.disks[0].place().side == index
+    }
+
     /// Where its bytes lie.
     pub fn map(&self) -> &SideMap {
         &self.map

@@ -15,6 +15,7 @@
 //! After a crash, a unit may hold any value that is not certainly older than a durable one, and the
 //! first read settles which.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The value of zeroes.
@@ -71,6 +72,18 @@ pub struct Volume {
     crashes: u64,
     /// What was read after a crash stays, whatever happens, until it is overwritten.
     first_answer_is_final: bool,
+    /// The writes of this life, by number.
+    history: BTreeMap<u64, Past>,
+}
+
+/// A write of this life.
+#[derive(Clone, Debug)]
+struct Past {
+    units: Range<usize>,
+    start: u64,
+    /// When it was acknowledged; `NEVER` if it was not.
+    end: u64,
+    zeroes: bool,
 }
 
 /// A write in flight.
@@ -116,6 +129,7 @@ impl Volume {
             unflushed: Vec::new(),
             crashes: 0,
             first_answer_is_final: false,
+            history: BTreeMap::new(),
         }
     }
 
@@ -123,6 +137,49 @@ impl Volume {
     /// until it is overwritten.
     pub fn demand_final_answers(&mut self) {
         self.first_answer_is_final = true;
+    }
+
+    /// A life begins, in which every write is remembered.
+    pub fn begin_history(&mut self) {
+        self.history.clear();
+    }
+
+    /// Checks that what a side holds of each unit is the volume at one moment of this life: with a
+    /// change, it holds every other that had been acknowledged before that one began.
+    ///
+    /// # Errors
+    /// A unit that is older than another one allows.
+    pub fn check_moment(&self, held: &[u64]) -> Result<(), String> {
+        // All that is shown began before the moment, so all that ended before one of them is there.
+        let shown = |stamp: u64| self.history.get(&(stamp >> 24)).filter(|_| stamp != ZEROES);
+        let latest = held
+            .iter()
+            .filter_map(|stamp| Some((shown(*stamp)?.start, *stamp)));
+        let Some((moment, witness)) = latest.max() else {
+            return Ok(());
+        };
+        for (write, past) in self.history.iter().filter(|(_, past)| past.end < moment) {
+            for unit in past.units.clone() {
+                let stamp = held[unit];
+                let fits = match shown(stamp) {
+                    Some(other) => other.end >= past.start,
+                    None => {
+                        let covers = |other: &&Past| other.zeroes && other.units.contains(&unit);
+                        let mut zeroes = self.history.values().filter(covers);
+                        stamp == ZEROES && zeroes.any(|other| other.end >= past.start)
+                    }
+                };
+                if !fits {
+                    return Err(format!(
+                        "unit {unit} is write {}, older than write {write}, although write {} \
+                         that began later is there",
+                        stamp >> 24,
+                        witness >> 24
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The next event.
@@ -136,6 +193,13 @@ impl Volume {
         let start = self.tick();
         self.writes += 1;
         let write = self.writes;
+        let past = Past {
+            units: units.clone(),
+            start,
+            end: NEVER,
+            zeroes,
+        };
+        self.history.insert(write, past);
         for index in units.clone() {
             let unit = &mut self.units[index];
             unit.forget_old(oldest_start);
@@ -186,6 +250,9 @@ impl Volume {
             }
             unit.check(at)
                 .map_err(|why| format!("unit {index}: {why}"))?;
+        }
+        if stored && let Some(past) = self.history.get_mut(&writing.write) {
+            past.end = end;
         }
         if stored && !fua {
             let entry = (end, writing.write, writing.units.clone());

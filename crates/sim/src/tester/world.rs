@@ -14,7 +14,7 @@ use bimetal_rt::{Instant, Payload, Rt};
 
 use super::boundaries::{Boundaries, Interference};
 use super::classes::Class;
-use super::corruption::Rule;
+use super::corruption::{PlaceOn, Rule};
 use super::disk::Around;
 use super::report::{Findings, Trace};
 use super::scenario::Scenario;
@@ -141,6 +141,11 @@ impl World {
     pub fn run_program(&self, program: Option<Rc<Program>>) {
         self.in_flight.borrow_mut().clear();
         self.acknowledged_early.set(0);
+        let place_on = program.as_ref().map(|program| {
+            let mirror = program.mirror.clone();
+            Rc::new(move |side, offset| mirror.place_on(side, offset)) as Rc<PlaceOn>
+        });
+        self.around.rule.set_place_on(place_on);
         *self.program.borrow_mut() = program;
     }
 
@@ -307,6 +312,7 @@ impl World {
         let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
         let healthy = status.sides.iter().zip(program.sides.iter());
         let healthy = healthy.filter(|(side, _)| side.health == "healthy");
+        let healthy = healthy.filter(|(_, stack)| self.is_comparable(stack));
         let healthy: Vec<&SideStack> = healthy.map(|(_, stack)| stack).collect();
         let (mut exposed_bytes, mut first) = (0, None);
         for unit in 0..volume.unit_count() {
@@ -315,9 +321,8 @@ impl World {
             };
             let offset = unit as u64 * unit_bytes;
             let lacks = |side: &&SideStack| {
-                let map = side.map();
                 let held = program.held(side, offset, unit_bytes);
-                held != settled && !map.is_corrupt(offset)
+                held != settled
             };
             if let Some(side) = healthy.iter().position(lacks) {
                 exposed_bytes += unit_bytes;
@@ -340,6 +345,14 @@ impl World {
         if exposed_bytes > 0 {
             self.reach("exposed on the disks");
         }
+    }
+
+    /// True when a side must hold what it is said to: what the tester has corrupted and nobody has
+    /// read is not known to anybody.
+    fn is_comparable(&self, stack: &SideStack) -> bool {
+        let spared = self.scenario.steadfast;
+        let hopeless = self.around.rule.any_hopeless();
+        !self.scenario.corrupts || !hopeless && spared.is_some_and(|spared| stack.is(spared))
     }
 
     /// What is checked in regular intervals.
@@ -418,15 +431,12 @@ impl World {
         let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
         let healthy = status.sides.iter().zip(program.sides.iter());
         let healthy = healthy.filter(|(side, _)| side.health == "healthy");
+        let healthy = healthy.filter(|(_, stack)| self.is_comparable(stack));
         let healthy: Vec<_> = healthy.collect();
         for unit in 0..volume.unit_count() {
             let offset = unit as u64 * unit_bytes;
             let mut held = None;
             for (side, stack) in &healthy {
-                // What the tester has corrupted and nobody has read is not known to anybody.
-                if stack.map().is_corrupt(offset) {
-                    continue;
-                }
                 let head = program.held(stack, offset, unit_bytes);
                 let expected = volume.settled(unit).or(held);
                 if expected.is_some_and(|expected| expected != head) {

@@ -90,16 +90,18 @@ impl Shared {
             let store = side.store();
             store.is_some_and(|store| store.complete_durable() >= boundary)
         };
-        let first = self
-            .sides
-            .iter()
-            .any(|side| side.durable.get() && side.health.get() == Health::Healthy && has(side));
+        let holds =
+            |side: &&Side| side.durable.get() && side.health.get() == Health::Healthy && has(side);
+        // A side that is known to be wrong somewhere is not the only one to hold something.
+        let is_sound = |side: &Side| side.stale.borrow().is_empty();
+        let first = self.sides.iter().filter(holds).any(is_sound);
+        let any = self.sides.iter().any(|side| holds(&side));
         let all = || {
             let mut counted_on = self.sides.iter().filter(|side| side.is_counted_on());
             counted_on.all(|side| has(side) || !side.durable.get())
         };
         let early = self.acknowledge == Acknowledge::First && self.peers_know();
-        first && self.is_marked() && (early || all())
+        self.is_marked() && (first && early || any && all())
     }
 
     /// Has a side flush up to a number, once it has everything below it.

@@ -13,6 +13,7 @@ use super::side::{Health, Side, add};
 use super::{OnDegraded, Shared, VolumeState};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
+use crate::extent_map::ExtentMap;
 use crate::request::Request;
 
 /// An absent side is tried again this often.
@@ -87,6 +88,7 @@ impl Shared {
         );
         side.health.set(Health::Absent);
         side.joining.set(false);
+        *side.under_repair.borrow_mut() = ExtentMap::new();
         if let Some(store) = side.store() {
             store.halt(error);
         }

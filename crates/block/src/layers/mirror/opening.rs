@@ -15,7 +15,7 @@ use super::Health;
 use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::store::{Append, Store, StoreDevice, all_stored};
-use super::superblock::{Candidate, NewSide, Superblock, make_side};
+use super::superblock::{Candidate, NewSide, NotSeen, Superblock, make_side};
 use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;
@@ -267,7 +267,8 @@ impl Attempt<'_> {
             device: Rc::clone(&device),
         };
         let superblock = match candidate.look().await {
-            Err(why) => return absent(Absence::Damaged(why)),
+            Err(NotSeen::Damaged(why)) => return absent(Absence::Damaged(why)),
+            Err(NotSeen::Unreadable(why)) => return absent(Absence::Unreadable(why)),
             Ok(None) => return absent(Absence::NoVolume),
             Ok(Some(superblock)) => superblock,
         };

@@ -90,8 +90,12 @@ impl Shared {
             let elsewhere =
                 |other: &&super::side::Side| other.index != index && other.is_current(&range);
             if self.sides.iter().any(|other| elsewhere(&other)) {
-                side.stale.borrow_mut().insert(range.clone(), ());
-                side.under_repair.borrow_mut().insert(range, ());
+                let mut stale = side.stale.borrow_mut();
+                if stale.is_clear(&range) {
+                    side.under_repair.borrow_mut().insert(range.clone(), ());
+                }
+                stale.insert(range, ());
+                drop(stale);
                 self.stale_added.notify();
             }
         }

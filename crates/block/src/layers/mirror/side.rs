@@ -255,7 +255,14 @@ impl Side {
 
     /// True when all changes that were admitted are on the side or in its queue.
     pub(super) fn holds_all(&self) -> bool {
-        self.is_counted_on() && self.stale.borrow().is_empty()
+        self.is_counted_on() && self.lacks_nothing()
+    }
+
+    /// True when all that is stale was found wrong on the side itself. Its repair may wait for a
+    /// change that waits for a flush of the side, so no flush waits for the repair.
+    fn lacks_nothing(&self) -> bool {
+        let (stale, rotten) = (self.stale.borrow(), self.under_repair.borrow());
+        stale.iter().all(|(range, ())| rotten.covers(&range))
     }
 
     /// Asks for something that changes nothing: a read, or which parts hold data.

@@ -473,6 +473,7 @@ impl Shared {
         });
         for side in self.sides.iter() {
             if Some(side.index) != truth {
+                side.under_repair.borrow_mut().remove(ticket.range.clone());
                 side.stale.borrow_mut().insert(ticket.range.clone(), ());
             }
         }

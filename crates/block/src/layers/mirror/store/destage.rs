@@ -31,6 +31,8 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// After an error, nothing is brought home for so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A peer that is asked for content is waited for so long.
+const PEER_PATIENCE: Duration = Duration::from_millis(20);
 /// A page that is not found as it was written is written again so often.
 const PAGE_TRIES: usize = 4;
 /// Reads of the log in flight.
@@ -143,7 +145,9 @@ impl Store {
             }
             let (tail, durable) = (self.log.tail(), self.log.flushed());
             let brought = self.destage_chunk().await;
-            if brought.is_err() {
+            if let Err(error) = brought {
+                // A change that waits for this space would wait for ever.
+                self.log.fail_waiting(error);
                 self.rt.sleep(RETRY_AFTER).await;
             } else if self.log.tail() == tail && self.log.flushed() == durable {
                 // Nothing could go: a peer, or a change that is missing, must move first; or what
@@ -372,7 +376,9 @@ impl Store {
     /// seek to its own log.
     async fn content_from_peer(&self, range: &Range<u64>, crcs: &Crcs) -> Option<Payload> {
         let ask = self.peer.borrow().clone()?;
-        let data = ask(range.clone()).await?;
+        // A peer that does not answer must not keep this side from its own log.
+        let asked = self.rt.timeout(PEER_PATIENCE, ask(range.clone())).await;
+        let data = asked.ok()??;
         crcs.agree_with(&data).then_some(data)
     }
 

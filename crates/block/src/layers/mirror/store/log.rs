@@ -563,6 +563,16 @@ impl Log {
         self.pump();
     }
 
+    /// Space cannot be made: fails what waits for it. A new run begins before anything else is taken.
+    pub(super) fn fail_waiting(&self, error: IoError) {
+        if self.is_full() && !self.is_writing() && !self.broken.get() {
+            self.broken.set(true);
+            self.waits_for_space.set(false);
+            self.fail_pending(error);
+            self.changed.notify();
+        }
+    }
+
     /// What waits while an entry has failed fails with it, or its order would be lost.
     fn fail_pending(&self, error: IoError) {
         let pending = std::mem::take(&mut *self.pending.borrow_mut());

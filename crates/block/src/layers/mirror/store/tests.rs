@@ -21,7 +21,11 @@ fn rt() -> Rt {
 }
 
 fn memory(rt: &Rt) -> Rc<dyn Device> {
-    Rc::new(MemoryDevice::new(rt, DEVICE_BYTES))
+    let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, DEVICE_BYTES));
+    let layout = Layout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough");
+    rt.block_on(initialise(rt, &device, SIDE, &layout))
+        .expect("memory does not fail");
+    device
 }
 
 fn on(device: &Rc<dyn Device>) -> StoreDevice {

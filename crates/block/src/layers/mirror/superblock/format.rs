@@ -29,6 +29,15 @@ pub struct Candidate {
     pub device: Rc<dyn Device>,
 }
 
+/// Why nothing is known of a side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::layers::mirror) enum NotSeen {
+    /// The device does not answer: it is as if the side were not there.
+    Unreadable(String),
+    /// What is there cannot be believed.
+    Damaged(String),
+}
+
 impl Candidate {
     pub(in crate::layers::mirror) fn error(&self, what: &str) -> OpenError {
         OpenError::new(format!("side {}: {what}", self.name))
@@ -41,18 +50,26 @@ impl Candidate {
 
     /// The newest superblock on the device, if there is one; `Err` says why what is there cannot
     /// be read or believed.
-    pub(in crate::layers::mirror) async fn look(&self) -> Result<Option<Superblock>, String> {
-        let mut copies = Vec::new();
+    pub(in crate::layers::mirror) async fn look(&self) -> Result<Option<Superblock>, NotSeen> {
+        let (mut copies, mut unread) = (Vec::new(), 0);
         for offset in self.copies() {
             let read = Request::read(offset, SUPERBLOCK_BYTES);
             copies.push(match self.device.submit(read).await {
                 Ok(reply) => Ok(reply.into_data().to_vec()),
-                Err(error) => Err(format!("reading at {offset}: {error}")),
+                Err(error) => {
+                    unread += 1;
+                    Err(format!("reading at {offset}: {error}"))
+                }
             });
         }
-        let found = newest(copies)?;
+        let silent = unread == copies.len();
+        let found = newest(copies).map_err(|why| match silent {
+            true => NotSeen::Unreadable(why),
+            false => NotSeen::Damaged(why),
+        })?;
         if let Some(superblock) = &found {
-            superblock.fits(self.device.geometry().size_bytes)?;
+            let fits = superblock.fits(self.device.geometry().size_bytes);
+            fits.map_err(NotSeen::Damaged)?;
         }
         Ok(found)
     }
@@ -62,7 +79,8 @@ impl Candidate {
     /// # Errors
     /// When it cannot be read, or when what is there cannot be believed.
     pub async fn superblock(&self) -> Result<Option<Superblock>, OpenError> {
-        self.look().await.map_err(|why| self.error(&why))
+        let found = self.look().await;
+        found.map_err(|(NotSeen::Unreadable(why) | NotSeen::Damaged(why))| self.error(&why))
     }
 
     /// How many of the copies on the device are not this superblock.

@@ -15,6 +15,7 @@ mod tests;
 
 use crate::request::BLOCK_BYTES;
 
+pub(super) use format::NotSeen;
 pub use format::{Candidate, Formatted, Formatting, format};
 pub(in crate::layers::mirror) use format::{NewSide, make_side};
 pub use history::{EPOCHS_MAX, Epoch, History};

@@ -111,6 +111,8 @@ impl Rig {
             shuffle: true,
         });
         let memory = Rc::new(MemoryDevice::new(&rt, 8 << 20));
+        let empty = AREA.fill(&rt, &*memory, &[0; super::pages::ENTRIES_BYTES]);
+        rt.block_on(empty).expect("memory does not fail");
         let [inner, outer] = plans;
         let inner: Rc<dyn Device> = Rc::new(Fault::new(&rt, memory.clone(), inner, seed));
         let outer = Rc::new(Fault::new(&rt, inner, outer, seed + 1));

@@ -65,7 +65,8 @@ fn a_page_is_as_the_format_page_draws_it() {
     rig.rt.block_on(written.update(first, &values)).unwrap();
     rig.rt.block_on(written.write_back()).unwrap();
     assert_eq!(rig.page(2), page);
-    assert_eq!((rig.page(1), rig.page(3)), (vec![0; 4096], vec![0; 4096]));
+    let empty = |page: u8| page_by_hand(&[], SIDE, [page, 0, 0, 0]);
+    assert_eq!((rig.page(1), rig.page(3)), (empty(1), empty(3)));
 
     let rig = Rig::new(2);
     rig.set_page(2, &page);
@@ -124,7 +125,9 @@ fn a_page_of_another_side_or_place_is_damaged() {
 
 #[test]
 fn every_flipped_bit_of_a_page_is_noticed() {
-    let blank = vec![0; 4096];
+    let zeroes = AREA.entries(1, &[0; 4096]);
+    assert_eq!(zeroes, Err(PageError::Checksum), "zeroes are no page");
+    let blank = page_by_hand(&[], SIDE, [1, 0, 0, 0]);
     let written = page_by_hand(&[0x5A; 4080], SIDE, [1, 0, 0, 0]);
     for page in [blank, written] {
         assert!(AREA.entries(1, &page).is_ok());

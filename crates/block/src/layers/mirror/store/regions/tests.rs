@@ -56,7 +56,8 @@ fn a_page_is_as_the_format_page_draws_it() {
         assert!(!map.dirty());
     });
     assert_eq!(rig.page(1), page);
-    assert_eq!((rig.page(0), rig.page(2)), (vec![0; 4096], vec![0; 4096]));
+    let empty = |page: u8| page_by_hand(&[], SIDE, [page, 0, 0, 0]);
+    assert_eq!((rig.page(0), rig.page(2)), (empty(0), empty(2)));
 
     let rig = Rig::new(2);
     rig.set_page(1, &page);
