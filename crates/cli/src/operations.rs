@@ -24,7 +24,7 @@ fn mirror_of<'s>(stack: &'s Stack, request: &Value) -> Result<(&'s str, &'s Mirr
         return Err(refusal("expected the name of a mirror as `volume`"));
     };
     let named = |(name, _): &(&'s str, _)| *name == asked;
-    let open = stack.devices().map(|(name, device)| (name, device));
+    let open = stack.devices();
     match open.map(|(name, _)| (name, stack.mirror(name))).find(named) {
         Some((name, Some(mirror))) => Ok((name, mirror)),
         Some((name, None)) => Err(refusal(&format!("device {name} is not a mirror"))),
@@ -53,11 +53,14 @@ pub(crate) fn scrub(stack: &Stack, request: &Value) -> Value {
     json!({ "scrub": mirror.status().scrub })
 }
 
+/// What came of an operation, in words.
+type Outcome = Result<String, String>;
+
 /// The operation that takes a while and of which there is one at a time: the last one.
 #[derive(Default)]
 pub(crate) struct Operation {
     /// What it does, and what has come of it: nothing yet, what to know, or why it failed.
-    last: RefCell<Option<(String, Option<Result<String, String>>)>>,
+    last: RefCell<Option<(String, Option<Outcome>)>>,
     task: RefCell<Option<Task<()>>>,
 }
 

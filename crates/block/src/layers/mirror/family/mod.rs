@@ -415,11 +415,11 @@ fn table(
         )
     };
     let (mut made, mut unknown) = (Vec::new(), Vec::new());
-    for index in 0..seen.len() {
-        let given_up = rebuild.contains(&seen[index].name);
+    for (index, side) in seen.iter().enumerate() {
+        let given_up = rebuild.contains(&side.name);
         if given_up && (is_unlisted(index) || is_blank(index)) {
             made.push(index);
-        } else if seen[index].found.is_err() {
+        } else if side.found.is_err() {
             unknown.push(index);
         }
     }
