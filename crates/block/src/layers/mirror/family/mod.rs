@@ -58,6 +58,8 @@
 //!   one that lacks only the regions changed since its epoch.
 
 mod refusal;
+#[cfg(test)]
+mod tests;
 
 use super::superblock::{Epoch, FIRST_CHANGE, History, SIDES_MAX, State, Superblock, Table, Uuid};
 pub use refusal::{Refusal, Split};

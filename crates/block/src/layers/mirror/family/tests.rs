@@ -1,0 +1,464 @@
+//! Each row of the contract as one case.
+
+use super::*;
+use crate::layers::mirror::superblock::{EPOCHS_MAX, Layout, SideFlags};
+
+const A: usize = 0;
+const B: usize = 1;
+const C: usize = 2;
+
+/// Epoch `number` of branch `branch`: sides that ran alone are on branches of their own.
+fn epoch(branch: u8, number: u64, members: &[usize]) -> Epoch {
+    let mut id = [branch; 16];
+    id[..8].copy_from_slice(&number.to_le_bytes());
+    Epoch {
+        number,
+        id,
+        first_change: number * 100,
+        members: members.iter().fold(0, |all, place| all | 1 << place),
+        began_s: 0,
+    }
+}
+
+fn history(epochs: &[Epoch]) -> History {
+    History::of(epochs.to_vec()).unwrap()
+}
+
+fn superblock(place: usize, sides: usize, state: State, history: History) -> Superblock {
+    let uuid = |place: usize| [place as u8 + 1; 16];
+    let complete_below = history.current().first_change;
+    Superblock {
+        volume: [0xee; 16],
+        side: uuid(place),
+        table: std::array::from_fn(|place| (place < sides).then(|| uuid(place))),
+        state,
+        flags: SideFlags::default(),
+        generation: 1,
+        complete_below,
+        volume_bytes: 11 << 20,
+        layout: Layout::of_device(64 << 20, None).unwrap(),
+        created_s: 0,
+        written_s: 1_577_836_800,
+        name: "vol".to_owned(),
+        history,
+    }
+}
+
+fn side(place: usize, sides: usize, state: State, epochs: &[Epoch]) -> Seen {
+    let found = superblock(place, sides, state, history(epochs));
+    Seen::of(["a", "b", "c"][place], Ok(found))
+}
+
+fn absent(place: usize, why: Absence) -> Seen {
+    Seen::of(["a", "b", "c"][place], Err(why))
+}
+
+fn at(complete_below: u64, seen: Seen) -> Seen {
+    Seen {
+        complete_below,
+        ..seen
+    }
+}
+
+fn not_durable(seen: Seen) -> Seen {
+    Seen {
+        durable: false,
+        ..seen
+    }
+}
+
+fn plan(seen: &[Seen]) -> Plan {
+    decide(seen, &[], None).unwrap_or_else(|refusal| panic!("refused: {refusal}"))
+}
+
+fn refusal(seen: &[Seen]) -> Refusal {
+    decide(seen, &[], None).expect_err("this must not open")
+}
+
+fn together() -> Epoch {
+    epoch(0, 1, &[A, B])
+}
+
+/// The scenario in which md loses 381 of 401 writes: the fast side had all of them and was
+/// flushed, and the slow one is started alone.
+#[test]
+fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
+    let slow = |state, complete_below| at(complete_below, side(B, 2, state, &[together()]));
+    let gone = || absent(A, Absence::Missing);
+    let refused = refusal(&[gone(), slow(State::Active, 120)]);
+    let expected = Refusal::FreshestMissing {
+        missing: vec!["a".to_owned()],
+        older: vec![],
+        known_from: "b".to_owned(),
+        known_until: 120,
+        written_s: 1_577_836_800,
+    };
+    assert_eq!(refused, expected);
+    let said = refused.to_string();
+    assert!(said.contains("a is not there"), "{said}");
+    assert!(said.contains("nothing is known after change 119"), "{said}");
+    assert!(said.contains("2020-01-01 00:00:00 UTC"), "{said}");
+    for state in [State::Quiet, State::Clean] {
+        let plan = plan(&[gone(), slow(state, 501)]);
+        assert_eq!((plan.sources, plan.missing), (vec![B], vec![A]));
+        assert_eq!(
+            plan.counts_below,
+            Some(501),
+            "nothing beyond what is complete"
+        );
+        assert_eq!((plan.members, plan.forced), (0b10, None));
+    }
+    let fast = at(501, side(A, 2, State::Active, &[together()]));
+    let both = plan(&[fast, slow(State::Active, 120)]);
+    assert_eq!(both.sources, [A, B]);
+    assert_eq!((both.counts_below, both.complete_below), (None, 501));
+    assert!(both.behind.is_empty() && !both.needs_epoch());
+}
+
+#[test]
+fn a_forced_opening_gives_the_last_boundary_and_begins_an_epoch_there() {
+    let slow = at(120, side(B, 2, State::Active, &[together()]));
+    let seen = [absent(A, Absence::Missing), slow];
+    for force in [Force::ReadOnly, Force::Fork] {
+        let plan = decide(&seen, &[], Some(force)).unwrap();
+        assert_eq!(plan.forced, Some(force));
+        assert_eq!(plan.counts_below, Some(120));
+        assert!(plan.needs_epoch());
+        let next = plan.next_epoch([9; 16], 777, 5);
+        assert_eq!(
+            (next.number, next.first_change, next.members),
+            (2, 120, 0b10)
+        );
+    }
+    // The other one returns, with changes up to 500: those from 120 on never count again.
+    let fork = Epoch {
+        first_change: 120,
+        ..epoch(0, 2, &[B])
+    };
+    let alone = at(130, side(B, 2, State::Active, &[together(), fork]));
+    let returned = at(501, side(A, 2, State::Active, &[together()]));
+    let plan = plan(&[returned, alone]);
+    assert_eq!(plan.sources, [B]);
+    let since = Behind::Since {
+        epoch: 1,
+        discard_from: 120,
+    };
+    assert_eq!(plan.behind, [(A, since)]);
+}
+
+#[test]
+fn changes_count_up_to_the_lowest_first_change_that_followed() {
+    let later = epoch(0, 2, &[B, C]);
+    let fork = Epoch {
+        first_change: 90,
+        ..epoch(0, 3, &[B])
+    };
+    let first = epoch(0, 1, &[A, B, C]);
+    let seen = [
+        side(A, 3, State::Active, &[first]),
+        side(B, 3, State::Active, &[first, later, fork]),
+        side(C, 3, State::Active, &[first, later]),
+    ];
+    let since = |epoch| Behind::Since {
+        epoch,
+        discard_from: 90,
+    };
+    assert_eq!(plan(&seen).behind, [(A, since(1)), (C, since(2))]);
+}
+
+#[test]
+fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
+    let of_a = [together(), epoch(1, 2, &[A])];
+    let of_b = [
+        together(),
+        epoch(2, 2, &[B]),
+        epoch(2, 3, &[B]),
+        epoch(2, 4, &[B]),
+    ];
+    for state in [State::Clean, State::Active, State::Quiet] {
+        let seen = [side(A, 2, State::Clean, &of_a), side(B, 2, state, &of_b)];
+        for force in [None, Some(Force::ReadOnly), Some(Force::Fork)] {
+            let refused = decide(&seen, &[], force).expect_err("split");
+            let split = Split {
+                sides: ["a".to_owned(), "b".to_owned()],
+                since_epoch: Some(1),
+            };
+            let splits = vec![split];
+            assert_eq!(refused, Refusal::SplitBrain { splits });
+        }
+        for (name, place, other) in [("b", A, B), ("a", B, A)] {
+            let plan = decide(&seen, &[name.to_owned()], None).unwrap();
+            assert_eq!(plan.sources, [place]);
+            assert_eq!(plan.behind, [(other, Behind::Everything)]);
+        }
+    }
+    // Once the rebuild has begun it is decided.
+    let seen = [
+        side(A, 2, State::Active, &of_a),
+        side(B, 2, State::Inconsistent, &of_b),
+    ];
+    let plan = plan(&seen);
+    assert_eq!(plan.sources, [A]);
+    assert_eq!(plan.behind, [(B, Behind::Everything)]);
+}
+
+#[test]
+fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
+    let of_a = [together(), epoch(0, 2, &[A])];
+    let alone = at(260, side(A, 2, State::Active, &of_a));
+    let started = plan(&[alone.clone(), absent(B, Absence::Missing)]);
+    assert_eq!((started.sources, started.missing), (vec![A], vec![B]));
+    assert_eq!(started.counts_below, None, "every member is there");
+    let stale = side(B, 2, State::Active, &[together()]);
+    let started = plan(&[alone, stale.clone()]);
+    assert_eq!(started.sources, [A]);
+    let since = Behind::Since {
+        epoch: 1,
+        discard_from: 200,
+    };
+    assert_eq!(started.behind, [(B, since)]);
+    // The one that was left does not start.
+    let refused = refusal(&[absent(A, Absence::Missing), stale]);
+    assert!(matches!(refused, Refusal::FreshestMissing { .. }));
+}
+
+#[test]
+fn a_member_that_was_not_told_of_the_newest_epoch_is_a_source() {
+    let first = epoch(0, 1, &[A, B, C]);
+    let told = [first, epoch(0, 2, &[A, B]), epoch(0, 3, &[A, B])];
+    let seen = [
+        side(A, 3, State::Active, &told),
+        side(B, 3, State::Active, &[first]),
+        side(C, 3, State::Active, &[first]),
+    ];
+    let both = plan(&seen);
+    assert_eq!((&both.sources[..], both.members), (&[A, B][..], 0b11));
+    assert!(both.needs_epoch(), "the side must be told before it counts");
+    assert!(matches!(
+        both.behind[..],
+        [(C, Behind::Since { epoch: 1, .. })]
+    ));
+    // Without the one that was told, the others cannot know.
+    let mut rest = seen;
+    rest[A] = absent(A, Absence::Missing);
+    assert!(matches!(refusal(&rest), Refusal::FreshestMissing { .. }));
+    // Neither does a clean side vouch for an epoch that it was not told of.
+    let seen = [
+        side(A, 3, State::Active, &told[..2]),
+        at(200, side(B, 3, State::Clean, &[first])),
+        absent(C, Absence::Missing),
+    ];
+    assert_eq!(plan(&seen).sources, [A, B]);
+    let mut seen = seen;
+    seen[A] = side(A, 3, State::Active, &[first, epoch(0, 2, &[A, B, C])]);
+    assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
+}
+
+#[test]
+fn an_inconsistent_side_is_never_a_source() {
+    let of_a = [together(), epoch(0, 2, &[A])];
+    let joined = [together(), epoch(0, 2, &[A]), epoch(0, 3, &[A, B])];
+    for state in [State::Active, State::Quiet, State::Clean] {
+        let seen = [
+            side(A, 2, state, &joined),
+            side(B, 2, State::Inconsistent, &[together()]),
+        ];
+        let plan = plan(&seen);
+        assert_eq!((plan.sources, plan.counts_below), (vec![A], None));
+        let since = Behind::Since {
+            epoch: 1,
+            discard_from: 200,
+        };
+        assert_eq!(plan.behind, [(B, since)]);
+    }
+    let alone = [
+        absent(A, Absence::Missing),
+        side(B, 2, State::Inconsistent, &[together()]),
+    ];
+    for force in [None, Some(Force::Fork)] {
+        let refused = decide(&alone, &[], force).expect_err("nothing to open");
+        assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
+    }
+    // With a history of its own it lacks everything.
+    let nothing = superblock(
+        B,
+        2,
+        State::Inconsistent,
+        Plan::history_of_nothing(B, [7; 16], 0),
+    );
+    let seen = [side(A, 2, State::Active, &of_a), Seen::of("b", Ok(nothing))];
+    assert_eq!(plan(&seen).behind, [(B, Behind::Everything)]);
+    // What it knows counts all the same: there is a later epoch, and its member is missing.
+    let first = epoch(0, 1, &[A, B, C]);
+    let seen = [
+        absent(A, Absence::Missing),
+        side(B, 3, State::Inconsistent, &[first, epoch(0, 2, &[A])]),
+        side(C, 3, State::Clean, &[first]),
+    ];
+    assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
+    assert_eq!(decide(&seen, &[], Some(Force::Fork)).unwrap().sources, [C]);
+}
+
+#[test]
+fn an_older_copy_of_a_side_is_made_anew() {
+    let older = |state, complete_below| {
+        let mut seen = side(B, 2, state, &[together()]);
+        seen.complete_below = complete_below;
+        seen
+    };
+    // A clean or quiet peer had it all on every member.
+    for state in [State::Clean, State::Quiet] {
+        let mut whole = side(A, 2, state, &[together()]);
+        whole.found.as_mut().unwrap().complete_below = 500;
+        for copy in [State::Clean, State::Active, State::Quiet] {
+            let plan = plan(&[whole.clone(), older(copy, 499)]);
+            assert_eq!(plan.sources, [A], "{state:?} {copy:?}");
+            assert_eq!(plan.behind, [(B, Behind::Everything)]);
+        }
+        assert_eq!(plan(&[whole, older(State::Active, 500)]).sources, [A, B]);
+    }
+    // The log of an active peer knows what all had. The true side may be ahead of that peer.
+    let mut active = at(500, side(A, 2, State::Active, &[together()]));
+    active.shared_below = 300;
+    assert_eq!(
+        plan(&[active.clone(), older(State::Active, 300)]).sources,
+        [A, B]
+    );
+    let refused = refusal(&[active.clone(), older(State::Active, 299)]);
+    let said = refused.to_string();
+    assert!(said.contains("b is there as an older copy"), "{said}");
+    // A clean side is in front of nobody: had there been more, it would have been marked.
+    active.shared_below = 0;
+    let seen = [active, older(State::Clean, 499)];
+    assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
+    let plan = decide(&seen, &["b".to_owned()], None).unwrap();
+    assert_eq!(plan.behind, [(B, Behind::Everything)]);
+}
+
+#[test]
+fn a_copy_from_an_epoch_before_it_was_left_is_behind_since_then() {
+    let joined = [
+        together(),
+        epoch(0, 2, &[A]),
+        epoch(0, 3, &[A, B]),
+        epoch(0, 4, &[A]),
+    ];
+    let seen = [
+        side(A, 2, State::Active, &joined),
+        side(B, 2, State::Clean, &[together()]),
+    ];
+    let since = Behind::Since {
+        epoch: 1,
+        discard_from: 200,
+    };
+    assert_eq!(plan(&seen).behind, [(B, since)]);
+}
+
+#[test]
+fn sides_that_are_not_durable_may_be_missing_but_not_the_durable_ones() {
+    let active = |place| side(place, 2, State::Active, &[together()]);
+    for why in [
+        Absence::Missing,
+        Absence::NoVolume,
+        Absence::Damaged("torn".to_owned()),
+    ] {
+        let started = plan(&[active(A), not_durable(absent(B, why))]);
+        assert_eq!((started.sources, started.missing), (vec![A], vec![B]));
+        assert_eq!(started.counts_below, Some(100));
+    }
+    for state in [State::Clean, State::Quiet, State::Active] {
+        let left = not_durable(side(B, 2, state, &[together()]));
+        let refused = refusal(&[absent(A, Absence::Missing), left]);
+        assert!(
+            matches!(refused, Refusal::FreshestMissing { .. }),
+            "{state:?}"
+        );
+    }
+    let alone = not_durable(side(B, 2, State::Active, &[together(), epoch(0, 2, &[B])]));
+    assert_eq!(plan(&[absent(A, Absence::Missing), alone]).sources, [B]);
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    let a = || side(A, 2, State::Clean, &[together()]);
+    let b = || side(B, 2, State::Clean, &[together()]);
+    let mut foreign = b();
+    foreign.found.as_mut().unwrap().volume = [0xdd; 16];
+    assert!(matches!(refusal(&[a(), foreign]), Refusal::Foreign { .. }));
+    let twin = Seen {
+        name: "b".to_owned(),
+        ..a()
+    };
+    assert!(matches!(
+        refusal(&[a(), twin]),
+        Refusal::SameSideTwice { .. }
+    ));
+    let mut replaced = b();
+    replaced.found.as_mut().unwrap().table[B] = Some([9; 16]);
+    replaced.found.as_mut().unwrap().side = [9; 16];
+    assert!(matches!(
+        refusal(&[a(), replaced]),
+        Refusal::NotListed { .. }
+    ));
+    let extra = absent(C, Absence::Missing);
+    let refused = refusal(&[a(), b(), extra]);
+    let expected = Refusal::WrongNumberOfSides {
+        formatted: 2,
+        configured: 3,
+    };
+    assert_eq!(refused, expected);
+    let refused = refusal(&[a(), absent(B, Absence::NoVolume)]);
+    assert!(matches!(refused, Refusal::NotAVolume { .. }));
+    let refused = refusal(&[a(), absent(B, Absence::Damaged("torn".to_owned()))]);
+    assert!(matches!(refused, Refusal::DamagedSuperblock { .. }));
+    let gone = [
+        absent(A, Absence::Missing),
+        absent(B, Absence::Unreadable("medium error".to_owned())),
+    ];
+    assert!(matches!(refusal(&gone), Refusal::TooFew { .. }));
+    let refused = decide(&[a(), b()], &["z".to_owned()], None).expect_err("no such side");
+    assert!(matches!(refused, Refusal::UnknownSide { .. }));
+    let both = ["a".to_owned(), "b".to_owned()];
+    let refused = decide(&[a(), b()], &both, None).expect_err("nothing is left");
+    assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
+}
+
+/// A side that was overwritten and is given up is like one that is missing.
+#[test]
+fn a_side_without_a_superblock_can_be_given_up() {
+    let given_up = ["b".to_owned()];
+    let clean = side(A, 2, State::Clean, &[together()]);
+    let seen = [clean, absent(B, Absence::NoVolume)];
+    assert_eq!(decide(&seen, &given_up, None).unwrap().sources, [A]);
+    let active = side(A, 2, State::Active, &[together()]);
+    let seen = [active, absent(B, Absence::NoVolume)];
+    let refused = decide(&seen, &given_up, None).expect_err("it may have been ahead");
+    assert!(matches!(refused, Refusal::FreshestMissing { .. }));
+}
+
+#[test]
+fn an_epoch_that_nobody_remembers_is_not_taken_for_an_ancestor() {
+    let mut long = history(&[together()]);
+    (2..=EPOCHS_MAX as u64).for_each(|number| long.push(epoch(0, number, &[A])));
+    let seen = |long: &History| {
+        let newest = superblock(A, 2, State::Active, long.clone());
+        [
+            Seen::of("a", Ok(newest)),
+            side(B, 2, State::Active, &[together()]),
+        ]
+    };
+    let known = plan(&seen(&long));
+    assert!(matches!(
+        known.behind[..],
+        [(B, Behind::Since { epoch: 1, .. })]
+    ));
+    long.push(epoch(0, EPOCHS_MAX as u64 + 1, &[A]));
+    let refused = refusal(&seen(&long));
+    let expected = Refusal::HistoryTooOld {
+        side: "b".to_owned(),
+        epoch: 1,
+    };
+    assert_eq!(refused, expected);
+    let plan = decide(&seen(&long), &["b".to_owned()], None).unwrap();
+    assert_eq!(plan.behind, [(B, Behind::Everything)]);
+}
