@@ -290,6 +290,7 @@ impl Attempt<'_> {
             seen: Seen {
                 complete_below: found.complete_below,
                 shared_below: found.shared_below,
+                unmarked_below: found.shared_below,
                 written_s: found.written_s.unwrap_or(0),
                 durable,
                 ..Seen::of(&side.name, Ok(superblock))
@@ -476,9 +477,7 @@ impl Attempt<'_> {
         plan: &Plan,
         next_number: u64,
     ) -> Result<(), Setback> {
-        if plan.needs_epoch() {
-            volume.begin_epoch(&plan.sources, next_number);
-        }
+        volume.begin_epoch(&plan.sources, next_number);
         for &index in &plan.sources {
             let mark = volume.mark_one(index, super::superblock::State::Active, 0);
             self.on_side(index, mark).await?;
@@ -523,7 +522,7 @@ impl Attempt<'_> {
     ) -> Result<(), Setback> {
         let store = store_of(looked, index);
         let everything = behind == Behind::Everything;
-        let mark = volume.mark_inconsistent(index, everything);
+        let mark = volume.mark_inconsistent(index, behind);
         self.on_side(index, mark).await?;
         if everything {
             store.forget_from(0);

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::family::Behind;
 use super::opening::{lacking, newest_among, store_device};
 use super::side::{Health, Side, add};
 use super::store::Store;
@@ -128,9 +129,26 @@ impl Shared {
             || store.found().damaged
             || found.generation < before.generation
             || store.found().complete_below < had;
-        let epoch = found.history.current().number;
+        // What the side lacks is what changed since it was last a member; a rebuild that was cut short
+        // has left it with a newer history.
+        let since = found.last_epoch().filter(|_| !everything);
+        let epoch = since.map_or(0, |epoch| epoch.number);
+        let everything = since.is_none();
+        let behind = match everything {
+            true => Behind::Everything,
+            false => Behind::Since {
+                epoch,
+                discard_from: u64::MAX,
+            },
+        };
+        // What it is told must not be news to those that count: it would take them for outdated.
+        let told = || {
+            let healthy = self.healthy();
+            healthy.iter().any(|&index| volume.has_current_epoch(index))
+        };
+        self.exposure_changed.until(told).await;
         volume.returned(index, found);
-        volume.mark_inconsistent(index, everything).await?;
+        volume.mark_inconsistent(index, behind).await?;
         if everything {
             store.forget_from(0);
             let all = 0..self.geometry.size_bytes;

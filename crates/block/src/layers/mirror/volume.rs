@@ -9,7 +9,7 @@ use std::cell::RefCell;
 
 use bimetal_rt::{Rng, Rt};
 
-use super::family::Plan;
+use super::family::Behind;
 use super::superblock::{Candidate, Epoch, History, SIDES_MAX, State, Superblock, Table, Uuid};
 use crate::error::{IoError, OpenError};
 
@@ -171,7 +171,7 @@ impl Volume {
         let epoch = Epoch {
             number,
             id: self.random(),
-            first_change: first_change.max(self.history.borrow().current().first_change),
+            first_change,
             members: members.fold(0, |all, bit| all | bit),
             began_s: self.rt.unix_seconds(),
         };
@@ -247,26 +247,20 @@ impl Volume {
         .await
     }
 
-    /// Marks a side as being rebuilt, durably, before it is touched: of `everything`, it keeps
-    /// nothing.
+    /// Marks a side as being rebuilt, durably, before it is touched.
     ///
     /// # Errors
     /// Those of the device.
     pub(super) async fn mark_inconsistent(
         &self,
         index: usize,
-        everything: bool,
+        behind: Behind,
     ) -> Result<(), IoError> {
-        let nothing = everything.then(|| {
-            let now_s = self.rt.unix_seconds();
-            Plan::history_of_nothing(self.place(index), self.random(), now_s)
-        });
+        let history = behind.history(&self.history.borrow(), self.place(index));
         self.write(index, |superblock| {
             superblock.state = State::Inconsistent;
             superblock.complete_below = 0;
-            if let Some(nothing) = nothing {
-                superblock.history = nothing;
-            }
+            superblock.history = history;
         })
         .await
     }

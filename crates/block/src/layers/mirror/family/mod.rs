@@ -16,7 +16,7 @@
 //! **Who is asked.** Inconsistent sides are not: when one began to be rebuilt, it was decided
 //! whose content counts. Neither are sides that the operator gave up by naming them in `rebuild`;
 //! that is how a split is resolved. What an inconsistent side knows still counts as evidence: if
-//! it has been in an epoch after the newest of the others, these are not the newest.
+//! it was told of an epoch after the newest of the others, these are not the newest.
 //!
 //! **Sources.** The sides whose logs together make the volume: the consistent members of the newest
 //! epoch, whatever their state is. A side whose superblock still has an earlier epoch is one of them
@@ -26,7 +26,7 @@
 //!
 //! **Who may be ahead (T7).** A durable member of the newest epoch that is missing may have
 //! acknowledged flushes that the sources lack, and so may the true side of which an older copy was
-//! found. Nobody is ahead of a source that has the newest epoch and is clean or quiet. A side that
+//! found: a member that is neither a source nor about to join. Nobody is ahead of a source that has the newest epoch and is clean or quiet. A side that
 //! is not durable may be missing, but not all durable members at once: flushed is what a durable
 //! side has. The only member of an epoch starts alone, also after a crash (T6). The operator can
 //! [`Force`] the opening.
@@ -41,27 +41,44 @@
 //! side that the operator gives up and that is none of the volume, such as a new disk in the place of
 //! a dead one, is made anew ([`Plan::made`]) in the place of one that was not found, or a free one.
 //!
-//! **Behind.** A side that was left in an earlier epoch lacks the regions changed since it, and its
-//! own changes count only up to the first change of any epoch that followed ([`Behind::Since`]).
-//! Where that is unknown, everything is copied; and where the side is an older copy of itself, which
-//! lacks what its peers know it had, or was never told of an epoch in which it counted.
+//! **Behind.** A side lacks the regions changed since the last epoch it was a member of, and its own
+//! changes count only up to the first change of any epoch that followed ([`Behind::Since`]). Where
+//! that is unknown, everything is copied; so also when it should have been a member of an epoch
+//! between that one and the newest, for then it is an older copy (or was lost while it was being
+//! told). An older copy from the very epoch in which the side was left cannot be recognised.
 //!
 //! # What the running volume owes to these rules
 //!
-//! - Nothing is admitted before every source is durably marked active, and a new epoch, if there
-//!   has to be one ([`Plan::needs_epoch`]), is on every source.
+//! - Every opening that is not read-only begins an epoch ([`Plan::next_epoch`]), also when nobody
+//!   left or joined: else an older copy that runs alone could not be told from the true side.
+//!   Nothing is admitted before every source is durably marked active in it.
+//! - What the sources lack of each other is durable on all of them before the first is told of that
+//!   epoch, in entries of the newest epoch until then. After that the opening takes a number, like a change
+//!   without content, and [`Seen::shared_below`] is the one after it. So an older copy of a side is
+//!   not complete, and cannot bring back what the opening decided to be lost (T4).
 //! - An epoch without a side begins only when what was flushed is durable on one durable member of
 //!   the new epoch. Until one member has it durably, nothing is acknowledged that the side lacks.
-//! - An epoch with a further side is written to the other members first, and to it last.
-//! - A side that lacks everything is marked inconsistent before anything is copied to it, with a
-//!   history that nobody else knows ([`Plan::history_of_nothing`]), or a crash would let it pass for
-//!   one that lacks only the regions changed since its epoch.
+//! - A superblock with a new epoch says what the side is durably complete up to now, at most the first
+//!   change of that epoch, and never what it was complete up to in a life that was given up.
+//! - A side joins when everything that was copied to it is durable on every member, and marked in
+//!   its map, which begins as that of the source, for the sides that are no members. The epoch is
+//!   written to the other members first, and to it last. Then the join takes a number, like an
+//!   opening, before anything is dropped from a log.
+//! - The entries of a log carry the epoch in which they were written. What a side that was not told
+//!   of an epoch has beyond its first change is what was given up before ([`Plan::discards`]).
+//! - A side that is to be rebuilt is marked before anything is copied to it: inconsistent, with the
+//!   history of [`Behind::history`], which ends in the running volume's current epoch; a member must
+//!   have that one durably before. After a crash the side then does not pass for one that lacks
+//!   less than it does, or for a part of another history; and sides that were left earlier do not
+//!   pass for the newest.
 
+#[cfg(test)]
+mod model;
 mod refusal;
 #[cfg(test)]
 mod tests;
 
-use super::superblock::{Epoch, FIRST_CHANGE, History, SIDES_MAX, State, Superblock, Table, Uuid};
+use super::superblock::{Epoch, History, SIDES_MAX, State, Superblock, Table, Uuid};
 pub use refusal::{Refusal, Split};
 
 /// Why a side has no superblock.
@@ -89,6 +106,12 @@ pub struct Seen {
     /// All changes below this number were durable on every member of its epoch, as far as its log
     /// says. 0 when that is unknown.
     pub shared_below: u64,
+    /// Changes below this number may have been let go of by its log without a mark in its map. 0 when
+    /// there are none.
+    pub unmarked_below: u64,
+    /// Number of the newest epoch in its log: it has been told of that one, whatever its superblock
+    /// says. `None` when records that do not count were left out already by whoever read the log.
+    pub log_epoch: Option<u64>,
     /// When it was last written, as far as its log says, in seconds since 1970.
     pub written_s: u64,
     /// False when it is lost with its machine.
@@ -103,6 +126,8 @@ impl Seen {
             found,
             complete_below: 0,
             shared_below: 0,
+            unmarked_below: 0,
+            log_epoch: None,
             written_s: 0,
             durable: true,
         }
@@ -125,13 +150,34 @@ pub enum Behind {
     /// is in the logs of the sources, and the ranges of its own changes from `discard_from` on,
     /// which do not count.
     Since {
-        /// Number of its current epoch.
+        /// Number of the last epoch it was a member of.
         epoch: u64,
         /// Number of the first change that does not count.
         discard_from: u64,
     },
-    /// Nothing is known of what it has.
+    /// Nothing is known of what it has: it was given up, is an older copy of itself, or is no member
+    /// of any epoch that it remembers.
     Everything,
+}
+
+impl Behind {
+    /// The history with which the side at `place` of the table is marked inconsistent before
+    /// anything is copied to it from a volume with the history `running`. In that it is a member of
+    /// no epoch after the one since which it lacks changes; of none at all when it lacks everything.
+    pub fn history(&self, running: &History, place: usize) -> History {
+        let whole_until = match self {
+            Behind::Since { epoch, .. } => *epoch,
+            Behind::Everything => 0,
+        };
+        let epochs = running.epochs().iter().map(|epoch| Epoch {
+            members: match epoch.number {
+                number if number <= whole_until => epoch.members,
+                _ => epoch.members & !(1 << place),
+            },
+            ..*epoch
+        });
+        History::of(epochs.collect()).expect("only members have changed")
+    }
 }
 
 /// What to do. Sides are named by their places in the list that [`decide`] was given.
@@ -139,6 +185,9 @@ pub enum Behind {
 pub struct Plan {
     /// The sides whose logs are merged, at least one. Those with the newest epoch come first.
     pub sources: Vec<usize>,
+    /// Of some sources, the first number of a record that does not count: the side was not told of
+    /// an epoch that began there.
+    pub discards: Vec<(usize, u64)>,
     /// The sides that are there and must be rebuilt before they count.
     pub behind: Vec<(usize, Behind)>,
     /// The sides that cannot be used: missing, or without a superblock.
@@ -157,20 +206,13 @@ pub struct Plan {
     pub table: Table,
     /// The sides that are to be made of what is on their devices, each with its place in the table.
     pub made: Vec<(usize, usize)>,
-    table_changes: bool,
-    lagging: bool,
 }
 
 impl Plan {
-    /// True when a new epoch must be on the sources before anything is admitted.
-    pub fn needs_epoch(&self) -> bool {
-        let changes = self.lagging || self.table_changes || self.forced.is_some();
-        changes || self.members != self.newest.current().members
-    }
-
     /// A source is to be rebuilt instead: the caller has taken it out of the sources.
     pub(super) fn leave_out(&mut self, index: usize, superblock: &Superblock) {
         self.members &= !(1 << superblock.place());
+        self.discards.retain(|(discarding, _)| *discarding != index);
         let epoch = superblock.history.current().number;
         let discard_from = u64::MAX;
         self.behind.push((
@@ -182,7 +224,7 @@ impl Plan {
         ));
     }
 
-    /// The epoch to go on with. `next_change` is the first number that no log of a source has; it
+    /// The epoch that the opening begins. `next_change` is the first number that no log of a source has; it
     /// is lower when changes do not count.
     pub fn next_epoch(&self, id: Uuid, next_change: u64, now_s: u64) -> Epoch {
         Epoch {
@@ -193,18 +235,6 @@ impl Plan {
             began_s: now_s,
         }
     }
-
-    /// The history of a side that lacks everything, at `place` of the table: one epoch that nobody
-    /// else knows.
-    pub fn history_of_nothing(place: usize, id: Uuid, now_s: u64) -> History {
-        History::new(Epoch {
-            number: 1,
-            id,
-            first_change: FIRST_CHANGE,
-            members: 1 << place,
-            began_s: now_s,
-        })
-    }
 }
 
 /// A side with a superblock.
@@ -214,6 +244,8 @@ struct Present<'s> {
     seen: &'s Seen,
     superblock: &'s Superblock,
     given_up: bool,
+    /// Its changes from this number on do not count.
+    discard_from: Option<u64>,
 }
 
 impl Present<'_> {
@@ -222,7 +254,8 @@ impl Present<'_> {
     }
 
     fn complete_below(&self) -> u64 {
-        self.seen.complete_below.max(self.superblock.complete_below)
+        let complete_below = self.seen.complete_below.max(self.superblock.complete_below);
+        complete_below.min(self.discard_from.unwrap_or(u64::MAX))
     }
 
     /// What it says all members have. It cannot know more than it has itself.
@@ -233,15 +266,6 @@ impl Present<'_> {
             0
         };
         self.seen.shared_below.max(said).min(self.complete_below())
-    }
-
-    /// What it says the side at a place had. Its state speaks of the members of its epoch only: what
-    /// it has changed without the others is no news of them.
-    fn shared_with(&self, place: usize) -> u64 {
-        if self.current().has_member(place) {
-            return self.shared_below();
-        }
-        self.seen.shared_below.min(self.complete_below())
     }
 
     fn written_s(&self) -> u64 {
@@ -297,14 +321,7 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
     let newest = holder.superblock.history.clone();
     let (mut sources, older_copies) = sources(&consistent, &newest);
     sources.sort_by_key(|side| (side.current().id != newest.current().id, side.index));
-    let ahead = may_be_ahead(
-        seen,
-        &present,
-        &sources,
-        &older_copies,
-        &newest,
-        &table.table,
-    );
+    let ahead = may_be_ahead(seen, &present, &sources, &newest, &table.table);
     let must_be_forced = !ahead.is_empty();
     if must_be_forced && force.is_none() {
         return Err(freshest_missing(seen, &sources, ahead));
@@ -319,10 +336,10 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
         complete_below: complete_below(&sources),
         counts_below: counts_below(&present, &sources, &newest, must_be_forced),
         forced: force.filter(|_| must_be_forced),
-        lagging: sources
+        discards: sources
             .iter()
-            .any(|side| side.current().id != newest.current().id),
-        table_changes: table.table != holder.superblock.table || !table.made.is_empty(),
+            .filter_map(|side| Some((side.index, side.discard_from?)))
+            .collect(),
         table: table.table,
         made: table.made,
         sources: sources.iter().map(|side| side.index).collect(),
@@ -345,6 +362,7 @@ fn believable<'s>(seen: &'s [Seen], rebuild: &[String]) -> Result<Vec<Present<'s
                 seen: side,
                 superblock,
                 given_up,
+                discard_from: None,
             }),
             Err(Absence::NoVolume) if expected => return Err(Refusal::NotAVolume { side: name }),
             Err(Absence::Damaged(why)) if expected => {
@@ -511,8 +529,14 @@ fn sources<'s>(
     consistent: &[Present<'s>],
     newest: &History,
 ) -> (Vec<Present<'s>>, Vec<Present<'s>>) {
-    let (counting, _): (Vec<Present<'s>>, Vec<Present<'s>>) =
-        consistent.iter().partition(|side| side.counts_in(newest));
+    let counting: Vec<Present<'s>> = consistent
+        .iter()
+        .filter(|side| side.counts_in(newest))
+        .map(|side| Present {
+            discard_from: discard_from(side, newest),
+            ..*side
+        })
+        .collect();
     let reach = complete_below(&counting);
     let shared = counting.iter().map(Present::shared_below).max();
     let shared = shared.expect("the side with the newest history counts");
@@ -520,6 +544,15 @@ fn sources<'s>(
         let outrun = side.superblock.state == State::Clean && side.complete_below() < reach;
         side.complete_below() >= shared && !outrun
     })
+}
+
+/// The first number of a change of the side that does not count: the lowest first change of the
+/// epochs that it was not told of.
+fn discard_from(side: &Present<'_>, newest: &History) -> Option<u64> {
+    let told = side.seen.log_epoch?;
+    let after = newest.after(&side.current().id)?;
+    let untold = after.iter().filter(|epoch| epoch.number > told);
+    untold.map(|epoch| epoch.first_change).min()
 }
 
 fn complete_below(sides: &[Present<'_>]) -> u64 {
@@ -544,7 +577,6 @@ fn may_be_ahead(
     seen: &[Seen],
     present: &[Present<'_>],
     sources: &[Present<'_>],
-    older_copies: &[Present<'_>],
     newest: &History,
     table: &Table,
 ) -> Vec<usize> {
@@ -552,26 +584,46 @@ fn may_be_ahead(
     let found = |place: usize| present.iter().find(|side| side.superblock.place() == place);
     let unseen = (0..SIDES_MAX)
         .any(|place| current.has_member(place) && found(place).is_none() && table[place].is_some());
-    let later = knows_a_later_epoch(present, newest);
-    let mut ahead: Vec<usize> = Vec::new();
-    if unseen || later {
-        ahead = missing(seen);
+    if knows_a_later_epoch(present, newest) {
+        return outdated_by(seen, present, sources);
     }
-    let copies = older_copies
+    let mut ahead = if unseen { missing(seen) } else { Vec::new() };
+    let copies = present
         .iter()
-        .filter(|side| current.has_member(side.superblock.place()));
+        .filter(|side| current.has_member(side.superblock.place()) && !side.given_up)
+        .filter(|side| !is_among(side, sources) && !is_about_to_join(side, sources, newest));
     ahead.extend(copies.map(|side| side.index));
     ahead.retain(|&index| seen[index].durable);
     let nobody_is_ahead =
         |side: &Present<'_>| side.superblock.state.is_complete() && side.current().id == current.id;
     let durable = sources.iter().any(|side| side.seen.durable);
-    if durable && !later && sources.iter().any(nobody_is_ahead) {
+    if durable && sources.iter().any(nobody_is_ahead) {
         ahead.clear();
     }
     ahead
 }
 
-/// True when a side that is no source has been in an epoch that followed the newest one.
+/// True when the side is what one looks like that the newest epoch began with, and that was not told
+/// of it: it had nothing that the others lack. It was being rebuilt, and nothing has been dropped
+/// from the logs in that epoch.
+fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> bool {
+    let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
+    side.superblock.state == State::Inconsistent
+        && side.current().id != newest.current().id
+        && shared <= newest.current().first_change
+}
+
+/// The sides that have the later epoch: what is missing, durable or not; with all sides there,
+/// those that count are older copies of themselves. The operator can have given them up.
+fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) -> Vec<usize> {
+    let missing = missing(seen);
+    if !missing.is_empty() || present.iter().any(|side| side.given_up) {
+        return missing;
+    }
+    sources.iter().map(|side| side.index).collect()
+}
+
+/// True when a side that is no source has been told of an epoch after the newest one.
 fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
     let mut asked = present.iter().filter(|side| !side.given_up);
     asked.any(|side| {
@@ -588,12 +640,11 @@ fn counts_below(
     forced: bool,
 ) -> Option<u64> {
     let members = newest.current().members & (u32::MAX >> (32 - SIDES_MAX));
-    // An inconsistent member never had what others lack.
-    let inconsistent = present
+    let joining = present
         .iter()
-        .filter(|side| side.superblock.state == State::Inconsistent && !side.given_up);
-    let inconsistent = inconsistent.fold(0u32, |all, side| all | 1 << side.superblock.place());
-    let absent = members & !inconsistent & !self::members(sources);
+        .filter(|side| is_about_to_join(side, sources, newest) && !side.given_up);
+    let joining = joining.fold(0u32, |all, side| all | 1 << side.superblock.place());
+    let absent = members & !joining & !self::members(sources);
     (forced || absent != 0).then(|| complete_below(sources))
 }
 
@@ -604,33 +655,39 @@ fn behind(
     older_copies: &[Present<'_>],
     newest: &History,
 ) -> Vec<(usize, Behind)> {
-    let shared_with = |place: usize| {
-        let shared = sources.iter().map(|source| source.shared_with(place));
-        shared.max().unwrap_or(0)
-    };
+    let unmarked_below = sources.iter().map(|side| side.seen.unmarked_below).max();
+    let unmarked_below = unmarked_below.unwrap_or(0);
     let others = present.iter().filter(|side| !is_among(side, sources));
     others
         .map(|side| {
-            let after = newest.after(&side.current().id);
-            let place = side.superblock.place();
-            // It was told of every epoch in which it counted, and has what its peers know it had.
-            let counted_since = |epochs: &[Epoch]| epochs.iter().any(|e| e.has_member(place));
-            let older =
-                after.is_some_and(counted_since) || side.complete_below() < shared_with(place);
-            let unknown = side.given_up || older || is_among(side, older_copies);
-            let discard_from = after
-                .filter(|_| !unknown)
-                .and_then(|epochs| epochs.iter().map(|epoch| epoch.first_change).min());
-            let behind = match discard_from {
-                Some(discard_from) => Behind::Since {
-                    epoch: side.current().number,
-                    discard_from,
-                },
-                None => Behind::Everything,
-            };
-            (side.index, behind)
+            let unmarked = side.complete_below() < unmarked_below;
+            let unknown = side.given_up || unmarked || is_among(side, older_copies);
+            let since = (!unknown).then(|| since(side, sources, newest)).flatten();
+            (side.index, since.unwrap_or(Behind::Everything))
         })
         .collect()
+}
+
+/// What a side lacks that was last a member in an epoch of the newest history; `None` when no map
+/// tells.
+///
+/// What all members had is in no map. So the side must not have been a member of any epoch since;
+/// only the newest may have been meant to begin with it, as long as nothing was dropped from the
+/// logs in it. And what was copied to it since must be of this history.
+fn since(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> Option<Behind> {
+    let place = side.superblock.place();
+    let last_own = side.superblock.last_epoch()?;
+    let after = newest.after(&last_own.id)?;
+    let (last, between) = after.split_last()?;
+    let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
+    let known = newest.contains(&side.current().id)
+        && between.iter().all(|epoch| !epoch.has_member(place))
+        && (!last.has_member(place) || shared <= last.first_change);
+    let discard_from = after.iter().map(|epoch| epoch.first_change).min()?;
+    known.then_some(Behind::Since {
+        epoch: last_own.number,
+        discard_from,
+    })
 }
 
 fn missing(seen: &[Seen]) -> Vec<usize> {

@@ -24,7 +24,7 @@ fn history(epochs: &[Epoch]) -> History {
     History::of(epochs.to_vec()).unwrap()
 }
 
-fn superblock(place: usize, sides: usize, state: State, history: History) -> Superblock {
+pub(super) fn superblock(place: usize, sides: usize, state: State, history: History) -> Superblock {
     let uuid = |place: usize| [place as u8 + 1; 16];
     let complete_below = history.current().first_change;
     Superblock {
@@ -71,6 +71,10 @@ fn plan(seen: &[Seen]) -> Plan {
     decide(seen, &[], None).unwrap_or_else(|refusal| panic!("refused: {refusal}"))
 }
 
+fn indices(plan: &Plan) -> Vec<usize> {
+    plan.sources.clone()
+}
+
 fn refusal(seen: &[Seen]) -> Refusal {
     decide(seen, &[], None).expect_err("this must not open")
 }
@@ -100,7 +104,7 @@ fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
     assert!(said.contains("2020-01-01 00:00:00 UTC"), "{said}");
     for state in [State::Quiet, State::Clean] {
         let plan = plan(&[gone(), slow(state, 501)]);
-        assert_eq!((plan.sources, plan.missing), (vec![B], vec![A]));
+        assert_eq!((indices(&plan), plan.missing), (vec![B], vec![A]));
         assert_eq!(
             plan.counts_below,
             Some(501),
@@ -110,9 +114,9 @@ fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
     }
     let fast = at(501, side(A, 2, State::Active, &[together()]));
     let both = plan(&[fast, slow(State::Active, 120)]);
-    assert_eq!(both.sources, [A, B]);
+    assert_eq!(indices(&both), [A, B]);
     assert_eq!((both.counts_below, both.complete_below), (None, 501));
-    assert!(both.behind.is_empty() && !both.needs_epoch());
+    assert!(both.behind.is_empty());
 }
 
 #[test]
@@ -123,7 +127,6 @@ fn a_forced_opening_gives_the_last_boundary_and_begins_an_epoch_there() {
         let plan = decide(&seen, &[], Some(force)).unwrap();
         assert_eq!(plan.forced, Some(force));
         assert_eq!(plan.counts_below, Some(120));
-        assert!(plan.needs_epoch());
         let next = plan.next_epoch([9; 16], 777, 5);
         assert_eq!(
             (next.number, next.first_change, next.members),
@@ -138,7 +141,7 @@ fn a_forced_opening_gives_the_last_boundary_and_begins_an_epoch_there() {
     let alone = at(130, side(B, 2, State::Active, &[together(), fork]));
     let returned = at(501, side(A, 2, State::Active, &[together()]));
     let plan = plan(&[returned, alone]);
-    assert_eq!(plan.sources, [B]);
+    assert_eq!(indices(&plan), [B]);
     let since = Behind::Since {
         epoch: 1,
         discard_from: 120,
@@ -188,7 +191,7 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
         }
         for (name, place, other) in [("b", A, B), ("a", B, A)] {
             let plan = decide(&seen, &[name.to_owned()], None).unwrap();
-            assert_eq!(plan.sources, [place]);
+            assert_eq!(indices(&plan), [place]);
             assert_eq!(plan.behind, [(other, Behind::Everything)]);
         }
     }
@@ -198,7 +201,7 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
         side(B, 2, State::Inconsistent, &of_b),
     ];
     let plan = plan(&seen);
-    assert_eq!(plan.sources, [A]);
+    assert_eq!(indices(&plan), [A]);
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
@@ -207,11 +210,11 @@ fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
     let of_a = [together(), epoch(0, 2, &[A])];
     let alone = at(260, side(A, 2, State::Active, &of_a));
     let started = plan(&[alone.clone(), absent(B, Absence::Missing)]);
-    assert_eq!((started.sources, started.missing), (vec![A], vec![B]));
+    assert_eq!((indices(&started), started.missing), (vec![A], vec![B]));
     assert_eq!(started.counts_below, None, "every member is there");
     let stale = side(B, 2, State::Active, &[together()]);
     let started = plan(&[alone, stale.clone()]);
-    assert_eq!(started.sources, [A]);
+    assert_eq!(indices(&started), [A]);
     let since = Behind::Since {
         epoch: 1,
         discard_from: 200,
@@ -232,8 +235,13 @@ fn a_member_that_was_not_told_of_the_newest_epoch_is_a_source() {
         side(C, 3, State::Active, &[first]),
     ];
     let both = plan(&seen);
-    assert_eq!((&both.sources[..], both.members), (&[A, B][..], 0b11));
-    assert!(both.needs_epoch(), "the side must be told before it counts");
+    assert_eq!((indices(&both), both.members), (vec![A, B], 0b11));
+    assert_eq!(both.discards, [], "whoever read the logs has seen to it");
+    for (log_epoch, discards) in [(1, vec![(B, 200)]), (2, vec![(B, 300)]), (3, vec![])] {
+        let mut seen = seen.clone();
+        seen[B].log_epoch = Some(log_epoch);
+        assert_eq!(plan(&seen).discards, discards);
+    }
     assert!(matches!(
         both.behind[..],
         [(C, Behind::Since { epoch: 1, .. })]
@@ -248,7 +256,7 @@ fn a_member_that_was_not_told_of_the_newest_epoch_is_a_source() {
         at(200, side(B, 3, State::Clean, &[first])),
         absent(C, Absence::Missing),
     ];
-    assert_eq!(plan(&seen).sources, [A, B]);
+    assert_eq!(indices(&plan(&seen)), [A, B]);
     let mut seen = seen;
     seen[A] = side(A, 3, State::Active, &[first, epoch(0, 2, &[A, B, C])]);
     assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
@@ -259,17 +267,25 @@ fn an_inconsistent_side_is_never_a_source() {
     let of_a = [together(), epoch(0, 2, &[A])];
     let joined = [together(), epoch(0, 2, &[A]), epoch(0, 3, &[A, B])];
     for state in [State::Active, State::Quiet, State::Clean] {
-        let seen = [
+        let mut seen = [
             side(A, 2, state, &joined),
             side(B, 2, State::Inconsistent, &[together()]),
         ];
+        // The join takes a number.
+        let took = u64::from(state != State::Active);
+        seen[A].found.as_mut().unwrap().complete_below += took;
         let plan = plan(&seen);
-        assert_eq!((plan.sources, plan.counts_below), (vec![A], None));
-        let since = Behind::Since {
-            epoch: 1,
-            discard_from: 200,
+        let counts_below = (state != State::Active).then_some(301);
+        assert_eq!((indices(&plan), plan.counts_below), (vec![A], counts_below));
+        // One that had joined by the time of a quiet or clean state is an older copy.
+        let behind = match state {
+            State::Active => Behind::Since {
+                epoch: 1,
+                discard_from: 200,
+            },
+            _ => Behind::Everything,
         };
-        assert_eq!(plan.behind, [(B, since)]);
+        assert_eq!(plan.behind, [(B, behind)]);
     }
     let alone = [
         absent(A, Absence::Missing),
@@ -279,15 +295,31 @@ fn an_inconsistent_side_is_never_a_source() {
         let refused = decide(&alone, &[], force).expect_err("nothing to open");
         assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
     }
-    // With a history of its own it lacks everything.
-    let nothing = superblock(
-        B,
-        2,
-        State::Inconsistent,
-        Plan::history_of_nothing(B, [7; 16], 0),
-    );
-    let seen = [side(A, 2, State::Active, &of_a), Seen::of("b", Ok(nothing))];
-    assert_eq!(plan(&seen).behind, [(B, Behind::Everything)]);
+    // The history it was marked with says what it lacks, also when it should have joined.
+    let told = |behind: Behind| {
+        let history = behind.history(&history(&of_a), B);
+        Seen::of("b", Ok(superblock(B, 2, State::Inconsistent, history)))
+    };
+    let since = Behind::Since {
+        epoch: 1,
+        discard_from: 200,
+    };
+    let elsewhere = [together(), epoch(7, 2, &[A])];
+    for behind in [since, Behind::Everything] {
+        let own = told(behind)
+            .found
+            .unwrap()
+            .last_epoch()
+            .map(|epoch| epoch.number);
+        assert_eq!(own, (behind == since).then_some(1));
+        for epochs in [&of_a[..], &joined[..]] {
+            let seen = [side(A, 2, State::Active, epochs), told(behind)];
+            assert_eq!(plan(&seen).behind, [(B, behind)]);
+        }
+        // What was copied to it is of a history that was given up.
+        let seen = [side(A, 2, State::Active, &elsewhere), told(behind)];
+        assert_eq!(plan(&seen).behind, [(B, Behind::Everything)]);
+    }
     // What it knows counts all the same: there is a later epoch, and its member is missing.
     let first = epoch(0, 1, &[A, B, C]);
     let seen = [
@@ -296,7 +328,10 @@ fn an_inconsistent_side_is_never_a_source() {
         side(C, 3, State::Clean, &[first]),
     ];
     assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
-    assert_eq!(decide(&seen, &[], Some(Force::Fork)).unwrap().sources, [C]);
+    assert_eq!(
+        indices(&decide(&seen, &[], Some(Force::Fork)).unwrap()),
+        [C]
+    );
 }
 
 #[test]
@@ -312,16 +347,16 @@ fn an_older_copy_of_a_side_is_made_anew() {
         whole.found.as_mut().unwrap().complete_below = 500;
         for copy in [State::Clean, State::Active, State::Quiet] {
             let plan = plan(&[whole.clone(), older(copy, 499)]);
-            assert_eq!(plan.sources, [A], "{state:?} {copy:?}");
+            assert_eq!(indices(&plan), [A], "{state:?} {copy:?}");
             assert_eq!(plan.behind, [(B, Behind::Everything)]);
         }
-        assert_eq!(plan(&[whole, older(State::Active, 500)]).sources, [A, B]);
+        assert_eq!(indices(&plan(&[whole, older(State::Active, 500)])), [A, B]);
     }
     // The log of an active peer knows what all had. The true side may be ahead of that peer.
     let mut active = at(500, side(A, 2, State::Active, &[together()]));
     active.shared_below = 300;
     assert_eq!(
-        plan(&[active.clone(), older(State::Active, 300)]).sources,
+        indices(&plan(&[active.clone(), older(State::Active, 300)])),
         [A, B]
     );
     let refused = refusal(&[active.clone(), older(State::Active, 299)]);
@@ -335,23 +370,49 @@ fn an_older_copy_of_a_side_is_made_anew() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
+/// What all members had is in no map, so a copy from before lacks more than the map says.
 #[test]
-fn a_copy_from_an_epoch_before_it_was_left_is_behind_since_then() {
-    let joined = [
-        together(),
-        epoch(0, 2, &[A]),
-        epoch(0, 3, &[A, B]),
-        epoch(0, 4, &[A]),
-    ];
-    let seen = [
-        side(A, 2, State::Active, &joined),
-        side(B, 2, State::Clean, &[together()]),
-    ];
+fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
+    let [left, joined, newest] = [epoch(0, 2, &[A]), epoch(0, 3, &[A, B]), epoch(0, 4, &[A])];
+    let of = |epochs: &[Epoch], state| {
+        let seen = [
+            side(A, 2, State::Active, epochs),
+            side(B, 2, state, &[together()]),
+        ];
+        plan(&seen).behind
+    };
     let since = Behind::Since {
         epoch: 1,
         discard_from: 200,
     };
+    assert_eq!(of(&[together(), left], State::Clean), [(B, since)]);
+    let all = [together(), left, joined, newest];
+    for state in [State::Clean, State::Active, State::Inconsistent] {
+        assert_eq!(of(&all, state), [(B, Behind::Everything)]);
+    }
+    // The crash came when it was about to join; or so it seems, until a log says more.
+    let mut seen = [
+        side(A, 2, State::Active, &all[..3]),
+        side(B, 2, State::Inconsistent, &all[..1]),
+    ];
     assert_eq!(plan(&seen).behind, [(B, since)]);
+    seen[A].complete_below = 301;
+    seen[A].shared_below = 301;
+    assert!(
+        refusal(&seen)
+            .to_string()
+            .contains("b is there as an older copy")
+    );
+    let forced = decide(&seen, &[], Some(Force::Fork)).unwrap();
+    assert_eq!(forced.behind, [(B, Behind::Everything)]);
+    // Before anything is copied to a side it is marked, so this one was there before.
+    seen[A].shared_below = 0;
+    seen[B] = side(B, 2, State::Active, &all[..1]);
+    assert!(
+        refusal(&seen)
+            .to_string()
+            .contains("b is there as an older copy")
+    );
 }
 
 #[test]
@@ -363,7 +424,7 @@ fn sides_that_are_not_durable_may_be_missing_but_not_the_durable_ones() {
         Absence::Damaged("torn".to_owned()),
     ] {
         let started = plan(&[active(A), not_durable(absent(B, why))]);
-        assert_eq!((started.sources, started.missing), (vec![A], vec![B]));
+        assert_eq!((indices(&started), started.missing), (vec![A], vec![B]));
         assert_eq!(started.counts_below, Some(100));
     }
     for state in [State::Clean, State::Quiet, State::Active] {
@@ -375,7 +436,7 @@ fn sides_that_are_not_durable_may_be_missing_but_not_the_durable_ones() {
         );
     }
     let alone = not_durable(side(B, 2, State::Active, &[together(), epoch(0, 2, &[B])]));
-    assert_eq!(plan(&[absent(A, Absence::Missing), alone]).sources, [B]);
+    assert_eq!(indices(&plan(&[absent(A, Absence::Missing), alone])), [B]);
 }
 
 #[test]
@@ -396,10 +457,9 @@ fn what_does_not_belong_together_is_refused() {
     let mut replaced = b();
     replaced.found.as_mut().unwrap().table[B] = Some([9; 16]);
     replaced.found.as_mut().unwrap().side = [9; 16];
-    assert!(matches!(
-        refusal(&[a(), replaced]),
-        Refusal::NotListed { .. }
-    ));
+    let without = plan(&[a(), replaced]);
+    assert_eq!(indices(&without), [A]);
+    assert_eq!(without.missing, [B], "it is none of the volume any more");
     let extra = absent(C, Absence::Missing);
     let refused = refusal(&[a(), b(), extra]);
     let expected = Refusal::WrongNumberOfSides {
@@ -423,17 +483,18 @@ fn what_does_not_belong_together_is_refused() {
     assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
 }
 
-/// A side that was overwritten and is given up is like one that is missing.
+/// A side that was overwritten and is given up is made anew in its old place.
 #[test]
 fn a_side_without_a_superblock_can_be_given_up() {
     let given_up = ["b".to_owned()];
-    let clean = side(A, 2, State::Clean, &[together()]);
-    let seen = [clean, absent(B, Absence::NoVolume)];
-    assert_eq!(decide(&seen, &given_up, None).unwrap().sources, [A]);
-    let active = side(A, 2, State::Active, &[together()]);
-    let seen = [active, absent(B, Absence::NoVolume)];
-    let refused = decide(&seen, &given_up, None).expect_err("it may have been ahead");
-    assert!(matches!(refused, Refusal::FreshestMissing { .. }));
+    for state in [State::Clean, State::Active] {
+        let whole = at(130, side(A, 2, state, &[together()]));
+        let seen = [whole, absent(B, Absence::NoVolume)];
+        assert!(matches!(refusal(&seen), Refusal::NotAVolume { .. }));
+        let plan = decide(&seen, &given_up, None).unwrap();
+        assert_eq!((indices(&plan), &plan.made[..]), (vec![A], &[(B, B)][..]));
+        assert_eq!(plan.counts_below, Some(130), "what only it had is lost");
+    }
 }
 
 #[test]

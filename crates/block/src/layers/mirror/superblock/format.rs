@@ -13,7 +13,7 @@ use super::{
 };
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
-use crate::layers::mirror::family::Plan;
+use crate::layers::mirror::family::Behind;
 use crate::layers::mirror::store;
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 
@@ -308,9 +308,6 @@ pub(in crate::layers::mirror) async fn make_side(
     new: NewSide,
 ) -> Result<Superblock, OpenError> {
     let layout = new.check(side, template.volume_bytes, true).await?;
-    let id = rt.random_uuid();
-    let id = id.map_err(|e| OpenError::new(format!("no random numbers: {e}")))?;
-    let now_s = rt.unix_seconds();
     let no_checksums = template.flags.no_checksums;
     let superblock = Superblock {
         side: template.table[place].expect("the side is listed"),
@@ -322,8 +319,8 @@ pub(in crate::layers::mirror) async fn make_side(
         generation: 1,
         complete_below: 0,
         layout,
-        written_s: now_s,
-        history: Plan::history_of_nothing(place, id, now_s),
+        written_s: rt.unix_seconds(),
+        history: Behind::Everything.history(&template.history, place),
         ..template.clone()
     };
     let failed = |what: &'static str| move |error: IoError| side.error(&format!("{what}: {error}"));

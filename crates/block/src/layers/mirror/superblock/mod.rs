@@ -290,6 +290,13 @@ impl Superblock {
         place.expect("a side is in its own table")
     }
 
+    /// The last epoch in its history that the side is a member of; `None` when it lacks everything.
+    pub fn last_epoch(&self) -> Option<&Epoch> {
+        let place = self.place();
+        let mut epochs = self.history.epochs().iter().rev();
+        epochs.find(|epoch| epoch.has_member(place))
+    }
+
     /// How many sides the volume has.
     pub fn side_count(&self) -> usize {
         self.table.iter().flatten().count()
