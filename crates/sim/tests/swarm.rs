@@ -24,7 +24,6 @@ const ALWAYS_ON: [&str; 8] = [
 #[test]
 fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
     let summary = tester::swarm(SLICE, Options::default(), |_| {});
-    for f in &summary.failed { eprintln!("DBG {f:?}"); }
     assert!(summary.failed.is_empty(), "{}", summary.text());
     for state in [
         "a foreign side refused",

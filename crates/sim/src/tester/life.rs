@@ -45,6 +45,9 @@ enum Ended {
     Killed,
 }
 
+/// No scenario takes longer than this by far: whatever lasts until then, lasts for ever.
+const FOR_EVER: Duration = Duration::from_secs(12 * 60 * 60);
+
 /// Runs every life of the scenario.
 pub fn run(rt: &Rt, world: &Rc<World>, plant: Option<Plant>) -> Disks {
     let disks = Rc::new(Cell::new(Disks::default()));
@@ -59,6 +62,11 @@ pub fn run(rt: &Rt, world: &Rc<World>, plant: Option<Plant>) -> Disks {
             let looked = world.findings.added.until(ended);
             // Whichever comes first, the loop looks.
             let _ = rt.timeout(Duration::from_millis(50), looked).await;
+            if rt.now().as_ns() > u64::try_from(FOR_EVER.as_nanos()).expect("a few hours") {
+                let status = world.running().map(|program| program.mirror.status());
+                let what = format!("a life does not come to an end: {status:?}");
+                world.findings.add(what);
+            }
         }
         if world.findings.any() {
             return;
