@@ -151,25 +151,35 @@ impl Attempt<'_> {
         }
         let rebuild = self.given_up(&looked);
         let seen: Vec<Seen> = looked.iter().map(|side| side.seen.clone()).collect();
-        let plan = family::decide(&seen, &rebuild, self.options.force)
+        let mut plan = family::decide(&seen, &rebuild, self.options.force)
             .map_err(|refusal| Setback::Refused(self.refused(&looked, &refusal)))?;
         if let Some(first) = plan.counts_below {
             self.stores(&looked, &plan)
                 .for_each(|s| s.forget_from(first));
         }
+        self.cut_to_fit(&looked, &mut plan);
         let next_number = self.next_number(&looked, &plan);
         if plan.forced == Some(Force::ReadOnly) {
             return Ok(self.read_only(looked, &plan, next_number));
         }
         let mut stale: Vec<ExtentMap<()>> = looked.iter().map(|_| ExtentMap::new()).collect();
         let (readable, plan) = (plan.sources.clone(), self.without_laggards(&looked, plan));
+        // Before anything moves: what goes home meanwhile is marked as if somebody lacked it.
+        let sources = plan.sources.iter();
+        let lacked = sources.map(|&index| (index, lacked(&looked, &readable, index)));
+        let lacked: Vec<(usize, Lacked)> = lacked.collect();
         for &index in &plan.sources {
             let store = store_of(&looked, index);
             // What is copied to it belongs to the past of the newest epoch, and counts.
             store.set_epoch(plan.newest.current().number);
             self.on_side(index, store.begin()).await?;
         }
-        self.exchange(&looked, &readable, &plan, &mut stale).await?;
+        for (index, lacked) in lacked {
+            let missing = self.give(&looked, index, lacked).await?;
+            for range in missing {
+                stale[index].insert(range, ());
+            }
+        }
         let volume = self.volume(&looked, &plan)?;
         self.mark_sources(&volume, &plan, next_number).await?;
         let mut health: Vec<Health> = looked.iter().map(|_| Health::Absent).collect();
@@ -364,15 +374,28 @@ impl Attempt<'_> {
         next.max(plan.newest.current().first_change)
     }
 
-    /// Leaves out the sources that lag so far that others have let go of log entries of theirs, in
-    /// more regions than can be copied while everybody waits: these are rebuilt while the volume is
-    /// in use. What only they have is still taken from them.
+    /// What came before its turn is in no home, and may be too much for the log of the side that
+    /// has most. Then it does not count: nothing of it was flushed.
+    fn cut_to_fit(&self, looked: &[Looked], plan: &mut Plan) {
+        let truth = most_complete(looked, &plan.sources);
+        if !fits(looked, &plan.sources, truth) {
+            let complete = store_of(looked, truth).complete();
+            plan.counts_below = Some(complete);
+            self.stores(looked, plan)
+                .for_each(|store| store.forget_from(complete));
+        }
+    }
+
+    /// Leaves out the sources that lag so far that what they lack cannot be copied while everybody
+    /// waits, or does not fit into their logs: these are rebuilt while the volume is in use. What
+    /// only they have is still taken from them.
     fn without_laggards(&self, looked: &[Looked], mut plan: Plan) -> Plan {
         let truth = most_complete(looked, &plan.sources);
         let lags = |index: &usize| {
             let (_, log_bytes) = store_of(looked, *index).log_bytes();
             let regions = regions_lacked(looked, &plan.sources, *index);
-            *index != truth && regions.bytes() > log_bytes / 4
+            let far = regions.bytes() > log_bytes / 4;
+            *index != truth && (far || !fits(looked, &plan.sources, *index))
         };
         let (laggards, sources) = plan.sources.iter().partition(|index| lags(index));
         let laggards: Vec<usize> = laggards;
@@ -384,43 +407,13 @@ impl Attempt<'_> {
         plan
     }
 
-    /// Gives every source what it lacks of what the `readable` ones have: regions of which log
-    /// entries have been let go, from the most complete one; and what is in their logs, under the
-    /// same numbers.
-    async fn exchange(
-        &self,
-        looked: &[Looked],
-        readable: &[usize],
-        plan: &Plan,
-        stale: &mut [ExtentMap<()>],
-    ) -> Result<(), Setback> {
-        let (newest, truth) = (newest_of(looked, readable), most_complete(looked, readable));
-        let complete = store_of(looked, truth).complete();
-        for &index in &plan.sources {
-            let store = store_of(looked, index);
-            let mut lacks = Vec::new();
-            for (region, ()) in regions_lacked(looked, readable, index).iter() {
-                // What it has beyond that in its log is newer than what the other one has.
-                let mut all = ExtentMap::new();
-                let (number, side) = (complete - 1, truth);
-                all.insert(region, Newest { number, side });
-                lacks.extend(lacking(store, &all, 0));
-            }
-            lacks.extend(lacking(store, &newest, store.complete()));
-            let missing = self.give(looked, index, lacks).await?;
-            missing
-                .into_iter()
-                .for_each(|range| stale[index].insert(range, ()));
-        }
-        Ok(())
-    }
-
-    /// Copies ranges to a side, durably. Returns those that nobody has any more.
+    /// Gives a side what it lacks, under the same numbers: durable when this returns. Returns what
+    /// nobody has any more.
     async fn give(
         &self,
         looked: &[Looked],
         index: usize,
-        lacks: Vec<(Range<u64>, Newest)>,
+        lacks: Lacked,
     ) -> Result<Vec<Range<u64>>, Setback> {
         let store = store_of(looked, index);
         let (mut outcomes, mut missing) = (Vec::new(), Vec::new());
@@ -635,6 +628,34 @@ fn most_complete(looked: &[Looked], sides: &[usize]) -> usize {
         .iter()
         .max_by_key(|&&index| store_of(looked, index).complete());
     *most.expect("a plan has a source")
+}
+
+/// What a side lacks, and who has it.
+type Lacked = Vec<(Range<u64>, Newest)>;
+
+/// What a side lacks of what these have: regions of which log entries have been let go, from the
+/// most complete one; and what is in their logs.
+fn lacked(looked: &[Looked], sides: &[usize], index: usize) -> Lacked {
+    let (newest, truth) = (newest_of(looked, sides), most_complete(looked, sides));
+    let complete = store_of(looked, truth).complete();
+    let store = store_of(looked, index);
+    let mut lacks = Vec::new();
+    for (region, ()) in regions_lacked(looked, sides, index).iter() {
+        // What it has beyond that in its log is newer than what the other one has.
+        let mut all = ExtentMap::new();
+        let (number, side) = (complete - 1, truth);
+        all.insert(region, Newest { number, side });
+        lacks.extend(lacking(store, &all, 0));
+    }
+    lacks.extend(lacking(store, &newest, store.complete()));
+    lacks
+}
+
+/// True when what a side lacks fits into its log.
+fn fits(looked: &[Looked], sides: &[usize], index: usize) -> bool {
+    let lacks = lacked(looked, sides, index);
+    let bytes = lacks.iter().map(|(range, _)| range.end - range.start).sum();
+    store_of(looked, index).takes(bytes, lacks.len() as u64)
 }
 
 /// The regions of which a side may lack the last change, because others have let go of it. The most

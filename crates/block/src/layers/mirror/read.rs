@@ -238,7 +238,7 @@ impl Shared {
     /// Asks a side for something that changes nothing. A side that does not answer is not waited
     /// for as long as another one is healthy: it is left alone when it is given up, and after the
     /// time that makes a side absent.
-    async fn ask(self: &Rc<Self>, index: usize, request: Request) -> IoResult {
+    pub(super) async fn ask(self: &Rc<Self>, index: usize, request: Request) -> IoResult {
         let side = &self.sides[index];
         let started = self.rt.now();
         let patience = Duration::from_nanos(self.rules.absent_after_ns);

@@ -16,7 +16,7 @@ use super::side::{Health, Side, add};
 use super::store::Append;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::request::{Extent, Flags, Request};
+use crate::request::{Extent, Flags, Op, Request};
 
 /// A rebuild copies this much at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -156,7 +156,7 @@ impl Shared {
             let data = Source::Data(data);
             self.write_for_resync(side, part.clone(), data).await?;
             add(&side.counts.resynced_bytes, part.end - part.start);
-        } else if !is_never_written(side, &part).await {
+        } else if !self.is_never_written(side.index, &part).await {
             self.write_for_resync(side, part.clone(), Source::Zeroes)
                 .await?;
         }
@@ -170,17 +170,16 @@ impl Shared {
     /// The parts of a range, each with whether the side that it would be read from has anything
     /// there.
     async fn extents_for_resync(
-        &self,
+        self: &Rc<Self>,
         range: &Range<u64>,
         target: usize,
     ) -> Vec<(Range<u64>, bool)> {
         let all = vec![(range.clone(), true)];
-        let source = self.current_side(range, &[target]);
-        let Some(store) = source.and_then(|source| self.sides[source].store()) else {
+        let Some(source) = self.current_side(range, &[target]) else {
             return all;
         };
         // Not knowing where the holes are is no reason to fail: all is data.
-        let Ok(extents) = store.extents(range.clone()).await else {
+        let Some(extents) = self.extents_on(source, range).await else {
             return all;
         };
         let mut position = range.start;
@@ -190,6 +189,20 @@ impl Shared {
             (start..position, data)
         };
         extents.into_iter().map(part).collect()
+    }
+
+    /// The extents of a range of one side; `None` when it does not know of holes, or does not say.
+    async fn extents_on(self: &Rc<Self>, index: usize, range: &Range<u64>) -> Option<Vec<Extent>> {
+        self.sides[index].store()?;
+        let len = range.end - range.start;
+        let extents = Request::without_data(Op::Extents, range.start, len, Flags::NONE);
+        Some(self.ask(index, extents).await.ok()?.into_extents())
+    }
+
+    /// True when nothing was ever written to a range of a side, so that it reads as zeroes.
+    async fn is_never_written(self: &Rc<Self>, index: usize, range: &Range<u64>) -> bool {
+        let extents = self.extents_on(index, range).await;
+        extents.is_some_and(|extents| extents.iter().all(|extent| !extent.data))
     }
 
     /// Writes a piece of a rebuild. When the side is given up meanwhile the piece goes on by itself,
@@ -246,13 +259,4 @@ fn next_piece(side: &Side, position: u64) -> Option<Range<u64>> {
     let (range, ()) = stale.overlapping(&(position..u64::MAX)).next()?;
     let start = range.start.max(position);
     Some(start..range.end.min(start + PIECE_BYTES))
-}
-
-/// True when nothing was ever written to a range of a side, so that it reads as zeroes.
-async fn is_never_written(side: &Side, range: &Range<u64>) -> bool {
-    let Some(store) = side.store() else {
-        return false;
-    };
-    let extents = store.extents(range.clone()).await;
-    extents.is_ok_and(|extents| extents.iter().all(|extent| !extent.data))
 }

@@ -305,6 +305,11 @@ impl Store {
         self.log.used_bytes() >= self.log.usable_bytes() / 2
     }
 
+    /// True when so many bytes in so many records fit into the log before any of them goes home.
+    pub(super) fn takes(&self, bytes: u64, records: u64) -> bool {
+        self.log.takes(bytes, records)
+    }
+
     /// True when there is space for changes that come before their turn: what they wait for must
     /// still find room behind them.
     pub(super) fn has_space(&self) -> bool {
