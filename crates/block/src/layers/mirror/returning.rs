@@ -32,13 +32,13 @@ impl Shared {
             return;
         };
         let weak = Rc::downgrade(self);
-        let not_given = move || {
+        let given_below = move |limit: u64| {
             let shared = weak.upgrade()?;
             let side = &shared.sides[index];
+            let limit = limit.min(shared.next_seq.get());
             // A side that lacks something says no more than before.
-            let unsent = side.queue.borrow().oldest_unsent();
-            side.holds_all()
-                .then(|| unsent.unwrap_or(shared.next_seq.get()))
+            let given_below = || side.queue.borrow().given_below(limit);
+            side.holds_all().then(given_below)
         };
         let weak = Rc::downgrade(self);
         let held = move || {
@@ -68,7 +68,7 @@ impl Shared {
         }));
         store.attend(
             volume.epoch(),
-            Rc::new(move || not_given().unwrap_or(0)),
+            Rc::new(move |limit| given_below(limit).unwrap_or(0)),
             Rc::new(held),
         );
     }

@@ -66,6 +66,10 @@ impl Append {
     }
 }
 
+/// Gives the number below which a log has been given everything, at most that which it is called
+/// with: the side is then the volume at that moment.
+pub(in super::super) type GivenBelow = dyn Fn(u64) -> u64;
+
 /// What comes of an append.
 pub(in super::super) type Outcome = Rc<OnceValue<Result<(), IoError>>>;
 
@@ -165,8 +169,9 @@ pub(super) struct Log {
     /// All changes below this number are in what is stored, and in what is durable.
     complete: Cell<u64>,
     complete_durable: Cell<u64>,
-    /// The lowest number that the mirror has not given to the log yet.
-    not_given: RefCell<Rc<dyn Fn() -> u64>>,
+    /// The number below which the mirror has given everything to the log, of those up to the one it
+    /// is asked with.
+    given_below: RefCell<Rc<GivenBelow>>,
     epoch: Cell<u64>,
     shared_below: Cell<u64>,
     waits_for_space: Cell<bool>,
@@ -214,7 +219,7 @@ impl Log {
             failed_flush: Cell::new(None),
             complete: Cell::new(complete),
             complete_durable: Cell::new(0),
-            not_given: RefCell::new(Rc::new(move || complete)),
+            given_below: RefCell::new(Rc::new(move |limit| complete.min(limit))),
             epoch: Cell::new(0),
             shared_below: Cell::new(0),
             waits_for_space: Cell::new(false),
@@ -296,11 +301,11 @@ impl Log {
         Ok(wrong)
     }
 
-    /// Tells the log how to ask for the lowest number that it has not been given, and in which
-    /// epoch it writes.
-    pub(super) fn attend(&self, epoch: u64, not_given: Rc<dyn Fn() -> u64>) {
+    /// Tells the log how to ask for the number below which it has been given everything, and in
+    /// which epoch it writes.
+    pub(super) fn attend(&self, epoch: u64, given_below: Rc<GivenBelow>) {
         self.epoch.set(epoch);
-        *self.not_given.borrow_mut() = not_given;
+        *self.given_below.borrow_mut() = given_below;
     }
 
     /// Forgets every change with a number from `first` on.
@@ -502,10 +507,9 @@ impl Log {
 
     /// All changes below this number are in entries that have been formed, or at home.
     fn complete_with_this(&self) -> u64 {
-        let ask = Rc::clone(&self.not_given.borrow());
-        let not_given = ask();
+        let ask = Rc::clone(&self.given_below.borrow());
         let pending = self.pending_numbers.borrow().keys().next().copied();
-        let complete = pending.map_or(not_given, |pending| pending.min(not_given));
+        let complete = ask(pending.unwrap_or(u64::MAX));
         // Numbers that are given again after an error do not take back what was said before.
         complete.max(self.complete.get())
     }

@@ -29,6 +29,7 @@ use bimetal_rt::{Buf, Instant, Payload, Rt};
 pub(super) use self::check::Checked;
 use self::checksums::{Checksums, Expected};
 use self::index::{Content, Logged};
+use self::log::GivenBelow;
 use self::log::Log;
 pub(super) use self::log::{Append, LogCounts, Outcome};
 use self::regions::Regions;
@@ -242,16 +243,16 @@ impl Store {
         Ok(())
     }
 
-    /// Tells the store in which epoch it works, how to ask for the lowest number that it has not
-    /// been given, and when it should rather not bring things home.
+    /// Tells the store in which epoch it works, how to ask for the number below which
+    /// it has been given everything, and when it should rather not bring things home.
     pub(super) fn attend(
         &self,
         epoch: u64,
-        not_given: Rc<dyn Fn() -> u64>,
+        given_below: Rc<GivenBelow>,
         held: Rc<dyn Fn() -> bool>,
     ) {
         self.epoch.set(epoch);
-        self.log.attend(epoch, not_given);
+        self.log.attend(epoch, given_below);
         *self.held.borrow_mut() = held;
     }
 

@@ -45,8 +45,12 @@ async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) 
     let store = Store::open(rt, &on(device)).await.expect("it opens");
     let next = Rc::new(Cell::new(store.found().next_number.max(1)));
     store.begin().await.expect("it begins");
-    let not_given = Rc::clone(&next);
-    store.attend(1, Rc::new(move || not_given.get()), Rc::new(|| false));
+    let given = Rc::clone(&next);
+    store.attend(
+        1,
+        Rc::new(move |limit| given.get().min(limit)),
+        Rc::new(|| false),
+    );
     store.release(u64::MAX, false);
     (store, next)
 }
@@ -224,7 +228,7 @@ fn what_is_not_complete_can_be_forgotten() {
         put(&rt, &store, &next, 0, &[1]).await;
         let missing = next.get();
         next.set(missing + 1);
-        let held = Rc::new(move || missing);
+        let held = Rc::new(move |limit: u64| missing.min(limit));
         store.attend(1, held, Rc::new(|| false));
         put(&rt, &store, &next, 0, &[3]).await;
         put(&rt, &store, &next, 1, &[4]).await;

@@ -9,14 +9,17 @@
 //! bounds: what waits is two groups, one that is being given to the side and is not added to, and
 //! one that gathers meanwhile, and only in the latter does a newer write replace an older one.
 
-use std::cell::Cell;
+#[cfg(test)]
+mod tests;
+mod ticket;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use bimetal_rt::sync::Event;
 use bimetal_rt::{Instant, Payload};
 
+pub(super) use self::ticket::{Progress, Ticket};
 use super::store::content::Crcs;
 use crate::error::IoError;
 use crate::extent_map::{Cut, ExtentMap};
@@ -51,105 +54,6 @@ impl Cut for Change {
                 _ => Crcs::none(),
             },
         }
-    }
-}
-
-/// How far one write has come on one side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// The side is not concerned: it was absent when the write was admitted.
-    Absent,
-    /// So many bytes are left.
-    Left(u64),
-    /// The side has it.
-    Done,
-    /// The side could not store it, or has become absent.
-    Failed(IoError),
-}
-
-/// One admitted write, shared by the request that waits for it and the sides that store it.
-pub(super) struct Ticket {
-    pub(super) seq: u64,
-    pub(super) admitted: Instant,
-    pub(super) range: Range<u64>,
-    sides: Vec<Cell<Progress>>,
-    /// The sides that were healthy, and not stale in the range, when it was admitted. Only these
-    /// decide whether it is stored: the word of another one would not outlive a crash.
-    decides: Vec<bool>,
-    pub(super) acknowledged: Cell<Option<Instant>>,
-    pub(super) first_done: Cell<Option<Instant>>,
-    pub(super) changed: Event,
-}
-
-impl Ticket {
-    pub(super) fn new(
-        seq: u64,
-        range: Range<u64>,
-        admitted: Instant,
-        sides: Vec<Progress>,
-        decides: Vec<bool>,
-    ) -> Rc<Ticket> {
-        Rc::new(Ticket {
-            seq,
-            admitted,
-            range,
-            sides: sides.into_iter().map(Cell::new).collect(),
-            decides,
-            acknowledged: Cell::new(None),
-            first_done: Cell::new(None),
-            changed: Event::new(),
-        })
-    }
-
-    pub(super) fn progress(&self, side: usize) -> Progress {
-        // A side that came later was absent then.
-        self.sides.get(side).map_or(Progress::Absent, Cell::get)
-    }
-
-    /// `bytes` more are on the side.
-    pub(super) fn stored(&self, side: usize, bytes: u64, now: Instant) {
-        if let Progress::Left(left) = self.sides[side].get() {
-            assert!(bytes <= left, "no more is stored than was asked for");
-            if bytes < left {
-                self.sides[side].set(Progress::Left(left - bytes));
-                return;
-            }
-            self.sides[side].set(Progress::Done);
-            if self.decides[side] && self.first_done.get().is_none() {
-                self.first_done.set(Some(now));
-            }
-            self.changed.notify();
-        }
-    }
-
-    /// The side will not store it.
-    pub(super) fn give_up(&self, side: usize, error: IoError) {
-        if let Progress::Left(_) = self.sides[side].get() {
-            self.sides[side].set(Progress::Failed(error));
-            self.changed.notify();
-        }
-    }
-
-    /// True when some side has it that decides.
-    pub(super) fn any_done(&self) -> bool {
-        self.first_done.get().is_some()
-    }
-
-    /// True when no side still works on it.
-    pub(super) fn settled(&self) -> bool {
-        !self
-            .sides
-            .iter()
-            .any(|p| matches!(p.get(), Progress::Left(_)))
-    }
-
-    /// The error of a write that no side has.
-    pub(super) fn error(&self) -> IoError {
-        let failed = self.sides.iter().find_map(|p| match p.get() {
-            Progress::Failed(error) => Some(error),
-            _ => None,
-        });
-        failed.unwrap_or(IoError::Offline)
     }
 }
 
@@ -211,6 +115,9 @@ pub(super) struct SideQueue {
     flying: ExtentMap<Waiting>,
     outstanding: BTreeMap<u64, Outstanding>,
     origins: BTreeMap<u64, Origin>,
+    /// Writes that the side was given, or that were replaced, and that stand for an older one: by
+    /// their numbers, with the oldest that each stands for.
+    ahead: BTreeMap<u64, u64>,
     /// Admitted writes in order. Entries whose parts have all been taken otherwise are skipped.
     order: VecDeque<(u64, Range<u64>)>,
     /// Writes that no other side is likely to take in time, in order.
@@ -312,6 +219,9 @@ impl SideQueue {
         if entry.unsent == 0 {
             let origin = self.origins.get_mut(&entry.origin);
             origin.expect("an origin is listed").unsent -= 1;
+            if entry.origin < seq {
+                self.ahead.insert(seq, entry.origin);
+            }
         }
     }
 
@@ -326,11 +236,21 @@ impl SideQueue {
         entry.unsent += bytes;
     }
 
-    /// The lowest number of a write of which a part has not been given to the side, in its own
-    /// content or in that of what has replaced it.
-    pub(super) fn oldest_unsent(&self) -> Option<u64> {
+    /// The number below which the side has been given everything, at most `limit`: once that is
+    /// stored the side is the volume at that moment.
+    ///
+    /// What was given before its turn is no part of that moment. So what it has replaced must not be
+    /// either: its content was never given.
+    pub(super) fn given_below(&self, limit: u64) -> u64 {
         let mut unsent = self.origins.iter().filter(|(_, origin)| origin.unsent > 0);
-        unsent.next().map(|(seq, _)| *seq)
+        let mut below = unsent.next().map_or(limit, |(seq, _)| limit.min(*seq));
+        loop {
+            let replaced = self.ahead.range(below..).map(|(_, origin)| *origin).min();
+            match replaced.filter(|replaced| *replaced < below) {
+                Some(replaced) => below = replaced,
+                None => return below,
+            }
+        }
     }
 
     /// The lowest number that a write which is with the side stands for.
@@ -374,6 +294,15 @@ impl SideQueue {
         origin.count -= 1;
         if origin.count == 0 {
             self.origins.remove(&seq);
+            self.forget_ahead();
+        }
+    }
+
+    /// What lies below everything outstanding is stored, and concerns no moment to come.
+    fn forget_ahead(&mut self) {
+        let oldest = self.origins.keys().next().copied().unwrap_or(u64::MAX);
+        while self.ahead.keys().next().is_some_and(|seq| *seq < oldest) {
+            self.ahead.pop_first();
         }
     }
 

@@ -1,0 +1,58 @@
+//! What a side with a log may say of itself, by hand.
+
+use super::*;
+
+const UNIT: u64 = 4096;
+
+/// Admits a write of one unit that is acknowledged at once.
+fn write(queue: &mut SideQueue, seq: u64, unit: u64) {
+    let range = unit * UNIT..(unit + 1) * UNIT;
+    let sides = vec![Progress::Left(UNIT)];
+    let ticket = Ticket::new(seq, range, Instant::ZERO, sides, vec![true]);
+    ticket.acknowledged.set(Some(Instant::ZERO));
+    let change = Change {
+        op: Op::WriteZeroes,
+        flags: Flags::NONE,
+        payload: Payload::empty(),
+        crcs: Crcs::none(),
+    };
+    queue.push(change, &ticket, 0, false);
+}
+
+/// Gives the side the next write in elevator order, and returns its number.
+fn give(queue: &mut SideQueue) -> (u64, Batch) {
+    let batch = queue.take_batch(UNIT, false).expect("something waits");
+    (batch.parts[0].1.ticket.seq, batch)
+}
+
+/// 1 is alone in the first group. 3 is under 4, which replaces it; 4 is given before 2 and 5.
+#[test]
+fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
+    let mut queue = SideQueue::new(false, true);
+    for (seq, unit) in [(1, 9), (2, 7), (3, 1), (4, 1), (5, 8)] {
+        write(&mut queue, seq, unit);
+    }
+    assert_eq!(queue.given_below(6), 1);
+    let (seq, first) = give(&mut queue);
+    assert_eq!(seq, 1);
+    assert_eq!(queue.given_below(6), 2, "2 and all after it wait");
+    queue.stored(&first, 0, Instant::ZERO);
+    queue.head = 0;
+    let (seq, early) = give(&mut queue);
+    assert_eq!(seq, 4, "in the order of the addresses");
+    assert_eq!(queue.given_below(6), 2);
+    let (seq, second) = give(&mut queue);
+    assert_eq!(seq, 2);
+    // 5 is missing. All below 5 would be with 4, and without 4 the content of 3 is gone.
+    assert_eq!(queue.given_below(6), 5);
+    assert_eq!(queue.given_below(4), 3, "4 is not meant, so 3 is lacking");
+    queue.stored(&early, 0, Instant::ZERO);
+    queue.stored(&second, 0, Instant::ZERO);
+    assert_eq!(queue.given_below(6), 5);
+    let (seq, last) = give(&mut queue);
+    assert_eq!(seq, 5);
+    assert_eq!(queue.given_below(6), 6);
+    queue.stored(&last, 0, Instant::ZERO);
+    assert_eq!(queue.given_below(6), 6);
+    assert!(queue.ahead.is_empty(), "it concerns no moment to come");
+}

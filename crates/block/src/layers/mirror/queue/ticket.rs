@@ -1,0 +1,109 @@
+//! One admitted write, and how far it has come on each side.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::Instant;
+use bimetal_rt::sync::Event;
+
+use crate::error::IoError;
+
+/// How far one write has come on one side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Progress {
+    /// The side is not concerned: it was absent when the write was admitted.
+    Absent,
+    /// So many bytes are left.
+    Left(u64),
+    /// The side has it.
+    Done,
+    /// The side could not store it, or has become absent.
+    Failed(IoError),
+}
+
+/// One admitted write, shared by the request that waits for it and the sides that store it.
+pub(in super::super) struct Ticket {
+    pub(in super::super) seq: u64,
+    pub(in super::super) admitted: Instant,
+    pub(in super::super) range: Range<u64>,
+    sides: Vec<Cell<Progress>>,
+    /// The sides that were healthy, and not stale in the range, when it was admitted. Only these
+    /// decide whether it is stored: the word of another one would not outlive a crash.
+    decides: Vec<bool>,
+    pub(in super::super) acknowledged: Cell<Option<Instant>>,
+    pub(in super::super) first_done: Cell<Option<Instant>>,
+    pub(in super::super) changed: Event,
+}
+
+impl Ticket {
+    pub(in super::super) fn new(
+        seq: u64,
+        range: Range<u64>,
+        admitted: Instant,
+        sides: Vec<Progress>,
+        decides: Vec<bool>,
+    ) -> Rc<Ticket> {
+        Rc::new(Ticket {
+            seq,
+            admitted,
+            range,
+            sides: sides.into_iter().map(Cell::new).collect(),
+            decides,
+            acknowledged: Cell::new(None),
+            first_done: Cell::new(None),
+            changed: Event::new(),
+        })
+    }
+
+    pub(in super::super) fn progress(&self, side: usize) -> Progress {
+        // A side that came later was absent then.
+        self.sides.get(side).map_or(Progress::Absent, Cell::get)
+    }
+
+    /// `bytes` more are on the side.
+    pub(in super::super) fn stored(&self, side: usize, bytes: u64, now: Instant) {
+        if let Progress::Left(left) = self.sides[side].get() {
+            assert!(bytes <= left, "no more is stored than was asked for");
+            if bytes < left {
+                self.sides[side].set(Progress::Left(left - bytes));
+                return;
+            }
+            self.sides[side].set(Progress::Done);
+            if self.decides[side] && self.first_done.get().is_none() {
+                self.first_done.set(Some(now));
+            }
+            self.changed.notify();
+        }
+    }
+
+    /// The side will not store it.
+    pub(in super::super) fn give_up(&self, side: usize, error: IoError) {
+        if let Progress::Left(_) = self.sides[side].get() {
+            self.sides[side].set(Progress::Failed(error));
+            self.changed.notify();
+        }
+    }
+
+    /// True when some side has it that decides.
+    pub(in super::super) fn any_done(&self) -> bool {
+        self.first_done.get().is_some()
+    }
+
+    /// True when no side still works on it.
+    pub(in super::super) fn settled(&self) -> bool {
+        !self
+            .sides
+            .iter()
+            .any(|p| matches!(p.get(), Progress::Left(_)))
+    }
+
+    /// The error of a write that no side has.
+    pub(in super::super) fn error(&self) -> IoError {
+        let failed = self.sides.iter().find_map(|p| match p.get() {
+            Progress::Failed(error) => Some(error),
+            _ => None,
+        });
+        failed.unwrap_or(IoError::Offline)
+    }
+}
