@@ -74,6 +74,17 @@ struct Looked {
     damaged: bool,
 }
 
+/// A volume that was made of sides.
+struct Made {
+    volume: Volume,
+    volume_bytes: u64,
+    next_number: u64,
+    /// What each side lacks, and how it is.
+    stale: Vec<ExtentMap<()>>,
+    health: Vec<Health>,
+    read_only: bool,
+}
+
 /// Why an attempt has come to nothing.
 enum Setback {
     /// A side has failed; the others may do without.
@@ -149,68 +160,101 @@ impl Attempt<'_> {
         for index in 0..self.sides.len() {
             looked.push(self.look(index).await);
         }
-        let rebuild = self.given_up(&looked);
+        match self.make_one(&mut looked).await {
+            Ok(made) => Ok(self.opened(looked, made)),
+            Err(setback) => {
+                // What has begun must be over before the sides are used in another way.
+                for store in looked.iter().filter_map(|side| side.store.as_ref()) {
+                    store.end().await;
+                }
+                Err(setback)
+            }
+        }
+    }
+
+    /// Decides what the sides are worth and makes one volume of them.
+    async fn make_one(&self, looked: &mut [Looked]) -> Result<Made, Setback> {
+        let rebuild = self.given_up(looked);
         let seen: Vec<Seen> = looked.iter().map(|side| side.seen.clone()).collect();
         let mut plan = family::decide(&seen, &rebuild, self.options.force)
-            .map_err(|refusal| Setback::Refused(self.refused(&looked, &refusal)))?;
+            .map_err(|refusal| Setback::Refused(self.refused(looked, &refusal)))?;
         if let Some(first) = plan.counts_below {
-            self.stores(&looked, &plan)
+            self.stores(looked, &plan)
                 .for_each(|s| s.forget_from(first));
         }
-        self.cut_to_fit(&looked, &mut plan);
-        let next_number = self.next_number(&looked, &plan);
+        self.cut_to_fit(looked, &mut plan);
+        let next_number = self.next_number(looked, &plan);
         if plan.forced == Some(Force::ReadOnly) {
-            return Ok(self.read_only(looked, &plan, next_number));
+            return self.read_only(looked, &plan, next_number);
         }
-        let mut stale: Vec<ExtentMap<()>> = looked.iter().map(|_| ExtentMap::new()).collect();
-        let (readable, plan) = (plan.sources.clone(), self.without_laggards(&looked, plan));
+        let stale = looked.iter().map(|_| ExtentMap::new()).collect();
+        let (readable, plan) = (plan.sources.clone(), self.without_laggards(looked, plan));
+        let mut made = Made {
+            volume: self.volume(looked, &plan)?,
+            volume_bytes: superblock_of(looked, plan.sources[0]).volume_bytes,
+            next_number,
+            stale,
+            health: self.healthy(&plan),
+            read_only: false,
+        };
+        self.make_equal(looked, &plan, &readable, &mut made).await?;
+        self.mark_sources(&made.volume, &plan, next_number).await?;
+        self.begin_rebuilds(looked, &plan, &mut made).await;
+        Ok(made)
+    }
+
+    /// The sources are healthy, all others absent.
+    fn healthy(&self, plan: &Plan) -> Vec<Health> {
+        let health = |index| match plan.sources.contains(&index) {
+            true => Health::Healthy,
+            false => Health::Absent,
+        };
+        (0..self.sides.len()).map(health).collect()
+    }
+
+    /// Gives each source what it lacks of what the readable sides have, durably.
+    async fn make_equal(
+        &self,
+        looked: &[Looked],
+        plan: &Plan,
+        readable: &[usize],
+        made: &mut Made,
+    ) -> Result<(), Setback> {
         // Before anything moves: what goes home meanwhile is marked as if somebody lacked it.
         let sources = plan.sources.iter();
-        let lacked = sources.map(|&index| (index, lacked(&looked, &readable, index)));
+        let lacked = sources.map(|&index| (index, lacked(looked, readable, index)));
         let lacked: Vec<(usize, Lacked)> = lacked.collect();
         for &index in &plan.sources {
-            let store = store_of(&looked, index);
+            let store = store_of(looked, index);
             // What is copied to it belongs to the past of the newest epoch, and counts.
             store.set_epoch(plan.newest.current().number);
             self.on_side(index, store.begin()).await?;
         }
         for (index, lacked) in lacked {
-            let missing = self.give(&looked, index, lacked).await?;
-            for range in missing {
-                stale[index].insert(range, ());
+            for range in self.give(looked, index, lacked).await? {
+                made.stale[index].insert(range, ());
             }
         }
-        let volume = self.volume(&looked, &plan)?;
-        self.mark_sources(&volume, &plan, next_number).await?;
-        let mut health: Vec<Health> = looked.iter().map(|_| Health::Absent).collect();
-        plan.sources
-            .iter()
-            .for_each(|&i| health[i] = Health::Healthy);
+        Ok(())
+    }
+
+    /// Makes those ready that are to be rebuilt. One that cannot be is only missing.
+    async fn begin_rebuilds(&self, looked: &mut [Looked], plan: &Plan, made: &mut Made) {
         for (index, behind) in &plan.behind {
-            let lacks = self.lacks(&looked, &plan, *index, *behind);
-            // A side that cannot be rebuilt is only missing.
-            if self
-                .begin_rebuild(&looked, &volume, *index, *behind)
-                .await
-                .is_ok()
-            {
-                stale[*index] = lacks;
-                health[*index] = Health::Resyncing;
+            let lacks = self.lacks(looked, plan, *index, *behind);
+            let begun = self.begin_rebuild(looked, &made.volume, *index, *behind);
+            if begun.await.is_ok() {
+                made.stale[*index] = lacks;
+                made.health[*index] = Health::Resyncing;
             }
         }
         for (index, place) in plan.made.clone() {
-            // A side that cannot be made is only missing.
-            if self
-                .make(&mut looked, &plan, &volume, index, place)
-                .await
-                .is_ok()
-            {
-                let volume_bytes = superblock_of(&looked, plan.sources[0]).volume_bytes;
-                stale[index].insert(0..volume_bytes, ());
-                health[index] = Health::Resyncing;
+            let begun = self.make(looked, plan, &made.volume, index, place);
+            if begun.await.is_ok() {
+                made.stale[index].insert(0..made.volume_bytes, ());
+                made.health[index] = Health::Resyncing;
             }
         }
-        Ok(self.opened(looked, &plan, volume, next_number, stale, health))
     }
 
     /// Makes a side of a device that is none. The others have its place in their tables.
@@ -524,50 +568,35 @@ impl Attempt<'_> {
         self.on_side(index, store.begin()).await
     }
 
-    fn read_only(&self, looked: Vec<Looked>, plan: &Plan, next_number: u64) -> Opened {
-        let stale = looked.iter().map(|_| ExtentMap::new()).collect();
-        let health = (0..looked.len()).map(|index| {
-            if plan.sources.contains(&index) {
-                Health::Healthy
-            } else {
-                Health::Absent
-            }
-        });
-        let health = health.collect();
-        let volume = match self.volume(&looked, plan) {
-            Ok(volume) => volume,
-            Err(_) => unreachable!("the sources are there"),
-        };
-        let mut opened = self.opened(looked, plan, volume, next_number, stale, health);
-        opened.read_only = true;
-        opened
+    fn read_only(&self, looked: &[Looked], plan: &Plan, next_number: u64) -> Result<Made, Setback> {
+        Ok(Made {
+            volume: self.volume(looked, plan)?,
+            volume_bytes: superblock_of(looked, plan.sources[0]).volume_bytes,
+            next_number,
+            stale: looked.iter().map(|_| ExtentMap::new()).collect(),
+            health: self.healthy(plan),
+            read_only: true,
+        })
     }
 
-    fn opened(
-        &self,
-        looked: Vec<Looked>,
-        plan: &Plan,
-        volume: Volume,
-        next_number: u64,
-        stale: Vec<ExtentMap<()>>,
-        health: Vec<Health>,
-    ) -> Opened {
-        let volume_bytes = superblock_of(&looked, plan.sources[0]).volume_bytes;
-        let sides = looked.into_iter().zip(stale).zip(health).enumerate();
-        let sides = sides.map(|(index, ((looked, stale), health))| OpenedSide {
-            name: self.sides[index].name.clone(),
-            store: looked.store.filter(|_| health != Health::Absent),
-            durable: looked.seen.durable,
-            way: self.sides[index].way.as_ref().ok().cloned(),
-            health,
-            stale,
-        });
+    fn opened(&self, looked: Vec<Looked>, made: Made) -> Opened {
+        let sides = looked.into_iter().zip(made.stale).zip(made.health);
+        let sides = sides
+            .enumerate()
+            .map(|(index, ((looked, stale), health))| OpenedSide {
+                name: self.sides[index].name.clone(),
+                store: looked.store.filter(|_| health != Health::Absent),
+                durable: looked.seen.durable,
+                way: self.sides[index].way.as_ref().ok().cloned(),
+                health,
+                stale,
+            });
         Opened {
             sides: sides.collect(),
-            volume,
-            volume_bytes,
-            next_number,
-            read_only: false,
+            volume: made.volume,
+            volume_bytes: made.volume_bytes,
+            next_number: made.next_number,
+            read_only: made.read_only,
         }
     }
 }
