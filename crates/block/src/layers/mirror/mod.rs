@@ -420,6 +420,12 @@ impl Mirror {
         } else {
             shared.drain_and_flush().await.map(|_| ())
         };
+        self.end_tasks().await;
+        flushed
+    }
+
+    async fn end_tasks(&self) {
+        let shared = &self.shared;
         shared.watchers.cancel().await;
         // What still runs belongs to sides that are not healthy, and nobody watches these any more.
         // A hung device may never answer; its operations own their buffers until it does.
@@ -430,7 +436,6 @@ impl Mirror {
         for store in shared.sides.iter().filter_map(Side::store) {
             store.stop().await;
         }
-        flushed
     }
 
     /// Marks the sides that hold everything as cleanly stopped. One is enough: the others will be
@@ -493,6 +498,7 @@ impl Device for Mirror {
                 VolumeState::Closed => return Ok(()),
                 VolumeState::Frozen => {
                     self.shared.state.set(VolumeState::Closed);
+                    self.end_tasks().await;
                     return Ok(());
                 }
                 VolumeState::Open | VolumeState::ReadOnly | VolumeState::Stopped => {}
