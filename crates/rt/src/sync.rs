@@ -140,8 +140,12 @@ impl Semaphore {
             "{count} permits of {} can never be had",
             self.capacity
         );
-        let mut place = Place::new(&self.waiters);
+        let mut turn = Turn {
+            semaphore: self,
+            place: Some(Place::new(&self.waiters)),
+        };
         std::future::poll_fn(|context| {
+            let place = turn.place.as_mut().expect("it is kept until the end");
             let first = self.waiters.borrow().first();
             let my_turn = first.is_none() || first == place.key;
             if my_turn && self.free.get() >= count {
@@ -152,8 +156,7 @@ impl Semaphore {
             Poll::Pending
         })
         .await;
-        drop(place);
-        self.wake_first();
+        drop(turn);
         Permit {
             semaphore: Rc::clone(self),
             count,
@@ -177,6 +180,20 @@ impl Semaphore {
         if let Some(waker) = waiters.first().and_then(|key| waiters.wakers.get(key)) {
             waker.wake_by_ref();
         }
+    }
+}
+
+/// The place of one task that waits for permits. Whoever leaves it, with them or without, may have
+/// been the only one that was told that some are free, so the next one is told.
+struct Turn<'a> {
+    semaphore: &'a Semaphore,
+    place: Option<Place<'a>>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.place = None;
+        self.semaphore.wake_first();
     }
 }
 
@@ -491,6 +508,28 @@ mod tests {
         });
         assert_eq!(got, (0..10).collect::<Vec<_>>());
         assert_eq!(rt.block_on(producer), Err(99));
+    }
+
+    /// The first in the queue is told that a permit is free, and leaves before it has looked.
+    #[test]
+    fn a_waiter_that_leaves_passes_on_what_it_was_told() {
+        use std::future::poll_fn;
+        let rt = virtual_rt();
+        let semaphore = Semaphore::new(1);
+        rt.block_on(async {
+            let held = semaphore.acquire(1).await;
+            let mut first = Box::pin(semaphore.acquire(1));
+            let waits = poll_fn(|context| Poll::Ready(first.as_mut().poll(context).is_pending()));
+            assert!(waits.await);
+            let group = TaskGroup::new(&rt);
+            let second = Rc::clone(&semaphore);
+            group.spawn(async move { drop(second.acquire(1).await) });
+            crate::yield_now().await;
+            drop(held);
+            drop(first);
+            let passed = rt.timeout(Duration::from_secs(1), group.join()).await;
+            assert!(passed.is_ok(), "nobody holds the permit");
+        });
     }
 
     #[test]
