@@ -14,6 +14,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use super::Shared;
 use super::side::{Health, Side, add};
 use super::store::Append;
+use super::superblock::FIRST_CHANGE;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{Extent, Flags, Op, Request};
@@ -216,9 +217,9 @@ impl Shared {
         let outcome = Rc::new(Cell::new(None));
         let (shared, ended, index) = (Rc::clone(self), Rc::clone(&outcome), side.index);
         let operation = side.start(self.rt.now());
-        // A copy is a change of its own, of the newest content, that only this side needs.
-        let number = self.next_seq.get();
-        self.next_seq.set(number + 1);
+        // The newest content of the range is that of the last change that was admitted, or of an
+        // older one. A number of its own would be one that the other sides never hear of.
+        let number = (self.next_seq.get() - 1).max(FIRST_CHANGE);
         let append = |range| match &source {
             Source::Data(data) => Append::of(range, data.clone(), number),
             Source::Zeroes => Append::zeroes(range, number),
