@@ -36,6 +36,8 @@ struct Event {
     side: String,
     /// What follows the names, for people.
     message: String,
+    /// The start has said so itself, so it is no line any more.
+    known_from_start: bool,
 }
 
 impl Event {
@@ -67,8 +69,10 @@ struct Before {
 /// Finds what has happened to a volume since the last look.
 fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> {
     let mut events = Vec::new();
+    let first_look = before.state.is_none();
     let mut tell = |kind, side: &str, message: String| {
         events.push(Event {
+            known_from_start: first_look && !side.is_empty(),
             kind,
             volume: volume.to_owned(),
             side: side.to_owned(),
@@ -199,7 +203,9 @@ pub(crate) async fn watch(shown: Rc<Shown>) {
 fn tell(events: &Receiver<Event>, command: Option<&str>) {
     for event in events {
         let line = event.line();
-        eprintln!("bimetal: {line}");
+        if !event.known_from_start {
+            eprintln!("bimetal: {line}");
+        }
         if let Some(command) = command
             && let Err(why) = run(command, &event, &line)
         {
@@ -254,6 +260,7 @@ mod tests {
             volume: "vol".to_owned(),
             side: side.to_owned(),
             message: message.to_owned(),
+            known_from_start: false,
         }
     }
 
