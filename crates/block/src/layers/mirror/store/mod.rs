@@ -118,6 +118,9 @@ pub(super) struct Store {
     ending: Cell<bool>,
     /// When somebody last wanted something.
     wanted: Cell<Instant>,
+    /// Ranges of changes that were forgotten after they may have gone home: of these the checksums
+    /// may not know, so that the home holds something where nothing was ever written by them.
+    unsettled: RefCell<ExtentMap<()>>,
     /// Ranges in which the side has been found wrong, for the mirror to repair.
     suspect: RefCell<ExtentMap<()>>,
     counts: Cell<StoreCounts>,
@@ -198,6 +201,7 @@ impl Store {
             destaging: Semaphore::new(1),
             ending: Cell::new(false),
             wanted: Cell::new(rt.now()),
+            unsettled: RefCell::default(),
             suspect: RefCell::default(),
             counts: Cell::default(),
             progress,
@@ -218,6 +222,12 @@ impl Store {
     /// Forgets every change with a number from `first` on: the side is started alone, or these
     /// changes are of a past that does not count. Only before the first run.
     pub(super) fn forget_from(&self, first: u64) {
+        let complete = self.log.complete();
+        for (range, number) in self.changes_from(first) {
+            if number < complete {
+                self.unsettled.borrow_mut().insert(range, ());
+            }
+        }
         self.log.forget_from(first);
     }
 
@@ -585,15 +595,13 @@ impl Store {
             return Ok(());
         };
         let blocks = range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
-        for expected in checksums.expected(blocks).await? {
-            let data = expected != Expected::NeverWritten;
-            push_extent(
-                extents,
-                Extent {
-                    len: BLOCK_BYTES,
-                    data,
-                },
-            );
+        let expected = checksums.expected(blocks.clone()).await?;
+        let unsettled = self.unsettled.borrow();
+        for (block, expected) in blocks.zip(expected) {
+            let place = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
+            let data = expected != Expected::NeverWritten || !unsettled.is_clear(&place);
+            let len = BLOCK_BYTES;
+            push_extent(extents, Extent { len, data });
         }
         Ok(())
     }
