@@ -185,10 +185,10 @@ fn a_scrub_finds_what_nobody_reads_and_repairs_it() {
         let mirror = volume.open().await;
         let clean = scrub(&rt, &mirror).await;
         assert_eq!((clean.state, clean.found), ("done", 0), "{clean:?}");
-        // Eight blocks on each side, and one page of checksums for every 1020 blocks of 4 KiB and
-        // one of the map for every 510 MiB.
+        // Eight blocks on each side, and one page of checksums for every 1008 blocks of 4 KiB and
+        // one of the map for every 504 MiB.
         let data = volume.superblock(0).await.layout.data.1;
-        let pages = (data / BLOCK).div_ceil(1020) + 1;
+        let pages = (data / BLOCK).div_ceil(1008) + 1;
         assert_eq!(clean.read_bytes, 2 * (8 + pages) * BLOCK);
         assert_eq!(clean.position_bytes, mirror.geometry().size_bytes);
 

@@ -75,7 +75,7 @@ const SEEDS: [(u64, &str); 27] = [
 ];
 
 /// Seeds that need the classes named with them.
-const WITH_CLASSES: [(u64, &str, &str); 13] = [
+const WITH_CLASSES: [(u64, &str, &str); 14] = [
     (
         1756,
         "withstood",
@@ -141,6 +141,11 @@ const WITH_CLASSES: [(u64, &str, &str); 13] = [
         48,
         "withstood,rot",
         "one copy of a superblock decayed after the other was lost (an error of the tester)",
+    ),
+    (
+        666,
+        "withstood",
+        "a torn page of checksums took with it what was known of blocks that did not change",
     ),
 ];
 

@@ -1,8 +1,8 @@
-//! What each block of a side's home should be: the checksum area, one page of 4 KiB for 1020
+//! What each block of a side's home should be: the checksum area, one page of 4 KiB for 1008
 //! blocks, in a cache of bounded size. The bytes are those of `docs/format/mirror-side.md`.
 //!
 //! What is expected of a block is needed at every read and changes at every write, and it takes
-//! one 1020th of the side: too much for memory, too little for a read each time.
+//! one 1008th of the side: too much for memory, too little for a read each time.
 //!
 //! It must never believe a damaged page, never drop a page that has changed before the device has
 //! it, and never flush: when pages must be durable is decided by whoever drops the log entries from
@@ -29,6 +29,7 @@ use crate::device::{Device, Figure, FigureVisitor};
 use crate::error::IoError;
 use cache::Cache;
 pub(super) use entries::Expected;
+pub(in crate::layers::mirror) use entries::PAGE_COVERS_BYTES;
 use entries::{PAGE_BLOCKS, decode, encode, unknown_entries};
 pub(super) use entries::{expected_of, verify};
 pub(in crate::layers::mirror) use pages::{Area, PageError};
@@ -236,7 +237,7 @@ impl Checksums {
         if self.write_back.is_due(page) {
             return true;
         }
-        let Ok(found) = self.area.entries(page, bytes).map(decode) else {
+        let Ok(found) = self.area.entries(page, bytes).map(|bytes| decode(&bytes)) else {
             return false;
         };
         let cache = self.cache.borrow();
@@ -371,7 +372,7 @@ impl Checksums {
 
     /// Takes a page that was read into memory, or notes why not.
     fn take(&self, page: u64, bytes: &[u8]) -> Result<(), PageError> {
-        let entries = self.area.entries(page, bytes).map(decode);
+        let entries = self.area.entries(page, bytes).map(|bytes| decode(&bytes));
         let mut damaged = self.damaged.borrow_mut();
         match entries {
             Ok(entries) => {

@@ -1,5 +1,5 @@
 //! In which epoch each region of the volume was last changed while a side was missing: the map
-//! area, one page of 4 KiB for 510 regions of 1 MiB, all of it in memory. The bytes are those of
+//! area, one page of 4 KiB for 504 regions of 1 MiB, all of it in memory. The bytes are those of
 //! `docs/format/mirror-side.md`.
 //!
 //! When the side comes back, what is marked is all it needs to be given besides the log. So the map
@@ -24,6 +24,8 @@ const REGION_BYTES: u64 = 1 << 20;
 const ENTRY_BYTES: usize = 8;
 /// Regions that a page describes.
 const PAGE_REGIONS: u64 = (ENTRIES_BYTES / ENTRY_BYTES) as u64;
+/// Bytes of the volume that a page describes.
+pub(in crate::layers::mirror) const PAGE_COVERS_BYTES: u64 = PAGE_REGIONS * REGION_BYTES;
 /// The region was changed after every epoch there is.
 const ALWAYS: u64 = u64::MAX;
 
@@ -81,7 +83,7 @@ impl Regions {
                 let at = index * PAGE_BYTES as usize;
                 let bytes = payload.slice(at..at + PAGE_BYTES as usize).to_vec();
                 match area.entries(page, &bytes) {
-                    Ok(bytes) => entries.extend(decode(bytes)),
+                    Ok(bytes) => entries.extend(decode(&bytes)),
                     Err(why) => {
                         damaged.push((page, why));
                         entries.extend([ALWAYS; PAGE_REGIONS as usize]);
@@ -189,7 +191,7 @@ impl Regions {
     async fn is_right(&self, page: u64) -> Result<bool, IoError> {
         let (area, device) = (self.write_back.area(), self.write_back.device());
         let bytes = area.read(device, page..page + 1).await?.to_vec();
-        let found = area.entries(page, &bytes).map(decode);
+        let found = area.entries(page, &bytes).map(|bytes| decode(&bytes));
         let like = found.is_ok_and(|found| self.is_like(page, &found));
         Ok(like || self.write_back.is_due(page))
     }

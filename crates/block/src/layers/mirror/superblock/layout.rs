@@ -2,6 +2,7 @@
 //! fixed once a side is formatted: opening reads them from the superblock and never computes them.
 
 use super::SUPERBLOCK_BYTES;
+use crate::layers::mirror::store::{checksums, regions};
 use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
 
@@ -13,10 +14,6 @@ pub(super) const AREA_ALIGNMENT: u64 = 64 << 10;
 pub(super) const DATA_ALIGNMENT: u64 = 1 << 20;
 /// The smallest device that can be a side.
 pub const SIDE_BYTES_MIN: u64 = 16 << 20;
-/// What one page of the map describes: 510 regions of 1 MiB.
-const MAP_PAGE_COVERS_BYTES: u64 = 510 << 20;
-/// What one page of checksums describes: 1020 blocks.
-const CHECKSUM_PAGE_COVERS_BYTES: u64 = 1020 * BLOCK_BYTES;
 /// The smallest log.
 pub const LOG_BYTES_MIN: u64 = 4 << 20;
 const LOG_BYTES_DEFAULT_MAX: u64 = 1 << 30;
@@ -140,12 +137,12 @@ impl Layout {
 
 /// Length of the pages of the map for so many bytes.
 fn map_bytes(covered_bytes: u64) -> u64 {
-    covered_bytes.div_ceil(MAP_PAGE_COVERS_BYTES) * BLOCK_BYTES
+    covered_bytes.div_ceil(regions::PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
 /// Length of the pages of checksums for so many bytes.
 fn checksum_bytes(covered_bytes: u64) -> u64 {
-    covered_bytes.div_ceil(CHECKSUM_PAGE_COVERS_BYTES) * BLOCK_BYTES
+    covered_bytes.div_ceil(checksums::PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
 #[cfg(test)]
@@ -158,17 +155,17 @@ mod tests {
     /// Reckoned by hand from the table of the format page.
     #[test]
     fn the_layout_of_the_format_page() {
-        // 1 GiB: 3 pages of map, 258 of checksums (1032 KiB, in 64 KiB: 1088 KiB), 64 MiB of log.
+        // 1 GiB: 3 pages of map, 261 of checksums (1044 KiB, in 64 KiB: 1088 KiB), 64 MiB of log.
         let of_1_gib = Layout::of_device(1 << 30, None).unwrap();
         assert_eq!(of_1_gib.map, (64 * KIB, 64 * KIB));
         assert_eq!(of_1_gib.checksums, (128 * KIB, 1088 * KIB));
         assert_eq!(of_1_gib.log, (1216 * KIB, 64 * MIB));
         assert_eq!(of_1_gib.data, (66 * MIB, 958 * MIB - 4 * KIB));
-        // 1 TiB: 2057 pages of map (8228 KiB, 8256), 263173 of checksums (1052692 KiB, 1052736).
+        // 1 TiB: 2081 pages of map (8324 KiB, 8384), 266306 of checksums (1065224 KiB, 1065280).
         let of_1_tib = Layout::of_device(1 << 40, None).unwrap();
-        assert_eq!(of_1_tib.map, (64 * KIB, 8256 * KIB));
-        assert_eq!(of_1_tib.checksums, (8320 * KIB, 1_052_736 * KIB));
-        assert_eq!(of_1_tib.log, (1_061_056 * KIB, 1 << 30));
+        assert_eq!(of_1_tib.map, (64 * KIB, 8384 * KIB));
+        assert_eq!(of_1_tib.checksums, (8448 * KIB, 1_065_280 * KIB));
+        assert_eq!(of_1_tib.log, (1_073_728 * KIB, 1 << 30));
         let smallest = Layout::of_device(SIDE_BYTES_MIN, None).unwrap();
         assert_eq!(smallest.log, (192 * KIB, 4 * MIB));
         assert_eq!(smallest.data, (5 * MIB, 11 * MIB - 4 * KIB));

@@ -10,6 +10,8 @@ use crate::request::BLOCK_BYTES;
 const ENTRY_BYTES: usize = 4;
 /// Blocks that a page describes.
 pub(super) const PAGE_BLOCKS: u64 = (ENTRIES_BYTES / ENTRY_BYTES) as u64;
+/// Bytes of the data that a page describes.
+pub(in crate::layers::mirror) const PAGE_COVERS_BYTES: u64 = PAGE_BLOCKS * BLOCK_BYTES;
 const NEVER_WRITTEN: u32 = 0;
 const UNKNOWN: u32 = 1;
 

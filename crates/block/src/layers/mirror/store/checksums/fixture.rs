@@ -40,19 +40,48 @@ pub(in crate::layers::mirror::store) const AREA: Area = Area {
     side: *b"\xA1\xB2\xC3\xD4-and-12-more",
 };
 
-/// A page as the format page draws it, of entries that start with `entries`.
+/// A sector of a page as the format page draws it.
+pub(in crate::layers::mirror::store) fn sector_by_hand(
+    entries: [u8; 504],
+    reserved: [u8; 4],
+    side: [u8; 16],
+    page: u64,
+    number: u32,
+) -> Vec<u8> {
+    let mut sealed = side.to_vec();
+    sealed.extend(page.to_le_bytes());
+    sealed.extend(number.to_le_bytes());
+    sealed.extend(entries);
+    sealed.extend(reserved);
+    let crc = crc_by_bit(&sealed);
+    let mut sector = sealed.split_off(16 + 8 + 4);
+    sector.extend(crc.to_le_bytes());
+    sector
+}
+
+/// A page as the format page draws it, of entries that start with `entries`; the others are zeroes.
 pub(in crate::layers::mirror::store) fn page_by_hand(
     entries: &[u8],
-    side: [u8; 4],
-    place: [u8; 4],
+    side: [u8; 16],
+    page: u64,
 ) -> Vec<u8> {
-    let mut page = entries.to_vec();
-    page.resize(4080, 0);
-    page.extend(side);
-    page.extend(place);
-    page.extend([0, 0, 0, 0]);
-    let crc = crc_by_bit(&page);
-    page.extend(crc.to_le_bytes());
+    let mut entries = entries.to_vec();
+    entries.resize(8 * 504, 0);
+    let of_sector = |number: u32| {
+        let start = number as usize * 504;
+        let entries = entries[start..start + 504].try_into().expect("504 bytes");
+        sector_by_hand(entries, [0; 4], side, page, number)
+    };
+    (0..8).flat_map(of_sector).collect()
+}
+
+/// The page whose sectors are those of `new` where `mask` has a bit, and else those of `old`.
+pub(in crate::layers::mirror::store) fn mixture(old: &[u8], new: &[u8], mask: u32) -> Vec<u8> {
+    let mut page = old.to_vec();
+    for sector in (0..8).filter(|sector| mask >> sector & 1 == 1) {
+        let part = sector * 512..(sector + 1) * 512;
+        page[part.clone()].copy_from_slice(&new[part]);
+    }
     page
 }
 

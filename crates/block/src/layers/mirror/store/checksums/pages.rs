@@ -1,8 +1,11 @@
-//! What the two areas made of pages share: where a page lies, how it says to which side and place
-//! it belongs, and how pages that have changed get back to the device. The bytes are those of
+//! What the two areas made of pages share: where a page lies, how its sectors are sealed for their
+//! side and place, and how pages that have changed get back to the device. The bytes are those of
 //! `docs/format/mirror-side.md`.
 //!
-//! It must never believe a page before its checksum, never have two writes of one page in flight
+//! A write may be torn between any two sectors. Each is therefore sealed by itself, and a page of
+//! old and new ones is believed: what has changed in it is in the log until the page is durable.
+//!
+//! It must never believe a sector before its checksum, never have two writes of one page in flight
 //! (a device promises no order between them), and never forget that a page has changed before the
 //! device has taken it.
 
@@ -22,19 +25,21 @@ use crate::layers::mirror::superblock::Uuid;
 use crate::request::{BLOCK_BYTES, Flags, Request};
 
 pub(in crate::layers::mirror::store) const PAGE_BYTES: u64 = BLOCK_BYTES;
-/// The entries of a page; the rest says whose it is.
-pub(in crate::layers::mirror::store) const ENTRIES_BYTES: usize = 4080;
-const SIDE_AT: usize = ENTRIES_BYTES;
-const PLACE_AT: usize = 4084;
-const RESERVED_AT: usize = 4088;
-const CHECKSUM_AT: usize = 4092;
+/// What a device writes as a whole or not at all.
+const SECTOR_BYTES: usize = 512;
+const SECTORS: usize = PAGE_BYTES as usize / SECTOR_BYTES;
+/// The entries of a sector end here. No entry lies in two sectors: their lengths divide this.
+const RESERVED_AT: usize = 504;
+const CHECKSUM_AT: usize = 508;
+/// The entries of a page, without what lies between those of one sector and the next.
+pub(in crate::layers::mirror::store) const ENTRIES_BYTES: usize = SECTORS * RESERVED_AT;
 
 /// Neighbouring pages are read and written together up to this.
 const RUN_BYTES_MAX: u64 = 1 << 20;
-/// Writes of one write-back in flight at once.
 /// Pages between two others that are written along with them, at most: what passes under the head
 /// of a disk in a tenth of a revolution or so.
 const BRIDGED_PAGES_MAX: u64 = 32;
+/// Writes of one write-back in flight at once.
 const WRITES_IN_FLIGHT_MAX: usize = 8;
 
 /// Why a page is not believed.
@@ -43,15 +48,10 @@ pub(in crate::layers::mirror) enum PageError {
     /// It is not 4096 bytes long.
     #[error("it has {0} bytes")]
     Length(usize),
-    /// Its bytes are not those that were written.
-    #[error("its checksum is wrong")]
-    Checksum,
-    /// It was written for another side.
-    #[error("it belongs to another side")]
-    Side,
-    /// It was written for another place.
-    #[error("it is page {0}")]
-    Place(u32),
+    /// The bytes of a sector, given by its number, are not those that were written, or were written
+    /// for another side or place.
+    #[error("the checksum of its sector {0} is wrong")]
+    Checksum(u32),
 }
 
 /// An area of pages of a side.
@@ -79,40 +79,59 @@ impl Area {
         self.offset + pages.start * PAGE_BYTES..self.offset + pages.end * PAGE_BYTES
     }
 
-    /// Fills in everything behind the entries of a page.
-    pub(in crate::layers::mirror::store) fn seal(&self, page: u64, bytes: &mut [u8]) {
-        let place = u32::try_from(page).expect("an area has fewer than 2^32 pages");
-        bytes[SIDE_AT..PLACE_AT].copy_from_slice(&self.side[..4]);
-        bytes[PLACE_AT..RESERVED_AT].copy_from_slice(&place.to_le_bytes());
-        bytes[RESERVED_AT..CHECKSUM_AT].fill(0);
-        let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
-        bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+    /// The checksum of a sector of a page. Side and place are in it, and nowhere else: what was
+    /// written for another one has a wrong checksum.
+    fn checksum(&self, page: u64, number: u32, sector: &[u8]) -> u32 {
+        let crc = crc32c::crc32c(&self.side);
+        let crc = crc32c::crc32c_append(crc, &page.to_le_bytes());
+        let crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
+        crc32c::crc32c_append(crc, &sector[..CHECKSUM_AT])
     }
 
-    /// The entries of what was read in the place of a page.
+    /// Makes a page of its entries, spread over the sectors.
+    ///
+    /// # Panics
+    /// When the entries or the page have another length than those of a page.
+    pub(in crate::layers::mirror::store) fn seal(
+        &self,
+        page: u64,
+        entries: &[u8],
+        bytes: &mut [u8],
+    ) {
+        assert_eq!(entries.len(), ENTRIES_BYTES, "a page is full of entries");
+        assert_eq!(bytes.len() as u64, PAGE_BYTES, "a page is made as a whole");
+        let sectors = bytes.chunks_exact_mut(SECTOR_BYTES);
+        let parts = entries.chunks_exact(RESERVED_AT);
+        for (number, (sector, part)) in (0..).zip(sectors.zip(parts)) {
+            sector[..RESERVED_AT].copy_from_slice(part);
+            sector[RESERVED_AT..CHECKSUM_AT].fill(0);
+            let checksum = self.checksum(page, number, sector);
+            sector[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+        }
+    }
+
+    /// The entries of what was read in the place of a page, one after the other. Each is as it was
+    /// when its sector was last written; after a torn write some are older than others.
     ///
     /// # Errors
     /// Why the page is not believed.
-    pub(in crate::layers::mirror::store) fn entries<'b>(
+    pub(in crate::layers::mirror::store) fn entries(
         &self,
         page: u64,
-        bytes: &'b [u8],
-    ) -> Result<&'b [u8], PageError> {
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, PageError> {
         if bytes.len() as u64 != PAGE_BYTES {
             return Err(PageError::Length(bytes.len()));
         }
-        let u32_at =
-            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
-        if u32_at(CHECKSUM_AT) != crc32c::crc32c(&bytes[..CHECKSUM_AT]) {
-            return Err(PageError::Checksum);
+        let mut entries = Vec::with_capacity(ENTRIES_BYTES);
+        for (number, sector) in (0..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
+            let checksum = self.checksum(page, number, sector);
+            if sector[CHECKSUM_AT..] != checksum.to_le_bytes() {
+                return Err(PageError::Checksum(number));
+            }
+            entries.extend_from_slice(&sector[..RESERVED_AT]);
         }
-        if bytes[SIDE_AT..PLACE_AT] != self.side[..4] {
-            return Err(PageError::Side);
-        }
-        if u64::from(u32_at(PLACE_AT)) != page {
-            return Err(PageError::Place(u32_at(PLACE_AT)));
-        }
-        Ok(&bytes[..ENTRIES_BYTES])
+        Ok(entries)
     }
 
     /// Pages that may be read or written with one request.
@@ -158,8 +177,9 @@ impl Area {
         let mut bytes = rt.pool().alloc_now((place.end - place.start) as usize);
         let pages = bytes.chunks_exact_mut(PAGE_BYTES as usize);
         for (page, bytes) in run.clone().zip(pages) {
-            fill(page, &mut bytes[..ENTRIES_BYTES]);
-            self.seal(page, bytes);
+            let mut entries = [0; ENTRIES_BYTES];
+            fill(page, &mut entries);
+            self.seal(page, &entries, bytes);
         }
         Request::write(place.start, bytes.freeze(), Flags::NONE)
     }

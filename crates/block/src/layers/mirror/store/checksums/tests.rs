@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use super::fixture::{AREA, POLYNOMIAL, Rig, crc_by_bit, page_by_hand};
+use super::fixture::{AREA, POLYNOMIAL, Rig, crc_by_bit, mixture, page_by_hand, sector_by_hand};
 use super::pages::ENTRIES_BYTES;
 use super::*;
 use crate::layers::mirror::store::content::Crcs;
@@ -19,8 +19,8 @@ use crate::request::Op;
 use Expected::{Crc, NeverWritten, Unknown};
 
 /// Blocks of the tests: three whole pages, and 40 blocks of a fourth.
-const BLOCKS: u64 = 3 * 1020 + 40;
-const SIDE: [u8; 4] = [0xA1, 0xB2, 0xC3, 0xD4];
+const BLOCKS: u64 = 3 * 1008 + 40;
+const SIDE: [u8; 16] = *b"\xA1\xB2\xC3\xD4-and-12-more";
 
 fn checksums(rig: &Rig, blocks: u64, cached_pages_max: usize) -> Checksums {
     Checksums::new(&rig.rt, &rig.device, AREA, blocks, cached_pages_max)
@@ -41,8 +41,9 @@ fn figure(checksums: &Checksums, name: &str) -> u64 {
 
 /// The entry of a block on the device, found as the format page says.
 fn entry_on_device(rig: &Rig, block: u64) -> u32 {
-    let page = rig.page(block / 1020);
-    let at = (block % 1020) as usize * 4;
+    let page = rig.page(block / 1008);
+    let (sector, entry) = (block % 1008 / 126, block % 126);
+    let at = (sector * 512 + entry * 4) as usize;
     u32::from_le_bytes(page[at..at + 4].try_into().unwrap())
 }
 
@@ -56,8 +57,8 @@ fn a_page_is_as_the_format_page_draws_it() {
         [0xFF, 0xFF, 0xFF, 0xFF],
         [0xFE, 0xFF, 0xFF, 0xFF],
     ];
-    let page = page_by_hand(entries.as_flattened(), SIDE, [2, 0, 0, 0]);
-    let first = 2 * 1020;
+    let page = page_by_hand(entries.as_flattened(), SIDE, 2);
+    let first = 2 * 1008;
 
     let rig = Rig::new(1);
     let written = checksums(&rig, BLOCKS, 8);
@@ -65,7 +66,7 @@ fn a_page_is_as_the_format_page_draws_it() {
     rig.rt.block_on(written.update(first, &values)).unwrap();
     rig.rt.block_on(written.write_back()).unwrap();
     assert_eq!(rig.page(2), page);
-    let empty = |page: u8| page_by_hand(&[], SIDE, [page, 0, 0, 0]);
+    let empty = |page: u64| page_by_hand(&[], SIDE, page);
     assert_eq!((rig.page(1), rig.page(3)), (empty(1), empty(3)));
 
     let rig = Rig::new(2);
@@ -84,30 +85,20 @@ fn a_page_is_as_the_format_page_draws_it() {
 }
 
 #[test]
-fn a_page_of_another_side_or_place_is_damaged() {
+fn a_page_that_is_not_believed_is_damaged() {
     let rig = Rig::new(1);
-    let right = page_by_hand(&[7, 7, 7, 7], SIDE, [1, 0, 0, 0]);
+    let right = page_by_hand(&[7, 7, 7, 7], SIDE, 1);
     let mut flipped = right.clone();
-    flipped[1] ^= 1;
+    flipped[512] ^= 1;
+    let elsewhere = page_by_hand(&[7, 7, 7, 7], SIDE, 2);
     for (bytes, error) in [
         (right, None),
-        (flipped, Some(PageError::Checksum)),
-        (
-            page_by_hand(&[7, 7, 7, 7], *b"else", [1, 0, 0, 0]),
-            Some(PageError::Side),
-        ),
-        (
-            page_by_hand(&[7, 7, 7, 7], SIDE, [2, 0, 0, 0]),
-            Some(PageError::Place(2)),
-        ),
-        (
-            page_by_hand(&[7, 7, 7, 7], SIDE, [1, 0, 0, 1]),
-            Some(PageError::Place(0x0100_0001)),
-        ),
+        (flipped, Some(PageError::Checksum(1))),
+        (elsewhere, Some(PageError::Checksum(0))),
     ] {
         rig.set_page(1, &bytes);
         let read = checksums(&rig, BLOCKS, 8);
-        let result = rig.rt.block_on(read.expected(1020..1021));
+        let result = rig.rt.block_on(read.expected(1008..1009));
         let wanted = match error {
             None => Ok(vec![Crc(0x0707_0707)]),
             Some(_) => Err(IoError::Corrupt),
@@ -116,27 +107,112 @@ fn a_page_of_another_side_or_place_is_damaged() {
         let damaged: Vec<_> = error.map(|why| (1, why)).into_iter().collect();
         assert_eq!(read.damaged(), damaged);
     }
-    assert_eq!(
-        AREA.entries(1, &[0; 4095]),
-        Err(PageError::Length(4095)),
-        "a page is whole"
-    );
+}
+
+/// A write that is torn leaves old and new sectors in any mixture, and each entry is whole.
+#[test]
+fn a_page_of_old_and_new_sectors_is_believed() {
+    let values = |start: u32| (0..1008).map(move |entry| start + entry);
+    let by_hand = |start| {
+        let entries: Vec<u8> = values(start).flat_map(u32::to_le_bytes).collect();
+        page_by_hand(&entries, SIDE, 1)
+    };
+    let (old, new) = (by_hand(10_000), by_hand(20_000));
+    let rig = Rig::new(1);
+    rig.set_page(1, &old);
+    let sums = checksums(&rig, BLOCKS, 8);
+    let rewritten: Vec<Expected> = values(20_000).map(Crc).collect();
+    rig.rt.block_on(sums.update(1008, &rewritten)).unwrap();
+    rig.rt.block_on(sums.write_back()).unwrap();
+    assert_eq!(rig.page(1), new);
+    for mask in 0..256 {
+        rig.set_page(1, &mixture(&old, &new, mask));
+        let sums = checksums(&rig, BLOCKS, 8);
+        let found = rig.rt.block_on(sums.expected(1008..2016)).unwrap();
+        for (entry, found) in (0..).zip(found) {
+            let is_new = mask >> (entry / 126) & 1 == 1;
+            let start = if is_new { 20_000 } else { 10_000 };
+            assert_eq!(found, Crc(start + entry), "mask {mask:08b}");
+        }
+        assert_eq!(sums.damaged(), []);
+    }
+}
+
+/// Two pages to spoil: one as it is after formatting, one full.
+fn pages_to_spoil() -> [Vec<u8>; 2] {
+    let counted: Vec<u8> = (0..4032).map(|at| (at % 251) as u8).collect();
+    [page_by_hand(&[], SIDE, 1), page_by_hand(&counted, SIDE, 1)]
 }
 
 #[test]
 fn every_flipped_bit_of_a_page_is_noticed() {
-    let zeroes = AREA.entries(1, &[0; 4096]);
-    assert_eq!(zeroes, Err(PageError::Checksum), "zeroes are no page");
-    let blank = page_by_hand(&[], SIDE, [1, 0, 0, 0]);
-    let written = page_by_hand(&[0x5A; 4080], SIDE, [1, 0, 0, 0]);
-    for page in [blank, written] {
+    for page in pages_to_spoil() {
         assert!(AREA.entries(1, &page).is_ok());
         for bit in 0..4096 * 8 {
             let mut flipped = page.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(AREA.entries(1, &flipped).is_err(), "bit {bit}");
+            let sector = (bit / 8 / 512) as u32;
+            let refused = Err(PageError::Checksum(sector));
+            assert_eq!(AREA.entries(1, &flipped), refused, "bit {bit}");
         }
     }
+}
+
+#[test]
+fn two_sectors_that_changed_places_are_noticed() {
+    for page in pages_to_spoil() {
+        for first in 0..8 {
+            for second in first + 1..8 {
+                let mut sectors: Vec<&[u8]> = page.chunks(512).collect();
+                sectors.swap(first, second);
+                let refused = Err(PageError::Checksum(first as u32));
+                assert_eq!(AREA.entries(1, &sectors.concat()), refused);
+            }
+        }
+    }
+}
+
+/// Also when they stand in for a single sector of the right page.
+#[test]
+fn sectors_of_another_side_or_page_are_noticed() {
+    for byte in 0..16 {
+        let mut other = SIDE;
+        other[byte] ^= 1;
+        refuses_sectors_of(&page_by_hand(&[7, 7, 7, 7], other, 1));
+    }
+    for page in [0, 2, 9, 257, 0x0100_0001, 1 << 32 | 1, 1 << 56 | 1] {
+        refuses_sectors_of(&page_by_hand(&[7, 7, 7, 7], SIDE, page));
+    }
+    refuses_sectors_of(&[0; 4096]);
+    refuses_sectors_of(&[0xFF; 4096]);
+}
+
+fn refuses_sectors_of(strange: &[u8]) {
+    let right = page_by_hand(&[7, 7, 7, 7], SIDE, 1);
+    assert!(AREA.entries(1, &right).is_ok());
+    assert_eq!(AREA.entries(1, strange), Err(PageError::Checksum(0)));
+    for sector in 0..8 {
+        let mixed = mixture(&right, strange, 1 << sector);
+        let refused = Err(PageError::Checksum(sector));
+        assert_eq!(AREA.entries(1, &mixed), refused);
+    }
+}
+
+#[test]
+fn a_page_of_another_length_is_refused() {
+    let page = page_by_hand(&[], SIDE, 1);
+    let short = AREA.entries(1, &page[..4095]);
+    assert_eq!(short, Err(PageError::Length(4095)));
+    let long = AREA.entries(1, &[page, vec![0]].concat());
+    assert_eq!(long, Err(PageError::Length(4097)));
+}
+
+/// What a later minor version may put there is read over.
+#[test]
+fn reserved_bytes_may_hold_anything_that_is_sealed() {
+    let sector = |number| sector_by_hand([3; 504], [1, 2, 3, 4], SIDE, 1, number);
+    let page: Vec<u8> = (0..8).flat_map(sector).collect();
+    assert_eq!(AREA.entries(1, &page), Ok(vec![3; 4032]));
 }
 
 /// A block with this CRC: its last four bytes are reckoned by running the register backwards.
@@ -204,11 +280,12 @@ proptest! {
         place in any::<u32>(),
         bits in vec(0..4096_usize * 8, 50),
     ) {
+        let mut entry_bytes = vec![0xEE; ENTRIES_BYTES];
+        encode(&entries, &mut entry_bytes);
         let mut page = vec![0xEE; 4096];
-        encode(&entries, &mut page[..ENTRIES_BYTES]);
-        AREA.seal(u64::from(place), &mut page);
-        prop_assert_eq!(&page[4088..4092], &[0; 4]);
-        let found = AREA.entries(u64::from(place), &page).map(decode);
+        AREA.seal(u64::from(place), &entry_bytes, &mut page);
+        prop_assert_eq!(&page, &page_by_hand(&entry_bytes, SIDE, u64::from(place)));
+        let found = AREA.entries(u64::from(place), &page).map(|bytes| decode(&bytes));
         prop_assert_eq!(found, Ok(entries.into()));
         for bit in bits {
             page[bit / 8] ^= 1 << (bit % 8);
@@ -233,19 +310,19 @@ proptest! {
 #[test]
 fn neighbouring_pages_are_one_read_also_for_many_readers() {
     let rig = Rig::new(1);
-    let sums = checksums(&rig, 600 * 1020, 600);
+    let sums = checksums(&rig, 600 * 1008, 600);
     rig.rt.block_on(async {
-        let readers = (0..5).map(|_| sums.expected(1019..3 * 1020 + 1));
+        let readers = (0..5).map(|_| sums.expected(1007..3 * 1008 + 1));
         for result in futures_util::future::join_all(readers).await {
-            assert_eq!(result.unwrap().len(), 2042);
+            assert_eq!(result.unwrap().len(), 2018);
         }
     });
     assert_eq!(rig.asked(Op::Read), [[0, 4]]);
     // The gap is read up to what is there, and not more than 1 MiB at once.
     rig.rt
-        .block_on(sums.expected(10 * 1020..11 * 1020))
+        .block_on(sums.expected(10 * 1008..11 * 1008))
         .unwrap();
-    rig.rt.block_on(sums.expected(0..300 * 1020)).unwrap();
+    rig.rt.block_on(sums.expected(0..300 * 1008)).unwrap();
     assert_eq!(
         rig.asked(Op::Read),
         [[10, 11], [4, 10], [11, 267], [267, 300]]
@@ -274,7 +351,7 @@ fn the_cache_keeps_what_is_used() {
     let rig = Rig::new(1);
     let sums = checksums(&rig, BLOCKS, 2);
     let ask = |page: u64| {
-        let block = page * 1020;
+        let block = page * 1008;
         rig.rt.block_on(sums.expected(block..block + 1)).unwrap();
         assert!(figure(&sums, "checksum_cached_pages") <= 2);
     };
@@ -290,12 +367,12 @@ fn the_cache_keeps_what_is_used() {
 #[test]
 fn pages_that_have_changed_stay_beyond_the_bound_until_they_are_written() {
     let rig = Rig::new(1);
-    let sums = checksums(&rig, 600 * 1020, 2);
+    let sums = checksums(&rig, 600 * 1008, 2);
     // Every second page, 0 to 38, and a run of 300.
     let single = (0..20).map(|i| 2 * i);
     for page in single.chain(100..400) {
         rig.rt
-            .block_on(sums.update(page * 1020, &[Unknown]))
+            .block_on(sums.update(page * 1008, &[Unknown]))
             .unwrap();
     }
     assert_eq!(sums.unwritten_pages(), 320);
@@ -348,7 +425,7 @@ fn a_page_that_changes_while_it_is_written_is_written_again() {
 fn what_could_not_be_written_is_written_the_next_time() {
     let rig = Rig::new(1);
     let sums = checksums(&rig, BLOCKS, 0);
-    for block in [0, 2 * 1020] {
+    for block in [0, 2 * 1008] {
         rig.rt.block_on(sums.update(block, &[Crc(9)])).unwrap();
     }
     rig.fault.fail_next(Op::Write, IoError::NoSpace);
@@ -357,7 +434,7 @@ fn what_could_not_be_written_is_written_the_next_time() {
     rig.rt.block_on(sums.write_back()).unwrap();
     assert_eq!(sums.unwritten_pages(), 0);
     assert_eq!(
-        (entry_on_device(&rig, 0), entry_on_device(&rig, 2040)),
+        (entry_on_device(&rig, 0), entry_on_device(&rig, 2016)),
         (9, 9)
     );
 
@@ -370,35 +447,35 @@ fn what_could_not_be_written_is_written_the_next_time() {
 #[test]
 fn a_damaged_page_says_so_until_it_is_reset() {
     let rig = Rig::new(1);
-    let good = page_by_hand(&[5, 0, 0, 0], SIDE, [0, 0, 0, 0]);
-    let mut bad = page_by_hand(&[6, 0, 0, 0], SIDE, [1, 0, 0, 0]);
+    let good = page_by_hand(&[5, 0, 0, 0], SIDE, 0);
+    let mut bad = page_by_hand(&[6, 0, 0, 0], SIDE, 1);
     bad[4000] ^= 0x10;
     rig.set_page(0, &good);
     rig.set_page(1, &bad);
     let sums = checksums(&rig, BLOCKS, 8);
     let ask = |blocks| rig.rt.block_on(sums.expected(blocks));
-    assert_eq!(ask(1019..1021), Err(IoError::Corrupt));
-    assert_eq!(ask(1020..1021), Err(IoError::Corrupt));
-    let update = rig.rt.block_on(sums.update(1021, &[Crc(8)]));
+    assert_eq!(ask(1007..1009), Err(IoError::Corrupt));
+    assert_eq!(ask(1008..1009), Err(IoError::Corrupt));
+    let update = rig.rt.block_on(sums.update(1009, &[Crc(8)]));
     assert_eq!(update, Err(IoError::Corrupt));
-    assert_eq!(sums.damaged(), [(1, PageError::Checksum)]);
+    assert_eq!(sums.damaged(), [(1, PageError::Checksum(7))]);
     assert_eq!(figure(&sums, "checksum_damaged_pages"), 1);
     assert_eq!(ask(0..2), Ok(vec![Crc(5), NeverWritten]));
 
     // While somebody reads it, a reset waits: it is not what the read brings that counts.
-    rig.set_page(1, &page_by_hand(&[6, 0, 0, 0], SIDE, [1, 0, 0, 0]));
+    rig.set_page(1, &page_by_hand(&[6, 0, 0, 0], SIDE, 1));
     rig.rt.block_on(async {
-        join(sums.expected(1020..1021), sums.reset_page(1))
+        join(sums.expected(1008..1009), sums.reset_page(1))
             .await
             .0
             .unwrap();
-        sums.update(1021, &[Crc(8)]).await.unwrap();
+        sums.update(1009, &[Crc(8)]).await.unwrap();
         sums.write_back().await.unwrap();
     });
     assert_eq!(sums.damaged(), []);
-    let mut entries = [[1, 0, 0, 0]; 1020];
+    let mut entries = [[1, 0, 0, 0]; 1008];
     entries[1] = [8, 0, 0, 0];
-    let page = page_by_hand(entries.as_flattened(), SIDE, [1, 0, 0, 0]);
+    let page = page_by_hand(entries.as_flattened(), SIDE, 1);
     assert_eq!(rig.page(1), page);
 }
 

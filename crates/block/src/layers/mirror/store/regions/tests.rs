@@ -9,15 +9,16 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use super::super::checksums::fixture::{AREA, Rig, page_by_hand};
+use super::super::checksums::fixture::{AREA, Rig, mixture, page_by_hand};
 use super::*;
 use crate::request::Op;
 
 const MIB: u64 = 1 << 20;
-/// Two whole pages, 30 regions of a third, and the start of another region.
+/// Two whole pages, 42 regions of a third, and the start of another region.
 const VOLUME_BYTES: u64 = 1050 * MIB + 8192;
 const REGIONS: u64 = 1051;
-const SIDE: [u8; 4] = [0xA1, 0xB2, 0xC3, 0xD4];
+const SIDE: [u8; 16] = *b"\xA1\xB2\xC3\xD4-and-12-more";
+const OTHER: [u8; 16] = *b"\xA1\xB2\xC3\xD4-and-12-less";
 
 async fn load(rig: &Rig) -> Result<Regions, IoError> {
     Regions::load(&rig.rt, &rig.device, AREA, VOLUME_BYTES).await
@@ -31,19 +32,20 @@ fn stale(map: &Regions, epoch: u64, volume_bytes: u64) -> Vec<[u64; 2]> {
 
 /// The entry of a region on the device, found as the format page says.
 fn entry_on_device(rig: &Rig, region: u64) -> u64 {
-    let page = rig.page(region / 510);
-    let at = (region % 510) as usize * 8;
+    let page = rig.page(region / 504);
+    let (sector, entry) = (region % 504 / 63, region % 63);
+    let at = (sector * 512 + entry * 8) as usize;
     u64::from_le_bytes(page[at..at + 8].try_into().unwrap())
 }
 
 /// Page 1: its second region was last changed in epoch 0x0102, its last one in epoch 3.
 #[test]
 fn a_page_is_as_the_format_page_draws_it() {
-    let mut entries = [[0; 8]; 510];
+    let mut entries = [[0; 8]; 504];
     entries[1] = [2, 1, 0, 0, 0, 0, 0, 0];
-    entries[509] = [3, 0, 0, 0, 0, 0, 0, 0];
-    let page = page_by_hand(entries.as_flattened(), SIDE, [1, 0, 0, 0]);
-    let (second, last) = (511 * MIB, 1019 * MIB);
+    entries[503] = [3, 0, 0, 0, 0, 0, 0, 0];
+    let page = page_by_hand(entries.as_flattened(), SIDE, 1);
+    let (second, last) = (505 * MIB, 1007 * MIB);
 
     let rig = Rig::new(1);
     rig.rt.block_on(async {
@@ -56,7 +58,7 @@ fn a_page_is_as_the_format_page_draws_it() {
         assert!(!map.dirty());
     });
     assert_eq!(rig.page(1), page);
-    let empty = |page: u8| page_by_hand(&[], SIDE, [page, 0, 0, 0]);
+    let empty = |page: u64| page_by_hand(&[], SIDE, page);
     assert_eq!((rig.page(0), rig.page(2)), (empty(0), empty(2)));
 
     let rig = Rig::new(2);
@@ -68,6 +70,32 @@ fn a_page_is_as_the_format_page_draws_it() {
     assert_eq!(stale(&map, 0x0102, VOLUME_BYTES), both[..0]);
     assert_eq!(map.damaged(), []);
     assert!(!map.dirty());
+}
+
+/// A write that is torn leaves old and new sectors in any mixture, and each entry is whole.
+#[test]
+fn a_page_of_old_and_new_sectors_is_believed() {
+    let of_epoch = |epoch: u64| page_by_hand(&epoch.to_le_bytes().repeat(504), SIDE, 1);
+    let (old, new) = (of_epoch(0x0102), of_epoch(0x0304));
+    let rig = Rig::new(1);
+    rig.set_page(1, &old);
+    let map = rig.rt.block_on(load(&rig)).unwrap();
+    assert!(map.mark(504 * MIB..1008 * MIB, 0x0304));
+    rig.rt.block_on(map.write_back()).unwrap();
+    assert_eq!(rig.page(1), new);
+    for mask in 0..256 {
+        rig.set_page(1, &mixture(&old, &new, mask));
+        let map = rig.rt.block_on(load(&rig)).unwrap();
+        assert_eq!(map.damaged(), []);
+        let is_new = |region: u64| {
+            let of_page_1 = (504..1008).contains(&region);
+            of_page_1 && mask >> ((region - 504) / 63) & 1 == 1
+        };
+        let found = as_regions(&map.stale_since(0x0303, VOLUME_BYTES));
+        assert!((0..REGIONS).map(is_new).eq(found), "mask {mask:08b}");
+        let found = stale(&map, 0x0101, VOLUME_BYTES);
+        assert_eq!(found, [[504 * MIB, 1008 * MIB]], "mask {mask:08b}");
+    }
 }
 
 #[test]
@@ -91,10 +119,10 @@ fn marks_cover_what_they_touch_and_only_rise() {
 
 #[test]
 fn a_damaged_page_counts_as_always_stale() {
-    let page_1 = [510 * MIB, 1020 * MIB];
+    let page_1 = [504 * MIB, 1008 * MIB];
     for wrong in [
-        page_by_hand(&[1], *b"else", [1, 0, 0, 0]),
-        page_by_hand(&[1], SIDE, [0, 0, 0, 0]),
+        page_by_hand(&[1], OTHER, 1),
+        page_by_hand(&[1], SIDE, 0),
         vec![0xFF; 4096],
     ] {
         let rig = Rig::new(1);
@@ -111,7 +139,7 @@ fn a_damaged_page_counts_as_always_stale() {
         assert!(!map.mark(600 * MIB..601 * MIB, 8));
         assert!(map.dirty());
         rig.rt.block_on(map.write_back()).unwrap();
-        let page = page_by_hand(&[0xFF; 4080], SIDE, [1, 0, 0, 0]);
+        let page = page_by_hand(&[0xFF; 4032], SIDE, 1);
         assert_eq!(rig.page(1), page);
         assert_eq!(rig.asked(Op::Write), [[1, 2]]);
         let again = rig.rt.block_on(load(&rig)).unwrap();
@@ -123,12 +151,12 @@ fn a_damaged_page_counts_as_always_stale() {
 #[test]
 fn a_long_map_is_read_in_pieces_and_a_failing_one_not_at_all() {
     let rig = Rig::new(1);
-    let volume_bytes = 600 * 510 * MIB;
+    let volume_bytes = 600 * 504 * MIB;
     let map = Regions::load(&rig.rt, &rig.device, AREA, volume_bytes);
     let map = rig.rt.block_on(map).unwrap();
     assert_eq!(rig.asked(Op::Read), [[0, 256], [256, 512], [512, 600]]);
     assert!(map.mark(volume_bytes - 4096..volume_bytes, 1));
-    assert!(map.mark(0..511 * MIB, 1));
+    assert!(map.mark(0..505 * MIB, 1));
     rig.rt.block_on(map.write_back()).unwrap();
     let mut asked = rig.asked(Op::Write);
     asked.sort_unstable();
@@ -177,11 +205,12 @@ proptest! {
         place in any::<u32>(),
         bits in vec(0..4096_usize * 8, 50),
     ) {
+        let mut entry_bytes = vec![0xEE; ENTRIES_BYTES];
+        encode(&entries, &mut entry_bytes);
         let mut page = vec![0xEE; 4096];
-        encode(&entries, &mut page[..ENTRIES_BYTES]);
-        AREA.seal(u64::from(place), &mut page);
-        prop_assert_eq!(&page[4088..4092], &[0; 4]);
-        let found = AREA.entries(u64::from(place), &page).map(decode).unwrap();
+        AREA.seal(u64::from(place), &entry_bytes, &mut page);
+        prop_assert_eq!(&page, &page_by_hand(&entry_bytes, SIDE, u64::from(place)));
+        let found = decode(&AREA.entries(u64::from(place), &page).unwrap());
         let (start, rest) = found.split_at(entries.len());
         prop_assert_eq!(start, entries);
         prop_assert!(rest.iter().all(|entry| *entry == 0));

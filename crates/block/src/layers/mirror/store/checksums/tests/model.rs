@@ -45,8 +45,8 @@ fn it_agrees_with_an_array_through_failures_and_restarts() {
                 8 => {
                     let page = rng.below(4);
                     rig.rt.block_on(sums.reset_page(page));
-                    let end = BLOCKS.min((page + 1) * 1020) as usize;
-                    model[page as usize * 1020..end].fill(Unknown);
+                    let end = BLOCKS.min((page + 1) * 1008) as usize;
+                    model[page as usize * 1008..end].fill(Unknown);
                 }
                 _ => match rig.rt.block_on(sums.write_back()) {
                     Ok(()) => {
