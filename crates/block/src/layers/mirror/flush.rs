@@ -90,8 +90,13 @@ impl Shared {
             let store = side.store();
             store.is_some_and(|store| store.complete_durable() >= boundary)
         };
-        let holds =
-            |side: &&Side| side.durable.get() && side.health.get() == Health::Healthy && has(side);
+        // What a side has that is marked as being rebuilt would not be believed after a crash.
+        let counts = |side: &Side| {
+            let volume = self.superblocks.as_ref();
+            side.health.get() == Health::Healthy
+                && volume.is_none_or(|volume| volume.is_established(side.index))
+        };
+        let holds = |side: &&Side| side.durable.get() && counts(side) && has(side);
         // A side that is known to be wrong somewhere is not the only one to hold something.
         let is_sound = |side: &Side| side.stale.borrow().is_empty();
         let first = self.sides.iter().filter(holds).any(is_sound);
