@@ -167,6 +167,10 @@ impl Store {
             shared_below: recovered.shared_below,
             damaged: recovered.damaged,
         };
+        let mut unsettled = ExtentMap::new();
+        for range in recovered.given_up {
+            unsettled.insert(range, ());
+        }
         let pages = |(offset, len): (u64, u64)| checksums::pages::Area {
             offset,
             len,
@@ -201,7 +205,7 @@ impl Store {
             destaging: Semaphore::new(1),
             ending: Cell::new(false),
             wanted: Cell::new(rt.now()),
-            unsettled: RefCell::default(),
+            unsettled: unsettled.into(),
             suspect: RefCell::default(),
             counts: Cell::default(),
             progress,

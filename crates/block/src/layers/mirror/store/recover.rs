@@ -1,6 +1,7 @@
 //! Reading a log after a stop of any kind: what is in it, how far it is complete, and where it goes
 //! on. Changes nothing, so it can be interrupted and repeated.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::checkpoint::{self, Checkpoint};
@@ -23,6 +24,8 @@ pub(super) struct Recovered {
     pub(super) written_s: Option<u64>,
     /// All changes below this number were durable on every member of the epoch.
     pub(super) shared_below: u64,
+    /// Ranges of records that do not count, and may have gone home all the same.
+    pub(super) given_up: Vec<Range<u64>>,
     /// Entries are missing that had been durable: the side has lost changes, and nobody knows
     /// which.
     pub(super) damaged: bool,
@@ -127,6 +130,7 @@ pub(super) async fn recover(
         },
         written_s: None,
         shared_below: checkpoint.shared_below,
+        given_up: Vec::new(),
         damaged: false,
     };
     while walk.position < checkpoint.tail + area.bytes {
@@ -206,7 +210,13 @@ impl<'c> Walk<'c> {
 impl Recovered {
     fn take(&mut self, header: &Header, counts_below: &dyn Fn(u64) -> u64) {
         let (mut entry, limit) = (Entry::of(header), counts_below(header.epoch));
-        entry.records.retain(|(_, record)| record.number < limit);
+        entry.records.retain(|(range, record)| {
+            let counts = record.number < limit;
+            if !counts {
+                self.given_up.push(range.clone());
+            }
+            counts
+        });
         entry.complete_below = entry.complete_below.min(limit);
         entry.shared_below = entry.shared_below.min(limit);
         self.start.head = entry.end;
