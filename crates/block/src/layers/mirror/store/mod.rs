@@ -118,7 +118,7 @@ pub(super) struct Store {
     ending: Cell<bool>,
     /// When somebody last wanted something.
     wanted: Cell<Instant>,
-    /// Ranges of changes that were forgotten after they may have gone home: of these the checksums
+    /// Ranges of changes that were forgotten, and may have gone home: of these the checksums
     /// may not know, so that the home holds something where nothing was ever written by them.
     unsettled: RefCell<ExtentMap<()>>,
     /// Ranges in which the side has been found wrong, for the mirror to repair.
@@ -226,11 +226,8 @@ impl Store {
     /// Forgets every change with a number from `first` on: the side is started alone, or these
     /// changes are of a past that does not count. Only before the first run.
     pub(super) fn forget_from(&self, first: u64) {
-        let complete = self.log.complete();
-        for (range, number) in self.changes_from(first) {
-            if number < complete {
-                self.unsettled.borrow_mut().insert(range, ());
-            }
+        for (range, _) in self.changes_from(first) {
+            self.unsettled.borrow_mut().insert(range, ());
         }
         self.log.forget_from(first);
     }
