@@ -663,20 +663,24 @@ fn most_complete(looked: &[Looked], sides: &[usize]) -> usize {
 type Lacked = Vec<(Range<u64>, Newest)>;
 
 /// What a side lacks of what these have: regions of which log entries have been let go, from the
-/// most complete one; and what is in their logs.
+/// most complete one; and what is in their logs. In the order of the numbers, as in any log: what
+/// goes home first must not be newer than what follows.
 fn lacked(looked: &[Looked], sides: &[usize], index: usize) -> Lacked {
-    let (newest, truth) = (newest_of(looked, sides), most_complete(looked, sides));
+    let (mut newest, truth) = (newest_of(looked, sides), most_complete(looked, sides));
     let complete = store_of(looked, truth).complete();
-    let store = store_of(looked, index);
-    let mut lacks = Vec::new();
     for (region, ()) in regions_lacked(looked, sides, index).iter() {
-        // What it has beyond that in its log is newer than what the other one has.
-        let mut all = ExtentMap::new();
+        let later = newest.overlapping(&region).map(|(part, n)| (part, *n));
+        let later = later.filter(|(_, n)| n.number >= complete);
+        let later: Vec<(Range<u64>, Newest)> = later.collect();
         let (number, side) = (complete - 1, truth);
-        all.insert(region, Newest { number, side });
-        lacks.extend(lacking(store, &all, 0));
+        newest.insert(region, Newest { number, side });
+        for (part, logged) in later {
+            newest.insert(part, logged);
+        }
     }
-    lacks.extend(lacking(store, &newest, store.complete()));
+    let store = store_of(looked, index);
+    let mut lacks = lacking(store, &newest, store.complete());
+    lacks.sort_by_key(|(_, newest)| newest.number);
     lacks
 }
 
@@ -687,11 +691,12 @@ fn fits(looked: &[Looked], sides: &[usize], index: usize) -> bool {
     store_of(looked, index).takes(bytes, lacks.len() as u64)
 }
 
-/// The regions of which a side may lack the last change, because others have let go of it. The most
-/// complete one lacks nothing.
+/// The regions of which a side may lack the last change, because others have let go of it. One that
+/// is as complete as any lacks nothing.
 fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -> ExtentMap<()> {
     let mut regions = ExtentMap::new();
-    if index == most_complete(looked, sides) {
+    let most = store_of(looked, most_complete(looked, sides)).complete();
+    if store_of(looked, index).complete() >= most {
         return regions;
     }
     let epoch = superblock_of(looked, index).history.current().number;
