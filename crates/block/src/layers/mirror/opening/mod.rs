@@ -5,12 +5,16 @@
 //! first answer is final (T4). Each step leaves behind what can be opened again; when a side fails in
 //! one of them, it is left out, and the decision is made anew without it.
 
+mod lacking;
+
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
 
+use self::lacking::{Lacked, fits, lacked, most_complete, newest_of, pieces, regions_lacked};
+pub(super) use self::lacking::{lacking, newest_among};
 use super::Health;
 use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
@@ -20,10 +24,8 @@ use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
-use crate::extent_map::{Cut, ExtentMap};
+use crate::extent_map::ExtentMap;
 
-/// Changes are copied from one log to another in pieces of this size.
-const PIECE_BYTES: u64 = 1 << 20;
 /// So many of them at once.
 const APPENDS_AT_ONCE: usize = 32;
 
@@ -630,132 +632,6 @@ pub(super) fn store_device(
             later.map(|e| e.first_change).min().unwrap_or(u64::MAX)
         }),
     }
-}
-
-/// The newest record of a range, and the side whose log has it.
-#[derive(Clone, Copy)]
-pub(super) struct Newest {
-    pub(super) number: u64,
-    pub(super) side: usize,
-}
-
-impl Cut for Newest {
-    fn cut(&self, _range: Range<u64>) -> Newest {
-        *self
-    }
-}
-
-/// Cuts a range into pieces that can be copied at once.
-fn pieces((range, newest): (Range<u64>, Newest)) -> impl Iterator<Item = (Range<u64>, Newest)> {
-    let starts = range.clone().step_by(PIECE_BYTES as usize);
-    starts.map(move |start| (start..range.end.min(start + PIECE_BYTES), newest))
-}
-
-/// The side that is complete up to the highest number.
-fn most_complete(looked: &[Looked], sides: &[usize]) -> usize {
-    let most = sides
-        .iter()
-        .max_by_key(|&&index| store_of(looked, index).complete());
-    *most.expect("a plan has a source")
-}
-
-/// What a side lacks, and who has it.
-type Lacked = Vec<(Range<u64>, Newest)>;
-
-/// What a side lacks of what these have: regions of which log entries have been let go, from the
-/// most complete one; and what is in their logs. In the order of the numbers, as in any log: what
-/// goes home first must not be newer than what follows.
-fn lacked(looked: &[Looked], sides: &[usize], index: usize) -> Lacked {
-    let (mut newest, truth) = (newest_of(looked, sides), most_complete(looked, sides));
-    let complete = store_of(looked, truth).complete();
-    for (region, ()) in regions_lacked(looked, sides, index).iter() {
-        let later = newest.overlapping(&region).map(|(part, n)| (part, *n));
-        let later = later.filter(|(_, n)| n.number >= complete);
-        let later: Vec<(Range<u64>, Newest)> = later.collect();
-        let (number, side) = (complete - 1, truth);
-        newest.insert(region, Newest { number, side });
-        for (part, logged) in later {
-            newest.insert(part, logged);
-        }
-    }
-    let store = store_of(looked, index);
-    let mut lacks = lacking(store, &newest, store.complete());
-    lacks.sort_by_key(|(_, newest)| newest.number);
-    lacks
-}
-
-/// True when what a side lacks fits into its log.
-fn fits(looked: &[Looked], sides: &[usize], index: usize) -> bool {
-    let lacks = lacked(looked, sides, index);
-    let bytes = lacks.iter().map(|(range, _)| range.end - range.start).sum();
-    store_of(looked, index).takes(bytes, lacks.len() as u64)
-}
-
-/// The regions of which a side may lack the last change, because others have let go of it. One that
-/// is as complete as any lacks nothing.
-fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -> ExtentMap<()> {
-    let mut regions = ExtentMap::new();
-    let most = store_of(looked, most_complete(looked, sides)).complete();
-    if store_of(looked, index).complete() >= most {
-        return regions;
-    }
-    let epoch = superblock_of(looked, index).history.current().number;
-    for &other in sides.iter().filter(|&&other| other != index) {
-        for range in store_of(looked, other).stale_since(epoch) {
-            regions.insert(range, ());
-        }
-    }
-    regions
-}
-
-/// For each range that is in the log of one of these stores, the newest record.
-pub(super) fn newest_among(stores: &[(usize, Rc<Store>)]) -> ExtentMap<Newest> {
-    let mut all: Vec<(Range<u64>, Newest)> = Vec::new();
-    for (side, store) in stores {
-        let changes = store.changes_from(0).into_iter();
-        let side = *side;
-        all.extend(changes.map(|(range, number)| (range, Newest { number, side })));
-    }
-    // The last one inserted counts. Of equal ones any does: the content is the same.
-    all.sort_by_key(|(_, newest)| newest.number);
-    let mut map = ExtentMap::new();
-    for (range, newest) in all {
-        map.insert(range, newest);
-    }
-    map
-}
-
-fn newest_of(looked: &[Looked], sources: &[usize]) -> ExtentMap<Newest> {
-    let stores = sources.iter().map(|&i| (i, Rc::clone(store_of(looked, i))));
-    newest_among(&stores.collect::<Vec<_>>())
-}
-
-/// What a side lacks of the newest records: those from the number on up to which it is complete, as
-/// far as they are not in its own log.
-pub(super) fn lacking(
-    store: &Store,
-    newest: &ExtentMap<Newest>,
-    complete_below: u64,
-) -> Vec<(Range<u64>, Newest)> {
-    let mut lacking = Vec::new();
-    for (range, newest) in newest.iter() {
-        if newest.number < complete_below {
-            continue;
-        }
-        let mut position = range.start;
-        for (part, number) in store.numbers_in(&range) {
-            if number >= newest.number {
-                if position < part.start {
-                    lacking.push((position..part.start, *newest));
-                }
-                position = part.end;
-            }
-        }
-        if position < range.end {
-            lacking.push((position..range.end, *newest));
-        }
-    }
-    lacking
 }
 
 /// The ranges in which something may be lost if the volume were opened all the same.
