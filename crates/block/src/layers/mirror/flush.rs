@@ -149,6 +149,8 @@ impl Shared {
                 Ok(()) => self.release_logs(),
                 Err(error) => {
                     self.flush_failed(index, error);
+                    // What was admitted meanwhile may have waited for the side to be idle.
+                    self.pump(index);
                     return;
                 }
             }

@@ -175,6 +175,8 @@ pub(super) struct Log {
     epoch: Cell<u64>,
     shared_below: Cell<u64>,
     waits_for_space: Cell<bool>,
+    /// There was no space for a new run.
+    cramped: Cell<bool>,
     pub(super) changed: Event,
     tasks: TaskGroup,
     counts: Cell<LogCounts>,
@@ -223,6 +225,7 @@ impl Log {
             epoch: Cell::new(0),
             shared_below: Cell::new(0),
             waits_for_space: Cell::new(false),
+            cramped: Cell::new(false),
             changed: Event::new(),
             tasks: TaskGroup::new(rt),
             counts: Cell::default(),
@@ -270,6 +273,7 @@ impl Log {
         *self.checkpoint.borrow_mut() = next;
         self.head.set(start);
         self.broken.set(false);
+        self.cramped.set(false);
         // What was read when the side was opened, or was stored before the failure, is durable now.
         self.flushed.set(start);
         self.complete_durable.set(self.complete.get());
@@ -373,8 +377,23 @@ impl Log {
     async fn mend(self: Rc<Self>) {
         match self.begin_run().await {
             Ok(()) => self.pump(),
+            Err(IoError::NoSpace) => {
+                self.make_room_for_a_run().await;
+                self.fail_pending(IoError::NoSpace);
+            }
             Err(error) => self.fail_pending(error),
         }
+    }
+
+    /// Lets what is stored go home, so that the next attempt to begin a run finds space. Nothing
+    /// more comes to this run that could make it durable.
+    async fn make_room_for_a_run(&self) {
+        self.cramped.set(true);
+        let flushed = self.device.submit(Request::flush()).await;
+        if flushed.is_ok() && self.broken.get() && !self.is_writing() {
+            self.read_is_durable();
+        }
+        self.changed.notify();
     }
 
     /// Writes what waits as long as the device is ready and there is space.
@@ -612,9 +631,9 @@ impl Log {
         self.is_writing() || !self.pending.borrow().is_empty()
     }
 
-    /// True while a change waits for space.
+    /// True while a change waits for space, or the log has to be emptied before it can be used.
     pub(super) fn is_full(&self) -> bool {
-        self.waits_for_space.get() && !self.pending.borrow().is_empty()
+        self.cramped.get() || self.waits_for_space.get() && !self.pending.borrow().is_empty()
     }
 
     /// Takes nothing more, and fails what waits. What is being written goes on by itself.
