@@ -302,6 +302,12 @@ impl Shared {
         side.joining.set(false);
         if joined {
             side.health.set(Health::Healthy);
+            for other in self.sides.iter() {
+                let queue = other.queue.borrow();
+                queue
+                    .outstanding()
+                    .for_each(|ticket| ticket.decides_from_now(index, self.rt.now()));
+            }
             if let Some(store) = side.store() {
                 store.set_mixes(false);
             }

@@ -680,6 +680,11 @@ impl SideQueue {
         oldest.map(|entry| entry.ticket.admitted)
     }
 
+    /// The writes of which something is left.
+    pub(super) fn outstanding(&self) -> impl Iterator<Item = &Rc<Ticket>> {
+        self.outstanding.values().map(|left| &left.ticket)
+    }
+
     /// The tickets that are outstanding here and not yet acknowledged.
     pub(super) fn unacknowledged(&self) -> impl Iterator<Item = &Rc<Ticket>> {
         let tickets = self.outstanding.values().map(|entry| &entry.ticket);

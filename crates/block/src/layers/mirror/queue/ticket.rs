@@ -28,9 +28,10 @@ pub(in super::super) struct Ticket {
     pub(in super::super) admitted: Instant,
     pub(in super::super) range: Range<u64>,
     sides: Vec<Cell<Progress>>,
-    /// The sides that were healthy, and not stale in the range, when it was admitted. Only these
-    /// decide whether it is stored: the word of another one would not outlive a crash.
-    decides: Vec<bool>,
+    /// The sides that were healthy, and not stale in the range, when it was admitted, or have become
+    /// so since. Only these decide whether it is stored: the word of another one would not outlive a
+    /// crash.
+    decides: Vec<Cell<bool>>,
     pub(in super::super) acknowledged: Cell<Option<Instant>>,
     pub(in super::super) first_done: Cell<Option<Instant>>,
     pub(in super::super) changed: Event,
@@ -49,7 +50,7 @@ impl Ticket {
             admitted,
             range,
             sides: sides.into_iter().map(Cell::new).collect(),
-            decides,
+            decides: decides.into_iter().map(Cell::new).collect(),
             acknowledged: Cell::new(None),
             first_done: Cell::new(None),
             changed: Event::new(),
@@ -70,9 +71,21 @@ impl Ticket {
                 return;
             }
             self.sides[side].set(Progress::Done);
-            if self.decides[side] && self.first_done.get().is_none() {
+            if self.decides[side].get() && self.first_done.get().is_none() {
                 self.first_done.set(Some(now));
             }
+            self.changed.notify();
+        }
+    }
+
+    /// The side has become whole: its word counts from now on, also for what it has already.
+    pub(in super::super) fn decides_from_now(&self, side: usize, now: Instant) {
+        let Some(decides) = self.decides.get(side) else {
+            return;
+        };
+        decides.set(true);
+        if self.progress(side) == Progress::Done && self.first_done.get().is_none() {
+            self.first_done.set(Some(now));
             self.changed.notify();
         }
     }
