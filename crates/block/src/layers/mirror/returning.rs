@@ -154,7 +154,9 @@ impl Shared {
             let all = 0..self.geometry.size_bytes;
             side.stale.borrow_mut().insert(all, ());
         } else {
-            let lacks = self.lacks(&store, epoch);
+            // It may have been late already when it still was a member.
+            let late_since = volume.epoch_of(store.found().complete_below);
+            let lacks = self.lacks(&store, epoch.min(late_since));
             for (range, ()) in lacks.iter() {
                 side.stale.borrow_mut().insert(range, ());
             }

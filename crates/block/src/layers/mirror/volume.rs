@@ -67,6 +67,11 @@ impl Volume {
         self.history.borrow().current().number
     }
 
+    /// Number of the epoch in which a change was admitted; see [`History::epoch_of`].
+    pub(super) fn epoch_of(&self, change: u64) -> u64 {
+        self.history.borrow().epoch_of(change)
+    }
+
     /// True when the volume's past contains an epoch.
     pub(super) fn knows_epoch(&self, id: &Uuid) -> bool {
         self.history.borrow().contains(id)

@@ -80,7 +80,14 @@ pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -
     if store_of(looked, index).complete() >= most {
         return regions;
     }
-    let epoch = superblock_of(looked, index).history.current().number;
+    // It may be late since an earlier epoch than that of its superblock.
+    let histories = sides
+        .iter()
+        .map(|&side| &superblock_of(looked, side).history);
+    let newest = histories.max_by_key(|history| history.current().number);
+    let newest = newest.expect("a plan has a source");
+    let since = newest.epoch_of(store_of(looked, index).complete());
+    let epoch = since.min(superblock_of(looked, index).history.current().number);
     for &other in sides.iter().filter(|&&other| other != index) {
         for range in store_of(looked, other).stale_since(epoch) {
             regions.insert(range, ());

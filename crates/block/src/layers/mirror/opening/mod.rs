@@ -539,6 +539,8 @@ impl Attempt<'_> {
         let own = store_of(looked, index);
         let discarded = own.changes_from(discard_from);
         own.forget_from(discard_from);
+        // It may have been late already when it still was a member.
+        let epoch = epoch.min(plan.newest.epoch_of(own.complete()));
         let regions = self.stores(looked, plan).flat_map(|s| s.stale_since(epoch));
         let complete = own.complete().min(discard_from);
         let newest = newest_of(looked, &plan.sources);

@@ -104,6 +104,14 @@ impl History {
         Some(&self.0[at + 1..])
     }
 
+    /// Number of the epoch in which a change was admitted: the last one that had begun by then. 0 when
+    /// that is one which has been dropped.
+    pub fn epoch_of(&self, change: u64) -> u64 {
+        let mut epochs = self.0.iter().rev();
+        let began = epochs.find(|epoch| epoch.first_change <= change);
+        began.map_or(0, |epoch| epoch.number)
+    }
+
     /// The epoch that followed the one of this identity, if both are there.
     pub fn next_after(&self, id: &Uuid) -> Option<&Epoch> {
         self.after(id)?.first()
@@ -147,6 +155,18 @@ mod tests {
         assert_eq!(history.next_after(&epoch(65).id), None);
         assert_eq!(history.after(&epoch(63).id).unwrap().len(), 2);
         assert_eq!(history.after(&epoch(1).id), None);
+    }
+
+    #[test]
+    fn a_change_belongs_to_the_last_epoch_that_had_begun() {
+        // The first changes are 30, 40 and 50; then a past that does not count was left at 45.
+        let again = Epoch {
+            first_change: 45,
+            ..epoch(6)
+        };
+        let history = History::of(vec![epoch(3), epoch(4), epoch(5), again]).unwrap();
+        let of = |change| history.epoch_of(change);
+        assert_eq!([29, 30, 39, 40, 44, 45, 50].map(of), [0, 3, 3, 4, 4, 6, 6]);
     }
 
     #[test]
