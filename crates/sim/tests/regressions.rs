@@ -75,7 +75,7 @@ const SEEDS: [(u64, &str); 27] = [
 ];
 
 /// Seeds that need the classes named with them.
-const WITH_CLASSES: [(u64, &str, &str); 14] = [
+const WITH_CLASSES: [(u64, &str, &str); 27] = [
     (
         1756,
         "withstood",
@@ -146,6 +146,71 @@ const WITH_CLASSES: [(u64, &str, &str); 14] = [
         666,
         "withstood",
         "a torn page of checksums took with it what was known of blocks that did not change",
+    ),
+    (
+        279,
+        "withstood",
+        "an opening gave a side more than its log could take, and waited for ever",
+    ),
+    (
+        1932,
+        "withstood",
+        "what a side lacked grew while another one was made equal",
+    ),
+    (
+        2193,
+        "withstood",
+        "a log claimed a moment whose content had been replaced by a later write",
+    ),
+    (
+        1673,
+        "withstood",
+        "a rebuild that was given up left all others waiting for their turn",
+    ),
+    (
+        1537,
+        "withstood",
+        "a rebuild used numbers that the other sides never heard of",
+    ),
+    (
+        1928,
+        "withstood",
+        "a volume that was opened read-only did not end its tasks",
+    ),
+    (
+        12_029,
+        "withstood",
+        "what was forgotten after it had gone home passed for never written",
+    ),
+    (
+        12_682,
+        "withstood",
+        "what a rebuild had written before a crash passed for never written",
+    ),
+    (
+        395,
+        "none",
+        "a flush counted on a side whose superblock did not say that it counts",
+    ),
+    (
+        15_458,
+        "withstood",
+        "an opening gave older records after newer ones, which went home last",
+    ),
+    (
+        6206,
+        "withstood",
+        "a write waited for ever behind a flush that failed",
+    ),
+    (
+        4439,
+        "withstood",
+        "a write failed although a side that had become whole since had it",
+    ),
+    (
+        19_091,
+        "withstood",
+        "a side that was late over a change of epoch lost its marks",
     ),
 ];
 
