@@ -75,7 +75,7 @@ const SEEDS: [(u64, &str); 27] = [
 ];
 
 /// Seeds that need the classes named with them.
-const WITH_CLASSES: [(u64, &str, &str); 14] = [
+const WITH_CLASSES: [(u64, &str, &str); 15] = [
     (
         1756,
         "withstood",
@@ -146,6 +146,11 @@ const WITH_CLASSES: [(u64, &str, &str); 14] = [
         666,
         "withstood",
         "a torn page of checksums took with it what was known of blocks that did not change",
+    ),
+    (
+        3285,
+        "withstood",
+        "a stop went on with what a store brought home when the side was open anew",
     ),
 ];
 

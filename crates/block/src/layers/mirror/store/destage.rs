@@ -350,7 +350,7 @@ impl Store {
         }
         let data = match self.read_logged(range, record).await {
             Ok(data) => {
-                self.progress.set(self.rt.now());
+                self.noticed.note();
                 data
             }
             Err(IoError::Corrupt) => {

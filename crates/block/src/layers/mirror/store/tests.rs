@@ -245,3 +245,33 @@ fn what_is_not_complete_can_be_forgotten() {
         assert_eq!(get(&store, 0..2).await, Ok(vec![1, 0]));
     });
 }
+
+/// Another store is opened over the side then, and nobody who still has the old one, such as a stop
+/// or a scrub, may write under it.
+#[test]
+fn a_store_that_is_over_changes_nothing() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (old, next) = opened(&rt, &device).await;
+        put(&rt, &old, &next, 0, &[1]).await;
+        old.flush(0).await.expect("it is flushed");
+        old.end().await;
+
+        let (store, _) = opened(&rt, &device).await;
+        assert!(store.empty().await.expect("it goes home"));
+        // The checkpoint on the device is not that of the old one any more.
+        assert_eq!(old.check_areas(0).await, Err(IoError::Closed));
+        assert_eq!(old.empty().await, Err(IoError::Closed));
+        let append = Append::zeroes(0..BLOCK_BYTES, next.get());
+        let outcome = old.append(append).wait().await;
+        assert_eq!(outcome, Err(IoError::Closed));
+        store.stop().await;
+        drop(store);
+
+        let (store, _) = opened(&rt, &device).await;
+        assert_eq!(get(&store, 0..1).await, Ok(vec![1]));
+        assert_eq!(store.logged_bytes(), 0, "nothing has come back");
+        store.stop().await;
+    });
+}
