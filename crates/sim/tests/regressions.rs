@@ -75,7 +75,7 @@ const SEEDS: [(u64, &str); 27] = [
 ];
 
 /// Seeds that need the classes named with them.
-const WITH_CLASSES: [(u64, &str, &str); 15] = [
+const WITH_CLASSES: [(u64, &str, &str); 16] = [
     (
         1756,
         "withstood",
@@ -151,6 +151,11 @@ const WITH_CLASSES: [(u64, &str, &str); 15] = [
         3285,
         "withstood",
         "a stop went on with what a store brought home when the side was open anew",
+    ),
+    (
+        3319,
+        "withstood",
+        "a side whose log was nearly full of what peers may lack could not begin",
     ),
 ];
 

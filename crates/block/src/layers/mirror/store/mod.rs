@@ -245,7 +245,7 @@ impl Store {
             }
             self.device.submit(Request::flush()).await?;
             self.log.read_is_durable();
-            if !self.empty().await? {
+            if !self.make_space().await? {
                 return Err(IoError::NoSpace);
             }
         }

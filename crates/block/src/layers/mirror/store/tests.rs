@@ -275,3 +275,32 @@ fn a_store_that_is_over_changes_nothing() {
         store.stop().await;
     });
 }
+
+/// Each start takes room in the log. When none is left, what is in it goes home although peers may
+/// be late, but only as much as has to: they would have to be given whole regions then.
+#[test]
+fn a_side_begins_however_often_it_was_stopped() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        for block in 0..200 {
+            put(&rt, &store, &next, block, &[block as u8]).await;
+        }
+        store.stop().await;
+        drop(store);
+        for start in 0..40 {
+            let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+            let logged = store.logged_bytes();
+            assert_eq!(store.begin().await, Ok(()), "start {start}");
+            if store.logged_bytes() < logged {
+                assert!(store.logged_bytes() > 0, "some of it is left");
+                let all: Vec<u8> = (0..200).collect();
+                assert_eq!(get(&store, 0..200).await, Ok(all));
+                return store.stop().await;
+            }
+            store.stop().await;
+        }
+        unreachable!("the log has no room for so many runs");
+    });
+}
