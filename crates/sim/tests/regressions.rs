@@ -75,7 +75,7 @@ const SEEDS: [(u64, &str); 27] = [
 ];
 
 /// Seeds that need the classes named with them.
-const WITH_CLASSES: [(u64, &str, &str); 16] = [
+const WITH_CLASSES: [(u64, &str, &str); 17] = [
     (
         1756,
         "withstood",
@@ -156,6 +156,11 @@ const WITH_CLASSES: [(u64, &str, &str); 16] = [
         3319,
         "withstood",
         "a side whose log was nearly full of what peers may lack could not begin",
+    ),
+    (
+        8360,
+        "withstood",
+        "a flush counted on a side that had joined and did not say so yet",
     ),
 ];
 

@@ -90,8 +90,10 @@ impl Shared {
             let store = side.store();
             store.is_some_and(|store| store.complete_durable() >= boundary)
         };
-        let holds =
-            |side: &&Side| side.durable.get() && side.health.get() == Health::Healthy && has(side);
+        let holds = |side: &&Side| {
+            let counts = side.durable.get() && side.health.get() == Health::Healthy;
+            counts && has(side) && self.would_be_asked(side.index)
+        };
         // A side that is known to be wrong somewhere is not the only one to hold something.
         let is_sound = |side: &Side| side.stale.borrow().is_empty();
         let first = self.sides.iter().filter(holds).any(is_sound);
@@ -102,6 +104,13 @@ impl Shared {
         };
         let early = self.acknowledge == Acknowledge::First && self.peers_know();
         self.is_marked() && (first && early || any && all())
+    }
+
+    /// True when a side would be asked for what it holds after a crash. One that has just joined
+    /// is marked as being rebuilt until its superblock says that it counts, which it is told last.
+    pub(super) fn would_be_asked(&self, index: usize) -> bool {
+        let volume = self.superblocks.as_ref();
+        volume.is_none_or(|volume| volume.is_established(index))
     }
 
     /// Has a side flush up to a number, once it has everything below it.
