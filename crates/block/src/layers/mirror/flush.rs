@@ -177,7 +177,10 @@ impl Shared {
 
     /// Tells every log which of its entries nobody else needs any more.
     pub(super) fn release_logs(&self) {
-        let missing = self.sides.present().any(|side| !side.is_counted_on());
+        // A side that has joined is told last. Until then no log may say that it has been a member:
+        // after a crash it is one that is still to join, and not an older copy of itself.
+        let joined = |side: &Side| side.is_counted_on() && self.would_be_asked(side.index);
+        let missing = self.sides.present().any(|side| !joined(side));
         for side in self.sides.iter() {
             let Some(store) = side.store() else { continue };
             let others = self

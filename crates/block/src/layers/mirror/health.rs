@@ -225,6 +225,7 @@ impl Shared {
                 Ok(()) if side.health.get() == Health::Healthy => {
                     let marked = self.epoch_marked.get().max(epoch);
                     self.epoch_marked.set(marked);
+                    self.release_logs();
                     self.exposure_changed.notify();
                     self.flushed.notify();
                     if epoch == volume.epoch() && state == self.wanted_mark() {
