@@ -75,7 +75,7 @@ const SEEDS: [(u64, &str); 27] = [
 ];
 
 /// Seeds that need the classes named with them.
-const WITH_CLASSES: [(u64, &str, &str); 17] = [
+const WITH_CLASSES: [(u64, &str, &str); 19] = [
     (
         1756,
         "withstood",
@@ -161,6 +161,16 @@ const WITH_CLASSES: [(u64, &str, &str); 17] = [
         8360,
         "withstood",
         "a flush counted on a side that had joined and did not say so yet",
+    ),
+    (
+        12_622,
+        "withstood",
+        "the only whole copy of a superblock was written first, and torn",
+    ),
+    (
+        1787,
+        "withstood",
+        "a side that had joined and was not told yet looked like an older copy of itself",
     ),
 ];
 
