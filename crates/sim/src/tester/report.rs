@@ -253,7 +253,9 @@ impl Summary {
             self.failed.insert(report.seed, finding.what.clone());
         }
         let operations = report.operations.values().sum();
-        self.note_operations(Some(operations));
+        // Where the volume stays shut, that is the point of the run.
+        let shut = report.reached.contains_key("stayed shut");
+        self.note_operations(Some(operations).filter(|_| !shut));
         for (what, count) in &report.operations {
             tally(&mut self.operations, what, *count);
         }
@@ -302,7 +304,8 @@ impl Summary {
         );
         line_to(&mut text, &line);
         let fewest = self.operations_min.unwrap_or(0);
-        let line = format!("at least {fewest} operations of clients in each seed");
+        let line =
+            format!("at least {fewest} operations of clients in each seed that does not stay shut");
         line_to(&mut text, &line);
         for (title, tallies) in [
             ("operations", &self.operations),

@@ -90,13 +90,10 @@ impl Shared {
             let store = side.store();
             store.is_some_and(|store| store.complete_durable() >= boundary)
         };
-        // What a side has that is marked as being rebuilt would not be believed after a crash.
-        let counts = |side: &Side| {
-            let volume = self.superblocks.as_ref();
-            side.health.get() == Health::Healthy
-                && volume.is_none_or(|volume| volume.is_established(side.index))
+        let holds = |side: &&Side| {
+            let counts = side.durable.get() && side.health.get() == Health::Healthy;
+            counts && has(side) && self.would_be_asked(side.index)
         };
-        let holds = |side: &&Side| side.durable.get() && counts(side) && has(side);
         // A side that is known to be wrong somewhere is not the only one to hold something.
         let is_sound = |side: &Side| side.stale.borrow().is_empty();
         let first = self.sides.iter().filter(holds).any(is_sound);
@@ -107,6 +104,13 @@ impl Shared {
         };
         let early = self.acknowledge == Acknowledge::First && self.peers_know();
         self.is_marked() && (first && early || any && all())
+    }
+
+    /// True when a side would be asked for what it holds after a crash. One that has just joined
+    /// is marked as being rebuilt until its superblock says that it counts, which it is told last.
+    pub(super) fn would_be_asked(&self, index: usize) -> bool {
+        let volume = self.superblocks.as_ref();
+        volume.is_none_or(|volume| volume.is_established(index))
     }
 
     /// Has a side flush up to a number, once it has everything below it.
@@ -175,7 +179,10 @@ impl Shared {
 
     /// Tells every log which of its entries nobody else needs any more.
     pub(super) fn release_logs(&self) {
-        let missing = self.sides.present().any(|side| !side.is_counted_on());
+        // A side that has joined is told last. Until then no log may say that it has been a member:
+        // after a crash it is one that is still to join, and not an older copy of itself.
+        let joined = |side: &Side| side.is_counted_on() && self.would_be_asked(side.index);
+        let missing = self.sides.present().any(|side| !joined(side));
         for side in self.sides.iter() {
             let Some(store) = side.store() else { continue };
             let others = self

@@ -166,7 +166,8 @@ impl Shared {
     }
 
     /// True when an epoch without the sides that were given up may begin: what was flushed while
-    /// they counted is durable on a member of it, or cannot be for another reason.
+    /// they counted is durable on a member of it, or cannot be for another reason. On a member that
+    /// would be asked for it, as long as there is one that can have it.
     fn holds_what_was_flushed(&self) -> bool {
         let flushed = self.flushed_below.get();
         let members = || {
@@ -176,11 +177,16 @@ impl Shared {
                 .filter(|s| s.health.get() == Health::Healthy);
             healthy.filter(|side| side.durable.get())
         };
+        let asked = || members().filter(|side| self.would_be_asked(side.index));
         let holds = |side: &Side| {
             let store = side.store();
             store.is_some_and(|store| store.complete_durable() >= flushed)
         };
-        self.is_marked() || members().any(holds) || !members().any(Side::holds_all)
+        if self.is_marked() || asked().any(holds) {
+            return true;
+        }
+        let any = members().any(holds) || !members().any(Side::holds_all);
+        any && !asked().any(Side::holds_all)
     }
 
     /// Has the members of a new epoch flush what was flushed on a side that was given up.
@@ -219,6 +225,7 @@ impl Shared {
                 Ok(()) if side.health.get() == Health::Healthy => {
                     let marked = self.epoch_marked.get().max(epoch);
                     self.epoch_marked.set(marked);
+                    self.release_logs();
                     self.exposure_changed.notify();
                     self.flushed.notify();
                     if epoch == volume.epoch() && state == self.wanted_mark() {

@@ -5,7 +5,8 @@
 //! must never be told of an epoch before it counts in it, and never be left in one that says that
 //! it still counts.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use bimetal_rt::{Rng, Rt};
 
@@ -20,6 +21,20 @@ struct Marked {
     superblock: Superblock,
     /// Its current epoch and its state, as they durably are.
     written: (Uuid, State),
+    /// The copy of the superblock to write first, when that is known.
+    spare: Rc<Cell<Option<usize>>>,
+}
+
+impl Marked {
+    /// A side with the superblock that was found on it.
+    fn found(candidate: Candidate, superblock: Superblock) -> Marked {
+        Marked {
+            candidate,
+            written: (superblock.history.current().id, superblock.state),
+            superblock,
+            spare: Rc::default(),
+        }
+    }
 }
 
 /// See the module.
@@ -47,11 +62,7 @@ impl Volume {
         let seed = rt.random_uuid();
         let seed = seed.map_err(|e| OpenError::new(format!("no random numbers: {e}")))?;
         let half: [u8; 8] = seed[8..].try_into().expect("half of it");
-        let marked = |(candidate, superblock): (Candidate, Superblock)| Marked {
-            candidate,
-            written: (superblock.history.current().id, superblock.state),
-            superblock,
-        };
+        let marked = |(candidate, superblock)| Marked::found(candidate, superblock);
         let sides: Vec<Option<Marked>> = sides.into_iter().map(|side| side.map(marked)).collect();
         Ok(Volume {
             rt: rt.clone(),
@@ -65,6 +76,11 @@ impl Volume {
     /// Number of the current epoch.
     pub(super) fn epoch(&self) -> u64 {
         self.history.borrow().current().number
+    }
+
+    /// The epochs of the volume, up to the current one.
+    pub(super) fn history(&self) -> History {
+        self.history.borrow().clone()
     }
 
     /// Number of the epoch in which a change was admitted; see [`History::epoch_of`].
@@ -122,12 +138,7 @@ impl Volume {
 
     /// A side that was not there is, with this superblock.
     pub(super) fn found(&self, index: usize, candidate: Candidate, superblock: Superblock) {
-        let written = (superblock.history.current().id, superblock.state);
-        self.sides.borrow_mut()[index] = Some(Marked {
-            candidate,
-            superblock,
-            written,
-        });
+        self.sides.borrow_mut()[index] = Some(Marked::found(candidate, superblock));
     }
 
     /// Takes a side out of the table.
@@ -142,12 +153,8 @@ impl Volume {
 
     /// A side has come, with this superblock. It has the next number.
     pub(super) fn push(&self, candidate: Candidate, superblock: Superblock) {
-        let written = (superblock.history.current().id, superblock.state);
-        self.sides.borrow_mut().push(Some(Marked {
-            candidate,
-            superblock,
-            written,
-        }));
+        let side = Marked::found(candidate, superblock);
+        self.sides.borrow_mut().push(Some(side));
     }
 
     /// A side has gone.
@@ -275,7 +282,7 @@ impl Volume {
         index: usize,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<(), IoError> {
-        let (candidate, superblock) = {
+        let (candidate, superblock, spare) = {
             let mut sides = self.sides.borrow_mut();
             let side = sides[index].as_mut().ok_or(IoError::Offline)?;
             let table = *self.table.borrow();
@@ -287,9 +294,10 @@ impl Volume {
             side.superblock.table = table;
             side.superblock.generation += 1;
             side.superblock.written_s = self.rt.unix_seconds();
-            (side.candidate.clone(), side.superblock.clone())
+            let (candidate, spare) = (side.candidate.clone(), Rc::clone(&side.spare));
+            (candidate, side.superblock.clone(), spare)
         };
-        candidate.write(&superblock, &self.rt).await?;
+        candidate.write(&superblock, &spare, &self.rt).await?;
         if let Some(side) = self.sides.borrow_mut()[index].as_mut() {
             side.written = (superblock.history.current().id, superblock.state);
         }
@@ -304,7 +312,12 @@ impl Volume {
     pub(super) async fn wrong_copies(&self, index: usize) -> Result<u64, IoError> {
         let side = self.of(index, |s| (s.candidate.clone(), s.superblock.clone()));
         let (candidate, superblock) = side.ok_or(IoError::Offline)?;
-        candidate.wrong_copies(&superblock).await
+        let wrong = candidate.wrong_copies(&superblock).await?;
+        if wrong > 0 {
+            // Whoever writes them again must not begin with the one that is left.
+            let _unknown = self.of(index, |side| side.spare.set(None));
+        }
+        Ok(wrong)
     }
 
     /// The device of a side with its name; `None` when it is not there.
@@ -322,6 +335,7 @@ impl Volume {
         if let Some(side) = self.sides.borrow_mut()[index].as_mut() {
             side.written = (superblock.history.current().id, superblock.state);
             side.superblock = superblock;
+            side.spare = Rc::default();
         }
     }
 }

@@ -62,7 +62,8 @@
 //!   change of that epoch, and never what it was complete up to in a life that was given up.
 //! - A side joins when everything that was copied to it is durable on every member, and marked in
 //!   its map, which begins as that of the source, for the sides that are no members. The epoch is
-//!   written to the other members first, and to it last. Then the join takes a number, like an
+//!   written to the other members first, and to it last; until then what it alone has flushed is
+//!   not acknowledged, because it would not be asked. Then the join takes a number, like an
 //!   opening, before anything is dropped from a log.
 //! - The entries of a log carry the epoch in which they were written. What a side that was not told
 //!   of an epoch has beyond its first change is what was given up before ([`Plan::discards`]).

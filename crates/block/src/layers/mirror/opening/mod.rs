@@ -7,7 +7,7 @@
 
 mod lacking;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use super::Health;
 use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::store::{Append, Store, StoreDevice, all_stored};
-use super::superblock::{Candidate, NewSide, NotSeen, Superblock, make_side};
+use super::superblock::{Candidate, Epoch, NewSide, NotSeen, Superblock, Uuid, make_side};
 use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;
@@ -117,6 +117,7 @@ pub(super) async fn open(
         config,
         options,
         failed: vec![None; sides.len()],
+        begun: RefCell::default(),
         sides,
     };
     loop {
@@ -154,6 +155,9 @@ struct Attempt<'a> {
     sides: Vec<SideByWay>,
     /// Sides that have failed while the volume was being opened.
     failed: Vec<Option<IoError>>,
+    /// The epochs that attempts have begun, each with the identity of the one before it. A side that
+    /// failed while it was told may have it, and must find it in the past of the others.
+    begun: RefCell<Vec<(Uuid, Epoch)>>,
 }
 
 impl Attempt<'_> {
@@ -502,7 +506,12 @@ impl Attempt<'_> {
             };
             Some((candidate, superblock.clone()))
         });
-        let history = plan.newest.clone();
+        let mut history = plan.newest.clone();
+        for (before, epoch) in self.begun.borrow().iter() {
+            if history.current().id == *before {
+                history.push(*epoch);
+            }
+        }
         let volume = Volume::new(self.rt, sides.collect(), history, plan.table);
         let volume = volume.map_err(Setback::Refused)?;
         plan.made.iter().for_each(|(_, place)| volume.list(*place));
@@ -516,7 +525,10 @@ impl Attempt<'_> {
         plan: &Plan,
         next_number: u64,
     ) -> Result<(), Setback> {
+        let before = volume.history().current().id;
         volume.begin_epoch(&plan.sources, next_number);
+        let begun = (before, *volume.history().current());
+        self.begun.borrow_mut().push(begun);
         for &index in &plan.sources {
             let mark = volume.mark_one(index, super::superblock::State::Active, 0);
             self.on_side(index, mark).await?;

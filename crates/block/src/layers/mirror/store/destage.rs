@@ -46,7 +46,7 @@ enum Fill {
     Low,
     /// Seven eighths of it or more: whenever nothing else is to be done.
     Much,
-    /// Fifteen sixteenths or more: beside everything else.
+    /// Fifteen sixteenths or more, or so many runs: beside everything else.
     High,
     /// Changes wait for space: before everything else.
     Full,
@@ -75,7 +75,7 @@ impl Store {
         let (used, all) = (self.log.used_bytes(), self.log.usable_bytes());
         if self.log.is_full() {
             Fill::Full
-        } else if used >= all / 16 * 15 {
+        } else if used >= all / 16 * 15 || self.log.has_many_runs() {
             Fill::High
         } else if used >= all / 8 * 7 {
             Fill::Much
@@ -168,6 +168,19 @@ impl Store {
         let emptied = self.empty_now().await;
         self.hurries.set(self.hurries.get() - 1);
         emptied
+    }
+
+    /// Brings the oldest chunk home, and says whether that has made space. It need not be all that
+    /// can go: what a side has kept for peers that are late saves them more than its region.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) async fn make_space(self: &Rc<Self>) -> Result<bool, IoError> {
+        let tail = self.log.tail();
+        self.hurries.set(self.hurries.get() + 1);
+        let brought = self.destage_chunk().await;
+        self.hurries.set(self.hurries.get() - 1);
+        brought.map(|()| self.log.tail() > tail)
     }
 
     async fn empty_now(self: &Rc<Self>) -> Result<bool, IoError> {
@@ -350,7 +363,7 @@ impl Store {
         }
         let data = match self.read_logged(range, record).await {
             Ok(data) => {
-                self.progress.set(self.rt.now());
+                self.noticed.note();
                 data
             }
             Err(IoError::Corrupt) => {

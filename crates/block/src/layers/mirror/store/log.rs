@@ -712,6 +712,11 @@ impl Log {
         self.head.get() - self.tail()
     }
 
+    /// True when the log must move on before many more runs can begin.
+    pub(super) fn has_many_runs(&self) -> bool {
+        self.checkpoint.borrow().jumps.len() >= JUMPS_MAX / 16 * 15
+    }
+
     /// Bytes that can be in use before changes have to wait.
     pub(super) fn usable_bytes(&self) -> u64 {
         self.area.bytes - 3 * self.area.window()

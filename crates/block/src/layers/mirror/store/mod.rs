@@ -32,6 +32,7 @@ use self::index::{Content, Logged};
 use self::log::GivenBelow;
 use self::log::Log;
 pub(super) use self::log::{Append, LogCounts, Outcome};
+use self::progress::Noticed;
 use self::regions::Regions;
 use super::superblock::{Layout, Uuid};
 use crate::BLOCK_BYTES;
@@ -124,8 +125,9 @@ pub(super) struct Store {
     /// Ranges in which the side has been found wrong, for the mirror to repair.
     suspect: RefCell<ExtentMap<()>>,
     counts: Cell<StoreCounts>,
-    /// When the device last completed something for it.
-    progress: Rc<Cell<Instant>>,
+    /// Knows when the device last completed something for the store, and lets no change through
+    /// when the store is over.
+    noticed: Rc<Noticed>,
     tasks: TaskGroup,
 }
 
@@ -156,8 +158,8 @@ impl Store {
     /// When it cannot be read. `Corrupt` when it is not known where its log begins.
     pub(super) async fn open(rt: &Rt, on: &StoreDevice) -> Result<Rc<Store>, IoError> {
         let transfer_max = u64::from(on.device.geometry().transfer_bytes_max);
-        let progress = Rc::new(Cell::new(Instant::ZERO));
-        let device: Rc<dyn Device> = progress::Noticed::over(rt, &on.device, &progress);
+        let noticed = Noticed::over(rt, &on.device);
+        let device = Rc::clone(&noticed) as Rc<dyn Device>;
         let area = log::Area::new(on.layout.log, transfer_max);
         let recovered = recover::recover(&device, &on.side, area, &*on.counts_below).await?;
         let found = StoreFound {
@@ -208,14 +210,14 @@ impl Store {
             unsettled: unsettled.into(),
             suspect: RefCell::default(),
             counts: Cell::default(),
-            progress,
+            noticed,
             tasks: TaskGroup::new(rt),
         }))
     }
 
     /// When the device last completed something for the store.
     pub(super) fn last_progress(&self) -> Instant {
-        self.progress.get()
+        self.noticed.last()
     }
 
     /// What was found when it was opened.
@@ -244,7 +246,7 @@ impl Store {
             }
             self.device.submit(Request::flush()).await?;
             self.log.read_is_durable();
-            if !self.empty().await? {
+            if !self.make_space().await? {
                 return Err(IoError::NoSpace);
             }
         }
@@ -377,14 +379,16 @@ impl Store {
         self.log.halt(error);
     }
 
-    /// Brings nothing more home, waits until the device has ended what it was given for that, and
-    /// ends everything else: the side is going to be opened anew, and nothing that is late may fall
-    /// on what is written then.
+    /// Brings nothing more home, waits until the device has ended what it was given, and ends
+    /// everything else: the side is going to be opened anew, and nothing that is late may fall on
+    /// what is written then. Whoever is still at work in the store, such as a stop that waits for
+    /// what goes home, or a scrub, changes nothing on the side any more.
     pub(super) async fn end(&self) {
         self.ending.set(true);
         self.log.changed.notify();
         let _none = self.destaging.acquire(1).await;
         self.log.until_quiet().await;
+        self.noticed.end_changes().await;
         self.stop().await;
     }
 

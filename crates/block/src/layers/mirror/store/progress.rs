@@ -1,11 +1,16 @@
-//! Noticing that the device of a side gets on with what its store has asked of it.
+//! Noticing that the device of a side gets on with what its store has asked of it, and when it has
+//! ended all of it.
 //!
 //! A side that takes long because its log is full and goes home meanwhile is not silent. Reads are
 //! left out, because a device may answer them for ever and never another write.
+//!
+//! A store that is over must change nothing any more: another one is opened over the same side, and
+//! what the old one still brings home, or lets go of, would fall on what the new one writes.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
+use bimetal_rt::sync::Event;
 use bimetal_rt::{Instant, Rt};
 
 use crate::device::{Device, IoFuture, LocalFuture};
@@ -13,21 +18,67 @@ use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 
-/// A device that notes when it last completed a change or a flush.
+/// A device that notes when it last completed a change or a flush, until it takes no more changes.
 pub(super) struct Noticed {
     rt: Rt,
     below: Rc<dyn Device>,
-    last: Rc<Cell<Instant>>,
+    last: Cell<Instant>,
+    /// Changes in flight.
+    changes: Cell<usize>,
+    /// No change goes through any more.
+    over: Cell<bool>,
+    ended: Event,
+}
+
+/// A change in flight.
+struct Change<'n>(&'n Noticed);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.changes.set(self.0.changes.get() - 1);
+        self.0.ended.notify();
+    }
 }
 
 impl Noticed {
-    /// Notes in `last` what `below` completes.
-    pub(super) fn over(rt: &Rt, below: &Rc<dyn Device>, last: &Rc<Cell<Instant>>) -> Rc<Noticed> {
+    /// Notes what `below` completes.
+    pub(super) fn over(rt: &Rt, below: &Rc<dyn Device>) -> Rc<Noticed> {
         Rc::new(Noticed {
             rt: rt.clone(),
             below: Rc::clone(below),
-            last: Rc::clone(last),
+            last: Cell::new(Instant::ZERO),
+            changes: Cell::new(0),
+            over: Cell::new(false),
+            ended: Event::new(),
         })
+    }
+
+    /// When the device last completed something, or the store found that it does.
+    pub(super) fn last(&self) -> Instant {
+        self.last.get()
+    }
+
+    /// The device gets on.
+    pub(super) fn note(&self) {
+        self.last.set(self.rt.now());
+    }
+
+    /// Lets no further change through, and waits until those that went through have ended.
+    pub(super) async fn end_changes(&self) {
+        self.over.set(true);
+        self.ended.until(|| self.changes.get() == 0).await;
+    }
+
+    /// Notes that a change begins.
+    ///
+    /// # Errors
+    /// `Closed` when it must not.
+    fn begin_change(&self) -> Result<Change<'_>, IoError> {
+        if self.over.get() {
+            return Err(IoError::Closed);
+        }
+        self.changes.set(self.changes.get() + 1);
+        Ok(Change(self))
     }
 }
 
@@ -41,9 +92,11 @@ impl Device for Noticed {
             return self.below.submit(request);
         }
         IoFuture::new(async move {
+            let changes = request.op.changes_content();
+            let _change = changes.then(|| self.begin_change()).transpose()?;
             let answer = self.below.submit(request).await;
             if answer.is_ok() {
-                self.last.set(self.rt.now());
+                self.note();
             }
             answer
         })

@@ -245,3 +245,62 @@ fn what_is_not_complete_can_be_forgotten() {
         assert_eq!(get(&store, 0..2).await, Ok(vec![1, 0]));
     });
 }
+
+/// Another store is opened over the side then, and nobody who still has the old one, such as a stop
+/// or a scrub, may write under it.
+#[test]
+fn a_store_that_is_over_changes_nothing() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (old, next) = opened(&rt, &device).await;
+        put(&rt, &old, &next, 0, &[1]).await;
+        old.flush(0).await.expect("it is flushed");
+        old.end().await;
+
+        let (store, _) = opened(&rt, &device).await;
+        assert!(store.empty().await.expect("it goes home"));
+        // The checkpoint on the device is not that of the old one any more.
+        assert_eq!(old.check_areas(0).await, Err(IoError::Closed));
+        assert_eq!(old.empty().await, Err(IoError::Closed));
+        let append = Append::zeroes(0..BLOCK_BYTES, next.get());
+        let outcome = old.append(append).wait().await;
+        assert_eq!(outcome, Err(IoError::Closed));
+        store.stop().await;
+        drop(store);
+
+        let (store, _) = opened(&rt, &device).await;
+        assert_eq!(get(&store, 0..1).await, Ok(vec![1]));
+        assert_eq!(store.logged_bytes(), 0, "nothing has come back");
+        store.stop().await;
+    });
+}
+
+/// Each start takes room in the log. When none is left, what is in it goes home although peers may
+/// be late, but only as much as has to: they would have to be given whole regions then.
+#[test]
+fn a_side_begins_however_often_it_was_stopped() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        for block in 0..200 {
+            put(&rt, &store, &next, block, &[block as u8]).await;
+        }
+        store.stop().await;
+        drop(store);
+        for start in 0..40 {
+            let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+            let logged = store.logged_bytes();
+            assert_eq!(store.begin().await, Ok(()), "start {start}");
+            if store.logged_bytes() < logged {
+                assert!(store.logged_bytes() > 0, "some of it is left");
+                let all: Vec<u8> = (0..200).collect();
+                assert_eq!(get(&store, 0..200).await, Ok(all));
+                return store.stop().await;
+            }
+            store.stop().await;
+        }
+        unreachable!("the log has no room for so many runs");
+    });
+}

@@ -3,6 +3,7 @@
 //! Formatting must never leave behind what looks like a side and is not one: the old superblocks
 //! go first, the areas are emptied, and the new superblocks come last.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
@@ -104,21 +105,53 @@ impl Candidate {
         Ok(wrong)
     }
 
-    /// Writes both copies, with a flush after each.
+    /// Which copy to write first: the one without which the side still has its superblock.
+    async fn spare_copy(&self) -> Result<usize, IoError> {
+        // What is not durable yet is read like what is.
+        self.device.submit(Request::flush()).await?;
+        let mut needed: Option<(usize, u64)> = None;
+        for (index, offset) in self.copies().into_iter().enumerate() {
+            let read = Request::read(offset, SUPERBLOCK_BYTES);
+            let found = match self.device.submit(read).await {
+                Ok(reply) => Superblock::decode(&reply.into_data().to_vec())
+                    .ok()
+                    .flatten(),
+                Err(IoError::Medium | IoError::Corrupt) => None,
+                Err(error) => return Err(error),
+            };
+            let newer = |found: &Superblock| needed.is_none_or(|(_, g)| g <= found.generation);
+            if let Some(found) = found.filter(newer) {
+                needed = Some((index, found.generation));
+            }
+        }
+        Ok(needed.map_or(0, |(index, _)| 1 - index))
+    }
+
+    /// Writes both copies, with a flush after each: first the one that `spare` says is not needed,
+    /// or that is found to be when it says nothing. A write may leave nothing of the copy that was
+    /// there, so while one of them is not known to be whole the other one must not be touched.
     ///
     /// # Errors
-    /// The first that failed; one of the copies is whole all the same.
+    /// The first that failed; one of the copies is whole all the same, and `spare` is not that one.
     pub(in crate::layers::mirror) async fn write(
         &self,
         superblock: &Superblock,
+        spare: &Cell<Option<usize>>,
         rt: &Rt,
     ) -> Result<(), IoError> {
         let block = rt.pool().copy_of(&superblock.encode());
-        for offset in self.copies() {
+        let first = match spare.get() {
+            Some(known) => known,
+            None => self.spare_copy().await?,
+        };
+        for index in [first, 1 - first] {
+            spare.set(Some(index));
+            let offset = self.copies()[index];
             let write = Request::write(offset, block.clone(), Flags::NONE);
             self.device.submit(write).await?;
             self.device.submit(Request::flush()).await?;
         }
+        spare.set(Some(first));
         Ok(())
     }
 
@@ -197,7 +230,7 @@ pub async fn format(
             empty = clear(&*side.device, start, len).await;
         }
         empty.map_err(|error| side.error(&format!("emptying its areas: {error}")))?;
-        let written = side.write(superblock, rt).await;
+        let written = side.write(superblock, &Cell::new(Some(0)), rt).await;
         written.map_err(|error| side.error(&format!("writing the superblock: {error}")))?;
     }
     let described = sides.iter().zip(&superblocks);
@@ -329,7 +362,7 @@ pub(in crate::layers::mirror) async fn make_side(
         .map_err(failed("removing old superblocks"))?;
     let empty = store::initialise(rt, &side.device, superblock.side, &layout).await;
     empty.map_err(failed("emptying its areas"))?;
-    let written = side.write(&superblock, rt).await;
+    let written = side.write(&superblock, &Cell::new(Some(0)), rt).await;
     written.map_err(failed("writing the superblock"))?;
     Ok(superblock)
 }

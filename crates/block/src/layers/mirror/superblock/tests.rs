@@ -1,6 +1,16 @@
 //! The superblock against the tables of its format page, and against damage.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
+use bimetal_rt::{Buf, Rt, VirtualOptions};
+
 use super::*;
+use crate::device::{Device, IoFuture};
+use crate::error::IoError;
+use crate::geometry::Geometry;
+use crate::media::memory::MemoryDevice;
+use crate::request::{Flags, Op, Request};
 
 fn epoch(number: u64) -> Epoch {
     Epoch {
@@ -195,4 +205,80 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
         name.is_some(),
         "a name that is no text is not worth a volume"
     );
+}
+
+/// A disk on which a write that is struck fails and leaves garbage.
+struct Tearing {
+    disk: MemoryDevice,
+    garbage: Buf,
+    writes_until_struck: Cell<Option<u32>>,
+}
+
+impl Device for Tearing {
+    fn geometry(&self) -> &Geometry {
+        self.disk.geometry()
+    }
+
+    fn submit(&self, mut request: Request) -> IoFuture<'_> {
+        IoFuture::new(async move {
+            let left = self.writes_until_struck.get();
+            let struck = request.op == Op::Write && left == Some(0);
+            if request.op == Op::Write {
+                let left = left.and_then(|left| left.checked_sub(1));
+                self.writes_until_struck.set(left);
+            }
+            if struck {
+                request.payload = self.garbage.clone().into();
+            }
+            let done = self.disk.submit(request).await;
+            if struck { Err(IoError::Medium) } else { done }
+        })
+    }
+}
+
+/// One copy is lost at rest, or by a write that fails; then the next write fails as well, or the
+/// power is cut in it.
+#[test]
+fn a_copy_that_is_left_is_not_written_before_the_other_is_whole() {
+    let rt = Rt::virtual_time(VirtualOptions::default());
+    let bytes = 32 << 20;
+    let mut superblock = sample();
+    superblock.layout = Layout::of_device(bytes, Some(4 << 20)).unwrap();
+    superblock.volume_bytes = 4 << 20;
+    let garbage = rt.pool().copy_of(&[0xA5; SUPERBLOCK_BYTES as usize]);
+    let places = [0, bytes - SUPERBLOCK_BYTES];
+    for (lost, struck) in places.into_iter().flat_map(|lost| [(lost, 0), (lost, 1)]) {
+        let disk = Rc::new(Tearing {
+            disk: MemoryDevice::new(&rt, bytes),
+            garbage: garbage.clone(),
+            writes_until_struck: Cell::new(None),
+        });
+        let candidate = Candidate {
+            name: "torn".to_owned(),
+            device: Rc::clone(&disk) as Rc<dyn Device>,
+        };
+        rt.block_on(async {
+            let mut superblock = superblock.clone();
+            let spare = Cell::new(None);
+            candidate.write(&superblock, &spare, &rt).await.unwrap();
+            let lose = Request::write(lost, garbage.clone(), Flags::NONE);
+            disk.submit(lose).await.unwrap();
+            // It is opened.
+            spare.set(None);
+            let mut at_least = superblock.generation;
+            for strike in [struck, 0, 1, 0] {
+                superblock.generation += 1;
+                disk.writes_until_struck.set(Some(strike));
+                let written = candidate.write(&superblock, &spare, &rt).await;
+                assert_eq!(written, Err(IoError::Medium));
+                let found = candidate.look().await;
+                let found = found.expect("a copy is whole").expect("it is a superblock");
+                if strike == 1 {
+                    // The first copy was written.
+                    at_least = superblock.generation;
+                }
+                assert!(found.generation >= at_least, "{lost} {strike}");
+            }
+        });
+    }
 }
