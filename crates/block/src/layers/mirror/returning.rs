@@ -8,7 +8,7 @@ use super::family::Behind;
 use super::opening::{lacking, newest_among, store_device};
 use super::side::{Health, Side, add};
 use super::store::Store;
-use super::superblock::State;
+use super::superblock::{Candidate, State};
 use super::{Shared, VolumeState};
 use crate::device::Device;
 use crate::error::IoError;
@@ -105,8 +105,16 @@ impl Shared {
     pub(super) async fn bring_back(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let volume = self.superblocks.as_ref().ok_or(IoError::Offline)?;
-        let candidate = volume.candidate(index).ok_or(IoError::Offline)?;
-        let before = volume.superblock(index).ok_or(IoError::Offline)?;
+        // One that could not be read when the volume was opened is known by its name only.
+        let by_name = || {
+            Some(Candidate {
+                name: side.name.clone(),
+                device: Rc::clone(side.way.as_ref()?) as Rc<dyn Device>,
+            })
+        };
+        let candidate = volume.candidate(index).or_else(by_name);
+        let candidate = candidate.ok_or(IoError::Offline)?;
+        let before = volume.superblock(index);
         if let Some(old) = side.store() {
             old.end().await;
         }
@@ -117,17 +125,18 @@ impl Shared {
         }
         let found = candidate.look().await.map_err(|_| IoError::Medium)?;
         let found = found.ok_or(IoError::Offline)?;
-        if (found.volume, found.side) != (before.volume, before.side) {
+        let known = volume.knows_epoch(&found.history.current().id);
+        // One that ran without the others is a split, which is never resolved by itself.
+        if !volume.misses(index, &found) || !known {
             return Err(IoError::Offline);
         }
         let on = store_device(&candidate.device, &found, &self.config);
         let store = Store::open(&self.rt, &on).await?;
         let had = side.store().map_or(0, |old| old.complete_durable());
-        let known = volume.knows_epoch(&found.history.current().id);
-        // It is an older copy of itself, or has lost something that nobody can name.
-        let everything = !known
-            || store.found().damaged
-            || found.generation < before.generation
+        // It is an older copy of itself, or has lost something that nobody can name. What one has that
+        // was not there when the volume was opened has not been compared with the others.
+        let everything = store.found().damaged
+            || before.is_none_or(|before| found.generation < before.generation)
             || store.found().complete_below < had;
         // What the side lacks is what changed since it was last a member; a rebuild that was cut short
         // has left it with a newer history.
@@ -147,7 +156,7 @@ impl Shared {
             healthy.iter().any(|&index| volume.has_current_epoch(index))
         };
         self.exposure_changed.until(told).await;
-        volume.returned(index, found);
+        volume.found(index, candidate, found);
         volume.mark_inconsistent(index, behind).await?;
         if everything {
             store.forget_from(0);

@@ -136,6 +136,23 @@ impl Volume {
         *self.table.borrow()
     }
 
+    /// True when a superblock is the one that side `index` should have: that of the side it was, or of
+    /// one that is in the table and was not found.
+    pub(super) fn misses(&self, index: usize, found: &Superblock) -> bool {
+        let is = |marked: &Marked| {
+            let known = &marked.superblock;
+            (known.volume, known.side) == (found.volume, found.side)
+        };
+        let sides = self.sides.borrow();
+        if let Some(marked) = &sides[index] {
+            return is(marked);
+        }
+        let same_volume = |marked: &Marked| marked.superblock.volume == found.volume;
+        let listed = self.table.borrow().contains(&Some(found.side));
+        let mut there = sides.iter().flatten();
+        listed && there.clone().all(same_volume) && !there.any(is)
+    }
+
     /// A side that was not there is, with this superblock.
     pub(super) fn found(&self, index: usize, candidate: Candidate, superblock: Superblock) {
         self.sides.borrow_mut()[index] = Some(Marked::found(candidate, superblock));
@@ -328,14 +345,5 @@ impl Volume {
     /// What the side was when it was written last.
     pub(super) fn superblock(&self, index: usize) -> Option<Superblock> {
         self.of(index, |side| side.superblock.clone())
-    }
-
-    /// A side has come back, with this superblock.
-    pub(super) fn returned(&self, index: usize, superblock: Superblock) {
-        if let Some(side) = self.sides.borrow_mut()[index].as_mut() {
-            side.written = (superblock.history.current().id, superblock.state);
-            side.superblock = superblock;
-            side.spare = Rc::default();
-        }
     }
 }
