@@ -177,15 +177,28 @@ impl Waiting {
     }
 }
 
-/// Looks at the volumes for ever.
-pub(crate) async fn watch(shown: Rc<Shown>) {
-    let (to, from) = sync_channel(1);
-    let command = shown.config.server.alert.clone();
-    let thread = std::thread::Builder::new().name("alerts".to_owned());
-    if let Err(error) = thread.spawn(move || tell(&from, command.as_deref())) {
-        eprintln!("bimetal: warning: no alerts: {error}");
-        return;
+/// Where events go to be told. The thread that tells them is there before the server is ready: its
+/// memory is not asked for when there may be none.
+pub(crate) struct Teller(SyncSender<Event>);
+
+impl Teller {
+    /// Starts the thread; nothing when there can be none, which is said.
+    pub(crate) fn start(command: Option<String>) -> Option<Teller> {
+        let (to, from) = sync_channel(1);
+        let thread = std::thread::Builder::new().name("alerts".to_owned());
+        match thread.spawn(move || tell(&from, command.as_deref())) {
+            Ok(_) => Some(Teller(to)),
+            Err(error) => {
+                eprintln!("bimetal: warning: no alerts: {error}");
+                None
+            }
+        }
     }
+}
+
+/// Looks at the volumes for ever.
+pub(crate) async fn watch(shown: Rc<Shown>, teller: Option<Teller>) {
+    let Some(Teller(to)) = teller else { return };
     let mut before: BTreeMap<String, Before> = BTreeMap::new();
     let mut waiting = Waiting::default();
     loop {

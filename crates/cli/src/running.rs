@@ -77,7 +77,8 @@ impl Running {
         let answer: Answer = Rc::new(move |request| answering.answer(request));
         match Control::start(rt, &shown.config.server.control, answer) {
             Ok(control) => {
-                let alerts = rt.spawn(alerts::watch(Rc::clone(&shown)));
+                let teller = alerts::Teller::start(shown.config.server.alert.clone());
+                let alerts = rt.spawn(alerts::watch(Rc::clone(&shown), teller));
                 Ok(Running {
                     shown,
                     control,

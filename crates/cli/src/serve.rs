@@ -13,8 +13,9 @@ use bimetal_rt::{Rt, UringOptions};
 use crate::config::Config;
 use crate::running::Running;
 
-/// Heap that is made resident before the first request, for the small allocations of serving.
-const HEAP_RESERVE_BYTES: usize = 16 << 20;
+/// Heap that is made resident before the first request, for the small allocations of serving and what
+/// is kept in memory of each change in the logs.
+const HEAP_RESERVE_BYTES: usize = 64 << 20;
 
 /// What to serve.
 #[derive(clap::Args)]

@@ -53,9 +53,9 @@ pub struct MemoryLock {
 /// never need memory that only cleaning can free:
 /// - `PR_SET_IO_FLUSHER` tells the kernel that the process is part of the I/O path: its own
 ///   allocations are then never made to wait for write-back (Linux 5.6, needs `CAP_SYS_RESOURCE`).
-/// - the heap is grown by `heap_reserve_bytes`, touched, and told never to shrink or to serve
-///   requests by fresh mappings below 64 MiB, so that the small allocations of a request find
-///   resident memory;
+/// - the heap is grown by `heap_reserve_bytes`, touched, and told never to shrink, to serve
+///   requests by fresh mappings below 64 MiB, or to give threads heaps of their own, so that the
+///   small allocations of a request find resident memory;
 /// - `mlockall` keeps all of it, present and future, in memory.
 ///
 /// What the limits of the process forbid is reported in the result, not an error: the server works
@@ -83,6 +83,7 @@ fn grow_heap(bytes: usize) {
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_FROM_HEAP_BYTES);
+        libc::mallopt(libc::M_ARENA_MAX, 1);
     }
     // Pieces below the mapping threshold, all held at once, then given back to the heap.
     let pieces: Vec<Vec<u8>> = (0..bytes.div_ceil(1 << 20))
