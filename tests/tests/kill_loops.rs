@@ -267,7 +267,9 @@ fn canary_fio_finds_flushes_that_do_nothing() {
     stand.disks.iter().for_each(|disk| disk.lie());
     let mut random = Random::new(1003);
     let words = found_within(5, |number| fio_round(&mut stand, &mut random, number));
-    assert!(words.contains("verify"), "{words}");
+    // What fio has read is not what it wrote, or the volume itself has found out and is refused.
+    let known = ["verify", "serve did not"];
+    assert!(known.iter().any(|w| words.contains(w)), "{words}");
 }
 
 #[test]
