@@ -237,6 +237,11 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         "withstood",
         "a side that had joined and was not told yet looked like an older copy of itself",
     ),
+    (
+        30_374,
+        "withstood",
+        "a resync over bare devices before the first change was a panic",
+    ),
 ];
 
 #[test]

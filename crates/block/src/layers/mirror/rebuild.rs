@@ -219,7 +219,7 @@ impl Shared {
         let operation = side.start(self.rt.now());
         // The newest content of the range is that of the last change that was admitted, or of an
         // older one. A number of its own would be one that the other sides never hear of.
-        let number = (self.next_seq.get() - 1).max(FIRST_CHANGE);
+        let number = self.next_seq.get().saturating_sub(1).max(FIRST_CHANGE);
         let append = |range| match &source {
             Source::Data(data) => Append::of(range, data.clone(), number),
             Source::Zeroes => Append::zeroes(range, number),
