@@ -396,18 +396,26 @@ impl Shared {
                     );
                 }
                 Source::Side(side) => {
-                    let ask = Request::without_data(Op::Extents, part.start, len, Flags::NONE);
-                    let runs = match self.ask(side, ask).await {
-                        Ok(reply) => reply.into_extents(),
-                        // Not knowing where the holes are is no reason to fail: all is data.
-                        Err(_) => vec![Extent { len, data: true }],
-                    };
+                    let runs = self.extents_on(side, &part).await;
+                    // Not knowing where the holes are is no reason to fail: all is data.
+                    let runs = runs.unwrap_or_else(|| vec![Extent { len, data: true }]);
                     runs.into_iter()
                         .for_each(|run| push_extent(&mut extents, run));
                 }
             }
         }
         Ok(extents)
+    }
+
+    /// Which parts of a range hold data on a side; `None` when it does not say.
+    pub(super) async fn extents_on(
+        self: &Rc<Self>,
+        index: usize,
+        range: &Range<u64>,
+    ) -> Option<Vec<Extent>> {
+        let len = range.end - range.start;
+        let extents = Request::without_data(Op::Extents, range.start, len, Flags::NONE);
+        Some(self.ask(index, extents).await.ok()?.into_extents())
     }
 
     /// Reads a range for a resync, from any side but one.

@@ -17,7 +17,7 @@ use super::store::Append;
 use super::superblock::FIRST_CHANGE;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::request::{Extent, Flags, Op, Request};
+use crate::request::{Extent, Flags, Request};
 
 /// A rebuild copies this much at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -176,7 +176,9 @@ impl Shared {
         target: usize,
     ) -> Vec<(Range<u64>, bool)> {
         let all = vec![(range.clone(), true)];
-        let Some(source) = self.current_side(range, &[target]) else {
+        let source = self.current_side(range, &[target]);
+        // A bare device is copied as it is.
+        let Some(source) = source.filter(|&source| self.sides[source].store().is_some()) else {
             return all;
         };
         // Not knowing where the holes are is no reason to fail: all is data.
@@ -192,16 +194,11 @@ impl Shared {
         extents.into_iter().map(part).collect()
     }
 
-    /// The extents of a range of one side; `None` when it does not know of holes, or does not say.
-    async fn extents_on(self: &Rc<Self>, index: usize, range: &Range<u64>) -> Option<Vec<Extent>> {
-        self.sides[index].store()?;
-        let len = range.end - range.start;
-        let extents = Request::without_data(Op::Extents, range.start, len, Flags::NONE);
-        Some(self.ask(index, extents).await.ok()?.into_extents())
-    }
-
     /// True when nothing was ever written to a range of a side, so that it reads as zeroes.
     async fn is_never_written(self: &Rc<Self>, index: usize, range: &Range<u64>) -> bool {
+        if self.sides[index].store().is_none() {
+            return false;
+        }
         let extents = self.extents_on(index, range).await;
         extents.is_some_and(|extents| extents.iter().all(|extent| !extent.data))
     }
