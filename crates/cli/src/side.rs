@@ -25,36 +25,24 @@ pub(crate) struct Args {
 enum Verb {
     /// Take a device of the configuration, which the server reads again, as a further side
     Add {
-        /// The configuration that the server was started with
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        /// The mirror
-        #[arg(value_name = "VOLUME")]
-        volume: String,
+        #[command(flatten)]
+        on: Volume,
         /// The device
         #[arg(value_name = "NEW")]
         new: String,
     },
     /// Let go of a side for good
     Remove {
-        /// The configuration that the server was started with
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        /// The mirror
-        #[arg(value_name = "VOLUME")]
-        volume: String,
+        #[command(flatten)]
+        on: Volume,
         /// The side
         #[arg(value_name = "OLD")]
         old: String,
     },
     /// Take a device as a further side, and let go of another one when it is whole
     Replace {
-        /// The configuration that the server was started with
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        /// The mirror
-        #[arg(value_name = "VOLUME")]
-        volume: String,
+        #[command(flatten)]
+        on: Volume,
         /// The side
         #[arg(value_name = "OLD")]
         old: String,
@@ -64,28 +52,27 @@ enum Verb {
     },
 }
 
+/// The volume whose sides change.
+#[derive(clap::Args)]
+struct Volume {
+    /// The configuration that the server was started with
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The mirror
+    #[arg(value_name = "VOLUME")]
+    volume: String,
+}
+
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let (file, request) = match &args.verb {
-        Verb::Add { file, volume, new } => (
-            file,
-            json!({ "verb": "side", "do": "add", "volume": volume, "new": new }),
-        ),
-        Verb::Remove { file, volume, old } => (
-            file,
-            json!({ "verb": "side", "do": "remove", "volume": volume, "old": old }),
-        ),
-        Verb::Replace {
-            file,
-            volume,
-            old,
-            new,
-        } => (
-            file,
-            json!({ "verb": "side", "do": "replace", "volume": volume, "old": old, "new": new }),
-        ),
+    let (on, mut request) = match &args.verb {
+        Verb::Add { on, new } => (on, json!({ "do": "add", "new": new })),
+        Verb::Remove { on, old } => (on, json!({ "do": "remove", "old": old })),
+        Verb::Replace { on, old, new } => (on, json!({ "do": "replace", "old": old, "new": new })),
     };
-    let config = Config::load(file)?;
+    request["verb"] = "side".into();
+    request["volume"] = on.volume.as_str().into();
+    let config = Config::load(&on.file)?;
     let ask = |request: &Value| -> Result<Value> {
         Ok(control::ask(&config.server.control, request)?["operation"].take())
     };

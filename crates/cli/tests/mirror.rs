@@ -3,14 +3,8 @@
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
 
-use common::{Scratch, Served, arg, assert_refused, stdout_of};
+use common::{MIRROR, Scratch, Served, arg, assert_refused, stdout_of};
 use serde_json::{Value, json};
-
-const CONFIG: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
-    [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
-    [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\
-    [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
-    [server]\nlock_memory = false\nmemory = \"16MiB\"\n";
 
 fn check(config: &std::path::Path) -> Value {
     serde_json::from_str(&stdout_of(&["check", arg(config), "--json"])).unwrap()
@@ -19,7 +13,7 @@ fn check(config: &std::path::Path) -> Value {
 #[test]
 fn format_prepares_once_and_check_says_so() {
     let dir = Scratch::new("format");
-    let config = dir.text("c.toml", CONFIG);
+    let config = dir.text("c.toml", MIRROR);
     assert_refused(&["check", arg(&config)], 1, &["device a", "bimetal format"]);
     assert_eq!(dir.names(), ["c.toml"], "check creates nothing");
     let said = stdout_of(&["format", arg(&config)]);
@@ -44,7 +38,7 @@ fn format_prepares_once_and_check_says_so() {
 #[test]
 fn the_log_is_as_long_as_asked_for() {
     let dir = Scratch::new("log");
-    let config = dir.text("c.toml", CONFIG);
+    let config = dir.text("c.toml", MIRROR);
     assert_refused(
         &["format", arg(&config), "--log", "17MiB"],
         1,
@@ -60,7 +54,7 @@ fn the_log_is_as_long_as_asked_for() {
 #[test]
 fn sides_that_each_ran_alone_are_split() {
     let dir = Scratch::new("split");
-    let config = dir.text("c.toml", CONFIG);
+    let config = dir.text("c.toml", MIRROR);
     stdout_of(&["format", arg(&config)]);
     for (alone, other) in [("a", "b"), ("b", "a")] {
         let image = dir.path(&format!("{other}.img"));
@@ -113,7 +107,7 @@ fn eventually_healthy(config: &std::path::Path) {
 #[test]
 fn a_side_of_another_volume_is_refused() {
     let dir = Scratch::new("foreign");
-    let config = dir.text("c.toml", CONFIG);
+    let config = dir.text("c.toml", MIRROR);
     stdout_of(&["format", arg(&config)]);
     std::fs::copy(dir.path("b.img"), dir.path("kept.img")).unwrap();
     stdout_of(&["format", arg(&config), "--force"]);
@@ -126,7 +120,7 @@ fn a_side_of_another_volume_is_refused() {
 #[test]
 fn a_mirror_that_was_killed_recovers_by_itself() {
     let dir = Scratch::new("killed");
-    let config = dir.text("c.toml", CONFIG);
+    let config = dir.text("c.toml", MIRROR);
     stdout_of(&["format", arg(&config)]);
     assert_eq!(Served::start(&config).end("TERM").0, Some(0));
     assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
@@ -156,7 +150,7 @@ fn a_mirror_that_was_killed_recovers_by_itself() {
 #[test]
 fn a_mirror_that_was_killed_wants_all_its_sides() {
     let dir = Scratch::new("lone");
-    let config = dir.text("c.toml", CONFIG);
+    let config = dir.text("c.toml", MIRROR);
     stdout_of(&["format", arg(&config)]);
     assert_eq!(Served::start(&config).end("KILL").0, None);
     std::fs::rename(dir.path("b.img"), dir.path("away.img")).unwrap();

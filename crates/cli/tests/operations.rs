@@ -6,14 +6,8 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::{Scratch, Served, arg, assert_refused, stdout_of};
+use common::{MIRROR, Scratch, Served, arg, assert_refused, stdout_of};
 use serde_json::Value;
-
-const CONFIG: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
-    [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
-    [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\
-    [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
-    [server]\nlock_memory = false\nmemory = \"16MiB\"\n";
 
 const NEW: &str = "[device.c]\ntype = \"file\"\npath = \"c.img\"\nsize = \"32MiB\"\n";
 
@@ -40,7 +34,7 @@ fn sides(status: &Value) -> Vec<String> {
 #[test]
 fn a_scrub_is_asked_for_and_told() {
     let dir = Scratch::new("scrub");
-    let config = dir.text("c.toml", CONFIG);
+    let config = dir.text("c.toml", MIRROR);
     stdout_of(&["format", arg(&config)]);
     let file = arg(&config);
     let served = Served::start(&config);
@@ -76,7 +70,7 @@ fn a_side_is_replaced_and_the_command_is_told() {
     let dir = Scratch::new("replace");
     let alert = "alert = \"echo $BIMETAL_EVENT $BIMETAL_VOLUME $BIMETAL_SIDE >> TOLD\"\n";
     let told = dir.path("told");
-    let text = format!("{CONFIG}{}{NEW}", alert.replace("TOLD", arg(&told)));
+    let text = format!("{MIRROR}{}{NEW}", alert.replace("TOLD", arg(&told)));
     let config = dir.text("c.toml", &text);
     stdout_of(&["format", arg(&config)]);
     let file = arg(&config);

@@ -4,6 +4,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+/// A mirror of two files, served at a socket beside its configuration.
+pub const MIRROR: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
+    [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
+    [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\
+    [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
+    [server]\nlock_memory = false\nmemory = \"16MiB\"\n";
+
 /// A directory that is removed at the end of the test.
 pub struct Scratch(PathBuf);
 
