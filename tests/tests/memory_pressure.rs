@@ -79,11 +79,19 @@ fn press(group: &MemoryGroup, dir: &Scratch, uri: &str) {
     );
 }
 
+/// Only a server that the kernel took for a part of the I/O path stands this. Without
+/// `PR_SET_IO_FLUSHER` its next socket buffer may wait for a page that only it can write: that was
+/// seen here, in `sock_alloc_send_pskb`, once in some dozens of runs, and the server warns of it.
 #[test]
 fn a_dirty_file_system_above_the_server_does_not_deadlock() {
     let volume = Volume::mirror("pressure", 1280 * MIB);
     let group = MemoryGroup::new("pressure", LIMIT_BYTES);
     let server = Server::start_under(&group.wrapper(), volume.config());
+    if server.said().contains("PR_SET_IO_FLUSHER") {
+        println!("not tested: the kernel refuses PR_SET_IO_FLUSHER (no CAP_SYS_RESOURCE)");
+        server.stop();
+        return;
+    }
     press(&group, volume.dir(), &volume.uri());
     server.stop();
 }
