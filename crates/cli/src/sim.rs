@@ -8,7 +8,8 @@ use anyhow::{Result, bail};
 use bimetal_block::units::show_size;
 use bimetal_block::units::{Size, parse_size};
 use bimetal_sim::experiment::comparison::{
-    Comparison, Extent, Summary, SweepPoint, compare, sweep_devices, sweep_point, sweep_rules,
+    Comparison, Extent, Summary, SweepPoint, TAIL_WRITES_PER_S, WRITES_PER_S, compare,
+    sweep_devices, sweep_point, sweep_rules,
 };
 use bimetal_sim::experiment::hetero::{Devices, Scheme, schemes};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -47,7 +48,7 @@ enum Verb {
         #[arg(long)]
         sweep: bool,
         /// Compare a mirror on formatted sides with logs of this length instead of the bare ones
-        #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "sweep")]
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         log: Option<Size>,
         /// With --log: the part of the volume that is written to
         #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
@@ -74,17 +75,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             json,
         } => {
             let extent = Extent {
+                writes_per_s: WRITES_PER_S.to_vec(),
                 seconds: *seconds,
                 seeds: *seeds,
             };
-            if *sweep {
-                sweep_all(extent, *json)
-            } else {
-                let schemes = match log {
-                    Some(log) => vec![logged(log.0, span.0)],
-                    None => schemes(),
-                };
-                hetero(&schemes, extent, *json)
+            match (log, sweep) {
+                (None, false) => hetero(&papers_pairs(&extent), &schemes(), *json),
+                (None, true) => sweep_all(&extent, *json),
+                (Some(log), _) => {
+                    let pairs = if *sweep {
+                        pairs_for_logs_changed(&extent)
+                    } else {
+                        pairs_for_logs(&extent)
+                    };
+                    hetero(&pairs, &[logged(log.0, span.0)], *json)
+                }
             }
         }
     }
@@ -126,8 +131,35 @@ fn logged(log_bytes: u64, span_bytes: u64) -> Scheme {
     }
 }
 
+/// The two fits of the paper's pair, under all its loads.
+fn papers_pairs(extent: &Extent) -> Vec<(Devices, Extent)> {
+    let pairs = [Devices::fit_b(), Devices::fit_a()];
+    pairs.map(|devices| (devices, extent.clone())).into()
+}
+
+/// These, and an exhausted QLC SSD beside the disk, under loads that it can just take, and not.
+fn pairs_for_logs(extent: &Extent) -> Vec<(Devices, Extent)> {
+    let mut pairs = papers_pairs(extent);
+    let loads = Extent {
+        writes_per_s: vec![120, 200, 300],
+        ..extent.clone()
+    };
+    pairs.push((Devices::qlc_exhausted(), loads));
+    pairs
+}
+
+/// Changed devices, at the load where the tail is compared and in saturation.
+fn pairs_for_logs_changed(extent: &Extent) -> Vec<(Devices, Extent)> {
+    let loads = Extent {
+        writes_per_s: vec![TAIL_WRITES_PER_S, WRITES_PER_S[WRITES_PER_S.len() - 1]],
+        ..extent.clone()
+    };
+    let changed = sweep_devices().into_iter();
+    changed.map(|devices| (devices, loads.clone())).collect()
+}
+
 /// Compares with a progress bar.
-fn compared(devices: &Devices, schemes: &[Scheme], extent: Extent) -> Result<Comparison> {
+fn compared(devices: &Devices, schemes: &[Scheme], extent: &Extent) -> Result<Comparison> {
     let bar = progress_bar(0);
     bar.set_message(devices.name.clone());
     let comparison = compare(devices, schemes, extent, |done, runs| {
@@ -141,11 +173,10 @@ fn compared(devices: &Devices, schemes: &[Scheme], extent: Extent) -> Result<Com
     }
 }
 
-fn hetero(schemes: &[Scheme], extent: Extent, as_json: bool) -> Result<ExitCode> {
-    let pairs = [Devices::fit_b(), Devices::fit_a()];
+fn hetero(pairs: &[(Devices, Extent)], schemes: &[Scheme], as_json: bool) -> Result<ExitCode> {
     let comparisons = pairs
         .iter()
-        .map(|devices| compared(devices, schemes, extent))
+        .map(|(devices, extent)| compared(devices, schemes, extent))
         .collect::<Result<Vec<_>>>()?;
     let mut out = std::io::stdout().lock();
     if as_json {
@@ -167,7 +198,7 @@ fn hetero(schemes: &[Scheme], extent: Extent, as_json: bool) -> Result<ExitCode>
 }
 
 fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()> {
-    let Extent { seconds, seeds } = comparison.extent;
+    let Extent { seconds, seeds, .. } = comparison.extent;
     writeln!(
         out,
         "{}, {seconds} s of virtual time, medians of {seeds} seeds",
@@ -186,10 +217,18 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
     let mut headings = vec![("scheme", Align::Left)];
     headings.extend(columns.map(|name| (name, Align::Right)));
     headings.push(("switches/s", Align::Right));
+    // How often the logs have gone round, where there are logs.
+    let logs = comparison
+        .rows
+        .iter()
+        .any(|row| row.outcome.log_rounds > 0.0);
+    if logs {
+        headings.push(("rounds", Align::Right));
+    }
     let mut table = Table::new(&headings);
     for row in &comparison.rows {
         let o = &row.outcome;
-        table.row(vec![
+        let mut cells = vec![
             row.scheme.clone(),
             row.writes_per_s.to_string(),
             format!("{:.1}", o.done_per_s),
@@ -199,7 +238,11 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
             format!("{:.0}", o.p999_ms),
             format!("{:.1}", o.exposed_bytes_peak as f64 / 1e6),
             format!("{:.2}", o.mode_switches_per_s),
-        ]);
+        ];
+        if logs {
+            cells.push(format!("{:.1}", o.log_rounds));
+        }
+        table.row(cells);
     }
     print_lines(out, &table)?;
     print_lines(
@@ -255,7 +298,7 @@ fn summary_table<'s>(rows: impl Iterator<Item = (&'s str, &'s Summary)>) -> Tabl
 /// The results of one scheme in a point of the sweep.
 type OfScheme = fn(&SweepPoint) -> &Summary;
 
-fn sweep_all(extent: Extent, as_json: bool) -> Result<ExitCode> {
+fn sweep_all(extent: &Extent, as_json: bool) -> Result<ExitCode> {
     let all: Vec<Scheme> = schemes().into_iter().chain(sweep_rules()).collect();
     let rules = compared(&Devices::fit_b(), &all, extent)?;
     let points = sweep_devices()

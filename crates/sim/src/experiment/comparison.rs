@@ -2,6 +2,9 @@
 //! row for each scheme and load, a summary against the figures that were promised, and a sweep that
 //! says which parameters decide.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde::Serialize;
 
 use super::hetero::{
@@ -13,11 +16,13 @@ pub const WRITES_PER_S: [u64; 8] = [40, 80, 120, 160, 200, 240, 280, 320];
 /// Outstanding writes of the closed model.
 const OUTSTANDING_MAX: u64 = 32;
 /// The load at which tails are compared.
-const TAIL_WRITES_PER_S: u64 = 80;
+pub const TAIL_WRITES_PER_S: u64 = 80;
 
 /// How much is run.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Extent {
+    /// The loads, in writes a second.
+    pub writes_per_s: Vec<u64>,
     /// Seconds of virtual time for each run.
     pub seconds: u64,
     /// Seeds 1 to this; figures are their medians.
@@ -61,38 +66,32 @@ pub struct Summary {
     pub peak_gain_over_ssd_mirror: f64,
     /// Mean response, against the single SSD, averaged over the loads.
     pub response_change: f64,
-    /// p99.9 at 80 writes/s, as a share of the single SSD's.
+    /// p99.9 at 80 writes/s, or else at the lowest load, as a share of the single SSD's.
     pub tail_share: f64,
     /// The most exposed at any load, in bytes.
     pub exposed_bytes_peak: u64,
 }
 
-/// Runs schemes under every load, telling how many of how many runs are done. The single SSD and the
-/// mirror of two, which the summaries need, are among them in any case.
+/// Runs schemes under every load on every core, telling how many of how many runs are done. The
+/// single SSD and the mirror of two, which the summaries need, are among them in any case.
 ///
 /// # Errors
 /// When devices or settings do not exist.
 pub fn compare(
     devices: &Devices,
     schemes: &[Scheme],
-    extent: Extent,
-    mut progress: impl FnMut(u64, u64),
+    extent: &Extent,
+    progress: impl Fn(u64, u64) + Sync,
 ) -> Result<Comparison, ExperimentError> {
     let mut all = vec![Scheme::SingleSsd, Scheme::SsdMirror];
-    all.extend(
-        schemes
-            .iter()
-            .filter(|scheme| !all.contains(scheme))
-            .cloned()
-            .collect::<Vec<_>>(),
-    );
-    let schemes = all;
-    let runs = (schemes.len() * WRITES_PER_S.len()) as u64 * extent.seeds;
-    let mut done = 0;
-    let mut rows = Vec::new();
-    for scheme in &schemes {
-        for writes_per_s in WRITES_PER_S {
-            let mut outcomes = Vec::new();
+    for scheme in schemes {
+        if !all.contains(scheme) {
+            all.push(scheme.clone());
+        }
+    }
+    let mut runs = Vec::new();
+    for scheme in &all {
+        for &writes_per_s in &extent.writes_per_s {
             for seed in 1..=extent.seeds {
                 let load = Load {
                     writes_per_s,
@@ -100,22 +99,62 @@ pub fn compare(
                     outstanding_max: OUTSTANDING_MAX,
                     seed,
                 };
-                outcomes.push(run(devices, scheme, load)?);
-                done += 1;
-                progress(done, runs);
+                runs.push((scheme, load));
             }
-            rows.push(Row {
-                scheme: scheme.name().to_owned(),
-                writes_per_s,
-                outcome: medians(&outcomes),
-            });
         }
     }
+    let outcomes = run_all(devices, &runs, progress)?;
+    let of_rows = runs.chunks(extent.seeds as usize);
+    let rows = of_rows.zip(outcomes.chunks(extent.seeds as usize));
     Ok(Comparison {
         devices: devices.clone(),
-        extent,
-        rows,
+        extent: extent.clone(),
+        rows: rows
+            .map(|(runs, outcomes)| Row {
+                scheme: runs[0].0.name().to_owned(),
+                writes_per_s: runs[0].1.writes_per_s,
+                outcome: medians(outcomes),
+            })
+            .collect(),
     })
+}
+
+/// The outcomes of runs, in their order. Each is a world of its own, so that the number of cores
+/// changes nothing in them.
+fn run_all(
+    devices: &Devices,
+    runs: &[(&Scheme, Load)],
+    progress: impl Fn(u64, u64) + Sync,
+) -> Result<Vec<Outcome>, ExperimentError> {
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let outcomes: Mutex<Vec<Option<Result<Outcome, ExperimentError>>>> =
+        Mutex::new(runs.iter().map(|_| None).collect());
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some((scheme, load)) = runs.get(index) else {
+                return;
+            };
+            let outcome = run(devices, scheme, *load);
+            let mut outcomes = outcomes
+                .lock()
+                .expect("a run that panicked ends everything");
+            outcomes[index] = Some(outcome);
+            drop(outcomes);
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            progress(done as u64, runs.len() as u64);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let outcomes = outcomes.into_inner().expect("all threads have ended well");
+    let all = outcomes.into_iter();
+    all.map(|outcome| outcome.expect("every run was done"))
+        .collect()
 }
 
 /// The median of each figure.
@@ -134,6 +173,7 @@ fn medians(outcomes: &[Outcome]) -> Outcome {
         exposed_bytes_peak: median(|o| o.exposed_bytes_peak as f64) as u64,
         exposed_bytes_end: median(|o| o.exposed_bytes_end as f64) as u64,
         mode_switches_per_s: median(|o| o.mode_switches_per_s),
+        log_rounds: median(|o| o.log_rounds),
         mirror: None,
     }
 }
@@ -168,10 +208,9 @@ impl Comparison {
             .iter()
             .zip(&single)
             .map(|(o, s)| o.mean_ms / s.mean_ms - 1.0);
-        let tail = WRITES_PER_S
-            .iter()
-            .position(|&rate| rate == TAIL_WRITES_PER_S);
-        let tail = tail.expect("the tail is compared at one of the loads");
+        let mut loads = self.extent.writes_per_s.iter();
+        let tail = loads.position(|&rate| rate == TAIL_WRITES_PER_S);
+        let tail = tail.unwrap_or(0);
         Summary {
             scheme: scheme.to_owned(),
             average_gain: total(&ours) / total(&single) - 1.0,
@@ -303,13 +342,14 @@ mod tests {
     #[test]
     fn the_papers_result_is_there_and_ours_is_bounded() {
         let extent = Extent {
+            writes_per_s: WRITES_PER_S.to_vec(),
             seconds: 60,
             seeds: 1,
         };
         let comparison = compare(
             &Devices::fit_b(),
             &crate::experiment::hetero::schemes(),
-            extent,
+            &extent,
             |_, _| {},
         )
         .unwrap();

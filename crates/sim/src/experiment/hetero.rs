@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::device::Device;
+use bimetal_block::device::{Device, Figure, FigureVisitor};
 use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
 use bimetal_block::layers::mirror::{
@@ -72,6 +72,19 @@ impl Devices {
             ssd: "sata-2009-b".to_owned(),
             hdd: "hdd-7200".to_owned(),
             ssd_overrides: String::new(),
+            hdd_overrides: PAPERS_DISK.to_owned(),
+        }
+    }
+}
+
+impl Devices {
+    /// A consumer SSD of four bits a cell with its fast cache exhausted, and the disk.
+    pub fn qlc_exhausted() -> Devices {
+        Devices {
+            name: "QLC: qlc-sata without its SLC cache + hdd-7200 (250 GB)".to_owned(),
+            ssd: "qlc-sata".to_owned(),
+            hdd: "hdd-7200".to_owned(),
+            ssd_overrides: "slc_cache_bytes_per_tb = 0".to_owned(),
             hdd_overrides: PAPERS_DISK.to_owned(),
         }
     }
@@ -155,6 +168,9 @@ pub struct Outcome {
     pub exposed_bytes_end: u64,
     /// Mode switches of all sides a second.
     pub mode_switches_per_s: f64,
+    /// How often the log of the side that has gone round least has been written full; zero without
+    /// logs.
+    pub log_rounds: f64,
     /// The mirror at the end of the load.
     pub mirror: Option<MirrorStatus>,
 }
@@ -193,6 +209,7 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     ));
     let done = rt.block_on(drive(&rt, device, span_bytes, load, Rc::clone(&histogram)));
     let status = mirror.as_ref().map(Mirror::status);
+    let log_rounds = mirror.as_ref().map_or(0.0, log_rounds);
     // The backlog of an unbounded mirror is not worth draining.
     rt.end();
     let histogram = histogram.borrow();
@@ -208,8 +225,34 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
         exposed_bytes_peak: status.as_ref().map_or(0, |s| s.exposed_bytes_peak),
         exposed_bytes_end: status.as_ref().map_or(0, |s| s.exposed_bytes),
         mode_switches_per_s: status.as_ref().map_or(0, switches) as f64 / seconds,
+        log_rounds,
         mirror: status,
     })
+}
+
+/// How often the log of the side that has gone round least has been written full.
+fn log_rounds(mirror: &Mirror) -> f64 {
+    #[derive(Default)]
+    struct Logs {
+        written_bytes: Vec<f64>,
+        bytes: Vec<f64>,
+    }
+    impl FigureVisitor for Logs {
+        fn figure(&mut self, _part: &str, name: &str, value: Figure) {
+            match (name, value) {
+                ("log_written_bytes", Figure::Counter(value)) => {
+                    self.written_bytes.push(value as f64);
+                }
+                ("log_bytes", Figure::Gauge(value)) => self.bytes.push(value),
+                _ => {}
+            }
+        }
+    }
+    let mut logs = Logs::default();
+    mirror.figures(&mut logs);
+    let rounds = logs.written_bytes.iter().zip(&logs.bytes);
+    let least = rounds.map(|(written, all)| written / all).reduce(f64::min);
+    least.unwrap_or(0.0)
 }
 
 fn build(
