@@ -270,7 +270,9 @@ impl Shared {
                 continue;
             }
             let copied = self.copy_what_is_stale(side).await;
-            side.cannot_be_repaired.set(copied.is_err());
+            let failed = side.failed_copies.get();
+            side.failed_copies
+                .set(copied.map_or(failed.saturating_add(1), |()| 0));
             side.changed.notify();
             self.flushed.notify();
             let whole = copied.is_ok() && side.health.get() == Health::Resyncing;

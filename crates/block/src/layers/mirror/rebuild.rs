@@ -23,6 +23,8 @@ use crate::request::{Extent, Flags, Request};
 const PIECE_BYTES: u64 = 1 << 20;
 /// So many pieces at once.
 const PIECES_IN_FLIGHT_MAX: usize = 4;
+/// What could not be read on any side in so many rounds is taken for lost.
+const LOST_AFTER_ROUNDS: u32 = 5;
 
 /// How far a rebuild has come.
 #[derive(Clone, Copy)]
@@ -45,6 +47,8 @@ enum Source {
     Data(Payload),
     /// Nothing was ever written there.
     Zeroes,
+    /// Nobody has it any more.
+    Lost,
 }
 
 impl Shared {
@@ -124,7 +128,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies a range; where a block cannot be read, all the others.
+    /// Copies a range; where a block cannot be read, all the others. A block that no side could give
+    /// for long is made one that cannot be read: else a side would never be whole again, and its
+    /// other blocks not count, for the sake of one.
     async fn copy_stale(self: &Rc<Self>, side: &Side, range: Range<u64>) -> Result<(), IoError> {
         let mut copied = Ok(());
         for (part, has_data) in self.extents_for_resync(&range, side.index).await {
@@ -137,8 +143,11 @@ impl Shared {
             }
             for start in part.step_by(BLOCK_BYTES as usize) {
                 let block = start..start + BLOCK_BYTES;
-                match self.copy_part(side, block, has_data).await {
-                    Err(error) if is_of_a_block(error) => copied = Err(error),
+                match self.copy_part(side, block.clone(), has_data).await {
+                    Err(error) if is_of_a_block(error) => match self.is_lost_for(side) {
+                        true => self.leave_lost(side, block).await?,
+                        false => copied = Err(error),
+                    },
                     other => other?,
                 }
             }
@@ -165,6 +174,29 @@ impl Shared {
         let repaired = side.under_repair.borrow_mut().remove(part).into_iter();
         let repaired_bytes: u64 = repaired.map(|(part, ())| part.end - part.start).sum();
         add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
+        Ok(())
+    }
+
+    /// True when what cannot be read for a side is lost: it was tried often enough, nobody is absent
+    /// who might have it, and the side can keep in mind that it has not.
+    fn is_lost_for(&self, side: &Side) -> bool {
+        let mut present = self.sides.present();
+        side.failed_copies.get() >= LOST_AFTER_ROUNDS
+            && side.store().is_some_and(|store| store.has_checksums())
+            && !self.incomplete_table()
+            && present.all(|side| side.health.get() != Health::Absent)
+    }
+
+    /// Has a side say of a block that it cannot be read, until it is written again. What was found
+    /// wrong on the side itself says so already.
+    async fn leave_lost(self: &Rc<Self>, side: &Side, block: Range<u64>) -> Result<(), IoError> {
+        if !side.under_repair.borrow().covers(&block) {
+            self.write_for_resync(side, block.clone(), Source::Lost)
+                .await?;
+            add(&side.counts.lost_blocks, 1);
+        }
+        side.stale.borrow_mut().remove(block.clone());
+        side.under_repair.borrow_mut().remove(block);
         Ok(())
     }
 
@@ -220,6 +252,7 @@ impl Shared {
         let append = |range| match &source {
             Source::Data(data) => Append::of(range, data.clone(), number),
             Source::Zeroes => Append::zeroes(range, number),
+            Source::Lost => Append::lost(range, number),
         };
         let appended = side
             .store()
@@ -232,7 +265,9 @@ impl Shared {
                     let write = Request::write(range.start, data, Flags::NONE);
                     side.change_bare(write).await
                 }
-                (None, Source::Zeroes) => unreachable!("a bare device does not know of holes"),
+                (None, Source::Zeroes | Source::Lost) => {
+                    unreachable!("a bare device knows of no holes and of nothing that is lost")
+                }
             };
             side.finish(operation, shared.rt.now());
             ended.set(Some(written));

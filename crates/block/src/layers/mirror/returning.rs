@@ -330,7 +330,7 @@ impl Shared {
         }
         let failed = |side: &Side| side.failed_flushes.get() > 0 && !side.flushing.get();
         // What no side holds whole cannot be repaired, and is not waited for.
-        let hopeless = |side: &Side| side.cannot_be_repaired.get();
+        let hopeless = |side: &Side| side.failed_copies.get() > 0;
         let over = |side: &Side| {
             !side.is_counted_on() || has_durably(side, number) || failed(side) || hopeless(side)
         };

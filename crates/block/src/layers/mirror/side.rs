@@ -52,6 +52,7 @@ pub(super) struct Counts {
     pub(super) resynced_bytes: Cell<u64>,
     pub(super) rotten: Cell<u64>,
     pub(super) repaired_blocks: Cell<u64>,
+    pub(super) lost_blocks: Cell<u64>,
 }
 
 /// Adds to a counter.
@@ -136,8 +137,8 @@ pub(super) struct Side {
     pub(super) late: Cell<u32>,
     /// When the side last completed anything.
     pub(super) last_progress: Cell<Instant>,
-    /// The last attempt to give it what it lacks has failed.
-    pub(super) cannot_be_repaired: Cell<bool>,
+    /// So many attempts in a row to give it what it lacks have failed.
+    pub(super) failed_copies: Cell<u32>,
     /// When it last answered a read.
     pub(super) last_read: Cell<Instant>,
     /// It is not used any more.
@@ -200,7 +201,7 @@ impl Side {
             stuck: Cell::new(false),
             late: Cell::new(0),
             last_progress: Cell::new(Instant::ZERO),
-            cannot_be_repaired: Cell::new(false),
+            failed_copies: Cell::new(0),
             last_read: Cell::new(Instant::ZERO),
             given_up: Event::new(),
             flush_wanted: Cell::new(0),

@@ -165,6 +165,8 @@ impl Shared {
             out.figure(part, "lost_if_gone_bytes", Figure::Gauge(lost as f64));
             let repaired = Figure::Counter(side.counts.repaired_blocks.get());
             out.figure(part, "rotten_repaired", repaired);
+            let lost = Figure::Counter(side.counts.lost_blocks.get());
+            out.figure(part, "lost_blocks", lost);
             if let Some(store) = side.store() {
                 store.figures(part, out);
             }

@@ -348,13 +348,14 @@ impl Shared {
             let number = waiting.ticket.seq;
             let stands_for = side.queue.borrow().stands_for(number);
             let change = &waiting.change;
-            store.append(Append {
-                range: range.clone(),
-                payload: change.payload.clone(),
-                crcs: change.crcs.clone(),
-                number,
-                stands_for,
-            })
+            let append = match change.op {
+                Op::Write => {
+                    let (payload, crcs) = (change.payload.clone(), change.crcs.clone());
+                    Append::known(range.clone(), payload, crcs, number)
+                }
+                _ => Append::zeroes(range.clone(), number),
+            };
+            store.append(append.standing_for(stands_for))
         };
         Some(batch.parts.iter().map(append).collect())
     }

@@ -325,7 +325,7 @@ impl Store {
         let mut pieces: Vec<&(Range<u64>, Logged)> = chunk.pieces.iter().collect();
         pieces.sort_by_key(|(_, record)| match record.content {
             Content::Data { position, .. } => position,
-            Content::Zeroes => u64::MAX,
+            Content::Zeroes | Content::Lost => u64::MAX,
         });
         let mut writes = Vec::with_capacity(pieces.len());
         let mut pieces = pieces.as_slice();
@@ -346,12 +346,15 @@ impl Store {
 
     async fn content_of(&self, range: &Range<u64>, record: &Logged) -> Result<HomeWrite, IoError> {
         let count = ((range.end - range.start) / BLOCK_BYTES) as usize;
-        let Content::Data { crcs, .. } = &record.content else {
-            return Ok(HomeWrite {
-                range: range.clone(),
-                data: Payload::empty(),
-                expected: vec![Expected::NeverWritten; count],
-            });
+        let without_data = |expected| HomeWrite {
+            range: range.clone(),
+            data: Payload::empty(),
+            expected: vec![expected; count],
+        };
+        let crcs = match &record.content {
+            Content::Zeroes => return Ok(without_data(Expected::NeverWritten)),
+            Content::Lost => return Ok(without_data(Expected::Lost)),
+            Content::Data { crcs, .. } => crcs,
         };
         let expected = crcs.values().iter().map(|crc| Expected::Crc(*crc));
         if let Some(data) = self.content_from_peer(range, crcs).await {

@@ -28,6 +28,8 @@ pub(super) enum Kind {
     Write,
     /// It reads as zeroes from now on.
     Zeroes,
+    /// Nobody has what it should be: it cannot be read from now on.
+    Lost,
 }
 
 /// One change, or a part of one.
@@ -53,7 +55,7 @@ impl Record {
     pub(super) fn data_blocks(&self) -> u64 {
         match self.kind {
             Kind::Write => u64::from(self.blocks),
-            Kind::Zeroes => 0,
+            Kind::Zeroes | Kind::Lost => 0,
         }
     }
 }
@@ -120,6 +122,7 @@ impl Header {
             let kind = match record.kind {
                 Kind::Write => 1,
                 Kind::Zeroes => 2,
+                Kind::Lost => 3,
             };
             put_u32(block, at + 20, kind);
             at += RECORD_BYTES;
@@ -175,6 +178,7 @@ fn record_at(block: &[u8], at: usize) -> Option<Record> {
         kind: match u32_at(block, at + 20) {
             1 => Kind::Write,
             2 => Kind::Zeroes,
+            3 => Kind::Lost,
             _ => return None,
         },
     };

@@ -21,6 +21,8 @@ pub(super) enum Content {
     },
     /// Nowhere: it is zeroes.
     Zeroes,
+    /// Nowhere, and it cannot be read.
+    Lost,
 }
 
 /// A record, or a part of one.
@@ -42,6 +44,7 @@ impl Cut for Logged {
                 crcs: crcs.cut(range),
             },
             Content::Zeroes => Content::Zeroes,
+            Content::Lost => Content::Lost,
         };
         Logged {
             number: self.number,
@@ -78,6 +81,7 @@ impl Entry {
             let range = record.offset..record.offset + record.bytes();
             let content = match record.kind {
                 Kind::Zeroes => Content::Zeroes,
+                Kind::Lost => Content::Lost,
                 Kind::Write => {
                     let crcs = all.cut(taken..taken + record.bytes());
                     taken += record.bytes();

@@ -7,14 +7,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_rt::sync::{Event, OnceValue, Semaphore, TaskGroup};
 use bimetal_rt::{Payload, Rt};
 
+use super::append::Append;
 use super::checkpoint::{self, Checkpoint, JUMPS_MAX, Jump};
-use super::content::Crcs;
 use super::entry::{DATA_BLOCKS_MAX, HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
 use super::index::{Entry, Index, block_count};
 use crate::BLOCK_BYTES;
@@ -26,45 +25,6 @@ use crate::request::{Flags, Request};
 
 /// Entries in flight, at most: one that is being written and one that is ready behind it.
 const ENTRIES_IN_FLIGHT_MAX: usize = 2;
-
-/// What a side is asked to keep.
-pub(in super::super) struct Append {
-    /// Bytes of the volume.
-    pub(in super::super) range: Range<u64>,
-    /// The data; nothing for zeroes.
-    pub(in super::super) payload: Payload,
-    /// The checksums of the data; none for zeroes.
-    pub(in super::super) crcs: Crcs,
-    /// The number of the change.
-    pub(in super::super) number: u64,
-    /// The lowest number of a change that this one stands for: its own, or that of one it has
-    /// replaced before the side had it.
-    pub(in super::super) stands_for: u64,
-}
-
-impl Append {
-    /// A whole change of known content.
-    pub(in super::super) fn of(range: Range<u64>, payload: Payload, number: u64) -> Append {
-        Append {
-            range,
-            crcs: Crcs::of(&payload),
-            payload,
-            number,
-            stands_for: number,
-        }
-    }
-
-    /// A range that is to read as zeroes.
-    pub(in super::super) fn zeroes(range: Range<u64>, number: u64) -> Append {
-        Append {
-            range,
-            payload: Payload::empty(),
-            crcs: Crcs::none(),
-            number,
-            stands_for: number,
-        }
-    }
-}
 
 /// Gives the number below which a log has been given everything, at most that which it is called
 /// with: the side is then the volume at that moment.
@@ -452,11 +412,7 @@ impl Log {
                 break;
             };
             let append = &mut first.append;
-            let kind = if append.payload.is_empty() {
-                Kind::Zeroes
-            } else {
-                Kind::Write
-            };
+            let kind = append.kind;
             let len = append.range.end - append.range.start;
             // A record holds less than 2^32 blocks, and no request is that long.
             let taken = if kind == Kind::Write {
@@ -652,13 +608,7 @@ impl Log {
         if self.complete.get() < number {
             // The last entry was formed when something was missing that has come since, in another
             // way than through the log.
-            let nothing = Append {
-                range: 0..0,
-                payload: Payload::empty(),
-                crcs: Crcs::none(),
-                number,
-                stands_for: u64::MAX,
-            };
+            let nothing = Append::nothing(number);
             self.append(nothing).wait().await?;
         }
         let (position, complete) = (self.stored(), self.complete.get());

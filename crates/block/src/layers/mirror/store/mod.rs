@@ -5,6 +5,7 @@
 //! never return content that is not what was written, and never let go of a log entry that somebody
 //! may still need.
 
+mod append;
 mod check;
 mod checkpoint;
 pub(super) mod checksums;
@@ -26,12 +27,13 @@ use std::rc::Rc;
 use bimetal_rt::sync::{Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Payload, Rt};
 
+pub(super) use self::append::Append;
 pub(super) use self::check::Checked;
 use self::checksums::{Checksums, Expected};
 use self::index::{Content, Logged};
 use self::log::GivenBelow;
 use self::log::Log;
-pub(super) use self::log::{Append, LogCounts, Outcome};
+pub(super) use self::log::{LogCounts, Outcome};
 use self::progress::Noticed;
 use self::regions::Regions;
 use super::superblock::{Layout, Uuid};
@@ -314,6 +316,11 @@ impl Store {
         self.log.flush(number).await
     }
 
+    /// True when the side knows of each block what it should be.
+    pub(super) fn has_checksums(&self) -> bool {
+        self.checksums.is_some()
+    }
+
     /// True when half of the log is in use: what is in it should become durable, so that it can go.
     pub(super) fn is_half_full(&self) -> bool {
         self.log.used_bytes() >= self.log.usable_bytes() / 2
@@ -363,7 +370,7 @@ impl Store {
             .newest_in(&(offset..offset + BLOCK_BYTES));
         match newest.first().map(|(_, record)| &record.content) {
             Some(Content::Data { position, .. }) => Some(self.log.area.at(*position)),
-            Some(Content::Zeroes) => None,
+            Some(Content::Zeroes | Content::Lost) => None,
             None => Some(self.data_offset + offset),
         }
     }
@@ -518,6 +525,7 @@ impl Store {
         let len = range.end - range.start;
         match &record.content {
             Content::Zeroes => Ok(zero_payload(&self.zeroes, len)),
+            Content::Lost => Err(IoError::Corrupt),
             Content::Data { position, crcs } => {
                 let read = Request::read(self.log.area.at(*position), len);
                 let data = self.device.submit(read).await?.into_data();
@@ -576,7 +584,7 @@ impl Store {
         for (part, record) in logged {
             self.extents_at_home(position..part.start, &mut extents)
                 .await?;
-            let data = matches!(record.content, Content::Data { .. });
+            let data = !matches!(record.content, Content::Zeroes);
             let len = part.end - part.start;
             push_extent(&mut extents, Extent { len, data });
             position = part.end;

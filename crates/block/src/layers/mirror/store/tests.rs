@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use bimetal_rt::{Rng, Rt, VirtualOptions};
 
-use super::content::Crcs;
 use super::*;
 use crate::media::memory::MemoryDevice;
 use crate::request::Flags;
@@ -64,13 +63,8 @@ async fn put(rt: &Rt, store: &Store, next: &Cell<u64>, block: u64, bytes: &[u8])
     let payload = Payload::from(buf.freeze());
     let number = next.get();
     next.set(number + 1);
-    let append = Append {
-        range: block * BLOCK_BYTES..(block + bytes.len() as u64) * BLOCK_BYTES,
-        crcs: Crcs::of(&payload),
-        payload,
-        number,
-        stands_for: number,
-    };
+    let range = block * BLOCK_BYTES..(block + bytes.len() as u64) * BLOCK_BYTES;
+    let append = Append::of(range, payload, number);
     store.append(append).wait().await.expect("it is stored");
 }
 

@@ -14,6 +14,7 @@ pub(super) const PAGE_BLOCKS: u64 = (ENTRIES_BYTES / ENTRY_BYTES) as u64;
 pub(in crate::layers::mirror) const PAGE_COVERS_BYTES: u64 = PAGE_BLOCKS * BLOCK_BYTES;
 const NEVER_WRITTEN: u32 = 0;
 const UNKNOWN: u32 = 1;
+const LOST: u32 = 2;
 
 /// What is expected of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,16 +23,19 @@ pub(in crate::layers::mirror::store) enum Expected {
     NeverWritten,
     /// The home counts as it is.
     Unknown,
-    /// A block with this CRC. 0 and 1 mean the same as 0xFFFFFFFF and 0xFFFFFFFE, which is what
-    /// they come back as.
+    /// Nobody had it when the side was rebuilt: reads fail until it is written.
+    Lost,
+    /// A block with this CRC. 0, 1 and 2 mean the same as 0xFFFFFFFF, 0xFFFFFFFE and 0xFFFFFFFD,
+    /// which is what they come back as.
     Crc(u32),
 }
 
-/// A CRC as it is written: the places of two of them are taken.
+/// A CRC as it is written: the places of three of them are taken.
 fn spelled(crc: u32) -> u32 {
     match crc {
         NEVER_WRITTEN => 0xFFFF_FFFF,
         UNKNOWN => 0xFFFF_FFFE,
+        LOST => 0xFFFF_FFFD,
         other => other,
     }
 }
@@ -41,6 +45,7 @@ impl Expected {
         match entry {
             NEVER_WRITTEN => Expected::NeverWritten,
             UNKNOWN => Expected::Unknown,
+            LOST => Expected::Lost,
             crc => Expected::Crc(crc),
         }
     }
@@ -49,6 +54,7 @@ impl Expected {
         match self {
             Expected::NeverWritten => NEVER_WRITTEN,
             Expected::Unknown => UNKNOWN,
+            Expected::Lost => LOST,
             Expected::Crc(crc) => spelled(crc),
         }
     }
@@ -106,7 +112,7 @@ pub(in crate::layers::mirror::store) fn expected_of(payload: &Payload) -> Vec<Ex
 }
 
 /// Which blocks of `payload`, read from `first_block` on, are not what was expected, as numbers of
-/// blocks. A block of which nothing is known is taken as it is. So is one that was never written:
+/// blocks. One that is lost is among them, whatever is there. A block of which nothing is known is taken as it is. So is one that was never written:
 /// the caller puts zeroes in its place.
 ///
 /// # Panics
@@ -129,6 +135,10 @@ pub(in crate::layers::mirror::store) fn verify(
             Expected::Unknown | Expected::NeverWritten => {
                 blocks.next(|_| ());
                 true
+            }
+            Expected::Lost => {
+                blocks.next(|_| ());
+                false
             }
         };
         match wrong.last_mut() {

@@ -1,0 +1,81 @@
+//! What a side is asked to keep.
+
+use std::ops::Range;
+
+use bimetal_rt::Payload;
+
+use super::content::Crcs;
+use super::entry::Kind;
+
+/// A change, or a part of one.
+pub(in super::super) struct Append {
+    /// Bytes of the volume.
+    pub(super) range: Range<u64>,
+    pub(super) kind: Kind,
+    /// The data, of a write.
+    pub(super) payload: Payload,
+    /// The checksums of the data.
+    pub(super) crcs: Crcs,
+    /// The number of the change.
+    pub(super) number: u64,
+    /// The lowest number of a change that this one stands for: its own, or that of one it has
+    /// replaced before the side had it.
+    pub(super) stands_for: u64,
+}
+
+impl Append {
+    /// A whole change of known content.
+    pub(in super::super) fn of(range: Range<u64>, payload: Payload, number: u64) -> Append {
+        let crcs = Crcs::of(&payload);
+        Append::known(range, payload, crcs, number)
+    }
+
+    /// A whole change whose checksums are known already.
+    pub(in super::super) fn known(
+        range: Range<u64>,
+        payload: Payload,
+        crcs: Crcs,
+        number: u64,
+    ) -> Append {
+        Append {
+            range,
+            kind: Kind::Write,
+            payload,
+            crcs,
+            number,
+            stands_for: number,
+        }
+    }
+
+    /// A range that is to read as zeroes.
+    pub(in super::super) fn zeroes(range: Range<u64>, number: u64) -> Append {
+        Append::without_data(range, Kind::Zeroes, number)
+    }
+
+    /// A range of which nobody knows what it should be.
+    pub(in super::super) fn lost(range: Range<u64>, number: u64) -> Append {
+        Append::without_data(range, Kind::Lost, number)
+    }
+
+    /// Nothing, at this place in the order; it stands for no change.
+    pub(super) fn nothing(number: u64) -> Append {
+        Append::without_data(0..0, Kind::Zeroes, number).standing_for(u64::MAX)
+    }
+
+    fn without_data(range: Range<u64>, kind: Kind, number: u64) -> Append {
+        Append {
+            range,
+            kind,
+            payload: Payload::empty(),
+            crcs: Crcs::none(),
+            number,
+            stands_for: number,
+        }
+    }
+
+    /// The same, in the place of all changes from a number on that the side never had.
+    pub(in super::super) fn standing_for(mut self, number: u64) -> Append {
+        self.stands_for = number;
+        self
+    }
+}
