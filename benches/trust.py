@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What a slow or frozen side costs a mirror: bimetal beside btrfs raid1, and beside one side alone.
+"""What a slow or frozen side costs a mirror, and what trust costs when both are well: bimetal beside
+btrfs raid1, and beside one side alone.
 
-Two questions, each measured in rounds whose members take turns, so that whatever else the machine
+Three questions, each measured in rounds whose members take turns, so that whatever else the machine
 does falls on all of them; the medians of the rounds are compared.
 
 `throttle`: two loop devices a mirror, over files on one disk, and one of the two limited to 100
@@ -19,10 +20,15 @@ freeze of 2 s would be one operation of thousands; what is judged is therefore p
 client that asks every 5 ms (`steady`), reckoned from fio's histogram. The plain one and the slowest
 are shown too.
 
+`cost`: two sides of 2,500 operations and 100 MB a second each, over files. 4 KiB random writes at
+depth 32 in process (`bimetal bench`), for so long that the logs of 32 MiB go round several times and
+what is brought home is paid for: a side alone, the mirror without checksums, and with them. The
+bars: without, at least 80 % of the side; with, at least 80 % of that again.
+
 Needs root, loop devices, fio, btrfs-progs.
 
     cargo build --release -p bimetal-cli -p bimetal-tests
-    benches/trust.py [--only throttle|freeze] [--rounds N] [--dir DIR] [--json]
+    benches/trust.py [--only throttle|freeze|cost] [--rounds N] [--dir DIR] [--json]
 """
 
 import argparse
@@ -367,6 +373,63 @@ def frozen_run(args, folder, disks, member):
             "max_ms": (write["max"] + sync["max"]) / 1e6, "held_back": 0}
 
 
+COST_SIDE = """
+[device.{name}-file]
+type = "file"
+path = "{name}.img"
+size = "512MiB"
+
+[device.{name}]
+type = "rate"
+below = "{name}-file"
+requests_per_s = 2500
+burst_requests = 25
+bytes_per_s = "100MB"
+burst_bytes = "1MB"
+"""
+COST_MIRROR = """
+[device.vol]
+type = "mirror"
+sides = ["fast", "slow"]
+log = "32MiB"
+checksums = {checksums}
+"""
+
+
+def cost(args, folder):
+    """A side alone, and a mirror of two such sides without and with checksums."""
+    sides = "".join(COST_SIDE.format(name=name) for name in ("fast", "slow"))
+    members = [("side alone", None), ("no checksums", "false"), ("mirror", "true")]
+    results = []
+    for number in range(args.rounds):
+        first = number % len(members)
+        for name, checksums in members[first:] + members[:first]:
+            place = folder / f"cost-{number}-{name.replace(' ', '-')}"
+            place.mkdir()
+            config = place / "vol.toml"
+            mirror = COST_MIRROR.format(checksums=checksums) if checksums else ""
+            config.write_text(sides + mirror, encoding="ascii")
+            device = "vol" if checksums else "fast"
+            for image in ("fast.img", "slow.img"):
+                # Space that was never used costs the file system more than what was.
+                run(["fallocate", "--length", "512MiB", place / image])
+                run(["dd", "if=/dev/zero", f"of={place / image}", "bs=1M", "count=512",
+                     "conv=notrunc,fsync"])
+            if checksums:
+                run([args.bimetal, "format", config])
+            text = run([args.bimetal, "bench", config, "--device", device, "--rw", "randwrite",
+                        "--depth", 32, "--size", "256MiB", "--time", f"{args.seconds}s",
+                        "--destroy-data", "--json"])
+            ran = json.loads(text)
+            results.append({"cell": "cost", "name": name, "ops_per_s": ran["operations_per_s"],
+                            "ops": ran["write"]["count"], "p999_ms": ran["write"]["p999_ns"] / 1e6,
+                            "steady_p999_ms": ran["write"]["p999_ns"] / 1e6,
+                            "max_ms": ran["write"]["max_ns"] / 1e6, "held_back": 0})
+            for image in ("fast.img", "slow.img"):
+                (place / image).unlink()
+    return results
+
+
 def medians(results):
     """Median of each figure by cell and name."""
     table = {}
@@ -386,6 +449,10 @@ BARS = [
      "mirror, fast freezes", "slow alone", 2.0, False),
     ("slow side frozen: steady p99.9 against the fast one alone", "write+flush", "steady_p999_ms",
      "mirror, slow freezes", "fast alone", 2.0, False),
+    ("cost of the mirror: writes a second against a side alone", "cost", "ops_per_s",
+     "no checksums", "side alone", 0.8, True),
+    ("cost of integrity: writes a second with checksums against without", "cost", "ops_per_s",
+     "mirror", "no checksums", 0.8, True),
 ]
 
 
@@ -412,14 +479,14 @@ def main():
     parser.add_argument("--disk", type=pathlib.Path, default="target/release/volatile-disk")
     parser.add_argument("--dir", default="/var/tmp", help="where the files lie")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=FREEZE_RUN_S, help="a run of `freeze`")
-    parser.add_argument("--only", choices=("throttle", "freeze"))
+    parser.add_argument("--seconds", type=int, default=FREEZE_RUN_S, help="a run of `freeze` and `cost`")
+    parser.add_argument("--only", choices=("throttle", "freeze", "cost"))
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     args.bimetal, args.disk = args.bimetal.resolve(), args.disk.resolve()
     results = []
     with tempfile.TemporaryDirectory(dir=args.dir, prefix="trust-") as folder:
-        for name, measure in (("throttle", throttle), ("freeze", freeze)):
+        for name, measure in (("throttle", throttle), ("freeze", freeze), ("cost", cost)):
             if args.only in (None, name):
                 results += measure(args, pathlib.Path(folder))
     table = medians(results)

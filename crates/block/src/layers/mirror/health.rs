@@ -265,6 +265,8 @@ impl Shared {
                 if !side.gone.get() && self.has_come_back(index).await && !side.gone.get() {
                     side.errors_in_a_row.set(0);
                     side.health.set(Health::Resyncing);
+                    // It may have what nobody else could give.
+                    *self.known_lost.borrow_mut() = ExtentMap::new();
                     self.attend_store(index);
                 }
                 continue;

@@ -111,6 +111,8 @@ struct Shared {
     /// Acknowledged ranges that not all healthy sides hold.
     exposed: RefCell<ExtentMap<()>>,
     exposure_changed: Event,
+    /// What no side could give, as long as no side comes that might: its repair is not tried again.
+    known_lost: RefCell<ExtentMap<()>>,
     /// Ranges of admitted writes of which it is open whether they are stored.
     undecided: RefCell<ExtentMap<()>>,
     decided: Event,
@@ -279,6 +281,7 @@ impl Mirror {
             serial: config.serial.then(|| Semaphore::new(1)),
             exposed: RefCell::new(ExtentMap::new()),
             exposure_changed: Event::new(),
+            known_lost: RefCell::new(ExtentMap::new()),
             undecided: RefCell::new(ExtentMap::new()),
             decided: Event::new(),
             stale_added: Event::new(),
@@ -343,6 +346,14 @@ impl Mirror {
             };
             let side = Side::logged(index, found.name, place, rules);
             side.health.set(found.health);
+            if found.health == Health::Healthy {
+                // What a side lacks that counts, nobody has: it is known to be wrong there.
+                let mut wrong = side.under_repair.borrow_mut();
+                found
+                    .stale
+                    .iter()
+                    .for_each(|(range, ())| wrong.insert(range, ()));
+            }
             *side.stale.borrow_mut() = found.stale;
             side
         });

@@ -81,7 +81,8 @@ impl Shared {
     }
 
     /// What a side was found to hold wrongly is copied to it from another one that has it. When
-    /// there is none it is left alone: reads of it keep failing, and may succeed some day.
+    /// there is none, or none could give it before, it is left alone: reads of it keep failing, and
+    /// may succeed some day.
     pub(super) fn note_suspects(&self, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
@@ -89,7 +90,8 @@ impl Shared {
             add(&side.counts.rotten, (range.end - range.start) / BLOCK_BYTES);
             let elsewhere =
                 |other: &&super::side::Side| other.index != index && other.is_current(&range);
-            if self.sides.iter().any(|other| elsewhere(&other)) {
+            let hopeless = self.known_lost.borrow().covers(&range);
+            if !hopeless && self.sides.iter().any(|other| elsewhere(&other)) {
                 let mut stale = side.stale.borrow_mut();
                 if stale.is_clear(&range) {
                     side.under_repair.borrow_mut().insert(range.clone(), ());
@@ -419,21 +421,29 @@ impl Shared {
     }
 
     /// Reads a range for a resync, from any side but one.
+    ///
+    /// # Errors
+    /// `Corrupt` when it is not what it should be on any side that has it; else `Medium`.
     pub(super) async fn read_for_resync(
         self: &Rc<Self>,
         range: Range<u64>,
         target: usize,
     ) -> Result<Payload, IoError> {
-        let mut failed = vec![target];
-        loop {
-            let source = self.current_side(&range, &failed).ok_or(IoError::Medium)?;
+        let (mut failed, mut all_corrupt) = (vec![target], true);
+        while let Some(source) = self.current_side(&range, &failed) {
             match self.read_from(source, &range).await {
                 Ok(reply) => return Ok(reply.into_data()),
-                Err(_) => {
+                Err(error) => {
                     add(&self.sides[source].counts.errors, 1);
+                    all_corrupt &= error == IoError::Corrupt;
                     failed.push(source);
                 }
             }
         }
+        // Where a device could not be read, that may pass.
+        Err(match all_corrupt && failed.len() > 1 {
+            true => IoError::Corrupt,
+            false => IoError::Medium,
+        })
     }
 }

@@ -23,8 +23,10 @@ use crate::request::{Extent, Flags, Request};
 const PIECE_BYTES: u64 = 1 << 20;
 /// So many pieces at once.
 const PIECES_IN_FLIGHT_MAX: usize = 4;
-/// What could not be read on any side in so many rounds is taken for lost.
+/// What was not what it should be on any side in so many rounds, which are a second apart, is lost.
 const LOST_AFTER_ROUNDS: u32 = 5;
+/// The same for what devices could not read: that may pass.
+const UNREADABLE_AFTER_ROUNDS: u32 = 600;
 
 /// How far a rebuild has come.
 #[derive(Clone, Copy)]
@@ -144,10 +146,12 @@ impl Shared {
             for start in part.step_by(BLOCK_BYTES as usize) {
                 let block = start..start + BLOCK_BYTES;
                 match self.copy_part(side, block.clone(), has_data).await {
-                    Err(error) if is_of_a_block(error) => match self.is_lost_for(side) {
-                        true => self.leave_lost(side, block).await?,
-                        false => copied = Err(error),
-                    },
+                    Err(error) if is_of_a_block(error) => {
+                        match self.is_lost_for(side, &block, error) {
+                            true => self.leave_lost(side, block).await?,
+                            false => copied = Err(error),
+                        }
+                    }
                     other => other?,
                 }
             }
@@ -179,9 +183,14 @@ impl Shared {
 
     /// True when what cannot be read for a side is lost: it was tried often enough, nobody is absent
     /// who might have it, and the side can keep in mind that it has not.
-    fn is_lost_for(&self, side: &Side) -> bool {
+    fn is_lost_for(&self, side: &Side, block: &Range<u64>, error: IoError) -> bool {
         let mut present = self.sides.present();
-        side.failed_copies.get() >= LOST_AFTER_ROUNDS
+        let claimed = self.current_side(block, &[side.index]).is_some();
+        let rounds = match error {
+            IoError::Medium if claimed => UNREADABLE_AFTER_ROUNDS,
+            _ => LOST_AFTER_ROUNDS,
+        };
+        side.failed_copies.get() >= rounds
             && side.store().is_some_and(|store| store.has_checksums())
             && !self.incomplete_table()
             && present.all(|side| side.health.get() != Health::Absent)
@@ -196,7 +205,8 @@ impl Shared {
             add(&side.counts.lost_blocks, 1);
         }
         side.stale.borrow_mut().remove(block.clone());
-        side.under_repair.borrow_mut().remove(block);
+        side.under_repair.borrow_mut().remove(block.clone());
+        self.known_lost.borrow_mut().insert(block, ());
         Ok(())
     }
 

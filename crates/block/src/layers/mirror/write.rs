@@ -106,6 +106,7 @@ impl Shared {
         });
         let decides = decides.collect();
         self.undecided.borrow_mut().insert(range.clone(), ());
+        self.known_lost.borrow_mut().remove(range.clone());
         let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, decides);
         let urgent_on = self.sides_that_must_hurry();
         let crcs = if self.is_logged() && request.op == Op::Write {

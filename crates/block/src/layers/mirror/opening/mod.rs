@@ -5,6 +5,7 @@
 //! first answer is final (T4). Each step leaves behind what can be opened again; when a side fails in
 //! one of them, it is left out, and the decision is made anew without it.
 
+mod giving;
 mod lacking;
 
 use std::cell::{Cell, RefCell};
@@ -13,21 +14,18 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 
-use self::lacking::{Lacked, fits, lacked, most_complete, newest_of, pieces, regions_lacked};
+use self::lacking::{Lacked, fits, lacked, most_complete, newest_of, regions_lacked};
 pub(super) use self::lacking::{lacking, newest_among};
 use super::Health;
 use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
-use super::store::{Append, Store, StoreDevice, all_stored};
+use super::store::{Store, StoreDevice};
 use super::superblock::{Candidate, Epoch, NewSide, NotSeen, Superblock, Uuid, make_side};
 use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
 use crate::extent_map::ExtentMap;
-
-/// So many of them at once.
-const APPENDS_AT_ONCE: usize = 32;
 
 /// What the operator asks for.
 #[derive(Clone, Debug, Default)]
@@ -455,44 +453,6 @@ impl Attempt<'_> {
             plan.leave_out(index, superblock);
         }
         plan
-    }
-
-    /// Gives a side what it lacks, under the same numbers: durable when this returns. Returns what
-    /// nobody has any more.
-    async fn give(
-        &self,
-        looked: &[Looked],
-        index: usize,
-        lacks: Lacked,
-    ) -> Result<Vec<Range<u64>>, Setback> {
-        let store = store_of(looked, index);
-        let (mut outcomes, mut missing) = (Vec::new(), Vec::new());
-        let any = !lacks.is_empty();
-        for (piece, newest) in lacks.into_iter().flat_map(pieces) {
-            let from = store_of(looked, newest.side);
-            let read = self.on_side(newest.side, async {
-                match from.read(piece.clone()).await {
-                    // It was there and is not any more: it is missing on both, and known to be.
-                    Err(IoError::Corrupt) => Ok(None),
-                    other => other.map(Some),
-                }
-            });
-            let Some(reply) = read.await? else {
-                missing.push(piece);
-                continue;
-            };
-            let append = Append::of(piece, reply.into_data(), newest.number);
-            outcomes.push(store.append(append));
-            if outcomes.len() == APPENDS_AT_ONCE {
-                let stored = all_stored(std::mem::take(&mut outcomes));
-                self.on_side(index, stored).await?;
-            }
-        }
-        self.on_side(index, all_stored(outcomes)).await?;
-        if any {
-            self.on_side(index, store.flush(0)).await?;
-        }
-        Ok(missing)
     }
 
     fn volume(&self, looked: &[Looked], plan: &Plan) -> Result<Volume, Setback> {

@@ -73,6 +73,16 @@ impl Append {
         }
     }
 
+    /// True when it says that nobody knows what the range should be.
+    pub(in super::super) fn is_lost(&self) -> bool {
+        self.kind == Kind::Lost
+    }
+
+    /// The bytes of the volume that it is about.
+    pub(in super::super) fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
     /// The same, in the place of all changes from a number on that the side never had.
     pub(in super::super) fn standing_for(mut self, number: u64) -> Append {
         self.stands_for = number;

@@ -37,6 +37,11 @@ const PEER_PATIENCE: Duration = Duration::from_millis(20);
 const PAGE_TRIES: usize = 4;
 /// Reads of the log in flight.
 const READS_IN_FLIGHT_MAX: usize = 4;
+/// Pieces of the log that lie together are read together: so many, each at most so long, and with
+/// at most so much between them that is of no use (a header, and a block that was replaced).
+const READ_PIECES_MAX: usize = 64;
+const READ_TOGETHER_BYTES_MAX: u64 = 64 << 10;
+const READ_GAP_BYTES_MAX: u64 = 8 << 10;
 
 /// How much of the log is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -328,20 +333,99 @@ impl Store {
             Content::Zeroes | Content::Lost => u64::MAX,
         });
         let mut writes = Vec::with_capacity(pieces.len());
-        let mut pieces = pieces.as_slice();
-        while !pieces.is_empty() {
+        let runs: Vec<&[&(Range<u64>, Logged)]> = pieces
+            .chunk_by(|a, b| self.are_read_together(a, b))
+            .flat_map(|run| run.chunks(READ_PIECES_MAX))
+            .collect();
+        let mut runs = runs.as_slice();
+        while !runs.is_empty() {
             self.turn().await?;
-            let (some, rest) = pieces.split_at(self.reads_depth().min(pieces.len()));
-            pieces = rest;
-            let reads = some
-                .iter()
-                .map(|(range, record)| self.content_of(range, record));
-            for write in futures_util::future::join_all(reads).await {
-                writes.push(write?);
+            let (some, rest) = runs.split_at(self.reads_depth().min(runs.len()));
+            runs = rest;
+            let reads = some.iter().map(|run| self.contents_of_run(run));
+            for run in futures_util::future::join_all(reads).await {
+                writes.extend(run?);
             }
         }
         writes.sort_by_key(|write| write.range.start);
         Ok(merged(writes))
+    }
+
+    /// True when two pieces lie so close in the log that reading what is between them costs less
+    /// than reading each for itself. A side that asks a peer reads little of its own log.
+    fn are_read_together(&self, one: &(Range<u64>, Logged), next: &(Range<u64>, Logged)) -> bool {
+        let place = |(range, record): &(Range<u64>, Logged)| match record.content {
+            Content::Data { position, .. } => {
+                let at = self.log.area.at(position);
+                Some(at..at + (range.end - range.start))
+            }
+            Content::Zeroes | Content::Lost => None,
+        };
+        let (Some(one), Some(next)) = (place(one), place(next)) else {
+            return false;
+        };
+        let (small, near) = (one.end - one.start, one.end..=one.end + READ_GAP_BYTES_MAX);
+        small <= READ_TOGETHER_BYTES_MAX
+            && near.contains(&next.start)
+            && self.peer.borrow().is_none()
+    }
+
+    /// What goes home of a run of pieces that lie close together in the log, with one read. When it
+    /// is not all as it should be, each piece is read for itself.
+    async fn contents_of_run(
+        &self,
+        run: &[&(Range<u64>, Logged)],
+    ) -> Result<Vec<HomeWrite>, IoError> {
+        if run.len() > 1
+            && let Some(writes) = self.read_run(run).await?
+        {
+            return Ok(writes);
+        }
+        let mut writes = Vec::with_capacity(run.len());
+        for (range, record) in run {
+            writes.push(self.content_of(range, record).await?);
+        }
+        Ok(writes)
+    }
+
+    async fn read_run(
+        &self,
+        run: &[&(Range<u64>, Logged)],
+    ) -> Result<Option<Vec<HomeWrite>>, IoError> {
+        let mut parts = Vec::with_capacity(run.len());
+        for (range, record) in run {
+            let Content::Data { position, crcs } = &record.content else {
+                return Ok(None);
+            };
+            parts.push((range, self.log.area.at(*position), crcs));
+        }
+        let (first, (last, last_at, _)) = (parts[0].1, &parts[parts.len() - 1]);
+        let bytes = last_at + (last.end - last.start) - first;
+        if bytes > u64::from(self.device.geometry().transfer_bytes_max) {
+            return Ok(None);
+        }
+        let read = Request::read(first, bytes);
+        let data = match self.device.submit(read).await {
+            Ok(reply) => reply.into_data(),
+            Err(IoError::Medium) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        self.noticed.note();
+        let mut writes = Vec::with_capacity(parts.len());
+        for (range, at, crcs) in parts {
+            let start = (at - first) as usize;
+            let data = data.slice(start..start + (range.end - range.start) as usize);
+            if !crcs.agree_with(&data) {
+                return Ok(None);
+            }
+            let expected = crcs.values().iter().map(|crc| Expected::Crc(*crc));
+            writes.push(HomeWrite {
+                range: range.clone(),
+                data,
+                expected: expected.collect(),
+            });
+        }
+        Ok(Some(writes))
     }
 
     async fn content_of(&self, range: &Range<u64>, record: &Logged) -> Result<HomeWrite, IoError> {

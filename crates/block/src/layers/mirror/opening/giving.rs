@@ -1,0 +1,118 @@
+//! Giving a side what it lacks of what the others have, before the volume is served.
+//!
+//! What nobody has any more must not be mistaken for what the side had before it: the side is told
+//! that it is lost.
+
+use std::ops::Range;
+
+use bimetal_rt::Payload;
+
+use super::lacking::{Lacked, Newest, pieces};
+use super::{Attempt, Looked, Setback, store_of};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::layers::mirror::store::{Append, Outcome, all_stored};
+
+/// So many of them at once.
+const APPENDS_AT_ONCE: usize = 32;
+
+impl Attempt<'_> {
+    /// Gives a side what it lacks, under the same numbers: durable when this returns. Returns what
+    /// nobody has any more.
+    pub(super) async fn give(
+        &self,
+        looked: &[Looked],
+        index: usize,
+        lacks: Lacked,
+    ) -> Result<Vec<Range<u64>>, Setback> {
+        let store = store_of(looked, index);
+        let (mut outcomes, mut missing) = (Vec::new(), Vec::new());
+        let any = !lacks.is_empty();
+        for (piece, newest) in lacks.into_iter().flat_map(pieces) {
+            let appends = self.appends_of(looked, index, piece, newest).await?;
+            let lost = appends.iter().filter(|append| append.is_lost());
+            missing.extend(lost.map(|append| append.range()));
+            // Without checksums there is no place at home to say so.
+            let kept = appends.into_iter();
+            let kept = kept.filter(|append| !append.is_lost() || store.has_checksums());
+            outcomes.extend(kept.map(|append| store.append(append)));
+            if outcomes.len() >= APPENDS_AT_ONCE {
+                self.stored(index, &mut outcomes).await?;
+            }
+        }
+        self.stored(index, &mut outcomes).await?;
+        if any {
+            self.on_side(index, store.flush(0)).await?;
+        }
+        Ok(missing)
+    }
+
+    async fn stored(&self, index: usize, outcomes: &mut Vec<Outcome>) -> Result<(), Setback> {
+        let stored = all_stored(std::mem::take(outcomes));
+        self.on_side(index, stored).await
+    }
+
+    /// The content of a piece: at once, or block by block when some of it cannot be read.
+    async fn appends_of(
+        &self,
+        looked: &[Looked],
+        index: usize,
+        piece: Range<u64>,
+        newest: Newest,
+    ) -> Result<Vec<Append>, Setback> {
+        if let Some(data) = self.content(looked, newest.side, &piece).await? {
+            return Ok(vec![Append::of(piece, data, newest.number)]);
+        }
+        let mut appends = Vec::new();
+        for start in piece.step_by(BLOCK_BYTES as usize) {
+            let block = start..start + BLOCK_BYTES;
+            let data = self.content_of_block(looked, index, &block, newest).await?;
+            appends.push(match data {
+                Some(data) => Append::of(block, data, newest.number),
+                None => Append::lost(block, newest.number),
+            });
+        }
+        Ok(appends)
+    }
+
+    /// A block, from the side that was to give it or else from another one whose log has the same
+    /// change of it; `None` when it is not what it should be on any of them.
+    async fn content_of_block(
+        &self,
+        looked: &[Looked],
+        index: usize,
+        block: &Range<u64>,
+        newest: Newest,
+    ) -> Result<Option<Payload>, Setback> {
+        let has_it = |other: usize| {
+            let store = looked[other].store.as_ref();
+            let numbers = store.map(|store| store.numbers_in(block));
+            numbers.is_some_and(|n| n.iter().any(|(_, number)| *number == newest.number))
+        };
+        let others = (0..looked.len())
+            .filter(|&other| other != index && other != newest.side && has_it(other));
+        for side in std::iter::once(newest.side).chain(others) {
+            let data = self.content(looked, side, block).await?;
+            if data.is_some() {
+                return Ok(data);
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a side has of a range; `None` when it is not what it should be.
+    async fn content(
+        &self,
+        looked: &[Looked],
+        side: usize,
+        range: &Range<u64>,
+    ) -> Result<Option<Payload>, Setback> {
+        let read = async {
+            match store_of(looked, side).read(range.clone()).await {
+                Err(IoError::Corrupt) => Ok(None),
+                other => other.map(|reply| Some(reply.into_data())),
+            }
+        };
+        self.on_side(side, read).await
+    }
+}
