@@ -21,6 +21,10 @@ pub struct Geometry {
     pub discard_zeroes: bool,
     /// True when the device moves heads: it likes order.
     pub rotational: bool,
+    /// Where content begins that was there before the device was a side of anything, and reaches to
+    /// the last block: a side's own areas have room before it and in that block. `None` where a side
+    /// may lie as it likes.
+    pub content_offset_bytes: Option<u64>,
 }
 
 /// The longest transfer a layer must take unless it says less.
@@ -37,6 +41,7 @@ impl Geometry {
             writable: true,
             discard_zeroes: true,
             rotational: false,
+            content_offset_bytes: None,
         }
     }
 
@@ -57,6 +62,12 @@ impl Geometry {
                 writable: a.writable && b.writable,
                 discard_zeroes: a.discard_zeroes && b.discard_zeroes,
                 rotational: a.rotational || b.rotational,
+                content_offset_bytes: None,
+            })
+            .map(|all| Geometry {
+                // Of one child, too: what is made of it lies elsewhere on it.
+                content_offset_bytes: None,
+                ..all
             })
             .expect("a layer has a child")
     }

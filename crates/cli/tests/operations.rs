@@ -100,3 +100,72 @@ fn a_side_is_replaced_and_the_command_is_told() {
     assert_eq!(self::status(&config)["health"], "healthy");
     assert_eq!(served.end("TERM").0, Some(0));
 }
+
+const ADOPTING: &str = "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\n\
+    [device.notes]\ntype = \"file\"\npath = \"notes.img\"\nsize = \"6MiB\"\n\
+    [device.old]\ntype = \"adopted\"\ndata = \"disk\"\nmetadata = \"notes\"\n";
+
+/// A disk with content is adopted, copied to a second side while it is served, and is itself after a
+/// clean stop. The content is longer than the logs.
+#[test]
+fn a_disk_is_adopted_and_copied() {
+    let dir = Scratch::new("adopt");
+    let content: Vec<u8> = (0..20u32 << 18)
+        .flat_map(|word| (word * 7 + 1).to_le_bytes())
+        .collect();
+    std::fs::write(dir.path("disk.img"), &content).unwrap();
+    let text = MIRROR.replace("[\"a\", \"b\"]", "[\"old\", \"b\"]") + ADOPTING;
+    let text = text.replace(
+        "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n",
+        "",
+    );
+    let config = dir.text("c.toml", &text);
+    let file = arg(&config);
+    assert_refused(
+        &["format", file],
+        1,
+        &["side old", "--adopt old", "--force"],
+    );
+    assert_refused(&["format", file, "--adopt", "b"], 1, &["side b", "adopted"]);
+    assert_refused(
+        &["format", file, "--adopt", "x"],
+        1,
+        &["no mirror has a side `x`"],
+    );
+    let said = stdout_of(&["format", file, "--adopt", "old"]);
+    assert!(
+        said.contains("of 20 MiB") && said.contains("its content is"),
+        "{said}"
+    );
+    let again = ["side old", "already holds a side", "--force"];
+    assert_refused(&["format", file, "--adopt", "old"], 1, &again);
+    assert!(std::fs::read(dir.path("disk.img")).unwrap() == content);
+
+    let served = Served::start(&config);
+    until(&config, "whole", |status| status["health"] == "healthy");
+    assert_eq!(status(&config)["devices"]["vol"]["size_bytes"], 20 << 20);
+    let scrub = stdout_of(&["scrub", file, "vol", "--wait", "--json"]);
+    let scrub: Value = serde_json::from_str(&scrub).unwrap();
+    assert_eq!(
+        (&scrub["state"], &scrub["found"]),
+        (&"done".into(), &0.into())
+    );
+    assert_eq!(scrub["learned_blocks"], 20 << 8, "all blocks of one side");
+    assert_eq!(served.end("TERM").0, Some(0));
+
+    assert!(
+        std::fs::read(dir.path("disk.img")).unwrap() == content,
+        "the disk is the volume"
+    );
+    let said: Value = serde_json::from_str(&stdout_of(&["check", file, "--json"])).unwrap();
+    let devices = &said["devices"];
+    assert_eq!(devices["vol"]["state"], "clean");
+    assert_eq!(devices["old"]["data_offset_bytes"], 0);
+    assert_eq!(devices["old"]["data_path"], arg(&dir.path("disk.img")));
+    assert_eq!(devices["old"]["state"], "clean");
+    let offset = devices["b"]["data_offset_bytes"].as_u64().unwrap();
+    let mut copy = vec![0; content.len()];
+    let other = std::fs::File::open(dir.path("b.img")).unwrap();
+    other.read_exact_at(&mut copy, offset).unwrap();
+    assert!(copy == content, "the other side has the content");
+}

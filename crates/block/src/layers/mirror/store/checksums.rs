@@ -31,7 +31,7 @@ use cache::Cache;
 pub(super) use entries::Expected;
 pub(in crate::layers::mirror) use entries::PAGE_COVERS_BYTES;
 use entries::{PAGE_BLOCKS, decode, encode, unknown_entries};
-pub(super) use entries::{expected_of, verify};
+pub(super) use entries::{expected_of, first_entries, verify};
 pub(in crate::layers::mirror) use pages::{Area, PageError};
 use pages::{PAGE_BYTES, WriteBack};
 

@@ -7,6 +7,7 @@
 //! time. Nothing is believed before its checksum is, and no content can cause a panic. What the
 //! superblocks of several sides mean together is decided in [`super::family`].
 
+mod adopting;
 mod format;
 mod history;
 mod layout;
@@ -19,7 +20,7 @@ pub(super) use format::NotSeen;
 pub use format::{Candidate, Formatted, Formatting, format};
 pub(in crate::layers::mirror) use format::{NewSide, make_side};
 pub use history::{EPOCHS_MAX, Epoch, History};
-pub use layout::{LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
+pub use layout::{Asked, LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
 /// Readers refuse any other major version.
