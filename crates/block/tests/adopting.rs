@@ -211,6 +211,32 @@ fn what_cannot_be_adopted_is_refused_and_untouched() {
     });
 }
 
+/// With a metadata device of another size the disk lies elsewhere: what would be read is not its
+/// content.
+#[test]
+fn another_size_of_the_metadata_is_noticed() {
+    let rt = virtual_rt(3);
+    rt.block_on(async {
+        let mut disks = Disks::new(&rt, 6 * MIB, 32 * MIB).await;
+        let sides = disks.sides(&always());
+        adopt(&rt, &sides, false).await.expect("they are fit");
+        let larger = MemoryDevice::new(&rt, 8 * MIB);
+        let head = disks.notes.submit(Request::read(0, 6 * MIB)).await;
+        let head = head.expect("memory").into_data();
+        let copied = Request::write(0, head, bimetal_block::Flags::NONE);
+        larger.submit(copied).await.expect("memory");
+        disks.notes = Rc::new(larger);
+        let sides = disks.sides(&always());
+        let there = [&sides[0], &sides[1]];
+        let refused = open_these(&rt, &there, &OpenOptions::default()).await;
+        let refused = refused.err().expect("it lies elsewhere").to_string();
+        assert!(
+            refused.contains("its metadata device had another size"),
+            "{refused}"
+        );
+    });
+}
+
 /// The power goes at every change that formatting makes: the disk is as it was, and either there is
 /// a volume or the sides can be formatted again.
 #[test]

@@ -6,14 +6,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting, Superblock};
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, ScrubStatus, SideToOpen};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::Size;
 use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
-use common::sides::{Powered, blank, byte_at, open_these, put, until_whole};
+use common::sides::{Powered, blank, byte_at, open_these, put, there, until_whole};
 use common::{virtual_rt, write};
 
 const BLOCK: u64 = 4096;
@@ -85,14 +84,14 @@ impl Volume {
 
     /// Opens it while some sides cannot be found.
     async fn open_without(&self, missing: &[usize], options: &OpenOptions) -> Mirror {
-        let side = |(index, side): (usize, &Candidate)| SideToOpen {
-            name: side.name.clone(),
-            device: match missing.contains(&index) {
-                false => Ok(Rc::clone(&side.device)),
-                true => Err(OpenError::new("unplugged")),
-            },
-        };
-        let sides = self.sides.iter().enumerate().map(side);
+        let sides = self
+            .sides
+            .iter()
+            .enumerate()
+            .map(|(index, side)| SideToOpen {
+                name: side.name.clone(),
+                device: there(side, !missing.contains(&index)),
+            });
         let opened = Mirror::open(&self.rt, &self.config, sides.collect(), options).await;
         opened.expect("it opens")
     }

@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::{MIRROR, Scratch, Served, arg, assert_refused, stdout_of};
+use common::{Client, MIRROR, Scratch, Served, arg, assert_refused, stdout_of};
 use serde_json::Value;
 
 const NEW: &str = "[device.c]\ntype = \"file\"\npath = \"c.img\"\nsize = \"32MiB\"\n";
@@ -168,4 +168,70 @@ fn a_disk_is_adopted_and_copied() {
     let other = std::fs::File::open(dir.path("b.img")).unwrap();
     other.read_exact_at(&mut copy, offset).unwrap();
     assert!(copy == content, "the other side has the content");
+}
+
+/// Both sides are replaced by larger ones, the volume grows into them, and a file that is made larger
+/// gives it more room at the next start.
+#[test]
+fn a_volume_grows_with_its_sides() {
+    let dir = Scratch::new("grow");
+    let new = "[device.NAME]\ntype = \"file\"\npath = \"NAME.img\"\nsize = \"48MiB\"\n";
+    let text = [MIRROR, &new.replace("NAME", "c"), &new.replace("NAME", "d")].concat();
+    let config = dir.text("c.toml", &text);
+    stdout_of(&["format", arg(&config)]);
+    let file = arg(&config);
+    let served = Served::start(&config);
+    let (full, unknown) = (["side a has room for", "and no more"], ["no mirror `x`"]);
+    assert_refused(&["grow", file, "vol"], 1, &full);
+    assert_refused(&["grow", file, "x"], 1, &unknown);
+    let socket = dir.path("vol.sock");
+    let mut before = Client::connect(&socket);
+    let old_bytes = before.size_bytes;
+    before.write(old_bytes - 4096, 7).unwrap();
+    for (old, new) in [("a", "c"), ("b", "d")] {
+        stdout_of(&["side", "replace", file, "vol", old, new]);
+        until(&config, "replaced", |status| {
+            let sides = sides(status);
+            !sides.contains(&old.to_owned()) && status["health"] == "healthy"
+        });
+    }
+    let said = stdout_of(&["grow", file, "vol", "--json"]);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["state"], "done", "{said}");
+    let new_bytes = status(&config)["devices"]["vol"]["size_bytes"]
+        .as_u64()
+        .unwrap();
+    assert_eq!(new_bytes, old_bytes + (16 << 20));
+    // EINVAL or ENOSPC: the old connection has the old size.
+    assert!(before.read(old_bytes).is_err());
+    assert_eq!(before.read(old_bytes - 4096), Ok(vec![7; 4096]));
+    let mut after = Client::connect(&socket);
+    assert_eq!(after.size_bytes, new_bytes);
+    assert_eq!(after.read(old_bytes), Ok(vec![0; 4096]));
+    after.write(new_bytes - 4096, 8).unwrap();
+    assert_eq!(served.end("KILL").0, None);
+
+    let text = text.replace("[\"a\", \"b\"]", "[\"c\", \"d\"]");
+    dir.text("c.toml", &text);
+    for name in ["c.img", "d.img"] {
+        let file = std::fs::OpenOptions::new().write(true).open(dir.path(name));
+        file.unwrap().set_len(56 << 20).unwrap();
+    }
+    let served = Served::start(&config);
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.size_bytes, new_bytes);
+    assert_eq!(client.read(old_bytes - 4096), Ok(vec![7; 4096]));
+    assert_eq!(client.read(new_bytes - 4096), Ok(vec![8; 4096]));
+    let said = stdout_of(&["grow", file, "vol"]);
+    assert!(said.contains("done: grow vol"), "{said}");
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.size_bytes, new_bytes + (8 << 20));
+    client.write(client.size_bytes - 4096, 9).unwrap();
+    assert_eq!(client.read(new_bytes), Ok(vec![0; 4096]));
+    assert_eq!(served.end("TERM").0, Some(0));
+    let served = Served::start(&config);
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.read(new_bytes + (8 << 20) - 4096), Ok(vec![9; 4096]));
+    assert_eq!(client.read(new_bytes - 4096), Ok(vec![8; 4096]));
+    assert_eq!(served.end("TERM").0, Some(0));
 }

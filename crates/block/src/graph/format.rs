@@ -17,6 +17,8 @@ pub struct FormatOptions {
     pub force: bool,
     /// Length of the log of each side; `None` lets the size of the device decide.
     pub log_bytes: Option<u64>,
+    /// Size up to which the devices may become larger one day; `None`: as configured.
+    pub grow_to_bytes: Option<u64>,
     /// Only the mirror with this side is prepared, and the side's content becomes its content.
     pub adopt: Option<String>,
 }
@@ -61,7 +63,8 @@ pub async fn format(
                 };
                 let formatting = Formatting {
                     force: options.force,
-                    log_bytes: options.log_bytes.or(config.log.map(|log| log.0)),
+                    log_bytes: options.log_bytes.or(config.asked().log_bytes),
+                    grow_to_bytes: options.grow_to_bytes.or(config.asked().grow_to_bytes),
                     no_checksums: !config.checksums,
                     ephemeral: config.ephemeral.clone(),
                     adopt: options.adopt.clone(),

@@ -84,18 +84,35 @@ pub fn blank_of(rt: &Rt, name: &str, size_bytes: u64) -> Candidate {
     }
 }
 
+/// The device of a side, or why it could not be opened.
+pub fn there(side: &Candidate, is_there: bool) -> Result<Rc<dyn Device>, OpenError> {
+    let device = is_there.then(|| Rc::clone(&side.device));
+    device.ok_or_else(|| OpenError::new("unplugged"))
+}
+
 /// Opens a volume of these sides.
 pub async fn open_these(
     rt: &Rt,
     sides: &[&Candidate],
     options: &OpenOptions,
 ) -> Result<Mirror, OpenError> {
+    open_without(rt, sides, &[], options).await
+}
+
+/// The same, while some of the sides cannot be found.
+pub async fn open_without(
+    rt: &Rt,
+    sides: &[&Candidate],
+    missing: &[usize],
+    options: &OpenOptions,
+) -> Result<Mirror, OpenError> {
     let config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
-    let there = sides.iter().map(|side| SideToOpen {
+    let side = |(index, side): (usize, &&Candidate)| SideToOpen {
         name: side.name.clone(),
-        device: Ok(Rc::clone(&side.device)),
-    });
-    Mirror::open(rt, &config, there.collect(), options).await
+        device: there(side, !missing.contains(&index)),
+    };
+    let sides = sides.iter().enumerate().map(side).collect();
+    Mirror::open(rt, &config, sides, options).await
 }
 
 /// Waits until the volume has so many sides, and each has everything.

@@ -11,6 +11,7 @@ pub(super) mod checksums;
 pub(super) mod content;
 mod destage;
 mod entry;
+mod growing;
 mod index;
 mod log;
 mod progress;
@@ -92,7 +93,7 @@ pub(super) struct Store {
     rt: Rt,
     device: Rc<dyn Device>,
     data_offset: u64,
-    volume_bytes: u64,
+    volume_bytes: Cell<u64>,
     log: Rc<Log>,
     checksums: Option<Checksums>,
     regions: Regions,
@@ -202,7 +203,7 @@ impl Store {
             rt: rt.clone(),
             device: Rc::clone(&device),
             data_offset: on.layout.data.0,
-            volume_bytes: on.volume_bytes,
+            volume_bytes: on.volume_bytes.into(),
             log,
             checksums,
             regions,
@@ -383,7 +384,7 @@ impl Store {
     /// The ranges that a side whose current epoch has this number may lack, because log entries of
     /// them have been dropped.
     pub(super) fn stale_since(&self, epoch: u64) -> Vec<Range<u64>> {
-        self.regions.stale_since(epoch, self.volume_bytes)
+        self.regions.stale_since(epoch, self.volume_bytes.get())
     }
 
     /// Takes nothing more; what waits fails with `error`.

@@ -54,7 +54,7 @@ pub(super) async fn adopt(
     for (place, (side, superblock)) in sides.iter().zip(&mut superblocks).enumerate() {
         if place != kept {
             let new = NewSide {
-                log_bytes: formatting.log_bytes,
+                asked: formatting.asked(),
                 not_durable: formatting.flags(&side.name).not_durable,
             };
             *superblock = make_side(rt, side, &own, place, new).await?;

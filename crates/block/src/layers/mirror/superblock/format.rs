@@ -71,7 +71,7 @@ impl Candidate {
             false => NotSeen::Damaged(why),
         })?;
         if let Some(superblock) = &found {
-            let fits = superblock.fits(self.device.geometry().size_bytes);
+            let fits = superblock.fits(self.device.geometry());
             fits.map_err(NotSeen::Damaged)?;
         }
         Ok(found)
@@ -174,6 +174,8 @@ pub struct Formatting {
     pub force: bool,
     /// Length of the log of each side; `None` lets the size of the device decide.
     pub log_bytes: Option<u64>,
+    /// Size up to which the devices may become larger one day.
+    pub grow_to_bytes: Option<u64>,
     /// Keep no checksums of the blocks.
     pub no_checksums: bool,
     /// Sides that are lost with their machine, by name.
@@ -186,6 +188,7 @@ impl Formatting {
     pub(super) fn asked(&self) -> Asked {
         Asked {
             log_bytes: self.log_bytes,
+            grow_to_bytes: self.grow_to_bytes,
         }
     }
 
@@ -316,8 +319,8 @@ pub(super) fn first_superblocks(
 /// A side that a volume is given later.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::layers::mirror) struct NewSide {
-    /// Length of its log; `None` lets the size of the device decide.
-    pub(in crate::layers::mirror) log_bytes: Option<u64>,
+    /// What is asked of its layout.
+    pub(in crate::layers::mirror) asked: Asked,
     /// It is lost with its machine.
     pub(in crate::layers::mirror) not_durable: bool,
 }
@@ -336,11 +339,12 @@ impl NewSide {
     ) -> Result<Layout, OpenError> {
         let formatting = Formatting {
             force: overwrite,
-            log_bytes: self.log_bytes,
+            log_bytes: self.asked.log_bytes,
+            grow_to_bytes: self.asked.grow_to_bytes,
             ..Formatting::default()
         };
         let layout = check_formattable(side, &formatting).await?;
-        check_room(side, &layout, volume_bytes, formatting.asked())?;
+        check_room(side, &layout, volume_bytes, self.asked)?;
         Ok(layout)
     }
 }

@@ -52,6 +52,17 @@ pub enum LayoutError {
         /// The largest log on this device.
         log_bytes_max: u64,
     },
+    /// What is needed to grow leaves no room for data.
+    #[error(
+        "on {} there is no room for data beside what it takes to grow to {}",
+        show_size(*device_bytes), show_size(*grow_to_bytes)
+    )]
+    GrowTo {
+        /// Size of the device.
+        device_bytes: u64,
+        /// Size that it should be able to grow to.
+        grow_to_bytes: u64,
+    },
     /// What lies before content that is there already does not fit.
     #[error(
         "{} before the data are too little; the metadata device needs {} and 4 KiB",
@@ -70,6 +81,8 @@ pub enum LayoutError {
 pub struct Asked {
     /// Length of the log; `None` lets the size of the device decide.
     pub log_bytes: Option<u64>,
+    /// Size up to which the device may become larger one day, and the volume with it.
+    pub grow_to_bytes: Option<u64>,
 }
 
 impl Layout {
@@ -79,7 +92,11 @@ impl Layout {
     /// # Errors
     /// When the device is too small, or the log is not between 4 MiB and half of the device.
     pub fn of_device(device_bytes: u64, log_bytes: Option<u64>) -> Result<Layout, LayoutError> {
-        Layout::of(&Geometry::of_size(device_bytes), Asked { log_bytes })
+        let asked = Asked {
+            log_bytes,
+            ..Asked::default()
+        };
+        Layout::of(&Geometry::of_size(device_bytes), asked)
     }
 
     /// The layout of a device. Where content is on it already, that is the data area, and the log is
@@ -98,8 +115,9 @@ impl Layout {
             position += place.1;
             place
         };
-        let map = area(map_bytes(device_bytes));
-        let checksums = area(checksum_bytes(device_bytes));
+        let covered_bytes = device_bytes.max(asked.grow_to_bytes.unwrap_or(0));
+        let map = area(map_bytes(covered_bytes));
+        let checksums = area(checksum_bytes(covered_bytes));
         let log_start = checksums.0 + checksums.1;
         let log = area(match geometry.content_offset_bytes {
             None => log_bytes(device_bytes, asked)?,
@@ -109,16 +127,39 @@ impl Layout {
         let start = geometry.content_offset_bytes.unwrap_or(aligned);
         // The last block is the second copy of the superblock; a part of a block is not used.
         let end = device_bytes - device_bytes % BLOCK_BYTES - SUPERBLOCK_BYTES;
-        assert!(
-            position <= start && start < end,
-            "half of a side is more than its other areas"
-        );
+        if start >= end {
+            return Err(LayoutError::GrowTo {
+                device_bytes,
+                grow_to_bytes: covered_bytes,
+            });
+        }
+        assert!(position <= start, "the data lie behind the other areas");
         Ok(Layout {
             map,
             checksums,
             log,
             data: (start, end - start),
         })
+    }
+
+    /// The largest volume for which the areas beside the data and a device of this size have room.
+    pub(in crate::layers::mirror) fn volume_bytes_max(&self, device_bytes: u64) -> u64 {
+        let pages = |(_, len): (u64, u64)| len / BLOCK_BYTES;
+        let described = [
+            pages(self.map) * regions::PAGE_COVERS_BYTES,
+            pages(self.checksums) * checksums::PAGE_COVERS_BYTES,
+        ];
+        let end = (device_bytes - device_bytes % BLOCK_BYTES).saturating_sub(SUPERBLOCK_BYTES);
+        let data = end.saturating_sub(self.data.0).max(self.data.1);
+        described.into_iter().fold(data, u64::min)
+    }
+
+    /// The layout with a data area that is long enough for a volume.
+    pub(in crate::layers::mirror) fn reaching(&self, volume_bytes: u64) -> Layout {
+        Layout {
+            data: (self.data.0, self.data.1.max(volume_bytes)),
+            ..*self
+        }
     }
 
     /// What is wrong with a layout that was read, for a volume of `volume_bytes` on a device of
@@ -299,7 +340,11 @@ mod tests {
                 content_offset_bytes: Some(head),
                 ..Geometry::of_size(head + 100 * MIB + 4 * KIB)
             };
-            Layout::of(&geometry, Asked { log_bytes })
+            let asked = Asked {
+                log_bytes,
+                ..Asked::default()
+            };
+            Layout::of(&geometry, asked)
         };
         let layout = of(5 * MIB, None).unwrap();
         assert_eq!(layout.checksums, (128 * KIB, 128 * KIB));
@@ -324,11 +369,44 @@ mod tests {
         assert_eq!(of(MIB, Some(9 * MIB)), needs(10 * MIB, MIB));
     }
 
+    /// A page of checksums covers 3.9375 MiB, one of the map 504 MiB; areas are whole 64 KiB, so 16
+    /// pages.
+    #[test]
+    fn a_side_has_room_to_grow_as_far_as_its_areas_reach() {
+        let layout = Layout::of_device(32 * MIB, None).unwrap();
+        assert_eq!(layout.volume_bytes_max(32 * MIB), layout.data.1);
+        let larger = 40 * MIB - 4 * KIB - layout.data.0;
+        assert_eq!(layout.volume_bytes_max(40 * MIB), larger);
+        assert_eq!(layout.volume_bytes_max(1 << 40), 63 * MIB);
+        let asked = Asked {
+            grow_to_bytes: Some(1 << 30),
+            ..Asked::default()
+        };
+        let layout = Layout::of(&Geometry::of_size(32 * MIB), asked).unwrap();
+        // 261 pages for 1 GiB, rounded up to 272.
+        assert_eq!(layout.checksums.1, 1088 * KIB);
+        assert_eq!(layout.volume_bytes_max(1 << 40), 272 * 4032 * KIB);
+        let grown = layout.reaching(100 * MIB);
+        let end = layout.data.0 + 100 * MIB + 4 * KIB;
+        assert_eq!(grown.check(100 * MIB, end), Ok(()));
+        assert!(grown.check(100 * MIB, end - 4 * KIB).is_err());
+        assert_eq!(layout.reaching(MIB), layout);
+        let asked = Asked {
+            grow_to_bytes: Some(1 << 40),
+            ..Asked::default()
+        };
+        let too_far = Layout::of(&Geometry::of_size(32 * MIB), asked);
+        assert!(matches!(too_far, Err(LayoutError::GrowTo { .. })));
+    }
+
     #[test]
     fn the_least_device_is_told() {
         for data_bytes in [MIB, 100 * MIB, (1 << 40) + 4096] {
             for log_bytes in [None, Some(40 * MIB)] {
-                let asked = Asked { log_bytes };
+                let asked = Asked {
+                    log_bytes,
+                    ..Asked::default()
+                };
                 let least = device_bytes_for(data_bytes, asked);
                 let room = |device_bytes| {
                     let layout = Layout::of_device(device_bytes, log_bytes);
