@@ -67,7 +67,8 @@ impl Future for IoFuture<'_> {
 /// A block device: a medium, or a layer over other devices. It belongs to one shard and is not
 /// `Send`.
 pub trait Device {
-    /// What the device is and can do. Fixed while it is open.
+    /// What the device is and can do. Fixed while it is open, except that the size of a mirror, and
+    /// of what passes requests on to one, may grow.
     fn geometry(&self) -> &Geometry;
 
     /// Starts a request. Nothing happens before the first poll of the future.

@@ -1,6 +1,8 @@
 //! What a device is and can do. The geometry of a stack is computed from its children, as the
 //! kernel stacks queue limits.
 
+use std::cell::OnceCell;
+
 use crate::error::IoError;
 use crate::request::{BLOCK_BYTES, Op, Request};
 
@@ -21,6 +23,10 @@ pub struct Geometry {
     pub discard_zeroes: bool,
     /// True when the device moves heads: it likes order.
     pub rotational: bool,
+    /// Where content begins that was there before the device was a side of anything, and reaches to
+    /// the last block: a side's own areas have room before it and in that block. `None` where a side
+    /// may lie as it likes.
+    pub content_offset_bytes: Option<u64>,
 }
 
 /// The longest transfer a layer must take unless it says less.
@@ -37,6 +43,7 @@ impl Geometry {
             writable: true,
             discard_zeroes: true,
             rotational: false,
+            content_offset_bytes: None,
         }
     }
 
@@ -57,6 +64,12 @@ impl Geometry {
                 writable: a.writable && b.writable,
                 discard_zeroes: a.discard_zeroes && b.discard_zeroes,
                 rotational: a.rotational || b.rotational,
+                content_offset_bytes: None,
+            })
+            .map(|all| Geometry {
+                // Of one child, too: what is made of it lies elsewhere on it.
+                content_offset_bytes: None,
+                ..all
             })
             .expect("a layer has a child")
     }
@@ -95,6 +108,50 @@ impl Geometry {
     }
 }
 
+/// The geometry of a device that may become larger while it is open. What was given out before stays
+/// what it was.
+pub struct GrowingGeometry {
+    geometry: Geometry,
+    next: OnceCell<Box<GrowingGeometry>>,
+}
+
+impl GrowingGeometry {
+    /// One that starts like this.
+    pub fn new(geometry: Geometry) -> GrowingGeometry {
+        GrowingGeometry {
+            geometry,
+            next: OnceCell::new(),
+        }
+    }
+
+    fn newest(&self) -> &GrowingGeometry {
+        let mut newest = self;
+        while let Some(next) = newest.next.get() {
+            newest = next;
+        }
+        newest
+    }
+
+    /// As it is now.
+    pub fn get(&self) -> &Geometry {
+        &self.newest().geometry
+    }
+
+    /// Makes the size at least this, and gives what it is then.
+    pub fn grow_to(&self, size_bytes: u64) -> &Geometry {
+        let newest = self.newest();
+        if size_bytes <= newest.geometry.size_bytes {
+            return &newest.geometry;
+        }
+        let grown = Geometry {
+            size_bytes,
+            ..newest.geometry
+        };
+        let next = || Box::new(GrowingGeometry::new(grown));
+        &newest.next.get_or_init(next).geometry
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +171,22 @@ mod tests {
         let both = Geometry::stacked([&flash, &disk]);
         assert_eq!((both.size_bytes, both.block_bytes), (1 << 20, 4096));
         assert!(both.rotational && !both.discard_zeroes && both.writable);
+    }
+
+    #[test]
+    fn a_size_only_grows() {
+        let growing = GrowingGeometry::new(Geometry::of_size(8192));
+        let before = growing.get();
+        for (asked, size_bytes) in [
+            (4096, 8192),
+            (12288, 12288),
+            (8192, 12288),
+            (1 << 20, 1 << 20),
+        ] {
+            assert_eq!(growing.grow_to(asked).size_bytes, size_bytes);
+            assert_eq!(*growing.get(), Geometry::of_size(size_bytes));
+        }
+        assert_eq!(before.size_bytes, 8192);
     }
 
     #[test]

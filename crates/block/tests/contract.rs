@@ -89,6 +89,10 @@ const KINDS: &[(&str, &str)] = &[
         "mirror of an ssd and an hdd",
         "[device.s]\ntype = 'ssd'\nbelow = 'a'\n[device.h]\ntype = 'hdd'\nbelow = 'b'\n[device.top]\ntype = 'mirror'\nsides = ['s', 'h']",
     ),
+    (
+        "adopted",
+        "[device.notes]\ntype = 'memory'\nsize = '1028KiB'\n[device.top]\ntype = 'adopted'\ndata = 'c'\nmetadata = 'notes'",
+    ),
     ("stats", "[device.top]\ntype = 'stats'\nbelow = 'a'"),
 ];
 

@@ -6,13 +6,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting, Superblock};
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, ScrubStatus, SideToOpen};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::Size;
 use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
+use common::sides::{Powered, blank, byte_at, open_these, put, there, until_whole};
 use common::{virtual_rt, write};
 
 const BLOCK: u64 = 4096;
@@ -36,29 +36,6 @@ impl Device for BadBlock {
             Op::Read if hit => return IoFuture::ready(Err(IoError::Medium)),
             Op::Write if hit => self.bad.set(None),
             _ => {}
-        }
-        self.below.submit(request)
-    }
-}
-
-/// A device that dies with the power, which is there for so many changes of all devices together.
-struct Powered {
-    below: Rc<dyn Device>,
-    power: Rc<Cell<u64>>,
-}
-
-impl Device for Powered {
-    fn geometry(&self) -> &Geometry {
-        self.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> IoFuture<'_> {
-        let left = self.power.get();
-        if left == 0 {
-            return IoFuture::ready(Err(IoError::Offline));
-        }
-        if request.op.changes_content() {
-            self.power.set(left - 1);
         }
         self.below.submit(request)
     }
@@ -107,14 +84,14 @@ impl Volume {
 
     /// Opens it while some sides cannot be found.
     async fn open_without(&self, missing: &[usize], options: &OpenOptions) -> Mirror {
-        let side = |(index, side): (usize, &Candidate)| SideToOpen {
-            name: side.name.clone(),
-            device: match missing.contains(&index) {
-                false => Ok(Rc::clone(&side.device)),
-                true => Err(OpenError::new("unplugged")),
-            },
-        };
-        let sides = self.sides.iter().enumerate().map(side);
+        let sides = self
+            .sides
+            .iter()
+            .enumerate()
+            .map(|(index, side)| SideToOpen {
+                name: side.name.clone(),
+                device: there(side, !missing.contains(&index)),
+            });
         let opened = Mirror::open(&self.rt, &self.config, sides.collect(), options).await;
         opened.expect("it opens")
     }
@@ -150,18 +127,6 @@ impl Volume {
         }
         mirror.close().await.expect("closed");
     }
-}
-
-async fn put(rt: &Rt, mirror: &Mirror, offset: u64, byte: u8) {
-    let stored = mirror.submit(write(rt, offset, BLOCK as usize, byte)).await;
-    stored.expect("a side takes it");
-}
-
-async fn byte_at(mirror: &Mirror, offset: u64) -> Result<u8, IoError> {
-    let read = mirror.submit(Request::read(offset, BLOCK)).await?;
-    let bytes = read.into_data().to_vec();
-    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "of one write");
-    Ok(bytes[0])
 }
 
 /// Scrubs, and says what came of it.
@@ -482,38 +447,6 @@ fn a_block_that_an_absent_side_may_have_is_not_lost() {
     });
 }
 
-fn blank(rt: &Rt, name: &str) -> Candidate {
-    Candidate {
-        name: name.to_owned(),
-        device: Rc::new(MemoryDevice::new(rt, 64 * MIB)),
-    }
-}
-
-/// Opens a volume of these sides.
-async fn open_these(
-    rt: &Rt,
-    sides: &[&Candidate],
-    options: &OpenOptions,
-) -> Result<Mirror, OpenError> {
-    let config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
-    let there = sides.iter().map(|side| SideToOpen {
-        name: side.name.clone(),
-        device: Ok(Rc::clone(&side.device)),
-    });
-    Mirror::open(rt, &config, there.collect(), options).await
-}
-
-async fn until_whole(rt: &Rt, mirror: &Mirror, sides: usize) {
-    for _ in 0..600 {
-        let status = mirror.status();
-        if !status.degraded && status.sides.len() == sides {
-            return;
-        }
-        rt.sleep(Duration::from_millis(100)).await;
-    }
-    panic!("it is not whole: {:?}", mirror.status());
-}
-
 #[test]
 fn a_side_is_added_and_another_one_removed() {
     let rt = virtual_rt(10);
@@ -595,13 +528,7 @@ fn a_replacement_may_be_cut_short_anywhere() {
             volume.fill(3).await;
             let power = Rc::new(Cell::new(u64::MAX));
             let new = blank(&rt, "new");
-            let powered = |side: &Candidate| Candidate {
-                name: side.name.clone(),
-                device: Rc::new(Powered {
-                    below: Rc::clone(&side.device),
-                    power: Rc::clone(&power),
-                }),
-            };
+            let powered = |side: &Candidate| Powered::side(side, &power);
             let sides = [powered(&volume.sides[0]), powered(&volume.sides[1])];
             let there = [&sides[0], &sides[1]];
             let mirror = open_these(&rt, &there, &OpenOptions::default()).await;

@@ -139,7 +139,7 @@ impl Tree<'_> {
                 "path" | "state" => shown,
                 "data_offset_bytes" => format!("data from {shown} on"),
                 // For machines: too long for a line, or said by the state.
-                "volume" | "side" | "not_formatted" | "not_seen" => continue,
+                "volume" | "side" | "data_path" | "not_formatted" | "not_seen" => continue,
                 _ => format!("{} {shown}", crate::figures::label(key)),
             };
             line += &format!("  {}", self.terminal.paint(Tone::Dim, &word));

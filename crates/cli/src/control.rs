@@ -28,6 +28,9 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// How long a client waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
+/// How often the server is asked whether an operation is over.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
 /// Answers requests.
 pub(crate) type Answer = Rc<dyn Fn(&Value) -> Value>;
 
@@ -222,6 +225,33 @@ pub(crate) fn ask(path: &Path, request: &Value) -> Result<Value> {
         bail!("the server refused: {error}");
     }
     Ok(answer)
+}
+
+/// Asks the server behind the control socket at `path` for an operation, and waits until it is over.
+/// Returns what the server says of it then.
+///
+/// # Errors
+/// When the server cannot be reached, or refuses, or the operation fails.
+pub(crate) fn carry_out(path: &Path, request: &Value) -> Result<Value> {
+    let asked = |request: &Value| -> Result<Value> { Ok(ask(path, request)?["operation"].take()) };
+    let mut operation = asked(request)?;
+    while operation["state"] == "running" {
+        pause();
+        operation = asked(&json!({ "verb": "operation" }))?;
+    }
+    if operation["state"] != "done" {
+        let word = |key: &str| operation[key].as_str().unwrap_or_default();
+        bail!("could not {}: {}", word("does"), word("why"));
+    }
+    Ok(operation)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a client without a runtime: nothing else waits on this thread"
+)]
+fn pause() {
+    std::thread::sleep(ASK_EVERY);
 }
 
 #[cfg(test)]

@@ -9,7 +9,9 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use bimetal_block::BLOCK_BYTES;
 use bimetal_block::graph::{Graph, Node};
+use bimetal_block::layers::adopted::{self, AdoptedConfig, On};
 use bimetal_block::layers::mirror::superblock::{self, State, Superblock, show_uuid};
+use bimetal_block::layers::stripe;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
@@ -60,6 +62,10 @@ fn of_device(graph: &Graph, name: &str, all: &mut AllFacts) -> Result<Facts> {
             let unit = stripe.unit.0;
             let whole_units = |bytes: u64| (bytes - bytes % unit) * stripe.devices.len() as u64;
             facts.size_bytes = smallest.map(whole_units);
+        }
+        Node::Adopted(config) => {
+            let layout = adopted_layout(config, all)?;
+            facts.size_bytes = layout.map(|layout| layout.size_bytes());
         }
         node => {
             // A layer over one device has its size.
@@ -113,8 +119,15 @@ fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Fact
     }
     for (side, superblock) in &found {
         let whole = is_newest(superblock, &found) && superblock.state == State::Clean;
+        let place = data_place(graph, side, superblock, all);
+        let place = place.map(|(path, offset)| (path.to_owned(), offset));
         let of_side = &mut all.get_mut(*side).expect("children come first").more;
-        let data_offset = superblock.layout.data.0;
+        let data_offset = place
+            .as_ref()
+            .map_or(superblock.layout.data.0, |place| place.1);
+        if let Some((path, _)) = place {
+            of_side.insert("data_path".into(), json!(path));
+        }
         of_side.insert("data_offset_bytes".into(), json!(data_offset));
         let state = match of_found {
             _ if superblock.state == State::Inconsistent => "being rebuilt",
@@ -178,18 +191,14 @@ fn is_newest(superblock: &Superblock, found: &[(&String, Superblock)]) -> bool {
 
 /// The newest superblock on a side, if there is one and it lies in a file where it can be found.
 fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Superblock>> {
-    let Some((path, whole)) = file_of(graph, side) else {
-        return Ok(None);
-    };
-    let place = || format!("side {side}: {}", path.display());
-    let mut file = File::open(path).with_context(place)?;
-    // The copies lie in the first and in the last block; a stripe has the last one elsewhere.
-    let last = all[side]
-        .size_bytes
-        .filter(|_| whole)
-        .map(|b| b - BLOCK_BYTES);
+    // The copies lie in the first and in the last block.
+    let last = all[side].size_bytes.map(|bytes| bytes - BLOCK_BYTES);
+    let offsets = [Some(0), last].into_iter().flatten();
+    let places = offsets.filter_map(|offset| place_of(graph, side, offset, all));
     let mut copies = Vec::new();
-    for offset in [Some(0), last].into_iter().flatten() {
+    for (path, offset) in places {
+        let place = || format!("side {side}: {}", path.display());
+        let mut file = File::open(path).with_context(place)?;
         let mut block = vec![0; BLOCK_BYTES as usize];
         file.seek(SeekFrom::Start(offset)).with_context(place)?;
         file.read_exact(&mut block).with_context(place)?;
@@ -202,6 +211,7 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
 fn is_remote(graph: &Graph, name: &str) -> bool {
     match &graph.nodes()[name] {
         Node::Remote(_) => true,
+        Node::Adopted(config) => is_remote(graph, &config.metadata),
         node => node
             .children()
             .first()
@@ -209,18 +219,61 @@ fn is_remote(graph: &Graph, name: &str) -> bool {
     }
 }
 
-/// The file in which the first block of a device lies, and whether the whole device lies in it.
-fn file_of<'a>(graph: &'a Graph, name: &str) -> Option<(&'a Path, bool)> {
-    let node = &graph.nodes()[name];
-    match node {
-        Node::File(file) => Some((&file.path, true)),
-        Node::Memory(_) | Node::Null(_) | Node::Mirror(_) => None,
-        Node::Stripe(stripe) => {
-            let (path, _) = file_of(graph, stripe.devices.first()?)?;
-            Some((path, false))
+/// The file in which a byte of a device lies, and where in it.
+fn place_of<'g>(
+    graph: &'g Graph,
+    name: &str,
+    offset: u64,
+    all: &AllFacts,
+) -> Option<(&'g Path, u64)> {
+    let byte = offset..offset + 1;
+    let (child, offset) = match &graph.nodes()[name] {
+        Node::File(file) => return Some((&file.path, offset)),
+        Node::Memory(_) | Node::Null(_) | Node::Mirror(_) => return None,
+        Node::Stripe(config) => {
+            let layout = stripe::Layout::new(config.devices.len(), config.unit.0);
+            let piece = layout.pieces(byte).next()?;
+            (
+                config.devices.get(piece.child)?.as_str(),
+                piece.child_offset,
+            )
         }
-        layer => file_of(graph, layer.children().first()?),
-    }
+        Node::Adopted(config) => {
+            let piece = adopted_layout(config, all).ok()??.pieces(byte).next()?;
+            let device = match piece.on {
+                On::Data => &config.data,
+                On::Metadata => &config.metadata,
+            };
+            (device.as_str(), piece.offset)
+        }
+        layer => (*layer.children().first()?, offset),
+    };
+    place_of(graph, child, offset, all)
+}
+
+/// Where the bytes of an adopted disk lie; `None` when the size of a device is not known.
+fn adopted_layout(config: &AdoptedConfig, all: &AllFacts) -> Result<Option<adopted::Layout>> {
+    let sizes = [&config.data, &config.metadata].map(|name| all[name].size_bytes);
+    let [Some(data_bytes), Some(metadata_bytes)] = sizes else {
+        return Ok(None);
+    };
+    let layout = adopted::Layout::of(data_bytes, metadata_bytes);
+    layout
+        .map(Some)
+        .context("its metadata device needs more than 1 MiB")
+}
+
+/// The file in which a side has its data in one piece, and from where on; `None` when there is none.
+fn data_place<'g>(
+    graph: &'g Graph,
+    side: &str,
+    superblock: &Superblock,
+    all: &AllFacts,
+) -> Option<(&'g Path, u64)> {
+    let (start, len) = superblock.layout.data;
+    let (path, first) = place_of(graph, side, start, all)?;
+    let (path_of_last, last) = place_of(graph, side, start + len - 1, all)?;
+    (path == path_of_last && last - first == len - 1).then_some((path, first))
 }
 
 /// Where the data of each side of the mirror `name` lies: the file, and the offset in it in bytes.
@@ -230,14 +283,13 @@ fn file_of<'a>(graph: &'a Graph, name: &str) -> Option<(&'a Path, bool)> {
 pub(crate) fn data_places(config: &Config, name: &str) -> Result<Vec<(std::path::PathBuf, u64)>> {
     let all = find(config)?;
     let sides = config.graph.nodes()[name].children();
-    let place = |side: &&str| match file_of(&config.graph, side) {
-        Some((path, true)) => {
-            let offset = all[*side].more.get("data_offset_bytes");
-            let offset = offset.and_then(Value::as_u64);
-            let offset = offset.with_context(|| format!("side {side} is not formatted"))?;
-            Ok((path.to_owned(), offset))
-        }
-        _ => bail!("side {side} does not lie in one file"),
+    let place = |side: &&str| {
+        let superblock = superblock_of(&config.graph, side, &all)?;
+        let superblock = superblock.with_context(|| format!("side {side} is not formatted"))?;
+        let place = data_place(&config.graph, side, &superblock, &all);
+        let (path, offset) =
+            place.with_context(|| format!("side {side} does not lie in one file"))?;
+        Ok((path.to_owned(), offset))
     };
     sides.iter().map(place).collect()
 }

@@ -25,6 +25,12 @@ pub(crate) struct Args {
     /// Length of the log of each side, such as 256MiB; default: one 16th of the side, 4 MiB to 1 GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     log: Option<Size>,
+    /// Make room on each side for becoming as large as this one day, such as 4TiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    grow_to: Option<Size>,
+    /// Prepare only the mirror with this side, a device of type `adopted`, and keep its content
+    #[arg(long, value_name = "SIDE")]
+    adopt: Option<String>,
 }
 
 /// Runs the verb.
@@ -42,6 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let options = FormatOptions {
         force: args.force,
         log_bytes: args.log.map(|size| size.0),
+        grow_to_bytes: args.grow_to.map(|size| size.0),
+        adopt: args.adopt.clone(),
     };
     for mirror in prepare(&rt, &config, options)? {
         let volume = &mirror.volume;
@@ -55,7 +63,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         for (side, uuid, data_offset) in &volume.sides {
             let uuid = show_uuid(uuid);
             let offset = show_size(*data_offset);
-            writeln!(out, "  side {side}: {uuid}, data from {offset} on")?;
+            let what = match &args.adopt {
+                None => format!("data from {offset} on"),
+                Some(kept) if kept == side => "its content is that of the volume".to_owned(),
+                Some(_) => format!("data from {offset} on, to be copied by `bimetal serve`"),
+            };
+            writeln!(out, "  side {side}: {uuid}, {what}")?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -13,6 +13,7 @@ mod demo;
 mod facts;
 mod figures;
 mod format;
+mod grow;
 mod latency;
 mod load;
 mod operations;
@@ -56,6 +57,8 @@ enum Verb {
     Scrub(scrub::Args),
     /// Add, remove or replace a side of a volume that is served.
     Side(side::Args),
+    /// Make a volume that is served as large as its sides have room for.
+    Grow(grow::Args),
     /// Measure a device of a configuration, without an export.
     Bench(bench::Args),
     /// Run the simulation tester, or an experiment in virtual time.
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Verb::Status(args) => status::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Side(args) => side::run(&args),
+        Verb::Grow(args) => grow::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Sim(args) => sim::run(&args),
     };

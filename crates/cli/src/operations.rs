@@ -4,9 +4,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use bimetal_block::graph::{Node, Stack};
+use bimetal_block::graph::{Graph, Node, Stack};
 use bimetal_block::layers::mirror::Mirror;
 use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::units::show_size;
 use bimetal_rt::Task;
 use serde_json::{Value, json};
 
@@ -121,21 +122,77 @@ pub(crate) fn change_sides(shown: &Rc<Shown>, request: &Value) -> Value {
     let Some(change) = Change::read(request) else {
         return refusal("expected `do` to be add, remove or replace, with `new`, `old` or both");
     };
+    let does = match &change {
+        Change::Add { new } => format!("add {new} to {name}"),
+        Change::Remove { old } => format!("remove {old} from {name}"),
+        Change::Replace { old, new } => format!("replace {old} of {name} by {new}"),
+    };
+    let (name, mirror, with) = (name.to_owned(), mirror.clone(), Rc::clone(shown));
+    begin(shown, does, async move {
+        make(&with, &name, &mirror, change).await
+    })
+}
+
+/// Begins to make a volume as large as its sides have room for. What comes of it is asked for with
+/// `operation`.
+pub(crate) fn grow(shown: &Rc<Shown>, request: &Value) -> Value {
+    let (name, mirror) = match mirror_of(&shown.stack, request) {
+        Ok(found) => found,
+        Err(refused) => return refused,
+    };
+    if let Some(above) = fixed_above(&shown.config.graph, name) {
+        let why = format!("{name} is a part of {above}, which cannot become larger in use");
+        return refusal(&why);
+    }
+    let (does, name, mirror) = (format!("grow {name}"), name.to_owned(), mirror.clone());
+    begin(shown, does, async move {
+        let size_bytes = mirror.grow().await?;
+        Ok(format!(
+            "{name} has {} ({size_bytes} bytes); clients that are connected see it when they connect again",
+            show_size(size_bytes)
+        ))
+    })
+}
+
+/// A device above this one that does not follow when it becomes larger: only layers that pass
+/// everything on do.
+fn fixed_above<'g>(graph: &'g Graph, name: &str) -> Option<&'g str> {
+    let nodes = graph.nodes().iter();
+    let mut parents = nodes.filter(|(_, node)| node.children().contains(&name));
+    parents.find_map(|(parent, node)| match node {
+        Node::Passthrough(_)
+        | Node::Delay(_)
+        | Node::Error(_)
+        | Node::Rate(_)
+        | Node::Log(_)
+        | Node::Stats(_) => fixed_above(graph, parent),
+        Node::File(_)
+        | Node::Memory(_)
+        | Node::Null(_)
+        | Node::Remote(_)
+        | Node::Mirror(_)
+        | Node::Stripe(_)
+        | Node::Adopted(_)
+        | Node::Timing(_) => Some(parent.as_str()),
+    })
+}
+
+/// Begins an operation, which runs by itself, unless another one does.
+fn begin(
+    shown: &Rc<Shown>,
+    does: String,
+    operation: impl Future<Output = Outcome> + 'static,
+) -> Value {
     if shown.operation.is_running() {
         return refusal("another operation is running");
     }
     if shown.stopping.get() {
         return refusal("the server is stopping");
     }
-    let does = match &change {
-        Change::Add { new } => format!("add {new} to {name}"),
-        Change::Remove { old } => format!("remove {old} from {name}"),
-        Change::Replace { old, new } => format!("replace {old} of {name} by {new}"),
-    };
     *shown.operation.last.borrow_mut() = Some((does, None));
-    let (name, mirror, with) = (name.to_owned(), mirror.clone(), Rc::clone(shown));
+    let with = Rc::clone(shown);
     let task = shown.rt.spawn(async move {
-        let outcome = make(&with, &name, &mirror, change).await;
+        let outcome = operation.await;
         if let Some((_, last)) = with.operation.last.borrow_mut().as_mut() {
             *last = Some(outcome);
         }

@@ -223,9 +223,10 @@ impl Shown {
             Some("status") => self.status(),
             Some("scrub") => operations::scrub(&self.stack, request),
             Some("side") => operations::change_sides(self, request),
+            Some("grow") => operations::grow(self, request),
             Some("operation") => self.operation.show(),
             Some(other) => json!({ "error": format!(
-                "unknown verb `{other}`, expected status, scrub, side or operation"
+                "unknown verb `{other}`, expected status, scrub, side, grow or operation"
             ) }),
             None => json!({ "error": "expected an object with a `verb`" }),
         }

@@ -3,16 +3,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Result, bail};
-use serde_json::{Value, json};
+use anyhow::Result;
+use serde_json::json;
 
 use crate::config::Config;
 use crate::control;
-
-/// How often the server is asked whether it is done.
-const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// What to do.
 #[derive(clap::Args)]
@@ -73,18 +69,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     request["verb"] = "side".into();
     request["volume"] = on.volume.as_str().into();
     let config = Config::load(&on.file)?;
-    let ask = |request: &Value| -> Result<Value> {
-        Ok(control::ask(&config.server.control, request)?["operation"].take())
-    };
-    let mut operation = ask(&request)?;
-    while operation["state"] == "running" {
-        pause();
-        operation = ask(&json!({ "verb": "operation" }))?;
-    }
-    let word = |key: &str| operation[key].as_str().unwrap_or_default().to_owned();
-    if operation["state"] != "done" {
-        bail!("could not {}: {}", word("does"), word("why"));
-    }
+    let operation = control::carry_out(&config.server.control, &request)?;
+    let word = |key: &str| operation[key].as_str().unwrap_or_default();
     let mut out = std::io::stdout().lock();
     if request["do"] == "remove" {
         writeln!(out, "done: {}", word("does"))?;
@@ -99,12 +85,4 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         writeln!(out, "{}", word("note"))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a client without a runtime: nothing else waits on this thread"
-)]
-fn pause() {
-    std::thread::sleep(ASK_EVERY);
 }

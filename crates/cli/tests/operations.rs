@@ -6,7 +6,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::{MIRROR, Scratch, Served, arg, assert_refused, stdout_of};
+use common::{Client, MIRROR, Scratch, Served, arg, assert_refused, stdout_of};
 use serde_json::Value;
 
 const NEW: &str = "[device.c]\ntype = \"file\"\npath = \"c.img\"\nsize = \"32MiB\"\n";
@@ -98,5 +98,140 @@ fn a_side_is_replaced_and_the_command_is_told() {
     let served = Served::start(&config);
     assert_eq!(sides(&self::status(&config)), ["a", "c"]);
     assert_eq!(self::status(&config)["health"], "healthy");
+    assert_eq!(served.end("TERM").0, Some(0));
+}
+
+const ADOPTING: &str = "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\n\
+    [device.notes]\ntype = \"file\"\npath = \"notes.img\"\nsize = \"6MiB\"\n\
+    [device.old]\ntype = \"adopted\"\ndata = \"disk\"\nmetadata = \"notes\"\n";
+
+/// A disk with content is adopted, copied to a second side while it is served, and is itself after a
+/// clean stop. The content is longer than the logs.
+#[test]
+fn a_disk_is_adopted_and_copied() {
+    let dir = Scratch::new("adopt");
+    let content: Vec<u8> = (0..20u32 << 18)
+        .flat_map(|word| (word * 7 + 1).to_le_bytes())
+        .collect();
+    std::fs::write(dir.path("disk.img"), &content).unwrap();
+    let text = MIRROR.replace("[\"a\", \"b\"]", "[\"old\", \"b\"]") + ADOPTING;
+    let text = text.replace(
+        "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n",
+        "",
+    );
+    let config = dir.text("c.toml", &text);
+    let file = arg(&config);
+    assert_refused(
+        &["format", file],
+        1,
+        &["side old", "--adopt old", "--force"],
+    );
+    assert_refused(&["format", file, "--adopt", "b"], 1, &["side b", "adopted"]);
+    assert_refused(
+        &["format", file, "--adopt", "x"],
+        1,
+        &["no mirror has a side `x`"],
+    );
+    let said = stdout_of(&["format", file, "--adopt", "old"]);
+    assert!(
+        said.contains("of 20 MiB") && said.contains("its content is"),
+        "{said}"
+    );
+    let again = ["side old", "already holds a side", "--force"];
+    assert_refused(&["format", file, "--adopt", "old"], 1, &again);
+    assert!(std::fs::read(dir.path("disk.img")).unwrap() == content);
+
+    let served = Served::start(&config);
+    until(&config, "whole", |status| status["health"] == "healthy");
+    assert_eq!(status(&config)["devices"]["vol"]["size_bytes"], 20 << 20);
+    let scrub = stdout_of(&["scrub", file, "vol", "--wait", "--json"]);
+    let scrub: Value = serde_json::from_str(&scrub).unwrap();
+    assert_eq!(
+        (&scrub["state"], &scrub["found"]),
+        (&"done".into(), &0.into())
+    );
+    assert_eq!(scrub["learned_blocks"], 20 << 8, "all blocks of one side");
+    assert_eq!(served.end("TERM").0, Some(0));
+
+    assert!(
+        std::fs::read(dir.path("disk.img")).unwrap() == content,
+        "the disk is the volume"
+    );
+    let said: Value = serde_json::from_str(&stdout_of(&["check", file, "--json"])).unwrap();
+    let devices = &said["devices"];
+    assert_eq!(devices["vol"]["state"], "clean");
+    assert_eq!(devices["old"]["data_offset_bytes"], 0);
+    assert_eq!(devices["old"]["data_path"], arg(&dir.path("disk.img")));
+    assert_eq!(devices["old"]["state"], "clean");
+    let offset = devices["b"]["data_offset_bytes"].as_u64().unwrap();
+    let mut copy = vec![0; content.len()];
+    let other = std::fs::File::open(dir.path("b.img")).unwrap();
+    other.read_exact_at(&mut copy, offset).unwrap();
+    assert!(copy == content, "the other side has the content");
+}
+
+/// Both sides are replaced by larger ones, the volume grows into them, and a file that is made larger
+/// gives it more room at the next start.
+#[test]
+fn a_volume_grows_with_its_sides() {
+    let dir = Scratch::new("grow");
+    let new = "[device.NAME]\ntype = \"file\"\npath = \"NAME.img\"\nsize = \"48MiB\"\n";
+    let text = [MIRROR, &new.replace("NAME", "c"), &new.replace("NAME", "d")].concat();
+    let config = dir.text("c.toml", &text);
+    stdout_of(&["format", arg(&config)]);
+    let file = arg(&config);
+    let served = Served::start(&config);
+    let (full, unknown) = (["side a has room for", "and no more"], ["no mirror `x`"]);
+    assert_refused(&["grow", file, "vol"], 1, &full);
+    assert_refused(&["grow", file, "x"], 1, &unknown);
+    let socket = dir.path("vol.sock");
+    let mut before = Client::connect(&socket);
+    let old_bytes = before.size_bytes;
+    before.write(old_bytes - 4096, 7).unwrap();
+    for (old, new) in [("a", "c"), ("b", "d")] {
+        stdout_of(&["side", "replace", file, "vol", old, new]);
+        until(&config, "replaced", |status| {
+            let sides = sides(status);
+            !sides.contains(&old.to_owned()) && status["health"] == "healthy"
+        });
+    }
+    let said = stdout_of(&["grow", file, "vol", "--json"]);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["state"], "done", "{said}");
+    let new_bytes = status(&config)["devices"]["vol"]["size_bytes"]
+        .as_u64()
+        .unwrap();
+    assert_eq!(new_bytes, old_bytes + (16 << 20));
+    // EINVAL or ENOSPC: the old connection has the old size.
+    assert!(before.read(old_bytes).is_err());
+    assert_eq!(before.read(old_bytes - 4096), Ok(vec![7; 4096]));
+    let mut after = Client::connect(&socket);
+    assert_eq!(after.size_bytes, new_bytes);
+    assert_eq!(after.read(old_bytes), Ok(vec![0; 4096]));
+    after.write(new_bytes - 4096, 8).unwrap();
+    assert_eq!(served.end("KILL").0, None);
+
+    let text = text.replace("[\"a\", \"b\"]", "[\"c\", \"d\"]");
+    dir.text("c.toml", &text);
+    for name in ["c.img", "d.img"] {
+        let file = std::fs::OpenOptions::new().write(true).open(dir.path(name));
+        file.unwrap().set_len(56 << 20).unwrap();
+    }
+    let served = Served::start(&config);
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.size_bytes, new_bytes);
+    assert_eq!(client.read(old_bytes - 4096), Ok(vec![7; 4096]));
+    assert_eq!(client.read(new_bytes - 4096), Ok(vec![8; 4096]));
+    let said = stdout_of(&["grow", file, "vol"]);
+    assert!(said.contains("done: grow vol"), "{said}");
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.size_bytes, new_bytes + (8 << 20));
+    client.write(client.size_bytes - 4096, 9).unwrap();
+    assert_eq!(client.read(new_bytes), Ok(vec![0; 4096]));
+    assert_eq!(served.end("TERM").0, Some(0));
+    let served = Served::start(&config);
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.read(new_bytes + (8 << 20) - 4096), Ok(vec![9; 4096]));
+    assert_eq!(client.read(new_bytes - 4096), Ok(vec![8; 4096]));
     assert_eq!(served.end("TERM").0, Some(0));
 }

@@ -3,11 +3,11 @@
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
-use common::{Scratch, Served, arg, assert_refused, bimetal, stdout_of};
+use common::{Client, READ, Scratch, Served, arg, assert_refused, bimetal, stdout_of};
 use serde_json::Value;
 
 const CONFIG: &str = "[device.a]\ntype = \"memory\"\nsize = \"4MiB\"\n\
@@ -118,7 +118,8 @@ fn a_stop_that_cannot_end_names_the_device() {
          [server]\nlock_memory = false\nstop_deadline = \"100ms\"\n",
     );
     let served = Served::start(&config);
-    let client = read_that_waits(&dir.path("vol.sock"));
+    let mut client = Client::connect(&dir.path("vol.sock"));
+    client.ask(READ, 0, 4096, &[]);
     let reads = || -> u64 {
         let said = stdout_of(&["status", arg(&config), "--json"]);
         let status: Value = serde_json::from_str(&said).unwrap();
@@ -134,27 +135,4 @@ fn a_stop_that_cannot_end_names_the_device() {
         "{said}"
     );
     drop(client);
-}
-
-/// A client that has sent one read of the export `vol`, by the bytes of the NBD protocol.
-fn read_that_waits(socket: &std::path::Path) -> UnixStream {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    let mut greeting = [0; 18];
-    stream.read_exact(&mut greeting).unwrap();
-    assert_eq!(&greeting[..8], b"NBDMAGIC");
-    // Client flags: fixed newstyle and no zeroes. Then NBD_OPT_EXPORT_NAME with 3 bytes.
-    stream.write_all(&[0, 0, 0, 3]).unwrap();
-    stream
-        .write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol")
-        .unwrap();
-    let mut export = [0; 10];
-    stream.read_exact(&mut export).unwrap();
-    // NBD_CMD_READ, cookie 1, of 4 KiB at 0.
-    stream
-        .write_all(&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 0])
-        .unwrap();
-    stream.write_all(&1u64.to_be_bytes()).unwrap();
-    stream.write_all(&[0; 8]).unwrap();
-    stream.write_all(&4096u32.to_be_bytes()).unwrap();
-    stream
 }

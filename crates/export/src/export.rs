@@ -17,8 +17,6 @@ pub(crate) struct Served {
     pub(crate) config: ExportConfig,
     /// The device behind its atomic unit, which all connections to it share.
     pub(crate) device: Rc<dyn Device>,
-    /// What clients are told.
-    pub(crate) info: ExportInfo,
     pub(crate) counters: Counters,
 }
 
@@ -45,13 +43,16 @@ pub(crate) fn add(counter: &Cell<u64>, amount: u64) {
 
 impl Served {
     pub(crate) fn new(config: ExportConfig, device: Rc<dyn Device>) -> Rc<Served> {
-        let info = describe(device.geometry(), config.read_only);
         Rc::new(Served {
             config,
             device,
-            info,
             counters: Counters::default(),
         })
+    }
+
+    /// What a client is told that connects now.
+    pub(crate) fn info(&self) -> ExportInfo {
+        describe(self.device.geometry(), self.config.read_only)
     }
 
     pub(crate) fn figures(&self, out: &mut dyn FigureVisitor) {
@@ -127,7 +128,7 @@ impl ExportDirectory for Directory {
         self.0.get(index).map(|served| Export {
             name: &served.config.name,
             description: &served.config.description,
-            info: served.info,
+            info: served.info(),
         })
     }
 }

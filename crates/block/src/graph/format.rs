@@ -11,12 +11,16 @@ use crate::layers::mirror::superblock::{self, Formatted, Formatting};
 use crate::media::file::FileConfig;
 
 /// How to format.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
     /// Overwrite sides that hold a volume.
     pub force: bool,
     /// Length of the log of each side; `None` lets the size of the device decide.
     pub log_bytes: Option<u64>,
+    /// Size up to which the devices may become larger one day; `None`: as configured.
+    pub grow_to_bytes: Option<u64>,
+    /// Only the mirror with this side is prepared, and the side's content becomes its content.
+    pub adopt: Option<String>,
 }
 
 /// A mirror that has been formatted.
@@ -41,13 +45,7 @@ pub async fn format(
 ) -> Result<Vec<FormattedMirror>, OpenError> {
     let mut formatted = Vec::new();
     let mut open: BTreeMap<&str, Rc<dyn Device>> = BTreeMap::new();
-    let mirrors: Vec<&str> = graph
-        .order()
-        .iter()
-        .map(String::as_str)
-        .filter(|name| matches!(graph.nodes()[*name], Node::Mirror(_)))
-        .collect();
-    for mirror in mirrors {
+    for mirror in mirrors(graph, &options)? {
         for name in graph.below(mirror) {
             let node = &graph.nodes()[name];
             if open.contains_key(name) {
@@ -65,9 +63,11 @@ pub async fn format(
                 };
                 let formatting = Formatting {
                     force: options.force,
-                    log_bytes: options.log_bytes.or(config.log.map(|log| log.0)),
+                    log_bytes: options.log_bytes.or(config.asked().log_bytes),
+                    grow_to_bytes: options.grow_to_bytes.or(config.asked().grow_to_bytes),
                     no_checksums: !config.checksums,
                     ephemeral: config.ephemeral.clone(),
+                    adopt: options.adopt.clone(),
                 };
                 let volume = superblock::format(rt, name, &sides, &formatting)
                     .await
@@ -97,6 +97,25 @@ pub async fn format(
         }
     }
     Ok(formatted)
+}
+
+/// The mirrors that are to be prepared, those inside others first.
+fn mirrors<'g>(graph: &'g Graph, options: &FormatOptions) -> Result<Vec<&'g str>, OpenError> {
+    let asked_for = |name: &&str| match &graph.nodes()[*name] {
+        Node::Mirror(config) => {
+            let adopt = options.adopt.as_ref();
+            adopt.is_none_or(|side| config.sides.contains(side))
+        }
+        _ => false,
+    };
+    let names = graph.order().iter().map(String::as_str);
+    let mirrors: Vec<&str> = names.filter(asked_for).collect();
+    match &options.adopt {
+        Some(side) if mirrors.is_empty() => Err(OpenError::new(format!(
+            "no mirror has a side `{side}` to adopt"
+        ))),
+        _ => Ok(mirrors),
+    }
 }
 
 /// Creates a file of the configured size, sparse. An existing one is left as it is.

@@ -11,6 +11,7 @@ use super::OpenOptions;
 use crate::device::Device;
 use crate::document::{ConfigError, Section};
 use crate::error::OpenError;
+use crate::layers::adopted::{Adopted, AdoptedConfig};
 use crate::layers::fault::{DelayConfig, ErrorConfig, Fault};
 use crate::layers::log::{Log, LogConfig};
 use crate::layers::mirror::superblock::Candidate;
@@ -45,6 +46,8 @@ pub enum Node {
     Passthrough(PassthroughConfig),
     /// RAID-0.
     Stripe(StripeConfig),
+    /// A disk with content and a metadata device.
+    Adopted(AdoptedConfig),
     /// An SSD, a disk or a network volume by its timing.
     Timing(TimingConfig),
     /// A fixed time on top of each operation.
@@ -60,8 +63,8 @@ pub enum Node {
 }
 
 /// The names of all types, for error messages.
-const TYPES: &str = "file, memory, null, remote, mirror, passthrough, stripe, ssd, hdd, network, \
-                     delay, error, rate, log, stats";
+const TYPES: &str = "file, memory, null, remote, mirror, passthrough, stripe, adopted, ssd, hdd, \
+                     network, delay, error, rate, log, stats";
 
 impl Node {
     /// Reads a `[device.NAME]` section.
@@ -76,6 +79,7 @@ impl Node {
             "mirror" => Node::Mirror(section.read()?),
             "passthrough" => Node::Passthrough(section.read()?),
             "stripe" => Node::Stripe(section.read()?),
+            "adopted" => Node::Adopted(section.read()?),
             "ssd" => Node::Timing(TimingConfig::read(ModelType::Ssd, section)?),
             "hdd" => Node::Timing(TimingConfig::read(ModelType::Hdd, section)?),
             "network" => Node::Timing(TimingConfig::read(ModelType::Network, section)?),
@@ -104,6 +108,7 @@ impl Node {
             Node::Mirror(config) => config.sides.iter().map(String::as_str).collect(),
             Node::Passthrough(config) => vec![&config.below],
             Node::Stripe(config) => config.devices.iter().map(String::as_str).collect(),
+            Node::Adopted(config) => vec![&config.data, &config.metadata],
             Node::Timing(config) => vec![&config.below],
             Node::Delay(config) => vec![&config.below],
             Node::Error(config) => vec![&config.below],
@@ -123,6 +128,7 @@ impl Node {
             Node::Mirror(_) => "mirror",
             Node::Passthrough(_) => "passthrough",
             Node::Stripe(_) => "stripe",
+            Node::Adopted(_) => "adopted",
             Node::Timing(config) => config.of.name(),
             Node::Delay(_) => "delay",
             Node::Error(_) => "error",
@@ -158,6 +164,10 @@ impl Node {
             Node::Remote(config) => Rc::new(RemoteDevice::open(rt, config).await?),
             Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
             Node::Stripe(config) => Rc::new(Stripe::new(children, config.unit.0)?),
+            Node::Adopted(_) => {
+                let (data, metadata) = (Rc::clone(&children[0]), Rc::clone(&children[1]));
+                Rc::new(Adopted::new(data, metadata)?)
+            }
             Node::Timing(config) => {
                 let timing = Timing::new(rt, below(), &config.parameters, seed_of(config.seed));
                 Rc::new(timing.map_err(|e| OpenError::new(e.to_string()))?)
@@ -193,6 +203,7 @@ impl Node {
             Node::Error(config) => config.check(),
             Node::Rate(config) => config.check(),
             Node::Passthrough(_)
+            | Node::Adopted(_)
             | Node::Timing(_)
             | Node::Delay(_)
             | Node::Log(_)

@@ -14,7 +14,7 @@ use bimetal_rt::{Payload, Rt};
 
 use crate::device::{Device, FigureVisitor, IoFuture};
 use crate::error::IoError;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, GrowingGeometry};
 use crate::range_lock::RangeLock;
 use crate::request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, Reply, Request, push_extent};
 
@@ -22,7 +22,7 @@ use crate::request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, Reply, Request, p
 pub struct AtomicUnit {
     rt: Rt,
     below: Rc<dyn Device>,
-    geometry: Geometry,
+    geometry: GrowingGeometry,
     changes: Rc<RangeLock>,
 }
 
@@ -36,7 +36,7 @@ impl AtomicUnit {
         AtomicUnit {
             rt: rt.clone(),
             below,
-            geometry,
+            geometry: GrowingGeometry::new(geometry),
             changes: RangeLock::new(),
         }
     }
@@ -92,7 +92,7 @@ impl AtomicUnit {
             // device promises zeroes, and then they are zeroed like the rest.
             Op::Discard => {
                 let (inner_start, inner_end) = inner_blocks(&request);
-                if self.geometry.discard_zeroes {
+                if self.geometry().discard_zeroes {
                     self.zero_ends(&request, inner_start, inner_end).await?;
                 }
                 self.submit_inner(&request, inner_start, inner_end).await
@@ -210,11 +210,11 @@ fn is_aligned(request: &Request) -> bool {
 
 impl Device for AtomicUnit {
     fn geometry(&self) -> &Geometry {
-        &self.geometry
+        self.geometry.grow_to(self.below.geometry().size_bytes)
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
-        if let Err(e) = self.geometry.check(&request) {
+        if let Err(e) = self.geometry().check(&request) {
             return IoFuture::ready(Err(e));
         }
         match request.op {

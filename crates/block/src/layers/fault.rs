@@ -324,7 +324,6 @@ impl Drop for Inside<'_> {
 pub struct Fault {
     rt: Rt,
     below: Rc<dyn Device>,
-    geometry: Geometry,
     control: Rc<FaultControl>,
     jitter: Duration,
     rule: Option<ErrorRule>,
@@ -349,7 +348,6 @@ impl Fault {
         }
         Fault {
             rt: rt.clone(),
-            geometry: *below.geometry(),
             below,
             control: Rc::new(control),
             jitter: plan.jitter,
@@ -459,11 +457,11 @@ impl Fault {
 
 impl Device for Fault {
     fn geometry(&self) -> &Geometry {
-        &self.geometry
+        self.below.geometry()
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
-        if let Err(error) = self.geometry.check(&request) {
+        if let Err(error) = self.below.geometry().check(&request) {
             return IoFuture::ready(Err(error));
         }
         IoFuture::new(self.run(request))

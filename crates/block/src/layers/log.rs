@@ -223,7 +223,6 @@ impl LogSink for FileSink {
 pub struct Log {
     rt: Rt,
     below: Rc<dyn Device>,
-    geometry: Geometry,
     sink: Rc<dyn LogSink>,
     requests: Cell<u64>,
     /// The line being made; kept for its memory.
@@ -246,7 +245,6 @@ impl Log {
     pub fn new(rt: &Rt, below: Rc<dyn Device>, sink: Rc<dyn LogSink>) -> Log {
         Log {
             rt: rt.clone(),
-            geometry: *below.geometry(),
             below,
             sink,
             requests: Cell::new(0),
@@ -336,7 +334,7 @@ impl Drop for Entry<'_> {
 
 impl Device for Log {
     fn geometry(&self) -> &Geometry {
-        &self.geometry
+        self.below.geometry()
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {

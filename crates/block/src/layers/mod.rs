@@ -1,5 +1,6 @@
 //! Layers: devices over other devices, from the export down to the medium.
 
+pub mod adopted;
 pub mod atomic;
 pub mod fault;
 pub mod log;

@@ -25,20 +25,14 @@ pub struct PassthroughConfig {
 /// work) would need a handle of their own; it needs no lock, because a stack belongs to one thread.
 pub struct Passthrough {
     below: Rc<dyn Device>,
-    geometry: Geometry,
     requests: std::cell::Cell<u64>,
 }
 
 impl Passthrough {
     /// A layer over `below`.
     pub fn new(below: Rc<dyn Device>) -> Passthrough {
-        // A layer computes its geometry from its children, once. Here nothing changes; a layer
-        // that keeps a header would make the device smaller, one that copies to several children
-        // would take `Geometry::stacked`.
-        let geometry = *below.geometry();
         Passthrough {
             below,
-            geometry,
             requests: std::cell::Cell::new(0),
         }
     }
@@ -46,7 +40,10 @@ impl Passthrough {
 
 impl Device for Passthrough {
     fn geometry(&self) -> &Geometry {
-        &self.geometry
+        // Here nothing changes, also when what is below grows. A layer that keeps a header computes a
+        // geometry of its own from that of its child, one that copies to several children takes
+        // `Geometry::stacked`.
+        self.below.geometry()
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {

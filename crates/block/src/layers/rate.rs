@@ -90,7 +90,6 @@ impl Gate {
 pub struct Rate {
     rt: Rt,
     below: Rc<dyn Device>,
-    geometry: Geometry,
     gate: RefCell<Gate>,
     waited_requests: Cell<u64>,
     waited_ns: Cell<u64>,
@@ -104,7 +103,6 @@ impl Rate {
         };
         Rate {
             rt: rt.clone(),
-            geometry: *below.geometry(),
             below,
             gate: RefCell::new(Gate {
                 bytes: bucket(
@@ -137,12 +135,12 @@ impl Rate {
 
 impl Device for Rate {
     fn geometry(&self) -> &Geometry {
-        &self.geometry
+        self.below.geometry()
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
         // What is refused must not use up tokens.
-        if let Err(error) = self.geometry.check(&request) {
+        if let Err(error) = self.below.geometry().check(&request) {
             return IoFuture::ready(Err(error));
         }
         match request.op {

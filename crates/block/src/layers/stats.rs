@@ -91,7 +91,6 @@ impl OpRecord {
 pub struct Stats {
     rt: Rt,
     below: Rc<dyn Device>,
-    geometry: Geometry,
     ops: RefCell<PerOp<OpRecord>>,
 }
 
@@ -100,7 +99,6 @@ impl Stats {
     pub fn new(rt: &Rt, below: Rc<dyn Device>) -> Stats {
         Stats {
             rt: rt.clone(),
-            geometry: *below.geometry(),
             below,
             ops: RefCell::new(PerOp::default()),
         }
@@ -125,7 +123,7 @@ impl Stats {
 
 impl Device for Stats {
     fn geometry(&self) -> &Geometry {
-        &self.geometry
+        self.below.geometry()
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {

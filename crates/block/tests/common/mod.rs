@@ -2,6 +2,8 @@
 //! configuration.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod sides;
+
 use std::path::Path;
 use std::rc::Rc;
 

@@ -1,6 +1,7 @@
 //! Runs the built program in a directory of its own.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -153,5 +154,77 @@ impl Drop for Served {
         // It has ended already unless the test failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// `NBD_CMD_READ`.
+pub const READ: u16 = 0;
+/// `NBD_CMD_WRITE`.
+pub const WRITE: u16 = 1;
+/// `NBD_CMD_FLUSH`.
+pub const FLUSH: u16 = 3;
+
+/// A client of the export `vol`, by the bytes of the NBD protocol.
+pub struct Client {
+    stream: UnixStream,
+    /// What it was told of the size.
+    pub size_bytes: u64,
+}
+
+impl Client {
+    /// Connects with `NBD_OPT_EXPORT_NAME`.
+    pub fn connect(socket: &Path) -> Client {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting[..8], b"NBDMAGIC");
+        // Client flags: fixed newstyle and no zeroes. Then the option with 3 bytes.
+        stream.write_all(&[0, 0, 0, 3]).unwrap();
+        let option = b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol";
+        stream.write_all(option).unwrap();
+        let mut export = [0; 10];
+        stream.read_exact(&mut export).unwrap();
+        let size_bytes = u64::from_be_bytes(export[..8].try_into().unwrap());
+        Client { stream, size_bytes }
+    }
+
+    /// Sends a request without waiting for the answer.
+    pub fn ask(&mut self, command: u16, offset: u64, len: u32, data: &[u8]) {
+        let mut request = vec![0x25, 0x60, 0x95, 0x13, 0, 0];
+        request.extend(command.to_be_bytes());
+        // The cookie.
+        request.extend(1u64.to_be_bytes());
+        request.extend(offset.to_be_bytes());
+        request.extend(len.to_be_bytes());
+        request.extend(data);
+        self.stream.write_all(&request).unwrap();
+    }
+
+    /// Waits for the answer to a request that asks for so many bytes: these, or an errno.
+    pub fn answer(&mut self, len: usize) -> Result<Vec<u8>, u32> {
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..4], [0x67, 0x44, 0x66, 0x98]);
+        match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
+            0 => {}
+            errno => return Err(errno),
+        }
+        let mut data = vec![0; len];
+        self.stream.read_exact(&mut data).unwrap();
+        Ok(data)
+    }
+
+    /// Reads a block of 4 KiB.
+    pub fn read(&mut self, offset: u64) -> Result<Vec<u8>, u32> {
+        self.ask(READ, offset, 4096, &[]);
+        self.answer(4096)
+    }
+
+    /// Writes a block of 4 KiB, durably.
+    pub fn write(&mut self, offset: u64, byte: u8) -> Result<(), u32> {
+        self.ask(WRITE, offset, 4096, &[byte; 4096]);
+        self.answer(0)?;
+        self.ask(FLUSH, 0, 0, &[]);
+        self.answer(0).map(|_nothing| ())
     }
 }

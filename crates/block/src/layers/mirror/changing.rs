@@ -55,10 +55,10 @@ impl Shared {
             device: Rc::clone(&way) as Rc<dyn Device>,
         };
         let new = NewSide {
-            log_bytes: self.config.log.map(|log| log.0),
+            asked: self.config.asked(),
             not_durable: !durable,
         };
-        new.check(&candidate, self.geometry.size_bytes, false)
+        new.check(&candidate, volume.volume_bytes(), false)
             .await
             .map_err(|error| error.message)?;
         let place = volume.list_new_side()?;
@@ -99,7 +99,7 @@ impl Shared {
         };
         let side = Side::logged(index, candidate.name.clone(), place, self.rules);
         side.health.set(Health::Resyncing);
-        let all = 0..self.geometry.size_bytes;
+        let all = 0..self.size_bytes();
         side.stale.borrow_mut().insert(all, ());
         volume.push(candidate, superblock);
         self.sides.push(side);
@@ -182,7 +182,7 @@ impl Shared {
         told
     }
 
-    fn changeable(&self) -> Result<&Volume, String> {
+    pub(super) fn changeable(&self) -> Result<&Volume, String> {
         let open = matches!(self.state.get(), VolumeState::Open | VolumeState::ReadOnly);
         let volume = self.superblocks.as_ref().filter(|_| open && self.writable);
         volume.ok_or_else(|| "the volume is not open for changes".to_owned())
@@ -196,9 +196,18 @@ impl Shared {
         })
     }
 
-    /// Writes the table of sides to all that count, with an epoch of its own. First all of them say
-    /// that a peer may be ahead, so that none that has not been told can be started alone.
+    /// Writes the table of sides to all that count, with an epoch of its own.
     async fn announce_table(self: &Rc<Self>, volume: &Volume) -> Result<(), String> {
+        self.announce(volume, || ()).await
+    }
+
+    /// Tells all that count what `change` makes of the volume, with an epoch of its own. First all of
+    /// them say that a peer may be ahead, so that none that has not been told can be started alone.
+    pub(super) async fn announce(
+        self: &Rc<Self>,
+        volume: &Volume,
+        change: impl FnOnce(),
+    ) -> Result<(), String> {
         let late = |_| {
             let seconds = MARKED_WITHIN.as_secs();
             format!("the superblocks of the sides could not be written within {seconds} s")
@@ -213,6 +222,7 @@ impl Shared {
         }
         let waited = self.exposure_changed.until(active);
         self.rt.timeout(MARKED_WITHIN, waited).await.map_err(late)?;
+        change();
         if let Some(epoch) = self.begin_epoch() {
             self.epoch_needed.set(epoch);
         }

@@ -3,6 +3,7 @@
 use bimetal_policy::hetero::{AckRule, DrainOrder, HeteroRules, WaitLimit};
 use serde::Deserialize;
 
+use super::superblock::Asked;
 use crate::units::{Size, Time};
 
 /// Keys of a `[device.NAME]` section with `type = "mirror"`.
@@ -45,6 +46,9 @@ pub struct MirrorConfig {
     pub ephemeral: Vec<String>,
     /// Length of the log on each side; decided when the sides are formatted.
     pub log: Option<Size>,
+    /// Size up to which the devices of sides may become larger one day; decided when the sides are
+    /// formatted.
+    pub grow_to: Option<Size>,
     /// Keep a checksum of every block; decided when the sides are formatted.
     #[serde(default = "default_checksums")]
     pub checksums: bool,
@@ -167,6 +171,7 @@ impl MirrorConfig {
             acknowledge: Acknowledge::First,
             ephemeral: Vec::new(),
             log: None,
+            grow_to: None,
             checksums: default_checksums(),
             checksum_cache: default_checksum_cache(),
             hedge_reads: default_hedge_reads(),
@@ -229,6 +234,14 @@ impl MirrorConfig {
             return Err("`depth` must be at least 1".to_owned());
         }
         Ok(())
+    }
+
+    /// What is asked of the layout of a side that is made.
+    pub fn asked(&self) -> Asked {
+        Asked {
+            log_bytes: self.log.map(|size| size.0),
+            grow_to_bytes: self.grow_to.map(|size| size.0),
+        }
     }
 
     /// The rules these keys ask for.

@@ -289,7 +289,7 @@ impl Shared {
                     stale.insert(range, ());
                 }
             }
-            None => stale.insert(0..self.geometry.size_bytes, ()),
+            None => stale.insert(0..self.size_bytes(), ()),
         }
         drop(stale);
         self.stale_added.notify();

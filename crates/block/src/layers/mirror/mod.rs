@@ -20,6 +20,7 @@ mod changing;
 mod config;
 pub mod family;
 mod flush;
+mod growing;
 mod health;
 mod opening;
 mod pace;
@@ -49,7 +50,7 @@ use bimetal_rt::{Buf, Instant, Rt};
 use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
 use crate::extent_map::ExtentMap;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, GrowingGeometry};
 use crate::range_lock::RangeLock;
 use crate::request::{Op, Request};
 pub use config::{Acknowledge, DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
@@ -103,7 +104,7 @@ struct Shared {
     sides: Sides,
     /// The set of sides changes once at a time.
     changing: Rc<Semaphore>,
-    geometry: Geometry,
+    geometry: GrowingGeometry,
     /// One change at a time per range, so that every side sees overlapping ones in one order.
     ranges: Rc<RangeLock>,
     /// The paper's operation queue served one by one, when asked for.
@@ -160,6 +161,11 @@ impl Shared {
             .iter()
             .filter(|side| side.health.get() == Health::Healthy);
         healthy.map(|side| side.index).collect()
+    }
+
+    /// Size of the volume in bytes.
+    fn size_bytes(&self) -> u64 {
+        self.geometry.get().size_bytes
     }
 
     /// How long a stop waits for a side that does not answer.
@@ -276,7 +282,7 @@ impl Mirror {
             writable: parts.geometry.writable,
             sides: Sides::new(parts.sides),
             changing: Semaphore::new(1),
-            geometry: parts.geometry,
+            geometry: GrowingGeometry::new(parts.geometry),
             ranges: RangeLock::new(),
             serial: config.serial.then(|| Semaphore::new(1)),
             exposed: RefCell::new(ExtentMap::new()),
@@ -415,6 +421,15 @@ impl Mirror {
         self.shared.remove_side(name).await
     }
 
+    /// Makes the volume as large as its smallest side has room for, and returns its size. What is
+    /// beyond the old one reads as zeroes.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    pub async fn grow(&self) -> Result<u64, String> {
+        self.shared.grow().await
+    }
+
     /// Ends a scrub that runs; false when none does.
     pub fn cancel_scrub(&self) -> bool {
         self.shared.scrub.cancel()
@@ -484,12 +499,12 @@ fn stacked(sides: &[Geometry], size_bytes: u64) -> Geometry {
 
 impl Device for Mirror {
     fn geometry(&self) -> &Geometry {
-        &self.shared.geometry
+        self.shared.geometry.get()
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
         let shared = &self.shared;
-        if let Err(error) = shared.geometry.check(&request) {
+        if let Err(error) = shared.geometry.get().check(&request) {
             return IoFuture::ready(Err(error));
         }
         IoFuture::new(async move {

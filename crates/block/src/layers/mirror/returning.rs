@@ -130,6 +130,9 @@ impl Shared {
         if !volume.misses(index, &found) || !known {
             return Err(IoError::Offline);
         }
+        // It may not have been told how large the volume is now.
+        let device_bytes = candidate.device.geometry().size_bytes;
+        let _fits = found.reaching(volume.volume_bytes(), device_bytes)?;
         let on = store_device(&candidate.device, &found, &self.config);
         let store = Store::open(&self.rt, &on).await?;
         let had = side.store().map_or(0, |old| old.complete_durable());
@@ -160,7 +163,7 @@ impl Shared {
         volume.mark_inconsistent(index, behind).await?;
         if everything {
             store.forget_from(0);
-            let all = 0..self.geometry.size_bytes;
+            let all = 0..self.size_bytes();
             side.stale.borrow_mut().insert(all, ());
         } else {
             // It may have been late already when it still was a member.
@@ -170,8 +173,10 @@ impl Shared {
                 side.stale.borrow_mut().insert(range, ());
             }
         }
+        side.stale.borrow_mut().remove(self.size_bytes()..u64::MAX);
         store.set_mixes(true);
         store.begin().await?;
+        store.grow(volume.volume_bytes());
         side.replace_store(store);
         Ok(())
     }

@@ -173,10 +173,10 @@ impl Shared {
             }
             self.scrub_beside_data(run, index).await;
         }
-        let size_bytes = self.geometry.size_bytes;
         let mut position = 0;
-        while position < size_bytes {
-            let piece = position..size_bytes.min(position + PIECE_BYTES);
+        // The volume may grow meanwhile.
+        while position < self.size_bytes() {
+            let piece = position..self.size_bytes().min(position + PIECE_BYTES);
             let bytes = (piece.end - piece.start) * self.healthy().len() as u64;
             self.scrub.pace.turn(&self.clients, bytes).await;
             if run.cancelled.get() {

@@ -177,7 +177,7 @@ impl Shared {
     /// that is not there nothing is known, so the others are then all that there is.
     fn lost_if_gone(&self, index: usize) -> ExtentMap<()> {
         let own = self.lacked_by(index);
-        let everything = 0..self.geometry.size_bytes;
+        let everything = 0..self.size_bytes();
         let mut lost = ExtentMap::new();
         own.gaps(&everything)
             .into_iter()
@@ -195,7 +195,7 @@ impl Shared {
         let side = &self.sides[index];
         let mut lacked = ExtentMap::new();
         if side.store().is_none() {
-            lacked.insert(0..self.geometry.size_bytes, ());
+            lacked.insert(0..self.size_bytes(), ());
             return lacked;
         }
         for (range, ()) in side.stale.borrow().iter() {

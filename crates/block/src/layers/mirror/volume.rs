@@ -44,6 +44,8 @@ pub(super) struct Volume {
     sides: RefCell<Vec<Option<Marked>>>,
     /// The table of sides, as it is to be.
     table: RefCell<Table>,
+    /// The size of the volume, as it is to be.
+    volume_bytes: Cell<u64>,
     history: RefCell<History>,
     ids: RefCell<Rng>,
 }
@@ -58,6 +60,7 @@ impl Volume {
         sides: Vec<Option<(Candidate, Superblock)>>,
         history: History,
         table: Table,
+        volume_bytes: u64,
     ) -> Result<Volume, OpenError> {
         let seed = rt.random_uuid();
         let seed = seed.map_err(|e| OpenError::new(format!("no random numbers: {e}")))?;
@@ -68,6 +71,7 @@ impl Volume {
             rt: rt.clone(),
             sides: sides.into(),
             table: table.into(),
+            volume_bytes: volume_bytes.into(),
             history: history.into(),
             ids: Rng::new(u64::from_le_bytes(half)).into(),
         })
@@ -110,6 +114,7 @@ impl Volume {
             .superblock
             .clone();
         superblock.table = *self.table.borrow();
+        superblock.volume_bytes = self.volume_bytes.get();
         superblock
     }
 
@@ -129,6 +134,25 @@ impl Volume {
     /// Gives a side that is to come this place in the table.
     pub(super) fn list(&self, place: usize) {
         self.table.borrow_mut()[place] = Some(self.random());
+    }
+
+    /// The size of the volume as it is to be.
+    pub(super) fn volume_bytes(&self) -> u64 {
+        self.volume_bytes.get()
+    }
+
+    /// Makes the volume this large. The size is on the sides with their next superblocks, which must
+    /// be those of a new epoch.
+    pub(super) fn set_volume_bytes(&self, volume_bytes: u64) {
+        self.volume_bytes.set(volume_bytes);
+    }
+
+    /// The largest volume that a side has room for; `None` when it is not there.
+    pub(super) fn volume_bytes_max(&self, index: usize) -> Option<u64> {
+        self.of(index, |side| {
+            let device_bytes = side.candidate.device.geometry().size_bytes;
+            side.superblock.layout.volume_bytes_max(device_bytes)
+        })
     }
 
     /// The table of sides as it is to be.
@@ -309,6 +333,9 @@ impl Volume {
             }
             change(&mut side.superblock);
             side.superblock.table = table;
+            let volume_bytes = self.volume_bytes.get();
+            side.superblock.volume_bytes = volume_bytes;
+            side.superblock.layout = side.superblock.layout.reaching(volume_bytes);
             side.superblock.generation += 1;
             side.superblock.written_s = self.rt.unix_seconds();
             let (candidate, spare) = (side.candidate.clone(), Rc::clone(&side.spare));

@@ -41,6 +41,10 @@
 //! side that the operator gives up and that is none of the volume, such as a new disk in the place of
 //! a dead one, is made anew ([`Plan::made`]) in the place of one that was not found, or a free one.
 //!
+//! **How large it is.** The side with the newest history has the newest size, for the same reason. A
+//! smaller one of another source is grown: nothing was written beyond it before every member had the
+//! new size.
+//!
 //! **Behind.** A side lacks the regions changed since the last epoch it was a member of, and its own
 //! changes count only up to the first change of any epoch that followed ([`Behind::Since`]). Where
 //! that is unknown, everything is copied; so also when it should have been a member of an epoch
@@ -205,6 +209,8 @@ pub struct Plan {
     pub forced: Option<Force>,
     /// The table of sides to go on with. A side that is to be made anew has only a place in it.
     pub table: Table,
+    /// The size of the volume, which the side with the newest history says, as it does the table.
+    pub volume_bytes: u64,
     /// The sides that are to be made of what is on their devices, each with its place in the table.
     pub made: Vec<(usize, usize)>,
 }
@@ -342,6 +348,7 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
             .filter_map(|side| Some((side.index, side.discard_from?)))
             .collect(),
         table: table.table,
+        volume_bytes: holder.superblock.volume_bytes,
         made: table.made,
         sources: sources.iter().map(|side| side.index).collect(),
         newest,

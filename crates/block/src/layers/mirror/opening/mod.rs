@@ -186,6 +186,9 @@ impl Attempt<'_> {
             self.stores(looked, &plan)
                 .for_each(|s| s.forget_from(first));
         }
+        for &index in &plan.sources {
+            self.fit(looked, index, plan.volume_bytes)?;
+        }
         self.cut_to_fit(looked, &mut plan);
         let next_number = self.next_number(looked, &plan);
         if plan.forced == Some(Force::ReadOnly) {
@@ -195,7 +198,7 @@ impl Attempt<'_> {
         let (readable, plan) = (plan.sources.clone(), self.without_laggards(looked, plan));
         let mut made = Made {
             volume: self.volume(looked, &plan)?,
-            volume_bytes: superblock_of(looked, plan.sources[0]).volume_bytes,
+            volume_bytes: plan.volume_bytes,
             next_number,
             stale,
             health: self.healthy(&plan),
@@ -205,6 +208,17 @@ impl Attempt<'_> {
         self.mark_sources(&made.volume, &plan, next_number).await?;
         self.begin_rebuilds(looked, &plan, &mut made).await;
         Ok(made)
+    }
+
+    /// A side that was not told how large the volume has become is as large from now on.
+    fn fit(&self, looked: &[Looked], index: usize, volume_bytes: u64) -> Result<(), Setback> {
+        let device = self.sides[index].device();
+        let device_bytes = device.map_or(0, |device| device.geometry().size_bytes);
+        let superblock = superblock_of(looked, index);
+        let reaching = superblock.reaching(volume_bytes, device_bytes);
+        reaching.map_err(|error| Setback::Side(index, error))?;
+        store_of(looked, index).grow(volume_bytes);
+        Ok(())
     }
 
     /// The sources are healthy, all others absent.
@@ -279,8 +293,9 @@ impl Attempt<'_> {
         };
         let mut template = superblock_of(looked, plan.sources[0]).clone();
         template.table = volume.table();
+        template.volume_bytes = plan.volume_bytes;
         let new = NewSide {
-            log_bytes: self.config.log.map(|log| log.0),
+            asked: self.config.asked(),
             not_durable: !looked[index].seen.durable,
         };
         let made = make_side(self.rt, &candidate, &template, place, new).await?;
@@ -472,7 +487,13 @@ impl Attempt<'_> {
                 history.push(*epoch);
             }
         }
-        let volume = Volume::new(self.rt, sides.collect(), history, plan.table);
+        let volume = Volume::new(
+            self.rt,
+            sides.collect(),
+            history,
+            plan.table,
+            plan.volume_bytes,
+        );
         let volume = volume.map_err(Setback::Refused)?;
         plan.made.iter().for_each(|(_, place)| volume.list(*place));
         Ok(volume)
@@ -498,7 +519,7 @@ impl Attempt<'_> {
 
     /// What a side that is behind may lack.
     fn lacks(&self, looked: &[Looked], plan: &Plan, index: usize, behind: Behind) -> ExtentMap<()> {
-        let volume_bytes = superblock_of(looked, plan.sources[0]).volume_bytes;
+        let volume_bytes = plan.volume_bytes;
         let mut lacks = ExtentMap::new();
         let Behind::Since {
             epoch,
@@ -522,6 +543,8 @@ impl Attempt<'_> {
         for range in regions.chain(logged).chain(discarded) {
             lacks.insert(range, ());
         }
+        // A past that does not count may have been larger.
+        lacks.remove(volume_bytes..u64::MAX);
         lacks
     }
 
@@ -534,6 +557,7 @@ impl Attempt<'_> {
         behind: Behind,
     ) -> Result<(), Setback> {
         let store = store_of(looked, index);
+        self.fit(looked, index, volume.volume_bytes())?;
         let everything = behind == Behind::Everything;
         let mark = volume.mark_inconsistent(index, behind);
         self.on_side(index, mark).await?;
@@ -547,7 +571,7 @@ impl Attempt<'_> {
     fn read_only(&self, looked: &[Looked], plan: &Plan, next_number: u64) -> Result<Made, Setback> {
         Ok(Made {
             volume: self.volume(looked, plan)?,
-            volume_bytes: superblock_of(looked, plan.sources[0]).volume_bytes,
+            volume_bytes: plan.volume_bytes,
             next_number,
             stale: looked.iter().map(|_| ExtentMap::new()).collect(),
             health: self.healthy(plan),

@@ -173,7 +173,7 @@ impl Store {
         let (of_checksums, lost) = checksums.check_from(page).await?;
         for page in lost {
             let blocks = Checksums::blocks_of(page);
-            let end = (blocks.end * BLOCK_BYTES).min(self.volume_bytes);
+            let end = (blocks.end * BLOCK_BYTES).min(self.volume_bytes.get());
             let range = blocks.start * BLOCK_BYTES..end;
             if !range.is_empty() {
                 self.suspect.borrow_mut().insert(range, ());

@@ -31,7 +31,7 @@ use cache::Cache;
 pub(super) use entries::Expected;
 pub(in crate::layers::mirror) use entries::PAGE_COVERS_BYTES;
 use entries::{PAGE_BLOCKS, decode, encode, unknown_entries};
-pub(super) use entries::{expected_of, verify};
+pub(super) use entries::{expected_of, first_entries, verify};
 pub(in crate::layers::mirror) use pages::{Area, PageError};
 use pages::{PAGE_BYTES, WriteBack};
 
@@ -55,7 +55,7 @@ impl Drop for Loading<'_> {
 pub(super) struct Checksums {
     device: Rc<dyn Device>,
     area: Area,
-    blocks: u64,
+    blocks: Cell<u64>,
     cached_pages_max: usize,
     cache: RefCell<Cache>,
     loading: RefCell<BTreeSet<u64>>,
@@ -86,7 +86,7 @@ impl Checksums {
         Checksums {
             device: Rc::clone(device),
             area,
-            blocks,
+            blocks: blocks.into(),
             cached_pages_max,
             cache: RefCell::default(),
             loading: RefCell::default(),
@@ -96,6 +96,18 @@ impl Checksums {
             damaged_pages: Cell::new(0),
             loads: Cell::new(0),
         }
+    }
+
+    /// The data may have become longer: at least so many blocks.
+    ///
+    /// # Panics
+    /// When the area is too short for so many blocks.
+    pub(super) fn reach(&self, blocks: u64) {
+        assert!(
+            blocks.div_ceil(PAGE_BLOCKS) <= self.area.pages(),
+            "the area has room for {blocks} blocks"
+        );
+        self.blocks.set(self.blocks.get().max(blocks));
     }
 
     /// The page that describes a block.
@@ -201,7 +213,7 @@ impl Checksums {
     /// # Errors
     /// Those of the device.
     pub(super) async fn check_from(&self, page: u64) -> Result<(CheckedAreas, Vec<u64>), IoError> {
-        let pages_end = self.blocks.div_ceil(PAGE_BLOCKS);
+        let pages_end = self.blocks.get().div_ceil(PAGE_BLOCKS);
         let run = page..pages_end.min(page + Area::run_pages_max(&*self.device));
         let mut checked = CheckedAreas {
             read_bytes: (run.end - run.start) * PAGE_BYTES,
@@ -289,7 +301,7 @@ impl Checksums {
         each: impl FnMut(u64, &mut [u32]),
     ) -> Result<(), IoError> {
         assert!(
-            blocks.start <= blocks.end && blocks.end <= self.blocks,
+            blocks.start <= blocks.end && blocks.end <= self.blocks.get(),
             "the blocks {blocks:?} lie in the data"
         );
         let result = self.visit_each(blocks, each).await;

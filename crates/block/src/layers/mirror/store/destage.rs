@@ -296,7 +296,7 @@ impl Store {
             unreleased: Vec::new(),
             replaced_bytes: 0,
         };
-        for (range, record) in newest.newest_in(&(0..self.volume_bytes)) {
+        for (range, record) in newest.newest_in(&(0..self.volume_bytes.get())) {
             if self.marks_all.get() || record.number >= self.released_below.get() {
                 chunk.unreleased.push(range.clone());
             }
@@ -537,7 +537,7 @@ impl Store {
 
     /// A page of checksums that has gone bad is begun anew: nothing is known of its other blocks,
     /// which are therefore to be repaired from another side.
-    async fn set_expected(
+    pub(super) async fn set_expected(
         &self,
         checksums: &Checksums,
         first: u64,
@@ -551,9 +551,11 @@ impl Store {
             for (page, _) in checksums.damaged() {
                 checksums.reset_page(page).await;
                 let blocks = Checksums::blocks_of(page);
-                let end = (blocks.end * BLOCK_BYTES).min(self.volume_bytes);
+                let end = (blocks.end * BLOCK_BYTES).min(self.volume_bytes.get());
                 let range = blocks.start * BLOCK_BYTES..end;
-                self.suspect.borrow_mut().insert(range, ());
+                if !range.is_empty() {
+                    self.suspect.borrow_mut().insert(range, ());
+                }
             }
         }
     }

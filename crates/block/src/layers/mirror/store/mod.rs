@@ -12,6 +12,7 @@ pub(super) mod checksums;
 pub(super) mod content;
 mod destage;
 mod entry;
+mod growing;
 mod index;
 mod log;
 mod progress;
@@ -36,14 +37,14 @@ use self::log::Log;
 pub(super) use self::log::{LogCounts, Outcome};
 use self::progress::Noticed;
 use self::regions::Regions;
-use super::superblock::{Layout, Uuid};
+use super::superblock::{FIRST_CHANGE, Layout, Uuid};
 use crate::BLOCK_BYTES;
 use crate::device::{Device, Figure, FigureVisitor, LocalFuture};
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
 use crate::media::null::zero_payload;
 use crate::range_lock::RangeLock;
-use crate::request::{Extent, IoResult, Reply, Request, push_extent};
+use crate::request::{Extent, Flags, IoResult, Op, Reply, Request, push_extent};
 
 /// What a store is opened over.
 #[derive(Clone)]
@@ -94,7 +95,7 @@ pub(super) struct Store {
     rt: Rt,
     device: Rc<dyn Device>,
     data_offset: u64,
-    volume_bytes: u64,
+    volume_bytes: Cell<u64>,
     log: Rc<Log>,
     checksums: Option<Checksums>,
     regions: Regions,
@@ -133,8 +134,9 @@ pub(super) struct Store {
     tasks: TaskGroup,
 }
 
-/// Makes the areas of a new side: an empty log, nothing in the map, no block ever written. Durable
-/// when this returns. Zeroes stand for none of that: a page that has turned to zeroes is damaged.
+/// Makes the areas of a new side: an empty log, nothing in the map, no block ever written, except
+/// that the first `content_bytes` of the data hold what they hold, as change 1. Durable when this returns. Zeroes
+/// stand for none of that: a page that has turned to zeroes is damaged.
 ///
 /// # Errors
 /// Those of the device; what the areas hold is then unknown.
@@ -143,13 +145,24 @@ pub(super) async fn initialise(
     device: &Rc<dyn Device>,
     side: Uuid,
     layout: &Layout,
+    content_bytes: u64,
 ) -> Result<(), IoError> {
-    for (offset, len) in [layout.map, layout.checksums] {
+    let unknown_blocks = content_bytes / BLOCK_BYTES;
+    for ((offset, len), unknown_blocks) in [(layout.map, 0), (layout.checksums, unknown_blocks)] {
         let area = checksums::pages::Area { offset, len, side };
-        area.fill(rt, &**device, &[0; checksums::pages::ENTRIES_BYTES])
-            .await?;
+        let first = |page, bytes: &mut [u8]| checksums::first_entries(page, unknown_blocks, bytes);
+        area.fill(rt, &**device, first).await?;
     }
-    let first = checkpoint::Checkpoint::default();
+    // Content that was there before counts as the first change.
+    let complete_below = match content_bytes {
+        0 => 0,
+        _ => FIRST_CHANGE + 1,
+    };
+    let first = checkpoint::Checkpoint {
+        complete_below,
+        shared_below: complete_below,
+        ..checkpoint::Checkpoint::default()
+    };
     checkpoint::write(rt, device, &side, &first, &Cell::new(0)).await
 }
 
@@ -192,7 +205,7 @@ impl Store {
             rt: rt.clone(),
             device: Rc::clone(&device),
             data_offset: on.layout.data.0,
-            volume_bytes: on.volume_bytes,
+            volume_bytes: on.volume_bytes.into(),
             log,
             checksums,
             regions,
@@ -378,7 +391,7 @@ impl Store {
     /// The ranges that a side whose current epoch has this number may lack, because log entries of
     /// them have been dropped.
     pub(super) fn stale_since(&self, epoch: u64) -> Vec<Range<u64>> {
-        self.regions.stale_since(epoch, self.volume_bytes)
+        self.regions.stale_since(epoch, self.volume_bytes.get())
     }
 
     /// Takes nothing more; what waits fails with `error`.
@@ -609,14 +622,41 @@ impl Store {
         };
         let blocks = range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
         let expected = checksums.expected(blocks.clone()).await?;
-        let unsettled = self.unsettled.borrow();
-        for (block, expected) in blocks.zip(expected) {
-            let place = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
-            let data = expected != Expected::NeverWritten || !unsettled.is_clear(&place);
-            let len = BLOCK_BYTES;
-            push_extent(extents, Extent { len, data });
+        let mut start = range.start;
+        for run in expected.chunk_by(|a, b| (*a == Expected::Unknown) == (*b == Expected::Unknown))
+        {
+            let place = start..start + run.len() as u64 * BLOCK_BYTES;
+            start = place.end;
+            if run[0] == Expected::Unknown && self.unsettled.borrow().is_clear(&place) {
+                self.extents_on_device(place, extents).await;
+            } else {
+                self.extents_as_known(place, run, extents);
+            }
         }
         Ok(())
+    }
+
+    /// Which blocks of a range of the home hold data, by what is expected of them.
+    fn extents_as_known(&self, range: Range<u64>, expected: &[Expected], out: &mut Vec<Extent>) {
+        let unsettled = self.unsettled.borrow();
+        for (start, expected) in range.step_by(BLOCK_BYTES as usize).zip(expected) {
+            let place = start..start + BLOCK_BYTES;
+            let data = *expected != Expected::NeverWritten || !unsettled.is_clear(&place);
+            let len = BLOCK_BYTES;
+            push_extent(out, Extent { len, data });
+        }
+    }
+
+    /// Where the home counts as it is, the device says which parts of it hold data. One that cannot
+    /// holds data everywhere.
+    async fn extents_on_device(&self, range: Range<u64>, out: &mut Vec<Extent>) {
+        let len = range.end - range.start;
+        let place = self.data_offset + range.start;
+        let ask = Request::without_data(Op::Extents, place, len, Flags::NONE);
+        match self.device.submit(ask).await {
+            Ok(Reply::Extents(found)) => found.into_iter().for_each(|run| push_extent(out, run)),
+            Ok(_) | Err(_) => push_extent(out, Extent { len, data: true }),
+        }
     }
 }
 

@@ -138,6 +138,26 @@ impl Regions {
         changed
     }
 
+    /// The volume has become larger. What is new of it was never changed.
+    ///
+    /// # Panics
+    /// When the area is too short for the volume.
+    pub(super) fn grow(&self, volume_bytes: u64) {
+        let regions = volume_bytes.div_ceil(REGION_BYTES) as usize;
+        let pages_end = (regions as u64).div_ceil(PAGE_REGIONS);
+        assert!(
+            pages_end <= self.write_back.area().pages(),
+            "the map has room for {regions} regions"
+        );
+        let mut entries = self.entries.borrow_mut();
+        let first_page = (entries.len() as u64).div_ceil(PAGE_REGIONS);
+        if regions > entries.len() {
+            entries.resize(regions, 0);
+            // What lies in their places has not been read, and need not be whole.
+            (first_page..pages_end).for_each(|page| self.write_back.mark(page));
+        }
+    }
+
     /// True when there is a page that the device has not taken as it is now.
     pub(super) fn dirty(&self) -> bool {
         self.write_back.due_pages() > 0

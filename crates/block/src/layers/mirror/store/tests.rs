@@ -22,7 +22,7 @@ fn rt() -> Rt {
 fn memory(rt: &Rt) -> Rc<dyn Device> {
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, DEVICE_BYTES));
     let layout = Layout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough");
-    rt.block_on(initialise(rt, &device, SIDE, &layout))
+    rt.block_on(initialise(rt, &device, SIDE, &layout, 0))
         .expect("memory does not fail");
     device
 }

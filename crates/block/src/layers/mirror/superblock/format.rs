@@ -8,15 +8,17 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 
+use super::layout::device_bytes_for;
 use super::{
-    Epoch, FIRST_CHANGE, History, Layout, SIDES_MAX, SUPERBLOCK_BYTES, SideFlags, State,
-    Superblock, Uuid, newest, show_uuid,
+    Asked, Epoch, FIRST_CHANGE, History, Layout, SIDES_MAX, SUPERBLOCK_BYTES, SideFlags, State,
+    Superblock, Uuid, adopting, newest, show_uuid,
 };
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
 use crate::layers::mirror::family::Behind;
 use crate::layers::mirror::store;
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
+use crate::units::show_size;
 
 /// An area is emptied by requests of this length.
 const ZERO_BYTES: u64 = 16 << 20;
@@ -69,7 +71,7 @@ impl Candidate {
             false => NotSeen::Damaged(why),
         })?;
         if let Some(superblock) = &found {
-            let fits = superblock.fits(self.device.geometry().size_bytes);
+            let fits = superblock.fits(self.device.geometry());
             fits.map_err(NotSeen::Damaged)?;
         }
         Ok(found)
@@ -156,7 +158,7 @@ impl Candidate {
     }
 
     /// Makes the device a side of no volume.
-    async fn wipe(&self) -> Result<(), IoError> {
+    pub(super) async fn wipe(&self) -> Result<(), IoError> {
         for offset in self.copies() {
             write_zeroes(&*self.device, offset, SUPERBLOCK_BYTES).await?;
         }
@@ -172,10 +174,30 @@ pub struct Formatting {
     pub force: bool,
     /// Length of the log of each side; `None` lets the size of the device decide.
     pub log_bytes: Option<u64>,
+    /// Size up to which the devices may become larger one day.
+    pub grow_to_bytes: Option<u64>,
     /// Keep no checksums of the blocks.
     pub no_checksums: bool,
     /// Sides that are lost with their machine, by name.
     pub ephemeral: Vec<String>,
+    /// The side whose content becomes that of the volume.
+    pub adopt: Option<String>,
+}
+
+impl Formatting {
+    pub(super) fn asked(&self) -> Asked {
+        Asked {
+            log_bytes: self.log_bytes,
+            grow_to_bytes: self.grow_to_bytes,
+        }
+    }
+
+    pub(super) fn flags(&self, side: &str) -> SideFlags {
+        SideFlags {
+            not_durable: self.ephemeral.iter().any(|name| name == side),
+            no_checksums: self.no_checksums,
+        }
+    }
 }
 
 /// What formatting has made.
@@ -189,10 +211,12 @@ pub struct Formatted {
     pub sides: Vec<(String, Uuid, u64)>,
 }
 
-/// Prepares sides for a new volume. Nothing is written before every side is found fit.
+/// Prepares sides for a new volume: an empty one, or one with the content of the side that is to be
+/// adopted. Nothing is written before every side is found fit.
 ///
 /// # Errors
-/// When a side is too small, cannot be written, or holds a volume and `force` is not given.
+/// When a side is too small, cannot be written, or holds a volume or content and `force` is not
+/// given.
 ///
 /// # Panics
 /// Without sides, or with more than [`SIDES_MAX`].
@@ -206,16 +230,17 @@ pub async fn format(
         (1..=SIDES_MAX).contains(&sides.len()),
         "the table has room for the sides"
     );
+    let kept = adopting::kept_side(sides, formatting)?;
     let mut layouts = Vec::new();
     for side in sides {
         layouts.push(check_formattable(side, formatting).await?);
     }
+    if let Some(kept) = kept {
+        return adopting::adopt(rt, name, sides, &layouts, kept, formatting).await;
+    }
     let mut superblocks = first_superblocks(rt, name, &layouts)?;
     for (side, superblock) in sides.iter().zip(&mut superblocks) {
-        superblock.flags = SideFlags {
-            not_durable: formatting.ephemeral.contains(&side.name),
-            no_checksums: formatting.no_checksums,
-        };
+        superblock.flags = formatting.flags(&side.name);
     }
     for side in sides {
         let wiped = side.wipe().await;
@@ -223,7 +248,7 @@ pub async fn format(
     }
     for (side, superblock) in sides.iter().zip(&superblocks) {
         let (device, uuid) = (&side.device, superblock.side);
-        let mut empty = store::initialise(rt, device, uuid, &superblock.layout).await;
+        let mut empty = store::initialise(rt, device, uuid, &superblock.layout, 0).await;
         if empty.is_ok() && superblock.flags.no_checksums {
             // Nothing says of a block that it was never written, so all of them must be zeroes.
             let (start, len) = (superblock.layout.data.0, superblock.volume_bytes);
@@ -233,18 +258,23 @@ pub async fn format(
         let written = side.write(superblock, &Cell::new(Some(0)), rt).await;
         written.map_err(|error| side.error(&format!("writing the superblock: {error}")))?;
     }
-    let described = sides.iter().zip(&superblocks);
-    let sides = described.map(|(s, made)| (s.name.clone(), made.side, made.layout.data.0));
-    Ok(Formatted {
+    Ok(described(sides, &superblocks))
+}
+
+/// What has been made, for whoever asked for it.
+pub(super) fn described(sides: &[Candidate], superblocks: &[Superblock]) -> Formatted {
+    let sides = sides.iter().zip(superblocks);
+    let sides = sides.map(|(s, made)| (s.name.clone(), made.side, made.layout.data.0));
+    Formatted {
         volume: superblocks[0].volume,
         volume_bytes: superblocks[0].volume_bytes,
         sides: sides.collect(),
-    })
+    }
 }
 
 /// The superblocks of a new volume, in the order of its sides: all of them are members of its
 /// first epoch.
-fn first_superblocks(
+pub(super) fn first_superblocks(
     rt: &Rt,
     name: &str,
     layouts: &[Layout],
@@ -289,8 +319,8 @@ fn first_superblocks(
 /// A side that a volume is given later.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::layers::mirror) struct NewSide {
-    /// Length of its log; `None` lets the size of the device decide.
-    pub(in crate::layers::mirror) log_bytes: Option<u64>,
+    /// What is asked of its layout.
+    pub(in crate::layers::mirror) asked: Asked,
     /// It is lost with its machine.
     pub(in crate::layers::mirror) not_durable: bool,
 }
@@ -309,17 +339,12 @@ impl NewSide {
     ) -> Result<Layout, OpenError> {
         let formatting = Formatting {
             force: overwrite,
-            log_bytes: self.log_bytes,
+            log_bytes: self.asked.log_bytes,
+            grow_to_bytes: self.asked.grow_to_bytes,
             ..Formatting::default()
         };
         let layout = check_formattable(side, &formatting).await?;
-        if layout.data.1 < volume_bytes {
-            return Err(side.error(&format!(
-                "has room for {} of data, the volume has {}",
-                crate::units::show_size(layout.data.1),
-                crate::units::show_size(volume_bytes)
-            )));
-        }
+        check_room(side, &layout, volume_bytes, self.asked)?;
         Ok(layout)
     }
 }
@@ -360,11 +385,29 @@ pub(in crate::layers::mirror) async fn make_side(
     side.wipe()
         .await
         .map_err(failed("removing old superblocks"))?;
-    let empty = store::initialise(rt, &side.device, superblock.side, &layout).await;
+    let empty = store::initialise(rt, &side.device, superblock.side, &layout, 0).await;
     empty.map_err(failed("emptying its areas"))?;
     let written = side.write(&superblock, &Cell::new(Some(0)), rt).await;
     written.map_err(failed("writing the superblock"))?;
     Ok(superblock)
+}
+
+/// Refuses a side that has too little room for a volume.
+pub(super) fn check_room(
+    side: &Candidate,
+    layout: &Layout,
+    volume_bytes: u64,
+    asked: Asked,
+) -> Result<(), OpenError> {
+    if layout.data.1 >= volume_bytes {
+        return Ok(());
+    }
+    Err(side.error(&format!(
+        "has room for {} of data, the volume has {}: it must be at least {} large",
+        show_size(layout.data.1),
+        show_size(volume_bytes),
+        show_size(device_bytes_for(volume_bytes, asked))
+    )))
 }
 
 /// Fills a range with zeroes, piece by piece.
@@ -390,8 +433,16 @@ async fn check_formattable(side: &Candidate, formatting: &Formatting) -> Result<
     if !geometry.writable {
         return Err(side.error("is read-only"));
     }
-    let layout = Layout::of_device(geometry.size_bytes, formatting.log_bytes);
+    let layout = Layout::of(geometry, formatting.asked());
     let layout = layout.map_err(|error| side.error(&error.to_string()))?;
+    let has_content = geometry.content_offset_bytes.is_some();
+    let adopted = formatting.adopt.as_ref() == Some(&side.name);
+    if has_content && !adopted && !formatting.force {
+        return Err(side.error(&format!(
+            "has content that would be lost: `format --adopt {}` keeps it, --force gives it up",
+            side.name
+        )));
+    }
     if !formatting.force {
         // What cannot be read must not be overwritten without being asked either.
         if let Some(found) = side.superblock().await? {

@@ -2,6 +2,7 @@
 //! fixed once a side is formatted: opening reads them from the superblock and never computes them.
 
 use super::SUPERBLOCK_BYTES;
+use crate::geometry::Geometry;
 use crate::layers::mirror::store::{checksums, regions};
 use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
@@ -51,6 +52,37 @@ pub enum LayoutError {
         /// The largest log on this device.
         log_bytes_max: u64,
     },
+    /// What is needed to grow leaves no room for data.
+    #[error(
+        "on {} there is no room for data beside what it takes to grow to {}",
+        show_size(*device_bytes), show_size(*grow_to_bytes)
+    )]
+    GrowTo {
+        /// Size of the device.
+        device_bytes: u64,
+        /// Size that it should be able to grow to.
+        grow_to_bytes: u64,
+    },
+    /// What lies before content that is there already does not fit.
+    #[error(
+        "{} before the data are too little; the metadata device needs {} and 4 KiB",
+        show_size(*head_bytes), show_size(*needed_bytes)
+    )]
+    HeadTooSmall {
+        /// Space before the content.
+        head_bytes: u64,
+        /// What is needed of it.
+        needed_bytes: u64,
+    },
+}
+
+/// What is asked of a layout besides the device that it is for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// Length of the log; `None` lets the size of the device decide.
+    pub log_bytes: Option<u64>,
+    /// Size up to which the device may become larger one day, and the volume with it.
+    pub grow_to_bytes: Option<u64>,
 }
 
 impl Layout {
@@ -60,17 +92,22 @@ impl Layout {
     /// # Errors
     /// When the device is too small, or the log is not between 4 MiB and half of the device.
     pub fn of_device(device_bytes: u64, log_bytes: Option<u64>) -> Result<Layout, LayoutError> {
-        if device_bytes < SIDE_BYTES_MIN {
+        let asked = Asked {
+            log_bytes,
+            ..Asked::default()
+        };
+        Layout::of(&Geometry::of_size(device_bytes), asked)
+    }
+
+    /// The layout of a device. Where content is on it already, that is the data area, and the log is
+    /// as long as asked for or as there is room before the content, at most that of other devices.
+    ///
+    /// # Errors
+    /// As [`of_device`](Self::of_device); or when there is too little room before the content.
+    pub fn of(geometry: &Geometry, asked: Asked) -> Result<Layout, LayoutError> {
+        let device_bytes = geometry.size_bytes;
+        if device_bytes < SIDE_BYTES_MIN && geometry.content_offset_bytes.is_none() {
             return Err(LayoutError::TooSmall { device_bytes });
-        }
-        let default = (device_bytes / 16).clamp(LOG_BYTES_MIN, LOG_BYTES_DEFAULT_MAX);
-        let log = log_bytes.unwrap_or(default);
-        let log_bytes_max = device_bytes / 2;
-        if !(LOG_BYTES_MIN..=log_bytes_max).contains(&log) {
-            return Err(LayoutError::LogSize {
-                log_bytes: log,
-                log_bytes_max,
-            });
         }
         let mut position = HEADER_BYTES;
         let mut area = |bytes: u64| {
@@ -78,19 +115,51 @@ impl Layout {
             position += place.1;
             place
         };
-        let map = area(map_bytes(device_bytes));
-        let checksums = area(checksum_bytes(device_bytes));
-        let log = area(log);
-        let start = position.next_multiple_of(DATA_ALIGNMENT);
+        let covered_bytes = device_bytes.max(asked.grow_to_bytes.unwrap_or(0));
+        let map = area(map_bytes(covered_bytes));
+        let checksums = area(checksum_bytes(covered_bytes));
+        let log_start = checksums.0 + checksums.1;
+        let log = area(match geometry.content_offset_bytes {
+            None => log_bytes(device_bytes, asked)?,
+            Some(start) => log_bytes_before(start, log_start, device_bytes, asked)?,
+        });
+        let aligned = position.next_multiple_of(DATA_ALIGNMENT);
+        let start = geometry.content_offset_bytes.unwrap_or(aligned);
         // The last block is the second copy of the superblock; a part of a block is not used.
         let end = device_bytes - device_bytes % BLOCK_BYTES - SUPERBLOCK_BYTES;
-        assert!(start < end, "half of a side is more than its other areas");
+        if start >= end {
+            return Err(LayoutError::GrowTo {
+                device_bytes,
+                grow_to_bytes: covered_bytes,
+            });
+        }
+        assert!(position <= start, "the data lie behind the other areas");
         Ok(Layout {
             map,
             checksums,
             log,
             data: (start, end - start),
         })
+    }
+
+    /// The largest volume for which the areas beside the data and a device of this size have room.
+    pub(in crate::layers::mirror) fn volume_bytes_max(&self, device_bytes: u64) -> u64 {
+        let pages = |(_, len): (u64, u64)| len / BLOCK_BYTES;
+        let described = [
+            pages(self.map) * regions::PAGE_COVERS_BYTES,
+            pages(self.checksums) * checksums::PAGE_COVERS_BYTES,
+        ];
+        let end = (device_bytes - device_bytes % BLOCK_BYTES).saturating_sub(SUPERBLOCK_BYTES);
+        let data = end.saturating_sub(self.data.0).max(self.data.1);
+        described.into_iter().fold(data, u64::min)
+    }
+
+    /// The layout with a data area that is long enough for a volume.
+    pub(in crate::layers::mirror) fn reaching(&self, volume_bytes: u64) -> Layout {
+        Layout {
+            data: (self.data.0, self.data.1.max(volume_bytes)),
+            ..*self
+        }
     }
 
     /// What is wrong with a layout that was read, for a volume of `volume_bytes` on a device of
@@ -133,6 +202,58 @@ impl Layout {
         }
         Ok(())
     }
+}
+
+/// What the log of a device should have if nothing else is asked for.
+fn default_log_bytes(device_bytes: u64) -> u64 {
+    (device_bytes / 16).clamp(LOG_BYTES_MIN, LOG_BYTES_DEFAULT_MAX)
+}
+
+/// Length of the log on a device on which a side may lie as it likes.
+fn log_bytes(device_bytes: u64, asked: Asked) -> Result<u64, LayoutError> {
+    let log_bytes = asked.log_bytes.unwrap_or(default_log_bytes(device_bytes));
+    let log_bytes_max = device_bytes / 2;
+    if (LOG_BYTES_MIN..=log_bytes_max).contains(&log_bytes) {
+        return Ok(log_bytes);
+    }
+    Err(LayoutError::LogSize {
+        log_bytes,
+        log_bytes_max,
+    })
+}
+
+/// Length of the log between `log_start` and content that is there already.
+fn log_bytes_before(
+    content_offset: u64,
+    log_start: u64,
+    device_bytes: u64,
+    asked: Asked,
+) -> Result<u64, LayoutError> {
+    let least = asked.log_bytes.unwrap_or(LOG_BYTES_MIN).max(LOG_BYTES_MIN);
+    let room = content_offset.saturating_sub(log_start);
+    let room = room - room % AREA_ALIGNMENT;
+    if least > room {
+        let needed_bytes = log_start.saturating_add(least);
+        return Err(LayoutError::HeadTooSmall {
+            head_bytes: content_offset,
+            needed_bytes: needed_bytes.div_ceil(DATA_ALIGNMENT) * DATA_ALIGNMENT,
+        });
+    }
+    let wanted = asked.log_bytes.unwrap_or(default_log_bytes(device_bytes));
+    Ok(wanted.clamp(least, room))
+}
+
+/// The least device whose data area has room for so much, in whole MiB.
+pub(super) fn device_bytes_for(data_bytes: u64, asked: Asked) -> u64 {
+    let of_log = asked.log_bytes.unwrap_or(0).saturating_mul(2);
+    let mut device_bytes = SIDE_BYTES_MIN.max(data_bytes).max(of_log);
+    // What is lacking is lacking at least, so the first that is enough is the least.
+    while let Ok(layout) = Layout::of(&Geometry::of_size(device_bytes), asked)
+        && layout.data.1 < data_bytes
+    {
+        device_bytes += data_bytes - layout.data.1;
+    }
+    device_bytes.div_ceil(DATA_ALIGNMENT) * DATA_ALIGNMENT
 }
 
 /// Length of the pages of the map for so many bytes.
@@ -208,6 +329,96 @@ mod tests {
                 Layout::of_device(64 << 20, Some(log_bytes)),
                 Err(LayoutError::LogSize { .. })
             ));
+        }
+    }
+
+    /// 100 MiB of content behind a head: 105 MiB take one page of map and 27 of checksums (128 KiB).
+    #[test]
+    fn content_that_is_there_stays_where_it_is() {
+        let of = |head: u64, log_bytes| {
+            let geometry = Geometry {
+                content_offset_bytes: Some(head),
+                ..Geometry::of_size(head + 100 * MIB + 4 * KIB)
+            };
+            let asked = Asked {
+                log_bytes,
+                ..Asked::default()
+            };
+            Layout::of(&geometry, asked)
+        };
+        let layout = of(5 * MIB, None).unwrap();
+        assert_eq!(layout.checksums, (128 * KIB, 128 * KIB));
+        assert_eq!(layout.log, (256 * KIB, 5 * MIB - 256 * KIB));
+        assert_eq!(layout.data, (5 * MIB, 100 * MIB));
+        assert_eq!(layout.check(100 * MIB, 105 * MIB + 4 * KIB), Ok(()));
+        // With much room the log has one 16th of the device, here of 132 MiB and a block.
+        let roomy = of(32 * MIB, None).unwrap();
+        assert_eq!(
+            roomy.log.1,
+            (33 * MIB / 4).next_multiple_of(64 * KIB) + 64 * KIB
+        );
+        assert_eq!(roomy.data, (32 * MIB, 100 * MIB));
+        assert_eq!(of(32 * MIB, Some(6 * MIB)).unwrap().log.1, 6 * MIB);
+        let needs = |needed_bytes, head_bytes| {
+            Err(LayoutError::HeadTooSmall {
+                head_bytes,
+                needed_bytes,
+            })
+        };
+        assert_eq!(of(4 * MIB, None), needs(5 * MIB, 4 * MIB));
+        assert_eq!(of(MIB, Some(9 * MIB)), needs(10 * MIB, MIB));
+    }
+
+    /// A page of checksums covers 3.9375 MiB, one of the map 504 MiB; areas are whole 64 KiB, so 16
+    /// pages.
+    #[test]
+    fn a_side_has_room_to_grow_as_far_as_its_areas_reach() {
+        let layout = Layout::of_device(32 * MIB, None).unwrap();
+        assert_eq!(layout.volume_bytes_max(32 * MIB), layout.data.1);
+        let larger = 40 * MIB - 4 * KIB - layout.data.0;
+        assert_eq!(layout.volume_bytes_max(40 * MIB), larger);
+        assert_eq!(layout.volume_bytes_max(1 << 40), 63 * MIB);
+        let asked = Asked {
+            grow_to_bytes: Some(1 << 30),
+            ..Asked::default()
+        };
+        let layout = Layout::of(&Geometry::of_size(32 * MIB), asked).unwrap();
+        // 261 pages for 1 GiB, rounded up to 272.
+        assert_eq!(layout.checksums.1, 1088 * KIB);
+        assert_eq!(layout.volume_bytes_max(1 << 40), 272 * 4032 * KIB);
+        let grown = layout.reaching(100 * MIB);
+        let end = layout.data.0 + 100 * MIB + 4 * KIB;
+        assert_eq!(grown.check(100 * MIB, end), Ok(()));
+        assert!(grown.check(100 * MIB, end - 4 * KIB).is_err());
+        assert_eq!(layout.reaching(MIB), layout);
+        let asked = Asked {
+            grow_to_bytes: Some(1 << 40),
+            ..Asked::default()
+        };
+        let too_far = Layout::of(&Geometry::of_size(32 * MIB), asked);
+        assert!(matches!(too_far, Err(LayoutError::GrowTo { .. })));
+    }
+
+    #[test]
+    fn the_least_device_is_told() {
+        for data_bytes in [MIB, 100 * MIB, (1 << 40) + 4096] {
+            for log_bytes in [None, Some(40 * MIB)] {
+                let asked = Asked {
+                    log_bytes,
+                    ..Asked::default()
+                };
+                let least = device_bytes_for(data_bytes, asked);
+                let room = |device_bytes| {
+                    let layout = Layout::of_device(device_bytes, log_bytes);
+                    layout.map_or(0, |layout| layout.data.1)
+                };
+                assert!(room(least) >= data_bytes);
+                let smallest = SIDE_BYTES_MIN.max(2 * log_bytes.unwrap_or(0));
+                assert!(
+                    least == smallest || room(least - MIB) < data_bytes,
+                    "{least}"
+                );
+            }
         }
     }
 

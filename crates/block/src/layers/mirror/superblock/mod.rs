@@ -7,19 +7,23 @@
 //! time. Nothing is believed before its checksum is, and no content can cause a panic. What the
 //! superblocks of several sides mean together is decided in [`super::family`].
 
+mod adopting;
 mod format;
 mod history;
 mod layout;
 #[cfg(test)]
 mod tests;
 
+use crate::error::IoError;
+use crate::geometry::Geometry;
 use crate::request::BLOCK_BYTES;
+use crate::units::show_size;
 
 pub(super) use format::NotSeen;
 pub use format::{Candidate, Formatted, Formatting, format};
 pub(in crate::layers::mirror) use format::{NewSide, make_side};
 pub use history::{EPOCHS_MAX, Epoch, History};
-pub use layout::{LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
+pub use layout::{Asked, LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
 /// Readers refuse any other major version.
@@ -381,12 +385,42 @@ impl Superblock {
         }))
     }
 
-    /// What is wrong with this superblock on a device of this size.
+    /// The superblock as that of a side of a volume of at least this size.
+    ///
+    /// # Errors
+    /// When the side has no room for it.
+    pub(in crate::layers::mirror) fn reaching(
+        &self,
+        volume_bytes: u64,
+        device_bytes: u64,
+    ) -> Result<Superblock, IoError> {
+        let volume_bytes = volume_bytes.max(self.volume_bytes);
+        let layout = self.layout.reaching(volume_bytes);
+        let fits = layout.check(volume_bytes, device_bytes);
+        fits.map_err(|_too_small| IoError::NoSpace)?;
+        Ok(Superblock {
+            volume_bytes,
+            layout,
+            ..self.clone()
+        })
+    }
+
+    /// What is wrong with this superblock on a device.
     ///
     /// # Errors
     /// What is wrong, in words that follow the side's name.
-    pub fn fits(&self, device_bytes: u64) -> Result<(), String> {
-        self.layout.check(self.volume_bytes, device_bytes)
+    pub fn fits(&self, device: &Geometry) -> Result<(), String> {
+        // Around an adopted disk everything has moved when the metadata device has another size.
+        let content = device.content_offset_bytes.unwrap_or(self.layout.data.0);
+        if content != self.layout.data.0 {
+            return Err(format!(
+                "its data began {} behind its start when it was formatted, and begin {} behind it now: \
+                 its metadata device had another size",
+                show_size(self.layout.data.0),
+                show_size(content)
+            ));
+        }
+        self.layout.check(self.volume_bytes, device.size_bytes)
     }
 }
 

@@ -158,6 +158,19 @@ pub(super) fn unknown_entries() -> Entries {
     vec![UNKNOWN; PAGE_BLOCKS as usize].into()
 }
 
+/// The entries of a page of a new area: nothing is known of the first `unknown_blocks` blocks of
+/// the data, and the others were never written.
+pub(in crate::layers::mirror::store) fn first_entries(
+    page: u64,
+    unknown_blocks: u64,
+    bytes: &mut [u8],
+) {
+    let unknown = unknown_blocks.saturating_sub(page * PAGE_BLOCKS);
+    let unknown = unknown.min(PAGE_BLOCKS) as usize;
+    bytes.fill(0);
+    encode(&unknown_entries()[..unknown], bytes);
+}
+
 /// Writes entries as they lie in a page.
 pub(super) fn encode(entries: &[u32], bytes: &mut [u8]) {
     for (entry, bytes) in entries.iter().zip(bytes.chunks_exact_mut(ENTRY_BYTES)) {

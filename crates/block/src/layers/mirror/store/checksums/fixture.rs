@@ -140,7 +140,7 @@ impl Rig {
             shuffle: true,
         });
         let memory = Rc::new(MemoryDevice::new(&rt, 8 << 20));
-        let empty = AREA.fill(&rt, &*memory, &[0; super::pages::ENTRIES_BYTES]);
+        let empty = AREA.fill(&rt, &*memory, |_, _: &mut [u8]| ());
         rt.block_on(empty).expect("memory does not fail");
         let [inner, outer] = plans;
         let inner: Rc<dyn Device> = Rc::new(Fault::new(&rt, memory.clone(), inner, seed));

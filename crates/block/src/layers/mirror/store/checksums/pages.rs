@@ -154,7 +154,7 @@ impl Area {
         Ok(device.submit(read).await?.into_data())
     }
 
-    /// Writes all pages with the same entries. Durable after a flush.
+    /// Writes all pages, with the entries that `entries` gives each. Durable after a flush.
     ///
     /// # Errors
     /// Those of the device; the content is then unknown.
@@ -162,11 +162,10 @@ impl Area {
         &self,
         rt: &Rt,
         device: &dyn Device,
-        entries: &[u8],
+        entries: impl Fn(u64, &mut [u8]),
     ) -> Result<(), IoError> {
         for run in runs(0..self.pages(), Area::run_pages_max(device)) {
-            let fill = |_, bytes: &mut [u8]| bytes.copy_from_slice(entries);
-            device.submit(self.write(rt, &run, fill)).await?;
+            device.submit(self.write(rt, &run, &entries)).await?;
         }
         Ok(())
     }

@@ -1,0 +1,88 @@
+//! A side whose volume becomes larger. What is beyond the old end must read as zeroes before any
+//! superblock says that it is a part of the volume: there may be pages of checksums that were lost
+//! and begun anew, content that was on a disk before, or what a past has left that does not count.
+
+use std::ops::Range;
+
+use super::Store;
+use super::checksums::{Checksums, Expected};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::request::{Flags, Op, Request};
+
+/// Pages of checksums that wait to be written meanwhile, at most.
+const UNWRITTEN_PAGES_MAX: usize = 1024;
+/// The home is cleared by requests of this length.
+const ZERO_BYTES: u64 = 16 << 20;
+
+impl Store {
+    /// The volume has this size from now on, if it was smaller.
+    ///
+    /// # Panics
+    /// When the areas of the side are too short for it.
+    pub(in super::super) fn grow(&self, volume_bytes: u64) {
+        if volume_bytes <= self.volume_bytes.get() {
+            return;
+        }
+        if let Some(checksums) = &self.checksums {
+            checksums.reach(volume_bytes / BLOCK_BYTES);
+        }
+        self.regions.grow(volume_bytes);
+        self.volume_bytes.set(volume_bytes);
+    }
+
+    /// Makes what a larger volume would have beyond the present end read as zeroes, durably.
+    ///
+    /// # Errors
+    /// Those of the device.
+    ///
+    /// # Panics
+    /// When the areas of the side are too short for such a volume.
+    pub(in super::super) async fn clear_up_to(&self, volume_bytes: u64) -> Result<(), IoError> {
+        let range = self.volume_bytes.get()..volume_bytes;
+        match &self.checksums {
+            Some(checksums) => self.clear_checksums(checksums, range).await?,
+            None => self.clear_home(range).await?,
+        }
+        self.device.submit(Request::flush()).await?;
+        Ok(())
+    }
+
+    async fn clear_checksums(
+        &self,
+        checksums: &Checksums,
+        range: Range<u64>,
+    ) -> Result<(), IoError> {
+        let (mut block, end) = (range.start / BLOCK_BYTES, range.end / BLOCK_BYTES);
+        checksums.reach(end);
+        while block < end {
+            let page_end = Checksums::blocks_of(Checksums::page_of(block)).end;
+            let blocks = block..page_end.min(end);
+            block = blocks.end;
+            let clear = match checksums.expected(blocks.clone()).await {
+                Ok(expected) => expected.iter().all(|e| *e == Expected::NeverWritten),
+                Err(IoError::Corrupt) => false,
+                Err(error) => return Err(error),
+            };
+            if !clear {
+                let zeroes = vec![Expected::NeverWritten; (blocks.end - blocks.start) as usize];
+                self.set_expected(checksums, blocks.start, &zeroes).await?;
+            }
+            if checksums.unwritten_pages() >= UNWRITTEN_PAGES_MAX {
+                checksums.write_back().await?;
+            }
+        }
+        checksums.write_back().await
+    }
+
+    /// Without checksums nothing says of a block that it was never written.
+    async fn clear_home(&self, range: Range<u64>) -> Result<(), IoError> {
+        for start in range.clone().step_by(ZERO_BYTES as usize) {
+            let len = ZERO_BYTES.min(range.end - start);
+            let place = self.data_offset + start;
+            let zeroes = Request::without_data(Op::WriteZeroes, place, len, Flags::NONE);
+            self.device.submit(zeroes).await?;
+        }
+        Ok(())
+    }
+}

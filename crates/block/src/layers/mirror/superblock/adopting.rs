@@ -1,0 +1,92 @@
+//! Making a volume of a disk that has content already; see `docs/layers/adopted.md`.
+//!
+//! The content counts from the start: the side that has it is the only member of the first epoch,
+//! and its checksums know nothing yet. The others lack everything, as sides do that are made anew.
+//! Nothing here may write to the data area of the side that is adopted, and that side gets its
+//! superblock last: before that there is no volume, and what was on the disk is there as it was.
+
+use std::cell::Cell;
+
+use bimetal_rt::Rt;
+
+use super::format::{
+    Candidate, Formatted, Formatting, NewSide, check_room, described, first_superblocks, make_side,
+};
+use super::{Epoch, FIRST_CHANGE, History, Layout};
+use crate::error::{IoError, OpenError};
+use crate::layers::mirror::store;
+
+/// Prepares sides that have been found fit, with these layouts, for a volume of the content of the
+/// side at the place `kept`.
+///
+/// # Errors
+/// When another side has no room for the content; nothing has been written then. Else those of a
+/// device.
+pub(super) async fn adopt(
+    rt: &Rt,
+    name: &str,
+    sides: &[Candidate],
+    layouts: &[Layout],
+    kept: usize,
+    formatting: &Formatting,
+) -> Result<Formatted, OpenError> {
+    let volume_bytes = layouts[kept].data.1;
+    for (side, layout) in sides.iter().zip(layouts) {
+        check_room(side, layout, volume_bytes, formatting.asked())?;
+    }
+    let mut superblocks = first_superblocks(rt, name, layouts)?;
+    let own = &mut superblocks[kept];
+    own.flags = formatting.flags(&sides[kept].name);
+    // The content is the first change.
+    own.complete_below = FIRST_CHANGE + 1;
+    own.history = History::new(Epoch {
+        members: 1 << own.place(),
+        ..*own.history.current()
+    });
+    let own = own.clone();
+    let side = &sides[kept];
+    let failed = |what: &'static str| move |error: IoError| side.error(&format!("{what}: {error}"));
+    side.wipe()
+        .await
+        .map_err(failed("removing old superblocks"))?;
+    let empty = store::initialise(rt, &side.device, own.side, &own.layout, volume_bytes).await;
+    empty.map_err(failed("preparing its areas"))?;
+    for (place, (side, superblock)) in sides.iter().zip(&mut superblocks).enumerate() {
+        if place != kept {
+            let new = NewSide {
+                asked: formatting.asked(),
+                not_durable: formatting.flags(&side.name).not_durable,
+            };
+            *superblock = make_side(rt, side, &own, place, new).await?;
+        }
+    }
+    let written = side.write(&own, &Cell::new(Some(0)), rt).await;
+    written.map_err(failed("writing the superblock"))?;
+    Ok(described(sides, &superblocks))
+}
+
+/// The place of the side whose content is kept, if one is to be.
+///
+/// # Errors
+/// When it is none whose content can be kept.
+pub(super) fn kept_side(
+    sides: &[Candidate],
+    formatting: &Formatting,
+) -> Result<Option<usize>, OpenError> {
+    let Some(adopted) = &formatting.adopt else {
+        return Ok(None);
+    };
+    let kept = sides.iter().position(|side| side.name == *adopted);
+    let kept = kept.ok_or_else(|| OpenError::new(format!("it has no side {adopted}")))?;
+    let side = &sides[kept];
+    if side.device.geometry().content_offset_bytes.is_none() {
+        return Err(side.error(
+            "is no device of type \"adopted\": a side keeps more than its data, \
+             and on the disk itself there is no room for that",
+        ));
+    }
+    if formatting.flags(adopted).not_durable {
+        return Err(side.error("is ephemeral, and would be all there is of the volume at first"));
+    }
+    Ok(Some(kept))
+}

@@ -1,0 +1,331 @@
+//! A disk with content as the first side of a volume, on devices in memory.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::layers::adopted::Adopted;
+use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatted, Formatting};
+use bimetal_block::layers::mirror::{Mirror, OpenOptions};
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::{Device, Op, Request};
+use bimetal_rt::Rt;
+use common::sides::{Powered, blank_of, byte_at, open_these, put, until_whole};
+use common::{virtual_rt, write};
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const DISK_BYTES: u64 = 3 * MIB + 5 * BLOCK;
+
+/// A disk with content, its metadata device, and the other side.
+struct Disks {
+    disk: Rc<dyn Device>,
+    notes: Rc<dyn Device>,
+    other: Candidate,
+}
+
+impl Disks {
+    /// Every 64th block of the disk, and its last, hold a byte; the others are holes.
+    async fn new(rt: &Rt, notes_bytes: u64, other_bytes: u64) -> Disks {
+        let disk: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, DISK_BYTES));
+        for at in places() {
+            let put = write(rt, at, BLOCK as usize, byte_of(at));
+            disk.submit(put).await.expect("memory can be written");
+        }
+        Disks {
+            disk,
+            notes: Rc::new(MemoryDevice::new(rt, notes_bytes)),
+            other: blank_of(rt, "other", other_bytes),
+        }
+    }
+
+    /// Both sides, as long as there is power.
+    fn sides(&self, power: &Rc<Cell<u64>>) -> [Candidate; 2] {
+        let data = Powered::device(&self.disk, power);
+        let metadata = Powered::device(&self.notes, power);
+        let old = Candidate {
+            name: "old".to_owned(),
+            device: Rc::new(Adopted::new(data, metadata).expect("there is room")),
+        };
+        [Powered::side(&self.other, power), old]
+    }
+
+    async fn is_as_it_was(&self) -> bool {
+        let now = content(&*self.disk, 0).await;
+        let block = |at: u64| now[at as usize..(at + BLOCK) as usize].to_vec();
+        places().all(|at| block(at) == vec![byte_of(at); BLOCK as usize])
+            && now.iter().filter(|byte| **byte != 0).count() as u64
+                == places().count() as u64 * BLOCK
+    }
+}
+
+fn places() -> impl Iterator<Item = u64> {
+    let every = (0..DISK_BYTES).step_by(64 * BLOCK as usize);
+    every.chain([DISK_BYTES - BLOCK])
+}
+
+fn byte_of(at: u64) -> u8 {
+    (at / BLOCK % 251) as u8 + 1
+}
+
+async fn content(device: &dyn Device, from: u64) -> Vec<u8> {
+    let read = device.submit(Request::read(from, DISK_BYTES)).await;
+    read.expect("memory can be read").into_data().to_vec()
+}
+
+fn always() -> Rc<Cell<u64>> {
+    Rc::new(Cell::new(u64::MAX))
+}
+
+async fn adopt(rt: &Rt, sides: &[Candidate], force: bool) -> Result<Formatted, String> {
+    let formatting = Formatting {
+        force,
+        adopt: Some("old".to_owned()),
+        ..Formatting::default()
+    };
+    let made = superblock::format(rt, "vol", sides, &formatting).await;
+    made.map_err(|error| error.to_string())
+}
+
+async fn open(rt: &Rt, sides: &[Candidate; 2]) -> Mirror {
+    let opened = open_these(rt, &[&sides[0], &sides[1]], &OpenOptions::default()).await;
+    opened.expect("it opens")
+}
+
+async fn scrub(rt: &Rt, mirror: &Mirror) -> (u64, u64) {
+    mirror.start_scrub().expect("it can be scrubbed");
+    loop {
+        let status = mirror.status().scrub.expect("it has begun");
+        if status.state != "running" {
+            return (status.learned_blocks, status.found);
+        }
+        rt.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn a_disk_with_content_becomes_the_first_side() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let disks = Disks::new(&rt, 6 * MIB, 32 * MIB).await;
+        let sides = disks.sides(&always());
+        let made = adopt(&rt, &sides, false).await.expect("they are fit");
+        assert_eq!(made.volume_bytes, DISK_BYTES);
+        assert!(disks.is_as_it_was().await);
+        let mirror = open(&rt, &sides).await;
+        assert_eq!(mirror.geometry().size_bytes, DISK_BYTES);
+        assert_eq!(mirror.status().sides[0].health, "resyncing");
+        for at in places() {
+            assert_eq!(byte_at(&mirror, at).await, Ok(byte_of(at)));
+        }
+        assert_eq!(byte_at(&mirror, BLOCK).await, Ok(0), "a hole");
+        until_whole(&rt, &mirror, 2).await;
+        // What the disk says is a hole was not copied. It has allocated 16 blocks around each byte,
+        // and in the end 5 around the last two.
+        let copied = mirror.status().sides[0].resynced_bytes;
+        assert_eq!(copied, (12 * 16 + 5) * BLOCK);
+        let (learned, found) = scrub(&rt, &mirror).await;
+        assert_eq!((learned > 0, found), (true, 0));
+        put(&rt, &mirror, 7 * BLOCK, 0xAB).await;
+        mirror.close().await.expect("closed");
+        // The disk alone is the volume, and the other side has the same.
+        let disk = content(&*disks.disk, 0).await;
+        assert_eq!(disk[7 * BLOCK as usize], 0xAB);
+        assert_eq!(disk[DISK_BYTES as usize - 1], byte_of(DISK_BYTES - BLOCK));
+        let other = sides[0]
+            .superblock()
+            .await
+            .expect("readable")
+            .expect("there");
+        let other = content(&*disks.other.device, other.layout.data.0).await;
+        assert!(other == disk, "the data areas are equal");
+        // What the scrub has learned is held against the disk from now on.
+        let rotten = write(&rt, 0, BLOCK as usize, 0xEE);
+        disks.disk.submit(rotten).await.expect("memory");
+        let mirror = open(&rt, &sides).await;
+        assert_eq!(scrub(&rt, &mirror).await.1, 1);
+        mirror.close().await.expect("closed");
+        assert_eq!(content(&*disks.disk, 0).await[0], byte_of(0));
+    });
+}
+
+#[test]
+fn what_cannot_be_adopted_is_refused_and_untouched() {
+    let rt = virtual_rt(2);
+    rt.block_on(async {
+        // 64 KiB, a page of map and one of checksums in 64 KiB each, and 4 MiB of log.
+        let disks = Disks::new(&rt, 5 * MIB, 32 * MIB).await;
+        let sides = disks.sides(&always());
+        let refused = adopt(&rt, &sides, false).await.unwrap_err();
+        assert!(
+            refused.contains("side old") && refused.contains("needs 5 MiB and 4 KiB"),
+            "{refused}"
+        );
+        let disks = Disks::new(&rt, 6 * MIB, 32 * MIB).await;
+        let [other, old] = disks.sides(&always());
+        let (both, plainly) = ([other.clone(), old.clone()], Formatting::default());
+        let refused = superblock::format(&rt, "vol", &both, &plainly).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("--adopt old"), "{refused}");
+        let plain = Candidate {
+            name: "old".to_owned(),
+            device: Rc::clone(&disks.disk),
+        };
+        let plain = [blank_of(&rt, "other", 32 * MIB), plain];
+        let refused = adopt(&rt, &plain, true).await.unwrap_err();
+        assert!(refused.contains("side old"), "{refused}");
+        let small = [blank_of(&rt, "other", 16 * MIB), old.clone()];
+        let big = Rc::new(MemoryDevice::new(&rt, 100 * MIB));
+        let big = Candidate {
+            name: "old".to_owned(),
+            device: Rc::new(Adopted::new(big, Rc::clone(&disks.notes)).expect("there is room")),
+        };
+        // 107 MiB: 256 KiB before a log of one 16th, and the last block.
+        let refused = adopt(&rt, &[small[0].clone(), big], false)
+            .await
+            .unwrap_err();
+        assert!(
+            refused.contains("side other") && refused.contains("at least 108 MiB"),
+            "{refused}"
+        );
+        assert!(disks.is_as_it_was().await);
+        let written = disks.notes.submit(Request::without_data(
+            Op::Extents,
+            0,
+            6 * MIB,
+            bimetal_block::Flags::NONE,
+        ));
+        let written = written.await.expect("memory").into_extents();
+        assert!(written.iter().all(|run| !run.data), "nothing was written");
+        adopt(&rt, &[other.clone(), old.clone()], false)
+            .await
+            .expect("fit");
+        let again = adopt(&rt, &[other.clone(), old.clone()], false)
+            .await
+            .unwrap_err();
+        assert!(again.contains("already holds a side"), "{again}");
+        adopt(&rt, &[other, old], true).await.expect("forced");
+        assert!(disks.is_as_it_was().await);
+    });
+}
+
+/// With a metadata device of another size the disk lies elsewhere: what would be read is not its
+/// content.
+#[test]
+fn another_size_of_the_metadata_is_noticed() {
+    let rt = virtual_rt(3);
+    rt.block_on(async {
+        let mut disks = Disks::new(&rt, 6 * MIB, 32 * MIB).await;
+        let sides = disks.sides(&always());
+        adopt(&rt, &sides, false).await.expect("they are fit");
+        let larger = MemoryDevice::new(&rt, 8 * MIB);
+        let head = disks.notes.submit(Request::read(0, 6 * MIB)).await;
+        let head = head.expect("memory").into_data();
+        let copied = Request::write(0, head, bimetal_block::Flags::NONE);
+        larger.submit(copied).await.expect("memory");
+        disks.notes = Rc::new(larger);
+        let sides = disks.sides(&always());
+        let there = [&sides[0], &sides[1]];
+        let refused = open_these(&rt, &there, &OpenOptions::default()).await;
+        let refused = refused.err().expect("it lies elsewhere").to_string();
+        assert!(
+            refused.contains("its metadata device had another size"),
+            "{refused}"
+        );
+    });
+}
+
+/// The power goes at every change that formatting makes: the disk is as it was, and either there is
+/// a volume or the sides can be formatted again.
+#[test]
+fn formatting_may_be_cut_short_anywhere() {
+    for changes in 0..200 {
+        let rt = virtual_rt(100 + changes);
+        let finished = rt.block_on(async {
+            let disks = Disks::new(&rt, 6 * MIB, 32 * MIB).await;
+            let power = Rc::new(Cell::new(changes));
+            let made = adopt(&rt, &disks.sides(&power), false).await.is_ok();
+            assert!(disks.is_as_it_was().await, "after {changes} changes");
+            let sides = disks.sides(&always());
+            if !made {
+                let again = adopt(&rt, &sides, true).await;
+                again.unwrap_or_else(|error| panic!("after {changes} changes: {error}"));
+            }
+            let mirror = open(&rt, &sides).await;
+            assert_eq!(byte_at(&mirror, 64 * BLOCK).await, Ok(byte_of(64 * BLOCK)));
+            mirror.close().await.expect("closed");
+            made
+        });
+        if finished {
+            assert!(changes > 5, "it was cut {changes} times");
+            return;
+        }
+    }
+    panic!("it never came to its end");
+}
+
+/// The power goes at every change between the opening and the end of the first rebuild: the volume
+/// opens again, with everything, and the rebuild goes on.
+#[test]
+fn the_first_rebuild_may_be_cut_short_anywhere() {
+    for changes in 0..500 {
+        let rt = virtual_rt(300 + changes);
+        let finished = rt.block_on(async {
+            let disks = Disks::new(&rt, 6 * MIB, 32 * MIB).await;
+            let power = always();
+            let sides = disks.sides(&power);
+            adopt(&rt, &sides, false).await.expect("they are fit");
+            power.set(changes);
+            let there = [&sides[0], &sides[1]];
+            let opened = open_these(&rt, &there, &OpenOptions::default()).await;
+            let mut finished = false;
+            if let Ok(mirror) = &opened {
+                let written = mirror
+                    .submit(write(&rt, 9 * BLOCK, BLOCK as usize, 0x99))
+                    .await;
+                let flushed = written.is_ok() && mirror.submit(Request::flush()).await.is_ok();
+                for _ in 0..100 {
+                    finished = flushed && power.get() > 0 && !mirror.status().degraded;
+                    if finished || power.get() == 0 {
+                        break;
+                    }
+                    rt.sleep(Duration::from_millis(50)).await;
+                }
+                power.set(0);
+                check(&rt, &disks, flushed.then_some(0x99), changes).await;
+            } else {
+                check(&rt, &disks, None, changes).await;
+            }
+            finished
+        });
+        if finished {
+            assert!(changes > 10, "it was cut {changes} times");
+            return;
+        }
+    }
+    panic!("it never came to its end");
+}
+
+/// Opens the volume after a cut, with what was flushed in one of its blocks.
+async fn check(rt: &Rt, disks: &Disks, flushed: Option<u8>, changes: u64) {
+    let sides = disks.sides(&always());
+    let mirror = open(rt, &sides).await;
+    until_whole(rt, &mirror, 2).await;
+    for at in places() {
+        let found = byte_at(&mirror, at).await;
+        assert_eq!(found, Ok(byte_of(at)), "at {at} after {changes} changes");
+    }
+    if flushed.is_some() {
+        assert_eq!(byte_at(&mirror, 9 * BLOCK).await.ok(), flushed, "{changes}");
+    }
+    mirror.close().await.expect("closed");
+    let other = sides[0]
+        .superblock()
+        .await
+        .expect("readable")
+        .expect("there");
+    let other = content(&*disks.other.device, other.layout.data.0).await;
+    assert!(other == content(&*disks.disk, 0).await, "{changes}");
+}

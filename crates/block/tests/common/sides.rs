@@ -1,0 +1,128 @@
+//! Mirrors over sides in memory, for tests of what is done to them as a whole.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::graph::OpenError;
+use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideToOpen};
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::{Device, Geometry, IoError, IoFuture, Request};
+use bimetal_rt::Rt;
+
+use super::write;
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// A device that dies with the power, which is there for so many changes of all devices together.
+pub struct Powered {
+    below: Rc<dyn Device>,
+    power: Rc<Cell<u64>>,
+}
+
+impl Device for Powered {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        let left = self.power.get();
+        if left == 0 {
+            return IoFuture::ready(Err(IoError::Offline));
+        }
+        if request.op.changes_content() {
+            self.power.set(left - 1);
+        }
+        self.below.submit(request)
+    }
+}
+
+impl Powered {
+    /// The same side, as long as there is power.
+    pub fn side(side: &Candidate, power: &Rc<Cell<u64>>) -> Candidate {
+        Candidate {
+            name: side.name.clone(),
+            device: Powered::device(&side.device, power),
+        }
+    }
+
+    /// The same device, as long as there is power.
+    pub fn device(below: &Rc<dyn Device>, power: &Rc<Cell<u64>>) -> Rc<dyn Device> {
+        Rc::new(Powered {
+            below: Rc::clone(below),
+            power: Rc::clone(power),
+        })
+    }
+}
+
+/// Fills a block with a byte.
+pub async fn put(rt: &Rt, mirror: &Mirror, offset: u64, byte: u8) {
+    let stored = mirror.submit(write(rt, offset, BLOCK as usize, byte)).await;
+    stored.expect("a side takes it");
+}
+
+/// The byte that a block is full of.
+pub async fn byte_at(mirror: &Mirror, offset: u64) -> Result<u8, IoError> {
+    let read = mirror.submit(Request::read(offset, BLOCK)).await?;
+    let bytes = read.into_data().to_vec();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "of one write");
+    Ok(bytes[0])
+}
+
+/// A device of 64 MiB that is no side yet.
+pub fn blank(rt: &Rt, name: &str) -> Candidate {
+    blank_of(rt, name, 64 * MIB)
+}
+
+/// A device of this size that is no side yet.
+pub fn blank_of(rt: &Rt, name: &str, size_bytes: u64) -> Candidate {
+    Candidate {
+        name: name.to_owned(),
+        device: Rc::new(MemoryDevice::new(rt, size_bytes)),
+    }
+}
+
+/// The device of a side, or why it could not be opened.
+pub fn there(side: &Candidate, is_there: bool) -> Result<Rc<dyn Device>, OpenError> {
+    let device = is_there.then(|| Rc::clone(&side.device));
+    device.ok_or_else(|| OpenError::new("unplugged"))
+}
+
+/// Opens a volume of these sides.
+pub async fn open_these(
+    rt: &Rt,
+    sides: &[&Candidate],
+    options: &OpenOptions,
+) -> Result<Mirror, OpenError> {
+    open_without(rt, sides, &[], options).await
+}
+
+/// The same, while some of the sides cannot be found.
+pub async fn open_without(
+    rt: &Rt,
+    sides: &[&Candidate],
+    missing: &[usize],
+    options: &OpenOptions,
+) -> Result<Mirror, OpenError> {
+    let config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
+    let side = |(index, side): (usize, &&Candidate)| SideToOpen {
+        name: side.name.clone(),
+        device: there(side, !missing.contains(&index)),
+    };
+    let sides = sides.iter().enumerate().map(side).collect();
+    Mirror::open(rt, &config, sides, options).await
+}
+
+/// Waits until the volume has so many sides, and each has everything.
+pub async fn until_whole(rt: &Rt, mirror: &Mirror, sides: usize) {
+    for _ in 0..600 {
+        let status = mirror.status();
+        if !status.degraded && status.sides.len() == sides {
+            return;
+        }
+        rt.sleep(Duration::from_millis(100)).await;
+    }
+    panic!("it is not whole: {:?}", mirror.status());
+}

@@ -1,0 +1,40 @@
+//! `bimetal grow`: has a running server make a volume as large as its sides have room for.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::config::Config;
+use crate::control;
+
+/// What to grow.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration that the server was started with
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The mirror
+    #[arg(value_name = "VOLUME")]
+    volume: String,
+    /// Print what came of it as JSON, one line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let config = Config::load(&args.file)?;
+    let request = json!({ "verb": "grow", "volume": args.volume });
+    let operation = control::carry_out(&config.server.control, &request)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{operation}")?;
+    } else {
+        let word = |key: &str| operation[key].as_str().unwrap_or_default();
+        writeln!(out, "done: {}\n{}", word("does"), word("note"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
