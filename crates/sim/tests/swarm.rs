@@ -6,8 +6,16 @@ use bimetal_sim::tester::{self, Class, Classes, Extent, Options, Plant, Scenario
 
 const SLICE: std::ops::Range<u64> = 10_000..10_250;
 
-/// A planted bug has to be found within so many seeds.
-const SEEDS_PER_PLANT: u64 = 40;
+/// A planted bug has to be found within so many seeds: about three times those it takes today (the
+/// table in `docs/simulation.md`), so that a change that merely moves the seeds does not fail, and
+/// one that blinds the tester does.
+fn seeds_for(plant: Plant) -> u64 {
+    match plant {
+        Plant::UnorderedMarks => 60,
+        Plant::ChecksNothing => 130,
+        _ => 40,
+    }
+}
 
 /// Faults that are in no class.
 const ALWAYS_ON: [&str; 8] = [
@@ -154,10 +162,12 @@ fn every_planted_bug_is_found() {
     for plant in Plant::ALL {
         let options = Options {
             plant: Some(plant),
+            classes: plant.classes(),
             once: true,
             ..Options::default()
         };
-        let found = (0..SEEDS_PER_PLANT).find(|&seed| tester::run(seed, options).finding.is_some());
+        let found =
+            (0..seeds_for(plant)).find(|&seed| tester::run(seed, options).finding.is_some());
         assert!(found.is_some(), "{} is not found", plant.name());
     }
 }

@@ -15,8 +15,8 @@ use futures_util::future::{Either, select};
 
 use super::client;
 use super::faults;
-use super::opening::{How, Opening, attempt};
-use super::plant::Plant;
+use super::opening::{Opening, attempt};
+use super::plant;
 use super::platter::{Platter, until_quiet};
 use super::probes;
 use super::rest::{self, Snapshot};
@@ -49,11 +49,11 @@ enum Ended {
 const FOR_EVER: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Runs every life of the scenario.
-pub fn run(rt: &Rt, world: &Rc<World>, plant: Option<Plant>) -> Disks {
+pub fn run(rt: &Rt, world: &Rc<World>) -> Disks {
     let disks = Rc::new(Cell::new(Disks::default()));
     let lives = {
         let (world, disks) = (Rc::clone(world), Rc::clone(&disks));
-        rt.spawn(async move { live(&world, plant, &disks).await })
+        rt.spawn(async move { live(&world, &disks).await })
     };
     rt.block_on(async {
         let ended = || world.findings.any() || lives.is_finished();
@@ -97,14 +97,13 @@ fn check_leaks(rt: &Rt, world: &World) {
     }
 }
 
-async fn live(world: &Rc<World>, plant: Option<Plant>, disks: &Rc<Cell<Disks>>) {
+async fn live(world: &Rc<World>, disks: &Rc<Cell<Disks>>) {
     let platters = platters_of(&world.rt, &world.scenario);
     let maps = platters.iter().enumerate();
     let maps = maps.map(|(index, platters)| map_of(&world.scenario, index, platters));
     world.around.rule.set_sides(maps.collect());
     let mut run = Run {
         world: Rc::clone(world),
-        plant,
         disks: Rc::clone(disks),
         power: RefCell::new(Rng::labelled(world.scenario.seed, "power")),
         formatted: false,
@@ -125,7 +124,6 @@ async fn live(world: &Rc<World>, plant: Option<Plant>, disks: &Rc<Cell<Disks>>) 
 /// What outlives a life of the program.
 struct Run {
     world: Rc<World>,
-    plant: Option<Plant>,
     disks: Rc<Cell<Disks>>,
     power: RefCell<Rng>,
     platters: Vec<Platters>,
@@ -265,7 +263,7 @@ impl Run {
         let (rt, scenario) = (&world.rt, &world.scenario);
         let side = |(index, platters)| {
             let map = map_of(scenario, index, platters);
-            SideStack::build(rt, scenario, index, map, self.plant, &world.around)
+            SideStack::build(rt, scenario, index, map, world.plant, &world.around)
         };
         let sides: Rc<Vec<SideStack>> =
             Rc::new(self.platters.iter().enumerate().map(side).collect());
@@ -323,7 +321,7 @@ impl Run {
         world.trace.event(&[5], || format!("life {number} starts"));
         Rc::new(Program {
             life: number,
-            top: top_of(&world.rt, &world.scenario, &mirror, &sides, self.plant),
+            top: top_of(&world.rt, &world.scenario, &mirror, &sides, world.plant),
             mirror,
             sides,
             opened,
@@ -601,7 +599,7 @@ async fn open_sides(world: &World, sides: &[SideStack], last: Ended) -> Result<M
             scenario.span_bytes,
         ));
     }
-    match attempt(rt, &config, candidates_of(sides), How::Plain).await {
+    match attempt(rt, &config, candidates_of(sides), plant::start(world.plant)).await {
         Opening::Opened(mirror) => Ok(mirror),
         Opening::Refused(refusal) => Err(format!(
             "a volume does not open, whose last life ended {last:?}: {}",

@@ -139,15 +139,10 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
         seed: scenario.seed,
         shuffle: scenario.shuffle,
     });
-    let world = Rc::new(World::new(
-        &rt,
-        scenario.clone(),
-        options.interference,
-        options.verbose,
-    ));
+    let world = Rc::new(World::new(&rt, scenario.clone(), options));
     // A failed assertion is a finding like any other; what the world looks like afterwards is of no
     // interest.
-    let outcome = catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world, options.plant)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world)));
     let disks = match outcome {
         Ok(disks) => disks,
         Err(panic) => {

@@ -11,6 +11,7 @@ use super::boundaries::Boundaries;
 use super::client;
 use super::disk::Around;
 use super::opening::{How, Lost, Opening, attempt, check_lost};
+use super::plant;
 use super::stack::{Platters, SideStack, map_of, platters_of, top_of};
 use super::world::World;
 
@@ -169,7 +170,7 @@ pub async fn boot_alone(world: &World, platters: &[Platters]) {
         for disk in others.flat_map(|(_, side)| &side.disks) {
             disk.switch().set_offline(true);
         }
-        match try_to_open(world, &sides, How::Plain).await {
+        match try_to_open(world, &sides, plant::start(world.plant)).await {
             None => return,
             Some(Opening::Opened(mirror)) => {
                 world.reach("a side alone opened");
@@ -227,7 +228,7 @@ pub async fn boot_with_foreign(world: &World, platters: &[Platters], place: usiz
     let mut mixed = forks(platters);
     mixed[place] = foreign[place].clone();
     let sides = sides_over(world, &mixed);
-    match try_to_open(world, &sides, How::Plain).await {
+    match try_to_open(world, &sides, plant::start(world.plant)).await {
         None => return,
         Some(Opening::Opened(mirror)) => {
             world.reach("opened beside a foreign side");

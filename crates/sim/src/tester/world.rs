@@ -12,10 +12,12 @@ use bimetal_block::request::{IoResult, Op};
 use bimetal_block::{BLOCK_BYTES, Device, IoError};
 use bimetal_rt::{Instant, Payload, Rt};
 
-use super::boundaries::{Boundaries, Interference};
+use super::Options;
+use super::boundaries::Boundaries;
 use super::classes::Class;
 use super::corruption::{PlaceOn, Rule};
 use super::disk::Around;
+use super::plant::Plant;
 use super::report::{Findings, Trace};
 use super::scenario::Scenario;
 use super::stack::SideStack;
@@ -53,6 +55,8 @@ pub struct World {
     pub rt: Rt,
     /// What the seed drew.
     pub scenario: Scenario,
+    /// The bug that is planted.
+    pub plant: Option<Plant>,
     /// Everything that happened.
     pub trace: Trace,
     /// The model.
@@ -90,7 +94,7 @@ impl Program {
 
 impl World {
     /// A world in which nothing has happened.
-    pub fn new(rt: &Rt, scenario: Scenario, interference: Interference, verbose: bool) -> World {
+    pub fn new(rt: &Rt, scenario: Scenario, options: Options) -> World {
         let findings = Rc::new(Findings::new(rt));
         let mut volume = Volume::new(scenario.units());
         if scenario.classes.has(Class::FirstAnswer) {
@@ -101,14 +105,14 @@ impl World {
         let model = Rc::clone(&volume);
         let around = Around {
             findings: Rc::clone(&findings),
-            boundaries: Rc::new(Boundaries::new(interference)),
+            boundaries: Rc::new(Boundaries::new(options.interference)),
             rule: Rc::new(Rule::new(model, scenario.steadfast, span_bytes, unit_bytes)),
             lands_late: scenario.lands_late,
             fenced: scenario.fenced,
         };
         World {
             rt: rt.clone(),
-            trace: Trace::new(rt, verbose),
+            trace: Trace::new(rt, options.verbose),
             volume,
             around: Rc::new(around),
             findings,
@@ -120,6 +124,7 @@ impl World {
             next_id: Cell::new(1),
             acknowledged_early: Cell::new(0),
             ended: Cell::new(0),
+            plant: options.plant,
             scenario,
         }
     }
