@@ -11,7 +11,8 @@ const SLICE: std::ops::Range<u64> = 10_000..10_250;
 /// one that blinds the tester does.
 fn seeds_for(plant: Plant) -> u64 {
     match plant {
-        Plant::UnorderedMarks => 60,
+        Plant::ForgetsRebuild => 60,
+        Plant::SkipsFlush => 120,
         Plant::ChecksNothing => 130,
         _ => 40,
     }
@@ -43,11 +44,17 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
         "blocks lost in a power cut",
         "client left",
         "closed cleanly",
+        "crash at a change of epoch",
+        "crash in resync",
         "crash under load",
+        "crash when a side is added",
+        "crash when a side is removed",
+        "crash when a side is replaced",
         "drained",
         "exposed on the disks",
         "held back",
         "killed",
+        "log full",
         "merged",
         "mode switched",
         "power cut while opening",
@@ -56,6 +63,7 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
         "side absent",
         "side delayed",
         "side resyncing",
+        "sides: changed",
     ] {
         assert!(
             summary.reached.contains_key(state),
@@ -89,6 +97,26 @@ fn the_faults_of_every_class_of_corruption_happen() {
         assert!(summary.failed.is_empty(), "{}", summary.text());
         let hits = summary.faults[fault].times;
         assert!(hits > 0, "{}: {fault} never hit", class.name());
+    }
+}
+
+/// The moments that the classes which are off wait for do come.
+#[test]
+fn the_moments_of_the_classes_that_are_off_are_met() {
+    for (class, state) in [
+        (Class::FullLog, "log full"),
+        (Class::CrashInScrub, "crash in scrub"),
+        (Class::CrashInResync, "crash in resync"),
+    ] {
+        let options = Options {
+            classes: [class].into_iter().collect(),
+            once: true,
+            ..Options::default()
+        };
+        let summary = tester::swarm(0..80, options, |_| {});
+        assert!(summary.failed.is_empty(), "{}", summary.text());
+        let reached = summary.reached.get(state);
+        assert!(reached.is_some(), "{}: never {state}", class.name());
     }
 }
 

@@ -13,6 +13,7 @@ use bimetal_block::{BLOCK_BYTES, Device, IoError};
 use bimetal_rt::{Instant, Payload, Rt};
 
 use super::Options;
+use super::ambush::Ambush;
 use super::boundaries::Boundaries;
 use super::classes::Class;
 use super::corruption::{PlaceOn, Rule};
@@ -47,6 +48,8 @@ pub struct Program {
     pub calm_at: Cell<Option<Instant>>,
     /// It has begun to close the volume.
     pub closing: Cell<bool>,
+    /// The ambush that has found its moment.
+    pub ambush: Cell<Option<Ambush>>,
 }
 
 /// See the module.
@@ -241,15 +244,20 @@ impl World {
         self.reached.borrow().clone()
     }
 
+    /// True when a volume that stops or becomes read-only while it is degraded may answer so.
+    pub fn may_refuse(&self, error: IoError) -> bool {
+        let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
+        refusal && self.scenario.mirror.on_degraded != "continue"
+    }
+
     /// A client was told of an error. With one side without faults there is no reason for one, and
     /// neither when a single operation of the run has failed.
     pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>) {
         self.reach("error told to a client");
-        let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
         let (start, end) = (units.start as u64, units.end as u64);
         let unit_bytes = self.scenario.unit_bytes;
         let rule = &self.around.rule;
-        if refusal && self.scenario.mirror.on_degraded != "continue" {
+        if self.may_refuse(error) {
             return;
         }
         if rule.may_fail(start * unit_bytes, end * unit_bytes) {

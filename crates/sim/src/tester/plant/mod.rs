@@ -36,6 +36,8 @@ pub enum Plant {
     LiesAboutFlush,
     /// A side whose superblock never says that a peer may be ahead (T6).
     ForgetsActive,
+    /// A side whose superblock never says that it is being rebuilt (T6).
+    ForgetsRebuild,
     /// A side whose superblock never says that an epoch has begun (T7).
     ForgetsEpochs,
     /// A side that remembers only while it is in use what others lack: its map is never stored (T3).
@@ -56,7 +58,7 @@ pub enum Plant {
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 16] = [
+    pub const ALL: [Plant; 17] = [
         Plant::ServesLagging,
         Plant::AcknowledgesBeyondBound,
         Plant::AppliesOutOfOrder,
@@ -65,6 +67,7 @@ impl Plant {
         Plant::AcknowledgesBeforeStored,
         Plant::LiesAboutFlush,
         Plant::ForgetsActive,
+        Plant::ForgetsRebuild,
         Plant::ForgetsEpochs,
         Plant::ForgetsMap,
         Plant::ForgetsCheckpoints,
@@ -86,6 +89,7 @@ impl Plant {
             Plant::AcknowledgesBeforeStored => "acknowledges-before-stored",
             Plant::LiesAboutFlush => "lies-about-flush",
             Plant::ForgetsActive => "forgets-active",
+            Plant::ForgetsRebuild => "forgets-rebuild",
             Plant::ForgetsEpochs => "forgets-epochs",
             Plant::ForgetsMap => "forgets-map",
             Plant::ForgetsCheckpoints => "forgets-checkpoints",
@@ -97,12 +101,13 @@ impl Plant {
         }
     }
 
-    /// The classes that must be on for it to show: what is on by default, and what it hides.
+    /// The classes that are on when it is looked for: those by default, or those that it takes.
     pub fn classes(self) -> Classes {
         match self {
             Plant::ChecksNothing => [Class::Rot, Class::LostWrites, Class::MisdirectedWrites]
                 .into_iter()
                 .collect(),
+            Plant::ForgetsRebuild => [Class::Alone, Class::CrashInResync].into_iter().collect(),
             _ => Classes::withstood(),
         }
     }
@@ -117,6 +122,7 @@ pub fn in_side(rt: &Rt, plant: Plant, index: usize, below: Rc<dyn Device>) -> Rc
         Plant::AppliesOutOfOrder | Plant::DropsWrite => live::bad_side(rt, plant, below),
         Plant::LiesAboutFlush
         | Plant::ForgetsActive
+        | Plant::ForgetsRebuild
         | Plant::ForgetsEpochs
         | Plant::ForgetsMap
         | Plant::ForgetsCheckpoints

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use bimetal_block::layers::mirror::superblock::{State, Superblock};
+use bimetal_block::layers::mirror::superblock::{History, State, Superblock};
 use bimetal_block::request::{IoResult, Op, Reply, Request};
 use bimetal_block::{BLOCK_BYTES, Device, Flags, Geometry, IoError, IoFuture};
 use bimetal_rt::{Payload, Rt};
@@ -142,6 +142,18 @@ impl BadSideState {
             Plant::ForgetsActive if superblock.state == State::Active => {
                 superblock.state = State::Clean;
             }
+            Plant::ForgetsRebuild if superblock.state == State::Inconsistent => {
+                superblock.state = State::Clean;
+                let member = 1 << superblock.place();
+                let mut epochs = superblock.history.epochs().to_vec();
+                for epoch in &mut epochs {
+                    epoch.members |= member;
+                }
+                let Ok(history) = History::of(epochs) else {
+                    return;
+                };
+                superblock.history = history;
+            }
             Plant::ForgetsEpochs => {
                 let found = self.found.borrow();
                 let found = found.as_ref().expect("a bug begins when it was read");
@@ -219,7 +231,7 @@ impl BadSideState {
         let mut header = bytes[at..at + block].to_vec();
         entry.forge_last(&mut header);
         let last = log.start + at as u64 + entry.blocks * BLOCK_BYTES;
-        let zeroes = self.rt.pool().zeroed(block).into();
+        let zeroes = self.rt.pool().zeroed(block);
         let header = self.rt.pool().copy_of(&header);
         let header_at = log.start + at as u64;
         for (offset, payload) in [(last, zeroes), (header_at, header)] {
