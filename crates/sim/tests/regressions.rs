@@ -242,6 +242,11 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         "withstood",
         "a resync over bare devices before the first change was a panic",
     ),
+    (
+        5665,
+        "full-log,crash-at-epoch,alone",
+        "a log claimed a moment because what spoilt it was forgotten too early",
+    ),
 ];
 
 #[test]
