@@ -279,7 +279,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
 const ALL_DEATHS: &str = "withstood,full-log,crash-in-scrub,crash-in-resync";
 
 /// Found, and not repaired yet: seed, extent, classes, and what is wrong.
-const OPEN: [(u64, Extent, &str, &str); 8] = [
+const OPEN: [(u64, Extent, &str, &str); 9] = [
     (
         10_391,
         Extent::Usual,
@@ -321,7 +321,13 @@ const OPEN: [(u64, Extent, &str, &str); 8] = [
         10_165,
         Extent::Usual,
         "withstood,crash-in-scrub,crash-in-resync",
-        "the same",
+        "after a clean stop a side holds an old write whose checksum is right",
+    ),
+    (
+        24_890,
+        Extent::Usual,
+        "withstood",
+        "what was read before a side was replaced is not what is read after",
     ),
 ];
 

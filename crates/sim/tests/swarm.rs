@@ -11,8 +11,7 @@ const SLICE: std::ops::Range<u64> = 10_000..10_250;
 /// one that blinds the tester does.
 fn seeds_for(plant: Plant) -> u64 {
     match plant {
-        Plant::ForgetsRebuild => 60,
-        Plant::SkipsFlush => 120,
+        Plant::UnorderedMarks | Plant::ForgetsRebuild => 60,
         Plant::ChecksNothing => 130,
         _ => 40,
     }
