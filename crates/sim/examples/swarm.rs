@@ -24,7 +24,9 @@ fn options_of(words: impl Iterator<Item = String>) -> (Options, Boundaries) {
             None if word == "small" => options.extent = Extent::Small,
             Some(("plant", name)) => {
                 let plant = Plant::ALL.into_iter().find(|plant| plant.name() == name);
-                options.plant = Some(plant.expect("a plant of the list in plant.rs"));
+                let plant = plant.expect("a plant of the list in plant/mod.rs");
+                options.plant = Some(plant);
+                options.classes = plant.classes();
             }
             Some(("classes", names)) => {
                 options.classes = Classes::parse(names).expect("names of classes");

@@ -35,8 +35,12 @@ pub struct Boundaries {
     by_class: [Cell<u64>; 3],
     is_cut: Cell<bool>,
     struck: Cell<bool>,
+    /// Where the power is cut for an ambush; 0 is nowhere.
+    ambush_at: Cell<u64>,
     /// The power was cut.
     pub cut: Event,
+    /// One is passed.
+    pub passing: Event,
 }
 
 impl Boundaries {
@@ -59,11 +63,23 @@ impl Boundaries {
             return;
         }
         self.passed.set(self.passed.get() + 1);
-        if self.interference.cuts.contains(&self.passed.get()) {
-            self.struck.set(true);
+        self.passing.notify();
+        let interfered = self.interference.cuts.contains(&self.passed.get());
+        if interfered || self.is_ambushed() {
+            self.struck.set(self.struck.get() || interfered);
             self.is_cut.set(true);
             self.cut.notify();
         }
+    }
+
+    /// The power will be cut after so many more.
+    pub fn cut_after(&self, count: u64) {
+        self.ambush_at.set(self.passed.get() + count);
+    }
+
+    /// True from a cut that was asked for by [`cut_after`](Self::cut_after), to the next program.
+    pub fn is_ambushed(&self) -> bool {
+        self.ambush_at.get() > 0 && self.ambush_at.get() == self.passed.get()
     }
 
     /// An operation of a class is about to complete: true when it must fail.
@@ -84,8 +100,9 @@ impl Boundaries {
         self.is_cut.get()
     }
 
-    /// The power is back.
+    /// The power is back, and nobody waits for the next program.
     pub fn restore(&self) {
+        self.ambush_at.set(0);
         self.is_cut.set(false);
     }
 

@@ -45,11 +45,21 @@ pub enum Class {
     CutOpening,
     /// Lives that only read and are killed, again and again: the first answer is final.
     FirstAnswer,
+    /// A log that is hardly longer than what waits for a side that does not answer.
+    FullLog,
+    /// A scrub, and a death in the middle of it.
+    CrashInScrub,
+    /// A death in the middle of a resync.
+    CrashInResync,
+    /// A death when a side becomes absent, comes back or becomes whole.
+    CrashAtEpoch,
+    /// A side is added, replaced or removed, and power is cut meanwhile.
+    ChangeOfSides,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 17] = [
+    pub const ALL: [Class; 22] = [
         Class::Torn,
         Class::LongHangs,
         Class::Flapping,
@@ -67,6 +77,11 @@ impl Class {
         Class::AllCopies,
         Class::CutOpening,
         Class::FirstAnswer,
+        Class::FullLog,
+        Class::CrashInScrub,
+        Class::CrashInResync,
+        Class::CrashAtEpoch,
+        Class::ChangeOfSides,
     ];
 
     /// The name on a command line.
@@ -89,6 +104,11 @@ impl Class {
             Class::AllCopies => "all-copies",
             Class::CutOpening => "cut-opening",
             Class::FirstAnswer => "first-answer",
+            Class::FullLog => "full-log",
+            Class::CrashInScrub => "crash-in-scrub",
+            Class::CrashInResync => "crash-in-resync",
+            Class::CrashAtEpoch => "crash-at-epoch",
+            Class::ChangeOfSides => "change-of-sides",
         }
     }
 
@@ -119,6 +139,8 @@ impl Classes {
             Class::Alone,
             Class::CutOpening,
             Class::FirstAnswer,
+            Class::CrashAtEpoch,
+            Class::ChangeOfSides,
         ];
         withstood.into_iter().collect()
     }

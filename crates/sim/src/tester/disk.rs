@@ -408,9 +408,15 @@ impl Disk {
         (apart && place + request.len <= self.geometry.size_bytes).then_some(place)
     }
 
-    fn answer_of_the_dead(&self, request: &Request) -> Reply {
+    /// What a program that has to come to its end sees from now on, whatever becomes of the platter:
+    /// to lose what was written while it runs is more than any disk does.
+    pub fn keep_shadow(&self) -> Rc<RefCell<Platter>> {
         let fork = || Rc::new(RefCell::new(self.platter.borrow().fork()));
-        let shadow = Rc::clone(self.shadow.borrow_mut().get_or_insert_with(fork));
+        Rc::clone(self.shadow.borrow_mut().get_or_insert_with(fork))
+    }
+
+    fn answer_of_the_dead(&self, request: &Request) -> Reply {
+        let shadow = self.keep_shadow();
         match request.op {
             Op::Read => Reply::Data(self.content(&shadow, request.offset, request.len)),
             Op::Write | Op::Discard | Op::WriteZeroes => {

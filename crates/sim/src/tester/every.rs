@@ -102,6 +102,7 @@ pub fn scenario_of(seed: u64, options: Options) -> Scenario {
     let mut scenario = Scenario::draw(seed, options.classes, Extent::Small);
     for life in &mut scenario.lives {
         life.faults.clear();
+        life.ambushes.clear();
     }
     scenario.steadfast = None;
     scenario

@@ -3,11 +3,17 @@
 
 use bimetal_rt::Rng;
 
+use super::ambush::{Ambush, Moment};
+use super::changing::{Change, ChangeOfSides};
 use super::classes::{Class, Classes};
 use super::scenario::{
     AtRest, End, Extent, Fault, FaultKind, Life, MS, S, Scenario, US, draw_fault, pick, spread,
 };
 use super::switch::Astray;
+
+/// The part of the volume under load, at least, when it is to fill a log: what is replaced while it
+/// waits for a side does not fill anything.
+const FULL_LOG_SPAN_BYTES: u64 = 1 << 20;
 
 /// Adds to the scenario what its seed draws of the classes.
 pub(super) fn add(scenario: &mut Scenario, classes: Classes) {
@@ -160,6 +166,11 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
             }
         }
         Class::FirstAnswer => add_quiet_lives(scenario, rng),
+        Class::FullLog => fill_logs(scenario, rng),
+        Class::ChangeOfSides => change_sides(scenario, rng),
+        Class::CrashInScrub | Class::CrashInResync | Class::CrashAtEpoch => {
+            add_ambushes(scenario, class, rng);
+        }
     }
 }
 
@@ -180,6 +191,78 @@ fn add_kills(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
                 life.end = End::Kill { at_ns };
             }
             _ => {}
+        }
+    }
+}
+
+/// Writes more than the smallest log takes while a side does not answer, and is given time.
+fn fill_logs(scenario: &mut Scenario, rng: &mut Rng) {
+    if !scenario.superblocks || scenario.extent == Extent::Small {
+        return;
+    }
+    let settings = &mut scenario.mirror;
+    settings.exposure_bytes = 64 << 20;
+    settings.exposure_age_ns = pick(rng, &[5 * S, 60 * S]);
+    settings.absent_after_ns = settings.absent_after_ns.max(spread(rng, S, 10 * S));
+    let load = &mut scenario.load;
+    scenario.span_bytes = scenario.span_bytes.max(FULL_LOG_SPAN_BYTES);
+    load.units_max = ((256 << 10) / scenario.unit_bytes) as usize;
+    load.weights[1] += 60;
+    load.pause_ns = load.pause_ns.min(MS);
+    let total = spread(rng, 100, 400);
+    load.operations = load.operations.max(total / load.clients as u64 + 1);
+    add_some(scenario, rng, |rng| {
+        let for_ns = spread(rng, 100 * MS, 20 * S);
+        (FaultKind::Frozen, Some(for_ns))
+    });
+}
+
+fn change_sides(scenario: &mut Scenario, rng: &mut Rng) {
+    if !scenario.superblocks {
+        return;
+    }
+    let side = any_side(scenario, rng);
+    let change = pick(
+        rng,
+        &[Change::Add, Change::Replace(side), Change::Remove(side)],
+    );
+    let boundaries = rng.chance(0.8).then(|| spread(rng, 1, 1000));
+    scenario.changes_sides = Some(ChangeOfSides { change, boundaries });
+}
+
+/// Deaths in the middle of what the class names, and what makes that happen.
+fn add_ambushes(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
+    if !scenario.superblocks {
+        return;
+    }
+    let kills = rng.chance(0.3);
+    scenario.lands_late |= kills;
+    let (span_ns, absent_after_ns) = (span_ns(scenario), scenario.mirror.absent_after_ns);
+    if class != Class::CrashInScrub {
+        add_some(scenario, rng, |rng| {
+            let for_ns = spread(rng, MS, S);
+            match rng.chance(0.7) {
+                true => (FaultKind::Offline, Some(for_ns)),
+                false => (FaultKind::Frozen, Some(for_ns + absent_after_ns)),
+            }
+        });
+    }
+    for life in &mut scenario.lives {
+        let (moment, boundaries_max) = match class {
+            Class::CrashInScrub => {
+                life.scrub_ns = Some(rng.between(0, span_ns));
+                (Moment::Scrub, 300)
+            }
+            Class::CrashInResync => (Moment::Resync, 300),
+            _ => (Moment::Epoch(rng.below(4) as u32), 40),
+        };
+        let boundaries = spread(rng, 1, boundaries_max);
+        if rng.chance(0.7) {
+            life.ambushes.push(Ambush {
+                moment,
+                boundaries,
+                kills,
+            });
         }
     }
 }

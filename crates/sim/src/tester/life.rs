@@ -7,16 +7,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::Device;
+use bimetal_block::device::Figure;
 use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
 use bimetal_block::layers::mirror::{Mirror, MirrorStatus};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt, yield_now};
 use futures_util::future::{Either, select};
 
+use super::ambush;
+use super::changing;
 use super::client;
 use super::faults;
-use super::opening::{How, Opening, attempt};
-use super::plant::Plant;
+use super::opening::{Opening, attempt};
+use super::plant;
 use super::platter::{Platter, until_quiet};
 use super::probes;
 use super::rest::{self, Snapshot};
@@ -49,11 +52,11 @@ enum Ended {
 const FOR_EVER: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Runs every life of the scenario.
-pub fn run(rt: &Rt, world: &Rc<World>, plant: Option<Plant>) -> Disks {
+pub fn run(rt: &Rt, world: &Rc<World>) -> Disks {
     let disks = Rc::new(Cell::new(Disks::default()));
     let lives = {
         let (world, disks) = (Rc::clone(world), Rc::clone(&disks));
-        rt.spawn(async move { live(&world, plant, &disks).await })
+        rt.spawn(async move { live(&world, &disks).await })
     };
     rt.block_on(async {
         let ended = || world.findings.any() || lives.is_finished();
@@ -97,14 +100,13 @@ fn check_leaks(rt: &Rt, world: &World) {
     }
 }
 
-async fn live(world: &Rc<World>, plant: Option<Plant>, disks: &Rc<Cell<Disks>>) {
+async fn live(world: &Rc<World>, disks: &Rc<Cell<Disks>>) {
     let platters = platters_of(&world.rt, &world.scenario);
     let maps = platters.iter().enumerate();
     let maps = maps.map(|(index, platters)| map_of(&world.scenario, index, platters));
     world.around.rule.set_sides(maps.collect());
     let mut run = Run {
         world: Rc::clone(world),
-        plant,
         disks: Rc::clone(disks),
         power: RefCell::new(Rng::labelled(world.scenario.seed, "power")),
         formatted: false,
@@ -125,7 +127,6 @@ async fn live(world: &Rc<World>, plant: Option<Plant>, disks: &Rc<Cell<Disks>>) 
 /// What outlives a life of the program.
 struct Run {
     world: Rc<World>,
-    plant: Option<Plant>,
     disks: Rc<Cell<Disks>>,
     power: RefCell<Rng>,
     platters: Vec<Platters>,
@@ -192,7 +193,10 @@ impl Run {
     async fn rest(&mut self, number: usize, life: &Life, last: &mut Ended) {
         let world = Rc::clone(&self.world);
         let scenario = &world.scenario;
-        let probes = number > 0 && (scenario.boots_alone || scenario.foreign.is_some());
+        let probes = number > 0
+            && (scenario.boots_alone
+                || scenario.foreign.is_some()
+                || scenario.changes_sides.is_some());
         if !probes && life.at_rest.is_empty() {
             return;
         }
@@ -205,6 +209,9 @@ impl Run {
         }
         if let Some(place) = scenario.foreign.filter(|_| number > 0) {
             probes::boot_with_foreign(&world, &self.platters, place).await;
+        }
+        if let Some(change) = scenario.changes_sides.filter(|_| number > 0) {
+            changing::change_sides(&world, &self.platters, change).await;
         }
         for what in &life.at_rest {
             let lost = matches!(
@@ -265,7 +272,7 @@ impl Run {
         let (rt, scenario) = (&world.rt, &world.scenario);
         let side = |(index, platters)| {
             let map = map_of(scenario, index, platters);
-            SideStack::build(rt, scenario, index, map, self.plant, &world.around)
+            SideStack::build(rt, scenario, index, map, world.plant, &world.around)
         };
         let sides: Rc<Vec<SideStack>> =
             Rc::new(self.platters.iter().enumerate().map(side).collect());
@@ -323,12 +330,13 @@ impl Run {
         world.trace.event(&[5], || format!("life {number} starts"));
         Rc::new(Program {
             life: number,
-            top: top_of(&world.rt, &world.scenario, &mirror, &sides, self.plant),
+            top: top_of(&world.rt, &world.scenario, &mirror, &sides, world.plant),
             mirror,
             sides,
             opened,
             calm_at: Cell::new(None),
             closing: Cell::new(false),
+            ambush: Cell::new(None),
         })
     }
 
@@ -344,36 +352,49 @@ impl Run {
             background.clone(),
         ));
         background.spawn(look_regularly(Rc::clone(&world)));
+        for ambush in &life.ambushes {
+            let (world, program) = (Rc::clone(&world), Rc::clone(&program));
+            background.spawn(ambush::lie_in_wait(world, program, *ambush));
+        }
+        if let Some(scrub_ns) = life.scrub_ns {
+            background.spawn(ambush::scrub(
+                Rc::clone(&world),
+                Rc::clone(&program),
+                scrub_ns,
+            ));
+        }
         let clients = TaskGroup::new(&world.rt);
-        let (ended, cut) = {
+        let (ended, cut, struck) = {
             let body = pin!(go_through(&world, &program, number, life, &clients));
             let cut = pin!(until_cut(&world, None));
             match select(body, cut).await {
-                Either::Left((ended, _)) => (ended, is_cut(&world)),
+                Either::Left((ended, _)) => (ended, is_cut(&world), false),
                 Either::Right(((), body)) => {
-                    self.note_whole(&program);
+                    self.note_end(&program, Ended::Killed);
                     world.run_program(None);
-                    self.cut_power(&program.sides);
+                    self.strike(&program);
                     background.cancel().await;
                     if world.rt.timeout(world.patience(), body).await.is_err() {
-                        let what = "a program without power does not end";
-                        world.findings.add(what.to_owned());
+                        let status = program.mirror.status();
+                        let what = format!("a program without power does not end: {status:?}");
+                        world.findings.add(what);
                     }
-                    (Ended::Killed, true)
+                    (Ended::Killed, true, true)
                 }
             }
         };
         if !cut {
-            self.note_whole(&program);
+            self.note_end(&program, ended);
         }
         world.run_program(None);
         background.cancel().await;
         let killed = matches!(life.end, End::Kill { .. }) && ended == Ended::Killed;
         if killed && !cut {
             self.kill(&program.sides);
-        } else if ended != Ended::Cleanly || is_cut(&world) {
+        } else if !struck && (ended != Ended::Cleanly || is_cut(&world)) {
             self.cut_power(&program.sides);
         }
+        world.around.boundaries.restore();
         clients.cancel().await;
         if world.scenario.lands_late {
             leave_queues(&program.sides);
@@ -387,7 +408,26 @@ impl Run {
         }
     }
 
-    fn note_whole(&mut self, program: &Program) {
+    /// The program has come to a boundary of I/O that it does not survive.
+    fn strike(&self, program: &Program) {
+        let boundaries = &self.world.around.boundaries;
+        let ambush = program.ambush.get().filter(|_| boundaries.is_ambushed());
+        for disk in program.sides.iter().flat_map(|side| &side.disks) {
+            disk.keep_shadow();
+        }
+        if ambush.is_some_and(|ambush| ambush.kills) {
+            self.kill(&program.sides);
+            boundaries.restore();
+        } else {
+            self.cut_power(&program.sides);
+        }
+    }
+
+    fn note_end(&mut self, program: &Program, ended: Ended) {
+        if ended == Ended::Killed {
+            ambush::note_death(&self.world, program);
+        }
+        note_log(&self.world, program);
         let sides = program.mirror.status().sides;
         self.whole = sides.iter().map(|side| side.health == "healthy").collect();
     }
@@ -544,7 +584,8 @@ async fn read_all(world: &Rc<World>, program: &Rc<Program>) {
             Err(error) => {
                 let (start, end) = (units.start as u64, units.end as u64);
                 let rule = &world.around.rule;
-                let explained = rule.may_fail(start * unit_bytes, end * unit_bytes);
+                let explained =
+                    world.may_refuse(error) || rule.may_fail(start * unit_bytes, end * unit_bytes);
                 // Without a side that is spared, faults may be the reason.
                 if explained || world.scenario.steadfast.is_none() {
                     return Ok(());
@@ -601,7 +642,7 @@ async fn open_sides(world: &World, sides: &[SideStack], last: Ended) -> Result<M
             scenario.span_bytes,
         ));
     }
-    match attempt(rt, &config, candidates_of(sides), How::Plain).await {
+    match attempt(rt, &config, candidates_of(sides), plant::start(world.plant)).await {
         Opening::Opened(mirror) => Ok(mirror),
         Opening::Refused(refusal) => Err(format!(
             "a volume does not open, whose last life ended {last:?}: {}",
@@ -653,7 +694,9 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
             let left = side.waiting_bytes + side.in_flight_bytes + side.stale_bytes;
             side.health == "healthy" && left == 0
         });
-        whole && (!all || status.exposed_bytes == 0)
+        let scrub = status.scrub.as_ref();
+        let scrubbed = scrub.is_none_or(|scrub| scrub.state != "running");
+        whole && scrubbed && (!all || status.exposed_bytes == 0)
     };
     let deadline = world.rt.now() + world.patience();
     loop {
@@ -718,6 +761,18 @@ async fn stop(world: &Rc<World>, program: &Program) -> Ended {
             world.reach("closing failed");
             Ended::Badly
         }
+    }
+}
+
+/// Changes may have waited for space in a log for too short a time to be seen.
+fn note_log(world: &World, program: &Program) {
+    let mut figures: Vec<(String, String, Figure)> = Vec::new();
+    program.mirror.figures(&mut figures);
+    let full = |(_, name, figure): &(String, String, Figure)| {
+        name == "log_full" && matches!(figure, Figure::Counter(1..))
+    };
+    if figures.iter().any(full) {
+        world.reach("log full");
     }
 }
 

@@ -5,19 +5,20 @@
 //!   disks, which hold their data in [`platter`]s and have a [`switch`]; [`corruption`] is the rule
 //!   for what may be corrupted; [`stack`] builds the sides; [`client`] is the load; [`volume`] is
 //!   the model; [`world`] makes the checks of every step; [`life`] opens, stops and crashes, with
-//!   [`opening`], [`faults`], and between two lives [`rest`] and [`probes`]; [`plant`] holds the bugs
+//!   [`opening`], [`faults`], and between two lives [`rest`], [`probes`] and [`changing`]; [`plant`] holds the bugs
 //!   that the tester must find.
-//! - [`boundaries`] cuts the power or fails an operation at a chosen one; [`every`] does so at every
-//!   [`every`] does so at every
-//!   one; [`campaign`] adds up many seeds.
+//! - [`boundaries`] cuts the power or fails an operation at a chosen one, [`ambush`] some after a
+//!   moment; [`every`] does so at every one; [`campaign`] adds up many seeds.
 //! - A run depends on its seed and its options alone: [`run`] runs a seed twice and compares the
 //!   hashes over everything that happened.
 //!
 //! The tester must never know how the mirror works: it uses what a client, an operator and the
 //! disks can see.
 
+pub mod ambush;
 pub mod boundaries;
 pub mod campaign;
+pub mod changing;
 pub mod classes;
 pub mod client;
 pub mod corruption;
@@ -139,15 +140,10 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
         seed: scenario.seed,
         shuffle: scenario.shuffle,
     });
-    let world = Rc::new(World::new(
-        &rt,
-        scenario.clone(),
-        options.interference,
-        options.verbose,
-    ));
+    let world = Rc::new(World::new(&rt, scenario.clone(), options));
     // A failed assertion is a finding like any other; what the world looks like afterwards is of no
     // interest.
-    let outcome = catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world, options.plant)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world)));
     let disks = match outcome {
         Ok(disks) => disks,
         Err(panic) => {

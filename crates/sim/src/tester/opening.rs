@@ -2,7 +2,9 @@
 //! lost. This is the only place of the tester that calls the opening of the mirror.
 
 use std::ops::Range;
+use std::rc::Rc;
 
+use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Force, Mirror, MirrorConfig, OpenOptions, SideToOpen};
 use bimetal_rt::Rt;
@@ -16,6 +18,8 @@ pub enum How {
     Plain,
     /// To look at what is there, although something may be missing.
     ReadOnly,
+    /// As a mirror would that refuses nothing: for a planted bug.
+    Regardless,
 }
 
 /// What came of it.
@@ -72,21 +76,39 @@ pub async fn attempt(
     candidates: Vec<Candidate>,
     how: How,
 ) -> Opening {
-    let options = OpenOptions {
-        force: (how == How::ReadOnly).then_some(Force::ReadOnly),
-        ..OpenOptions::default()
+    let plain = || open(rt, config, &candidates, None);
+    let opened = match how {
+        How::Plain => plain().await,
+        How::ReadOnly => open(rt, config, &candidates, Some(Force::ReadOnly)).await,
+        How::Regardless => match plain().await {
+            Ok(mirror) => Ok(mirror),
+            Err(_) => open(rt, config, &candidates, Some(Force::Fork)).await,
+        },
     };
-    let sides = candidates.into_iter().map(|candidate| SideToOpen {
-        name: candidate.name,
-        device: Ok(candidate.device),
-    });
-    match Mirror::open(rt, config, sides.collect(), &options).await {
+    match opened {
         Ok(mirror) => Opening::Opened(mirror),
         Err(error) => Opening::Refused(Refusal {
             why: error.to_string(),
             lost: lost_in(&error.to_string()),
         }),
     }
+}
+
+async fn open(
+    rt: &Rt,
+    config: &MirrorConfig,
+    candidates: &[Candidate],
+    force: Option<Force>,
+) -> Result<Mirror, OpenError> {
+    let sides = candidates.iter().map(|candidate| SideToOpen {
+        name: candidate.name.clone(),
+        device: Ok(Rc::clone(&candidate.device)),
+    });
+    let options = OpenOptions {
+        force,
+        ..OpenOptions::default()
+    };
+    Mirror::open(rt, config, sides.collect(), &options).await
 }
 
 /// Reads the list of ranges that a refusal ends with.

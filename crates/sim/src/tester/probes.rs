@@ -11,10 +11,12 @@ use super::boundaries::Boundaries;
 use super::client;
 use super::disk::Around;
 use super::opening::{How, Lost, Opening, attempt, check_lost};
+use super::plant;
 use super::stack::{Platters, SideStack, map_of, platters_of, top_of};
 use super::world::World;
 
-fn forks(platters: &[Platters]) -> Vec<Platters> {
+/// Copies that go their own way.
+pub fn forks(platters: &[Platters]) -> Vec<Platters> {
     let fork = |side: &Platters| {
         let disks = side.iter();
         disks
@@ -24,16 +26,23 @@ fn forks(platters: &[Platters]) -> Vec<Platters> {
     platters.iter().map(fork).collect()
 }
 
-/// Sides over copies, out of reach of every cut and failure of the run.
-fn sides_over(world: &World, platters: &[Platters]) -> Rc<Vec<SideStack>> {
+/// Sides over copies, out of reach of every cut and failure of the run, with boundaries of their own.
+/// A side that the scenario does not know is like the first.
+pub fn sides_over(
+    world: &World,
+    platters: &[Platters],
+    boundaries: &Rc<Boundaries>,
+) -> Rc<Vec<SideStack>> {
     let around = Rc::new(Around {
         findings: Rc::clone(&world.findings),
-        boundaries: Rc::new(Boundaries::default()),
+        boundaries: Rc::clone(boundaries),
         rule: Rc::clone(&world.around.rule),
         lands_late: false,
         fenced: false,
     });
+    let known = world.scenario.sides.len();
     let sides = platters.iter().enumerate().map(|(index, platters)| {
+        let index = if index < known { index } else { 0 };
         let map = map_of(&world.scenario, index, platters);
         SideStack::build(&world.rt, &world.scenario, index, map, None, &around)
     });
@@ -83,7 +92,8 @@ async fn check_open(world: &World, sides: &Rc<Vec<SideStack>>, mirror: &Mirror, 
     }
 }
 
-async fn end(world: &World, sides: &[SideStack]) {
+/// Ends what lies under the sides of a program that has ended.
+pub async fn end(world: &World, sides: &[SideStack]) {
     for side in sides {
         for disk in &side.disks {
             disk.switch().die();
@@ -103,7 +113,7 @@ async fn look_without(
     platters: &[Platters],
     missing: impl Fn(usize) -> bool,
 ) -> Option<Vec<u64>> {
-    let sides = sides_over(world, &forks(platters));
+    let sides = sides_over(world, &forks(platters), &Rc::default());
     let away = sides.iter().enumerate().filter(|(side, _)| missing(*side));
     for disk in away.flat_map(|(_, side)| &side.disks) {
         disk.switch().set_offline(true);
@@ -164,12 +174,12 @@ pub async fn look_at_each(world: &World, platters: &[Platters]) {
 /// that was promised.
 pub async fn boot_alone(world: &World, platters: &[Platters]) {
     for alone in 0..platters.len() {
-        let sides = sides_over(world, &forks(platters));
+        let sides = sides_over(world, &forks(platters), &Rc::default());
         let others = sides.iter().enumerate().filter(|(side, _)| *side != alone);
         for disk in others.flat_map(|(_, side)| &side.disks) {
             disk.switch().set_offline(true);
         }
-        match try_to_open(world, &sides, How::Plain).await {
+        match try_to_open(world, &sides, plant::start(world.plant)).await {
             None => return,
             Some(Opening::Opened(mirror)) => {
                 world.reach("a side alone opened");
@@ -206,7 +216,7 @@ pub async fn boot_alone(world: &World, platters: &[Platters]) {
 /// and never be written to.
 pub async fn boot_with_foreign(world: &World, platters: &[Platters], place: usize) {
     let foreign = platters_of(&world.rt, &world.scenario);
-    let others = sides_over(world, &foreign);
+    let others = sides_over(world, &foreign, &Rc::default());
     let candidates = others.iter().enumerate();
     let candidates = candidates.map(|(index, side)| side.candidate(format!("other-{index}")));
     let candidates: Vec<_> = candidates.collect();
@@ -226,8 +236,8 @@ pub async fn boot_with_foreign(world: &World, platters: &[Platters], place: usiz
     let before = writes(&foreign[place]);
     let mut mixed = forks(platters);
     mixed[place] = foreign[place].clone();
-    let sides = sides_over(world, &mixed);
-    match try_to_open(world, &sides, How::Plain).await {
+    let sides = sides_over(world, &mixed, &Rc::default());
+    match try_to_open(world, &sides, plant::start(world.plant)).await {
         None => return,
         Some(Opening::Opened(mirror)) => {
             world.reach("opened beside a foreign side");

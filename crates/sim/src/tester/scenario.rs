@@ -11,6 +11,8 @@ use bimetal_rt::Rng;
 use serde::Serialize;
 use std::time::Duration;
 
+use super::ambush::Ambush;
+use super::changing::ChangeOfSides;
 use super::classes::Classes;
 use super::disk::Latency;
 use super::extras;
@@ -149,6 +151,10 @@ pub struct Life {
     pub reads_all: bool,
     /// There is no load.
     pub quiet: bool,
+    /// A scrub begins so long after the start.
+    pub scrub_ns: Option<u64>,
+    /// What waits for a moment to end it.
+    pub ambushes: Vec<Ambush>,
     /// How it ends.
     pub end: End,
     /// The faults.
@@ -163,6 +169,8 @@ impl Life {
             cut_opening_ns: None,
             reads_all: true,
             quiet: false,
+            scrub_ns: None,
+            ambushes: Vec::new(),
             end: End::Clean,
             faults: Vec::new(),
         }
@@ -227,6 +235,8 @@ pub struct Scenario {
     pub boots_alone: bool,
     /// After each life but the last, on a copy, a foreign side stands in the place of this one.
     pub foreign: Option<usize>,
+    /// After each life but the last, on a copy, the set of sides is changed.
+    pub changes_sides: Option<ChangeOfSides>,
     /// The end of this life is what a side comes back as.
     pub snapshot_after: Option<usize>,
 }
@@ -399,6 +409,7 @@ impl Scenario {
             fenced: true,
             boots_alone: false,
             foreign: None,
+            changes_sides: None,
             snapshot_after: None,
         }
     }

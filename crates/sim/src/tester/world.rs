@@ -12,10 +12,13 @@ use bimetal_block::request::{IoResult, Op};
 use bimetal_block::{BLOCK_BYTES, Device, IoError};
 use bimetal_rt::{Instant, Payload, Rt};
 
-use super::boundaries::{Boundaries, Interference};
+use super::Options;
+use super::ambush::Ambush;
+use super::boundaries::Boundaries;
 use super::classes::Class;
 use super::corruption::{PlaceOn, Rule};
 use super::disk::Around;
+use super::plant::Plant;
 use super::report::{Findings, Trace};
 use super::scenario::Scenario;
 use super::stack::SideStack;
@@ -45,6 +48,8 @@ pub struct Program {
     pub calm_at: Cell<Option<Instant>>,
     /// It has begun to close the volume.
     pub closing: Cell<bool>,
+    /// The ambush that has found its moment.
+    pub ambush: Cell<Option<Ambush>>,
 }
 
 /// See the module.
@@ -53,6 +58,8 @@ pub struct World {
     pub rt: Rt,
     /// What the seed drew.
     pub scenario: Scenario,
+    /// The bug that is planted.
+    pub plant: Option<Plant>,
     /// Everything that happened.
     pub trace: Trace,
     /// The model.
@@ -90,7 +97,7 @@ impl Program {
 
 impl World {
     /// A world in which nothing has happened.
-    pub fn new(rt: &Rt, scenario: Scenario, interference: Interference, verbose: bool) -> World {
+    pub fn new(rt: &Rt, scenario: Scenario, options: Options) -> World {
         let findings = Rc::new(Findings::new(rt));
         let mut volume = Volume::new(scenario.units());
         if scenario.classes.has(Class::FirstAnswer) {
@@ -101,14 +108,14 @@ impl World {
         let model = Rc::clone(&volume);
         let around = Around {
             findings: Rc::clone(&findings),
-            boundaries: Rc::new(Boundaries::new(interference)),
+            boundaries: Rc::new(Boundaries::new(options.interference)),
             rule: Rc::new(Rule::new(model, scenario.steadfast, span_bytes, unit_bytes)),
             lands_late: scenario.lands_late,
             fenced: scenario.fenced,
         };
         World {
             rt: rt.clone(),
-            trace: Trace::new(rt, verbose),
+            trace: Trace::new(rt, options.verbose),
             volume,
             around: Rc::new(around),
             findings,
@@ -120,6 +127,7 @@ impl World {
             next_id: Cell::new(1),
             acknowledged_early: Cell::new(0),
             ended: Cell::new(0),
+            plant: options.plant,
             scenario,
         }
     }
@@ -236,15 +244,20 @@ impl World {
         self.reached.borrow().clone()
     }
 
+    /// True when a volume that stops or becomes read-only while it is degraded may answer so.
+    pub fn may_refuse(&self, error: IoError) -> bool {
+        let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
+        refusal && self.scenario.mirror.on_degraded != "continue"
+    }
+
     /// A client was told of an error. With one side without faults there is no reason for one, and
     /// neither when a single operation of the run has failed.
     pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>) {
         self.reach("error told to a client");
-        let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
         let (start, end) = (units.start as u64, units.end as u64);
         let unit_bytes = self.scenario.unit_bytes;
         let rule = &self.around.rule;
-        if refusal && self.scenario.mirror.on_degraded != "continue" {
+        if self.may_refuse(error) {
             return;
         }
         if rule.may_fail(start * unit_bytes, end * unit_bytes) {

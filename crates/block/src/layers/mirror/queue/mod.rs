@@ -243,7 +243,13 @@ impl SideQueue {
     /// either: its content was never given.
     pub(super) fn given_below(&self, limit: u64) -> u64 {
         let mut unsent = self.origins.iter().filter(|(_, origin)| origin.unsent > 0);
-        let mut below = unsent.next().map_or(limit, |(seq, _)| limit.min(*seq));
+        let below = unsent.next().map_or(limit, |(seq, _)| limit.min(*seq));
+        self.moment_below(below)
+    }
+
+    /// The last moment up to a number that is not spoilt by what was given before its turn. One such
+    /// write may lead to another: without the moment of the first, the second is early as well.
+    fn moment_below(&self, mut below: u64) -> u64 {
         loop {
             let replaced = self.ahead.range(below..).map(|(_, origin)| *origin).min();
             match replaced.filter(|replaced| *replaced < below) {
@@ -298,11 +304,13 @@ impl SideQueue {
         }
     }
 
-    /// What lies below everything outstanding is stored, and concerns no moment to come.
+    /// What lies below everything outstanding is stored, and concerns no moment to come, unless one
+    /// that was given early leads back there.
     fn forget_ahead(&mut self) {
         let oldest = self.origins.keys().next().copied().unwrap_or(u64::MAX);
-        while self.ahead.keys().next().is_some_and(|seq| *seq < oldest) {
-            self.ahead.pop_first();
+        if self.ahead.keys().next().is_some_and(|seq| *seq < oldest) {
+            let needed = self.moment_below(oldest);
+            self.ahead = self.ahead.split_off(&needed);
         }
     }
 

@@ -56,3 +56,26 @@ fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
     assert_eq!(queue.given_below(6), 6);
     assert!(queue.ahead.is_empty(), "it concerns no moment to come");
 }
+
+/// 4 replaces 2, and 6 replaces 3; both are given and stored before 5. Without 5 the side is at no
+/// moment from 5 on, because of 6 not at 4 or 5, where 3 would be needed, and because of 4 not at 3,
+/// where 2 would be: although 2, 3 and 4 are below everything that is left.
+#[test]
+fn what_came_early_leads_back_to_what_came_early_before() {
+    let mut queue = SideQueue::new(false, true);
+    for (seq, unit) in [(1, 9), (2, 1), (3, 2), (4, 1), (5, 3), (6, 2)] {
+        write(&mut queue, seq, unit);
+    }
+    for expected in [1, 4, 6] {
+        let (seq, batch) = give(&mut queue);
+        assert_eq!(seq, expected, "in the order of the addresses");
+        queue.stored(&batch, 0, Instant::ZERO);
+        queue.head = if seq == 1 { 0 } else { queue.head };
+    }
+    assert_eq!(queue.given_below(7), 2);
+    let (seq, last) = give(&mut queue);
+    assert_eq!(seq, 5);
+    assert_eq!(queue.given_below(7), 7);
+    queue.stored(&last, 0, Instant::ZERO);
+    assert!(queue.ahead.is_empty(), "it concerns no moment to come");
+}

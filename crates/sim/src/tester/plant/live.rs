@@ -1,5 +1,4 @@
-//! Planted bugs: each breaks one promise of the mirror from outside of it, so that the tester is
-//! tested. None of them is a path in the code that ships.
+//! Bugs of a mirror in use: each shows while the volume is open, or at the power cut that follows.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,87 +9,39 @@ use bimetal_block::layers::mirror::Mirror;
 use bimetal_block::request::{IoResult, Op, Reply, Request};
 use bimetal_block::{Device, Geometry, IoFuture};
 use bimetal_rt::{Rng, Rt};
-use serde::Serialize;
 
-use super::stack::SideStack;
+use super::super::stack::SideStack;
+use super::Plant;
 
-/// A bug to plant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Plant {
-    /// A mirror that reads from a side that lags.
-    ServesLagging,
-    /// A mirror that acknowledges writes while the exposure is at its bound.
-    AcknowledgesBeyondBound,
-    /// A side that applies overlapping writes in the wrong order, now and then.
-    AppliesOutOfOrder,
-    /// A side that takes a write for replaced that was not, and drops it, now and then.
-    DropsWrite,
-    /// A mirror whose flush reaches no side.
-    SkipsFlush,
-    /// A mirror whose report of the exposure is a write behind the truth: it acknowledges before it
-    /// counts.
-    AcknowledgesBeforeStored,
-}
-
-impl Plant {
-    /// All of them.
-    pub const ALL: [Plant; 6] = [
-        Plant::ServesLagging,
-        Plant::AcknowledgesBeyondBound,
-        Plant::AppliesOutOfOrder,
-        Plant::DropsWrite,
-        Plant::SkipsFlush,
-        Plant::AcknowledgesBeforeStored,
-    ];
-
-    /// The name on a command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Plant::ServesLagging => "serves-lagging",
-            Plant::AcknowledgesBeyondBound => "acknowledges-beyond-bound",
-            Plant::AppliesOutOfOrder => "applies-out-of-order",
-            Plant::DropsWrite => "drops-write",
-            Plant::SkipsFlush => "skips-flush",
-            Plant::AcknowledgesBeforeStored => "acknowledges-before-stored",
-        }
-    }
-}
-
-/// Puts the bugs of a side over its device.
-pub fn in_side(rt: &Rt, plant: Plant, index: usize, below: Rc<dyn Device>) -> Rc<dyn Device> {
-    match plant {
-        Plant::AppliesOutOfOrder | Plant::DropsWrite if index == 1 => Rc::new(BadSide {
-            inner: Rc::new(BadSideState {
-                rt: rt.clone(),
-                plant,
-                below,
-                late: RefCell::new(ExtentMap::new()),
-                rng: RefCell::new(rt.rng("plant")),
-            }),
+/// A side that does not keep the order of its data.
+pub(super) fn bad_side(rt: &Rt, plant: Plant, below: Rc<dyn Device>) -> Rc<dyn Device> {
+    Rc::new(BadSide {
+        inner: Rc::new(BadSideState {
+            rt: rt.clone(),
+            plant,
+            below,
+            late: RefCell::new(ExtentMap::new()),
+            rng: RefCell::new(rt.rng("plant")),
         }),
-        _ => below,
-    }
+    })
 }
 
-/// Puts the bugs of a mirror over it.
-pub fn over_mirror(
+/// A mirror that answers what it should not.
+pub(super) fn bad_mirror(
     rt: &Rt,
     plant: Plant,
     mirror: &Mirror,
     sides: &Rc<Vec<SideStack>>,
     below: Rc<dyn Device>,
 ) -> Rc<dyn Device> {
-    match plant {
-        Plant::AppliesOutOfOrder | Plant::DropsWrite => below,
-        _ => Rc::new(BadMirror {
-            rt: rt.clone(),
-            plant,
-            mirror: mirror.clone(),
-            sides: Rc::clone(sides),
-            below,
-            next_side: Cell::new(0),
-        }),
-    }
+    Rc::new(BadMirror {
+        rt: rt.clone(),
+        plant,
+        mirror: mirror.clone(),
+        sides: Rc::clone(sides),
+        below,
+        next_side: Cell::new(0),
+    })
 }
 
 struct BadSideState {

@@ -1,0 +1,97 @@
+//! Ambushes: the program dies in the middle of what takes it only a moment, a chosen number of
+//! boundaries of I/O after it has begun. By the clock alone that would hardly ever be hit.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::layers::mirror::MirrorStatus;
+use serde::Serialize;
+
+use super::world::{Program, World};
+
+/// What the program is in the middle of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Moment {
+    /// A scrub.
+    Scrub,
+    /// Copying to a side what it lacks.
+    Resync,
+    /// A side has become absent, has come back or has become whole, so often.
+    Epoch(u32),
+}
+
+/// A death that waits for its moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Ambush {
+    /// The moment.
+    pub moment: Moment,
+    /// Boundaries of I/O that pass before it strikes.
+    pub boundaries: u64,
+    /// The program is killed and the disks keep their power.
+    pub kills: bool,
+}
+
+/// Whether each side is healthy, absent or being rebuilt.
+type Health = Vec<&'static str>;
+
+fn health_of(status: &MirrorStatus) -> Health {
+    status.sides.iter().map(|side| side.health).collect()
+}
+
+fn is_scrubbing(status: &MirrorStatus) -> bool {
+    let scrub = status.scrub.as_ref();
+    scrub.is_some_and(|scrub| scrub.state == "running")
+}
+
+fn is_resyncing(status: &MirrorStatus) -> bool {
+    status.sides.iter().any(|side| side.health == "resyncing")
+}
+
+/// Waits for the moment, and arms the cut.
+pub async fn lie_in_wait(world: Rc<World>, program: Rc<Program>, ambush: Ambush) {
+    let boundaries = &world.around.boundaries;
+    let mut last = health_of(&program.mirror.status());
+    let mut changes = 0;
+    let has_come = || {
+        let status = program.mirror.status();
+        let health = health_of(&status);
+        changes += u32::from(health != last);
+        last = health;
+        match ambush.moment {
+            Moment::Scrub => is_scrubbing(&status),
+            Moment::Resync => is_resyncing(&status),
+            Moment::Epoch(number) => changes > number,
+        }
+    };
+    boundaries.passing.until(has_come).await;
+    // Of several ambushes in a life the first to find its moment strikes.
+    if program.ambush.get().is_none() {
+        program.ambush.set(Some(ambush));
+        boundaries.cut_after(ambush.boundaries);
+    }
+}
+
+/// Scrubs the volume once. A volume that is not open for it is none of the scrub's business.
+pub async fn scrub(world: Rc<World>, program: Rc<Program>, after_ns: u64) {
+    world.rt.sleep(Duration::from_nanos(after_ns)).await;
+    world.reach(match program.mirror.start_scrub() {
+        Ok(()) => "scrub begun",
+        Err(_) => "scrub refused",
+    });
+}
+
+/// Counts what the program was in the middle of when it died.
+pub fn note_death(world: &World, program: &Program) {
+    let status = program.mirror.status();
+    if is_scrubbing(&status) {
+        world.reach("crash in scrub");
+    }
+    if is_resyncing(&status) {
+        world.reach("crash in resync");
+    }
+    let ambush = program.ambush.get();
+    let at_epoch = ambush.is_some_and(|ambush| matches!(ambush.moment, Moment::Epoch(_)));
+    if at_epoch && world.around.boundaries.is_ambushed() {
+        world.reach("crash at a change of epoch");
+    }
+}

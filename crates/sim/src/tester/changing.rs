@@ -1,0 +1,251 @@
+//! Sides that are added, replaced and removed, and the power that is cut meanwhile: on copies of the
+//! sides between two lives, without a load. The volume itself goes on as if nothing had been tried.
+//!
+//! What was read before is what must be read after, whatever the cut has left: with the sides as
+//! they were, or as they were to become, or with all of them.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::Device;
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig};
+use bimetal_rt::Rng;
+use futures_util::future::{Either, select};
+use serde::Serialize;
+
+use super::boundaries::Boundaries;
+use super::client;
+use super::opening::{How, Opening, attempt};
+use super::probes::{end, forks, sides_over};
+use super::stack::{Platters, SideStack, platters_of, top_of};
+use super::world::World;
+
+/// What is done to the set of sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Change {
+    /// One more.
+    Add,
+    /// One more in the place of this one.
+    Replace(usize),
+    /// This one goes.
+    Remove(usize),
+}
+
+/// A change, and where the power is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ChangeOfSides {
+    /// The change.
+    pub change: Change,
+    /// Boundaries of I/O from its begin to the cut; without, it comes to its end.
+    pub boundaries: Option<u64>,
+}
+
+/// Names of sides, by their numbers; the new one comes last.
+fn name_of(side: usize) -> String {
+    format!("side-{side}")
+}
+
+/// A copy of the sides and a blank one, as programs use them one after the other.
+struct Copies<'w> {
+    world: &'w World,
+    platters: Vec<Platters>,
+}
+
+impl Copies<'_> {
+    fn count(&self) -> usize {
+        self.platters.len() - 1
+    }
+
+    fn config(&self, named: &[usize]) -> MirrorConfig {
+        let mut config = self.world.scenario.mirror.config(named.len());
+        config.sides = named.iter().copied().map(name_of).collect();
+        config
+    }
+
+    async fn open(&self, sides: &[SideStack], named: &[usize]) -> Result<Mirror, String> {
+        let world = self.world;
+        let candidate = |&side: &usize| sides[side].candidate(name_of(side));
+        let candidates = named.iter().map(candidate).collect();
+        let config = self.config(named);
+        let opening = attempt(&world.rt, &config, candidates, How::Plain);
+        match world.rt.timeout(world.patience(), opening).await {
+            Ok(Opening::Opened(mirror)) => Ok(mirror),
+            Ok(Opening::Refused(refusal)) => Err(refusal.why),
+            Err(_) => {
+                let why = "an opening on copies of the sides does not end";
+                world.findings.add(why.to_owned());
+                Err(why.to_owned())
+            }
+        }
+    }
+
+    /// What is read of each unit.
+    async fn content(
+        &self,
+        mirror: &Mirror,
+        sides: &Rc<Vec<SideStack>>,
+    ) -> Result<Vec<u64>, String> {
+        let (world, mut all) = (self.world, Vec::new());
+        let top: Rc<dyn Device> = top_of(&world.rt, &world.scenario, mirror, sides, None);
+        let read = client::read_all(world, &top, |units, _, found| {
+            let found = found.map_err(|error| format!("reading {units:?}: {error}"))?;
+            all.extend(found);
+            Ok(())
+        });
+        read.await?;
+        Ok(all)
+    }
+
+    async fn close(&self, mirror: &Mirror) {
+        let world = self.world;
+        let closed = world.rt.timeout(world.patience(), mirror.close());
+        if closed.await.is_err() {
+            let what = "a volume whose sides change does not close";
+            world.findings.add(what.to_owned());
+        }
+    }
+
+    /// Makes the change up to its end; false when it was refused or cannot end.
+    async fn perform(&self, mirror: &Mirror, sides: &[SideStack], change: Change) -> bool {
+        let (world, new) = (self.world, self.count());
+        let added = || sides[new].candidate(name_of(new));
+        let begun = match change {
+            Change::Add => mirror.add_side(added(), None).await,
+            Change::Replace(old) => mirror.add_side(added(), Some(&name_of(old))).await,
+            Change::Remove(old) => mirror.remove_side(&name_of(old)).await,
+        };
+        if begun.is_err() {
+            return false;
+        }
+        let deadline = world.rt.now() + world.patience();
+        while world.rt.now() < deadline {
+            let status = mirror.status();
+            let there = |side: usize| status.sides.iter().find(|s| s.name == name_of(side));
+            let whole = there(new).is_some_and(|side| side.health == "healthy");
+            let done = match change {
+                Change::Add => whole,
+                Change::Replace(old) => whole && there(old).is_none(),
+                Change::Remove(old) => there(old).is_none(),
+            };
+            if done {
+                return true;
+            }
+            world.rt.sleep(Duration::from_millis(20)).await;
+        }
+        false
+    }
+
+    /// The names that a configuration may have afterwards.
+    fn namings(&self, change: Change) -> Vec<Vec<usize>> {
+        let old: Vec<usize> = (0..self.count()).collect();
+        let with_new: Vec<usize> = (0..=self.count()).collect();
+        let without =
+            |sides: &[usize], gone| sides.iter().copied().filter(|s| *s != gone).collect();
+        match change {
+            Change::Add => vec![with_new, old],
+            Change::Replace(gone) => vec![without(&with_new, gone), old, with_new],
+            Change::Remove(gone) => vec![without(&old, gone), old],
+        }
+    }
+
+    /// Opens what is left by each of the names, on copies: some of them must open, and whichever
+    /// does must hold what was read before.
+    async fn check(&self, of: ChangeOfSides, before: &[u64]) {
+        let (world, mut refusals) = (self.world, Vec::new());
+        let namings = self.namings(of.change);
+        let count = namings.len();
+        for named in namings {
+            let sides = sides_over(world, &forks(&self.platters), &Rc::default());
+            match self.open(&sides, &named).await {
+                Err(why) => refusals.push(why),
+                Ok(mirror) => {
+                    let found = self.content(&mirror, &sides).await;
+                    self.close(&mirror).await;
+                    let what = match found {
+                        Err(why) => Some(why),
+                        Ok(found) => difference(before, &found),
+                    };
+                    if let Some(what) = what {
+                        let what = format!("after {of:?}, with sides {named:?}: {what}");
+                        world.findings.add(what);
+                    }
+                }
+            }
+            end(world, &sides).await;
+        }
+        if refusals.len() == count {
+            let what = format!("after {of:?} nothing opens: {refusals:?}");
+            world.findings.add(what);
+        }
+    }
+}
+
+fn difference(before: &[u64], after: &[u64]) -> Option<String> {
+    let mut pairs = before.iter().zip(after).enumerate();
+    let (unit, (before, after)) = pairs.find(|(_, (before, after))| before != after)?;
+    let (before, after) = (before >> 24, after >> 24);
+    Some(format!(
+        "unit {unit} was write {before}, and is write {after}"
+    ))
+}
+
+/// Changes the sides, cuts the power, and looks at what opens then.
+pub async fn change_sides(world: &World, platters: &[Platters], of: ChangeOfSides) {
+    let new = platters_of(&world.rt, &world.scenario).swap_remove(0);
+    let mut platters = forks(platters);
+    platters.push(new);
+    let copies = Copies { world, platters };
+    let boundaries = Rc::new(Boundaries::default());
+    let sides = sides_over(world, &copies.platters, &boundaries);
+    let named: Vec<usize> = (0..copies.count()).collect();
+    let Ok(mirror) = copies.open(&sides, &named).await else {
+        world.reach("sides: the volume stays shut");
+        end(world, &sides).await;
+        return;
+    };
+    let before = copies.content(&mirror, &sides).await;
+    boundaries.begin();
+    if let Some(count) = of.boundaries {
+        boundaries.cut_after(count);
+    }
+    let ended = Cell::new(false);
+    let cut = {
+        let change = pin!(async {
+            ended.set(copies.perform(&mirror, &sides, of.change).await);
+        });
+        let cut = pin!(boundaries.cut.until(|| boundaries.is_cut()));
+        matches!(select(change, cut).await, Either::Right(_))
+    };
+    world.reach(match (cut, ended.get(), of.change) {
+        (false, false, _) => "sides: a change did not come to its end",
+        (false, true, _) => "sides: changed",
+        (true, _, Change::Add) => "crash when a side is added",
+        (true, _, Change::Replace(_)) => "crash when a side is replaced",
+        (true, _, Change::Remove(_)) => "crash when a side is removed",
+    });
+    if cut {
+        cut_power(world, &copies.platters, &sides);
+    }
+    copies.close(&mirror).await;
+    drop(mirror);
+    end(world, &sides).await;
+    match before {
+        Ok(before) => copies.check(of, &before).await,
+        // With corrupt copies, or without a side that is spared, a read may fail.
+        Err(_) => world.reach("sides: not everything could be read"),
+    }
+}
+
+fn cut_power(world: &World, platters: &[Platters], sides: &[SideStack]) {
+    for disk in sides.iter().flat_map(|side| &side.disks) {
+        disk.switch().die();
+    }
+    let mut rng = Rng::labelled(world.scenario.seed, "power of changed sides");
+    for platter in platters.iter().flatten() {
+        platter
+            .borrow_mut()
+            .cut_power(&mut rng, world.scenario.torn);
+    }
+}
