@@ -103,6 +103,7 @@ impl Shared {
         side.stale.borrow_mut().insert(all, ());
         volume.push(candidate, superblock);
         self.sides.push(side);
+        self.note_logs();
         self.watchers.spawn(Rc::clone(self).watch_side(index));
         self.watchers.spawn(Rc::clone(self).tend_side(index));
         self.attend_way(index);

@@ -98,6 +98,8 @@ struct Shared {
     rt: Rt,
     config: MirrorConfig,
     rules: HeteroRules,
+    /// What the logs of the sides can take at once bounds the exposure as well.
+    exposure_bytes_by_logs: Cell<u64>,
     on_degraded: OnDegraded,
     acknowledge: Acknowledge,
     writable: bool,
@@ -161,6 +163,23 @@ impl Shared {
             .iter()
             .filter(|side| side.health.get() == Health::Healthy);
         healthy.map(|side| side.index).collect()
+    }
+
+    /// The rules, with the exposure bounded so that what one side lacks fits into its log: within a
+    /// group of overtaken changes nothing is complete before its end, and nothing can go home.
+    fn rules(&self) -> HeteroRules {
+        let by_logs = self.exposure_bytes_by_logs.get();
+        HeteroRules {
+            exposure_bytes_max: self.rules.exposure_bytes_max.min(by_logs),
+            ..self.rules
+        }
+    }
+
+    /// The logs have changed.
+    fn note_logs(&self) {
+        let stores = self.sides.iter().filter_map(|side| side.store());
+        let least = stores.map(|store| store.backlog_bytes_max()).min();
+        self.exposure_bytes_by_logs.set(least.unwrap_or(u64::MAX));
     }
 
     /// Size of the volume in bytes.
@@ -277,6 +296,7 @@ impl Mirror {
             rt: rt.clone(),
             config: config.clone(),
             rules,
+            exposure_bytes_by_logs: Cell::new(u64::MAX),
             on_degraded: config.on_degraded,
             acknowledge: config.acknowledge,
             writable: parts.geometry.writable,
@@ -314,6 +334,7 @@ impl Mirror {
             epoch_needed: Cell::new(0),
             epoch_marked: Cell::new(0),
         });
+        shared.note_logs();
         if parts.state == VolumeState::Open {
             shared.start();
         }

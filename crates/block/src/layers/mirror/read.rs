@@ -213,7 +213,7 @@ impl Shared {
     /// would not be kept from catching up.
     fn hedge_side(&self, index: usize, range: &Range<u64>, failed: &[usize]) -> Option<usize> {
         let exposed = self.exposed.borrow().bytes();
-        if self.rules.is_pressed(exposed, self.exposure_age_ns()) {
+        if self.rules().is_pressed(exposed, self.exposure_age_ns()) {
             return None;
         }
         let other = self.sides.iter().find(|side| {

@@ -45,7 +45,7 @@ impl Shared {
             // While a side is late, the others carry the load, and it has to catch up itself.
             let busy = |shared: Rc<Shared>| {
                 let exposed = shared.exposed.borrow().bytes();
-                let behind = exposed > shared.rules.exposure_bytes_max / 8;
+                let behind = exposed > shared.rules().exposure_bytes_max / 8;
                 let late = shared.sides.iter().any(|side| side.stuck.get());
                 shared.flushes_waiting.get() > 0 || behind || late
             };
@@ -178,6 +178,7 @@ impl Shared {
         store.begin().await?;
         store.grow(volume.volume_bytes());
         side.replace_store(store);
+        self.note_logs();
         Ok(())
     }
 

@@ -87,7 +87,7 @@ pub struct SideStatus {
 
 impl Shared {
     pub(super) fn status(&self) -> MirrorStatus {
-        let bound = self.rules.exposure_bytes_max;
+        let bound = self.rules().exposure_bytes_max;
         MirrorStatus {
             state: match self.state.get() {
                 VolumeState::Open => "open",

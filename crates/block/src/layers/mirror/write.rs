@@ -191,7 +191,7 @@ impl Shared {
         let may_acknowledge = || {
             self.is_marked()
                 && (self.all_healthy_have(ticket)
-                    || self.rules.may_acknowledge_early(
+                    || self.rules().may_acknowledge_early(
                         self.exposed.borrow().bytes(),
                         self.exposure_age_ns(),
                         len,
@@ -302,12 +302,16 @@ impl Shared {
     fn view(&self, index: usize) -> QueueView {
         let side = &self.sides[index];
         let crowded = self
-            .rules
+            .rules()
             .is_pressed(self.exposed.borrow().bytes(), self.exposure_age_ns());
         let mut queue = side.queue.borrow_mut();
-        let space = side.store().is_none_or(|store| store.has_space());
+        let (bytes, parts) = (queue.waiting_bytes(), queue.waiting_parts());
+        let may_overtake = || {
+            let store = side.store();
+            store.is_none_or(|store| store.may_overtake(bytes, parts))
+        };
         QueueView {
-            urgent: (self.is_paper() || !crowded) && space && queue.has_urgent(),
+            urgent: (self.is_paper() || !crowded) && queue.has_urgent() && may_overtake(),
             waiting: queue.has_waiting(),
             in_flight: side.in_flight(),
             drain_in_flight: side.drain_in_flight.get(),

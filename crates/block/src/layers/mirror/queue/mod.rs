@@ -663,6 +663,11 @@ impl SideQueue {
         self.waiting.bytes() + self.later.bytes()
     }
 
+    /// Parts that wait.
+    pub(super) fn waiting_parts(&self) -> u64 {
+        (self.waiting.len() + self.later.len()) as u64
+    }
+
     /// Bytes in flight.
     pub(super) fn flying_bytes(&self) -> u64 {
         self.flying.bytes()

@@ -339,16 +339,22 @@ impl Store {
         self.log.used_bytes() >= self.log.usable_bytes() / 2
     }
 
+    /// Bytes of changes that the side may be late with, at most: in the log there must be room for
+    /// them, their headers, what came before its turn, and what is written meanwhile.
+    pub(super) fn backlog_bytes_max(&self) -> u64 {
+        self.log.usable_bytes() / 4
+    }
+
     /// True when so many bytes in so many records fit into the log before any of them goes home.
     pub(super) fn takes(&self, bytes: u64, records: u64) -> bool {
         self.log.takes(bytes, records)
     }
 
-    /// True when there is space for changes that come before their turn: what they wait for must
-    /// still find room behind them.
-    pub(super) fn has_space(&self) -> bool {
+    /// True when there is space for a change that comes before its turn: all that waits, in so many
+    /// bytes and parts, must still find room behind it, because nothing of it goes home before.
+    pub(super) fn may_overtake(&self, waiting_bytes: u64, waiting_parts: u64) -> bool {
         let (used, all) = self.log_bytes();
-        used < all / 2
+        used < all / 2 && self.log.takes(waiting_bytes, waiting_parts)
     }
 
     /// All changes below this number are durable here.
