@@ -67,6 +67,7 @@ type = "{kind}"
 [device.vol]
 type = "mirror"
 sides = ["fast", "slow"]
+log = "{log}"
 """
 EXPORT = """
 [export.vol]
@@ -171,7 +172,8 @@ class Ours:
         folder.mkdir()
         self.loops = [Loop(folder / f"{side}.img") for side in ("fast", "slow")]
         fast, slow = (f'path = "{loop.device}"' for loop in self.loops)
-        text = SIDES.format(kind="file", fast=fast, slow=slow) + EXPORT.format(device="vol")
+        text = SIDES.format(kind="file", fast=fast, slow=slow, log="260MiB")
+        text += EXPORT.format(device="vol")
         self.server = Server(args.bimetal, folder, text)
         self.place = ["--ioengine=nbd", "--thread=0", f"--uri={self.server.uri}",
                       f"--size={FILE_MIB}m"]
@@ -348,7 +350,8 @@ def frozen_run(args, folder, disks, member):
     """One measurement."""
     name, device, frozen = member
     fast, slow = (f'address = "unix:{disk.socket}"' for disk in disks)
-    text = SIDES.format(kind="remote", fast=fast, slow=slow) + EXPORT.format(device=device)
+    text = SIDES.format(kind="remote", fast=fast, slow=slow, log="64MiB")
+    text += EXPORT.format(device=device)
     server = Server(args.bimetal, folder, text, formatted=device == "vol")
     ended = threading.Event()
     thread = None
@@ -479,7 +482,8 @@ def main():
     parser.add_argument("--disk", type=pathlib.Path, default="target/release/volatile-disk")
     parser.add_argument("--dir", default="/var/tmp", help="where the files lie")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=FREEZE_RUN_S, help="a run of `freeze` and `cost`")
+    parser.add_argument("--seconds", type=int, default=FREEZE_RUN_S,
+                        help="a run of `freeze` and `cost`")
     parser.add_argument("--only", choices=("throttle", "freeze", "cost"))
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

@@ -81,10 +81,10 @@ impl Devices {
     /// A consumer SSD of four bits a cell with its fast cache exhausted, and the disk.
     pub fn qlc_exhausted() -> Devices {
         Devices {
-            name: "QLC: qlc-sata without its SLC cache + hdd-7200 (250 GB)".to_owned(),
+            name: "QLC: qlc-sata with its SLC cache exhausted + hdd-7200 (250 GB)".to_owned(),
             ssd: "qlc-sata".to_owned(),
             hdd: "hdd-7200".to_owned(),
-            ssd_overrides: "slc_cache_bytes_per_tb = 0".to_owned(),
+            ssd_overrides: "slc_cache_bytes_per_tb = 1000000".to_owned(),
             hdd_overrides: PAPERS_DISK.to_owned(),
         }
     }

@@ -1,6 +1,7 @@
 //! What happens to sides at rest, between two lives of the program.
 
 use bimetal_block::BLOCK_BYTES;
+use bimetal_block::layers::mirror::superblock::Superblock;
 use bimetal_rt::Rng;
 
 use super::corruption::SideMap;
@@ -43,7 +44,14 @@ pub fn happen(
             };
             let (disk, at) = map.on_disk(kept);
             let index = (at / BLOCK_BYTES) as usize;
-            let is_corrupt = map.platters[disk].borrow().may_become_corrupt(index);
+            let platter = map.platters[disk].borrow();
+            // Of two copies one is wrong at most: a power cut may have torn the other one.
+            let is_torn = platter.block_at(at).is_some_and(|block| {
+                let found = Superblock::decode(&block.to_vec());
+                !matches!(found, Ok(Some(_)))
+            });
+            let is_corrupt = is_torn || platter.may_become_corrupt(index);
+            drop(platter);
             if is_corrupt && !(first && second) {
                 return;
             }

@@ -185,6 +185,14 @@ impl Shared {
     /// who might have it, and the side can keep in mind that it has not.
     fn is_lost_for(&self, side: &Side, block: &Range<u64>, error: IoError) -> bool {
         let mut present = self.sides.present();
+        let waits = |other: &Side| {
+            let pending = || !other.queue.borrow().pending_in(block).is_empty();
+            other.is_active() && pending()
+        };
+        // It is in memory, and a side has yet to store it.
+        if self.sides.iter().any(waits) {
+            return false;
+        }
         let claimed = self.current_side(block, &[side.index]).is_some();
         let rounds = match error {
             IoError::Medium if claimed => UNREADABLE_AFTER_ROUNDS,

@@ -231,6 +231,9 @@ impl MirrorStatus {
             "exposed_bytes_peak",
             Figure::Gauge(self.exposed_bytes_peak as f64),
         );
+        if let Some(bound) = self.exposed_bytes_max {
+            out.figure("", "exposed_bytes_max", Figure::Gauge(bound as f64));
+        }
         out.figure(
             "",
             "acknowledged_early",
