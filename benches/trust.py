@@ -2,7 +2,7 @@
 """What a slow or frozen side costs a mirror, and what trust costs when both are well: bimetal beside
 btrfs raid1, and beside one side alone.
 
-Three questions, each measured in rounds whose members take turns, so that whatever else the machine
+Four questions, each measured in rounds whose members take turns, so that whatever else the machine
 does falls on all of them; the medians of the rounds are compared.
 
 `throttle`: two loop devices a mirror, over files on one disk, and one of the two limited to 100
@@ -25,10 +25,14 @@ depth 32 in process (`bimetal bench`), for so long that the logs of 32 MiB go ro
 what is brought home is paid for: a side alone, the mirror without checksums, and with them. The
 bars: without, at least 80 % of the side; with, at least 80 % of that again.
 
+`resync`: once, 100 random writes on 8 GiB, each flushed, with one side frozen; then the power of both
+sides is cut and the server killed. The bar: what is copied afterwards is no more than what was
+exposed and one region of 1 MiB.
+
 Needs root, loop devices, fio, btrfs-progs.
 
     cargo build --release -p bimetal-cli -p bimetal-tests
-    benches/trust.py [--only throttle|freeze|cost] [--rounds N] [--dir DIR] [--json]
+    benches/trust.py [--only throttle|freeze|cost|resync] [--rounds N] [--dir DIR] [--json]
 """
 
 import argparse
@@ -53,6 +57,9 @@ FREEZE_EVERY_S = 10
 FREEZE_S = 2
 FREEZE_RUN_S = 20
 ASKED_EVERY_NS = 5_000_000
+RESYNC_BYTES = 8 << 30
+RESYNC_WRITES = 100
+REGION_BYTES = 1 << 20
 PERCENTILE = "99.900000"
 
 SIDES = """
@@ -120,6 +127,12 @@ class Server:
         words = [str(self.binary), "status", str(self.config), "--json"]
         text = subprocess.run(words, capture_output=True, text=True, check=False).stdout
         return json.loads(text)["devices"]["vol"]["figures"]
+
+    def sides(self):
+        """Live figures of each side of the mirror."""
+        words = [str(self.binary), "status", str(self.config), "--json"]
+        text = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        return list(json.loads(text)["devices"]["vol"]["parts"].values())
 
     def drained(self):
         """Waits until both sides have everything."""
@@ -273,11 +286,11 @@ def throttled(mirror, name, cell, iops):
 class Disk:
     """A disk of the tests, which takes commands on its standard input."""
 
-    def __init__(self, binary, folder, name):
+    def __init__(self, binary, folder, name, size_bytes=DISK_BYTES):
         self.socket = folder / f"{name}.sock"
         image = folder / f"{name}.img"
         with open(image, "wb") as file:
-            file.truncate(DISK_BYTES)
+            file.truncate(size_bytes)
         self.process = subprocess.Popen([str(binary), str(image), str(self.socket)], text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if self.process.stdout.readline() != "ready\n":
@@ -433,6 +446,44 @@ def cost(args, folder):
     return results
 
 
+def resync(args, folder):
+    """What is copied after a power cut while a side is behind: to its log by the opening, and home by
+    a rebuild."""
+    folder = folder / "resync"
+    folder.mkdir()
+    disks = [Disk(args.disk, folder, name, RESYNC_BYTES) for name in ("fast", "slow")]
+    server = None
+    try:
+        fast, slow = (f'address = "unix:{disk.socket}"' for disk in disks)
+        text = SIDES.format(kind="remote", fast=fast, slow=slow, log="260MiB")
+        text += EXPORT.format(device="vol")
+        server = Server(args.bimetal, folder, text)
+        disks[1].tell("freeze")
+        fio(["--ioengine=nbd", "--thread=0", f"--uri={server.uri}", "--rw=randwrite", "--fsync=1",
+             "--size=7g", f"--number_ios={RESYNC_WRITES}"])
+        exposed = server.figures()["exposed_bytes"]
+        server.process.kill()
+        server.process.wait()
+        for number, disk in enumerate(disks):
+            disk.tell(f"cut blocks {number}")
+        disks[1].tell("thaw")
+        server = Server(args.bimetal, folder, text, formatted=False)
+        server.drained()
+        sides = server.sides()
+        copied = sum(side["log_written_bytes"] + side["resynced_bytes"] for side in sides)
+    finally:
+        if server:
+            server.stop()
+        for disk in disks:
+            disk.stop()
+    print(f"resync: {RESYNC_WRITES} random writes on {RESYNC_BYTES >> 30} GiB, flushed, one side "
+          f"frozen, power cut: {exposed / 1024:.0f} KiB exposed, {copied / 1024:.0f} KiB copied "
+          f"with headers", file=sys.stderr)
+    return [{"cell": "resync", "name": name, "ops_per_s": count, "ops": RESYNC_WRITES,
+             "p999_ms": 0, "steady_p999_ms": 0, "max_ms": 0, "held_back": 0}
+            for name, count in (("copied", copied), ("exposed", exposed + REGION_BYTES))]
+
+
 def medians(results):
     """Median of each figure by cell and name."""
     table = {}
@@ -452,6 +503,8 @@ BARS = [
      "mirror, fast freezes", "slow alone", 2.0, False),
     ("slow side frozen: steady p99.9 against the fast one alone", "write+flush", "steady_p999_ms",
      "mirror, slow freezes", "fast alone", 2.0, False),
+    ("after a power cut: bytes copied against those exposed and a region", "resync", "ops_per_s",
+     "copied", "exposed", 1.0, False),
     ("cost of the mirror: writes a second against a side alone", "cost", "ops_per_s",
      "no checksums", "side alone", 0.8, True),
     ("cost of integrity: writes a second with checksums against without", "cost", "ops_per_s",
@@ -484,13 +537,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=FREEZE_RUN_S,
                         help="a run of `freeze` and `cost`")
-    parser.add_argument("--only", choices=("throttle", "freeze", "cost"))
+    parser.add_argument("--only", choices=("throttle", "freeze", "cost", "resync"))
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     args.bimetal, args.disk = args.bimetal.resolve(), args.disk.resolve()
     results = []
     with tempfile.TemporaryDirectory(dir=args.dir, prefix="trust-") as folder:
-        for name, measure in (("throttle", throttle), ("freeze", freeze), ("cost", cost)):
+        for name, measure in (("throttle", throttle), ("freeze", freeze), ("cost", cost),
+                              ("resync", resync)):
             if args.only in (None, name):
                 results += measure(args, pathlib.Path(folder))
     table = medians(results)
@@ -502,6 +556,8 @@ def main():
         print(f"medians of {args.rounds} rounds\n{'cell':12} {'who':22}"
               f"{'writes/s':>10}{'p99.9 ms':>11}{'steady':>9}{'max ms':>9}{'held back':>11}")
         for (cell, name), row in sorted(table.items()):
+            if cell == "resync":
+                continue
             print(f"{cell:12} {name:22}{row['ops_per_s']:10,.0f}{row['p999_ms']:11.2f}"
                   f"{row['steady_p999_ms']:9.2f}{row['max_ms']:9.1f}{row['held_back']:11.0f}")
         for verdict in judged:

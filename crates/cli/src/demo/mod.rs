@@ -30,8 +30,10 @@ use crate::{facts, format};
 use screen::Screen;
 use targets::{Arrivals, Target};
 
-/// Size of each of the four files.
-const FILE_BYTES: u64 = 256 << 20;
+/// Size of the files of the devices that stand alone, which is what the load uses of each stack.
+const FILE_BYTES: u64 = 128 << 20;
+/// Size of the files of the sides, half of which are log: that bounds the exposure.
+const SIDE_BYTES: u64 = 384 << 20;
 /// How often the table is drawn, and the length of one step of the curves.
 const STEP: Duration = Duration::from_secs(1);
 /// How many steps lie between two tables where nothing can be drawn in place.
@@ -66,8 +68,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let file = place.path.join("demo.toml");
     let text = configuration(args.seed);
     fs::write(&file, &text).with_context(|| file.display().to_string())?;
-    for name in ["ssd.img", "hdd.img", "fast.img", "slow.img"] {
-        make_file(&place.path.join(name))?;
+    for (name, bytes) in [
+        ("ssd.img", FILE_BYTES),
+        ("hdd.img", FILE_BYTES),
+        ("fast.img", SIDE_BYTES),
+        ("slow.img", SIDE_BYTES),
+    ] {
+        make_file(&place.path.join(name), bytes)?;
     }
     let config = Config::read(&file, &text)?;
     let rt = Rt::real_time(UringOptions {
@@ -110,7 +117,8 @@ fn configuration(seed: u64) -> String {
         "# What `bimetal demo` runs: one SSD alone, one disk alone, and a mirror of such a pair.\n\n\
          {}{}\
          [device.vol]\ntype = \"mirror\"\nsides = [\"fast\", \"slow\"]\n\
-         exposure = {{ bytes = \"64MiB\", age = \"5s\" }}\n\n\
+         exposure = {{ bytes = \"40MiB\", age = \"5s\" }}\n\
+         log = \"192MiB\"                 # four times the exposure, and a little\n\n\
          [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n",
         pair("ssd", "hdd"),
         pair("fast", "slow"),
@@ -230,8 +238,8 @@ impl Drop for Place {
     }
 }
 
-fn make_file(path: &Path) -> Result<()> {
-    let make = || fs::File::create_new(path)?.set_len(FILE_BYTES);
+fn make_file(path: &Path, bytes: u64) -> Result<()> {
+    let make = || fs::File::create_new(path)?.set_len(bytes);
     make().with_context(|| format!("cannot make {}", path.display()))
 }
 
@@ -250,7 +258,7 @@ fn compare_sides(file: &Path, text: &str) -> Result<u64> {
     };
     let (mut fast, mut slow) = (open(fast, *fast_offset)?, open(slow, *slow_offset)?);
     // The last block of a side is its second superblock.
-    let total = FILE_BYTES - fast_offset.max(slow_offset) - BLOCK_BYTES;
+    let total = SIDE_BYTES - fast_offset.max(slow_offset) - BLOCK_BYTES;
     let style = ProgressStyle::with_template("comparing the sides {bar:40} {percent:>3} %")
         .context("the template is well formed")?
         .progress_chars("=> ");
