@@ -1,6 +1,7 @@
 //! What happens to sides at rest, between two lives of the program.
 
 use bimetal_block::BLOCK_BYTES;
+use bimetal_block::layers::mirror::superblock::Superblock;
 use bimetal_rt::Rng;
 
 use super::corruption::SideMap;
@@ -43,8 +44,14 @@ pub fn happen(
             };
             let (disk, at) = map.on_disk(kept);
             let index = (at / BLOCK_BYTES) as usize;
-            let is_corrupt = map.platters[disk].borrow().may_become_corrupt(index);
-            if is_corrupt && !(first && second) {
+            // A power cut may have torn it, and then the other one is all there is.
+            let is_whole = {
+                let platter = map.platters[disk].borrow();
+                let block = platter.block(index as u64).map(|block| block.to_vec());
+                let found = block.map(|block| Superblock::decode(&block));
+                !platter.may_become_corrupt(index) && matches!(found, Some(Ok(Some(_))))
+            };
+            if !is_whole && !(first && second) {
                 return;
             }
             world.reach(if first && second {
