@@ -44,15 +44,14 @@ pub fn happen(
             };
             let (disk, at) = map.on_disk(kept);
             let index = (at / BLOCK_BYTES) as usize;
-            let platter = map.platters[disk].borrow();
-            // Of two copies one is wrong at most: a power cut may have torn the other one.
-            let is_torn = platter.block_at(at).is_some_and(|block| {
-                let found = Superblock::decode(&block.to_vec());
-                !matches!(found, Ok(Some(_)))
-            });
-            let is_corrupt = is_torn || platter.may_become_corrupt(index);
-            drop(platter);
-            if is_corrupt && !(first && second) {
+            // A power cut may have torn it, and then the other one is all there is.
+            let is_whole = {
+                let platter = map.platters[disk].borrow();
+                let block = platter.block(index as u64).map(|block| block.to_vec());
+                let found = block.map(|block| Superblock::decode(&block));
+                !platter.may_become_corrupt(index) && matches!(found, Some(Ok(Some(_))))
+            };
+            if !is_whole && !(first && second) {
                 return;
             }
             world.reach(if first && second {

@@ -182,23 +182,17 @@ impl Shared {
     }
 
     /// True when what cannot be read for a side is lost: it was tried often enough, nobody is absent
-    /// who might have it, and the side can keep in mind that it has not.
+    /// who might have it or is only being given it, and the side can keep in mind that it has not.
     fn is_lost_for(&self, side: &Side, block: &Range<u64>, error: IoError) -> bool {
         let mut present = self.sides.present();
-        let waits = |other: &Side| {
-            let pending = || !other.queue.borrow().pending_in(block).is_empty();
-            other.is_active() && pending()
-        };
-        // It is in memory, and a side has yet to store it.
-        if self.sides.iter().any(waits) {
-            return false;
-        }
         let claimed = self.current_side(block, &[side.index]).is_some();
         let rounds = match error {
             IoError::Medium if claimed => UNREADABLE_AFTER_ROUNDS,
             _ => LOST_AFTER_ROUNDS,
         };
+        let is_given = |other: &Side| !other.queue.borrow().pending_in(block).is_empty();
         side.failed_copies.get() >= rounds
+            && !self.sides.iter().any(is_given)
             && side.store().is_some_and(|store| store.has_checksums())
             && !self.incomplete_table()
             && present.all(|side| side.health.get() != Health::Absent)

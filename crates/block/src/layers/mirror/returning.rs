@@ -145,12 +145,12 @@ impl Shared {
         // has left it with a newer history.
         let since = found.last_epoch().filter(|_| !everything);
         let epoch = since.map_or(0, |epoch| epoch.number);
-        let everything = since.is_none();
-        let behind = match everything {
-            true => Behind::Everything,
-            false => Behind::Since {
+        let discard_from = since.map(|epoch| volume.first_change_after(&epoch.id));
+        let behind = match discard_from {
+            None => Behind::Everything,
+            Some(discard_from) => Behind::Since {
                 epoch,
-                discard_from: u64::MAX,
+                discard_from,
             },
         };
         // What it is told must not be news to those that count: it would take them for outdated.
@@ -161,17 +161,25 @@ impl Shared {
         self.exposure_changed.until(told).await;
         volume.found(index, candidate, found);
         volume.mark_inconsistent(index, behind).await?;
-        if everything {
-            store.forget_from(0);
-            let all = 0..self.size_bytes();
-            side.stale.borrow_mut().insert(all, ());
-        } else {
-            // It may have been late already when it still was a member.
-            let late_since = volume.epoch_of(store.found().complete_below);
-            let lacks = self.lacks(&store, epoch.min(late_since));
-            for (range, ()) in lacks.iter() {
-                side.stale.borrow_mut().insert(range, ());
+        store.set_epoch(volume.epoch());
+        let mut lacks = ExtentMap::new();
+        match discard_from {
+            None => {
+                store.forget_from(0);
+                lacks.insert(0..self.size_bytes(), ());
             }
+            Some(first) => {
+                let discarded = store.discard_from(first, epoch);
+                // It may have been late already when it still was a member.
+                let late_since = volume.epoch_of(store.complete());
+                lacks = self.lacks(&store, epoch.min(late_since));
+                discarded
+                    .into_iter()
+                    .for_each(|range| lacks.insert(range, ()));
+            }
+        }
+        for (range, ()) in lacks.iter() {
+            side.stale.borrow_mut().insert(range, ());
         }
         side.stale.borrow_mut().remove(self.size_bytes()..u64::MAX);
         store.set_mixes(true);
@@ -193,7 +201,7 @@ impl Shared {
             .collect();
         let newest = newest_among(&stores);
         let mut lacks = ExtentMap::new();
-        for (range, _) in lacking(store, &newest, store.found().complete_below) {
+        for (range, _) in lacking(store, &newest, store.complete()) {
             lacks.insert(range, ());
         }
         for range in stores.iter().flat_map(|(_, s)| s.stale_since(epoch)) {

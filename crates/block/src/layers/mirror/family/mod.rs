@@ -46,7 +46,9 @@
 //! new size.
 //!
 //! **Behind.** A side lacks the regions changed since the last epoch it was a member of, and its own
-//! changes count only up to the first change of any epoch that followed ([`Behind::Since`]). Where
+//! changes count only up to the first change of any epoch that followed ([`Behind::Since`]), and no
+//! further than the sources are complete: those may have lost in a crash what they had not flushed,
+//! and then it counts nowhere. The epoch that the opening begins says so to sides that come later. Where
 //! that is unknown, everything is copied; so also when it should have been a member of an epoch
 //! between that one and the newest, for then it is an older copy (or was lost while it was being
 //! told). An older copy from the very epoch in which the side was left cannot be recognised.
@@ -691,10 +693,10 @@ fn since(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> Optio
     let known = newest.contains(&side.current().id)
         && between.iter().all(|epoch| !epoch.has_member(place))
         && (!last.has_member(place) || shared <= last.first_change);
-    let discard_from = after.iter().map(|epoch| epoch.first_change).min()?;
+    let began = after.iter().map(|epoch| epoch.first_change).min()?;
     known.then_some(Behind::Since {
         epoch: last_own.number,
-        discard_from,
+        discard_from: began.min(complete_below(sources)),
     })
 }
 

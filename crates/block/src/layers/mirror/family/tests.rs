@@ -205,6 +205,26 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
+/// The only member had been given everything up to 200 and lost what it had not flushed; the other one
+/// has some of it. What nobody counts on any more must not come back with it.
+#[test]
+fn what_the_members_have_lost_counts_on_no_other_side() {
+    let mut alone = at(
+        178,
+        side(A, 2, State::Active, &[together(), epoch(0, 2, &[A])]),
+    );
+    let superblock = alone.found.as_mut().expect("it has one");
+    superblock.complete_below = 160;
+    let late = at(182, side(B, 2, State::Active, &[together()]));
+    let opened = plan(&[alone, late]);
+    assert_eq!((indices(&opened), opened.counts_below), (vec![A], None));
+    let since = Behind::Since {
+        epoch: 1,
+        discard_from: 178,
+    };
+    assert_eq!(opened.behind, [(B, since)]);
+}
+
 #[test]
 fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
     let of_a = [together(), epoch(0, 2, &[A])];

@@ -259,6 +259,7 @@ impl Attempt<'_> {
     /// Makes those ready that are to be rebuilt. One that cannot be is only missing.
     async fn begin_rebuilds(&self, looked: &mut [Looked], plan: &Plan, made: &mut Made) {
         for (index, behind) in &plan.behind {
+            store_of(looked, *index).set_epoch(made.volume.epoch());
             let lacks = self.lacks(looked, plan, *index, *behind);
             let begun = self.begin_rebuild(looked, &made.volume, *index, *behind);
             if begun.await.is_ok() {
@@ -432,9 +433,9 @@ impl Attempt<'_> {
             let found = store_of(looked, index).found();
             found.next_number.max(superblock.complete_below)
         });
-        let next = seen.max().expect("a plan has a source");
-        // A past that does not count may have used higher numbers; it is told apart by its epoch.
-        next.max(plan.newest.current().first_change)
+        // A past that does not count may have used higher numbers; it is told apart by its epoch. So
+        // an epoch may begin below the one before: what was lost of that one's past counts nowhere.
+        seen.max().expect("a plan has a source")
     }
 
     /// What came before its turn is in no home, and may be too much for the log of the side that
@@ -530,8 +531,7 @@ impl Attempt<'_> {
             return lacks;
         };
         let own = store_of(looked, index);
-        let discarded = own.changes_from(discard_from);
-        own.forget_from(discard_from);
+        let discarded = own.discard_from(discard_from, epoch);
         // It may have been late already when it still was a member.
         let epoch = epoch.min(plan.newest.epoch_of(own.complete()));
         let regions = self.stores(looked, plan).flat_map(|s| s.stale_since(epoch));
@@ -539,7 +539,6 @@ impl Attempt<'_> {
         let newest = newest_of(looked, &plan.sources);
         let logged = lacking(own, &newest, complete).into_iter();
         let logged = logged.map(|(range, _)| range);
-        let discarded = discarded.into_iter().map(|(range, _)| range);
         for range in regions.chain(logged).chain(discarded) {
             lacks.insert(range, ());
         }

@@ -298,3 +298,41 @@ fn a_side_begins_however_often_it_was_stopped() {
         unreachable!("the log has no room for so many runs");
     });
 }
+
+/// The second change took the place of something that the side never had; it does not count, and the
+/// rebuild that would have given the side what does is interrupted when the log has let go of it.
+#[test]
+fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_again() {
+    let rt = rt();
+    let device = memory(&rt);
+    let block = 5 * BLOCK_BYTES..6 * BLOCK_BYTES;
+    let is_lacked = |lacks: Vec<Range<u64>>| {
+        let within = |range: &Range<u64>| range.start <= block.start && block.end <= range.end;
+        lacks.iter().any(within)
+    };
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        put(&rt, &store, &next, 0, &[1]).await;
+        put(&rt, &store, &next, 5, &[2]).await;
+        store.flush(next.get()).await.expect("it is flushed");
+        store.stop().await;
+        let counts_below = Rc::new(|_| 2);
+        let on_device = StoreDevice {
+            counts_below,
+            ..on(&device)
+        };
+        let store = Store::open(&rt, &on_device).await.expect("it opens");
+        store.set_epoch(3);
+        assert!(is_lacked(store.discard_from(2, 1)));
+        store.set_mixes(true);
+        store.release(u64::MAX, true);
+        store.begin().await.expect("it begins");
+        assert!(store.empty().await.expect("it goes home"));
+        store.stop().await;
+        let reopened = || async { Store::open(&rt, &on(&device)).await.expect("it opens") };
+        assert!(reopened().await.changes_from(0).is_empty());
+        assert!(is_lacked(reopened().await.discard_from(2, 1)));
+        // As a member of the epoch it has been given everything.
+        assert!(!is_lacked(reopened().await.discard_from(2, 3)));
+    });
+}
