@@ -35,6 +35,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const PEER_PATIENCE: Duration = Duration::from_millis(20);
 /// A page that is not found as it was written is written again so often.
 const PAGE_TRIES: usize = 4;
+/// Home writes between two turns of the log.
+const BURST_WRITES: usize = 8;
 /// Reads of the log in flight.
 const READS_IN_FLIGHT_MAX: usize = 4;
 /// Pieces of the log that lie together are read together: so many, each at most so long, and with
@@ -134,7 +136,7 @@ impl Store {
         match self.fill() {
             _ if self.hurries.get() > 0 => 16,
             Fill::Full => 16,
-            Fill::High => 4,
+            Fill::High => BURST_WRITES,
             Fill::Much => 1,
             Fill::Low => 4,
         }
@@ -485,11 +487,13 @@ impl Store {
     async fn write_home(self: &Rc<Self>, writes: Vec<HomeWrite>) -> Result<(), IoError> {
         let failed = Rc::new(Cell::new(None));
         let group = TaskGroup::new(&self.rt);
+        let mut burst = 0;
         for write in writes {
             if let Err(error) = self.turn().await {
                 failed.set(Some(error));
                 break;
             }
+            self.give_way_after_burst(&group, &mut burst).await;
             group.at_most(self.destage_depth().saturating_sub(1)).await;
             if failed.get().is_some() {
                 break;
@@ -503,6 +507,24 @@ impl Store {
         }
         group.join().await;
         failed.get().map_or(Ok(()), Err)
+    }
+
+    /// Beside other work home writes come in bursts, and the log has its turn between two of them. A
+    /// disk that orders its requests by place would otherwise go on through the home, where there is
+    /// always one more, and never come back to the log.
+    async fn give_way_after_burst(&self, group: &TaskGroup, burst: &mut usize) {
+        *burst += 1;
+        if *burst < BURST_WRITES || self.fill() != Fill::High || self.hurries.get() > 0 {
+            return;
+        }
+        *burst = 0;
+        group.join().await;
+        let had = || self.fill() != Fill::High || !self.log.is_busy() || self.ending.get();
+        // A log that is never idle has had its turn after a while.
+        let _ = self
+            .rt
+            .timeout(LOOK_EVERY, self.log.changed.until(had))
+            .await;
     }
 
     async fn write_one_home(&self, write: HomeWrite) -> Result<(), IoError> {
