@@ -182,6 +182,7 @@ impl Shared {
             side.stale.borrow_mut().insert(range, ());
         }
         side.stale.borrow_mut().remove(self.size_bytes()..u64::MAX);
+        store.unsettle().await?;
         store.set_mixes(true);
         store.begin().await?;
         store.grow(volume.volume_bytes());
