@@ -242,6 +242,19 @@ impl Rule {
         self.any_corrupt() && blocks.any(|offset| !whole(offset))
     }
 
+    /// True when one of these bytes is in a block that is corrupt on some side: all that counts while
+    /// the side without faults is being rebuilt itself.
+    pub fn is_corrupt_within(&self, start: u64, end: u64) -> bool {
+        let count = self.sides.borrow().len();
+        let is_corrupt = |side: usize, offset: u64| {
+            let place = self.place_on(side, offset);
+            let sides = self.sides.borrow();
+            place.is_some_and(|place| sides[side].ask_at(place, Platter::is_corrupt))
+        };
+        let mut blocks = (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(|b| b * BLOCK_BYTES);
+        blocks.any(|offset| (0..count).any(|side| is_corrupt(side, offset)))
+    }
+
     /// True when the newest content of a block is all that every copy holds, durably: then nothing
     /// but an error is right once all copies are corrupt.
     pub fn is_everywhere(&self, offset: u64) -> bool {

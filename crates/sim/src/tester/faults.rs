@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::BLOCK_BYTES;
+use bimetal_block::device::Figure;
+use bimetal_block::{BLOCK_BYTES, Device};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Instant, Payload, Rng, Rt};
 
@@ -25,7 +26,7 @@ fn calm_at(life: &Life, opened: Instant) -> Instant {
 /// until then the volume stands on a side that has faults.
 pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: TaskGroup) {
     if let Some(spared) = world.scenario.steadfast {
-        while program.mirror.status().sides[spared].health != "healthy" {
+        while !counts(&program, spared) {
             world.rt.sleep(Duration::from_millis(5)).await;
         }
     }
@@ -49,6 +50,19 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
         disk.switch().heal();
     }
     world.trace.event(&[6], || "every fault ends".to_owned());
+}
+
+/// True when a side holds everything, and the others know that it does: until then the volume stands
+/// on them.
+fn counts(program: &Program, side: usize) -> bool {
+    let mut figures: Vec<(String, String, Figure)> = Vec::new();
+    program.mirror.figures(&mut figures);
+    let side = &program.mirror.status().sides[side];
+    let joins = |(part, name, figure): &(String, String, Figure)| {
+        let marked = matches!(figure, Figure::State(mark) if mark == "inconsistent");
+        *part == side.name && name == "mark" && marked
+    };
+    side.health == "healthy" && !figures.iter().any(joins)
 }
 
 async fn cause(world: Rc<World>, fault: Fault, switch: Rc<Switch>) {

@@ -51,7 +51,7 @@ pub fn happen(
                 let found = block.map(|block| Superblock::decode(&block));
                 !platter.may_become_corrupt(index) && matches!(found, Some(Ok(Some(_))))
             };
-            if !is_whole && !(first && second) {
+            if !(is_whole || first && second) {
                 return;
             }
             world.reach(if first && second {

@@ -150,7 +150,9 @@ impl Shared {
             let store = other.store();
             stays(other) && store.is_some_and(|store| store.complete_durable() >= number)
         };
-        let elsewhere = self.flushed.until(|| others().any(has));
+        // One that has just joined must be known to the side that goes.
+        let elsewhere = || others().any(has) && self.another_is_healthy(index);
+        let elsewhere = self.flushed.until(elsewhere);
         if self.rt.timeout(MARKED_WITHIN, elsewhere).await.is_err() {
             side.durable.set(was_durable);
             return Err(format!(

@@ -254,9 +254,10 @@ impl Shared {
                     return reply;
                 }
                 Ok(Either::Right(_)) => return Err(IoError::Timeout),
-                Err(bimetal_rt::Elapsed) if self.another_is_healthy(index) => {
+                Err(bimetal_rt::Elapsed) if self.healthy().iter().any(|other| *other != index) => {
                     let answered = side.last_progress.get().max(side.last_read.get());
-                    if side.is_active() && answered <= started {
+                    let silent = side.is_active() && answered <= started;
+                    if silent && self.another_is_healthy(index) {
                         self.give_up(index, IoError::Timeout);
                     }
                     return Err(IoError::Timeout);

@@ -182,6 +182,7 @@ impl Shared {
             side.stale.borrow_mut().insert(range, ());
         }
         side.stale.borrow_mut().remove(self.size_bytes()..u64::MAX);
+        store.unsettle().await?;
         store.set_mixes(true);
         store.begin().await?;
         store.grow(volume.volume_bytes());
@@ -360,9 +361,14 @@ impl Shared {
             return Err(error.map_or(IoError::Offline, |side| side.flush_error.get()));
         }
         for index in self.healthy() {
-            if !complete(index) && self.another_is_healthy(index) {
-                self.give_up(index, IoError::Timeout);
+            if complete(index) {
+                continue;
             }
+            if !self.another_is_healthy(index) {
+                // Those that have everything have just joined, and it does not know of them.
+                return Err(IoError::Timeout);
+            }
+            self.give_up(index, IoError::Timeout);
         }
         for side in self.sides.iter().filter(|side| side.joining.get()) {
             side.joining.set(false);

@@ -460,10 +460,16 @@ impl Shared {
         });
     }
 
+    /// True when the volume can do without a side: another one is healthy, and the side itself says
+    /// durably that the other one counts. One that has joined and that the side was not told of yet
+    /// is no such one: started without it, the side would take itself for all there is.
     pub(super) fn another_is_healthy(&self, index: usize) -> bool {
-        self.sides
-            .iter()
-            .any(|side| side.index != index && side.health.get() == Health::Healthy)
+        let volume = self.superblocks.as_ref();
+        let is_told = |other: usize| {
+            volume.is_none_or(|volume| !volume.is_established(index) || volume.knows(index, other))
+        };
+        let healthy = self.healthy().into_iter();
+        healthy.filter(|other| *other != index).any(is_told)
     }
 
     /// No side that decides has a write: every one may hold the old content, the new, or a mixture.

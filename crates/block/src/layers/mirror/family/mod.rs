@@ -64,6 +64,8 @@
 //!   not complete, and cannot bring back what the opening decided to be lost (T4).
 //! - An epoch without a side begins only when what was flushed is durable on one durable member of
 //!   the new epoch. Until one member has it durably, nothing is acknowledged that the side lacks.
+//! - A side is given up only when its superblock says of another healthy side that it counts. Else,
+//!   started alone, it would be the only member of the last epoch that it was told of.
 //! - A superblock with a new epoch says what the side is durably complete up to now, at most the first
 //!   change of that epoch, and never what it was complete up to in a life that was given up.
 //! - A side joins when everything that was copied to it is durable on every member, and marked in

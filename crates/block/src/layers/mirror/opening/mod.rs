@@ -563,6 +563,7 @@ impl Attempt<'_> {
         if everything {
             store.forget_from(0);
         }
+        self.on_side(index, store.unsettle()).await?;
         store.set_mixes(true);
         self.on_side(index, store.begin()).await
     }

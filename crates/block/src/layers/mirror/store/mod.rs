@@ -12,6 +12,7 @@ pub(super) mod checksums;
 pub(super) mod content;
 mod destage;
 mod entry;
+mod forgetting;
 mod growing;
 mod index;
 mod log;
@@ -238,33 +239,6 @@ impl Store {
     /// What was found when it was opened.
     pub(super) fn found(&self) -> StoreFound {
         self.found
-    }
-
-    /// Forgets every change with a number from `first` on: the side is started alone, or these
-    /// changes are of a past that does not count. Only before the first run.
-    pub(super) fn forget_from(&self, first: u64) {
-        for (range, _) in self.changes_from(first) {
-            self.unsettled.borrow_mut().insert(range, ());
-        }
-        self.log.forget_from(first);
-    }
-
-    /// Forgets every change with a number from `first` on, because these do not count on a side that
-    /// has been no member since the epoch `member_until`, and says where the side lacks something for
-    /// that: also for what it had to forget before. What a forgotten change had replaced before the
-    /// side was given it, the side never had. The map keeps that in mind when the log does not any more.
-    /// Only before the first run.
-    pub(super) fn discard_from(&self, first: u64, member_until: u64) -> Vec<Range<u64>> {
-        self.forget_from(first);
-        // As long as it was a member it marked what others lack; in later epochs this.
-        let mut lacks = self.stale_since(member_until + 1);
-        let mut forgotten = self.unsettled.borrow().clone();
-        forgotten.remove(self.volume_bytes.get()..u64::MAX);
-        for (range, ()) in forgotten.iter() {
-            self.regions.mark(range.clone(), self.epoch.get() + 1);
-            lacks.push(range);
-        }
-        lacks
     }
 
     /// Makes the store ready for changes, and starts to bring them home: in a new run, so that nothing left over can interfere.

@@ -336,3 +336,36 @@ fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_aga
         assert!(!is_lacked(reopened().await.discard_from(2, 3)));
     });
 }
+
+/// The change went home while the side was being rebuilt, and the power was cut before the checksums
+/// said so. Its block must not pass for one that nothing was ever written to once the log has let go
+/// of the change: a rebuild would leave there what is there.
+#[test]
+fn the_home_of_a_discarded_change_does_not_pass_for_never_written() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        put(&rt, &store, &next, 5, &[2]).await;
+        store.flush(next.get()).await.expect("it is flushed");
+        store.stop().await;
+        let counts_below = Rc::new(|_| 1);
+        let on_device = StoreDevice {
+            counts_below,
+            ..on(&device)
+        };
+        let store = Store::open(&rt, &on_device).await.expect("it opens");
+        store.discard_from(1, 1);
+        store.unsettle().await.expect("it is told");
+        store.set_mixes(true);
+        store.release(u64::MAX, true);
+        store.begin().await.expect("it begins");
+        assert!(store.empty().await.expect("it is let go of"));
+        store.stop().await;
+        let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+        assert!(store.changes_from(0).is_empty());
+        let blocks = |from: u64, to: u64| from * BLOCK_BYTES..to * BLOCK_BYTES;
+        let unknown = store.unknown_in(&blocks(0, 8)).await;
+        assert_eq!(unknown, Ok(vec![blocks(5, 6)]));
+    });
+}

@@ -1,0 +1,85 @@
+//! Changes that are in the log and do not count.
+//!
+//! They may have replaced others before the side was given these, and may have gone home when the side
+//! was being rebuilt. What that leaves behind must be known as long as it is there: the log lets go of
+//! such changes at once.
+
+use std::ops::Range;
+
+use super::Store;
+use super::checksums::{Checksums, Expected};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+
+impl Store {
+    /// Forgets every change with a number from `first` on: the side is started alone, or these
+    /// changes are of a past that does not count. Only before the first run.
+    pub(in super::super) fn forget_from(&self, first: u64) {
+        for (range, _) in self.changes_from(first) {
+            self.unsettled.borrow_mut().insert(range, ());
+        }
+        self.log.forget_from(first);
+    }
+
+    /// Forgets every change with a number from `first` on, because these do not count on a side that
+    /// has been no member since the epoch `member_until`, and says where the side lacks something for
+    /// that: also for what it had to forget before. What a forgotten change had replaced before the
+    /// side was given it, the side never had. The map keeps that in mind when the log does not any
+    /// more. Only before the first run.
+    pub(in super::super) fn discard_from(&self, first: u64, member_until: u64) -> Vec<Range<u64>> {
+        self.forget_from(first);
+        // As long as it was a member it marked what others lack; in later epochs this.
+        let mut lacks = self.stale_since(member_until + 1);
+        for range in self.forgotten() {
+            self.regions.mark(range.clone(), self.epoch.get() + 1);
+            lacks.push(range);
+        }
+        lacks
+    }
+
+    /// The ranges of what was forgotten, as far as they are in the volume.
+    fn forgotten(&self) -> Vec<Range<u64>> {
+        let mut forgotten = self.unsettled.borrow().clone();
+        // A past that does not count may have been larger.
+        forgotten.remove(self.volume_bytes.get()..u64::MAX);
+        forgotten.iter().map(|(range, ())| range).collect()
+    }
+
+    /// Has the checksums say of the home of forgotten changes, where nothing was ever written by them,
+    /// that it is unknown: so a rebuild writes zeroes there that would else find it empty. Only on a
+    /// side that lacks all of it, since what it holds there is not what it should be.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(in super::super) async fn unsettle(&self) -> Result<(), IoError> {
+        let Some(checksums) = &self.checksums else {
+            return Ok(());
+        };
+        for range in self.forgotten() {
+            self.unsettle_range(checksums, range).await?;
+        }
+        Ok(())
+    }
+
+    async fn unsettle_range(
+        &self,
+        checksums: &Checksums,
+        range: Range<u64>,
+    ) -> Result<(), IoError> {
+        let (first, end) = (range.start / BLOCK_BYTES, range.end / BLOCK_BYTES);
+        let expected = match checksums.expected(first..end).await {
+            // Nothing is known of the page, and nothing may stay known.
+            Err(IoError::Corrupt) => vec![Expected::NeverWritten; (end - first) as usize],
+            other => other?,
+        };
+        let mut block = first;
+        for run in expected.chunk_by(|a, b| a == b) {
+            if run[0] == Expected::NeverWritten {
+                let unknown = vec![Expected::Unknown; run.len()];
+                self.set_expected(checksums, block, &unknown).await?;
+            }
+            block += run.len() as u64;
+        }
+        Ok(())
+    }
+}
