@@ -12,6 +12,7 @@ use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::Size;
 use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
+use bimetal_rt::sync::Event;
 use common::sides::{Powered, blank, byte_at, open_these, put, there, until_whole};
 use common::{virtual_rt, write};
 
@@ -38,6 +39,48 @@ impl Device for BadBlock {
             _ => {}
         }
         self.below.submit(request)
+    }
+}
+
+/// A device that hangs from the next write of its superblock on, once it is armed.
+struct Hanging {
+    below: Rc<dyn Device>,
+    armed: Cell<bool>,
+    hangs: Cell<bool>,
+    freed: Event,
+}
+
+impl Hanging {
+    fn over(below: &Rc<dyn Device>) -> Rc<Hanging> {
+        Rc::new(Hanging {
+            below: Rc::clone(below),
+            armed: Cell::new(false),
+            hangs: Cell::new(false),
+            freed: Event::new(),
+        })
+    }
+
+    fn free(&self) {
+        self.hangs.set(false);
+        self.freed.notify();
+    }
+}
+
+impl Device for Hanging {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        let copies = [0, self.geometry().size_bytes - BLOCK];
+        let marks = request.op == Op::Write && copies.contains(&request.offset);
+        if marks && self.armed.replace(false) {
+            self.hangs.set(true);
+        }
+        IoFuture::new(async move {
+            self.freed.until(|| !self.hangs.get()).await;
+            self.below.submit(request).await
+        })
     }
 }
 
@@ -489,6 +532,38 @@ fn a_side_is_added_and_another_one_removed() {
         assert_eq!(with_old.status().sides[1].health, "absent");
         assert_eq!(byte_at(&with_old, 30 * MIB).await, Ok(0x30));
         with_old.close().await.expect("closed");
+    });
+}
+
+/// The only member of the epoch hangs when it is to be told that another side has joined. Started
+/// alone it would not know of the other one, so nothing counts as flushed without it, however long it
+/// hangs.
+#[test]
+fn a_side_that_takes_itself_for_the_only_one_is_not_given_up() {
+    let rt = virtual_rt(29);
+    rt.block_on(async {
+        let mut volume = Volume::format(&rt, 2).await;
+        volume.fill(2).await;
+        let alone = volume.open_without(&[1], &OpenOptions::default()).await;
+        put(&rt, &alone, 0, 7).await;
+        alone.close().await.expect("closed");
+        let hanging = Hanging::over(&volume.sides[0].device);
+        volume.sides[0].device = Rc::clone(&hanging) as Rc<dyn Device>;
+        let mirror = volume.open().await;
+        hanging.armed.set(true);
+        rt.sleep(Duration::from_secs(1)).await;
+        assert!(hanging.hangs.get(), "the other side has joined");
+        put(&rt, &mirror, 0, 8).await;
+        let flush = || mirror.submit(Request::flush());
+        let flushed = rt.timeout(Duration::from_secs(300), flush()).await;
+        assert!(
+            flushed.is_err(),
+            "the first side does not know of the other"
+        );
+        hanging.free();
+        flush().await.expect("both sides have it");
+        until_whole(&rt, &mirror, 2).await;
+        mirror.close().await.expect("closed");
     });
 }
 
