@@ -272,6 +272,11 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         "after a rebuild and a clean stop a block of zeroes was not zeroes at home",
     ),
     (
+        8422,
+        "withstood",
+        "what a side in resync had been given was forgotten when it came back, and counted later",
+    ),
+    (
         103_293,
         ALL_DEATHS,
         "a side was given up that took itself for the only one, and started alone after that",
@@ -324,7 +329,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
 const ALL_DEATHS: &str = "withstood,full-log,crash-in-scrub,crash-in-resync";
 
 /// Found, and not repaired yet: seed, extent, classes, and what is wrong.
-const OPEN: [(u64, Extent, &str, &str); 4] = [
+const OPEN: [(u64, Extent, &str, &str); 5] = [
     (
         10_391,
         Extent::Usual,
@@ -344,6 +349,12 @@ const OPEN: [(u64, Extent, &str, &str); 4] = [
         "the log of the only healthy side stays full for ever when the other side is absent",
     ),
     (103_119, Extent::Usual, ALL_DEATHS, "the same at a stop"),
+    (
+        317,
+        Extent::Usual,
+        "all",
+        "a log that has lost its end, which its own checkpoint knows, is shown as if it were whole",
+    ),
 ];
 
 #[test]
