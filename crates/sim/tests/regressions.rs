@@ -301,6 +301,11 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         "after a rebuild and a clean stop a block of zeroes was not zeroes at home",
     ),
     (
+        8422,
+        "withstood",
+        "what a side in resync had been given was forgotten when it came back, and counted later",
+    ),
+    (
         103_293,
         ALL_DEATHS,
         "a side was given up that took itself for the only one, and started alone after that",
@@ -342,6 +347,26 @@ fn seeds_that_failed_once_do_not_fail_again() {
         // None of these needs a class that can be switched on and off.
         let options = Options {
             classes: Classes::NONE,
+            ..Options::default()
+        };
+        let report = tester::run(seed, options);
+        assert!(report.finding.is_none(), "{what}: {}", report.summary());
+    }
+}
+
+/// Found, and not repaired yet: seed, classes, and what is wrong.
+const OPEN: [(u64, &str, &str); 1] = [(
+    317,
+    "all",
+    "a log that has lost its end, which its own checkpoint knows, is shown as if it were whole",
+)];
+
+#[test]
+#[ignore = "the mirror still fails these seeds; each moves up when it is repaired"]
+fn seeds_that_fail_today() {
+    for (seed, classes, what) in OPEN {
+        let options = Options {
+            classes: Classes::parse(classes).expect("names of classes"),
             ..Options::default()
         };
         let report = tester::run(seed, options);

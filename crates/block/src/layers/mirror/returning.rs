@@ -145,12 +145,12 @@ impl Shared {
         // has left it with a newer history.
         let since = found.last_epoch().filter(|_| !everything);
         let epoch = since.map_or(0, |epoch| epoch.number);
-        let discard_from = since.map(|epoch| volume.first_change_after(&epoch.id));
-        let behind = match discard_from {
-            None => Behind::Everything,
-            Some(discard_from) => Behind::Since {
+        let everything = since.is_none();
+        let behind = match everything {
+            true => Behind::Everything,
+            false => Behind::Since {
                 epoch,
-                discard_from,
+                discard_from: u64::MAX,
             },
         };
         // What it is told must not be news to those that count: it would take them for outdated.
@@ -163,19 +163,17 @@ impl Shared {
         volume.mark_inconsistent(index, behind).await?;
         store.set_epoch(volume.epoch());
         let mut lacks = ExtentMap::new();
-        match discard_from {
-            None => {
-                store.forget_from(0);
-                lacks.insert(0..self.size_bytes(), ());
-            }
-            Some(first) => {
-                let discarded = store.discard_from(first, epoch);
-                // It may have been late already when it still was a member.
-                let late_since = volume.epoch_of(store.complete());
-                lacks = self.lacks(&store, epoch.min(late_since));
-                discarded
-                    .into_iter()
-                    .for_each(|range| lacks.insert(range, ()));
+        if everything {
+            store.forget_from(0);
+            lacks.insert(0..self.size_bytes(), ());
+        } else {
+            // What it was to forget when it was opened, or earlier; nothing else of it is given up.
+            let discarded = store.discard_from(u64::MAX, epoch);
+            // It may have been late already when it still was a member.
+            let late_since = volume.epoch_of(store.complete());
+            lacks = self.lacks(&store, epoch.min(late_since));
+            for range in discarded {
+                lacks.insert(range, ());
             }
         }
         for (range, ()) in lacks.iter() {

@@ -92,17 +92,6 @@ impl Volume {
         self.history.borrow().epoch_of(change)
     }
 
-    /// The first change that does not count of a side which was a member up to the epoch of this
-    /// identity: the lowest with which a later one began.
-    pub(super) fn first_change_after(&self, id: &Uuid) -> u64 {
-        let history = self.history.borrow();
-        let after = history.after(id).into_iter().flatten();
-        after
-            .map(|epoch| epoch.first_change)
-            .min()
-            .unwrap_or(u64::MAX)
-    }
-
     /// True when the volume's past contains an epoch.
     pub(super) fn knows_epoch(&self, id: &Uuid) -> bool {
         self.history.borrow().contains(id)

@@ -265,6 +265,9 @@ impl Attempt<'_> {
             if begun.await.is_ok() {
                 made.stale[*index] = lacks;
                 made.health[*index] = Health::Resyncing;
+            } else {
+                // What does not count of it is not known any more when it comes back.
+                made.volume.forget(*index);
             }
         }
         for (index, place) in plan.made.clone() {
