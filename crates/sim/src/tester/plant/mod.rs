@@ -1,6 +1,6 @@
 //! Planted bugs: each breaks one promise of the mirror from outside of it, so that the tester is
-//! tested. None of them is a path in the code that ships: [`live`] wraps the mirror or a side in use,
-//! [`recovery`] a side whose traces a later life finds.
+//! tested. None of them is a path in the code that ships: `live` wraps the mirror or a side in use,
+//! `recovery` a side whose traces a later life finds.
 
 mod live;
 mod recovery;
