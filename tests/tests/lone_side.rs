@@ -64,7 +64,9 @@ fn boundary(stand: &Stand) -> u64 {
 
 /// All writes are flushed, the slow side lags, the power is cut, and the fast side is gone.
 fn crashed(name: &str) -> Stand {
-    let mut stand = Stand::new(name, "exposure = { bytes = \"16MiB\", age = \"1h\" }");
+    // The log is long enough for an exposure of all writes.
+    let keys = "exposure = { bytes = \"2MiB\", age = \"1h\" }\nlog = \"12MiB\"";
+    let mut stand = Stand::new(name, keys);
     let (mut wire, _) = stand.attach();
     stand.disks[SLOW].limit(100);
     stand.disks[SLOW].delay(20);

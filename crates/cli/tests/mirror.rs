@@ -209,6 +209,7 @@ fn the_demo_ends_with_equal_sides_and_leaves_nothing() {
     let written = |at: usize| targets[at]["write"]["count"].as_u64();
     assert!(written(0) > Some(0) && written(0) == written(1) && written(1) == written(2));
     assert!(targets.iter().all(|target| target["errors"] == 0));
-    assert!(report["compared_bytes"].as_u64() > Some(200 << 20));
+    // Half of a side of 384 MiB is log, and a little is beside it.
+    assert!(report["compared_bytes"].as_u64() > Some(188 << 20));
     assert!(dir.names().is_empty());
 }
