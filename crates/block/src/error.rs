@@ -81,6 +81,11 @@ impl IoError {
         }
     }
 
+    /// True when an error says nothing of other blocks than those that were asked for.
+    pub fn is_of_a_block(self) -> bool {
+        matches!(self, IoError::Corrupt | IoError::Medium)
+    }
+
     /// True when another copy may well succeed (as the kernel's `blk_path_error`): the fault lies
     /// with this device and not with the request.
     pub fn is_device_fault(self) -> bool {

@@ -137,7 +137,7 @@ impl Shared {
         let mut copied = Ok(());
         for (part, has_data) in self.extents_for_resync(&range, side.index).await {
             match self.copy_part(side, part.clone(), has_data).await {
-                Err(error) if is_of_a_block(error) => {}
+                Err(error) if error.is_of_a_block() => {}
                 other => {
                     other?;
                     continue;
@@ -146,7 +146,7 @@ impl Shared {
             for start in part.step_by(BLOCK_BYTES as usize) {
                 let block = start..start + BLOCK_BYTES;
                 match self.copy_part(side, block.clone(), has_data).await {
-                    Err(error) if is_of_a_block(error) => {
+                    Err(error) if error.is_of_a_block() => {
                         match self.is_lost_for(side, &block, error) {
                             true => self.leave_lost(side, block).await?,
                             false => copied = Err(error),
@@ -291,11 +291,6 @@ impl Shared {
         side.changed.until(over).await;
         outcome.get().unwrap_or(Err(IoError::Timeout))
     }
-}
-
-/// True when an error says nothing of other blocks.
-pub(super) fn is_of_a_block(error: IoError) -> bool {
-    matches!(error, IoError::Corrupt | IoError::Medium)
 }
 
 /// The next piece that is stale from a position on.

@@ -16,7 +16,6 @@ use futures_util::future::{Either, join_all, select};
 use serde::Serialize;
 
 use super::pace::Pace;
-use super::rebuild::is_of_a_block;
 use super::side::{Health, Side, add};
 use super::store::Checked;
 use super::{Shared, VolumeState};
@@ -362,7 +361,7 @@ impl Shared {
         for (index, read) in join_all(reads).await {
             match read {
                 Ok((data, unknown)) => copies.push((index, data.to_vec(), data, unknown)),
-                Err(error) if is_of_a_block(error) => self.note_suspects(index),
+                Err(error) if error.is_of_a_block() => self.note_suspects(index),
                 Err(_) => add(&self.sides[index].counts.errors, 1),
             }
         }

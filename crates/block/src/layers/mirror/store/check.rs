@@ -44,10 +44,6 @@ fn push_block(ranges: &mut Vec<Range<u64>>, start: u64) {
     }
 }
 
-fn is_of_a_block(error: IoError) -> bool {
-    matches!(error, IoError::Corrupt | IoError::Medium)
-}
-
 impl Store {
     /// Reads everything that was ever written in a range of the volume, and checks it.
     ///
@@ -83,14 +79,14 @@ impl Store {
         wrong: &mut Vec<Range<u64>>,
     ) -> Result<(), IoError> {
         match self.read_once(&part).await {
-            Err(error) if is_of_a_block(error) => {}
+            Err(error) if error.is_of_a_block() => {}
             other => return other.map(|_| ()),
         }
         // It may have been on its way home just then. Under the lock it is not.
         let _still = self.home.lock(part.clone()).await;
         for start in part.step_by(BLOCK_BYTES as usize) {
             match self.read_once(&(start..start + BLOCK_BYTES)).await {
-                Err(error) if is_of_a_block(error) => push_block(wrong, start),
+                Err(error) if error.is_of_a_block() => push_block(wrong, start),
                 other => drop(other?),
             }
         }
