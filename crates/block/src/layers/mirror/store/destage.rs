@@ -77,6 +77,18 @@ struct HomeWrite {
     expected: Vec<Expected>,
 }
 
+impl HomeWrite {
+    /// Content with these checksums; without data, only they go home.
+    fn of(range: &Range<u64>, data: Payload, crcs: &Crcs) -> HomeWrite {
+        let expected = crcs.values().iter().map(|crc| Expected::Crc(*crc));
+        HomeWrite {
+            range: range.clone(),
+            data,
+            expected: expected.collect(),
+        }
+    }
+}
+
 impl Store {
     fn fill(&self) -> Fill {
         let (used, all) = (self.log.used_bytes(), self.log.usable_bytes());
@@ -420,12 +432,7 @@ impl Store {
             if !crcs.agree_with(&data) {
                 return Ok(None);
             }
-            let expected = crcs.values().iter().map(|crc| Expected::Crc(*crc));
-            writes.push(HomeWrite {
-                range: range.clone(),
-                data,
-                expected: expected.collect(),
-            });
+            writes.push(HomeWrite::of(range, data, crcs));
         }
         Ok(Some(writes))
     }
@@ -442,36 +449,22 @@ impl Store {
             Content::Lost => return Ok(without_data(Expected::Lost)),
             Content::Data { crcs, .. } => crcs,
         };
-        let expected = crcs.values().iter().map(|crc| Expected::Crc(*crc));
         if let Some(data) = self.content_from_peer(range, crcs).await {
-            return Ok(HomeWrite {
-                range: range.clone(),
-                data,
-                expected: expected.collect(),
-            });
+            return Ok(HomeWrite::of(range, data, crcs));
         }
-        let data = match self.read_logged(range, record).await {
+        match self.read_logged(range, record).await {
             Ok(data) => {
                 self.noticed.note();
-                data
+                Ok(HomeWrite::of(range, data, crcs))
             }
             Err(IoError::Corrupt) => {
                 // What the log says that it should be is believed, and will not be found at home:
                 // so it cannot be taken for the content before.
                 self.suspect.borrow_mut().insert(range.clone(), ());
-                return Ok(HomeWrite {
-                    range: range.clone(),
-                    data: Payload::empty(),
-                    expected: expected.collect(),
-                });
+                Ok(HomeWrite::of(range, Payload::empty(), crcs))
             }
-            Err(error) => return Err(error),
-        };
-        Ok(HomeWrite {
-            range: range.clone(),
-            data,
-            expected: expected.collect(),
-        })
+            Err(error) => Err(error),
+        }
     }
 
     /// What a peer has of a range, if that is what the log says it should be: so a disk need not
