@@ -31,6 +31,17 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How often the server is asked whether an operation is over.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
+/// A volume of a running server, as verbs name it on the command line.
+#[derive(clap::Args)]
+pub(crate) struct VolumeArgs {
+    /// The configuration that the server was started with
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The mirror
+    #[arg(value_name = "VOLUME")]
+    pub(crate) volume: String,
+}
+
 /// Answers requests.
 pub(crate) type Answer = Rc<dyn Fn(&Value) -> Value>;
 
@@ -236,7 +247,7 @@ pub(crate) fn carry_out(path: &Path, request: &Value) -> Result<Value> {
     let asked = |request: &Value| -> Result<Value> { Ok(ask(path, request)?["operation"].take()) };
     let mut operation = asked(request)?;
     while operation["state"] == "running" {
-        pause();
+        pause(ASK_EVERY);
         operation = asked(&json!({ "verb": "operation" }))?;
     }
     if operation["state"] != "done" {
@@ -246,12 +257,13 @@ pub(crate) fn carry_out(path: &Path, request: &Value) -> Result<Value> {
     Ok(operation)
 }
 
+/// Lets time pass before the server is asked again.
 #[expect(
     clippy::disallowed_methods,
     reason = "a client without a runtime: nothing else waits on this thread"
 )]
-fn pause() {
-    std::thread::sleep(ASK_EVERY);
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
 }
 
 #[cfg(test)]

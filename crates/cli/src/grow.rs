@@ -1,24 +1,19 @@
 //! `bimetal grow`: has a running server make a volume as large as its sides have room for.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use serde_json::json;
 
 use crate::config::Config;
-use crate::control;
+use crate::control::{self, VolumeArgs};
 
 /// What to grow.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The configuration that the server was started with
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// The mirror
-    #[arg(value_name = "VOLUME")]
-    volume: String,
+    #[command(flatten)]
+    on: VolumeArgs,
     /// Print what came of it as JSON, one line
     #[arg(long)]
     json: bool,
@@ -26,8 +21,8 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let config = Config::load(&args.file)?;
-    let request = json!({ "verb": "grow", "volume": args.volume });
+    let config = Config::load(&args.on.file)?;
+    let request = json!({ "verb": "grow", "volume": args.on.volume });
     let operation = control::carry_out(&config.server.control, &request)?;
     let mut out = std::io::stdout().lock();
     if args.json {

@@ -2,7 +2,6 @@
 //! is wrong.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use bimetal_block::units::show_size;
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::control;
+use crate::control::{self, VolumeArgs};
 
 /// How often `--wait` asks.
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -21,12 +20,8 @@ const NOT_WHOLE: u8 = 3;
 /// What to scrub.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The configuration that the server was started with
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// The mirror
-    #[arg(value_name = "VOLUME")]
-    volume: String,
+    #[command(flatten)]
+    on: VolumeArgs,
     /// Wait for the end; the status is then 0 when everything is right, and 3 when something is
     /// wrong on every side or could not be read
     #[arg(long)]
@@ -44,10 +39,10 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let config = Config::load(&args.file)?;
+    let config = Config::load(&args.on.file)?;
     let socket = &config.server.control;
     let asked = |what: &str| -> Result<Value> {
-        let request = json!({ "verb": "scrub", "volume": args.volume, "do": what });
+        let request = json!({ "verb": "scrub", "volume": args.on.volume, "do": what });
         Ok(control::ask(socket, &request)?["scrub"].take())
     };
     let first = match (args.cancel, args.show) {
@@ -57,13 +52,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut scrub = asked(first)?;
     while args.wait && scrub["state"] == "running" {
-        pause();
+        control::pause(ASK_EVERY);
         scrub = asked("show")?;
     }
     if scrub.is_null() {
         bail!(
             "volume {}: not scrubbed since the server was started",
-            args.volume
+            args.on.volume
         );
     }
     let text = if args.json {
@@ -94,12 +89,4 @@ fn to_line(scrub: &Value) -> String {
         line += &format!("; {} could not be read", show_size(skipped_bytes));
     }
     line
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a client without a runtime: nothing else waits on this thread"
-)]
-fn pause() {
-    std::thread::sleep(ASK_EVERY);
 }

@@ -1,14 +1,13 @@
 //! `bimetal side`: has a running server add, remove or replace a side of a volume.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use serde_json::json;
 
 use crate::config::Config;
-use crate::control;
+use crate::control::{self, VolumeArgs};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -22,7 +21,7 @@ enum Verb {
     /// Take a device of the configuration, which the server reads again, as a further side
     Add {
         #[command(flatten)]
-        on: Volume,
+        on: VolumeArgs,
         /// The device
         #[arg(value_name = "NEW")]
         new: String,
@@ -30,7 +29,7 @@ enum Verb {
     /// Let go of a side for good
     Remove {
         #[command(flatten)]
-        on: Volume,
+        on: VolumeArgs,
         /// The side
         #[arg(value_name = "OLD")]
         old: String,
@@ -38,7 +37,7 @@ enum Verb {
     /// Take a device as a further side, and let go of another one when it is whole
     Replace {
         #[command(flatten)]
-        on: Volume,
+        on: VolumeArgs,
         /// The side
         #[arg(value_name = "OLD")]
         old: String,
@@ -46,17 +45,6 @@ enum Verb {
         #[arg(value_name = "NEW")]
         new: String,
     },
-}
-
-/// The volume whose sides change.
-#[derive(clap::Args)]
-struct Volume {
-    /// The configuration that the server was started with
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// The mirror
-    #[arg(value_name = "VOLUME")]
-    volume: String,
 }
 
 /// Runs the verb.
