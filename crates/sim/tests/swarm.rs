@@ -76,6 +76,18 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
     assert!(summary.operations_min >= Some(tester::OPERATIONS_MIN));
 }
 
+/// What the first seeds meet with one class alone, and withstand.
+fn eighty_seeds_of(class: Class) -> tester::Summary {
+    let options = Options {
+        classes: [class].into_iter().collect(),
+        once: true,
+        ..Options::default()
+    };
+    let summary = tester::swarm(0..80, options, |_| {});
+    assert!(summary.failed.is_empty(), "{}", summary.text());
+    summary
+}
+
 /// A class whose faults nobody meets tests nothing.
 #[test]
 fn the_faults_of_every_class_of_corruption_happen() {
@@ -87,13 +99,7 @@ fn the_faults_of_every_class_of_corruption_happen() {
         (Class::MisdirectedReads, "misdirected reads"),
         (Class::AllCopies, "rotten blocks"),
     ] {
-        let options = Options {
-            classes: [class].into_iter().collect(),
-            once: true,
-            ..Options::default()
-        };
-        let summary = tester::swarm(0..80, options, |_| {});
-        assert!(summary.failed.is_empty(), "{}", summary.text());
+        let summary = eighty_seeds_of(class);
         let hits = summary.faults[fault].times;
         assert!(hits > 0, "{}: {fault} never hit", class.name());
     }
@@ -107,13 +113,7 @@ fn the_moments_of_the_classes_that_are_off_are_met() {
         (Class::CrashInScrub, "crash in scrub"),
         (Class::CrashInResync, "crash in resync"),
     ] {
-        let options = Options {
-            classes: [class].into_iter().collect(),
-            once: true,
-            ..Options::default()
-        };
-        let summary = tester::swarm(0..80, options, |_| {});
-        assert!(summary.failed.is_empty(), "{}", summary.text());
+        let summary = eighty_seeds_of(class);
         let reached = summary.reached.get(state);
         assert!(reached.is_some(), "{}: never {state}", class.name());
     }

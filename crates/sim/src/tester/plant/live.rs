@@ -11,19 +11,17 @@ use bimetal_block::{Device, Geometry, IoFuture};
 use bimetal_rt::{Rng, Rt};
 
 use super::super::stack::SideStack;
-use super::Plant;
+use super::{Bug, Plant, Planted};
 
 /// A side that does not keep the order of its data.
 pub(super) fn bad_side(rt: &Rt, plant: Plant, below: Rc<dyn Device>) -> Rc<dyn Device> {
-    Rc::new(BadSide {
-        inner: Rc::new(BadSideState {
-            rt: rt.clone(),
-            plant,
-            below,
-            late: RefCell::new(ExtentMap::new()),
-            rng: RefCell::new(rt.rng("plant")),
-        }),
-    })
+    Rc::new(Planted(Rc::new(BadSide {
+        rt: rt.clone(),
+        plant,
+        below,
+        late: RefCell::new(ExtentMap::new()),
+        rng: RefCell::new(rt.rng("plant")),
+    })))
 }
 
 /// A mirror that answers what it should not.
@@ -44,7 +42,7 @@ pub(super) fn bad_mirror(
     })
 }
 
-struct BadSideState {
+struct BadSide {
     rt: Rt,
     plant: Plant,
     below: Rc<dyn Device>,
@@ -53,11 +51,11 @@ struct BadSideState {
     rng: RefCell<Rng>,
 }
 
-struct BadSide {
-    inner: Rc<BadSideState>,
-}
+impl Bug for BadSide {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
 
-impl BadSideState {
     async fn run(self: Rc<Self>, request: Request) -> IoResult {
         let range = request.offset..request.end();
         // The superblocks are left alone: what is planted is a bug in the order of data.
@@ -78,16 +76,6 @@ impl BadSideState {
             self.rt.spawn(late).detach();
         }
         Ok(Reply::Done)
-    }
-}
-
-impl Device for BadSide {
-    fn geometry(&self) -> &Geometry {
-        self.inner.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> IoFuture<'_> {
-        IoFuture::new(Rc::clone(&self.inner).run(request))
     }
 }
 

@@ -7,8 +7,9 @@ mod recovery;
 
 use std::rc::Rc;
 
-use bimetal_block::Device;
 use bimetal_block::layers::mirror::Mirror;
+use bimetal_block::request::{IoResult, Request};
+use bimetal_block::{Device, Geometry, IoFuture};
 use bimetal_rt::Rt;
 use serde::Serialize;
 
@@ -160,5 +161,27 @@ pub fn over_mirror(
         | Plant::SkipsFlush
         | Plant::AcknowledgesBeforeStored => live::bad_mirror(rt, plant, mirror, sides, below),
         _ => below,
+    }
+}
+
+/// A bug in the place of a device.
+trait Bug {
+    /// The device that it is planted over.
+    fn below(&self) -> &dyn Device;
+
+    /// Does something about a request.
+    async fn run(self: Rc<Self>, request: Request) -> IoResult;
+}
+
+/// A device with a bug.
+struct Planted<B>(Rc<B>);
+
+impl<B: Bug> Device for Planted<B> {
+    fn geometry(&self) -> &Geometry {
+        self.0.below().geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(Rc::clone(&self.0).run(request))
     }
 }

@@ -11,10 +11,10 @@ use std::rc::Rc;
 
 use bimetal_block::layers::mirror::superblock::{History, State, Superblock};
 use bimetal_block::request::{IoResult, Op, Reply, Request};
-use bimetal_block::{BLOCK_BYTES, Device, Flags, Geometry, IoError, IoFuture};
+use bimetal_block::{BLOCK_BYTES, Device, Flags, IoError};
 use bimetal_rt::{Payload, Rt};
 
-use super::Plant;
+use super::{Bug, Plant, Planted};
 
 /// Where the checkpoints are.
 const CHECKPOINTS: Range<u64> = 4 << 10..12 << 10;
@@ -27,24 +27,18 @@ const ENTRY_RECORD_BYTES: usize = 24;
 
 /// Puts a bug over the device of a side.
 pub(super) fn bad_side(rt: &Rt, plant: Plant, below: Rc<dyn Device>) -> Rc<dyn Device> {
-    Rc::new(BadSide {
-        inner: Rc::new(BadSideState {
-            rt: rt.clone(),
-            plant,
-            below,
-            found: RefCell::default(),
-            in_use: Cell::new(false),
-            marked: Cell::new(false),
-            forgotten: RefCell::default(),
-        }),
-    })
+    Rc::new(Planted(Rc::new(BadSide {
+        rt: rt.clone(),
+        plant,
+        below,
+        found: RefCell::default(),
+        in_use: Cell::new(false),
+        marked: Cell::new(false),
+        forgotten: RefCell::default(),
+    })))
 }
 
 struct BadSide {
-    inner: Rc<BadSideState>,
-}
-
-struct BadSideState {
     rt: Rt,
     plant: Plant,
     below: Rc<dyn Device>,
@@ -58,17 +52,11 @@ struct BadSideState {
     forgotten: RefCell<BTreeMap<u64, Payload>>,
 }
 
-impl Device for BadSide {
-    fn geometry(&self) -> &Geometry {
-        self.inner.below.geometry()
+impl Bug for BadSide {
+    fn below(&self) -> &dyn Device {
+        &*self.below
     }
 
-    fn submit(&self, request: Request) -> IoFuture<'_> {
-        IoFuture::new(Rc::clone(&self.inner).run(request))
-    }
-}
-
-impl BadSideState {
     async fn run(self: Rc<Self>, request: Request) -> IoResult {
         match request.op {
             Op::Read => self.read(request).await,
@@ -77,7 +65,9 @@ impl BadSideState {
             Op::Extents => self.below.submit(request).await,
         }
     }
+}
 
+impl BadSide {
     fn is_superblock(&self, request: &Request) -> bool {
         let last = self.below.geometry().size_bytes - BLOCK_BYTES;
         let one = request.len == BLOCK_BYTES;
