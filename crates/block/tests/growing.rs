@@ -10,7 +10,9 @@ use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
-use common::sides::{Powered, blank_of, byte_at, open_these, open_without, put, until_whole};
+use common::sides::{
+    Powered, blank_of, byte_at, open_these, open_without, put, rebuilding, until_whole,
+};
 use common::{virtual_rt, write};
 
 const BLOCK: u64 = 4096;
@@ -250,10 +252,7 @@ fn a_volume_grows_only_when_all_sides_are_whole_and_have_room() {
         let refused = alone.grow().await.unwrap_err();
         assert!(refused.contains("all sides must be whole"), "{refused}");
         alone.close().await.expect("closed");
-        let rebuild = OpenOptions {
-            rebuild: vec!["two".to_owned()],
-            ..OpenOptions::default()
-        };
+        let rebuild = rebuilding("two");
         let both = [&sides.0[0], &sides.0[1]];
         let mirror = open_these(&rt, &both, &rebuild).await.expect("it opens");
         let refused = mirror.grow().await.unwrap_err();

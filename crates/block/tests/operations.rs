@@ -13,7 +13,7 @@ use bimetal_block::units::Size;
 use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
-use common::sides::{Powered, blank, byte_at, open_these, put, there, until_whole};
+use common::sides::{Powered, blank, byte_at, open_these, put, rebuilding, there, until_whole};
 use common::{virtual_rt, write};
 
 const BLOCK: u64 = 4096;
@@ -378,10 +378,7 @@ fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
         mirror.submit(zeroes).await.expect("the other one takes it");
         mirror.close().await.expect("closed");
 
-        let rebuild = OpenOptions {
-            rebuild: vec!["side1".to_owned()],
-            ..OpenOptions::default()
-        };
+        let rebuild = rebuilding("side1");
         let mirror = volume.open_as(&rebuild).await;
         rt.sleep(Duration::from_secs(5)).await;
         let status = mirror.status();
@@ -415,10 +412,7 @@ fn a_block_that_nobody_has_does_not_keep_a_side_from_being_whole() {
         let volume = Volume::format(&rt, 2).await;
         volume.fill(6).await;
         volume.spoil(0, volume.home(0, 2 * MIB).await).await;
-        let rebuild = OpenOptions {
-            rebuild: vec!["side1".to_owned()],
-            ..OpenOptions::default()
-        };
+        let rebuild = rebuilding("side1");
         let mirror = volume.open_as(&rebuild).await;
         until_whole(&rt, &mirror, 2).await;
         let mut figures: Vec<(String, String, Figure)> = Vec::new();
@@ -450,10 +444,7 @@ fn a_write_makes_a_lost_block_good() {
         let volume = Volume::format(&rt, 2).await;
         volume.fill(6).await;
         volume.spoil(0, volume.home(0, 2 * MIB).await).await;
-        let rebuild = OpenOptions {
-            rebuild: vec!["side1".to_owned()],
-            ..OpenOptions::default()
-        };
+        let rebuild = rebuilding("side1");
         let mirror = volume.open_as(&rebuild).await;
         until_whole(&rt, &mirror, 2).await;
         put(&rt, &mirror, 2 * MIB, 5).await;
@@ -473,10 +464,7 @@ fn a_block_that_an_absent_side_may_have_is_not_lost() {
         let volume = Volume::format(&rt, 3).await;
         volume.fill(6).await;
         volume.spoil(0, volume.home(0, 2 * MIB).await).await;
-        let rebuild = OpenOptions {
-            rebuild: vec!["side1".to_owned()],
-            ..OpenOptions::default()
-        };
+        let rebuild = rebuilding("side1");
         let mirror = volume.open_without(&[2], &rebuild).await;
         rt.sleep(Duration::from_secs(120)).await;
         let status = mirror.status();
@@ -673,10 +661,7 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
         let refused = open_these(&rt, &sides, &OpenOptions::default()).await;
         let refused = refused.err().expect("it is blank").to_string();
         assert!(refused.contains("--rebuild side1"), "{refused}");
-        let rebuild = OpenOptions {
-            rebuild: vec!["side1".to_owned()],
-            ..OpenOptions::default()
-        };
+        let rebuild = rebuilding("side1");
         let mirror = open_these(&rt, &sides, &rebuild).await.expect("made anew");
         assert_eq!(mirror.status().sides[1].health, "resyncing");
         until_whole(&rt, &mirror, 2).await;

@@ -84,6 +84,14 @@ pub fn blank_of(rt: &Rt, name: &str, size_bytes: u64) -> Candidate {
     }
 }
 
+/// What opens a volume and makes one of its sides anew.
+pub fn rebuilding(side: &str) -> OpenOptions {
+    OpenOptions {
+        rebuild: vec![side.to_owned()],
+        ..OpenOptions::default()
+    }
+}
+
 /// The device of a side, or why it could not be opened.
 pub fn there(side: &Candidate, is_there: bool) -> Result<Rc<dyn Device>, OpenError> {
     let device = is_there.then(|| Rc::clone(&side.device));
