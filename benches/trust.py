@@ -122,17 +122,15 @@ class Server:
         if line != "ready":
             raise SystemExit(f"serve printed {line!r} in place of `ready`; see {log.name}")
 
-    def figures(self):
-        """Live figures of the mirror. A degraded volume is an answer as well (status 1)."""
+    def mirror(self):
+        """What the server says of the mirror. A degraded volume is an answer as well (status 1)."""
         words = [str(self.binary), "status", str(self.config), "--json"]
         text = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-        return json.loads(text)["devices"]["vol"]["figures"]
+        return json.loads(text)["devices"]["vol"]
 
-    def sides(self):
-        """Live figures of each side of the mirror."""
-        words = [str(self.binary), "status", str(self.config), "--json"]
-        text = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-        return list(json.loads(text)["devices"]["vol"]["parts"].values())
+    def figures(self):
+        """Live figures of the mirror."""
+        return self.mirror()["figures"]
 
     def drained(self):
         """Waits until both sides have everything."""
@@ -469,19 +467,15 @@ def resync(args, folder):
         disks[1].tell("thaw")
         server = Server(args.bimetal, folder, text, formatted=False)
         server.drained()
-        sides = server.sides()
+        sides = server.mirror()["parts"].values()
         copied = sum(side["log_written_bytes"] + side["resynced_bytes"] for side in sides)
     finally:
         if server:
             server.stop()
         for disk in disks:
             disk.stop()
-    print(f"resync: {RESYNC_WRITES} random writes on {RESYNC_BYTES >> 30} GiB, flushed, one side "
-          f"frozen, power cut: {exposed / 1024:.0f} KiB exposed, {copied / 1024:.0f} KiB copied "
-          f"with headers", file=sys.stderr)
-    return [{"cell": "resync", "name": name, "ops_per_s": count, "ops": RESYNC_WRITES,
-             "p999_ms": 0, "steady_p999_ms": 0, "max_ms": 0, "held_back": 0}
-            for name, count in (("copied", copied), ("exposed", exposed + REGION_BYTES))]
+    return [{"cell": "resync", "name": "copied", "bytes": copied},
+            {"cell": "resync", "name": "exposed and a region", "bytes": exposed + REGION_BYTES}]
 
 
 def medians(results):
@@ -489,8 +483,8 @@ def medians(results):
     table = {}
     for result in results:
         table.setdefault((result["cell"], result["name"]), []).append(result)
-    figures = ("ops_per_s", "ops", "p999_ms", "steady_p999_ms", "max_ms", "held_back")
-    return {key: {f: statistics.median(r[f] for r in runs) for f in figures}
+    return {key: {figure: statistics.median(run[figure] for run in runs)
+                  for figure in runs[0] if figure not in ("cell", "name")}
             for key, runs in table.items()}
 
 
@@ -503,8 +497,8 @@ BARS = [
      "mirror, fast freezes", "slow alone", 2.0, False),
     ("slow side frozen: steady p99.9 against the fast one alone", "write+flush", "steady_p999_ms",
      "mirror, slow freezes", "fast alone", 2.0, False),
-    ("after a power cut: bytes copied against those exposed and a region", "resync", "ops_per_s",
-     "copied", "exposed", 1.0, False),
+    ("after a power cut: bytes copied against those exposed and a region", "resync", "bytes",
+     "copied", "exposed and a region", 1.0, False),
     ("cost of the mirror: writes a second against a side alone", "cost", "ops_per_s",
      "no checksums", "side alone", 0.8, True),
     ("cost of integrity: writes a second with checksums against without", "cost", "ops_per_s",
@@ -556,7 +550,8 @@ def main():
         print(f"medians of {args.rounds} rounds\n{'cell':12} {'who':22}"
               f"{'writes/s':>10}{'p99.9 ms':>11}{'steady':>9}{'max ms':>9}{'held back':>11}")
         for (cell, name), row in sorted(table.items()):
-            if cell == "resync":
+            if "bytes" in row:
+                print(f"{cell:12} {name:22}{row['bytes']:10,.0f} bytes")
                 continue
             print(f"{cell:12} {name:22}{row['ops_per_s']:10,.0f}{row['p999_ms']:11.2f}"
                   f"{row['steady_p999_ms']:9.2f}{row['max_ms']:9.1f}{row['held_back']:11.0f}")

@@ -80,8 +80,8 @@ fn press(group: &MemoryGroup, dir: &Scratch, uri: &str) {
 }
 
 /// Only a server that the kernel took for a part of the I/O path stands this. Without
-/// `PR_SET_IO_FLUSHER` its next socket buffer may wait for a page that only it can write: that was
-/// seen here, in `sock_alloc_send_pskb`, once in some dozens of runs, and the server warns of it.
+/// `PR_SET_IO_FLUSHER` its next socket buffer may wait for a page that only it can write: that
+/// happens in `sock_alloc_send_pskb`, once in some dozens of runs, and the server warns of it.
 #[test]
 fn a_dirty_file_system_above_the_server_does_not_deadlock() {
     let volume = Volume::mirror("pressure", 1280 * MIB);
