@@ -22,10 +22,12 @@ mod scrub;
 mod serve;
 mod side;
 mod sim;
+mod sim_cache;
 mod status;
 mod table;
 mod terminal;
 mod tester;
+mod trace;
 
 use std::io;
 use std::process::ExitCode;
@@ -63,6 +65,8 @@ enum Verb {
     Bench(bench::Args),
     /// Run the simulation tester, or an experiment in virtual time.
     Sim(sim::Args),
+    /// Look at an I/O trace, or convert it.
+    Trace(trace::Args),
 }
 
 fn main() -> ExitCode {
@@ -81,6 +85,7 @@ fn main() -> ExitCode {
         Verb::Grow(args) => grow::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Sim(args) => sim::run(&args),
+        Verb::Trace(args) => trace::run(&args),
     };
     outcome.unwrap_or_else(|error| report_failure(&error))
 }

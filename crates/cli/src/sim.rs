@@ -15,6 +15,7 @@ use bimetal_sim::experiment::hetero::{Devices, Scheme, schemes};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use crate::sim_cache;
 use crate::table::{Align, Table};
 use crate::tester::{self, EveryArgs, RunArgs, SwarmArgs};
 
@@ -34,6 +35,8 @@ enum Verb {
     /// Repeat small runs, with the power cut at every boundary of their I/O or every operation
     /// failing once.
     Every(EveryArgs),
+    /// Compare replacement policies of a buffer cache on traces.
+    Cache(sim_cache::Args),
     /// Run the hetero-mirroring paper's experiment in virtual time.
     Hetero {
         /// Seconds of virtual time for each run
@@ -66,6 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Run(args) => tester::run(args),
         Verb::Swarm(args) => tester::swarm(args),
         Verb::Every(args) => tester::run_every(args),
+        Verb::Cache(args) => sim_cache::run(args),
         Verb::Hetero {
             seconds,
             seeds,

@@ -7,3 +7,4 @@
 pub mod hedge;
 pub mod hetero;
 pub mod latency;
+pub mod replacement;

@@ -4,5 +4,6 @@
 //! clock jumping. A run depends on its seed alone. This crate must never hold a second version of
 //! a policy or a layer.
 
+pub mod cache;
 pub mod experiment;
 pub mod tester;

@@ -1,0 +1,234 @@
+//! `bimetal sim cache`: replacement policies over traces, in one table.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use bimetal_policy::replacement::Spec;
+use bimetal_sim::cache::{CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, jobs, run_all};
+use bimetal_trace::{Accesses, Key, Reader};
+use serde_json::{Value, json};
+
+use crate::sim::progress_bar;
+use crate::table::{Align, Table};
+use crate::trace::ReadArgs;
+
+/// What to compare on what.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Traces, each compared on its own
+    #[arg(long = "trace", value_name = "FILE", required = true, num_args = 1..)]
+    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    read: ReadArgs,
+    /// Policies; `--list` names them
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "lru,arc,bimetal")]
+    policy: Vec<Spec>,
+    /// Sizes in pages (objects with `--key record`), or as a share of the distinct ones, such as 10%
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', default_value = "10%")]
+    size: Vec<CacheSize>,
+    /// What translates pages to flash
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "none")]
+    ftl: Vec<Ftl>,
+    /// What is one access: every page of a request, or the request itself, by its offset
+    #[arg(long, value_name = "WHAT", default_value = "page")]
+    key: KeyArg,
+    /// Pages in an erase block
+    #[arg(long, value_name = "N", default_value = "64",
+          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    block_pages: u32,
+    /// What reading a page takes, in microseconds
+    #[arg(long, value_name = "US", default_value = "25", value_parser = parse_cost)]
+    read_us: f64,
+    /// What programming a page takes, in microseconds
+    #[arg(long, value_name = "US", default_value = "200", value_parser = parse_cost)]
+    program_us: f64,
+    /// What erasing a block takes, in microseconds
+    #[arg(long, value_name = "US", default_value = "1500", value_parser = parse_cost)]
+    erase_us: f64,
+    /// Runs at once; by default as many as there are cores
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// Print a list of records as JSON
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// Print the same as CSV
+    #[arg(long)]
+    csv: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum KeyArg {
+    Page,
+    Record,
+}
+
+fn parse_cost(text: &str) -> Result<f64, String> {
+    let cost: f64 = text.parse().map_err(|_| "expected microseconds".to_owned())?;
+    let possible = cost.is_finite() && cost >= 0.0;
+    possible
+        .then_some(cost)
+        .ok_or_else(|| "expected microseconds, 0 or more".to_owned())
+}
+
+/// One run with the trace it was over.
+struct Row {
+    trace: String,
+    footprint_pages: usize,
+    job: Job,
+    outcome: Outcome,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut rows = Vec::new();
+    for path in &args.traces {
+        rows.extend(run_trace(args, path)?);
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let records: Vec<Value> = rows.iter().map(record).collect();
+        writeln!(out, "{}", serde_json::to_string_pretty(&records)?)?;
+    } else if args.csv {
+        print_csv(&mut out, &rows)?;
+    } else {
+        for line in table(&rows).lines() {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
+    let (key, unit_bytes, block_pages) = match args.key {
+        KeyArg::Page => {
+            let page_bytes = args.read.page_bytes();
+            (Key::Page { page_bytes }, page_bytes, args.block_pages)
+        }
+        // An object is a block of its own: its neighbours in the space of names mean nothing.
+        KeyArg::Record => (Key::Record, 1, 1),
+    };
+    let mut reader = Reader::open(path, &args.read.options(unit_bytes))?;
+    let accesses = Accesses::collect(&mut reader, key)?;
+    args.read.report_skipped(&reader);
+    if accesses.is_empty() {
+        bail!("{}: no reads and no writes", path.display());
+    }
+    let geometry = Geometry::new(accesses.pages(), block_pages)
+        .with_context(|| format!("{}: more pages than a device can have", path.display()))?;
+    let costs = Costs {
+        read_us: args.read_us,
+        program_us: args.program_us,
+        erase_us: args.erase_us,
+    };
+    let grid = Grid {
+        policies: args.policy.clone(),
+        sizes: args.size.clone(),
+        ftls: args.ftl.clone(),
+        costs,
+    };
+    let footprint_pages = accesses.pages().len();
+    let jobs = jobs(&grid, footprint_pages);
+    let trace = path.file_name().unwrap_or(path.as_os_str());
+    let trace = trace.to_string_lossy().into_owned();
+    let bar = progress_bar(jobs.len() as u64);
+    bar.set_message(trace.clone());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.jobs.map_or(cores, usize::from);
+    let done = |count: usize| bar.set_position(count as u64);
+    let outcomes = run_all(&jobs, costs, &accesses, &geometry, threads, done);
+    bar.finish_and_clear();
+    let rows = jobs.into_iter().zip(outcomes).map(|(job, outcome)| Row {
+        trace: trace.clone(),
+        footprint_pages,
+        job,
+        outcome,
+    });
+    Ok(rows.collect())
+}
+
+fn record(row: &Row) -> Value {
+    let Row { job, outcome: o, .. } = row;
+    json!({
+        "trace": row.trace,
+        "policy": job.policy.name(),
+        "size_pages": job.size_pages,
+        "ftl": job.ftl.name(),
+        "footprint_pages": row.footprint_pages,
+        "accesses": o.accesses,
+        "reads": o.reads,
+        "misses": o.misses,
+        "read_misses": o.read_misses,
+        "miss_ratio": o.miss_ratio(),
+        "device_time_us": o.device_time_us,
+        "host_reads": o.host_reads,
+        "host_writes": o.host_writes,
+        "host_write_groups": o.host_write_groups,
+        "flash_reads": o.work.reads,
+        "programs": o.work.programs,
+        "erases": o.work.erases,
+        "write_amplification": o.write_amplification(),
+    })
+}
+
+/// A field of CSV: quoted where it has to be.
+fn csv_field(value: &Value) -> String {
+    match value {
+        Value::String(text) if text.contains([',', '"', '\n']) => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn print_csv(out: &mut impl Write, rows: &[Row]) -> Result<()> {
+    for (number, row) in rows.iter().enumerate() {
+        let record = record(row);
+        let fields = record.as_object().context("a record is an object")?;
+        if number == 0 {
+            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+            writeln!(out, "{}", names.join(","))?;
+        }
+        let values: Vec<String> = fields.values().map(csv_field).collect();
+        writeln!(out, "{}", values.join(","))?;
+    }
+    Ok(())
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new(&[
+        ("device s", Align::Right),
+        ("policy", Align::Left),
+        ("pages", Align::Right),
+        ("ftl", Align::Left),
+        ("miss ratio", Align::Right),
+        ("host writes", Align::Right),
+        ("programs", Align::Right),
+        ("erases", Align::Right),
+        ("WA", Align::Right),
+        ("trace", Align::Left),
+    ]);
+    for Row {
+        trace,
+        job,
+        outcome: o,
+        ..
+    } in rows
+    {
+        table.row(vec![
+            format!("{:.3}", o.device_time_us / 1e6),
+            job.policy.name().to_owned(),
+            job.size_pages.to_string(),
+            job.ftl.name().to_owned(),
+            format!("{:.4}", o.miss_ratio()),
+            o.host_writes.to_string(),
+            o.work.programs.to_string(),
+            o.work.erases.to_string(),
+            format!("{:.3}", o.write_amplification()),
+            trace.clone(),
+        ]);
+    }
+    table
+}

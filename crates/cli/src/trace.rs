@@ -1,0 +1,251 @@
+//! `bimetal trace`: what a trace consists of, and its conversion to the compact form.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use bimetal_sim::cache::CacheSize;
+use bimetal_trace::{
+    Accesses, Columns, CompactWriter, Format, Key, Kind, Options, Reader, SkipBad, StackDistances,
+    Summary,
+};
+use serde_json::json;
+
+use crate::table::{Align, Table};
+
+/// How to read traces.
+#[derive(clap::Args)]
+pub(crate) struct ReadArgs {
+    /// The format, where content and name do not say: vscsi, msr, ssdsim (MQSim's), disksim, arc,
+    /// lirs, spc, blkparse, fio, pages, columns, oracle-general, compact
+    #[arg(long, value_name = "NAME")]
+    format: Option<Format>,
+    /// The columns of a plain text, such as `time_ms,-,op,offset_sectors,length_bytes`
+    #[arg(long, value_name = "COLUMN,..")]
+    columns: Option<Columns>,
+    /// Bytes of a page, and of a block in formats that only count blocks
+    #[arg(long, value_name = "BYTES", default_value = "4096",
+          value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    page_bytes: u64,
+    /// Pass over this many bad records (`all`: any number), counting them, in place of failing
+    #[arg(long, value_name = "N", value_parser = parse_skip_bad, default_value = "0")]
+    skip_bad: SkipBad,
+}
+
+fn parse_skip_bad(text: &str) -> Result<SkipBad, String> {
+    match text {
+        "all" => Ok(SkipBad::All),
+        "0" => Ok(SkipBad::None),
+        number => u64::from_str(number)
+            .map(SkipBad::AtMost)
+            .map_err(|_| "expected a number or `all`".to_owned()),
+    }
+}
+
+impl ReadArgs {
+    /// Bytes of a page.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    /// The options of a reader in whose formats a block has `unit_bytes`.
+    pub(crate) fn options(&self, unit_bytes: u64) -> Options {
+        Options {
+            format: self.format,
+            columns: self.columns.clone(),
+            unit_bytes,
+            skip_bad: self.skip_bad,
+        }
+    }
+
+    /// Says on standard error how many bad records were passed over, if any were.
+    pub(crate) fn report_skipped(&self, reader: &Reader) {
+        if reader.skipped() > 0 {
+            eprintln!("bimetal: {}: {} bad records skipped", reader.file(), reader.skipped());
+        }
+    }
+
+    fn open(&self, path: &Path) -> Result<Reader> {
+        Ok(Reader::open(path, &self.options(self.page_bytes))?)
+    }
+}
+
+/// What to do with a trace.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Write a trace in the compact form, which is read many times faster.
+    Convert {
+        /// The trace
+        from: PathBuf,
+        /// The file to write, which must not exist
+        to: PathBuf,
+        #[command(flatten)]
+        read: ReadArgs,
+    },
+    /// Count what a trace consists of.
+    Summary {
+        /// The trace
+        file: PathBuf,
+        #[command(flatten)]
+        read: ReadArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// The miss ratio of LRU at many sizes at once, from the stack distances.
+    StackDistance {
+        /// The trace
+        file: PathBuf,
+        #[command(flatten)]
+        read: ReadArgs,
+        /// Sizes in pages, or as a share of the distinct ones
+        #[arg(long, value_name = "SIZE,..", value_delimiter = ',',
+              default_value = "1%,2%,5%,10%,20%,50%,100%")]
+        size: Vec<CacheSize>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Convert { from, to, read } => convert(from, to, read)?,
+        Verb::Summary { file, read, json } => summary(file, read, *json)?,
+        Verb::StackDistance {
+            file,
+            read,
+            size,
+            json,
+        } => stack_distance(file, read, size, *json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn convert(from: &Path, to: &Path, read: &ReadArgs) -> Result<()> {
+    let mut reader = read.open(from)?;
+    let about = || to.display().to_string();
+    let file = File::create_new(to).with_context(about)?;
+    let written = write_compact(&mut reader, file).with_context(about);
+    if let Err(error) = written {
+        // Half a trace is of no use to anybody; the first error is the one to tell.
+        return match std::fs::remove_file(to) {
+            Ok(()) => Err(error),
+            Err(left) => Err(error.context(format!("{}: left behind: {left}", about()))),
+        };
+    }
+    read.report_skipped(&reader);
+    Ok(())
+}
+
+fn write_compact(reader: &mut Reader, file: File) -> Result<()> {
+    let mut writer = CompactWriter::new(BufWriter::new(file))?;
+    while let Some(record) = reader.next_record()? {
+        writer.push(&record)?;
+    }
+    let file = writer.finish()?.into_inner().map_err(|error| error.into_error())?;
+    file.sync_all()?;
+    Ok(())
+}
+
+fn summary(path: &Path, read: &ReadArgs, as_json: bool) -> Result<()> {
+    let mut reader = read.open(path)?;
+    let mut summary = Summary::new(read.page_bytes);
+    while let Some(record) = reader.next_record()? {
+        summary.add(&record);
+    }
+    if summary.uncounted > 0 {
+        bail!("{}: more than 2^30 distinct pages", path.display());
+    }
+    let seconds = summary
+        .times_ns
+        .map_or(0.0, |(first, last)| last.saturating_sub(first) as f64 / 1e9);
+    let mut out = std::io::stdout().lock();
+    let of = |counts: [u64; 3]| json!({"read": counts[0], "write": counts[1], "trim": counts[2]});
+    if as_json {
+        let value = json!({
+            "trace": path.display().to_string(),
+            "format": reader.format().name(),
+            "page_bytes": read.page_bytes,
+            "requests": of(summary.requests),
+            "bytes": of(summary.bytes),
+            "page_accesses": of(summary.page_accesses),
+            "footprint_pages": summary.footprint_pages(),
+            "written_pages": summary.written_pages,
+            "seconds": seconds,
+            "skipped": reader.skipped(),
+        });
+        writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("read", Align::Right),
+        ("write", Align::Right),
+        ("trim", Align::Right),
+    ]);
+    for (name, counts) in [
+        ("requests", summary.requests),
+        ("bytes", summary.bytes),
+        ("page accesses", summary.page_accesses),
+    ] {
+        let mut cells = vec![name.to_owned()];
+        cells.extend(counts.map(|count| count.to_string()));
+        table.row(cells);
+    }
+    writeln!(out, "{}: {}", path.display(), reader.format().name())?;
+    for line in table.lines() {
+        writeln!(out, "    {line}")?;
+    }
+    let (footprint, written) = (summary.footprint_pages(), summary.written_pages);
+    writeln!(
+        out,
+        "    {footprint} distinct pages of {} bytes, {written} of them written, in {seconds:.3} s",
+        read.page_bytes
+    )?;
+    read.report_skipped(&reader);
+    Ok(())
+}
+
+fn stack_distance(path: &Path, read: &ReadArgs, sizes: &[CacheSize], as_json: bool) -> Result<()> {
+    let mut reader = read.open(path)?;
+    let page_bytes = read.page_bytes;
+    let accesses = Accesses::collect(&mut reader, Key::Page { page_bytes })?;
+    read.report_skipped(&reader);
+    let mut distances = StackDistances::new();
+    for (page, kind) in accesses.iter() {
+        if kind != Kind::Trim {
+            distances.access(page);
+        }
+    }
+    let ratio = |pages| distances.misses(pages) as f64 / accesses.len().max(1) as f64;
+    let footprint = accesses.pages().len();
+    let points = sizes.iter().map(|size| size.pages(footprint));
+    let points: Vec<(usize, f64)> = points.map(|pages| (pages, ratio(pages))).collect();
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        let list: Vec<_> = (points.iter())
+            .map(|(pages, ratio)| json!({"size_pages": pages, "miss_ratio": ratio}))
+            .collect();
+        writeln!(out, "{}", serde_json::to_string_pretty(&list)?)?;
+        return Ok(());
+    }
+    let mut table = Table::new(&[("pages", Align::Right), ("LRU miss ratio", Align::Right)]);
+    for (pages, ratio) in points {
+        table.row(vec![pages.to_string(), format!("{ratio:.4}")]);
+    }
+    for line in table.lines() {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! Asymmetric buffer management: clean pages in a read buffer that leaves page by page in any order,
+//! dirty pages in a write buffer that leaves cluster by cluster, and a pointer that says how many
+//! pages each may hold.
+//!
+//! Source: Jung, Kang and Cha, 2011. A full buffer gives up a page of the side that is above its size
+//! (3.1, borrowing both ways); a clean page that is written moves to the write buffer (3.2, A); of a
+//! cluster that is written only one frame is freed (B) and the other pages, now clean, stay at the end
+//! of the read buffer that leaves first (C); remembered pages move the pointer (3.3). Left open by the
+//! paper and chosen here: of a written cluster the least recently used page is freed; each side
+//! remembers as many pages as make it as large as the whole buffer; a page that left after C is
+//! remembered on the write side unless it was read meanwhile.
+//!
+//! A page is dirty exactly while it is in the write buffer. That is the only place that knows it.
+
+pub(super) mod pointer;
+
+use super::clusters::Clusters;
+use super::dirty::Dirty;
+use super::lists::{Links, List, grow};
+use super::order::Order;
+use super::{
+    Access, DeviceCost, Evictions, Occupancy, Outcome, PageId, Place, Pointer, Replacement,
+};
+use pointer::Side;
+
+/// What is known of a page beside the two buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Nothing,
+    /// Held clean since it was written, and not read since (C).
+    Delayed,
+    /// Not held; it was in the read buffer.
+    ReadGhost,
+    /// Not held; it was in the write buffer.
+    WriteGhost,
+}
+
+/// ABM over a read side of any order.
+pub(super) struct Abm<R> {
+    capacity: usize,
+    read: R,
+    read_capacity: usize,
+    write: Clusters,
+    pointer: Pointer,
+    memory: Vec<Memory>,
+    ghost_links: Links,
+    read_ghosts: List,
+    write_ghosts: List,
+    /// The read side holds clean pages only; orders that ask are shown this empty set.
+    none_dirty: Dirty,
+    leaving: Vec<PageId>,
+    cluster: Vec<PageId>,
+}
+
+impl<R: Order> Abm<R> {
+    pub(super) fn new(capacity: usize, read: R, write: Clusters, pointer: Pointer) -> Abm<R> {
+        Abm {
+            capacity,
+            read,
+            read_capacity: capacity,
+            write,
+            pointer,
+            memory: Vec::new(),
+            ghost_links: Links::default(),
+            read_ghosts: List::default(),
+            write_ghosts: List::default(),
+            none_dirty: Dirty::default(),
+            leaving: Vec::with_capacity(8),
+            cluster: Vec::with_capacity(64),
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.read.len() + self.write.len()
+    }
+
+    /// Forgets that `page` is a ghost, and says of which side it was.
+    fn unghost(&mut self, page: PageId) -> Option<Side> {
+        let side = match self.memory[page as usize] {
+            Memory::ReadGhost => Side::Read,
+            Memory::WriteGhost => Side::Write,
+            Memory::Nothing | Memory::Delayed => return None,
+        };
+        match side {
+            Side::Read => self.read_ghosts.remove(&mut self.ghost_links, page),
+            Side::Write => self.write_ghosts.remove(&mut self.ghost_links, page),
+        }
+        self.memory[page as usize] = Memory::Nothing;
+        Some(side)
+    }
+
+    /// `page` has left the cache: it is remembered on the side it counts for.
+    fn remember(&mut self, page: PageId, side: Side) {
+        let (ghosts, held, memory) = match side {
+            Side::Read => (&mut self.read_ghosts, self.read.len(), Memory::ReadGhost),
+            Side::Write => (&mut self.write_ghosts, self.write.len(), Memory::WriteGhost),
+        };
+        ghosts.push_front(&mut self.ghost_links, page);
+        self.memory[page as usize] = memory;
+        while ghosts.len() > self.capacity.saturating_sub(held).max(1) {
+            let Some(forgotten) = ghosts.pop_back(&mut self.ghost_links) else {
+                return;
+            };
+            self.memory[forgotten as usize] = Memory::Nothing;
+        }
+    }
+
+    /// Pages that the read side gave up leave the cache.
+    fn hand_out_read(&mut self, out: &mut Evictions) {
+        while let Some(page) = self.leaving.pop() {
+            let side = match self.memory[page as usize] {
+                Memory::Delayed => Side::Write,
+                _ => Side::Read,
+            };
+            self.remember(page, side);
+            out.page(page, false, false);
+            out.end(false);
+        }
+    }
+
+    /// Gives the read side room for `more` pages beside its own, and its share if that is larger.
+    fn size_read(&mut self, more: usize) {
+        let share = self.capacity - (self.pointer.write_target() as usize).min(self.capacity);
+        let capacity = share.max(self.read.len() + more);
+        if capacity != self.read_capacity {
+            self.read_capacity = capacity;
+            self.read.resize(capacity);
+        }
+    }
+
+    fn evict_read(&mut self, out: &mut Evictions) {
+        self.read.evict(&self.none_dirty, &mut self.leaving);
+        self.hand_out_read(out);
+    }
+
+    /// Writes a cluster: its least recently used page leaves, the others stay clean (B and C).
+    fn evict_write(&mut self, out: &mut Evictions) {
+        let mut cluster = std::mem::take(&mut self.cluster);
+        self.write.evict(&mut cluster);
+        if let Some((freed, stay)) = cluster.split_last() {
+            self.size_read(stay.len());
+            for page in stay {
+                self.read.insert_cold(*page);
+                self.memory[*page as usize] = Memory::Delayed;
+                out.page(*page, true, true);
+            }
+            out.page(*freed, true, false);
+            self.remember(*freed, Side::Write);
+        }
+        out.end(false);
+        cluster.clear();
+        self.cluster = cluster;
+    }
+
+    /// One page leaves the side that is above its size, the side of the request if neither is.
+    fn make_room(&mut self, access: Access, out: &mut Evictions) {
+        let (held, target) = (self.write.len() as f64, self.pointer.write_target());
+        let from_write = match access {
+            Access::Read => held > target,
+            Access::Write => held >= target,
+        };
+        if (from_write && self.write.len() > 0) || self.read.len() == 0 {
+            self.evict_write(out);
+        } else {
+            self.evict_read(out);
+        }
+    }
+
+    fn hit_read(&mut self, page: PageId, access: Access, out: &mut Evictions) {
+        let was_delayed = self.memory[page as usize] == Memory::Delayed;
+        self.memory[page as usize] = Memory::Nothing;
+        match access {
+            Access::Read => {
+                self.read.hit(page, &self.none_dirty, &mut self.leaving);
+                self.hand_out_read(out);
+            }
+            Access::Write => {
+                if was_delayed {
+                    // It was flushed too early, which a larger write buffer would not have done.
+                    let remembered = self.write_ghosts.len() + 1;
+                    self.pointer.ghost_hit(Side::Write, access, remembered);
+                }
+                self.read.remove(page);
+                self.write.insert(page, access);
+            }
+        }
+    }
+
+    fn miss(&mut self, page: PageId, access: Access, out: &mut Evictions) {
+        let remembered = (self.read_ghosts.len(), self.write_ghosts.len());
+        match self.unghost(page) {
+            Some(Side::Read) => self.pointer.ghost_hit(Side::Read, access, remembered.0),
+            Some(Side::Write) => self.pointer.ghost_hit(Side::Write, access, remembered.1),
+            None => {}
+        }
+        if self.held() >= self.capacity {
+            self.make_room(access, out);
+        }
+        match access {
+            Access::Read => {
+                self.size_read(1);
+                self.read.insert(page, &self.none_dirty, &mut self.leaving);
+                self.hand_out_read(out);
+            }
+            Access::Write => {
+                // What the read side remembers of a page in the write buffer is of no use.
+                self.read.remove(page);
+                self.write.insert(page, access);
+            }
+        }
+    }
+}
+
+impl<R: Order> Replacement for Abm<R> {
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn reserve(&mut self, ids: usize) {
+        self.read.reserve(ids);
+        self.write.reserve(ids);
+        self.ghost_links.reserve(ids);
+        self.none_dirty.reserve(ids);
+        grow(&mut self.memory, ids, Memory::Nothing);
+    }
+
+    fn introduce(&mut self, page: PageId, place: Place) {
+        self.reserve(page as usize + 1);
+        self.read.place(page, place);
+        self.write.place(page, place);
+    }
+
+    fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome {
+        self.pointer.tick();
+        if self.write.holds(page) {
+            self.write.hit(page, access);
+            Outcome::Hit
+        } else if self.read.holds(page) {
+            self.hit_read(page, access, out);
+            Outcome::Hit
+        } else {
+            self.miss(page, access, out);
+            Outcome::Miss
+        }
+    }
+
+    /// The page moves to the read buffer as one that was just used.
+    fn cleaned(&mut self, page: PageId) {
+        if self.write.holds(page) {
+            self.write.remove(page);
+            self.size_read(1);
+            self.read.insert(page, &self.none_dirty, &mut self.leaving);
+            assert!(self.leaving.is_empty(), "there was room for the page");
+        }
+    }
+
+    fn remove(&mut self, page: PageId) {
+        self.unghost(page);
+        self.memory[page as usize] = Memory::Nothing;
+        self.write.remove(page);
+        self.read.remove(page);
+    }
+
+    fn cost(&mut self, cost: DeviceCost) {
+        self.pointer.learn(cost);
+    }
+
+    fn weighs_costs(&self) -> bool {
+        self.pointer.weighs_costs()
+    }
+
+    fn holds(&self, page: PageId) -> bool {
+        self.write.holds(page) || self.read.holds(page)
+    }
+
+    fn is_dirty(&self, page: PageId) -> bool {
+        self.write.holds(page)
+    }
+
+    fn remembers(&self, page: PageId) -> bool {
+        self.write.holds(page)
+            || self.memory[page as usize] != Memory::Nothing
+            || self.read.remembers(page)
+    }
+
+    fn dirty_pages(&self, out: &mut Vec<PageId>) {
+        self.write.list_held(out);
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        Occupancy {
+            held: self.held(),
+            dirty: self.write.len(),
+            write_target: Some(self.pointer.write_target()),
+            write_held: Some(self.write.len()),
+        }
+    }
+}

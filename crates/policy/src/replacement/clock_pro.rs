@@ -1,0 +1,305 @@
+//! CLOCK-Pro: LIRS's idea on one ring with three hands and no list that moves on a hit.
+//!
+//! Source: Jiang, Chen and Zhang, USENIX 2005. A cold page in its test period that is used becomes
+//! hot; a page in its test period is remembered after it left. The number of cold pages grows with
+//! every use in a test period after leaving, and shrinks with every test period that ends without.
+
+use super::PageId;
+use super::dirty::Dirty;
+use super::lists::{Links, List, NONE, grow};
+use super::order::Order;
+
+/// On the ring.
+const ON_RING: u8 = 1;
+/// Held; a page on the ring that is not held is remembered in its test period.
+const HELD: u8 = 2;
+const HOT: u8 = 4;
+const USED: u8 = 8;
+/// In its test period.
+const TEST: u8 = 16;
+
+/// CLOCK-Pro.
+#[derive(Debug)]
+pub(super) struct ClockPro {
+    capacity: usize,
+    /// How many of the held pages should be cold.
+    cold_target: usize,
+    links: Links,
+    /// The ring, cut open where new pages come in: the front is its head, hands go from the back to
+    /// the front and round again.
+    ring: List,
+    state: Vec<u8>,
+    hand_hot: u32,
+    hand_cold: u32,
+    hand_test: u32,
+    hot: usize,
+    cold: usize,
+    gone: usize,
+}
+
+impl ClockPro {
+    pub(super) fn new(capacity: usize) -> ClockPro {
+        ClockPro {
+            capacity,
+            cold_target: (capacity / 100).max(1),
+            links: Links::default(),
+            ring: List::default(),
+            state: Vec::new(),
+            hand_hot: NONE,
+            hand_cold: NONE,
+            hand_test: NONE,
+            hot: 0,
+            cold: 0,
+            gone: 0,
+        }
+    }
+
+    fn has(&self, page: PageId, bits: u8) -> bool {
+        self.state[page as usize] & bits == bits
+    }
+
+    fn is_cold(&self, page: PageId) -> bool {
+        self.state[page as usize] & (HELD | HOT) == HELD
+    }
+
+    fn is_gone(&self, page: PageId) -> bool {
+        self.state[page as usize] & (ON_RING | HELD) == ON_RING
+    }
+
+    /// The page after `page` in the direction of the hands.
+    fn after(&self, page: PageId) -> u32 {
+        match self.links.prev(page) {
+            NONE => self.ring.back().unwrap_or(NONE),
+            next => next,
+        }
+    }
+
+    fn start(&self, hand: u32) -> u32 {
+        match hand {
+            NONE => self.ring.back().unwrap_or(NONE),
+            page => page,
+        }
+    }
+
+    fn put(&mut self, page: PageId, state: u8) {
+        self.ring.push_front(&mut self.links, page);
+        self.state[page as usize] = ON_RING | state;
+    }
+
+    /// Takes `page` off the ring; hands on it go on.
+    fn take(&mut self, page: PageId) {
+        let next = match self.after(page) {
+            next if next == page => NONE,
+            next => next,
+        };
+        for hand in [
+            &mut self.hand_hot,
+            &mut self.hand_cold,
+            &mut self.hand_test,
+        ] {
+            if *hand == page {
+                *hand = next;
+            }
+        }
+        self.ring.remove(&mut self.links, page);
+        self.state[page as usize] = 0;
+    }
+
+    fn uncount(&mut self, page: PageId) {
+        if self.has(page, HOT) {
+            self.hot -= 1;
+        } else if self.has(page, HELD) {
+            self.cold -= 1;
+        } else {
+            self.gone -= 1;
+        }
+    }
+
+    /// A test period ended without a use: cold pages deserve less room.
+    fn test_ended(&mut self) {
+        self.cold_target = self.cold_target.saturating_sub(1).max(1);
+    }
+
+    /// Turns the hot hand until a hot page has become cold.
+    fn run_hot(&mut self) {
+        let mut page = self.start(self.hand_hot);
+        while self.hot > 0 && page != NONE {
+            let next = self.after(page);
+            if self.has(page, HOT) {
+                if !self.has(page, USED) {
+                    self.state[page as usize] = ON_RING | HELD;
+                    self.hot -= 1;
+                    self.cold += 1;
+                    self.hand_hot = next;
+                    return;
+                }
+                self.state[page as usize] &= !USED;
+            } else {
+                self.end_test(page);
+            }
+            page = if next == page { NONE } else { next };
+        }
+        self.hand_hot = page;
+    }
+
+    /// The hot hand passes a cold page: its test period is over.
+    fn end_test(&mut self, page: PageId) {
+        if self.is_gone(page) {
+            self.gone -= 1;
+            self.test_ended();
+            self.take(page);
+        } else if self.has(page, TEST) && !self.has(page, USED) {
+            self.state[page as usize] &= !TEST;
+            self.test_ended();
+        }
+    }
+
+    /// Turns the test hand until one remembered page is forgotten.
+    fn run_test(&mut self) {
+        let mut page = self.start(self.hand_test);
+        while self.gone > 0 && page != NONE {
+            let next = self.after(page);
+            let was_gone = self.is_gone(page);
+            if !self.has(page, HOT) {
+                self.end_test(page);
+            }
+            if was_gone {
+                self.hand_test = next;
+                return;
+            }
+            page = next;
+        }
+    }
+
+    /// Turns the cold hand until a page has left.
+    fn run_cold(&mut self, out: &mut Vec<PageId>) {
+        if self.cold == 0 {
+            self.run_hot();
+        }
+        let mut page = self.start(self.hand_cold);
+        while self.cold > 0 && page != NONE {
+            let next = self.after(page);
+            self.hand_cold = next;
+            if self.is_cold(page) {
+                let used = self.has(page, USED);
+                let in_test = self.has(page, TEST);
+                if !used {
+                    self.leave(page, in_test, out);
+                    return;
+                }
+                self.promote_or_retry(page, in_test);
+                if self.cold == 0 {
+                    self.run_hot();
+                }
+            }
+            page = self.start(self.hand_cold);
+        }
+    }
+
+    fn leave(&mut self, page: PageId, in_test: bool, out: &mut Vec<PageId>) {
+        self.cold -= 1;
+        out.push(page);
+        if in_test {
+            self.state[page as usize] = ON_RING | TEST;
+            self.gone += 1;
+            while self.gone > self.capacity {
+                self.run_test();
+            }
+        } else {
+            self.take(page);
+        }
+    }
+
+    /// A used cold page moves to the head: hot after a use in its test period, else in a new one.
+    fn promote_or_retry(&mut self, page: PageId, in_test: bool) {
+        self.take(page);
+        if in_test {
+            self.cold -= 1;
+            self.hot += 1;
+            self.put(page, HELD | HOT);
+            self.balance();
+        } else {
+            self.put(page, HELD | TEST);
+        }
+    }
+
+    /// No more hot pages than the cold ones leave room for.
+    fn balance(&mut self) {
+        while self.hot > self.capacity.saturating_sub(self.cold_target).max(1) {
+            let before = self.hot;
+            self.run_hot();
+            if self.hot == before {
+                return;
+            }
+        }
+    }
+}
+
+impl Order for ClockPro {
+    fn reserve(&mut self, ids: usize) {
+        self.links.reserve(ids);
+        grow(&mut self.state, ids, 0);
+    }
+
+    fn len(&self) -> usize {
+        self.hot + self.cold
+    }
+
+    fn holds(&self, page: PageId) -> bool {
+        self.has(page, HELD)
+    }
+
+    fn remembers(&self, page: PageId) -> bool {
+        self.has(page, ON_RING)
+    }
+
+    fn hit(&mut self, page: PageId, _dirty: &Dirty, _out: &mut Vec<PageId>) {
+        self.state[page as usize] |= USED;
+    }
+
+    fn insert(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>) {
+        while self.len() >= self.capacity {
+            self.evict(dirty, out);
+        }
+        // Making room may have forgotten it, so this is asked afterwards.
+        if self.is_gone(page) {
+            self.uncount(page);
+            self.take(page);
+            self.cold_target = (self.cold_target + 1).min(self.capacity);
+            self.hot += 1;
+            self.put(page, HELD | HOT);
+            self.balance();
+        } else if self.hot < self.capacity.saturating_sub(self.cold_target) && self.cold == 0 {
+            // The first pages of all are hot, as long as there is room for hot ones.
+            self.hot += 1;
+            self.put(page, HELD | HOT);
+        } else {
+            self.cold += 1;
+            self.put(page, HELD | TEST);
+        }
+    }
+
+    fn evict(&mut self, _dirty: &Dirty, out: &mut Vec<PageId>) {
+        self.run_cold(out);
+    }
+
+    fn insert_cold(&mut self, page: PageId) {
+        self.remove(page);
+        self.ring.push_back(&mut self.links, page);
+        self.state[page as usize] = ON_RING | HELD;
+        self.cold += 1;
+        self.hand_cold = page;
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        self.capacity = capacity;
+        self.cold_target = self.cold_target.clamp(1, capacity.max(1));
+    }
+
+    fn remove(&mut self, page: PageId) {
+        if self.has(page, ON_RING) {
+            self.uncount(page);
+            self.take(page);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The order of a write buffer: pages leave in clusters (an erase block, a part of one, or a page),
+//! and the cluster that leaves is chosen by size, by age, or by both.
+//!
+//! Sources: FAB, Jo et al., 2006 (the cluster with most pages; among equals the oldest); CLC, Park et
+//! al., MASCOTS 2008 (the largest among the clusters that are not the most recent, here 10 %); block
+//! LRU with the compensation of BPLRU, Kim and Ahn, FAST 2008 (a cluster written from its first to its
+//! last page in sequence goes to the old end). It knows nothing of dirtiness.
+
+use super::lists::{Links, List, NONE, grow};
+use super::{Access, PageId, Place};
+
+/// Which cluster leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// FAB: the largest.
+    Largest,
+    /// CLC: the largest of the cold ones.
+    LargestCold,
+    /// The least recently used.
+    Oldest,
+    /// The least recently used; one written in sequence at once (BPLRU).
+    OldestOrSequential,
+}
+
+/// Hot clusters in CLC: one in this many.
+const HOT_SHARE: usize = 10;
+
+#[derive(Clone, Copy, Debug)]
+struct Cluster {
+    pages: List,
+    /// In the list of recent clusters, else among those ordered by size. Without pages in neither.
+    is_recent: bool,
+    /// The offset that would go on with a sequence of writes from the first page; [`NONE`] after a
+    /// write out of it.
+    next_in_sequence: u32,
+}
+
+/// Pages in clusters.
+#[derive(Debug)]
+pub(super) struct Clusters {
+    choice: Choice,
+    /// Pages in a cluster, at most.
+    size: u32,
+    clusters_per_block: u32,
+    page_links: Links,
+    /// Cluster of a page, and its offset there.
+    homes: Vec<(u32, u32)>,
+    held: Vec<bool>,
+    len: usize,
+    clusters: Vec<Cluster>,
+    cluster_links: Links,
+    /// Clusters by recency: all of them, or the hot ones of CLC.
+    recent: List,
+    /// Clusters by the number of their pages, each list by recency.
+    by_count: Vec<List>,
+    /// No list of `by_count` above this has anything.
+    most: usize,
+    /// Clusters with pages.
+    count: usize,
+}
+
+impl Clusters {
+    /// Clusters of `size` pages, which is cut to the erase block of `pages_per_block`.
+    pub(super) fn new(choice: Choice, size: u32, pages_per_block: u32) -> Clusters {
+        let pages_per_block = pages_per_block.max(1);
+        let size = size.clamp(1, pages_per_block);
+        Clusters {
+            choice,
+            size,
+            clusters_per_block: pages_per_block.div_ceil(size),
+            page_links: Links::default(),
+            homes: Vec::new(),
+            held: Vec::new(),
+            len: 0,
+            clusters: Vec::new(),
+            cluster_links: Links::default(),
+            recent: List::default(),
+            by_count: vec![List::default(); size as usize + 1],
+            most: 0,
+            count: 0,
+        }
+    }
+
+    pub(super) fn reserve(&mut self, ids: usize) {
+        self.page_links.reserve(ids);
+        grow(&mut self.homes, ids, (0, 0));
+        grow(&mut self.held, ids, false);
+    }
+
+    pub(super) fn place(&mut self, page: PageId, place: Place) {
+        let cluster = place.block * self.clusters_per_block + place.offset / self.size;
+        self.homes[page as usize] = (cluster, place.offset % self.size);
+        let empty = Cluster {
+            pages: List::default(),
+            is_recent: false,
+            next_in_sequence: 0,
+        };
+        grow(&mut self.clusters, cluster as usize + 1, empty);
+        self.cluster_links.reserve(cluster as usize + 1);
+    }
+
+    /// Pages held.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn holds(&self, page: PageId) -> bool {
+        self.held[page as usize]
+    }
+
+    /// Appends all pages held, in ascending order.
+    pub(super) fn list_held(&self, out: &mut Vec<PageId>) {
+        let held = self.held.iter().enumerate().filter(|(_, held)| **held);
+        out.extend(held.map(|(page, _)| page as PageId));
+    }
+
+    /// `page`, which is not held, comes in.
+    pub(super) fn insert(&mut self, page: PageId, access: Access) {
+        let (cluster, _) = self.homes[page as usize];
+        self.unlist(cluster);
+        let pages = &mut self.clusters[cluster as usize].pages;
+        if pages.is_empty() {
+            self.count += 1;
+        }
+        pages.push_front(&mut self.page_links, page);
+        self.held[page as usize] = true;
+        self.len += 1;
+        self.list(cluster, page, access);
+    }
+
+    /// `page`, which is held, is used.
+    pub(super) fn hit(&mut self, page: PageId, access: Access) {
+        let (cluster, _) = self.homes[page as usize];
+        self.unlist(cluster);
+        let pages = &mut self.clusters[cluster as usize].pages;
+        pages.refresh(&mut self.page_links, page);
+        self.list(cluster, page, access);
+    }
+
+    /// `page` leaves alone, if it is held.
+    pub(super) fn remove(&mut self, page: PageId) {
+        if !self.holds(page) {
+            return;
+        }
+        let (cluster, _) = self.homes[page as usize];
+        let was_recent = self.clusters[cluster as usize].is_recent;
+        // The recency of its cluster stays what it was among the recent ones.
+        if !was_recent {
+            self.unlist(cluster);
+        }
+        let state = &mut self.clusters[cluster as usize];
+        state.pages.remove(&mut self.page_links, page);
+        let left = state.pages.len();
+        self.held[page as usize] = false;
+        self.len -= 1;
+        if left == 0 {
+            if was_recent {
+                self.unlist(cluster);
+            }
+            self.emptied(cluster);
+        } else if !was_recent {
+            self.file_by_count(cluster);
+        }
+    }
+
+    /// All pages of one cluster leave and are appended, the most recently used first.
+    pub(super) fn evict(&mut self, out: &mut Vec<PageId>) {
+        let Some(cluster) = self.victim() else { return };
+        self.unlist(cluster);
+        let mut pages = self.clusters[cluster as usize].pages;
+        let from = out.len();
+        while let Some(page) = pages.pop_back(&mut self.page_links) {
+            self.held[page as usize] = false;
+            out.push(page);
+        }
+        out[from..].reverse();
+        self.len -= out.len() - from;
+        self.clusters[cluster as usize].pages = pages;
+        self.emptied(cluster);
+    }
+
+    fn emptied(&mut self, cluster: u32) {
+        self.clusters[cluster as usize].next_in_sequence = 0;
+        self.count -= 1;
+    }
+
+    fn victim(&mut self) -> Option<u32> {
+        while self.most > 0 && self.by_count[self.most].is_empty() {
+            self.most -= 1;
+        }
+        let by_count = self.by_count[self.most].back();
+        by_count.or_else(|| self.recent.back())
+    }
+
+    /// Takes a cluster out of the list it is in; nothing for one without pages.
+    fn unlist(&mut self, cluster: u32) {
+        let Cluster {
+            pages, is_recent, ..
+        } = self.clusters[cluster as usize];
+        if pages.is_empty() && !is_recent {
+            return;
+        }
+        if is_recent {
+            self.recent.remove(&mut self.cluster_links, cluster);
+            self.clusters[cluster as usize].is_recent = false;
+        } else {
+            self.by_count[pages.len()].remove(&mut self.cluster_links, cluster);
+        }
+    }
+
+    /// Puts a cluster where it belongs after an access to `page` of it.
+    fn list(&mut self, cluster: u32, page: PageId, access: Access) {
+        match self.choice {
+            Choice::Largest => self.file_by_count(cluster),
+            Choice::Oldest => self.file_recent(cluster),
+            Choice::LargestCold => {
+                self.file_recent(cluster);
+                self.cool();
+            }
+            Choice::OldestOrSequential => {
+                if access == Access::Write && self.ends_sequence(cluster, page) {
+                    self.recent.push_back(&mut self.cluster_links, cluster);
+                    self.clusters[cluster as usize].is_recent = true;
+                } else {
+                    self.file_recent(cluster);
+                }
+            }
+        }
+    }
+
+    fn file_recent(&mut self, cluster: u32) {
+        self.recent.push_front(&mut self.cluster_links, cluster);
+        self.clusters[cluster as usize].is_recent = true;
+    }
+
+    fn file_by_count(&mut self, cluster: u32) {
+        let count = self.clusters[cluster as usize].pages.len();
+        self.by_count[count].push_front(&mut self.cluster_links, cluster);
+        self.clusters[cluster as usize].is_recent = false;
+        self.most = self.most.max(count);
+    }
+
+    /// CLC: no more hot clusters than their share.
+    fn cool(&mut self) {
+        while self.recent.len() > (self.count / HOT_SHARE).max(1) {
+            let Some(cluster) = self.recent.pop_back(&mut self.cluster_links) else {
+                return;
+            };
+            self.file_by_count(cluster);
+        }
+    }
+
+    /// Follows the sequence of writes into a cluster. True when this one is its last page.
+    fn ends_sequence(&mut self, cluster: u32, page: PageId) -> bool {
+        let (_, offset) = self.homes[page as usize];
+        let next = &mut self.clusters[cluster as usize].next_in_sequence;
+        *next = if offset == 0 || offset == *next {
+            offset + 1
+        } else {
+            NONE
+        };
+        *next == self.size
+    }
+}

@@ -1,0 +1,179 @@
+//! Doubly linked lists of ids that share one array of links, so that moving a page from a list to
+//! another is a few writes and no allocation.
+//!
+//! An id is in at most one list over the same [`Links`] at a time; whoever owns them knows in which.
+
+/// No id.
+pub(super) const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    /// Towards the front.
+    prev: u32,
+    /// Towards the back.
+    next: u32,
+}
+
+/// The links of all ids.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Links {
+    nodes: Vec<Node>,
+}
+
+impl Links {
+    /// Has links for ids below `ids`.
+    pub(super) fn reserve(&mut self, ids: usize) {
+        grow(
+            &mut self.nodes,
+            ids,
+            Node {
+                prev: NONE,
+                next: NONE,
+            },
+        );
+    }
+
+    /// The id in front of `id`, or [`NONE`].
+    pub(super) fn prev(&self, id: u32) -> u32 {
+        self.nodes[id as usize].prev
+    }
+
+    /// The id behind `id`, or [`NONE`].
+    pub(super) fn next(&self, id: u32) -> u32 {
+        self.nodes[id as usize].next
+    }
+
+    fn join(&mut self, front: u32, back: u32) {
+        if front != NONE {
+            self.nodes[front as usize].next = back;
+        }
+        if back != NONE {
+            self.nodes[back as usize].prev = front;
+        }
+    }
+}
+
+/// Makes `array` hold ids below `ids`, growing in powers of two.
+pub(super) fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
+    if array.len() < ids {
+        // The first call, with the final number, is exact; growth by one id at a time doubles.
+        let doubled = array.len().saturating_mul(2);
+        array.resize(ids.max(doubled), value);
+    }
+}
+
+/// One list. The front is where new and used ids go, the back is where they leave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    front: u32,
+    back: u32,
+    len: usize,
+}
+
+impl Default for List {
+    fn default() -> List {
+        List {
+            front: NONE,
+            back: NONE,
+            len: 0,
+        }
+    }
+}
+
+impl List {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn front(&self) -> Option<u32> {
+        (self.front != NONE).then_some(self.front)
+    }
+
+    pub(super) fn back(&self) -> Option<u32> {
+        (self.back != NONE).then_some(self.back)
+    }
+
+    pub(super) fn push_front(&mut self, links: &mut Links, id: u32) {
+        links.nodes[id as usize].prev = NONE;
+        links.nodes[id as usize].next = self.front;
+        links.join(id, self.front);
+        self.front = id;
+        if self.back == NONE {
+            self.back = id;
+        }
+        self.len += 1;
+    }
+
+    pub(super) fn push_back(&mut self, links: &mut Links, id: u32) {
+        links.nodes[id as usize].next = NONE;
+        links.nodes[id as usize].prev = self.back;
+        links.join(self.back, id);
+        self.back = id;
+        if self.front == NONE {
+            self.front = id;
+        }
+        self.len += 1;
+    }
+
+    /// Takes `id`, which is in this list, out of it.
+    pub(super) fn remove(&mut self, links: &mut Links, id: u32) {
+        let Node { prev, next } = links.nodes[id as usize];
+        links.join(prev, next);
+        if self.front == id {
+            self.front = next;
+        }
+        if self.back == id {
+            self.back = prev;
+        }
+        self.len -= 1;
+    }
+
+    pub(super) fn pop_back(&mut self, links: &mut Links) -> Option<u32> {
+        let id = self.back()?;
+        self.remove(links, id);
+        Some(id)
+    }
+
+    /// Moves `id`, which is in this list, to the front.
+    pub(super) fn refresh(&mut self, links: &mut Links, id: u32) {
+        if self.front != id {
+            self.remove(links, id);
+            self.push_front(links, id);
+        }
+    }
+
+    /// The ids from front to back.
+    pub(super) fn iter<'a>(&self, links: &'a Links) -> impl Iterator<Item = u32> + 'a {
+        let known = |id: u32| (id != NONE).then_some(id);
+        std::iter::successors(self.front(), move |id| known(links.next(*id)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_lists_over_one_array() {
+        let mut links = Links::default();
+        links.reserve(6);
+        let (mut a, mut b) = (List::default(), List::default());
+        for id in [0, 1, 2] {
+            a.push_front(&mut links, id);
+        }
+        b.push_back(&mut links, 3);
+        a.remove(&mut links, 1);
+        b.push_back(&mut links, 1);
+        a.refresh(&mut links, 0);
+        assert_eq!(a.iter(&links).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(b.iter(&links).collect::<Vec<_>>(), [3, 1]);
+        assert_eq!(a.pop_back(&mut links), Some(2));
+        assert_eq!(a.pop_back(&mut links), Some(0));
+        assert_eq!(a.pop_back(&mut links), None);
+        assert_eq!((a.len(), b.len()), (0, 2));
+    }
+}

@@ -1,0 +1,93 @@
+//! LRFU: every use counts, and counts for half as much after a fixed number of later accesses; the
+//! page with the least sum leaves.
+//!
+//! Source: Lee et al., IEEE Transactions on Computers 2001: F(x) = (1/2)^(lambda x). Sums are kept as
+//! log2(sum at the last use) + lambda * (time of the last use), which orders pages the same way at
+//! any time, so a page is ranked only when it is used.
+
+use super::PageId;
+use super::dirty::Dirty;
+use super::heap::Heap;
+use super::lists::grow;
+use super::order::Order;
+
+/// LRFU.
+#[derive(Debug)]
+pub(super) struct Lrfu {
+    capacity: usize,
+    /// Halvings of a use for each later access: 0 is LFU, 1 is LRU.
+    lambda: f64,
+    now: f64,
+    /// The rank of every held page.
+    ranks: Vec<f64>,
+    held: Heap,
+}
+
+impl Lrfu {
+    pub(super) fn new(lambda: f64, capacity: usize) -> Lrfu {
+        Lrfu {
+            capacity,
+            lambda,
+            now: 0.0,
+            ranks: Vec::new(),
+            held: Heap::default(),
+        }
+    }
+
+    fn rank(&mut self, page: PageId, rank: f64) {
+        self.ranks[page as usize] = rank;
+        // Ranks are not negative, and the bits of such numbers are in the order of the numbers.
+        self.held.set(page, rank.max(0.0).to_bits());
+    }
+}
+
+impl Order for Lrfu {
+    fn reserve(&mut self, ids: usize) {
+        grow(&mut self.ranks, ids, 0.0);
+        self.held.reserve(ids);
+    }
+
+    fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    fn holds(&self, page: PageId) -> bool {
+        self.held.contains(page)
+    }
+
+    fn remembers(&self, page: PageId) -> bool {
+        self.holds(page)
+    }
+
+    fn hit(&mut self, page: PageId, _dirty: &Dirty, _out: &mut Vec<PageId>) {
+        self.now += 1.0;
+        let age = self.lambda * self.now;
+        // 1 for this use, and what is left of the sum so far.
+        let sum = 1.0 + (self.ranks[page as usize] - age).exp2();
+        self.rank(page, sum.log2() + age);
+    }
+
+    fn insert(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>) {
+        if self.held.len() >= self.capacity {
+            self.evict(dirty, out);
+        }
+        self.now += 1.0;
+        self.rank(page, self.lambda * self.now);
+    }
+
+    fn evict(&mut self, _dirty: &Dirty, out: &mut Vec<PageId>) {
+        out.extend(self.held.pop());
+    }
+
+    fn insert_cold(&mut self, page: PageId) {
+        self.rank(page, 0.0);
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
+    fn remove(&mut self, page: PageId) {
+        self.held.remove(page);
+    }
+}

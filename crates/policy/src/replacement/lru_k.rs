@@ -1,0 +1,124 @@
+//! LRU-K with K = 2: the page leaves whose last but one use is the longest ago.
+//!
+//! Source: O'Neil, O'Neil and Weikum, SIGMOD 1993, without a correlated reference period. Uses of as
+//! many pages as the capacity are remembered after they left (the retained information).
+
+use super::PageId;
+use super::dirty::Dirty;
+use super::heap::Heap;
+use super::lists::{Links, List, grow};
+use super::order::Order;
+
+/// LRU-2.
+#[derive(Debug)]
+pub(super) struct LruK {
+    capacity: usize,
+    /// Accesses so far, which is the time here.
+    now: u64,
+    /// Last and last but one use; 0 for none.
+    uses: Vec<(u64, u64)>,
+    held: Heap,
+    links: Links,
+    ghosts: List,
+}
+
+impl LruK {
+    pub(super) fn new(capacity: usize) -> LruK {
+        LruK {
+            capacity,
+            now: 0,
+            uses: Vec::new(),
+            held: Heap::default(),
+            links: Links::default(),
+            ghosts: List::default(),
+        }
+    }
+
+    fn is_ghost(&self, page: PageId) -> bool {
+        !self.held.contains(page) && self.uses[page as usize].0 != 0
+    }
+
+    fn uncover(&mut self, page: PageId) {
+        if self.is_ghost(page) {
+            self.ghosts.remove(&mut self.links, page);
+        }
+    }
+
+    /// Orders `page` by its last but one use; pages used once come first, the oldest of them ahead.
+    fn rank(&mut self, page: PageId) {
+        let (last, before) = self.uses[page as usize];
+        let key = if before == 0 {
+            last
+        } else {
+            1 << 63 | before
+        };
+        self.held.set(page, key);
+    }
+
+    fn used(&mut self, page: PageId) {
+        self.now += 1;
+        let uses = &mut self.uses[page as usize];
+        *uses = (self.now, uses.0);
+        self.rank(page);
+    }
+}
+
+impl Order for LruK {
+    fn reserve(&mut self, ids: usize) {
+        grow(&mut self.uses, ids, (0, 0));
+        self.held.reserve(ids);
+        self.links.reserve(ids);
+    }
+
+    fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    fn holds(&self, page: PageId) -> bool {
+        self.held.contains(page)
+    }
+
+    fn remembers(&self, page: PageId) -> bool {
+        self.uses[page as usize].0 != 0
+    }
+
+    fn hit(&mut self, page: PageId, _dirty: &Dirty, _out: &mut Vec<PageId>) {
+        self.used(page);
+    }
+
+    fn insert(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>) {
+        self.uncover(page);
+        if self.held.len() >= self.capacity {
+            self.evict(dirty, out);
+        }
+        self.used(page);
+    }
+
+    fn evict(&mut self, _dirty: &Dirty, out: &mut Vec<PageId>) {
+        let Some(page) = self.held.pop() else { return };
+        out.push(page);
+        self.ghosts.push_front(&mut self.links, page);
+        if self.ghosts.len() > self.capacity
+            && let Some(forgotten) = self.ghosts.pop_back(&mut self.links)
+        {
+            self.uses[forgotten as usize] = (0, 0);
+        }
+    }
+
+    fn insert_cold(&mut self, page: PageId) {
+        self.uncover(page);
+        // Older than every use.
+        self.uses[page as usize] = (1, 0);
+        self.rank(page);
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
+    fn remove(&mut self, page: PageId) {
+        self.uncover(page);
+        self.held.remove(page);
+        self.uses[page as usize] = (0, 0);
+    }
+}

@@ -1,0 +1,306 @@
+//! Policies by name, so that a command line, a configuration and an experiment mean the same one.
+//!
+//! Dashes between the words of a plain name do not matter. A pair is `abm-READ-WRITE[-POINTER]`: READ
+//! any plain policy over pages, WRITE `fab`, `clc`, `lru` or `page`, the first three over erase blocks
+//! or, as `clc:8`, over clusters of so many pages; POINTER `ghost` (the paper, if left out), `cost`,
+//! `gain` or `fixedNN` for NN percent of the pages to the write buffer.
+
+use super::abm::Abm;
+use super::abm::pointer::{Pointer, PointerRule};
+use super::arc::Arc;
+use super::belady::Belady;
+use super::clean_first::{CleanFirst, SparesDirty};
+use super::clock_pro::ClockPro;
+use super::clusters::{Choice, Clusters};
+use super::lirs::Lirs;
+use super::lrfu::Lrfu;
+use super::lru_k::LruK;
+use super::order::Order;
+use super::queues::{Queue, Sieve, Use};
+use super::recently_evicted::RecentlyEvicted;
+use super::s3_fifo::S3Fifo;
+use super::segmented::Segmented;
+use super::shells::{Clustered, Paged};
+use super::two_q::TwoQ;
+use super::w_tinylfu::WTinyLfu;
+use super::Replacement;
+use std::fmt;
+use std::str::FromStr;
+
+/// How fast LRFU forgets: between LRU and LFU, in the range where its authors found it best.
+const LRFU_LAMBDA: f64 = 0.001;
+
+/// A policy over single pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Fifo,
+    Lru,
+    Clock,
+    Sieve,
+    Slru,
+    TwoQ,
+    LruK,
+    Lrfu,
+    Arc,
+    Lirs,
+    ClockPro,
+    WTinyLfu,
+    S3Fifo,
+    CfLru,
+    LruWsr,
+    Ref,
+}
+
+/// Name, policy, what it is, and its source.
+type Row<T> = (&'static str, T, &'static str);
+
+const PAGES: &[Row<Page>] = &[
+    ("fifo", Page::Fifo, "first in, first out"),
+    ("lru", Page::Lru, "least recently used"),
+    ("clock", Page::Clock, "CLOCK with one bit (Corbato 1968)"),
+    ("sieve", Page::Sieve, "SIEVE (Zhang et al., NSDI 2024)"),
+    ("slru", Page::Slru, "segmented LRU, 4 equal segments (Karedla et al. 1994)"),
+    ("2q", Page::TwoQ, "2Q, Ain 25 %, Aout 50 % (Johnson and Shasha, VLDB 1994)"),
+    ("lru-k", Page::LruK, "LRU-2 (O'Neil et al., SIGMOD 1993)"),
+    ("lrfu", Page::Lrfu, "LRFU, lambda 0.001 (Lee et al. 2001)"),
+    ("arc", Page::Arc, "ARC (Megiddo and Modha, FAST 2003)"),
+    ("lirs", Page::Lirs, "LIRS, 1 % HIR (Jiang and Zhang, SIGMETRICS 2002)"),
+    ("clock-pro", Page::ClockPro, "CLOCK-Pro (Jiang et al., USENIX 2005)"),
+    ("w-tinylfu", Page::WTinyLfu, "W-TinyLFU, 1 % window (Einziger et al. 2017)"),
+    ("s3-fifo", Page::S3Fifo, "S3-FIFO, 10 % small (Yang et al., SOSP 2023)"),
+    ("cf-lru", Page::CfLru, "clean pages first in a window of 33 % (Park et al. 2004)"),
+    ("lru-wsr", Page::LruWsr, "dirty pages are spared once (Jung et al. 2008)"),
+    ("ref", Page::Ref, "recently evicted blocks first (Seo and Shin 2008)"),
+];
+
+const CLUSTERED: &[Row<(Choice, bool)>] = &[
+    ("fab", (Choice::Largest, false), "the block with most pages (Jo et al. 2006)"),
+    ("clc", (Choice::LargestCold, false), "the largest cold block (Park et al. 2008)"),
+    ("block-lru", (Choice::Oldest, false), "the least recently used block"),
+    (
+        "bplru",
+        (Choice::OldestOrSequential, true),
+        "block LRU, padded, sequential blocks first (Kim and Ahn, FAST 2008)",
+    ),
+];
+
+/// A policy as named.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    name: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    Page(Page),
+    Clustered(Choice, bool),
+    Belady,
+    Abm {
+        read: Page,
+        write: Choice,
+        /// Pages in a cluster; `None` for the erase block.
+        cluster_pages: Option<u32>,
+        pointer: PointerRule,
+    },
+}
+
+/// No policy has this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy(String);
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = catalogue().map(|(name, _)| name).collect();
+        write!(
+            f,
+            "no policy `{}`; there are {}, and abm-READ-WRITE[-POINTER]",
+            self.0,
+            names.join(", ")
+        )
+    }
+}
+
+impl std::error::Error for UnknownPolicy {}
+
+/// Every plain policy: its name, and what it is with its source.
+pub fn catalogue() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let pages = PAGES.iter().map(|(name, _, what)| (*name, *what));
+    let clustered = CLUSTERED.iter().map(|(name, _, what)| (*name, *what));
+    let own = [
+        ("belady", "the optimum for misses, which knows the future (Belady 1966)"),
+        ("bimetal", "the default: abm-s3fifo-page-cost"),
+    ];
+    pages.chain(clustered).chain(own)
+}
+
+/// Finds a name, dashes aside.
+fn find<T: Copy>(rows: &[Row<T>], name: &str) -> Option<T> {
+    let plain = |name: &str| name.replace('-', "");
+    let wanted = plain(name);
+    let row = rows.iter().find(|(name, _, _)| plain(name) == wanted);
+    row.map(|(_, kind, _)| *kind)
+}
+
+fn parse_write(text: &str) -> Option<(Choice, Option<u32>)> {
+    let (name, pages) = match text.split_once(':') {
+        Some((name, pages)) => (name, Some(pages.parse().ok().filter(|pages| *pages > 0)?)),
+        None => (text, None),
+    };
+    match (name, pages) {
+        ("fab", _) => Some((Choice::Largest, pages)),
+        ("clc", _) => Some((Choice::LargestCold, pages)),
+        ("lru", _) => Some((Choice::Oldest, pages)),
+        ("page", None) => Some((Choice::Oldest, Some(1))),
+        _ => None,
+    }
+}
+
+fn parse_pointer(text: &str) -> Option<PointerRule> {
+    match text {
+        "ghost" => Some(PointerRule::Ghost),
+        "cost" => Some(PointerRule::Cost),
+        "gain" => Some(PointerRule::Gain),
+        _ => {
+            let percent: u32 = text.strip_prefix("fixed")?.parse().ok()?;
+            (percent <= 100).then(|| PointerRule::Fixed(f64::from(percent) / 100.0))
+        }
+    }
+}
+
+fn parse_abm(name: &str) -> Option<Kind> {
+    let mut words = name.strip_prefix("abm-")?.split('-');
+    let read = find(PAGES, words.next()?)?;
+    let (write, cluster_pages) = parse_write(words.next()?)?;
+    let pointer = match words.next() {
+        Some(word) => parse_pointer(word)?,
+        None => PointerRule::Ghost,
+    };
+    words.next().is_none().then_some(Kind::Abm {
+        read,
+        write,
+        cluster_pages,
+        pointer,
+    })
+}
+
+impl FromStr for Spec {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Spec, UnknownPolicy> {
+        let name = text.trim().to_ascii_lowercase();
+        let kind = match name.as_str() {
+            "belady" => Some(Kind::Belady),
+            "bimetal" => parse_abm("abm-s3fifo-page-cost"),
+            _ => find(PAGES, &name)
+                .map(Kind::Page)
+                .or_else(|| find(CLUSTERED, &name).map(|(c, pads)| Kind::Clustered(c, pads)))
+                .or_else(|| parse_abm(&name)),
+        };
+        let unknown = || UnknownPolicy(text.to_owned());
+        kind.map(|kind| Spec { name, kind }).ok_or_else(unknown)
+    }
+}
+
+/// What a policy is built for.
+#[derive(Clone, Debug)]
+pub struct Build {
+    /// Pages that it may hold; 0 counts as 1.
+    pub capacity: usize,
+    /// Pages in an erase block.
+    pub pages_per_block: u32,
+    /// What reading a page costs until measured costs come.
+    pub read_us: f64,
+    /// What writing a page costs until measured costs come.
+    pub flush_us: f64,
+    /// The future, as [`super::next_uses`] tells it, for Belady's optimum; without it that policy
+    /// takes every page for one that is never used again.
+    pub next_uses: Option<std::sync::Arc<[u32]>>,
+}
+
+impl Spec {
+    /// The name it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// True if it must be told the future.
+    pub fn needs_future(&self) -> bool {
+        self.kind == Kind::Belady
+    }
+
+    /// Makes the policy.
+    pub fn build(&self, build: &Build) -> Box<dyn Replacement> {
+        let capacity = build.capacity.max(1);
+        match self.kind {
+            Kind::Page(page) => page_policy(page, capacity),
+            Kind::Clustered(choice, pads) => {
+                let block = build.pages_per_block;
+                let clusters = Clusters::new(choice, block, block);
+                Box::new(Clustered::new(capacity, clusters, pads))
+            }
+            Kind::Belady => {
+                let next = build.next_uses.clone().unwrap_or_default();
+                Box::new(Paged::new(capacity, Belady::new(next, capacity)))
+            }
+            Kind::Abm {
+                read,
+                write,
+                cluster_pages,
+                pointer,
+            } => {
+                let block = build.pages_per_block;
+                let clusters = Clusters::new(write, cluster_pages.unwrap_or(block), block);
+                let pointer = Pointer::new(pointer, capacity, build.read_us, build.flush_us);
+                Box::new(Abm::new(capacity, order(read, capacity), clusters, pointer))
+            }
+        }
+    }
+}
+
+/// A page policy as a whole cache, with calls to its order resolved at compile time.
+fn page_policy(page: Page, capacity: usize) -> Box<dyn Replacement> {
+    fn whole<O: Order + 'static>(capacity: usize, order: O) -> Box<dyn Replacement> {
+        Box::new(Paged::new(capacity, order))
+    }
+    match page {
+        Page::Fifo => whole(capacity, Queue::new(Use::Nothing, capacity)),
+        Page::Lru => whole(capacity, Queue::new(Use::Refreshes, capacity)),
+        Page::Clock => whole(capacity, Queue::new(Use::Spares, capacity)),
+        Page::Sieve => whole(capacity, Sieve::new(capacity)),
+        Page::Slru => whole(capacity, Segmented::new(&[1; 4], capacity)),
+        Page::TwoQ => whole(capacity, TwoQ::new(capacity)),
+        Page::LruK => whole(capacity, LruK::new(capacity)),
+        Page::Lrfu => whole(capacity, Lrfu::new(LRFU_LAMBDA, capacity)),
+        Page::Arc => whole(capacity, Arc::new(capacity)),
+        Page::Lirs => whole(capacity, Lirs::new(capacity)),
+        Page::ClockPro => whole(capacity, ClockPro::new(capacity)),
+        Page::WTinyLfu => whole(capacity, WTinyLfu::new(capacity)),
+        Page::S3Fifo => whole(capacity, S3Fifo::new(capacity)),
+        Page::CfLru => whole(capacity, CleanFirst::new(capacity)),
+        Page::LruWsr => whole(capacity, SparesDirty::new(capacity)),
+        Page::Ref => whole(capacity, RecentlyEvicted::new(capacity)),
+    }
+}
+
+/// A page policy as the read side of a pair.
+fn order(page: Page, capacity: usize) -> Box<dyn Order> {
+    match page {
+        Page::Fifo => Box::new(Queue::new(Use::Nothing, capacity)),
+        Page::Lru => Box::new(Queue::new(Use::Refreshes, capacity)),
+        Page::Clock => Box::new(Queue::new(Use::Spares, capacity)),
+        Page::Sieve => Box::new(Sieve::new(capacity)),
+        Page::Slru => Box::new(Segmented::new(&[1; 4], capacity)),
+        Page::TwoQ => Box::new(TwoQ::new(capacity)),
+        Page::LruK => Box::new(LruK::new(capacity)),
+        Page::Lrfu => Box::new(Lrfu::new(LRFU_LAMBDA, capacity)),
+        Page::Arc => Box::new(Arc::new(capacity)),
+        Page::Lirs => Box::new(Lirs::new(capacity)),
+        Page::ClockPro => Box::new(ClockPro::new(capacity)),
+        Page::WTinyLfu => Box::new(WTinyLfu::new(capacity)),
+        Page::S3Fifo => Box::new(S3Fifo::new(capacity)),
+        Page::CfLru => Box::new(CleanFirst::new(capacity)),
+        Page::LruWsr => Box::new(SparesDirty::new(capacity)),
+        Page::Ref => Box::new(RecentlyEvicted::new(capacity)),
+    }
+}

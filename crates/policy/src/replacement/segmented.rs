@@ -1,0 +1,139 @@
+//! Segmented LRU: a page climbs one segment with every use and sinks one when the segment above it
+//! overflows, so one-time pages never push out what was used often.
+//!
+//! Source: Karedla, Love and Wherry 1994, with any number of segments. An empty segment is filled
+//! directly, lowest first, while there is room.
+
+use super::PageId;
+use super::dirty::Dirty;
+use super::lists::{Links, List, grow};
+use super::order::Order;
+
+const ABSENT: u8 = u8::MAX;
+
+/// Segmented LRU.
+#[derive(Debug)]
+pub(super) struct Segmented {
+    capacity: usize,
+    /// Shares of the segments, lowest first.
+    shares: Vec<usize>,
+    limits: Vec<usize>,
+    segments: Vec<List>,
+    links: Links,
+    segment_of: Vec<u8>,
+    len: usize,
+}
+
+impl Segmented {
+    /// Segments in the proportion of `shares`, lowest first.
+    pub(super) fn new(shares: &[usize], capacity: usize) -> Segmented {
+        let mut order = Segmented {
+            capacity,
+            shares: shares.to_vec(),
+            limits: Vec::new(),
+            segments: vec![List::default(); shares.len()],
+            links: Links::default(),
+            segment_of: Vec::new(),
+            len: 0,
+        };
+        order.resize(capacity);
+        order
+    }
+
+    fn put(&mut self, page: PageId, segment: usize) {
+        self.segments[segment].push_front(&mut self.links, page);
+        self.segment_of[page as usize] = segment as u8;
+    }
+
+    /// The page that leaves next.
+    pub(super) fn victim(&self) -> Option<PageId> {
+        self.segments.iter().find_map(List::back)
+    }
+
+    /// Sinks pages from `segment` downwards until all are within their limits.
+    fn settle(&mut self, segment: usize, out: &mut Vec<PageId>) {
+        for at in (1..=segment).rev() {
+            while self.segments[at].len() > self.limits[at] {
+                if let Some(page) = self.segments[at].pop_back(&mut self.links) {
+                    self.put(page, at - 1);
+                }
+            }
+        }
+        while self.segments[0].len() > self.limits[0] {
+            self.leave(out);
+        }
+    }
+
+    fn leave(&mut self, out: &mut Vec<PageId>) {
+        if let Some(page) = self.victim() {
+            self.remove(page);
+            out.push(page);
+        }
+    }
+}
+
+impl Order for Segmented {
+    fn reserve(&mut self, ids: usize) {
+        self.links.reserve(ids);
+        grow(&mut self.segment_of, ids, ABSENT);
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn holds(&self, page: PageId) -> bool {
+        self.segment_of[page as usize] != ABSENT
+    }
+
+    fn remembers(&self, page: PageId) -> bool {
+        self.holds(page)
+    }
+
+    fn hit(&mut self, page: PageId, _dirty: &Dirty, out: &mut Vec<PageId>) {
+        let from = usize::from(self.segment_of[page as usize]);
+        let to = (from + 1).min(self.segments.len() - 1);
+        self.segments[from].remove(&mut self.links, page);
+        self.put(page, to);
+        if to != from && self.segments[to].len() > self.limits[to] {
+            self.settle(to, out);
+        }
+    }
+
+    fn insert(&mut self, page: PageId, _dirty: &Dirty, out: &mut Vec<PageId>) {
+        if self.len >= self.capacity {
+            self.leave(out);
+        }
+        let room = |at: &usize| self.segments[*at].len() < self.limits[*at];
+        let segment = (0..self.segments.len()).find(room).unwrap_or(0);
+        self.put(page, segment);
+        self.len += 1;
+    }
+
+    fn evict(&mut self, _dirty: &Dirty, out: &mut Vec<PageId>) {
+        self.leave(out);
+    }
+
+    fn insert_cold(&mut self, page: PageId) {
+        self.segments[0].push_back(&mut self.links, page);
+        self.segment_of[page as usize] = 0;
+        self.len += 1;
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        self.capacity = capacity;
+        let whole: usize = self.shares.iter().sum();
+        self.limits.clear();
+        let shares = self.shares.iter();
+        self.limits.extend(shares.map(|share| capacity * share / whole));
+    }
+
+    fn remove(&mut self, page: PageId) {
+        if self.holds(page) {
+            let segment = usize::from(self.segment_of[page as usize]);
+            self.segments[segment].remove(&mut self.links, page);
+            self.segment_of[page as usize] = ABSENT;
+            self.len -= 1;
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Whole policies made of one order: single pages, or clusters of reads and writes alike.
+//!
+//! Here dirtiness meets order: a shell asks its order what leaves, and knows what of it must be
+//! written.
+
+use super::clusters::Clusters;
+use super::dirty::Dirty;
+use super::order::Order;
+use super::{Access, Evictions, Occupancy, Outcome, PageId, Place, Replacement};
+
+/// One buffer of single pages.
+pub(super) struct Paged<O> {
+    capacity: usize,
+    order: O,
+    dirty: Dirty,
+    leaving: Vec<PageId>,
+}
+
+impl<O: Order> Paged<O> {
+    pub(super) fn new(capacity: usize, order: O) -> Paged<O> {
+        Paged {
+            capacity,
+            order,
+            dirty: Dirty::default(),
+            leaving: Vec::with_capacity(8),
+        }
+    }
+
+    #[cold]
+    fn hand_out(&mut self, out: &mut Evictions) {
+        for page in self.leaving.drain(..) {
+            let write = self.dirty.remove(page);
+            out.page(page, write, false);
+            out.end(false);
+        }
+    }
+}
+
+impl<O: Order> Replacement for Paged<O> {
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn reserve(&mut self, ids: usize) {
+        self.order.reserve(ids);
+        self.dirty.reserve(ids);
+    }
+
+    fn introduce(&mut self, page: PageId, place: Place) {
+        self.reserve(page as usize + 1);
+        self.order.place(page, place);
+    }
+
+    fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome {
+        self.order.tick(page);
+        let outcome = if self.order.holds(page) {
+            self.order.hit(page, &self.dirty, &mut self.leaving);
+            Outcome::Hit
+        } else {
+            self.order.insert(page, &self.dirty, &mut self.leaving);
+            Outcome::Miss
+        };
+        if !self.leaving.is_empty() {
+            self.hand_out(out);
+        }
+        if access == Access::Write {
+            self.dirty.insert(page);
+        }
+        outcome
+    }
+
+    fn cleaned(&mut self, page: PageId) {
+        if self.dirty.remove(page) {
+            self.order.dirtiness_changed(page, false);
+        }
+    }
+
+    fn remove(&mut self, page: PageId) {
+        self.dirty.remove(page);
+        self.order.remove(page);
+    }
+
+    fn holds(&self, page: PageId) -> bool {
+        self.order.holds(page)
+    }
+
+    fn is_dirty(&self, page: PageId) -> bool {
+        self.dirty.contains(page)
+    }
+
+    fn remembers(&self, page: PageId) -> bool {
+        self.order.remembers(page)
+    }
+
+    fn dirty_pages(&self, out: &mut Vec<PageId>) {
+        self.dirty.list(out);
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        Occupancy {
+            held: self.order.len(),
+            dirty: self.dirty.len(),
+            ..Occupancy::default()
+        }
+    }
+}
+
+/// One buffer whose pages leave in clusters.
+pub(super) struct Clustered {
+    capacity: usize,
+    clusters: Clusters,
+    /// BPLRU: what is missing of an erase block is read, and all of it is written.
+    pads: bool,
+    dirty: Dirty,
+    leaving: Vec<PageId>,
+}
+
+impl Clustered {
+    pub(super) fn new(capacity: usize, clusters: Clusters, pads: bool) -> Clustered {
+        Clustered {
+            capacity,
+            clusters,
+            pads,
+            dirty: Dirty::default(),
+            leaving: Vec::with_capacity(64),
+        }
+    }
+
+    fn evict(&mut self, out: &mut Evictions) {
+        self.clusters.evict(&mut self.leaving);
+        let mut any_dirty = false;
+        for page in self.leaving.drain(..) {
+            let write = self.dirty.remove(page);
+            any_dirty |= write;
+            out.page(page, write, false);
+        }
+        out.end(self.pads && any_dirty);
+    }
+}
+
+impl Replacement for Clustered {
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn reserve(&mut self, ids: usize) {
+        self.clusters.reserve(ids);
+        self.dirty.reserve(ids);
+    }
+
+    fn introduce(&mut self, page: PageId, place: Place) {
+        self.reserve(page as usize + 1);
+        self.clusters.place(page, place);
+    }
+
+    fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome {
+        let outcome = if self.clusters.holds(page) {
+            self.clusters.hit(page, access);
+            Outcome::Hit
+        } else {
+            if self.clusters.len() >= self.capacity {
+                self.evict(out);
+            }
+            self.clusters.insert(page, access);
+            Outcome::Miss
+        };
+        if access == Access::Write {
+            self.dirty.insert(page);
+        }
+        outcome
+    }
+
+    fn cleaned(&mut self, page: PageId) {
+        self.dirty.remove(page);
+    }
+
+    fn remove(&mut self, page: PageId) {
+        self.dirty.remove(page);
+        self.clusters.remove(page);
+    }
+
+    fn holds(&self, page: PageId) -> bool {
+        self.clusters.holds(page)
+    }
+
+    fn is_dirty(&self, page: PageId) -> bool {
+        self.dirty.contains(page)
+    }
+
+    fn remembers(&self, page: PageId) -> bool {
+        self.holds(page)
+    }
+
+    fn dirty_pages(&self, out: &mut Vec<PageId>) {
+        self.dirty.list(out);
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        Occupancy {
+            held: self.clusters.len(),
+            dirty: self.dirty.len(),
+            ..Occupancy::default()
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Where the pages of a trace lie on a device that is just large enough for them.
+//!
+//! Only erase blocks that the trace touches exist, numbered in ascending order of address, so that
+//! neighbours stay neighbours and the device is full, which is the hard case for an FTL.
+
+use bimetal_policy::replacement::Place;
+
+/// Places of the pages of a trace.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    pages_per_block: u32,
+    blocks: u32,
+    lpns: Vec<u32>,
+}
+
+impl Geometry {
+    /// Places for pages at these addresses, in pages. `None` when there are more than 2^32 of them.
+    pub fn new(addresses: &[u64], pages_per_block: u32) -> Option<Geometry> {
+        let per_block = u64::from(pages_per_block.max(1));
+        let mut touched: Vec<u64> = addresses.iter().map(|page| page / per_block).collect();
+        touched.sort_unstable();
+        touched.dedup();
+        let blocks = u32::try_from(touched.len()).ok()?;
+        blocks.checked_mul(pages_per_block.max(1))?;
+        let lpn = |address: &u64| {
+            let block = touched.partition_point(|block| *block < address / per_block);
+            block as u32 * pages_per_block.max(1) + (address % per_block) as u32
+        };
+        Some(Geometry {
+            pages_per_block: pages_per_block.max(1),
+            blocks,
+            lpns: addresses.iter().map(lpn).collect(),
+        })
+    }
+
+    /// Erase blocks of the device.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Pages of an erase block.
+    pub fn pages_per_block(&self) -> u32 {
+        self.pages_per_block
+    }
+
+    /// The device page of a page of the trace.
+    pub fn lpn(&self, page: u32) -> u32 {
+        self.lpns[page as usize]
+    }
+
+    /// The same, as erase block and offset.
+    pub fn place(&self, page: u32) -> Place {
+        let lpn = self.lpn(page);
+        Place {
+            block: lpn / self.pages_per_block,
+            offset: lpn % self.pages_per_block,
+        }
+    }
+}

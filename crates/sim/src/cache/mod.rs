@@ -1,0 +1,21 @@
+//! Buffer caches over flash, driven by traces: the policies of the live cache, page by page, and what
+//! each makes the device do.
+//!
+//! The verdict is device time, not the hit ratio: a policy that hits more often may write more, or in
+//! an order that costs the flash more. No policy is written here a second time, and no run depends on
+//! anything but the trace and its parameters.
+
+mod flash;
+mod geometry;
+mod grid;
+mod run;
+mod size;
+
+pub use flash::{Costs, Flash, Ftl, NoFtl, UnknownFtl, Work};
+pub use geometry::Geometry;
+pub use grid::{Grid, Job, jobs, run_all};
+pub use run::{Outcome, Run, run};
+pub use size::{CacheSize, InvalidSize};
+
+#[cfg(test)]
+mod tests;

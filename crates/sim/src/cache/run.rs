@@ -1,0 +1,230 @@
+//! One policy of one size over one device, fed with one trace.
+
+use super::flash::{Costs, Flash, Work};
+use super::geometry::Geometry;
+use bimetal_policy::replacement::{
+    Access, DeviceCost, Evictions, Group, Outcome as Found, PageId, Replacement,
+};
+use bimetal_trace::{Accesses, Kind};
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Page accesses: reads and writes.
+    pub accesses: u64,
+    /// Those of them that were reads.
+    pub reads: u64,
+    /// Accesses to pages that were not held.
+    pub misses: u64,
+    /// Those of them that were reads.
+    pub read_misses: u64,
+    /// Pages that the cache read from the device: read misses, and what padding needed.
+    pub host_reads: u64,
+    /// Pages that the cache wrote to the device.
+    pub host_writes: u64,
+    /// Requests that it wrote them in.
+    pub host_write_groups: u64,
+    /// What the flash did.
+    pub work: Work,
+    /// What that took, one operation after another.
+    pub device_time_us: f64,
+}
+
+impl Outcome {
+    /// Misses of each access; 0 without accesses.
+    pub fn miss_ratio(&self) -> f64 {
+        ratio(self.misses, self.accesses)
+    }
+
+    /// Programs of each page written; 0 without writes.
+    pub fn write_amplification(&self) -> f64 {
+        ratio(self.work.programs, self.host_writes)
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+/// A run that is going on.
+pub struct Run<'a> {
+    policy: Box<dyn Replacement>,
+    flash: Box<dyn Flash>,
+    geometry: &'a Geometry,
+    costs: Costs,
+    weighs_costs: bool,
+    introduced: PageId,
+    evictions: Evictions,
+    lpns: Vec<u32>,
+    outcome: Outcome,
+}
+
+/// Feeds all of `accesses` to `policy`, and writes what is dirty at the end.
+pub fn run(
+    policy: Box<dyn Replacement>,
+    flash: Box<dyn Flash>,
+    accesses: &Accesses,
+    geometry: &Geometry,
+    costs: Costs,
+) -> Outcome {
+    let mut run = Run::new(policy, flash, geometry, costs);
+    run.reserve(accesses.pages().len());
+    for (page, kind) in accesses.iter() {
+        match kind {
+            Kind::Read => run.access(page, Access::Read),
+            Kind::Write => run.access(page, Access::Write),
+            Kind::Trim => run.trim(page),
+        }
+    }
+    run.finish()
+}
+
+impl<'a> Run<'a> {
+    /// A run that has seen nothing.
+    pub fn new(
+        policy: Box<dyn Replacement>,
+        flash: Box<dyn Flash>,
+        geometry: &'a Geometry,
+        costs: Costs,
+    ) -> Run<'a> {
+        let weighs_costs = policy.weighs_costs();
+        Run {
+            policy,
+            flash,
+            geometry,
+            costs,
+            weighs_costs,
+            introduced: 0,
+            evictions: Evictions::new(),
+            lpns: Vec::new(),
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Room for pages below `pages`.
+    pub fn reserve(&mut self, pages: usize) {
+        self.policy.reserve(pages);
+    }
+
+    /// Accesses a page. Pages are numbered in the order of their first access.
+    pub fn access(&mut self, page: PageId, access: Access) {
+        self.introduce(page);
+        self.outcome.accesses += 1;
+        let is_read = access == Access::Read;
+        self.outcome.reads += u64::from(is_read);
+        let found = self.policy.access(page, access, &mut self.evictions);
+        if found == Found::Miss {
+            self.outcome.misses += 1;
+            if is_read {
+                self.outcome.read_misses += 1;
+                self.read(page);
+            }
+        }
+        if !self.evictions.is_empty() {
+            self.write_back();
+        }
+    }
+
+    /// A page loses its content.
+    pub fn trim(&mut self, page: PageId) {
+        self.introduce(page);
+        self.policy.remove(page);
+        let work = self.flash.trim(self.geometry.lpn(page));
+        self.outcome.work += work;
+    }
+
+    fn introduce(&mut self, page: PageId) {
+        while self.introduced <= page {
+            let place = self.geometry.place(self.introduced);
+            self.policy.introduce(self.introduced, place);
+            self.introduced += 1;
+        }
+    }
+
+    fn read(&mut self, page: PageId) {
+        let work = self.flash.read(self.geometry.lpn(page));
+        self.outcome.host_reads += 1;
+        self.outcome.work += work;
+        if self.weighs_costs {
+            self.policy.cost(DeviceCost::Read {
+                pages: 1,
+                time_us: self.costs.time_us(work),
+            });
+        }
+    }
+
+    /// Does what the policy decided.
+    fn write_back(&mut self) {
+        let mut evictions = std::mem::take(&mut self.evictions);
+        for group in evictions.groups() {
+            let dirty = group.pages.iter().filter(|leaving| leaving.write);
+            let geometry = self.geometry;
+            self.lpns.clear();
+            self.lpns.extend(dirty.map(|leaving| geometry.lpn(leaving.page)));
+            if group.padded {
+                self.pad(&group);
+            }
+            self.write();
+        }
+        evictions.clear();
+        self.evictions = evictions;
+    }
+
+    /// Makes the pages to write those of the whole erase block, reading what the cache lacks.
+    fn pad(&mut self, group: &Group<'_>) {
+        let Some(first) = group.pages.first() else {
+            return;
+        };
+        let pages_per_block = self.geometry.pages_per_block();
+        let block = self.geometry.place(first.page).block;
+        let here: Vec<u32> = (group.pages.iter())
+            .map(|leaving| self.geometry.lpn(leaving.page))
+            .collect();
+        let all = block * pages_per_block..(block + 1) * pages_per_block;
+        for lpn in all.clone().filter(|lpn| !here.contains(lpn)) {
+            let work = self.flash.read(lpn);
+            self.outcome.host_reads += 1;
+            self.outcome.work += work;
+        }
+        self.lpns.clear();
+        self.lpns.extend(all);
+    }
+
+    /// Writes the pages collected as one request.
+    fn write(&mut self) {
+        if self.lpns.is_empty() {
+            return;
+        }
+        self.lpns.sort_unstable();
+        let work = self.flash.write(&self.lpns);
+        self.outcome.host_writes += self.lpns.len() as u64;
+        self.outcome.host_write_groups += 1;
+        self.outcome.work += work;
+        if self.weighs_costs {
+            self.policy.cost(DeviceCost::Flush {
+                pages: self.lpns.len() as u32,
+                time_us: self.costs.time_us(work),
+            });
+        }
+    }
+
+    /// Writes all that is dirty, erase block by erase block, and says what it all came to.
+    pub fn finish(mut self) -> Outcome {
+        let mut dirty = Vec::new();
+        self.policy.dirty_pages(&mut dirty);
+        let mut lpns: Vec<u32> = dirty.iter().map(|page| self.geometry.lpn(*page)).collect();
+        lpns.sort_unstable();
+        let pages_per_block = self.geometry.pages_per_block();
+        for block in lpns.chunk_by(|a, b| a / pages_per_block == b / pages_per_block) {
+            self.lpns.clear();
+            self.lpns.extend(block);
+            self.write();
+        }
+        self.outcome.device_time_us = self.costs.time_us(self.outcome.work);
+        self.outcome
+    }
+}

@@ -1,0 +1,117 @@
+//! Plain text by columns, for traces without a format of their own.
+//!
+//! A description names the columns in order, such as `time_ms,-,op,offset_sectors,length_bytes`; `-`
+//! is a column of no interest. Columns stand between commas, semicolons or white space.
+
+use crate::layouts::{Parsed, bytes, length_is_possible, op_named, time_of, whole};
+use crate::{Op, Record};
+use std::str::FromStr;
+
+/// What a column means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Ignored,
+    /// In so many nanoseconds.
+    Time(u64),
+    Op,
+    /// In so many bytes; `None` for pages.
+    Offset(Option<u64>),
+    Length(Option<u64>),
+}
+
+/// The columns of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Columns {
+    columns: Vec<Column>,
+}
+
+/// A description of columns that means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0}; columns are `-`, `op`, `time_UNIT` (s, ms, us, ns), `offset_UNIT` and `length_UNIT` \
+     (bytes, sectors, pages)"
+)]
+pub struct InvalidColumns(String);
+
+impl FromStr for Columns {
+    type Err = InvalidColumns;
+
+    fn from_str(text: &str) -> Result<Columns, InvalidColumns> {
+        let size = |unit: &str| match unit {
+            "bytes" => Some(Some(1)),
+            "sectors" => Some(Some(512)),
+            "pages" => Some(None),
+            _ => None,
+        };
+        let column = |name: &str| match name.split_once('_') {
+            None if name == "-" => Some(Column::Ignored),
+            None if name == "op" => Some(Column::Op),
+            Some(("time", "s")) => Some(Column::Time(1_000_000_000)),
+            Some(("time", "ms")) => Some(Column::Time(1_000_000)),
+            Some(("time", "us")) => Some(Column::Time(1000)),
+            Some(("time", "ns")) => Some(Column::Time(1)),
+            Some(("offset", unit)) => size(unit).map(Column::Offset),
+            Some(("length", unit)) => size(unit).map(Column::Length),
+            _ => None,
+        };
+        let mut columns = Vec::new();
+        for name in text.split(',').map(str::trim) {
+            let unknown = || InvalidColumns(format!("no column `{name}`"));
+            columns.push(column(name).ok_or_else(unknown)?);
+        }
+        if !columns.iter().any(|c| matches!(c, Column::Offset(_))) {
+            return Err(InvalidColumns("no offset".to_owned()));
+        }
+        Ok(Columns { columns })
+    }
+}
+
+impl Columns {
+    /// One line. A heading may stand first; without an op it is a read, without a length one page.
+    pub(crate) fn parse(&self, line: &[u8], unit: u64, is_first: bool) -> Result<Parsed, String> {
+        let separators = |b: &u8| matches!(b, b',' | b';') || b.is_ascii_whitespace();
+        let mut fields = line.split(separators).filter(|field| !field.is_empty());
+        let mut record = Record {
+            time_ns: 0,
+            op: Op::Read,
+            offset_bytes: 0,
+            length_bytes: unit,
+        };
+        for (number, column) in (1..).zip(&self.columns) {
+            let field = fields.next().ok_or_else(|| format!("no column {number}"))?;
+            if let Err(what) = self.apply(*column, field, unit, &mut record) {
+                let heading = is_first && field.first().is_some_and(u8::is_ascii_alphabetic);
+                return if heading {
+                    Ok(Parsed::Nothing)
+                } else {
+                    Err(format!("column {number}: {what}"))
+                };
+            }
+        }
+        length_is_possible(record.length_bytes)?;
+        let end = record.offset_bytes.checked_add(record.length_bytes);
+        end.ok_or("an end past all numbers")?;
+        Ok(Parsed::Record(record))
+    }
+
+    fn apply(&self, column: Column, field: &[u8], unit: u64, record: &mut Record) -> Result<(), String> {
+        let count = || {
+            let text = String::from_utf8_lossy(&field[..field.len().min(24)]).into_owned();
+            whole(field).ok_or(format!("`{}` is not a number", text.escape_debug()))
+        };
+        match column {
+            Column::Ignored => {}
+            Column::Op => record.op = op_named(field)?,
+            Column::Time(unit_ns) => {
+                record.time_ns = time_of(field, unit_ns).ok_or("not a time")?;
+            }
+            Column::Offset(size) => {
+                record.offset_bytes = bytes(count()?, size.unwrap_or(unit), "offset")?;
+            }
+            Column::Length(size) => {
+                record.length_bytes = bytes(count()?, size.unwrap_or(unit), "length")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! What can be wrong with a trace: always with the file, the place in it and the reason.
+
+use std::fmt;
+
+/// A place in a file, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A line of text.
+    Line(u64),
+    /// A record of a binary format.
+    Record(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Line(number) => write!(f, "line {number}"),
+            Place::Record(number) => write!(f, "record {number}"),
+        }
+    }
+}
+
+/// An error of a reader or writer of traces.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file could not be read or written.
+    #[error("{file}: {source}")]
+    Io {
+        /// Which file.
+        file: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The compressed or binary form of the file is damaged.
+    #[error("{file}: {place}: cannot be read: {what}")]
+    Damaged {
+        /// Which file.
+        file: String,
+        /// How far it could be read.
+        place: Place,
+        /// Why.
+        what: String,
+    },
+    /// A record is not one of this format.
+    #[error("{file}: {place}: {what}")]
+    Bad {
+        /// Which file.
+        file: String,
+        /// Where.
+        place: Place,
+        /// What is wrong.
+        what: String,
+    },
+    /// More bad records than the caller allows.
+    #[error("{file}: {place}: {what}; {skipped} bad records were skipped before, which is the limit")]
+    TooManyBad {
+        /// Which file.
+        file: String,
+        /// Where the one too many is.
+        place: Place,
+        /// What is wrong with it.
+        what: String,
+        /// Bad records before it.
+        skipped: u64,
+    },
+    /// Neither the name nor the content says what format the file has.
+    #[error("{file}: the format is not recognised; say it with --format ({formats})")]
+    UnknownFormat {
+        /// Which file.
+        file: String,
+        /// The formats there are.
+        formats: String,
+    },
+    /// The trace has more distinct pages than can be numbered.
+    #[error("{file}: more than {limit} distinct pages")]
+    TooManyPages {
+        /// Which file.
+        file: String,
+        /// The limit.
+        limit: u64,
+    },
+}

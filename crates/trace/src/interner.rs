@@ -1,0 +1,77 @@
+//! Dense numbers for the pages of a trace, in the order of their first appearance.
+//!
+//! Neighbours share an entry of the hash table, so a request over many pages costs one look-up.
+
+use hashbrown::HashMap;
+
+/// Pages that share an entry, as a power of two.
+const RUN_BITS: u32 = 6;
+const NONE: u32 = u32::MAX;
+
+/// Numbers pages.
+#[derive(Debug, Default)]
+pub struct Interner {
+    run_bits: u32,
+    runs: HashMap<u64, u32, foldhash::fast::FixedState>,
+    /// The numbers of the pages of each run.
+    ids: Vec<u32>,
+    /// The page of each number.
+    pages: Vec<u64>,
+    last: Option<(u64, u32)>,
+}
+
+impl Interner {
+    /// For pages, which tend to have neighbours.
+    pub fn for_pages() -> Interner {
+        Interner {
+            run_bits: RUN_BITS,
+            ..Interner::default()
+        }
+    }
+
+    /// For keys that are scattered.
+    pub fn for_keys() -> Interner {
+        Interner::default()
+    }
+
+    /// The number of `page`; `None` if it is new and `limit` are numbered already.
+    pub fn intern(&mut self, page: u64, limit: usize) -> Option<u32> {
+        let run = page >> self.run_bits;
+        let start = match self.last {
+            Some((last, start)) if last == run => start,
+            _ => self.start_of(run),
+        };
+        self.last = Some((run, start));
+        let in_run = page & ((1 << self.run_bits) - 1);
+        let id = &mut self.ids[start as usize + in_run as usize];
+        if *id == NONE {
+            if self.pages.len() >= limit {
+                return None;
+            }
+            *id = self.pages.len() as u32;
+            self.pages.push(page);
+        }
+        Some(*id)
+    }
+
+    /// Where the numbers of a run start, which is made if it is new.
+    fn start_of(&mut self, run: u64) -> u32 {
+        let (ids, length) = (&mut self.ids, 1 << self.run_bits);
+        let number = *self.runs.entry(run).or_insert_with(|| {
+            let number = ids.len() >> self.run_bits;
+            ids.resize(ids.len() + length, NONE);
+            number as u32
+        });
+        number << self.run_bits
+    }
+
+    /// The page of each number.
+    pub fn pages(&self) -> &[u64] {
+        &self.pages
+    }
+
+    /// The page of each number, and nothing else.
+    pub fn into_pages(self) -> Vec<u64> {
+        self.pages
+    }
+}

@@ -1,0 +1,411 @@
+//! A trace as a stream of records, whatever its format and compression.
+
+use crate::columns::Columns;
+use crate::compact::{CHUNK_BYTES_MAX, Chunk, HEAD_BYTES};
+use crate::error::{Place, TraceError};
+use crate::format::{COMPACT_MAGIC, vscsi_version};
+use crate::input::{Input, LINE_BYTES_MAX, Line};
+use crate::layouts::{self, Parsed};
+use crate::{DEVICES_MAX, Format, Record, compressed};
+use hashbrown::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// What to do with records that cannot be right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SkipBad {
+    /// The first is an error.
+    #[default]
+    None,
+    /// So many are passed over and counted; the next is an error.
+    AtMost(u64),
+    /// All are passed over and counted.
+    All,
+}
+
+/// How to read a trace.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its format; `None` to recognise it.
+    pub format: Option<Format>,
+    /// The columns of [`Format::Columns`].
+    pub columns: Option<Columns>,
+    /// Bytes of a block in formats that count blocks without saying how large they are.
+    pub unit_bytes: u64,
+    /// What to do with bad records.
+    pub skip_bad: SkipBad,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            format: None,
+            columns: None,
+            unit_bytes: 4096,
+            skip_bad: SkipBad::None,
+        }
+    }
+}
+
+/// Names of devices and files, numbered as they appear.
+#[derive(Debug, Default)]
+struct Devices {
+    numbers: HashMap<Vec<u8>, u64, foldhash::fast::FixedState>,
+    last: Option<(Vec<u8>, u64)>,
+}
+
+impl Devices {
+    fn number(&mut self, name: &[u8]) -> Option<u64> {
+        if let Some((last, number)) = &self.last
+            && last == name
+        {
+            return Some(*number);
+        }
+        let next = self.numbers.len() as u64;
+        let number = match self.numbers.get(name) {
+            Some(number) => *number,
+            None if next < DEVICES_MAX => {
+                self.numbers.insert(name.to_vec(), next);
+                next
+            }
+            None => return None,
+        };
+        self.last = Some((name.to_vec(), number));
+        Some(number)
+    }
+}
+
+/// Reads a trace.
+pub struct Reader {
+    file: String,
+    format: Format,
+    options: Options,
+    input: Input,
+    /// Bytes of a record, in binary formats with records of one length.
+    record_bytes: usize,
+    vscsi_version: u8,
+    fio_has_time: bool,
+    /// Lines or records read so far.
+    at: u64,
+    skipped: u64,
+    devices: Devices,
+    /// Blocks that are still to be given out one by one.
+    blocks: Option<(Record, u64)>,
+    chunk: Chunk,
+    records: u64,
+    ended: bool,
+}
+
+impl Reader {
+    /// Opens a file, and recognises compression and format.
+    ///
+    /// # Errors
+    /// When it cannot be read, or its format is neither given nor recognised.
+    pub fn open(path: &Path, options: &Options) -> Result<Reader, TraceError> {
+        let name = path.display().to_string();
+        let io = |source| TraceError::Io {
+            file: name.clone(),
+            source,
+        };
+        let file = File::open(path).map_err(io)?;
+        Reader::new(name.clone(), Box::new(file), options)
+    }
+
+    /// Reads from any source; `name` is for messages and helps to recognise the format.
+    ///
+    /// # Errors
+    /// As [`Reader::open`].
+    pub fn new(
+        name: String,
+        source: Box<dyn Read + Send>,
+        options: &Options,
+    ) -> Result<Reader, TraceError> {
+        let damaged = |error: io::Error| damage(&name, Place::Record(1), &error.to_string());
+        let source = compressed::decompressed(source).map_err(|source| TraceError::Io {
+            file: name.clone(),
+            source,
+        })?;
+        let mut input = Input::new(source);
+        let start = input.peek(LINE_BYTES_MAX).map_err(damaged)?;
+        let format = match options.format {
+            Some(format) => format,
+            None if options.columns.is_some() => Format::Columns,
+            None if start.is_empty() => Format::Lirs,
+            None => Format::recognise(&name, start).ok_or_else(|| TraceError::UnknownFormat {
+                file: name.clone(),
+                formats: Format::names(),
+            })?,
+        };
+        let record_bytes = format.record_bytes(start).unwrap_or(0);
+        let vscsi_version = vscsi_version(start).unwrap_or(1);
+        let mut reader = Reader {
+            file: name,
+            format,
+            options: options.clone(),
+            input,
+            record_bytes,
+            vscsi_version,
+            fio_has_time: false,
+            at: 0,
+            skipped: 0,
+            devices: Devices::default(),
+            blocks: None,
+            chunk: Chunk::default(),
+            records: 0,
+            ended: false,
+        };
+        reader.begin()?;
+        Ok(reader)
+    }
+
+    /// The head of formats that have one.
+    fn begin(&mut self) -> Result<(), TraceError> {
+        if self.format != Format::Compact {
+            return Ok(());
+        }
+        let head = self.input.take(COMPACT_MAGIC.len());
+        match head {
+            Ok(magic) if magic == COMPACT_MAGIC => Ok(()),
+            Ok(_) => Err(self.damaged("not a compact trace")),
+            Err(error) => Err(self.damaged(&error.to_string())),
+        }
+    }
+
+    /// The name of the file, as in messages.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The format that is read.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Bad records passed over so far.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    fn place(&self) -> Place {
+        if self.record_bytes > 0 || self.format == Format::Compact {
+            Place::Record(self.at)
+        } else {
+            Place::Line(self.at)
+        }
+    }
+
+    fn damaged(&self, what: &str) -> TraceError {
+        damage(&self.file, self.place(), what)
+    }
+
+    /// A bad record: passed over if the caller wants that, else an error.
+    fn bad(&mut self, what: String) -> Result<(), TraceError> {
+        let (file, place) = (self.file.clone(), self.place());
+        match self.options.skip_bad {
+            SkipBad::None => Err(TraceError::Bad { file, place, what }),
+            SkipBad::AtMost(limit) if self.skipped >= limit => Err(TraceError::TooManyBad {
+                file,
+                place,
+                what,
+                skipped: self.skipped,
+            }),
+            SkipBad::AtMost(_) | SkipBad::All => {
+                self.skipped += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// The next record, `None` after the last. After an error nothing more comes.
+    ///
+    /// # Errors
+    /// With the place in the file, when it is damaged or a record is not one.
+    pub fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
+        if let Some((record, left)) = self.blocks {
+            let next = Record {
+                offset_bytes: record.offset_bytes + record.length_bytes,
+                ..record
+            };
+            self.blocks = (left > 1).then_some((next, left - 1));
+            return Ok(Some(record));
+        }
+        if self.ended {
+            return Ok(None);
+        }
+        let record = if self.format == Format::Compact {
+            self.next_compact()
+        } else {
+            self.next_parsed()
+        };
+        self.ended = !matches!(record, Ok(Some(_)));
+        record
+    }
+
+    fn next_parsed(&mut self) -> Result<Option<Record>, TraceError> {
+        loop {
+            let parsed = if self.record_bytes > 0 {
+                self.parse_binary()?
+            } else {
+                self.parse_line()?
+            };
+            match parsed {
+                None => return Ok(None),
+                Some(Ok(Parsed::Nothing)) => {}
+                Some(Ok(Parsed::Record(record))) => return Ok(Some(record)),
+                Some(Ok(Parsed::Blocks { first, count })) => {
+                    if count > 1 {
+                        let next = Record {
+                            offset_bytes: first.offset_bytes + first.length_bytes,
+                            ..first
+                        };
+                        self.blocks = Some((next, count - 1));
+                    }
+                    return Ok(Some(first));
+                }
+                Some(Err(what)) => self.bad(what)?,
+            }
+        }
+    }
+
+    fn parse_binary(&mut self) -> Result<Option<Result<Parsed, String>>, TraceError> {
+        self.at += 1;
+        let (bytes, file, place) = (self.record_bytes, &self.file, Place::Record(self.at));
+        let taken = self.input.take(bytes);
+        let record = taken.map_err(|error| damage(file, place, &error.to_string()))?;
+        if record.is_empty() {
+            return Ok(None);
+        }
+        if record.len() < bytes {
+            let what = format!("the file ends within a record, after {} bytes", record.len());
+            return Ok(Some(Err(what)));
+        }
+        Ok(Some(match self.format {
+            Format::Vscsi => layouts::vscsi(record, self.vscsi_version),
+            _ => layouts::oracle_general(record, self.options.unit_bytes),
+        }))
+    }
+
+    fn parse_line(&mut self) -> Result<Option<Result<Parsed, String>>, TraceError> {
+        self.at += 1;
+        let (file, place) = (&self.file, Place::Line(self.at));
+        let line = self.input.line();
+        let (from, to) = match line.map_err(|error| damage(file, place, &error.to_string()))? {
+            Line::End => return Ok(None),
+            Line::TooLong => {
+                let what = format!("longer than {LINE_BYTES_MAX} bytes");
+                return Ok(Some(Err(what)));
+            }
+            Line::Here(from, to) => (from, to),
+        };
+        let line = self.input.bytes(from, to);
+        if line.trim_ascii().is_empty() || line.starts_with(b"#") {
+            return Ok(Some(Ok(Parsed::Nothing)));
+        }
+        let (unit, is_first) = (self.options.unit_bytes, self.at == 1);
+        let devices = &mut self.devices;
+        let mut number = |name: &[u8]| devices.number(name);
+        Ok(Some(match self.format {
+            Format::Msr => layouts::msr(line, &mut number),
+            Format::Ssdsim => layouts::device_lines(line, 1),
+            Format::Disksim => layouts::device_lines(line, 1_000_000),
+            Format::Arc => layouts::arc(line, unit),
+            Format::Lirs => layouts::lirs(line, unit),
+            Format::Spc => layouts::spc(line),
+            Format::Blkparse => layouts::blkparse(line, &mut number),
+            Format::Pages => layouts::pages(line, unit, is_first),
+            Format::Fio if is_first => match fio_version(line) {
+                Some(version) => {
+                    self.fio_has_time = version == 3;
+                    Ok(Parsed::Nothing)
+                }
+                None => Err("not `fio version 2 iolog` or `fio version 3 iolog`".to_owned()),
+            },
+            Format::Fio => layouts::fio(line, self.fio_has_time, &mut number),
+            Format::Columns => match &self.options.columns {
+                Some(columns) => columns.parse(line, unit, is_first),
+                None => Err("its columns are not described (--columns)".to_owned()),
+            },
+            // Binary formats have records, not lines.
+            Format::Vscsi | Format::OracleGeneral | Format::Compact => Ok(Parsed::Nothing),
+        }))
+    }
+
+    fn next_compact(&mut self) -> Result<Option<Record>, TraceError> {
+        loop {
+            match self.chunk.next() {
+                Ok(Some(record)) => {
+                    self.at += 1;
+                    return Ok(Some(record));
+                }
+                Ok(None) => {}
+                Err(what) => return Err(self.damaged(what)),
+            }
+            if !self.next_chunk()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads a chunk. False at the mark of the end.
+    fn next_chunk(&mut self) -> Result<bool, TraceError> {
+        let head: [u8; HEAD_BYTES] = match self.input.take(HEAD_BYTES) {
+            Ok(bytes) => match bytes.try_into() {
+                Ok(head) => head,
+                Err(_) => return Err(self.damaged("it ends without the mark of its end")),
+            },
+            Err(error) => return Err(self.damaged(&error.to_string())),
+        };
+        let [records, length, crc] = [0, 4, 8].map(|at| layouts::u32_at(&head, at));
+        if length as usize > CHUNK_BYTES_MAX {
+            return Err(self.damaged("a chunk that is too long"));
+        }
+        let bytes = self.take_all(length as usize)?;
+        if crc32c::crc32c(&bytes) != crc {
+            return Err(self.damaged("a chunk whose CRC is wrong"));
+        }
+        if records == 0 {
+            let total = layouts::u64_at(&bytes, 0);
+            return if bytes.len() == 8 && total == self.records {
+                Ok(false)
+            } else {
+                Err(self.damaged("the count at its end is wrong"))
+            };
+        }
+        self.records += u64::from(records);
+        self.chunk = Chunk::new(records, bytes);
+        Ok(true)
+    }
+
+    fn take_all(&mut self, length: usize) -> Result<Vec<u8>, TraceError> {
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            let wanted = (length - bytes.len()).min(LINE_BYTES_MAX);
+            let before = bytes.len();
+            match self.input.take(wanted) {
+                Ok(part) => bytes.extend_from_slice(part),
+                Err(error) => return Err(self.damaged(&error.to_string())),
+            }
+            if bytes.len() < before + wanted {
+                return Err(self.damaged("it ends within a chunk"));
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+fn damage(file: &str, place: Place, what: &str) -> TraceError {
+    TraceError::Damaged {
+        file: file.to_owned(),
+        place,
+        what: what.to_owned(),
+    }
+}
+
+fn fio_version(line: &[u8]) -> Option<u8> {
+    match line.trim_ascii() {
+        b"fio version 2 iolog" => Some(2),
+        b"fio version 3 iolog" => Some(3),
+        _ => None,
+    }
+}

@@ -1,0 +1,98 @@
+//! LRU stack distances: how many distinct pages were used since the last use of the same page. From
+//! them follows the miss ratio of LRU at every size at once.
+//!
+//! Source: Mattson et al. 1970, by Olken's counting tree (1981) over the times of last use. Times are
+//! packed again when the tree is full, so memory follows the distinct pages and not the trace.
+
+/// Counts distances.
+#[derive(Debug, Default)]
+pub struct StackDistances {
+    /// The time of last use of each page; 0 for none.
+    last: Vec<u32>,
+    /// A Fenwick tree over times: 1 where a page was used last.
+    tree: Vec<u32>,
+    now: usize,
+    pages: usize,
+    /// How often each distance was seen; distance `d` hits in a cache of more than `d` pages.
+    counts: Vec<u64>,
+    /// First uses.
+    pub cold: u64,
+}
+
+impl StackDistances {
+    /// Nothing so far.
+    pub fn new() -> StackDistances {
+        StackDistances::default()
+    }
+
+    /// Page number `id` is used. Returns its distance, `None` for the first use.
+    pub fn access(&mut self, id: u32) -> Option<usize> {
+        let at = id as usize;
+        if at >= self.last.len() {
+            self.last.resize((at + 1).next_power_of_two(), 0);
+        }
+        if self.now + 1 >= self.tree.len() {
+            self.pack();
+        }
+        let before = self.last[at] as usize;
+        let distance = (before > 0).then(|| {
+            let later = self.pages - self.sum(before);
+            self.add(before, -1);
+            self.pages -= 1;
+            later
+        });
+        self.now += 1;
+        self.add(self.now, 1);
+        self.pages += 1;
+        self.last[at] = self.now as u32;
+        match distance {
+            Some(distance) => {
+                if distance >= self.counts.len() {
+                    self.counts.resize((distance + 1).next_power_of_two(), 0);
+                }
+                self.counts[distance] += 1;
+            }
+            None => self.cold += 1,
+        }
+        distance
+    }
+
+    /// Misses of an LRU cache of `pages` pages.
+    pub fn misses(&self, pages: usize) -> u64 {
+        let far = self.counts.iter().skip(pages).sum::<u64>();
+        self.cold + far
+    }
+
+    /// Numbers the last uses 1, 2, 3 and makes the tree twice as long as there are pages.
+    fn pack(&mut self) {
+        let mut used: Vec<(u32, usize)> = (self.last.iter().enumerate())
+            .filter(|(_, time)| **time > 0)
+            .map(|(page, time)| (*time, page))
+            .collect();
+        used.sort_unstable();
+        self.tree.clear();
+        self.tree.resize((2 * used.len() + 1).max(1 << 16), 0);
+        for (time, (_, page)) in (1..).zip(&used) {
+            self.last[*page] = time;
+            self.add(time as usize, 1);
+        }
+        self.now = used.len();
+    }
+
+    fn add(&mut self, mut at: usize, step: i32) {
+        while at < self.tree.len() {
+            self.tree[at] = self.tree[at].wrapping_add_signed(step);
+            at += at & at.wrapping_neg();
+        }
+    }
+
+    /// Pages used last at `at` or before.
+    fn sum(&self, mut at: usize) -> usize {
+        let mut sum = 0;
+        while at > 0 {
+            sum += self.tree[at] as usize;
+            at -= at & at.wrapping_neg();
+        }
+        sum
+    }
+}
