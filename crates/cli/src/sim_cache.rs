@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use bimetal_policy::replacement::Spec;
-use bimetal_sim::cache::{CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, jobs, run_all};
+use bimetal_sim::cache::{CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, Over, jobs, run_all};
 use bimetal_trace::{Accesses, Key, Reader};
 use serde_json::{Value, json};
 
@@ -126,7 +126,6 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
         policies: args.policy.clone(),
         sizes: args.size.clone(),
         ftls: args.ftl.clone(),
-        costs,
     };
     let footprint_pages = accesses.pages().len();
     let jobs = jobs(&grid, footprint_pages);
@@ -137,7 +136,13 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.jobs.map_or(cores, usize::from);
     let done = |count: usize| bar.set_position(count as u64);
-    let outcomes = run_all(&jobs, costs, &accesses, &geometry, threads, done);
+    let over = Over {
+        accesses: &accesses,
+        geometry: &geometry,
+        costs,
+        as_tables: args.key == KeyArg::Record || reader.format().only_counts_blocks(),
+    };
+    let outcomes = run_all(&jobs, &over, threads, done);
     bar.finish_and_clear();
     let rows = jobs.into_iter().zip(outcomes).map(|(job, outcome)| Row {
         trace: trace.clone(),

@@ -100,6 +100,11 @@ impl Format {
         Format::ALL.map(|(name, _)| name).join(", ")
     }
 
+    /// True for formats whose records are numbers of blocks, without a size, a type or a device.
+    pub fn only_counts_blocks(self) -> bool {
+        matches!(self, Format::Arc | Format::Lirs | Format::OracleGeneral)
+    }
+
     /// Bytes of a record of a binary format with records of one length; `None` for the others.
     pub(crate) fn record_bytes(self, start: &[u8]) -> Option<usize> {
         match self {

@@ -3,6 +3,14 @@
 //! Source: Jiang and Zhang, SIGMETRICS 2002: stack S, queue Q, 1 % of the pages for resident HIR
 //! pages (at least one). S is bounded at twice the capacity: past it, the page that left the cache
 //! first is forgotten.
+//!
+//! In one point the paper's pseudo code is followed in the way of the simulator that the expected
+//! values of the tests come from: a use of a resident HIR page that is no longer in S turns the LIR
+//! page at the bottom of S into a HIR page, and the next new page takes its place. The page that is
+//! used then may find no place in Q (which has one place below 200 pages); it is held in limbo, in S
+//! only, until it is used again or its frame is wanted. That simulator takes a page in limbo for held
+//! and gives its frame away at once; to compare with its tables, and for nothing else, this does so
+//! too when it is told.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -15,6 +23,8 @@ const STACKED: u8 = 1;
 const LIR: u8 = 2;
 /// In Q: held, with a large distance.
 const QUEUED: u8 = 4;
+/// Held in S only, though not LIR.
+const LIMBO: u8 = 8;
 
 /// LIRS.
 #[derive(Debug)]
@@ -23,27 +33,35 @@ pub(super) struct Lirs {
     lir_max: usize,
     stack_links: Links,
     stack: List,
-    /// Of Q and of `gone`: a page is in one of them at most.
+    queue_max: usize,
+    /// Of Q, `limbo` and `gone`: a page is in one of them at most.
     queue_links: Links,
     queue: List,
+    limbo: List,
     /// Pages of S that are not held, the latest to leave in front.
     gone: List,
     lir_len: usize,
     state: Vec<u8>,
+    /// Pages in limbo count as held and have no frame.
+    limbo_is_free: bool,
 }
 
 impl Lirs {
-    pub(super) fn new(capacity: usize) -> Lirs {
+    /// `limbo_is_free` is for comparisons with tables that were made so.
+    pub(super) fn new(capacity: usize, limbo_is_free: bool) -> Lirs {
         let mut order = Lirs {
             capacity,
             lir_max: 0,
             stack_links: Links::default(),
             stack: List::default(),
+            queue_max: 0,
             queue_links: Links::default(),
             queue: List::default(),
+            limbo: List::default(),
             gone: List::default(),
             lir_len: 0,
             state: Vec::new(),
+            limbo_is_free,
         };
         order.resize(capacity);
         order
@@ -85,10 +103,18 @@ impl Lirs {
         self.unset(page, QUEUED);
     }
 
-    /// Takes `page` out of S and forgets it if it is not held.
+    /// Takes `page` out of S and forgets it if it is not held. A page in limbo goes to Q, at the end
+    /// that leaves.
     fn unstack(&mut self, page: PageId) {
         if self.is_gone(page) {
             self.gone.remove(&mut self.queue_links, page);
+        } else if self.has(page, LIMBO) {
+            self.limbo.remove(&mut self.queue_links, page);
+            self.unset(page, LIMBO);
+            if !self.limbo_is_free {
+                self.queue.push_back(&mut self.queue_links, page);
+                self.set(page, QUEUED);
+            }
         }
         self.stack.remove(&mut self.stack_links, page);
         self.unset(page, STACKED);
@@ -118,6 +144,25 @@ impl Lirs {
         self.prune();
     }
 
+    /// Makes a place among the LIR pages after a use of `page`, which is on top of S and in Q, and not
+    /// lately: the bottom of S takes a place in Q, that of `page` if there is no other.
+    fn demote_after(&mut self, page: PageId, out: &mut Vec<PageId>) {
+        if self.lir_len < self.lir_max {
+            return;
+        }
+        if self.queue_max == 1 {
+            self.dequeue(page);
+            self.limbo.push_front(&mut self.queue_links, page);
+            self.set(page, LIMBO);
+            if self.limbo_is_free {
+                out.push(page);
+            }
+        } else if self.queue.len() >= self.queue_max {
+            self.leave(out);
+        }
+        self.demote();
+    }
+
     /// `page`, which is in S and not in Q, becomes a LIR page, in place of another if need be.
     fn promote(&mut self, page: PageId) {
         self.set(page, LIR);
@@ -136,10 +181,34 @@ impl Lirs {
             return;
         };
         self.dequeue(page);
+        self.forget_frame(page, out);
+    }
+
+    /// `page` is no longer held; S keeps the memory of it, if it is there.
+    fn forget_frame(&mut self, page: PageId, out: &mut Vec<PageId>) {
         if self.has(page, STACKED) {
             self.gone.push_front(&mut self.queue_links, page);
         }
         out.push(page);
+    }
+
+    /// A frame is wanted: those in limbo go first.
+    fn make_room(&mut self, out: &mut Vec<PageId>) {
+        if self.len() >= self.capacity {
+            self.give_up(out);
+        }
+    }
+
+    fn give_up(&mut self, out: &mut Vec<PageId>) {
+        let first = self.limbo.back().filter(|_| !self.limbo_is_free);
+        match first {
+            Some(page) => {
+                self.limbo.remove(&mut self.queue_links, page);
+                self.unset(page, LIMBO);
+                self.forget_frame(page, out);
+            }
+            None => self.leave(out),
+        }
     }
 
     fn bound_stack(&mut self) {
@@ -160,27 +229,43 @@ impl Order for Lirs {
     }
 
     fn len(&self) -> usize {
-        self.lir_len + self.queue.len()
+        let frames = self.lir_len + self.queue.len();
+        if self.limbo_is_free {
+            frames
+        } else {
+            frames + self.limbo.len()
+        }
     }
 
     fn holds(&self, page: PageId) -> bool {
-        self.has(page, LIR | QUEUED)
+        self.has(page, LIR | QUEUED | LIMBO)
     }
 
     fn remembers(&self, page: PageId) -> bool {
         self.state[page as usize] != 0
     }
 
-    fn hit(&mut self, page: PageId, _dirty: &Dirty, _out: &mut Vec<PageId>) {
+    fn hit(&mut self, page: PageId, _dirty: &Dirty, out: &mut Vec<PageId>) {
         let (was_stacked, was_lir) = (self.has(page, STACKED), self.has(page, LIR));
         self.stack_up(page);
         if was_lir {
             self.prune();
         } else if was_stacked {
-            self.dequeue(page);
+            if self.has(page, LIMBO) {
+                self.limbo.remove(&mut self.queue_links, page);
+                self.unset(page, LIMBO);
+                // The page that it makes a HIR page needs a place in Q.
+                let demotes = self.lir_len >= self.lir_max;
+                if demotes && self.queue.len() >= self.queue_max {
+                    self.leave(out);
+                }
+            } else {
+                self.dequeue(page);
+            }
             self.promote(page);
         } else {
             self.queue.refresh(&mut self.queue_links, page);
+            self.demote_after(page, out);
         }
         self.bound_stack();
     }
@@ -191,14 +276,10 @@ impl Order for Lirs {
             self.gone.remove(&mut self.queue_links, page);
             // No longer `gone`, so that pruning meanwhile does not take it for one.
             self.set(page, LIR);
-            if self.len() >= self.capacity {
-                self.leave(out);
-            }
+            self.make_room(out);
             self.promote(page);
         } else {
-            if self.len() >= self.capacity {
-                self.leave(out);
-            }
+            self.make_room(out);
             self.stack_up(page);
             if self.lir_len < self.lir_max {
                 self.promote(page);
@@ -210,7 +291,7 @@ impl Order for Lirs {
     }
 
     fn evict(&mut self, _dirty: &Dirty, out: &mut Vec<PageId>) {
-        self.leave(out);
+        self.give_up(out);
     }
 
     fn insert_cold(&mut self, page: PageId) {
@@ -224,12 +305,19 @@ impl Order for Lirs {
     fn resize(&mut self, capacity: usize) {
         self.capacity = capacity;
         let queue = ((capacity as f64 * 0.01) as usize).max(1);
-        self.lir_max = capacity - queue.min(capacity);
+        self.queue_max = queue.min(capacity);
+        self.lir_max = capacity - self.queue_max;
     }
 
     fn remove(&mut self, page: PageId) {
         if self.has(page, QUEUED) {
             self.dequeue(page);
+        }
+        if self.has(page, LIMBO) {
+            self.limbo.remove(&mut self.queue_links, page);
+            self.unset(page, LIMBO);
+            // What is left of it is a memory, which goes with the rest.
+            self.gone.push_front(&mut self.queue_links, page);
         }
         let was_lir = self.has(page, LIR);
         if self.has(page, STACKED) {

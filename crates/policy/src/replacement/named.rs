@@ -213,6 +213,9 @@ pub struct Build {
     pub read_us: f64,
     /// What writing a page costs until measured costs come.
     pub flush_us: f64,
+    /// Count as the published tables do where that differs from what a cache can do; for comparisons
+    /// of hit ratios only (see the head of the LIRS policy).
+    pub as_tables: bool,
     /// The future, as [`super::next_uses`] tells it, for Belady's optimum; without it that policy
     /// takes every page for one that is never used again.
     pub next_uses: Option<std::sync::Arc<[u32]>>,
@@ -233,7 +236,7 @@ impl Spec {
     pub fn build(&self, build: &Build) -> Box<dyn Replacement> {
         let capacity = build.capacity.max(1);
         match self.kind {
-            Kind::Page(page) => page_policy(page, capacity),
+            Kind::Page(page) => page_policy(page, capacity, build.as_tables),
             Kind::Clustered(choice, pads) => {
                 let block = build.pages_per_block;
                 let clusters = Clusters::new(choice, block, block);
@@ -259,7 +262,7 @@ impl Spec {
 }
 
 /// A page policy as a whole cache, with calls to its order resolved at compile time.
-fn page_policy(page: Page, capacity: usize) -> Box<dyn Replacement> {
+fn page_policy(page: Page, capacity: usize, as_tables: bool) -> Box<dyn Replacement> {
     fn whole<O: Order + 'static>(capacity: usize, order: O) -> Box<dyn Replacement> {
         Box::new(Paged::new(capacity, order))
     }
@@ -273,7 +276,7 @@ fn page_policy(page: Page, capacity: usize) -> Box<dyn Replacement> {
         Page::LruK => whole(capacity, LruK::new(capacity)),
         Page::Lrfu => whole(capacity, Lrfu::new(LRFU_LAMBDA, capacity)),
         Page::Arc => whole(capacity, Arc::new(capacity)),
-        Page::Lirs => whole(capacity, Lirs::new(capacity)),
+        Page::Lirs => whole(capacity, Lirs::new(capacity, as_tables)),
         Page::ClockPro => whole(capacity, ClockPro::new(capacity)),
         Page::WTinyLfu => whole(capacity, WTinyLfu::new(capacity)),
         Page::S3Fifo => whole(capacity, S3Fifo::new(capacity)),
@@ -295,7 +298,7 @@ fn order(page: Page, capacity: usize) -> Box<dyn Order> {
         Page::LruK => Box::new(LruK::new(capacity)),
         Page::Lrfu => Box::new(Lrfu::new(LRFU_LAMBDA, capacity)),
         Page::Arc => Box::new(Arc::new(capacity)),
-        Page::Lirs => Box::new(Lirs::new(capacity)),
+        Page::Lirs => Box::new(Lirs::new(capacity, false)),
         Page::ClockPro => Box::new(ClockPro::new(capacity)),
         Page::WTinyLfu => Box::new(WTinyLfu::new(capacity)),
         Page::S3Fifo => Box::new(S3Fifo::new(capacity)),

@@ -50,17 +50,17 @@ impl Segmented {
         self.segments.iter().find_map(List::back)
     }
 
-    /// Sinks pages from `segment` downwards until all are within their limits.
+    /// A page of `segment`, which is past its limit, sinks; out of the lowest one it leaves. A segment
+    /// that nothing sinks into may stay past its limit, as the lowest does where sizes do not divide.
     fn settle(&mut self, segment: usize, out: &mut Vec<PageId>) {
-        for at in (1..=segment).rev() {
-            while self.segments[at].len() > self.limits[at] {
-                if let Some(page) = self.segments[at].pop_back(&mut self.links) {
-                    self.put(page, at - 1);
-                }
+        let mut at = segment;
+        while self.segments[at].len() > self.limits[at] {
+            if at == 0 {
+                self.leave(out);
+            } else if let Some(page) = self.segments[at].pop_back(&mut self.links) {
+                self.put(page, at - 1);
+                at -= 1;
             }
-        }
-        while self.segments[0].len() > self.limits[0] {
-            self.leave(out);
         }
     }
 
@@ -95,7 +95,7 @@ impl Order for Segmented {
         let to = (from + 1).min(self.segments.len() - 1);
         self.segments[from].remove(&mut self.links, page);
         self.put(page, to);
-        if to != from && self.segments[to].len() > self.limits[to] {
+        if to != from {
             self.settle(to, out);
         }
     }

@@ -127,7 +127,6 @@ impl Order for WTinyLfu {
                 Some(rival) => self.counts.of(candidate) > self.counts.of(rival),
                 None => self.main_max > self.main.len(),
             };
-            self.counts.add(candidate);
             if !wins {
                 out.push(candidate);
                 return;

@@ -21,8 +21,6 @@ pub struct Grid {
     pub sizes: Vec<CacheSize>,
     /// Over which devices.
     pub ftls: Vec<Ftl>,
-    /// What the flash takes.
-    pub costs: Costs,
 }
 
 /// One run to do.
@@ -53,17 +51,28 @@ pub fn jobs(grid: &Grid, footprint: usize) -> Vec<Job> {
     jobs
 }
 
+/// What all runs over a trace have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Over<'a> {
+    /// The trace.
+    pub accesses: &'a Accesses,
+    /// Where its pages lie.
+    pub geometry: &'a Geometry,
+    /// What the flash takes.
+    pub costs: Costs,
+    /// Count as published tables do ([`Build::as_tables`]).
+    pub as_tables: bool,
+}
+
 /// Does all `jobs` on `threads` threads. `done` is told after each how many are finished.
 pub fn run_all(
     jobs: &[Job],
-    costs: Costs,
-    accesses: &Accesses,
-    geometry: &Geometry,
+    over: &Over<'_>,
     threads: usize,
     done: impl Fn(usize) + Sync,
 ) -> Vec<Outcome> {
     let future = jobs.iter().any(|job| job.policy.needs_future());
-    let future = future.then(|| future_of(accesses));
+    let future = future.then(|| future_of(over.accesses));
     let outcomes = Mutex::new(vec![Outcome::default(); jobs.len()]);
     let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
@@ -71,7 +80,7 @@ pub fn run_all(
             let at = next.fetch_add(1, Ordering::Relaxed);
             jobs.get(at).map(|job| (at, job))
         } {
-            let outcome = run_job(job, costs, accesses, geometry, &future);
+            let outcome = run_job(job, over, &future);
             if let Ok(mut outcomes) = outcomes.lock() {
                 outcomes[at] = outcome;
             }
@@ -95,18 +104,19 @@ fn future_of(accesses: &Accesses) -> Arc<[u32]> {
     next_uses(pages.into_iter()).into()
 }
 
-fn run_job(
-    job: &Job,
-    costs: Costs,
-    accesses: &Accesses,
-    geometry: &Geometry,
-    future: &Option<Arc<[u32]>>,
-) -> Outcome {
+fn run_job(job: &Job, over: &Over<'_>, future: &Option<Arc<[u32]>>) -> Outcome {
+    let Over {
+        accesses,
+        geometry,
+        costs,
+        as_tables,
+    } = *over;
     let policy = job.policy.build(&Build {
         capacity: job.size_pages,
         pages_per_block: geometry.pages_per_block(),
         read_us: costs.read_us,
         flush_us: costs.program_us,
+        as_tables,
         next_uses: future.clone().filter(|_| job.policy.needs_future()),
     });
     let flash = job.ftl.build(geometry.blocks(), geometry.pages_per_block());

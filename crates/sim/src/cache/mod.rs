@@ -13,7 +13,7 @@ mod size;
 
 pub use flash::{Costs, Flash, Ftl, NoFtl, UnknownFtl, Work};
 pub use geometry::Geometry;
-pub use grid::{Grid, Job, jobs, run_all};
+pub use grid::{Grid, Job, Over, jobs, run_all};
 pub use run::{Outcome, Run, run};
 pub use size::{CacheSize, InvalidSize};
 
