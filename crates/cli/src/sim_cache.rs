@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use bimetal_policy::replacement::Spec;
-use bimetal_sim::cache::{CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, Over, jobs, run_all};
+use bimetal_sim::cache::{
+    CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, Over, jobs, run_all,
+};
 use bimetal_trace::{Accesses, Key, Reader};
 use serde_json::{Value, json};
 
@@ -23,13 +25,28 @@ pub(crate) struct Args {
     #[command(flatten)]
     read: ReadArgs,
     /// Policies; `--list` names them
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "lru,arc,bimetal")]
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_value = "lru,arc,bimetal"
+    )]
     policy: Vec<Spec>,
     /// Sizes in pages (objects with `--key record`), or as a share of the distinct ones, such as 10%
-    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', default_value = "10%")]
+    #[arg(
+        long,
+        value_name = "SIZE,..",
+        value_delimiter = ',',
+        default_value = "10%"
+    )]
     size: Vec<CacheSize>,
     /// What translates pages to flash
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "none")]
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_value = "none"
+    )]
     ftl: Vec<Ftl>,
     /// What is one access: every page of a request, or the request itself, by its offset
     #[arg(long, value_name = "WHAT", default_value = "page")]
@@ -65,7 +82,9 @@ enum KeyArg {
 }
 
 fn parse_cost(text: &str) -> Result<f64, String> {
-    let cost: f64 = text.parse().map_err(|_| "expected microseconds".to_owned())?;
+    let cost: f64 = text
+        .parse()
+        .map_err(|_| "expected microseconds".to_owned())?;
     let possible = cost.is_finite() && cost >= 0.0;
     possible
         .then_some(cost)
@@ -154,7 +173,9 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
 }
 
 fn record(row: &Row) -> Value {
-    let Row { job, outcome: o, .. } = row;
+    let Row {
+        job, outcome: o, ..
+    } = row;
     json!({
         "trace": row.trace,
         "policy": job.policy.name(),

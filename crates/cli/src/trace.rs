@@ -64,7 +64,11 @@ impl ReadArgs {
     /// Says on standard error how many bad records were passed over, if any were.
     pub(crate) fn report_skipped(&self, reader: &Reader) {
         if reader.skipped() > 0 {
-            eprintln!("bimetal: {}: {} bad records skipped", reader.file(), reader.skipped());
+            eprintln!(
+                "bimetal: {}: {} bad records skipped",
+                reader.file(),
+                reader.skipped()
+            );
         }
     }
 
@@ -108,8 +112,12 @@ enum Verb {
         #[command(flatten)]
         read: ReadArgs,
         /// Sizes in pages, or as a share of the distinct ones
-        #[arg(long, value_name = "SIZE,..", value_delimiter = ',',
-              default_value = "1%,2%,5%,10%,20%,50%,100%")]
+        #[arg(
+            long,
+            value_name = "SIZE,..",
+            value_delimiter = ',',
+            default_value = "1%,2%,5%,10%,20%,50%,100%"
+        )]
         size: Vec<CacheSize>,
         /// Print JSON
         #[arg(long)]
@@ -153,7 +161,10 @@ fn write_compact(reader: &mut Reader, file: File) -> Result<()> {
     while let Some(record) = reader.next_record()? {
         writer.push(&record)?;
     }
-    let file = writer.finish()?.into_inner().map_err(|error| error.into_error())?;
+    let file = writer
+        .finish()?
+        .into_inner()
+        .map_err(|error| error.into_error())?;
     file.sync_all()?;
     Ok(())
 }

@@ -94,7 +94,13 @@ impl Columns {
         Ok(Parsed::Record(record))
     }
 
-    fn apply(&self, column: Column, field: &[u8], unit: u64, record: &mut Record) -> Result<(), String> {
+    fn apply(
+        &self,
+        column: Column,
+        field: &[u8],
+        unit: u64,
+        record: &mut Record,
+    ) -> Result<(), String> {
         let count = || {
             let text = String::from_utf8_lossy(&field[..field.len().min(24)]).into_owned();
             whole(field).ok_or(format!("`{}` is not a number", text.escape_debug()))

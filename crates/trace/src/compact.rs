@@ -111,14 +111,24 @@ impl<W: Write> CompactWriter<W> {
             Op::Write => 1,
             Op::Trim => 2,
         };
-        let flags = [(continues, CONTINUES), (same_length, SAME_LENGTH), (same_time, SAME_TIME)];
+        let flags = [
+            (continues, CONTINUES),
+            (same_length, SAME_LENGTH),
+            (same_time, SAME_TIME),
+        ];
         let set = flags.into_iter().filter(|(is, _)| *is);
         self.chunk.push(set.fold(op, |bits, (_, flag)| bits | flag));
         if !same_time {
-            put_varint(&mut self.chunk, zigzag(record.time_ns, self.previous.time_ns));
+            put_varint(
+                &mut self.chunk,
+                zigzag(record.time_ns, self.previous.time_ns),
+            );
         }
         if !continues {
-            put_varint(&mut self.chunk, zigzag(record.offset_bytes, self.previous.end_bytes));
+            put_varint(
+                &mut self.chunk,
+                zigzag(record.offset_bytes, self.previous.end_bytes),
+            );
         }
         if !same_length {
             put_varint(&mut self.chunk, record.length_bytes);
@@ -134,8 +144,10 @@ impl<W: Write> CompactWriter<W> {
 
     fn write_chunk(&mut self) -> io::Result<()> {
         self.out.write_all(&self.in_chunk.to_le_bytes())?;
-        self.out.write_all(&(self.chunk.len() as u32).to_le_bytes())?;
-        self.out.write_all(&crc32c::crc32c(&self.chunk).to_le_bytes())?;
+        self.out
+            .write_all(&(self.chunk.len() as u32).to_le_bytes())?;
+        self.out
+            .write_all(&crc32c::crc32c(&self.chunk).to_le_bytes())?;
         self.out.write_all(&self.chunk)?;
         self.chunk.clear();
         self.in_chunk = 0;

@@ -17,7 +17,9 @@ pub(crate) fn decompressed(source: Source) -> io::Result<Source> {
     let mut input = BufReader::with_capacity(INPUT_BYTES, source);
     let start = input.fill_buf()?;
     if start.starts_with(&ZSTD_MAGIC) {
-        return Ok(Box::new(Zstd { state: State::Between(input) }));
+        return Ok(Box::new(Zstd {
+            state: State::Between(input),
+        }));
     }
     if start.starts_with(&GZIP_MAGIC) {
         return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(input)));
@@ -40,7 +42,9 @@ struct Zstd {
 enum State {
     /// At the start of a frame, or at the end.
     Between(BufReader<Source>),
-    Inside(Box<ruzstd::decoding::StreamingDecoder<BufReader<Source>, ruzstd::decoding::FrameDecoder>>),
+    Inside(
+        Box<ruzstd::decoding::StreamingDecoder<BufReader<Source>, ruzstd::decoding::FrameDecoder>>,
+    ),
     /// Nothing more can be read.
     Ended,
 }
@@ -57,8 +61,10 @@ impl Read for Zstd {
                     if input.fill_buf()?.is_empty() {
                         return Ok(0);
                     }
-                    let decoder = ruzstd::decoding::StreamingDecoder::new(input)
-                        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+                    let decoder =
+                        ruzstd::decoding::StreamingDecoder::new(input).map_err(|error| {
+                            io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+                        })?;
                     self.state = State::Inside(Box::new(decoder));
                 }
                 State::Inside(mut decoder) => {

@@ -52,7 +52,9 @@ pub enum TraceError {
         what: String,
     },
     /// More bad records than the caller allows.
-    #[error("{file}: {place}: {what}; {skipped} bad records were skipped before, which is the limit")]
+    #[error(
+        "{file}: {place}: {what}; {skipped} bad records were skipped before, which is the limit"
+    )]
     TooManyBad {
         /// Which file.
         file: String,

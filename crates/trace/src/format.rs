@@ -149,7 +149,10 @@ pub(crate) fn vscsi_version(start: &[u8]) -> Option<u8> {
 
 /// Whole lines at the start, without empty ones and comments.
 fn sample_lines(start: &[u8]) -> Vec<&[u8]> {
-    let mut lines: Vec<&[u8]> = start.split(|b| *b == b'\n').map(<[u8]>::trim_ascii).collect();
+    let mut lines: Vec<&[u8]> = start
+        .split(|b| *b == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .collect();
     // The last one may be cut off, unless it is all there is.
     if lines.len() > 1 {
         lines.pop();
@@ -210,10 +213,14 @@ fn of_text(lines: &[&[u8]]) -> Option<Format> {
         let flag = f.get(4).is_some_and(|op| op == b"0" || op == b"1");
         f.len() == 5 && f[1..4].iter().all(|n| is_number(n)) && flag
     };
-    if all_lines(lines, |line| five(line) && words(line).next().is_some_and(is_time)) {
+    if all_lines(lines, |line| {
+        five(line) && words(line).next().is_some_and(is_time)
+    }) {
         return Some(Format::Disksim);
     }
-    if all_lines(lines, |line| five(line) && words(line).next().is_some_and(is_number)) {
+    if all_lines(lines, |line| {
+        five(line) && words(line).next().is_some_and(is_number)
+    }) {
         return Some(Format::Ssdsim);
     }
     None

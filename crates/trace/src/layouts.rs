@@ -141,7 +141,10 @@ pub(crate) fn op_named(text: &[u8]) -> Result<Op, What> {
 }
 
 /// MSR Cambridge: `time(100 ns),host,disk,type,offset,size,response`.
-pub(crate) fn msr(line: &[u8], devices: &mut dyn FnMut(&[u8]) -> Option<u64>) -> Result<Parsed, What> {
+pub(crate) fn msr(
+    line: &[u8],
+    devices: &mut dyn FnMut(&[u8]) -> Option<u64>,
+) -> Result<Parsed, What> {
     let mut all = comma_fields(line);
     let fields: Fields = &mut all;
     let time_100ns = number(fields, "timestamp")?;
@@ -197,7 +200,9 @@ pub(crate) fn arc(line: &[u8], unit: u64) -> Result<Parsed, What> {
 
 fn blocks(first: u64, count: u64, unit: u64) -> Result<Parsed, What> {
     length_is_possible(count.saturating_mul(unit))?;
-    let end = first.checked_add(count).and_then(|end| end.checked_mul(unit));
+    let end = first
+        .checked_add(count)
+        .and_then(|end| end.checked_mul(unit));
     if end.is_none() {
         return Err(format!("block {first} is too large a number"));
     }
@@ -257,13 +262,17 @@ pub(crate) fn blkparse(
     let kind = field(fields, "type")?;
     // A flush has neither a type of its own here nor an extent.
     let letters = [(b'D', Op::Trim), (b'W', Op::Write), (b'R', Op::Read)];
-    let Some((_, op)) = letters.into_iter().find(|(letter, _)| kind.contains(letter)) else {
+    let Some((_, op)) = letters
+        .into_iter()
+        .find(|(letter, _)| kind.contains(letter))
+    else {
         return Ok(Parsed::Nothing);
     };
     let Some(sector) = fields.next() else {
         return Ok(Parsed::Nothing);
     };
-    let sector = whole(sector).ok_or_else(|| format!("sector {} is not a number", shown(sector)))?;
+    let sector =
+        whole(sector).ok_or_else(|| format!("sector {} is not a number", shown(sector)))?;
     if field(fields, "`+`")? != b"+" {
         return Err("no `+` after the sector".to_owned());
     }
@@ -273,7 +282,13 @@ pub(crate) fn blkparse(
     }
     let device = devices(name).ok_or("too many devices")?;
     let offset = bytes(sector, SECTOR_BYTES, "sector")?;
-    placed(time_ns, op, device, offset, bytes(count, SECTOR_BYTES, "count")?)
+    placed(
+        time_ns,
+        op,
+        device,
+        offset,
+        bytes(count, SECTOR_BYTES, "count")?,
+    )
 }
 
 /// fio's iolog: `[time(us)] file action [offset length]`; version 3 has the time.
@@ -294,7 +309,9 @@ pub(crate) fn fio(
         b"read" => Op::Read,
         b"write" => Op::Write,
         b"trim" => Op::Trim,
-        b"add" | b"open" | b"close" | b"sync" | b"datasync" | b"wait" => return Ok(Parsed::Nothing),
+        b"add" | b"open" | b"close" | b"sync" | b"datasync" | b"wait" => {
+            return Ok(Parsed::Nothing);
+        }
         other => return Err(format!("action {} is not one of fio's", shown(other))),
     };
     let offset = number(fields, "offset")?;

@@ -277,7 +277,10 @@ impl Reader {
             return Ok(None);
         }
         if record.len() < bytes {
-            let what = format!("the file ends within a record, after {} bytes", record.len());
+            let what = format!(
+                "the file ends within a record, after {} bytes",
+                record.len()
+            );
             return Ok(Some(Err(what)));
         }
         Ok(Some(match self.format {

@@ -92,11 +92,7 @@ impl ClockPro {
             next if next == page => NONE,
             next => next,
         };
-        for hand in [
-            &mut self.hand_hot,
-            &mut self.hand_cold,
-            &mut self.hand_test,
-        ] {
+        for hand in [&mut self.hand_hot, &mut self.hand_cold, &mut self.hand_test] {
             if *hand == page {
                 *hand = next;
             }
@@ -137,7 +133,8 @@ impl ClockPro {
             } else {
                 self.end_test(page);
             }
-            page = if next == page { NONE } else { next };
+            let was_last = next == page && !self.has(page, ON_RING);
+            page = if was_last { NONE } else { next };
         }
         self.hand_hot = page;
     }

@@ -310,13 +310,15 @@ impl Order for Lirs {
     }
 
     fn remove(&mut self, page: PageId) {
+        let has_frame_in_list = self.has(page, QUEUED | LIMBO);
         if self.has(page, QUEUED) {
             self.dequeue(page);
-        }
-        if self.has(page, LIMBO) {
+        } else if self.has(page, LIMBO) {
             self.limbo.remove(&mut self.queue_links, page);
             self.unset(page, LIMBO);
-            // What is left of it is a memory, which goes with the rest.
+        }
+        if has_frame_in_list && self.has(page, STACKED) {
+            // What is left is a memory, and goes the way of one.
             self.gone.push_front(&mut self.queue_links, page);
         }
         let was_lir = self.has(page, LIR);

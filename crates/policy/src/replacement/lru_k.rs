@@ -47,11 +47,7 @@ impl LruK {
     /// Orders `page` by its last but one use; pages used once come first, the oldest of them ahead.
     fn rank(&mut self, page: PageId) {
         let (last, before) = self.uses[page as usize];
-        let key = if before == 0 {
-            last
-        } else {
-            1 << 63 | before
-        };
+        let key = if before == 0 { last } else { 1 << 63 | before };
         self.held.set(page, key);
     }
 

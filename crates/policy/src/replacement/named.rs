@@ -5,6 +5,7 @@
 //! or, as `clc:8`, over clusters of so many pages; POINTER `ghost` (the paper, if left out), `cost`,
 //! `gain` or `fixedNN` for NN percent of the pages to the write buffer.
 
+use super::Replacement;
 use super::abm::Abm;
 use super::abm::pointer::{Pointer, PointerRule};
 use super::arc::Arc;
@@ -23,7 +24,6 @@ use super::segmented::Segmented;
 use super::shells::{Clustered, Paged};
 use super::two_q::TwoQ;
 use super::w_tinylfu::WTinyLfu;
-use super::Replacement;
 use std::fmt;
 use std::str::FromStr;
 
@@ -59,24 +59,72 @@ const PAGES: &[Row<Page>] = &[
     ("lru", Page::Lru, "least recently used"),
     ("clock", Page::Clock, "CLOCK with one bit (Corbato 1968)"),
     ("sieve", Page::Sieve, "SIEVE (Zhang et al., NSDI 2024)"),
-    ("slru", Page::Slru, "segmented LRU, 4 equal segments (Karedla et al. 1994)"),
-    ("2q", Page::TwoQ, "2Q, Ain 25 %, Aout 50 % (Johnson and Shasha, VLDB 1994)"),
+    (
+        "slru",
+        Page::Slru,
+        "segmented LRU, 4 equal segments (Karedla et al. 1994)",
+    ),
+    (
+        "2q",
+        Page::TwoQ,
+        "2Q, Ain 25 %, Aout 50 % (Johnson and Shasha, VLDB 1994)",
+    ),
     ("lru-k", Page::LruK, "LRU-2 (O'Neil et al., SIGMOD 1993)"),
     ("lrfu", Page::Lrfu, "LRFU, lambda 0.001 (Lee et al. 2001)"),
     ("arc", Page::Arc, "ARC (Megiddo and Modha, FAST 2003)"),
-    ("lirs", Page::Lirs, "LIRS, 1 % HIR (Jiang and Zhang, SIGMETRICS 2002)"),
-    ("clock-pro", Page::ClockPro, "CLOCK-Pro (Jiang et al., USENIX 2005)"),
-    ("w-tinylfu", Page::WTinyLfu, "W-TinyLFU, 1 % window (Einziger et al. 2017)"),
-    ("s3-fifo", Page::S3Fifo, "S3-FIFO, 10 % small (Yang et al., SOSP 2023)"),
-    ("cf-lru", Page::CfLru, "clean pages first in a window of 33 % (Park et al. 2004)"),
-    ("lru-wsr", Page::LruWsr, "dirty pages are spared once (Jung et al. 2008)"),
-    ("ref", Page::Ref, "recently evicted blocks first (Seo and Shin 2008)"),
+    (
+        "lirs",
+        Page::Lirs,
+        "LIRS, 1 % HIR (Jiang and Zhang, SIGMETRICS 2002)",
+    ),
+    (
+        "clock-pro",
+        Page::ClockPro,
+        "CLOCK-Pro (Jiang et al., USENIX 2005)",
+    ),
+    (
+        "w-tinylfu",
+        Page::WTinyLfu,
+        "W-TinyLFU, 1 % window (Einziger et al. 2017)",
+    ),
+    (
+        "s3-fifo",
+        Page::S3Fifo,
+        "S3-FIFO, 10 % small (Yang et al., SOSP 2023)",
+    ),
+    (
+        "cf-lru",
+        Page::CfLru,
+        "clean pages first in a window of 33 % (Park et al. 2004)",
+    ),
+    (
+        "lru-wsr",
+        Page::LruWsr,
+        "dirty pages are spared once (Jung et al. 2008)",
+    ),
+    (
+        "ref",
+        Page::Ref,
+        "recently evicted blocks first (Seo and Shin 2008)",
+    ),
 ];
 
 const CLUSTERED: &[Row<(Choice, bool)>] = &[
-    ("fab", (Choice::Largest, false), "the block with most pages (Jo et al. 2006)"),
-    ("clc", (Choice::LargestCold, false), "the largest cold block (Park et al. 2008)"),
-    ("block-lru", (Choice::Oldest, false), "the least recently used block"),
+    (
+        "fab",
+        (Choice::Largest, false),
+        "the block with most pages (Jo et al. 2006)",
+    ),
+    (
+        "clc",
+        (Choice::LargestCold, false),
+        "the largest cold block (Park et al. 2008)",
+    ),
+    (
+        "block-lru",
+        (Choice::Oldest, false),
+        "the least recently used block",
+    ),
     (
         "bplru",
         (Choice::OldestOrSequential, true),
@@ -128,7 +176,10 @@ pub fn catalogue() -> impl Iterator<Item = (&'static str, &'static str)> {
     let pages = PAGES.iter().map(|(name, _, what)| (*name, *what));
     let clustered = CLUSTERED.iter().map(|(name, _, what)| (*name, *what));
     let own = [
-        ("belady", "the optimum for misses, which knows the future (Belady 1966)"),
+        (
+            "belady",
+            "the optimum for misses, which knows the future (Belady 1966)",
+        ),
         ("bimetal", "the default: abm-s3fifo-page-cost"),
     ];
     pages.chain(clustered).chain(own)

@@ -42,7 +42,7 @@ pub(super) trait Order: Send {
     /// There must be room.
     fn insert_cold(&mut self, page: PageId);
 
-    /// How many pages it may hold from now on; it holds no more than that.
+    /// How many pages it may hold from now on: at least 1, and no fewer than it holds.
     fn resize(&mut self, capacity: usize);
 
     /// `page` is neither held nor remembered from now on.

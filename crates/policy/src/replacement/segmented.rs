@@ -125,7 +125,9 @@ impl Order for Segmented {
         let whole: usize = self.shares.iter().sum();
         self.limits.clear();
         let shares = self.shares.iter();
-        self.limits.extend(shares.map(|share| capacity * share / whole));
+        // With room for one page at least a page cannot sink on account of its own use.
+        let limits = shares.map(|share| (capacity * share / whole).max(1));
+        self.limits.extend(limits);
     }
 
     fn remove(&mut self, page: PageId) {

@@ -33,7 +33,11 @@ impl VictimBlocks {
         self.block_of[page as usize] = place.block;
         let blocks = place.block as usize + 1;
         // A block has no more pages than the greatest offset allows.
-        grow(&mut self.by_count, place.offset as usize + 2, List::default());
+        grow(
+            &mut self.by_count,
+            place.offset as usize + 2,
+            List::default(),
+        );
         grow(&mut self.pages, blocks, List::default());
         self.block_links.reserve(blocks);
     }

@@ -164,7 +164,8 @@ impl<'a> Run<'a> {
             let dirty = group.pages.iter().filter(|leaving| leaving.write);
             let geometry = self.geometry;
             self.lpns.clear();
-            self.lpns.extend(dirty.map(|leaving| geometry.lpn(leaving.page)));
+            self.lpns
+                .extend(dirty.map(|leaving| geometry.lpn(leaving.page)));
             if group.padded {
                 self.pad(&group);
             }

@@ -37,12 +37,16 @@ impl FromStr for CacheSize {
             Some(percent) => {
                 let share = percent.parse::<f64>().map_err(|_| invalid())? / 100.0;
                 let possible = share.is_finite() && share > 0.0 && share <= 10.0;
-                possible.then_some(CacheSize::Share(share)).ok_or_else(invalid)
+                possible
+                    .then_some(CacheSize::Share(share))
+                    .ok_or_else(invalid)
             }
             None => {
                 let pages: usize = text.trim().parse().map_err(|_| invalid())?;
                 let possible = pages > 0 && pages <= u32::MAX as usize;
-                possible.then_some(CacheSize::Pages(pages)).ok_or_else(invalid)
+                possible
+                    .then_some(CacheSize::Pages(pages))
+                    .ok_or_else(invalid)
             }
         }
     }

@@ -121,7 +121,7 @@ impl<R: Order> Abm<R> {
     /// Gives the read side room for `more` pages beside its own, and its share if that is larger.
     fn size_read(&mut self, more: usize) {
         let share = self.capacity - (self.pointer.write_target() as usize).min(self.capacity);
-        let capacity = share.max(self.read.len() + more);
+        let capacity = share.max(self.read.len() + more).max(1);
         if capacity != self.read_capacity {
             self.read_capacity = capacity;
             self.read.resize(capacity);

@@ -184,7 +184,11 @@ mod tests {
         pointer.ghost_hit(Side::Read, Access::Read, 3);
         assert_eq!(pointer.write_target(), 57.0);
         pointer.ghost_hit(Side::Read, Access::Write, 3);
-        assert_eq!(pointer.write_target(), 57.0, "an overwritten page saved nothing");
+        assert_eq!(
+            pointer.write_target(),
+            57.0,
+            "an overwritten page saved nothing"
+        );
     }
 
     #[test]

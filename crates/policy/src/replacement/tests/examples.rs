@@ -1,0 +1,309 @@
+//! Small examples worked by hand. Pages are 0, 1, 2 ..; an erase block has 4 of them.
+
+use super::*;
+
+fn driven(name: &str, capacity: usize) -> Driven {
+    Driven::new(built(name, capacity, 64, &[]))
+}
+
+/// The pages that leave when `page` is read.
+fn left_by_reading(driven: &mut Driven, page: PageId) -> Vec<PageId> {
+    let (_, groups) = driven.access(page, Access::Read);
+    groups
+        .iter()
+        .flatten()
+        .map(|leaving| leaving.page)
+        .collect()
+}
+
+fn read_all(driven: &mut Driven, pages: &[PageId]) {
+    for page in pages {
+        driven.read(*page);
+    }
+}
+
+#[test]
+fn sieve_spares_a_used_page_where_it_stands() {
+    // Queue 2 1 0 (newest first), 0 used. For 3 the hand clears 0 and takes 1; 0 stays the oldest.
+    let mut sieve = driven("sieve", 3);
+    read_all(&mut sieve, &[0, 1, 2, 0]);
+    assert_eq!(left_by_reading(&mut sieve, 3), [1]);
+    // The hand goes on at 2, which is unused, and does not come back to 0.
+    assert_eq!(left_by_reading(&mut sieve, 4), [2]);
+}
+
+#[test]
+fn two_q_lets_in_what_comes_back_after_it_left() {
+    // 4 frames: FIFO of 1, memory of 2. 0..3 fill the FIFO; 4 pushes 0 out into the memory.
+    let mut two_q = driven("2q", 4);
+    read_all(&mut two_q, &[0, 1, 2, 3]);
+    assert_eq!(left_by_reading(&mut two_q, 4), [0]);
+    // 0 comes back: 1 leaves the FIFO, and 0 is in the LRU, so a scan does not push it out.
+    assert_eq!(left_by_reading(&mut two_q, 0), [1]);
+    read_all(&mut two_q, &[10, 11, 12, 13]);
+    assert_eq!(two_q.read(0), Outcome::Hit);
+}
+
+#[test]
+fn arc_keeps_a_page_used_twice_from_a_scan() {
+    // 0 is in T2; a scan of pages used once only turns over T1.
+    let mut arc = driven("arc", 3);
+    read_all(&mut arc, &[0, 0, 10, 11, 12, 13, 14, 15]);
+    assert_eq!(arc.read(0), Outcome::Hit);
+    let mut lru = driven("lru", 3);
+    read_all(&mut lru, &[0, 0, 10, 11, 12, 13, 14, 15]);
+    assert_eq!(lru.read(0), Outcome::Miss);
+}
+
+#[test]
+fn lirs_keeps_a_loop_larger_than_the_cache() {
+    // A loop over 5 pages with 4 frames: LRU misses always. LIRS keeps the 3 LIR pages, so 3 of 5
+    // accesses hit from the second round on.
+    let mut lirs = driven("lirs", 4);
+    read_all(&mut lirs, &[0, 1, 2, 3, 4]);
+    let outcomes: Vec<Outcome> = (0..5).map(|page| lirs.read(page)).collect();
+    let hits = outcomes.iter().filter(|o| **o == Outcome::Hit).count();
+    assert_eq!(hits, 3);
+    assert_eq!(outcomes[..3], [Outcome::Hit; 3]);
+}
+
+#[test]
+fn s3_fifo_drops_pages_used_once_first() {
+    // 10 frames: a small queue of 1 and a main queue of 9. While it fills, page 0 enters the small
+    // queue and 1..9 the main one. 10 pushes out 0, unused in the small queue; 0 is remembered, so it
+    // comes back into the main queue, and 10 leaves.
+    let mut s3 = driven("s3-fifo", 10);
+    read_all(&mut s3, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(left_by_reading(&mut s3, 10), [0]);
+    assert_eq!(left_by_reading(&mut s3, 0), [10]);
+}
+
+#[test]
+fn w_tinylfu_admits_by_frequency() {
+    // 4 frames, 3 of them the main area. 4 finds the cache full: 0, 1 and 2 pass into the free main
+    // area, 0 into probation, and 3 does not beat 0, both having come in once.
+    let mut tiny = driven("w-tinylfu", 4);
+    read_all(&mut tiny, &[0, 1, 2, 3]);
+    assert_eq!(left_by_reading(&mut tiny, 4), [3]);
+    // 4 came in once and does not beat 0 either. 3, which now has come in twice, does.
+    assert_eq!(left_by_reading(&mut tiny, 3), [4]);
+    assert_eq!(left_by_reading(&mut tiny, 5), [0]);
+    assert_eq!(tiny.read(3), Outcome::Hit);
+}
+
+#[test]
+fn lru_2_drops_pages_used_once_before_those_used_twice() {
+    // Uses: 0 at 1 and 2, 1 at 3, 2 at 4. 1 and 2 lack a last but one use; 1 is the older.
+    let mut lru2 = driven("lru-k", 3);
+    read_all(&mut lru2, &[0, 0, 1, 2]);
+    assert_eq!(left_by_reading(&mut lru2, 3), [1]);
+    assert_eq!(left_by_reading(&mut lru2, 4), [2]);
+}
+
+#[test]
+fn lrfu_counts_uses_and_forgets_slowly() {
+    // Three uses of 0 outweigh one later use of 1 at this lambda.
+    let mut lrfu = driven("lrfu", 2);
+    read_all(&mut lrfu, &[0, 0, 0, 1]);
+    assert_eq!(left_by_reading(&mut lrfu, 2), [1]);
+}
+
+#[test]
+fn clock_pro_keeps_hot_pages_through_a_scan() {
+    // 4 frames. 0..2 are the first and hot; they are used while a scan passes, so they stay.
+    let mut pro = driven("clock-pro", 4);
+    read_all(&mut pro, &[0, 1, 2, 3, 0, 1, 2]);
+    for page in 10..20 {
+        read_all(&mut pro, &[page, 0, 1, 2]);
+    }
+    assert_eq!(pro.held, BTreeSet::from([0, 1, 2, 19]));
+}
+
+#[test]
+fn the_optimum_drops_what_is_used_last() {
+    // With 2 frames over 0 1 2 0 1: for 2, page 1 is used after page 0, so 1 leaves.
+    let future = [0, 1, 2, 0, 1];
+    let mut optimum = Driven::new(built("belady", 2, 8, &future));
+    read_all(&mut optimum, &future[..2]);
+    assert_eq!(left_by_reading(&mut optimum, 2), [1]);
+    assert_eq!(optimum.read(0), Outcome::Hit);
+}
+
+#[test]
+fn cf_lru_drops_clean_pages_of_its_window_first() {
+    // 6 frames, a window of 1 (33 % rounded down): with 0 dirty in the window the next oldest pages
+    // stay, since they are not in it; with 12 frames the window of 3 holds clean page 1.
+    let mut narrow = driven("cf-lru", 6);
+    narrow.write(0);
+    read_all(&mut narrow, &[1, 2, 3, 4, 5]);
+    assert_eq!(left_by_reading(&mut narrow, 6), [0]);
+    let mut wide = driven("cf-lru", 12);
+    wide.write(0);
+    read_all(&mut wide, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    assert_eq!(left_by_reading(&mut wide, 12), [1]);
+}
+
+#[test]
+fn lru_wsr_spares_a_dirty_page_once() {
+    // 0 is dirty and spared, 1 leaves. When 0 is the oldest again it is cold and leaves.
+    let mut wsr = driven("lru-wsr", 3);
+    wsr.write(0);
+    read_all(&mut wsr, &[1, 2]);
+    assert_eq!(left_by_reading(&mut wsr, 3), [1]);
+    assert_eq!(left_by_reading(&mut wsr, 4), [2]);
+    assert_eq!(left_by_reading(&mut wsr, 5), [0]);
+}
+
+#[test]
+fn ref_goes_on_with_the_block_it_evicted_from() {
+    // 9 frames, a window of 3. Pages 0, 4, 1 are the oldest and in the window: block 0 has two of
+    // them and becomes the victim, its oldest page first. After 0 left, 8 comes into the window; block
+    // 0 is still the victim, so 1 leaves before the older 4.
+    let mut policy = driven("ref", 9);
+    read_all(&mut policy, &[0, 4, 1, 8, 12, 16, 20, 24, 28]);
+    assert_eq!(left_by_reading(&mut policy, 32), [0]);
+    assert_eq!(left_by_reading(&mut policy, 36), [1]);
+    assert_eq!(left_by_reading(&mut policy, 40), [4]);
+}
+
+#[test]
+fn fab_drops_the_block_with_most_pages() {
+    // Block 0 has pages 0 and 1, block 1 only 4, block 2 two but used later.
+    let mut fab = driven("fab", 5);
+    read_all(&mut fab, &[0, 4]);
+    fab.write(1);
+    read_all(&mut fab, &[8, 9]);
+    let (_, groups) = fab.access(20, Access::Read);
+    let mut group = groups[0].clone();
+    group.sort_by_key(|leaving| leaving.page);
+    let pages: Vec<(PageId, bool)> = group.iter().map(|l| (l.page, l.write)).collect();
+    assert_eq!(pages, [(0, false), (1, true)]);
+    assert_eq!(groups.len(), 1);
+}
+
+#[test]
+fn clc_spares_the_recent_block_even_if_it_is_large() {
+    // The hot tenth is one block: block 2, the largest, used last. Of the cold ones block 0 is larger.
+    let mut clc = driven("clc", 6);
+    read_all(&mut clc, &[0, 1, 4, 8, 9, 10]);
+    let mut left = left_by_reading(&mut clc, 9);
+    assert_eq!(left, []);
+    left = left_by_reading(&mut clc, 20);
+    left.sort_unstable();
+    assert_eq!(left, [0, 1]);
+}
+
+#[test]
+fn bplru_gives_up_a_sequential_block_first_and_pads() {
+    // Block 1 is written from its first to its last page, so it leaves before the older block 0.
+    let mut bplru = driven("bplru", 6);
+    for page in [0, 1, 4, 5, 6, 7] {
+        bplru.write(page);
+    }
+    let (_, groups) = bplru.access(8, Access::Write);
+    let mut pages: Vec<PageId> = groups[0].iter().map(|l| l.page).collect();
+    pages.sort_unstable();
+    assert_eq!(pages, [4, 5, 6, 7]);
+    // Block 0 has two of its four pages: it is padded. A clean block is not.
+    let mut out = Evictions::new();
+    let mut policy = built("bplru", 2, 64, &[]);
+    policy.access(0, Access::Write, &mut out);
+    policy.access(1, Access::Read, &mut out);
+    policy.access(4, Access::Read, &mut out);
+    assert!(out.groups().all(|group| group.padded));
+    out.clear();
+    policy.access(5, Access::Read, &mut out);
+    policy.access(8, Access::Read, &mut out);
+    assert!(out.groups().all(|group| !group.padded));
+    assert_eq!(out.groups().count(), 1);
+}
+
+#[test]
+fn abm_moves_a_written_page_and_delays_write_eviction() {
+    // The paper's figure 4. 4 frames, 2 of them for writes. 0, 1 and 2 are written into one block, 3
+    // of another is read and then written (A: it moves to the write buffer). The write buffer is past
+    // its 2 pages, so a read makes it write block 0: three pages in one group (C: two of them stay,
+    // clean), and one frame is free (B), that of the page used least recently.
+    let mut abm = driven("abm-lru-fab", 4);
+    for page in [0, 1, 2] {
+        abm.write(page);
+    }
+    abm.read(4);
+    assert_eq!(abm.write(4), Outcome::Hit);
+    assert_eq!(abm.policy.occupancy().write_held, Some(4));
+    let (_, groups) = abm.access(8, Access::Read);
+    assert_eq!(groups.len(), 1);
+    let mut group = groups[0].clone();
+    group.sort_by_key(|leaving| leaving.page);
+    let told: Vec<_> = group.iter().map(|l| (l.page, l.write, l.stays)).collect();
+    assert_eq!(told, [(0, true, false), (1, true, true), (2, true, true)]);
+    // The pages that stayed are the first to leave, the older one ahead, and cost no write.
+    let (_, groups) = abm.access(12, Access::Read);
+    assert_eq!(
+        groups,
+        [[Leaving {
+            page: 1,
+            write: false,
+            stays: false
+        }]]
+    );
+}
+
+#[test]
+fn abm_borrows_free_frames_both_ways() {
+    // Nothing is written: reads fill all 4 frames. Then writes take them back one by one, from the
+    // read side as long as the write side is below its 2 pages.
+    let mut abm = driven("abm-lru-clc-fixed50", 4);
+    read_all(&mut abm, &[0, 1, 2, 3]);
+    assert_eq!(abm.held.len(), 4);
+    for page in [20, 24] {
+        let (_, groups) = abm.access(page, Access::Write);
+        assert!(groups.iter().flatten().all(|leaving| !leaving.write));
+    }
+    let (_, groups) = abm.access(28, Access::Write);
+    assert!(
+        groups.iter().flatten().all(|leaving| leaving.write),
+        "its own turn now"
+    );
+}
+
+#[test]
+fn abm_remembers_and_moves_its_pointer() {
+    // A read of a page that the read buffer gave up gives it a page of the write buffer.
+    let mut abm = driven("abm-lru-clc", 4);
+    read_all(&mut abm, &[0, 1, 2, 3, 4]);
+    assert_eq!(abm.policy.occupancy().write_target, Some(2.0));
+    abm.read(0);
+    assert_eq!(abm.policy.occupancy().write_target, Some(1.0));
+    let mut fixed = driven("abm-lru-clc-fixed25", 4);
+    read_all(&mut fixed, &[0, 1, 2, 3, 4, 0]);
+    assert_eq!(fixed.policy.occupancy().write_target, Some(1.0));
+}
+
+#[test]
+fn names_are_read_with_or_without_dashes_and_nonsense_is_refused() {
+    for name in [
+        "S3-FIFO",
+        "s3fifo",
+        "abm-s3fifo-page-cost",
+        "abm-lirs-fab:8-fixed30",
+    ] {
+        assert!(name.parse::<Spec>().is_ok(), "{name}");
+    }
+    let bad = [
+        "",
+        "lru2",
+        "abm",
+        "abm-lru",
+        "abm-lru-clc-",
+        "abm-lru-clc:0",
+        "abm-lru-page:2",
+        "abm-belady-clc",
+        "abm-lru-clc-fixed101",
+        "abm-lru-clc-cost-x",
+        "abm-clc-clc",
+    ];
+    for name in bad {
+        assert!(name.parse::<Spec>().is_err(), "{name}");
+    }
+}
