@@ -76,9 +76,13 @@ const SEEDS: [(u64, &str); 27] = [
 
 /// What was on by default when most of them were found: a class that has joined since would change
 /// what the seeds do that draw it.
-const FOUND_WITH: &str = "withstood,-crash-at-epoch,-change-of-sides";
+const FOUND_WITH: &str =
+    "withstood,-crash-at-epoch,-change-of-sides,-full-log,-crash-in-scrub,-crash-in-resync";
 
-/// What some seeds need that were found by the classes that are off.
+/// What was on later.
+const FOUND_BEFORE_DEATHS: &str = "withstood,-full-log,-crash-in-scrub,-crash-in-resync";
+
+/// What some seeds need that were found by classes which were off then.
 const ALL_DEATHS: &str = "withstood,full-log,crash-in-scrub,crash-in-resync";
 
 /// Seeds that need the classes named with them.
@@ -136,17 +140,17 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     ),
     (
         131,
-        "withstood,misdirected-writes,-crash-at-epoch,-change-of-sides",
+        "withstood,misdirected-writes,-crash-at-epoch,-change-of-sides,-full-log,-crash-in-scrub,-crash-in-resync",
         "the repair of a block waited for a change that waited for the repair",
     ),
     (
         135,
-        "withstood,lost-writes,-crash-at-epoch,-change-of-sides",
+        "withstood,lost-writes,-crash-at-epoch,-change-of-sides,-full-log,-crash-in-scrub,-crash-in-resync",
         "the repair of a block waited for a change that waited for the repair",
     ),
     (
         48,
-        "withstood,rot,-crash-at-epoch,-change-of-sides",
+        "withstood,rot,-crash-at-epoch,-change-of-sides,-full-log,-crash-in-scrub,-crash-in-resync",
         "one copy of a superblock decayed after the other was lost (an error of the tester)",
     ),
     (
@@ -262,7 +266,7 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     (103_119, ALL_DEATHS, "the same at a stop"),
     (
         2476,
-        "withstood",
+        FOUND_BEFORE_DEATHS,
         "what only a queue still held was taken for lost",
     ),
     (
@@ -282,12 +286,12 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     ),
     (
         24_890,
-        "withstood",
+        FOUND_BEFORE_DEATHS,
         "what the only member had lost came back with a side that still had it",
     ),
     (
         10_165,
-        "withstood,crash-in-scrub,crash-in-resync",
+        "withstood,-full-log",
         "the same, and the side was whole without the others' content",
     ),
     (
@@ -302,7 +306,7 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     ),
     (
         8422,
-        "withstood",
+        FOUND_BEFORE_DEATHS,
         "what a side in resync had been given was forgotten when it came back, and counted later",
     ),
     (
@@ -318,12 +322,12 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     ),
     (
         2476,
-        "withstood",
+        FOUND_BEFORE_DEATHS,
         "a block that only a frozen side was being given passed for lost",
     ),
     (
         240,
-        "withstood",
+        FOUND_BEFORE_DEATHS,
         "the other copy of a superblock was torn when one was lost (an error of the tester)",
     ),
     (
