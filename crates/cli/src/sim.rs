@@ -47,6 +47,19 @@ enum Verb {
         #[arg(long, value_name = "N", default_value = "3",
               value_parser = clap::value_parser!(u64).range(1..=100))]
         seeds: u64,
+        /// Loads in writes a second, instead of those of the paper
+        #[arg(long, value_name = "N,...", value_delimiter = ',',
+              value_parser = clap::value_parser!(u64).range(1..=100_000))]
+        loads: Vec<u64>,
+        /// Pairs of devices: b and a (the fits of the paper's), qlc (with logs); all by default
+        #[arg(
+            long,
+            value_name = "PAIR,...",
+            value_delimiter = ',',
+            value_enum,
+            conflicts_with = "sweep"
+        )]
+        pair: Vec<Pair>,
         /// Vary devices and rules instead, to see which parameters decide
         #[arg(long)]
         sweep: bool,
@@ -73,24 +86,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Hetero {
             seconds,
             seeds,
+            loads,
+            pair,
             sweep,
             log,
             span,
             json,
         } => {
             let extent = Extent {
-                writes_per_s: WRITES_PER_S.to_vec(),
+                writes_per_s: loads.clone(),
                 seconds: *seconds,
                 seeds: *seeds,
             };
+            let chosen = |all: &[Pair]| {
+                let all = all.iter().filter(|p| pair.is_empty() || pair.contains(p));
+                all.map(|pair| pair.under(&extent)).collect::<Vec<_>>()
+            };
             match (log, sweep) {
-                (None, false) => hetero(&papers_pairs(&extent), &schemes(), *json),
-                (None, true) => sweep_all(&extent, *json),
+                (None, false) => hetero(&chosen(&PAPERS_PAIRS), &schemes(), *json),
+                (None, true) => sweep_all(&or_loads(&extent, &WRITES_PER_S), *json),
                 (Some(log), _) => {
                     let pairs = if *sweep {
                         pairs_for_logs_changed(&extent)
                     } else {
-                        pairs_for_logs(&extent)
+                        chosen(&PAIRS_FOR_LOGS)
                     };
                     hetero(&pairs, &[logged(log.0, span.0)], *json)
                 }
@@ -135,31 +154,47 @@ fn logged(log_bytes: u64, span_bytes: u64) -> Scheme {
     }
 }
 
-/// The two fits of the paper's pair, under all its loads.
-fn papers_pairs(extent: &Extent) -> Vec<(Devices, Extent)> {
-    let pairs = [Devices::fit_b(), Devices::fit_a()];
-    pairs.map(|devices| (devices, extent.clone())).into()
+/// A pair of devices to compare on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Pair {
+    /// The paper's, as fit B has it.
+    B,
+    /// The paper's, as fit A has it.
+    A,
+    /// An exhausted QLC SSD beside the disk.
+    Qlc,
 }
 
-/// These, and an exhausted QLC SSD beside the disk, under loads that it can just take, and not.
-fn pairs_for_logs(extent: &Extent) -> Vec<(Devices, Extent)> {
-    let mut pairs = papers_pairs(extent);
-    let loads = Extent {
-        writes_per_s: vec![120, 200, 300],
-        ..extent.clone()
-    };
-    pairs.push((Devices::qlc_exhausted(), loads));
-    pairs
+const PAPERS_PAIRS: [Pair; 2] = [Pair::B, Pair::A];
+const PAIRS_FOR_LOGS: [Pair; 3] = [Pair::B, Pair::A, Pair::Qlc];
+
+impl Pair {
+    /// The devices, with the loads of `extent` or else those that fit them: all of the paper's; for
+    /// the QLC SSD, loads that it can just take, and not.
+    fn under(self, extent: &Extent) -> (Devices, Extent) {
+        match self {
+            Pair::B => (Devices::fit_b(), or_loads(extent, &WRITES_PER_S)),
+            Pair::A => (Devices::fit_a(), or_loads(extent, &WRITES_PER_S)),
+            Pair::Qlc => (Devices::qlc_exhausted(), or_loads(extent, &[120, 200, 300])),
+        }
+    }
+}
+
+/// The same, with these loads if it has none.
+fn or_loads(extent: &Extent, loads: &[u64]) -> Extent {
+    let mut extent = extent.clone();
+    if extent.writes_per_s.is_empty() {
+        extent.writes_per_s = loads.to_vec();
+    }
+    extent
 }
 
 /// Changed devices, at the load where the tail is compared and in saturation.
 fn pairs_for_logs_changed(extent: &Extent) -> Vec<(Devices, Extent)> {
-    let loads = Extent {
-        writes_per_s: vec![TAIL_WRITES_PER_S, WRITES_PER_S[WRITES_PER_S.len() - 1]],
-        ..extent.clone()
-    };
+    let saturation = WRITES_PER_S[WRITES_PER_S.len() - 1];
+    let extent = or_loads(extent, &[TAIL_WRITES_PER_S, saturation]);
     let changed = sweep_devices().into_iter();
-    changed.map(|devices| (devices, loads.clone())).collect()
+    changed.map(|devices| (devices, extent.clone())).collect()
 }
 
 /// Compares with a progress bar.

@@ -105,13 +105,14 @@ fn the_faults_of_every_class_of_corruption_happen() {
     }
 }
 
-/// The moments that the classes which are off wait for do come.
+/// The moments that ambushes and full logs wait for do come.
 #[test]
-fn the_moments_of_the_classes_that_are_off_are_met() {
+fn the_moments_that_classes_wait_for_are_met() {
     for (class, state) in [
         (Class::FullLog, "log full"),
         (Class::CrashInScrub, "crash in scrub"),
         (Class::CrashInResync, "crash in resync"),
+        (Class::CrashAtEpoch, "crash at a change of epoch"),
     ] {
         let summary = eighty_seeds_of(class);
         let reached = summary.reached.get(state);

@@ -139,6 +139,9 @@ impl Classes {
             Class::Alone,
             Class::CutOpening,
             Class::FirstAnswer,
+            Class::FullLog,
+            Class::CrashInScrub,
+            Class::CrashInResync,
             Class::CrashAtEpoch,
             Class::ChangeOfSides,
         ];

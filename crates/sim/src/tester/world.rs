@@ -362,8 +362,9 @@ impl World {
                 )
             });
             self.findings.add(format!(
-                "{} bytes are reported as exposed, {exposed_bytes} are{first}",
-                status.exposed_bytes
+                "{} bytes are reported as exposed, {exposed_bytes} are{first}; {}",
+                status.exposed_bytes,
+                short(status)
             ));
         }
         if exposed_bytes > 0 {
@@ -405,18 +406,7 @@ impl World {
         let mut numbers: Vec<u64> = sides.collect();
         numbers.push(status.exposed_bytes);
         self.trace.event(&numbers, || {
-            let sides = status.sides.iter().map(|s| {
-                format!(
-                    "{} {} waiting {} flying {} stale {}",
-                    s.health, s.mode, s.waiting_bytes, s.in_flight_bytes, s.stale_bytes
-                )
-            });
-            let sides: Vec<String> = sides.collect();
-            format!(
-                "look  exposed {}; {}",
-                status.exposed_bytes,
-                sides.join("; ")
-            )
+            format!("look  exposed {}; {}", status.exposed_bytes, short(&status))
         });
     }
 
@@ -486,4 +476,15 @@ fn shown(stamp: u64) -> String {
     } else {
         format!("write {}", stamp >> 24)
     }
+}
+
+/// The sides of a mirror in a line.
+fn short(status: &MirrorStatus) -> String {
+    let sides = status.sides.iter().map(|side| {
+        format!(
+            "{} {} waiting {} flying {} stale {}",
+            side.health, side.mode, side.waiting_bytes, side.in_flight_bytes, side.stale_bytes
+        )
+    });
+    sides.collect::<Vec<_>>().join("; ")
 }

@@ -101,10 +101,13 @@ impl Shared {
         }
         drop(stale);
         add(&self.counts.sides_given_up, 1);
-        match self.on_degraded {
-            OnDegraded::Continue => {}
-            OnDegraded::ReadOnly => self.state.set(VolumeState::ReadOnly),
-            OnDegraded::Stop => self.state.set(VolumeState::Stopped),
+        match (self.on_degraded, self.state.get()) {
+            (OnDegraded::ReadOnly, VolumeState::Open) => self.state.set(VolumeState::ReadOnly),
+            (OnDegraded::Stop, VolumeState::Open | VolumeState::ReadOnly) => {
+                self.state.set(VolumeState::Stopped);
+            }
+            // What is closed stays closed.
+            _ => {}
         }
         self.announce_loss();
         self.recount_exposure();

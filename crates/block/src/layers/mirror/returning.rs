@@ -372,7 +372,11 @@ impl Shared {
             side.joining.set(false);
         }
         self.release_logs();
-        self.exposure_changed.until(|| self.is_marked()).await;
+        let marked = self.exposure_changed.until(|| self.is_marked());
+        if self.rt.timeout(self.patience(), marked).await.is_err() {
+            // The last side has failed since, and is not told that it is the only one that counts.
+            return Err(IoError::Timeout);
+        }
         let emptying = self.healthy().into_iter().filter_map(|index| {
             let store = self.sides[index].store()?;
             Some(async move { store.empty().await })

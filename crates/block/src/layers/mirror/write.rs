@@ -434,11 +434,16 @@ impl Shared {
         side.errors_in_a_row.set(in_a_row);
         // What was acknowledged has to be on the last side some day: it is tried for ever, and read
         // from memory meanwhile.
-        let last = !self.another_is_healthy(index);
-        if !side.is_active() || last && side.queue.borrow().may_be_given_up(&batch) {
+        let only = self.healthy() == [index];
+        let given_up = only && side.queue.borrow().may_be_given_up(&batch);
+        if given_up {
+            self.lack_elsewhere(index, &batch);
+        }
+        if given_up || !side.is_active() {
             side.queue.borrow_mut().abandoned(&batch, index, error);
             return;
         }
+        let last = !self.another_is_healthy(index);
         side.queue.borrow_mut().failed(batch, index, now);
         if in_a_row >= ERRORS_IN_A_ROW_MAX && !last {
             self.give_up(index, error);
@@ -448,6 +453,20 @@ impl Shared {
             let again = in_a_row.min(ERRORS_IN_A_ROW_MAX);
             self.retry_later(index, RETRY_NS_MIN << again);
         }
+    }
+
+    /// The only side that decides gives up the writes of a batch, so they fail, whatever becomes of
+    /// them on the others: these lack what the side has there. One that joins before they have ended
+    /// would else take them for stored.
+    fn lack_elsewhere(&self, index: usize, batch: &Batch) {
+        for side in self.sides.present().filter(|side| side.index != index) {
+            for (_, part) in &batch.parts {
+                side.stale
+                    .borrow_mut()
+                    .insert(part.ticket.range.clone(), ());
+            }
+        }
+        self.stale_added.notify();
     }
 
     fn retry_later(self: &Rc<Self>, index: usize, delay_ns: u64) {

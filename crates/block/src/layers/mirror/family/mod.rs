@@ -31,8 +31,10 @@
 //! side has. The only member of an epoch starts alone, also after a crash (T6). The operator can
 //! [`Force`] the opening.
 //!
-//! **What counts.** With all members there, every record in their logs. With one of them missing,
-//! only what is complete: nothing from [`Plan::counts_below`] on (T6).
+//! **What counts.** With all sides there, every record in the logs of the members. With one of them
+//! missing, only what is complete: nothing from [`Plan::counts_below`] on (T6). That goes for a side that
+//! is no member as well: it may have a change that the members have lost in a crash, and would bring it
+//! back (T4) unless the epoch that the opening begins says from where on it does not count.
 //!
 //! **Who is listed.** The side with the newest history has the newest table of sides, because every
 //! change of the table comes with an epoch. A side that it does not list has left the volume, or was
@@ -345,7 +347,7 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
             .collect(),
         members: members(&sources),
         complete_below: complete_below(&sources),
-        counts_below: counts_below(&present, &sources, &newest, must_be_forced),
+        counts_below: counts_below(&present, &sources, &newest, &table.table, must_be_forced),
         forced: force.filter(|_| must_be_forced),
         discards: sources
             .iter()
@@ -649,15 +651,18 @@ fn counts_below(
     present: &[Present<'_>],
     sources: &[Present<'_>],
     newest: &History,
+    table: &Table,
     forced: bool,
 ) -> Option<u64> {
+    let found = |place: usize| present.iter().any(|side| side.superblock.place() == place);
+    let unseen = (0..SIDES_MAX).any(|place| table[place].is_some() && !found(place));
     let members = newest.current().members & (u32::MAX >> (32 - SIDES_MAX));
     let joining = present
         .iter()
         .filter(|side| is_about_to_join(side, sources, newest) && !side.given_up);
     let joining = joining.fold(0u32, |all, side| all | 1 << side.superblock.place());
     let absent = members & !joining & !self::members(sources);
-    (forced || absent != 0).then(|| complete_below(sources))
+    (forced || unseen || absent != 0).then(|| complete_below(sources))
 }
 
 /// How each side that is there and no source is behind.

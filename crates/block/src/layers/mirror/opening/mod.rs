@@ -20,7 +20,7 @@ use super::Health;
 use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::store::{Store, StoreDevice};
-use super::superblock::{Candidate, Epoch, NewSide, NotSeen, Superblock, Uuid, make_side};
+use super::superblock::{Candidate, Epoch, NewSide, NotSeen, State, Superblock, Uuid, make_side};
 use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;
@@ -360,9 +360,14 @@ impl Attempt<'_> {
             Err(error) => return absent(Absence::Unreadable(error.to_string())),
         };
         let found = store.found();
-        // A side that was complete when it was closed and is not any more has lost something.
-        let lost =
-            superblock.complete_below > found.complete_below && superblock.state.is_complete();
+        // What it once was complete up to, by its own word, it must still be. While it is rebuilt it
+        // has said nothing.
+        let closed_below = match superblock.state.is_complete() {
+            true => superblock.complete_below,
+            false => 0,
+        };
+        let lost = found.complete_below < found.shared_below.max(closed_below)
+            && superblock.state != State::Inconsistent;
         Looked {
             seen: Seen {
                 complete_below: found.complete_below,
@@ -515,7 +520,7 @@ impl Attempt<'_> {
         let begun = (before, *volume.history().current());
         self.begun.borrow_mut().push(begun);
         for &index in &plan.sources {
-            let mark = volume.mark_one(index, super::superblock::State::Active, 0);
+            let mark = volume.mark_one(index, State::Active, 0);
             self.on_side(index, mark).await?;
         }
         Ok(())

@@ -35,7 +35,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const PEER_PATIENCE: Duration = Duration::from_millis(20);
 /// A page that is not found as it was written is written again so often.
 const PAGE_TRIES: usize = 4;
-/// Home writes between two turns of the log.
+/// Home writes between two turns of the log, on a device that does not seek.
 const BURST_WRITES: usize = 8;
 /// Reads of the log in flight.
 const READS_IN_FLIGHT_MAX: usize = 4;
@@ -148,9 +148,18 @@ impl Store {
         match self.fill() {
             _ if self.hurries.get() > 0 => 16,
             Fill::Full => 16,
-            Fill::High => BURST_WRITES,
+            Fill::High => self.burst_writes(),
             Fill::Much => 1,
             Fill::Low => 4,
+        }
+    }
+
+    /// Home writes between two turns of the log. A disk seeks for each, and what its log waits for so
+    /// long is what clients wait for while the other side is frozen.
+    fn burst_writes(&self) -> usize {
+        match self.device.geometry().rotational {
+            true => 1,
+            false => BURST_WRITES,
         }
     }
 
@@ -507,7 +516,7 @@ impl Store {
     /// always one more, and never come back to the log.
     async fn give_way_after_burst(&self, group: &TaskGroup, burst: &mut usize) {
         *burst += 1;
-        if *burst < BURST_WRITES || self.fill() != Fill::High || self.hurries.get() > 0 {
+        if *burst < self.burst_writes() || self.fill() != Fill::High || self.hurries.get() > 0 {
             return;
         }
         *burst = 0;

@@ -280,6 +280,9 @@ impl Log {
         );
         self.index.borrow_mut().forget_from(first);
         self.complete.set(self.complete.get().min(first));
+        // What all members had of a past that does not count says nothing of the one that does.
+        let mut checkpoint = self.checkpoint.borrow_mut();
+        checkpoint.shared_below = checkpoint.shared_below.min(first);
     }
 
     /// A new epoch has begun.
@@ -324,13 +327,19 @@ impl Log {
             append,
             outcome: Rc::clone(&outcome),
         });
-        if self.broken.get() && !self.is_writing() {
+        self.take_up();
+        outcome
+    }
+
+    /// Does what can be done now for what waits: after a failure that is a new run, once nothing is
+    /// in flight any more.
+    fn take_up(self: &Rc<Self>) {
+        if !self.broken.get() {
+            self.pump();
+        } else if !self.is_writing() && !self.pending.borrow().is_empty() {
             let log = Rc::clone(self);
             self.tasks.spawn(async move { log.mend().await });
-        } else {
-            self.pump();
         }
-        outcome
     }
 
     /// Begins a new run after a failure, or fails what waits for it.
@@ -539,7 +548,8 @@ impl Log {
             self.fail_flying();
         }
         self.changed.notify();
-        self.pump();
+        // Something may have come while the last entry was in flight.
+        self.take_up();
     }
 
     /// Space cannot be made: fails what waits for it. A new run begins before anything else is taken.

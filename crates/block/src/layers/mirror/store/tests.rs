@@ -1,10 +1,13 @@
 //! The store of a side over a memory device, with the log read again after stops of all kinds.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use bimetal_rt::{Rng, Rt, VirtualOptions};
 
 use super::*;
+use crate::device::IoFuture;
+use crate::geometry::Geometry;
 use crate::media::memory::MemoryDevice;
 use crate::request::Flags;
 
@@ -237,6 +240,59 @@ fn what_is_not_complete_can_be_forgotten() {
         assert_eq!(store.found().complete_below, missing);
         store.forget_from(missing);
         assert_eq!(get(&store, 0..2).await, Ok(vec![1, 0]));
+    });
+}
+
+/// A device whose writes take 1 ms, 2 ms and so on once it is told to; the first of them fails.
+struct FailsOnce {
+    rt: Rt,
+    below: Rc<dyn Device>,
+    writes: Cell<Option<u64>>,
+}
+
+impl Device for FailsOnce {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        let (Some(before), Op::Write) = (self.writes.get(), request.op) else {
+            return self.below.submit(request);
+        };
+        self.writes.set(Some(before + 1));
+        IoFuture::new(async move {
+            self.rt.sleep(Duration::from_millis(before + 1)).await;
+            match before {
+                0 => Err(IoError::Medium),
+                _ => self.below.submit(request).await,
+            }
+        })
+    }
+}
+
+/// An entry has failed and a later one is still in flight when a change comes; nothing comes after it
+/// that could wake the log.
+#[test]
+fn a_change_that_comes_while_a_run_dies_is_stored_in_the_next_one() {
+    let rt = rt();
+    let device = Rc::new(FailsOnce {
+        rt: rt.clone(),
+        below: memory(&rt),
+        writes: Cell::new(None),
+    });
+    rt.block_on(async {
+        let as_device = Rc::clone(&device) as Rc<dyn Device>;
+        let (store, _) = opened(&rt, &as_device).await;
+        device.writes.set(Some(0));
+        let append = |number| store.append(Append::zeroes(0..BLOCK_BYTES, number));
+        let (first, second) = (append(1), append(2));
+        rt.sleep(Duration::from_micros(1500)).await;
+        let third = append(3);
+        let third = rt.timeout(Duration::from_secs(1), third.wait()).await;
+        assert_eq!(third, Ok(Ok(())));
+        let failed = (first.wait().await, second.wait().await);
+        assert_eq!(failed, (Err(IoError::Medium), Err(IoError::Medium)));
+        store.stop().await;
     });
 }
 
