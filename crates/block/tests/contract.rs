@@ -78,6 +78,14 @@ const KINDS: &[(&str, &str)] = &[
         "[device.top]\ntype = 'log'\nbelow = 'a'\npath = 'unused.log'",
     ),
     (
+        "cache",
+        "[device.top]\ntype = 'cache'\nbelow = 'a'\nsize = '256KiB'\ndirty_age = '1ms'",
+    ),
+    (
+        "write-through cache of clusters",
+        "[device.top]\ntype = 'cache'\nbelow = 'a'\nsize = '256KiB'\nmode = 'write-through'\npolicy = 'abm-lru-clc'",
+    ),
+    (
         "mirror",
         "[device.top]\ntype = 'mirror'\nsides = ['a', 'c']",
     ),

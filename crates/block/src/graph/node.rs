@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::document::{ConfigError, Section};
 use crate::error::OpenError;
 use crate::layers::adopted::{Adopted, AdoptedConfig};
+use crate::layers::cache::{Cache, CacheConfig};
 use crate::layers::fault::{DelayConfig, ErrorConfig, Fault};
 use crate::layers::log::{Log, LogConfig};
 use crate::layers::mirror::superblock::Candidate;
@@ -42,6 +43,8 @@ pub enum Node {
     Remote(RemoteConfig),
     /// The hetero-mirror.
     Mirror(MirrorConfig),
+    /// Pages in memory.
+    Cache(CacheConfig),
     /// The tutorial layer.
     Passthrough(PassthroughConfig),
     /// RAID-0.
@@ -63,7 +66,7 @@ pub enum Node {
 }
 
 /// The names of all types, for error messages.
-const TYPES: &str = "file, memory, null, remote, mirror, passthrough, stripe, adopted, ssd, hdd, \
+const TYPES: &str = "file, memory, null, remote, cache, mirror, passthrough, stripe, adopted, ssd, hdd, \
                      network, delay, error, rate, log, stats";
 
 impl Node {
@@ -76,6 +79,7 @@ impl Node {
             "memory" => Node::Memory(section.read()?),
             "null" => Node::Null(section.read()?),
             "remote" | "nbd" => Node::Remote(section.read()?),
+            "cache" => Node::Cache(section.read()?),
             "mirror" => Node::Mirror(section.read()?),
             "passthrough" => Node::Passthrough(section.read()?),
             "stripe" => Node::Stripe(section.read()?),
@@ -106,6 +110,7 @@ impl Node {
         match self {
             Node::File(_) | Node::Memory(_) | Node::Null(_) | Node::Remote(_) => Vec::new(),
             Node::Mirror(config) => config.sides.iter().map(String::as_str).collect(),
+            Node::Cache(config) => vec![&config.below],
             Node::Passthrough(config) => vec![&config.below],
             Node::Stripe(config) => config.devices.iter().map(String::as_str).collect(),
             Node::Adopted(config) => vec![&config.data, &config.metadata],
@@ -125,6 +130,7 @@ impl Node {
             Node::Memory(_) => "memory",
             Node::Null(_) => "null",
             Node::Remote(_) => "remote",
+            Node::Cache(_) => "cache",
             Node::Mirror(_) => "mirror",
             Node::Passthrough(_) => "passthrough",
             Node::Stripe(_) => "stripe",
@@ -162,6 +168,7 @@ impl Node {
             Node::Null(config) => Rc::new(NullDevice::new(rt, config.size.0)),
             Node::Mirror(_) => unreachable!("mirrors are opened above"),
             Node::Remote(config) => Rc::new(RemoteDevice::open(rt, config).await?),
+            Node::Cache(config) => Rc::new(Cache::new(rt, below(), config)?),
             Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
             Node::Stripe(config) => Rc::new(Stripe::new(children, config.unit.0)?),
             Node::Adopted(_) => {
@@ -198,6 +205,7 @@ impl Node {
             Node::Null(config) => whole_blocks(config.size),
             Node::Remote(config) => config.check(),
             Node::File(config) => config.size.map_or(Ok(()), whole_blocks),
+            Node::Cache(config) => config.check(),
             Node::Mirror(config) => config.check(),
             Node::Stripe(config) => config.check(),
             Node::Error(config) => config.check(),

@@ -2,6 +2,7 @@
 
 pub mod adopted;
 pub mod atomic;
+pub mod cache;
 pub mod fault;
 pub mod log;
 pub mod mirror;

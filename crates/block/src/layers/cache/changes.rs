@@ -1,0 +1,109 @@
+//! Changes: into memory, or through it, and what removes content.
+
+use std::rc::Rc;
+
+use bimetal_rt::sync::OnceValue;
+use bimetal_rt::{Buf, Payload};
+
+use super::{Mode, Shared};
+use crate::BLOCK_BYTES;
+use crate::device::IoFuture;
+use crate::request::{IoResult, Op, Reply, Request};
+
+impl Shared {
+    /// True for a write that is done when it is on the device.
+    pub(super) fn goes_through(&self, request: &Request) -> bool {
+        self.mode == Mode::WriteThrough || request.flags.fua
+    }
+
+    /// Does a change that goes to the device, also when nobody waits for it any more: what the device
+    /// was given must end before the next change of the range begins.
+    pub(super) fn to_its_end(self: &Rc<Self>, request: Request) -> IoFuture<'static> {
+        let (shared, outcome) = (Rc::clone(self), Rc::new(OnceValue::default()));
+        let ended = Rc::clone(&outcome);
+        IoFuture::new(async move {
+            let changing = Rc::clone(&shared);
+            shared.tasks.spawn(async move {
+                let result = match request.op {
+                    Op::Write => changing.write_through(request).await,
+                    _ => changing.clear(request).await,
+                };
+                ended.set(result.map(|_| ()));
+            });
+            outcome.wait().await.map(|()| Reply::Done)
+        })
+    }
+
+    /// Writes into memory.
+    ///
+    /// # Errors
+    /// When the bound on what is in memory only is full of what could not be written.
+    pub(super) async fn write_back(self: &Rc<Self>, request: Request) -> IoResult {
+        self.until_there_is_room((request.len / BLOCK_BYTES) as usize)
+            .await?;
+        let frames = self.framed(&request.payload);
+        let now_ns = self.rt.now().as_ns();
+        let mut state = self.state.borrow_mut();
+        for (page, frame) in (request.offset / BLOCK_BYTES..).zip(frames) {
+            state.write(page, frame, true, now_ns);
+        }
+        drop(state);
+        self.keep_dirty_low();
+        Ok(Reply::Done)
+    }
+
+    /// Writes to the device and keeps what was written, clean.
+    async fn write_through(self: &Rc<Self>, request: Request) -> IoResult {
+        let range = request.offset..request.end();
+        let frames = self.framed(&request.payload);
+        let _in_turn = self.below_lock.lock(range.clone()).await;
+        let result = self.below.submit(request).await;
+        let mut state = self.state.borrow_mut();
+        for (page, frame) in (range.start / BLOCK_BYTES..).zip(frames) {
+            match &result {
+                Ok(_) => {
+                    state.write(page, frame, false, 0);
+                }
+                // It may be there, or not, or in part.
+                Err(_) => state.unsettled(page),
+            }
+        }
+        drop(state);
+        self.changed.notify();
+        result
+    }
+
+    /// Discards or zeroes a range: on the device, then here.
+    ///
+    /// # Errors
+    /// Those of the device.
+    async fn clear(self: &Rc<Self>, request: Request) -> IoResult {
+        let range = request.offset..request.end();
+        let _in_turn = self.below_lock.lock(range.clone()).await;
+        let result = self.below.submit(request).await;
+        let mut state = self.state.borrow_mut();
+        for page in range.start / BLOCK_BYTES..range.end / BLOCK_BYTES {
+            match &result {
+                Ok(_) => state.remove(page),
+                Err(_) => state.unsettled(page),
+            }
+        }
+        drop(state);
+        self.changed.notify();
+        result
+    }
+
+    /// Copies content into pages of the cache's own memory, so that what is held does not keep the
+    /// larger buffers of requests alive.
+    pub(super) fn framed(&self, data: &Payload) -> Vec<Buf> {
+        let page_bytes = BLOCK_BYTES as usize;
+        let count = data.len() / page_bytes;
+        let page = |index: usize| {
+            let mut frame = self.frames.alloc_now(page_bytes);
+            data.slice(index * page_bytes..(index + 1) * page_bytes)
+                .copy_to(&mut frame);
+            frame.freeze()
+        };
+        (0..count).map(page).collect()
+    }
+}

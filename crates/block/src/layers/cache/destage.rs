@@ -1,0 +1,214 @@
+//! Writing what leaves the cache to the device below: neighbours together, several at once, and what
+//! has failed again.
+//!
+//! Every write to the device, of whatever origin, holds the lock of its range meanwhile (`below_lock`),
+//! and takes the version to write when it has it: so versions of a page never overtake each other.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_policy::replacement::{DeviceCost, PageId};
+use bimetal_rt::Payload;
+
+use super::Shared;
+use super::state::Job;
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::request::{Flags, Request};
+
+/// What could not be written is tried again after so long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Neighbours are written together up to this.
+const WRITE_BYTES_MAX: u64 = 1 << 20;
+
+/// What is written as one operation.
+struct Run {
+    first_page: u64,
+    data: Payload,
+    /// The pages with the versions that are written; those that only pad are none.
+    pages: Vec<(PageId, u32)>,
+}
+
+impl Shared {
+    /// Takes jobs and starts their parts, for ever.
+    pub(super) async fn destage_for_ever(self: Rc<Self>) {
+        loop {
+            let next = || self.state.borrow_mut().next_job();
+            let job = self.changed.until_some(next).await;
+            let parts = self.parts_of(&job);
+            self.state.borrow_mut().split(job.number, parts.len());
+            for part in parts {
+                let permit = self.depth.acquire(1).await;
+                let (shared, number) = (Rc::clone(&self), job.number);
+                self.tasks.spawn(async move {
+                    shared.write_part(part).await;
+                    drop(permit);
+                    shared.part_ended(number);
+                });
+            }
+            self.part_ended(job.number);
+        }
+    }
+
+    fn part_ended(&self, job: u64) {
+        self.state.borrow_mut().part_ended(job);
+        self.changed.notify();
+    }
+
+    /// Cuts a job into ranges of pages that lie together.
+    fn parts_of(&self, job: &Job) -> Vec<Range<u64>> {
+        let state = self.state.borrow();
+        let pages_max = self.run_pages_max();
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        for &id in &job.pages {
+            let page = state.table[id].page;
+            if job.padded {
+                let first = page - page % self.pages_per_block;
+                let end = (first + self.pages_per_block).min(self.pages());
+                if parts.last().is_none_or(|last| last.end <= page) {
+                    parts.push(first..end);
+                }
+                continue;
+            }
+            match parts.last_mut() {
+                Some(last) if last.end == page && last.end - last.start < pages_max => {
+                    last.end += 1;
+                }
+                _ => parts.push(page..page + 1),
+            }
+        }
+        parts
+    }
+
+    fn run_pages_max(&self) -> u64 {
+        let most = u64::from(self.below.geometry().transfer_bytes_max);
+        (most.min(WRITE_BYTES_MAX) / BLOCK_BYTES).max(1)
+    }
+
+    /// Writes what leaves of a range of pages, if it has not gone already.
+    async fn write_part(self: &Rc<Self>, pages: Range<u64>) {
+        let bytes = pages.start * BLOCK_BYTES..pages.end * BLOCK_BYTES;
+        let _in_turn = self.below_lock.lock(bytes).await;
+        for run in self.runs_of(pages) {
+            self.write_run(run).await;
+        }
+    }
+
+    fn runs_of(&self, pages: Range<u64>) -> Vec<Run> {
+        let state = self.state.borrow();
+        let mut runs: Vec<Run> = Vec::new();
+        for page in pages {
+            let Some(id) = state.table.find(page) else {
+                continue;
+            };
+            let slot = &state.table[id];
+            let Some(content) = &slot.leaving else {
+                continue;
+            };
+            let follows = |run: &Run| run.first_page + run.pages.len() as u64 == page;
+            if !runs.last().is_some_and(follows) {
+                runs.push(Run {
+                    first_page: page,
+                    data: Payload::empty(),
+                    pages: Vec::new(),
+                });
+            }
+            let run = runs.last_mut().expect("one was pushed");
+            run.data.push(content.clone());
+            run.pages.push((id, slot.leaving_version));
+        }
+        runs
+    }
+
+    async fn write_run(&self, run: Run) {
+        let count = run.pages.len() as u32;
+        let began = self.rt.now();
+        let request = Request::write(run.first_page * BLOCK_BYTES, run.data, Flags::NONE);
+        let result = self.below.submit(request).await;
+        let mut state = self.state.borrow_mut();
+        state.counts.destage_writes += 1;
+        match result {
+            Ok(_) => {
+                state.cost(DeviceCost::Flush {
+                    pages: count,
+                    time_us: self.rt.now().ns_since(began) as f64 / 1e3,
+                });
+                for (id, version) in run.pages {
+                    state.written(id, version);
+                }
+            }
+            Err(error) => {
+                for (id, version) in run.pages {
+                    state.not_written(id, version, error);
+                }
+            }
+        }
+    }
+
+    /// Hands out what has been dirty for too long, and queues what has failed, for ever.
+    pub(super) async fn look_after_dirty_pages(self: Rc<Self>) {
+        let look_every = (self.dirty_age / 8).clamp(Duration::from_millis(10), RETRY_AFTER);
+        let mut retry_at = self.rt.now() + RETRY_AFTER;
+        loop {
+            self.rt.sleep(look_every).await;
+            let now = self.rt.now();
+            let mut state = self.state.borrow_mut();
+            let age_ns = self.dirty_age.as_nanos() as u64;
+            if let Some(until_ns) = now.as_ns().checked_sub(age_ns) {
+                while state.clean_oldest(until_ns) {}
+            }
+            if now >= retry_at {
+                retry_at = now + RETRY_AFTER;
+                state.retry_failed();
+            }
+            drop(state);
+            self.changed.notify();
+        }
+    }
+
+    /// Hands out the oldest dirty pages when there are too many.
+    pub(super) fn keep_dirty_low(&self) {
+        let mut state = self.state.borrow_mut();
+        let soft = self.dirty_pages_max / 8 * 7;
+        // What leaves already will bring it down.
+        while state.unwritten_pages() - state.leaving_pages() > soft && state.clean_oldest(u64::MAX)
+        {
+        }
+        drop(state);
+        self.changed.notify();
+    }
+
+    /// Waits until so many more pages may be in memory only.
+    ///
+    /// # Errors
+    /// Why nothing can be written, when that is so.
+    pub(super) async fn until_there_is_room(&self, pages: usize) -> Result<(), IoError> {
+        let room = || {
+            let state = self.state.borrow();
+            let over = state.unwritten_pages() + pages > self.dirty_pages_max
+                || state.leaving_pages() > self.leaving_pages_max;
+            if !over || state.unwritten_pages() == 0 {
+                return Some(Ok(()));
+            }
+            state.has_failed().then_some(Err(state.error))
+        };
+        if let Some(known) = room() {
+            return known;
+        }
+        self.make_room(pages);
+        self.changed.until_some(room).await
+    }
+
+    fn make_room(&self, pages: usize) {
+        let mut state = self.state.borrow_mut();
+        let enough = |dirty: usize| dirty + pages <= self.dirty_pages_max;
+        while !enough(state.unwritten_pages() - state.leaving_pages())
+            && state.clean_oldest(u64::MAX)
+        {}
+        // One cluster more, so that the next write finds room.
+        state.clean_oldest(u64::MAX);
+        drop(state);
+        self.changed.notify();
+    }
+}

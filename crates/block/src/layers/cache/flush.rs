@@ -1,0 +1,45 @@
+//! Making everything durable: what is in memory only goes to the device, then the device is flushed.
+
+use std::rc::Rc;
+
+use super::Shared;
+use crate::error::IoError;
+use crate::request::{IoResult, Reply, Request};
+
+impl Shared {
+    /// Flushes; see promises 2 to 4 in `docs/layers/cache.md`.
+    ///
+    /// # Errors
+    /// Why something that was written before is not durable.
+    pub(super) async fn flush(self: &Rc<Self>) -> IoResult {
+        let until = self.state.borrow_mut().clean_all();
+        self.changed.notify();
+        let over = || self.state.borrow().ended_below(until);
+        self.changed.until(over).await;
+        {
+            let state = self.state.borrow();
+            if state.has_failed() {
+                return Err(state.error);
+            }
+        }
+        let covers = self.state.borrow_mut().begin_flush();
+        let known = self.below.interruptions();
+        let flushed = self.below.submit(Request::flush()).await;
+        let mut flushed = flushed.map(|_| ());
+        if self.interruptions.get() != known || self.below.interruptions() != known {
+            // What the device had taken and not made durable may be gone, whatever it says now.
+            self.interruptions.set(self.below.interruptions());
+            flushed = flushed.and(Err(IoError::Offline));
+        }
+        let mut state = self.state.borrow_mut();
+        match flushed {
+            Ok(()) => state.flushed(covers),
+            Err(error) => {
+                state.counts.errors += 1;
+                state.not_flushed(covers, error);
+            }
+        }
+        let lost = state.lost.map_or(Ok(()), Err);
+        flushed.and(lost).map(|()| Reply::Done)
+    }
+}

@@ -1,0 +1,304 @@
+//! The buffer cache: pages of the device below in memory, by the replacement policies of
+//! `bimetal-policy`, the very objects that the trace simulator judges. The contract is in
+//! `docs/layers/cache.md`.
+//!
+//! It must never lose what it has acknowledged as long as the program lives, never report a flush that
+//! did not cover everything before it, and never decide by itself what a policy decides.
+
+mod changes;
+mod destage;
+mod flush;
+mod reads;
+mod state;
+mod table;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bimetal_policy::replacement::{Build, Spec};
+use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
+use bimetal_rt::{BufPool, Rt};
+use serde::Deserialize;
+
+use self::state::State;
+use crate::BLOCK_BYTES;
+use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::error::{IoError, OpenError};
+use crate::geometry::Geometry;
+use crate::range_lock::RangeLock;
+use crate::request::{Op, Reply, Request};
+use crate::units::{Size, Time};
+
+/// The smallest cache: enough for a policy with two buffers, and for something to leave it.
+const SIZE_BYTES_MIN: u64 = 64 * BLOCK_BYTES;
+/// What leaves may take so much of the memory, at most.
+const LEAVING_SHARE: usize = 8;
+const LEAVING_BYTES_MAX: u64 = 64 << 20;
+/// What reading and writing a page costs until the device has shown it, in microseconds: their ratio is
+/// that of NAND.
+const READ_US: f64 = 25.0;
+const FLUSH_US: f64 = 200.0;
+
+/// When a write is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// When it is in memory.
+    #[default]
+    WriteBack,
+    /// When it is on the device below.
+    WriteThrough,
+}
+
+/// The configuration of `type = "cache"`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheConfig {
+    /// The device below, by its name in the file.
+    pub below: String,
+    /// Memory for content.
+    pub size: Size,
+    /// Name of the replacement policy.
+    #[serde(default = "default_policy")]
+    pub policy: String,
+    /// When a write is done.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Bytes that may be in memory only; a quarter of `size` if not given.
+    pub dirty: Option<Size>,
+    /// How long something may be in memory only.
+    #[serde(default = "default_dirty_age")]
+    pub dirty_age: Time,
+    /// Piece of the device whose dirty pages are written together.
+    #[serde(default = "default_cluster")]
+    pub cluster: Size,
+    /// Writes to the device below in flight.
+    #[serde(default = "default_depth")]
+    pub depth: u32,
+}
+
+fn default_policy() -> String {
+    "bimetal".to_owned()
+}
+
+fn default_dirty_age() -> Time {
+    Time(Duration::from_secs(5))
+}
+
+fn default_cluster() -> Size {
+    Size(256 << 10)
+}
+
+fn default_depth() -> u32 {
+    16
+}
+
+impl CacheConfig {
+    /// Checks what the types of the keys cannot say.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let spec = Spec::from_str(&self.policy).map_err(|error| error.to_string())?;
+        if spec.needs_future() {
+            return Err(format!("policy `{}` must know the future", self.policy));
+        }
+        if self.size.0 < SIZE_BYTES_MIN {
+            return Err("`size` must be at least 256KiB".to_owned());
+        }
+        let cluster_pages = self.cluster.0 / BLOCK_BYTES;
+        if !self.cluster.0.is_multiple_of(BLOCK_BYTES) || !(1..=65_536).contains(&cluster_pages) {
+            return Err("`cluster` must be whole blocks of 4 KiB, at most 256MiB".to_owned());
+        }
+        if self
+            .dirty
+            .is_some_and(|dirty| dirty.0 < BLOCK_BYTES || dirty.0 > self.size.0)
+        {
+            return Err("`dirty` must be at least 4KiB and at most `size`".to_owned());
+        }
+        if self.dirty_age.0 < Duration::from_millis(1) {
+            return Err("`dirty_age` must be at least 1ms".to_owned());
+        }
+        if !(1..=1024).contains(&self.depth) {
+            return Err("`depth` must be 1 to 1024".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// See the module.
+pub struct Cache {
+    shared: Rc<Shared>,
+    geometry: Geometry,
+}
+
+struct Shared {
+    rt: Rt,
+    below: Rc<dyn Device>,
+    mode: Mode,
+    state: RefCell<State>,
+    /// Memory for content.
+    frames: BufPool,
+    /// Ranges of the device that are being changed.
+    below_lock: Rc<RangeLock>,
+    /// Writes to the device in flight.
+    depth: Rc<Semaphore>,
+    /// Something has been read, written, handed out or has failed.
+    changed: Event,
+    pages_per_block: u64,
+    dirty_pages_max: usize,
+    leaving_pages_max: usize,
+    dirty_age: Duration,
+    interruptions: Cell<Option<u64>>,
+    closed: Cell<bool>,
+    tasks: TaskGroup,
+}
+
+impl Shared {
+    /// Pages of the device.
+    fn pages(&self) -> u64 {
+        self.below.geometry().size_bytes / BLOCK_BYTES
+    }
+
+    /// An access may have made something leave.
+    fn changed_if_any(&self) {
+        if self.changed.waiting() > 0 {
+            self.changed.notify();
+        }
+    }
+}
+
+impl Cache {
+    /// A cache over `below`.
+    ///
+    /// # Errors
+    /// When the memory cannot be had, or the device below has blocks of more than 4 KiB.
+    pub fn new(rt: &Rt, below: Rc<dyn Device>, config: &CacheConfig) -> Result<Cache, OpenError> {
+        let geometry = *below.geometry();
+        let spec = Spec::from_str(&config.policy).map_err(|e| OpenError::new(e.to_string()))?;
+        let pages = (config.size.0 / BLOCK_BYTES) as usize;
+        let leaving_most = (LEAVING_BYTES_MAX / BLOCK_BYTES) as usize;
+        let leaving_pages_max = (pages / LEAVING_SHARE).min(leaving_most);
+        let pages_per_block = (config.cluster.0 / BLOCK_BYTES) as u32;
+        let policy = spec.build(&Build {
+            capacity: pages - leaving_pages_max,
+            pages_per_block,
+            read_us: READ_US,
+            flush_us: FLUSH_US,
+            as_tables: false,
+            next_uses: None,
+        });
+        let frames = BufPool::new(config.size.0 as usize);
+        let frames = frames.map_err(|e| OpenError::new(format!("no memory for content: {e}")))?;
+        let dirty = config.dirty.map_or(config.size.0 / 4, |dirty| dirty.0);
+        let shared = Rc::new(Shared {
+            rt: rt.clone(),
+            mode: config.mode,
+            state: State::new(policy, pages_per_block).into(),
+            frames,
+            below_lock: RangeLock::new(),
+            depth: Semaphore::new(u64::from(config.depth)),
+            changed: Event::new(),
+            pages_per_block: u64::from(pages_per_block),
+            dirty_pages_max: (dirty / BLOCK_BYTES) as usize,
+            leaving_pages_max,
+            dirty_age: config.dirty_age.0,
+            interruptions: Cell::new(below.interruptions()),
+            below,
+            closed: Cell::new(false),
+            tasks: TaskGroup::new(rt),
+        });
+        let tasks = &shared.tasks;
+        tasks.spawn(Rc::clone(&shared).destage_for_ever());
+        tasks.spawn(Rc::clone(&shared).look_after_dirty_pages());
+        let geometry = Geometry {
+            block_bytes: BLOCK_BYTES as u32,
+            content_offset_bytes: None,
+            ..geometry
+        };
+        Ok(Cache { shared, geometry })
+    }
+
+    /// The operator knows that something written before was lost: flushes may succeed again. Returns
+    /// whether something was.
+    pub fn accept_loss(&self) -> bool {
+        self.shared.state.borrow_mut().lost.take().is_some()
+    }
+}
+
+impl Device for Cache {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        if let Err(error) = self.geometry.check(&request) {
+            return IoFuture::ready(Err(error));
+        }
+        if self.shared.closed.get() {
+            return IoFuture::ready(Err(IoError::Closed));
+        }
+        let shared = &self.shared;
+        if Shared::is_empty(&request) {
+            let nothing = match request.op {
+                Op::Read => Reply::Data(bimetal_rt::Payload::empty()),
+                Op::Extents => Reply::Extents(Vec::new()),
+                _ => Reply::Done,
+            };
+            return IoFuture::ready(Ok(nothing));
+        }
+        match request.op {
+            Op::Read => shared.read(&request),
+            Op::Write if shared.goes_through(&request) => shared.to_its_end(request),
+            Op::Write => IoFuture::new(shared.write_back(request)),
+            Op::Flush => IoFuture::new(shared.flush()),
+            Op::Discard | Op::WriteZeroes => shared.to_its_end(request),
+            Op::Extents => IoFuture::new(shared.extents(request)),
+        }
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        Box::pin(async move {
+            if self.shared.closed.replace(true) {
+                return Ok(());
+            }
+            let flushed = self.shared.flush().await;
+            self.shared.tasks.cancel().await;
+            flushed.map(|_| ())
+        })
+    }
+
+    fn interruptions(&self) -> Option<u64> {
+        self.shared.below.interruptions()
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        let state = self.shared.state.borrow();
+        let bytes = |pages: usize| Figure::Gauge(pages as f64 * BLOCK_BYTES as f64);
+        let (held, counts) = (state.occupancy(), state.counts);
+        let mut show = |name, figure| out.figure("", name, figure);
+        show("no_side_bytes", bytes(state.unwritten_pages()));
+        show("failed_bytes", bytes(state.failed_pages()));
+        show("unflushed_bytes", bytes(state.unflushed_pages()));
+        let lost = if state.lost.is_some() { "yes" } else { "no" };
+        show("lost", Figure::State(lost.to_owned()));
+        show("held_bytes", bytes(held.held));
+        if let Some(target) = held.write_target {
+            show(
+                "write_target_bytes",
+                Figure::Gauge(target * BLOCK_BYTES as f64),
+            );
+        }
+        show("read_hits", Figure::Counter(counts.read_hits));
+        show("read_misses", Figure::Counter(counts.read_misses));
+        show("write_hits", Figure::Counter(counts.write_hits));
+        show("write_misses", Figure::Counter(counts.write_misses));
+        show("evicted_pages", Figure::Counter(counts.evicted_pages));
+        show("destaged_pages", Figure::Counter(counts.destaged_pages));
+        show("destage_writes", Figure::Counter(counts.destage_writes));
+        show("replaced_pages", Figure::Counter(counts.replaced_pages));
+        show("errors", Figure::Counter(counts.errors));
+    }
+}

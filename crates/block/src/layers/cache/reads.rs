@@ -1,0 +1,241 @@
+//! Reading: what is held at once, the rest in runs from the device below.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_policy::replacement::DeviceCost;
+use bimetal_rt::{Buf, Payload};
+
+use super::Shared;
+use super::state::Found;
+use crate::BLOCK_BYTES;
+use crate::device::IoFuture;
+use crate::error::IoError;
+use crate::request::{Extent, IoResult, Op, Reply, Request, push_extent};
+
+/// A page of a read that is not in memory yet.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// It is in memory.
+    Held,
+    /// Somebody else reads it.
+    Awaited,
+    /// This read has to, under this number.
+    Missing(u64),
+}
+
+/// Tells the cache that a run is not being read any more, whatever became of the read.
+struct Fill<'s> {
+    shared: &'s Shared,
+    first_page: u64,
+    fills: Vec<u64>,
+}
+
+impl Drop for Fill<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.borrow_mut();
+        for (page, fill) in (self.first_page..).zip(&self.fills) {
+            state.filled(page, *fill, None);
+        }
+        drop(state);
+        self.shared.changed.notify();
+    }
+}
+
+impl Shared {
+    /// Reads. What is held is answered at once.
+    pub(super) fn read(self: &Rc<Self>, request: &Request) -> IoFuture<'static> {
+        let pages = request.offset / BLOCK_BYTES..request.end() / BLOCK_BYTES;
+        if self.is_choked() {
+            let shared = Rc::clone(self);
+            return IoFuture::new(async move { shared.read_choked(pages).await });
+        }
+        let (mut data, mut wanted, mut state) =
+            (Payload::empty(), Vec::new(), self.state.borrow_mut());
+        for page in pages.clone() {
+            let found = state.read(page);
+            if wanted.is_empty()
+                && let Found::Content(content) = found
+            {
+                data.push(content);
+                continue;
+            }
+            wanted.push(match found {
+                Found::Content(_) => Wanted::Held,
+                Found::Filling => Wanted::Awaited,
+                Found::Missing(fill) => Wanted::Missing(fill),
+            });
+        }
+        drop(state);
+        self.changed_if_any();
+        if wanted.is_empty() {
+            return IoFuture::ready(Ok(Reply::Data(data)));
+        }
+        let first = pages.end - wanted.len() as u64;
+        let (shared, fills) = (Rc::clone(self), self.fills_of(first, &wanted));
+        IoFuture::new(async move { shared.read_rest(data, first, wanted, fills).await })
+    }
+
+    /// The runs of pages that this read has to fetch, each with the numbers of its pages.
+    fn fills_of(self: &Rc<Self>, first: u64, wanted: &[Wanted]) -> Vec<(u64, Vec<u64>)> {
+        let mut runs: Vec<(u64, Vec<u64>)> = Vec::new();
+        for (page, wanted) in (first..).zip(wanted) {
+            let Wanted::Missing(fill) = wanted else {
+                continue;
+            };
+            match runs.last_mut() {
+                Some((start, fills)) if *start + fills.len() as u64 == page => fills.push(*fill),
+                _ => runs.push((page, vec![*fill])),
+            }
+        }
+        runs
+    }
+
+    async fn read_rest(
+        self: &Rc<Self>,
+        mut data: Payload,
+        first: u64,
+        wanted: Vec<Wanted>,
+        fills: Vec<(u64, Vec<u64>)>,
+    ) -> IoResult {
+        let reads = fills.into_iter().map(|(start, fills)| {
+            let fill = Fill {
+                shared: self,
+                first_page: start,
+                fills,
+            };
+            self.fetch(fill)
+        });
+        let fetched = futures_util::future::join_all(reads).await;
+        let mut fetched_pages = Vec::new();
+        for run in fetched {
+            fetched_pages.extend(run?);
+        }
+        let mut fetched_pages = fetched_pages.into_iter();
+        for (page, wanted) in (first..).zip(wanted) {
+            let content = match wanted {
+                Wanted::Missing(_) => fetched_pages.next().expect("each missing page was read"),
+                Wanted::Held | Wanted::Awaited => self.content_of(page).await?,
+            };
+            data.push(content);
+        }
+        Ok(Reply::Data(data))
+    }
+
+    /// Reads a run from the device and keeps what is still wanted of it.
+    async fn fetch(&self, mut fill: Fill<'_>) -> Result<Vec<Buf>, IoError> {
+        let count = fill.fills.len();
+        let pages = fill.first_page..fill.first_page + count as u64;
+        let contents = self.read_below(&pages).await?;
+        let mut state = self.state.borrow_mut();
+        for ((page, fill), content) in pages.zip(&fill.fills).zip(&contents) {
+            state.filled(page, *fill, Some(content.clone()));
+        }
+        fill.fills.clear();
+        Ok(contents)
+    }
+
+    /// Pages as they are on the device, in memory of the cache.
+    async fn read_below(&self, pages: &Range<u64>) -> Result<Vec<Buf>, IoError> {
+        let count = pages.end - pages.start;
+        let began = self.rt.now();
+        let request = Request::read(pages.start * BLOCK_BYTES, count * BLOCK_BYTES);
+        let data = self.below.submit(request).await?.into_data();
+        self.state.borrow_mut().cost(DeviceCost::Read {
+            pages: count as u32,
+            time_us: self.rt.now().ns_since(began) as f64 / 1e3,
+        });
+        Ok(self.framed(&data))
+    }
+
+    /// A page that somebody else was reading, or that was held when it was asked for.
+    async fn content_of(&self, page: u64) -> Result<Buf, IoError> {
+        let settled = || !self.state.borrow().is_filling(page);
+        self.changed.until(settled).await;
+        let held = self.state.borrow().peek(page).cloned();
+        match held {
+            Some(content) => Ok(content),
+            // It has gone again; what is on the device is what it was, or newer.
+            None => {
+                let mut read = self.read_below(&(page..page + 1)).await?;
+                Ok(read.remove(0))
+            }
+        }
+    }
+
+    /// True when nothing may leave, because nothing can be written.
+    fn is_choked(&self) -> bool {
+        let state = self.state.borrow();
+        state.leaving_pages() > self.leaving_pages_max
+    }
+
+    /// A read while too much is on its way out. It waits for that; when that cannot be written, it
+    /// goes past the cache and brings nothing into it.
+    async fn read_choked(self: &Rc<Self>, pages: Range<u64>) -> IoResult {
+        let over = || !self.is_choked() || self.state.borrow().has_failed();
+        self.changed.until(over).await;
+        if !self.is_choked() {
+            let len = (pages.end - pages.start) * BLOCK_BYTES;
+            return self
+                .read(&Request::read(pages.start * BLOCK_BYTES, len))
+                .await;
+        }
+        let mut data = Payload::empty();
+        for page in pages {
+            data.push(self.content_of(page).await?);
+        }
+        Ok(Reply::Data(data))
+    }
+
+    /// Which parts of a range hold data: what the device says, and what is not on it yet.
+    pub(super) async fn extents(&self, request: Request) -> IoResult {
+        let range = request.offset..request.end();
+        let unwritten = self.state.borrow().unwritten();
+        let reply = self.below.submit(request).await?;
+        let Reply::Extents(found) = reply else {
+            return Ok(reply);
+        };
+        let within = |page: &u64| range.contains(&(page * BLOCK_BYTES));
+        let mut pages = unwritten.into_iter().filter(within).peekable();
+        let (mut out, mut position) = (Vec::new(), range.start);
+        for run in found {
+            let end = position + run.len;
+            while let Some(page) = pages.next_if(|page| page * BLOCK_BYTES < end) {
+                let at = page * BLOCK_BYTES;
+                if at > position {
+                    push_extent(
+                        &mut out,
+                        Extent {
+                            len: at - position,
+                            data: run.data,
+                        },
+                    );
+                }
+                push_extent(
+                    &mut out,
+                    Extent {
+                        len: BLOCK_BYTES,
+                        data: true,
+                    },
+                );
+                position = at + BLOCK_BYTES;
+            }
+            if position < end {
+                push_extent(
+                    &mut out,
+                    Extent {
+                        len: end - position,
+                        data: run.data,
+                    },
+                );
+                position = end;
+            }
+        }
+        Ok(Reply::Extents(out))
+    }
+
+    /// True for a request that this layer answers by itself.
+    pub(super) fn is_empty(request: &Request) -> bool {
+        request.op != Op::Flush && request.len == 0
+    }
+}

@@ -1,0 +1,527 @@
+//! What the cache holds and what is on its way out: the policy, the pages, and the jobs for the
+//! device below. Bookkeeping without I/O: every call ends at once.
+//!
+//! The policy and the pages change together here and nowhere else. A page's content must never be
+//! dropped while a version of it is neither held by the policy nor on the device.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bimetal_policy::replacement::{Access, DeviceCost, Evictions, Outcome, PageId, Replacement};
+use bimetal_rt::Buf;
+
+use super::table::Table;
+use crate::error::IoError;
+
+/// Pages that go to the device below on account of one decision.
+pub(super) struct Job {
+    pub(super) number: u64,
+    /// In ascending order of their numbers.
+    pub(super) pages: Vec<PageId>,
+    /// The whole erase block is to be written.
+    pub(super) padded: bool,
+}
+
+/// What an access to a page finds.
+pub(super) enum Found {
+    /// Its content.
+    Content(Buf),
+    /// Somebody else is reading it from the device.
+    Filling,
+    /// It has to be read from the device, by the caller, who is known by this number.
+    Missing(u64),
+}
+
+/// Counts since the cache was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) read_hits: u64,
+    pub(super) read_misses: u64,
+    pub(super) write_hits: u64,
+    pub(super) write_misses: u64,
+    pub(super) evicted_pages: u64,
+    pub(super) destaged_pages: u64,
+    pub(super) destage_writes: u64,
+    pub(super) replaced_pages: u64,
+    pub(super) errors: u64,
+}
+
+/// What was written since the last good flush.
+#[derive(Default)]
+struct Unflushed {
+    /// The epoch in which is being written; a flush begins the next one.
+    epoch: u64,
+    /// Epoch, id and page of what was written.
+    pages: VecDeque<(u64, PageId, u64)>,
+    /// The last epoch in which something was written that is not held any more.
+    gone_in: u64,
+}
+
+/// See the module.
+pub(super) struct State {
+    policy: Box<dyn Replacement>,
+    pub(super) table: Table,
+    pages_per_block: u64,
+    evictions: Evictions,
+    jobs: VecDeque<Job>,
+    next_job: u64,
+    /// Parts of jobs that have not ended, by the numbers of the jobs.
+    outstanding: BTreeMap<u64, usize>,
+    /// Pages that had to be read so far.
+    fills: u64,
+    /// Pages in the order in which they became dirty: since when, which id, which page. What is not
+    /// so any more is skipped.
+    dirty: VecDeque<(u64, PageId, u64)>,
+    /// Pages of which a version leaves.
+    leaving_pages: usize,
+    /// Pages that could not be written, and why the last one could not.
+    failed: BTreeSet<PageId>,
+    pub(super) error: IoError,
+    unflushed: Unflushed,
+    /// Something that was never made durable is not held any more: every flush fails.
+    pub(super) lost: Option<IoError>,
+    pub(super) counts: Counts,
+}
+
+impl State {
+    /// An empty cache.
+    pub(super) fn new(policy: Box<dyn Replacement>, pages_per_block: u32) -> State {
+        State {
+            policy,
+            table: Table::new(pages_per_block),
+            pages_per_block: u64::from(pages_per_block),
+            evictions: Evictions::new(),
+            jobs: VecDeque::new(),
+            next_job: 1,
+            outstanding: BTreeMap::new(),
+            fills: 0,
+            dirty: VecDeque::new(),
+            leaving_pages: 0,
+            failed: BTreeSet::new(),
+            error: IoError::Medium,
+            unflushed: Unflushed {
+                epoch: 1,
+                ..Unflushed::default()
+            },
+            lost: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// A page is wanted.
+    pub(super) fn read(&mut self, page: u64) -> Found {
+        let id = self.table.intern(page, &mut *self.policy);
+        let outcome = self.policy.access(id, Access::Read, &mut self.evictions);
+        match outcome {
+            Outcome::Hit => self.counts.read_hits += 1,
+            Outcome::Miss => self.counts.read_misses += 1,
+        }
+        self.let_go();
+        let slot = &mut self.table[id];
+        if slot.content.is_none() {
+            // On its way out, it is found as well.
+            slot.content = slot.leaving.clone();
+        }
+        match &slot.content {
+            Some(content) => Found::Content(content.clone()),
+            None if slot.filling.is_some() => Found::Filling,
+            None => {
+                self.fills += 1;
+                slot.filling = Some(self.fills);
+                Found::Missing(self.fills)
+            }
+        }
+    }
+
+    /// The newest content of a page if it is in memory, without an access.
+    pub(super) fn peek(&self, page: u64) -> Option<&Buf> {
+        self.table[self.table.find(page)?].newest()
+    }
+
+    /// True while somebody reads the page from the device.
+    pub(super) fn is_filling(&self, page: u64) -> bool {
+        let id = self.table.find(page);
+        id.is_some_and(|id| self.table[id].filling.is_some())
+    }
+
+    /// A page has been read, or could not be: it is kept if it is still wanted and nobody has
+    /// written it meanwhile.
+    pub(super) fn filled(&mut self, page: u64, fill: u64, content: Option<Buf>) {
+        let Some(id) = self.table.find(page) else {
+            return;
+        };
+        let holds = self.policy.holds(id);
+        let slot = &mut self.table[id];
+        if slot.filling != Some(fill) {
+            return;
+        }
+        slot.filling = None;
+        if holds && slot.content.is_none() {
+            match content {
+                Some(content) => slot.content = Some(content),
+                // A page that is held has content.
+                None => self.policy.remove(id),
+            }
+        }
+    }
+
+    /// A page gets new content. With `dirty` it is not on the device yet.
+    pub(super) fn write(&mut self, page: u64, content: Buf, dirty: bool, now_ns: u64) -> PageId {
+        let id = self.table.intern(page, &mut *self.policy);
+        match self.policy.access(id, Access::Write, &mut self.evictions) {
+            Outcome::Hit => self.counts.write_hits += 1,
+            Outcome::Miss => self.counts.write_misses += 1,
+        }
+        self.let_go();
+        if !dirty || self.table[id].failed {
+            // An older version need not be written any more.
+            self.withdraw(id);
+        }
+        let slot = &mut self.table[id];
+        slot.content = Some(content);
+        slot.version = slot.version.wrapping_add(1);
+        slot.filling = None;
+        if !dirty {
+            slot.dirty_since_ns = None;
+            self.policy.cleaned(id);
+            self.note_written(id);
+        } else if slot.dirty_since_ns.is_none() {
+            slot.dirty_since_ns = Some(now_ns);
+            self.dirty.push_back((now_ns, id, page));
+            self.sweep_dirty();
+        }
+        id
+    }
+
+    /// The list of what is dirty stays about as long as what is dirty.
+    fn sweep_dirty(&mut self) {
+        if self.dirty.len() > 64 + 2 * self.policy.occupancy().dirty {
+            let mut dirty = std::mem::take(&mut self.dirty);
+            dirty.retain(|entry| self.is_dirty_since(entry));
+            self.dirty = dirty;
+        }
+    }
+
+    fn is_dirty_since(&self, (since_ns, id, page): &(u64, PageId, u64)) -> bool {
+        let slot = &self.table[*id];
+        slot.page == *page && slot.dirty_since_ns == Some(*since_ns)
+    }
+
+    /// Does what the policy has decided.
+    fn let_go(&mut self) {
+        if self.evictions.is_empty() {
+            return;
+        }
+        let evictions = std::mem::take(&mut self.evictions);
+        for group in evictions.groups() {
+            let mut pages = Vec::new();
+            for leaving in group.pages {
+                if leaving.write {
+                    self.hand_out(leaving.page);
+                    pages.push(leaving.page);
+                }
+                if !leaving.stays {
+                    self.counts.evicted_pages += 1;
+                    self.drop_content(leaving.page);
+                }
+            }
+            self.begin_job(pages, group.padded);
+        }
+        self.evictions = evictions;
+        self.evictions.clear();
+    }
+
+    /// The present content of a dirty page begins to leave; a version that has not gone yet never
+    /// will.
+    fn hand_out(&mut self, id: PageId) {
+        let slot = &mut self.table[id];
+        let content = slot.content.clone();
+        let content = content.expect("a dirty page has content");
+        slot.dirty_since_ns = None;
+        slot.leaving_version = slot.version;
+        if slot.leaving.replace(content).is_some() {
+            self.counts.replaced_pages += 1;
+        } else {
+            self.leaving_pages += 1;
+        }
+    }
+
+    fn drop_content(&mut self, id: PageId) {
+        let slot = &mut self.table[id];
+        slot.content = None;
+        if slot.leaving.is_none() && slot.unflushed_in > 0 {
+            self.unflushed.gone_in = self.unflushed.gone_in.max(slot.unflushed_in);
+            slot.unflushed_in = 0;
+        }
+    }
+
+    /// Queues pages whose content leaves. Returns the number of the job, 0 without a page.
+    fn begin_job(&mut self, mut pages: Vec<PageId>, padded: bool) -> u64 {
+        if pages.is_empty() {
+            return 0;
+        }
+        pages.sort_unstable_by_key(|id| self.table[*id].page);
+        pages.dedup();
+        let number = self.next_job;
+        self.next_job += 1;
+        self.outstanding.insert(number, 1);
+        self.jobs.push_back(Job {
+            number,
+            pages,
+            padded,
+        });
+        number
+    }
+
+    /// Takes the next job.
+    pub(super) fn next_job(&mut self) -> Option<Job> {
+        self.jobs.pop_front()
+    }
+
+    /// A job has so many parts more.
+    pub(super) fn split(&mut self, job: u64, parts: usize) {
+        *self.outstanding.get_mut(&job).expect("it has not ended") += parts;
+    }
+
+    /// A part of a job has ended, whatever came of it.
+    pub(super) fn part_ended(&mut self, job: u64) {
+        let parts = self.outstanding.get_mut(&job).expect("it has not ended");
+        *parts -= 1;
+        if *parts == 0 {
+            self.outstanding.remove(&job);
+        }
+    }
+
+    /// True when all jobs below this number have ended.
+    pub(super) fn ended_below(&self, number: u64) -> bool {
+        let first = self.outstanding.keys().next();
+        first.is_none_or(|first| *first >= number)
+    }
+
+    fn clean(&mut self, id: PageId) {
+        self.hand_out(id);
+        self.policy.cleaned(id);
+    }
+
+    /// Hands out everything that is dirty, and tries again what has failed. Returns a number below
+    /// which all jobs have to end before everything is on the device.
+    pub(super) fn clean_all(&mut self) -> u64 {
+        while self.clean_oldest(u64::MAX) {}
+        self.retry_failed();
+        self.next_job
+    }
+
+    /// Hands out the oldest dirty page with the dirty rest of its cluster, if it is dirty since
+    /// `until_ns` or longer. False when there is none.
+    pub(super) fn clean_oldest(&mut self, until_ns: u64) -> bool {
+        loop {
+            let Some(oldest) = self.dirty.front().copied() else {
+                return false;
+            };
+            if !self.is_dirty_since(&oldest) {
+                self.dirty.pop_front();
+                continue;
+            }
+            let (since_ns, _, page) = oldest;
+            if since_ns > until_ns {
+                return false;
+            }
+            self.clean_cluster(page);
+            return true;
+        }
+    }
+
+    fn clean_cluster(&mut self, page: u64) {
+        let first = page - page % self.pages_per_block;
+        let mut pages = Vec::new();
+        for page in first..first + self.pages_per_block {
+            let dirty = self.table.find(page).filter(|id| self.policy.is_dirty(*id));
+            if let Some(id) = dirty {
+                self.clean(id);
+                pages.push(id);
+            }
+        }
+        self.begin_job(pages, false);
+    }
+
+    /// A version of a page is on the device. It leaves no more, unless it was replaced.
+    pub(super) fn written(&mut self, id: PageId, version: u32) {
+        self.counts.destaged_pages += 1;
+        self.note_written(id);
+        let slot = &mut self.table[id];
+        if slot.leaving.is_some() && slot.leaving_version == version {
+            slot.leaving = None;
+            slot.failed = false;
+            self.leaving_pages -= 1;
+            self.failed.remove(&id);
+            let held = slot.content.is_some();
+            if !held {
+                self.drop_content(id);
+            }
+        }
+    }
+
+    /// Something was written to the device that no flush has covered yet.
+    fn note_written(&mut self, id: PageId) {
+        let (epoch, slot) = (self.unflushed.epoch, &mut self.table[id]);
+        if slot.unflushed_in != epoch {
+            slot.unflushed_in = epoch;
+            self.unflushed.pages.push_back((epoch, id, slot.page));
+        }
+    }
+
+    /// A version of a page could not be written.
+    pub(super) fn not_written(&mut self, id: PageId, version: u32, error: IoError) {
+        self.counts.errors += 1;
+        self.error = error;
+        let slot = &mut self.table[id];
+        if slot.leaving.is_some() && slot.leaving_version == version {
+            slot.failed = true;
+            self.failed.insert(id);
+        }
+    }
+
+    fn withdraw(&mut self, id: PageId) {
+        let slot = &mut self.table[id];
+        slot.failed = false;
+        if slot.leaving.take().is_some() {
+            self.leaving_pages -= 1;
+            self.failed.remove(&id);
+        }
+    }
+
+    /// What the device has of a page is not known any more. If its content is held, it is written
+    /// again.
+    pub(super) fn unsettled(&mut self, page: u64) {
+        if let Some(id) = self.table.find(page) {
+            self.write_again(id);
+        }
+    }
+
+    fn write_again(&mut self, id: PageId) {
+        let slot = &mut self.table[id];
+        // A newer version that is dirty or leaving does as well.
+        if slot.dirty_since_ns.is_none()
+            && slot.leaving.is_none()
+            && let Some(content) = slot.content.clone()
+        {
+            slot.leaving = Some(content);
+            slot.leaving_version = slot.version;
+            slot.failed = true;
+            self.leaving_pages += 1;
+            self.failed.insert(id);
+        }
+    }
+
+    /// Queues what could not be written once more.
+    pub(super) fn retry_failed(&mut self) {
+        let pages = self.failed.iter().copied().collect();
+        self.begin_job(pages, false);
+    }
+
+    /// True while something could not be written.
+    pub(super) fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// Forgets a page whose content was discarded, or is not known any more.
+    pub(super) fn remove(&mut self, page: u64) {
+        let Some(id) = self.table.find(page) else {
+            return;
+        };
+        self.policy.remove(id);
+        let slot = &mut self.table[id];
+        slot.version = slot.version.wrapping_add(1);
+        slot.content = None;
+        slot.filling = None;
+        slot.dirty_since_ns = None;
+        slot.unflushed_in = 0;
+        self.withdraw(id);
+    }
+
+    /// A flush of the device begins: what is written from now on is not covered by it. Returns the
+    /// last epoch that is.
+    pub(super) fn begin_flush(&mut self) -> u64 {
+        self.unflushed.epoch += 1;
+        self.unflushed.epoch - 1
+    }
+
+    /// A flush of the device has ended well: all up to this epoch is durable.
+    pub(super) fn flushed(&mut self, epoch: u64) {
+        while let Some((written_in, id, page)) = self.unflushed.pages.front().copied()
+            && written_in <= epoch
+        {
+            self.unflushed.pages.pop_front();
+            let slot = &mut self.table[id];
+            if slot.page == page && slot.unflushed_in == written_in {
+                slot.unflushed_in = 0;
+            }
+        }
+        if self.unflushed.gone_in <= epoch {
+            self.unflushed.gone_in = 0;
+        }
+    }
+
+    /// A flush of the device has failed: nothing is known of what was written up to this epoch.
+    /// What of it is still held leaves once more. What is not held is lost.
+    pub(super) fn not_flushed(&mut self, epoch: u64, error: IoError) {
+        self.error = error;
+        if self.unflushed.gone_in > 0 {
+            self.lost = Some(error);
+            self.unflushed.gone_in = 0;
+        }
+        while let Some((written_in, id, page)) = self.unflushed.pages.front().copied()
+            && written_in <= epoch
+        {
+            self.unflushed.pages.pop_front();
+            let slot = &mut self.table[id];
+            if slot.page == page && slot.unflushed_in == written_in {
+                slot.unflushed_in = 0;
+                self.write_again(id);
+            }
+        }
+    }
+
+    /// Tells the policy what the device took.
+    pub(super) fn cost(&mut self, cost: DeviceCost) {
+        if self.policy.weighs_costs() {
+            self.policy.cost(cost);
+        }
+    }
+
+    /// Pages that are dirty, or on their way out.
+    pub(super) fn unwritten_pages(&self) -> usize {
+        self.policy.occupancy().dirty + self.leaving_pages
+    }
+
+    /// Pages of which a version leaves.
+    pub(super) fn leaving_pages(&self) -> usize {
+        self.leaving_pages
+    }
+
+    /// Pages that could not be written.
+    pub(super) fn failed_pages(&self) -> usize {
+        self.failed.len()
+    }
+
+    /// Pages on the device that no flush has covered.
+    pub(super) fn unflushed_pages(&self) -> usize {
+        self.unflushed.pages.len()
+    }
+
+    /// Pages that the policy holds, and its target for the write buffer.
+    pub(super) fn occupancy(&self) -> bimetal_policy::replacement::Occupancy {
+        self.policy.occupancy()
+    }
+
+    /// The numbers of the pages that are dirty or on their way out, sorted.
+    pub(super) fn unwritten(&self) -> Vec<u64> {
+        let mut ids = Vec::new();
+        self.policy.dirty_pages(&mut ids);
+        let all = (0..self.table.len() as PageId).filter(|id| self.table[*id].leaving.is_some());
+        ids.extend(all);
+        let mut pages: Vec<u64> = ids.into_iter().map(|id| self.table[id].page).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+}

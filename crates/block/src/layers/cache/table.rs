@@ -1,0 +1,161 @@
+//! The pages of the cache by their dense ids, with what is known of each.
+//!
+//! Policies want dense ids, devices have page numbers. Ids are used again once the policy has
+//! forgotten them and nothing of them is on its way, so the table is as large as what the policy
+//! holds and remembers. It must never give an id away while somebody still means the old page by it.
+
+use bimetal_policy::replacement::{PageId, Place, Replacement};
+use bimetal_rt::Buf;
+use bimetal_rt::collections::Map;
+
+/// Ids that are looked at for one that is free before the table grows.
+const LOOK_AT_MAX: usize = 64;
+
+/// A page.
+#[derive(Default)]
+pub(super) struct Slot {
+    /// Its number on the device.
+    pub(super) page: u64,
+    /// What the policy holds; `None` while it is read, and when it is not held.
+    pub(super) content: Option<Buf>,
+    /// The newest version that the policy has let go of and that is not on the device yet.
+    pub(super) leaving: Option<Buf>,
+    /// Counts changes of the content.
+    pub(super) version: u32,
+    /// The version that is leaving.
+    pub(super) leaving_version: u32,
+    /// When it became dirty, in ns.
+    pub(super) dirty_since_ns: Option<u64>,
+    /// Who reads it from the device, if somebody does whose answer still is what it should be.
+    pub(super) filling: Option<u64>,
+    /// The version that leaves could not be written.
+    pub(super) failed: bool,
+    /// The flush epoch in which it was last written to the device; 0 once that is durable.
+    pub(super) unflushed_in: u64,
+}
+
+impl Slot {
+    /// The newest content, if it is in memory.
+    pub(super) fn newest(&self) -> Option<&Buf> {
+        self.content.as_ref().or(self.leaving.as_ref())
+    }
+
+    /// True when nothing of the page is in memory or on its way.
+    fn is_free(&self) -> bool {
+        self.content.is_none() && self.leaving.is_none() && self.filling.is_none()
+    }
+}
+
+/// The dense number of an erase block, and how many ids lie in it.
+struct Block {
+    number: u32,
+    ids: u32,
+}
+
+/// See the module.
+pub(super) struct Table {
+    slots: Vec<Slot>,
+    ids: Map<u64, PageId>,
+    blocks: Map<u64, Block>,
+    free_blocks: Vec<u32>,
+    pages_per_block: u64,
+    /// Where the next free id is looked for.
+    hand: usize,
+}
+
+impl Table {
+    /// An empty table over a device with so many pages in an erase block.
+    pub(super) fn new(pages_per_block: u32) -> Table {
+        Table {
+            slots: Vec::new(),
+            ids: Map::default(),
+            blocks: Map::default(),
+            free_blocks: Vec::new(),
+            pages_per_block: u64::from(pages_per_block),
+            hand: 0,
+        }
+    }
+
+    /// The id of a page that has one.
+    pub(super) fn find(&self, page: u64) -> Option<PageId> {
+        self.ids.get(&page).copied()
+    }
+
+    /// The id of a page; the policy is told of it when it is new.
+    pub(super) fn intern(&mut self, page: u64, policy: &mut dyn Replacement) -> PageId {
+        if let Some(id) = self.find(page) {
+            return id;
+        }
+        let id = self.free_id(policy);
+        let block = self.take_block(page / self.pages_per_block);
+        let offset = (page % self.pages_per_block) as u32;
+        self.ids.insert(page, id);
+        self.slots[id as usize] = Slot {
+            page,
+            version: self.slots[id as usize].version.wrapping_add(1),
+            ..Slot::default()
+        };
+        policy.introduce(id, Place { block, offset });
+        id
+    }
+
+    fn free_id(&mut self, policy: &dyn Replacement) -> PageId {
+        for _ in 0..self.slots.len().min(LOOK_AT_MAX) {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let id = self.hand as PageId;
+            if self.slots[self.hand].is_free() && !policy.remembers(id) {
+                self.forget(id);
+                return id;
+            }
+        }
+        self.slots.push(Slot::default());
+        let id = self.slots.len() - 1;
+        PageId::try_from(id).expect("memory holds fewer pages than there are ids")
+    }
+
+    fn forget(&mut self, id: PageId) {
+        let page = self.slots[id as usize].page;
+        if self.ids.get(&page) == Some(&id) {
+            self.ids.remove(&page);
+            self.give_block(page / self.pages_per_block);
+        }
+    }
+
+    fn take_block(&mut self, block: u64) -> u32 {
+        let next = self.blocks.len() as u32 + self.free_blocks.len() as u32;
+        let free = &mut self.free_blocks;
+        let entry = self.blocks.entry(block).or_insert_with(|| Block {
+            number: free.pop().unwrap_or(next),
+            ids: 0,
+        });
+        entry.ids += 1;
+        entry.number
+    }
+
+    fn give_block(&mut self, block: u64) {
+        let entry = self.blocks.get_mut(&block).expect("its pages have ids");
+        entry.ids -= 1;
+        if entry.ids == 0 {
+            self.free_blocks.push(entry.number);
+            self.blocks.remove(&block);
+        }
+    }
+
+    /// Ids that there are, used or not.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+impl std::ops::Index<PageId> for Table {
+    type Output = Slot;
+    fn index(&self, id: PageId) -> &Slot {
+        &self.slots[id as usize]
+    }
+}
+
+impl std::ops::IndexMut<PageId> for Table {
+    fn index_mut(&mut self, id: PageId) -> &mut Slot {
+        &mut self.slots[id as usize]
+    }
+}

@@ -1,0 +1,637 @@
+//! The buffer cache over a device that keeps what is flushed apart from what is only written, takes
+//! random times, fails when told to, and watches that no two changes of a page are on their way
+//! together. The promises are numbered in `docs/layers/cache.md`.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bimetal_block::layers::cache::{Cache, CacheConfig};
+use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Reply, Request};
+use bimetal_policy::replacement::{Access, Build, Evictions, Outcome, Place, Replacement, Spec};
+use bimetal_policy::replacement::{PageId, catalogue};
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Payload, Rng, Rt};
+use common::{figure, refusal, virtual_rt};
+
+const PAGE: u64 = 4096;
+const PAGES: u64 = 400;
+
+/// A device by its pages, each of one stamp.
+struct Platter {
+    rt: Rt,
+    geometry: Geometry,
+    pages: RefCell<Vec<u64>>,
+    durable: RefCell<Vec<u64>>,
+    changing: RefCell<Vec<Range<u64>>>,
+    rng: RefCell<Rng>,
+    latency_us_max: Cell<u64>,
+    failing: Cell<Option<IoError>>,
+    failing_flushes: Cell<u32>,
+    reads: Cell<u64>,
+    writes: Cell<u64>,
+    written_pages: Cell<u64>,
+}
+
+impl Platter {
+    fn new(rt: &Rt) -> Rc<Platter> {
+        Rc::new(Platter {
+            rt: rt.clone(),
+            geometry: Geometry::of_size(PAGES * PAGE),
+            pages: vec![0; PAGES as usize].into(),
+            durable: vec![0; PAGES as usize].into(),
+            changing: RefCell::default(),
+            rng: rt.rng("platter").into(),
+            latency_us_max: Cell::new(0),
+            failing: Cell::new(None),
+            failing_flushes: Cell::new(0),
+            reads: Cell::new(0),
+            writes: Cell::new(0),
+            written_pages: Cell::new(0),
+        })
+    }
+
+    fn change(&self, request: &Request) {
+        let first = request.offset / PAGE;
+        for page in first..request.end() / PAGE {
+            let stamp = match request.op {
+                Op::Write => stamp_of(&request.payload, page - first),
+                _ => 0,
+            };
+            self.pages.borrow_mut()[page as usize] = stamp;
+            if request.flags.fua {
+                self.durable.borrow_mut()[page as usize] = stamp;
+            }
+        }
+    }
+
+    async fn serve(&self, request: Request) -> Result<Reply, IoError> {
+        let range = request.offset..request.end();
+        if request.op.changes_content() {
+            let clear = |other: &Range<u64>| other.end <= range.start || range.end <= other.start;
+            assert!(
+                self.changing.borrow().iter().all(clear),
+                "two changes of one page are on their way together"
+            );
+            self.changing.borrow_mut().push(range.clone());
+        }
+        let most = self.latency_us_max.get();
+        if most > 0 {
+            let us = self.rng.borrow_mut().below(most);
+            self.rt.sleep(Duration::from_micros(us)).await;
+        }
+        if request.op.changes_content() {
+            self.changing.borrow_mut().retain(|other| *other != range);
+        }
+        if let Some(error) = self.failing.get()
+            && request.op != Op::Read
+        {
+            return Err(error);
+        }
+        Ok(match request.op {
+            Op::Read => {
+                self.reads.set(self.reads.get() + 1);
+                let pages = range.start / PAGE..range.end / PAGE;
+                let mut data = Payload::empty();
+                for page in pages {
+                    data.append(content(&self.rt, self.pages.borrow()[page as usize]));
+                }
+                Reply::Data(data)
+            }
+            Op::Flush if self.failing_flushes.get() > 0 => {
+                self.failing_flushes.set(self.failing_flushes.get() - 1);
+                // As bad as it may be: nothing of it has become durable.
+                let durable = self.durable.borrow().clone();
+                *self.pages.borrow_mut() = durable;
+                return Err(IoError::Medium);
+            }
+            Op::Flush => {
+                *self.durable.borrow_mut() = self.pages.borrow().clone();
+                Reply::Done
+            }
+            Op::Extents => Reply::Extents(vec![bimetal_block::Extent {
+                len: request.len,
+                data: false,
+            }]),
+            Op::Write | Op::Discard | Op::WriteZeroes => {
+                self.writes.set(self.writes.get() + 1);
+                self.written_pages
+                    .set(self.written_pages.get() + request.len / PAGE);
+                self.change(&request);
+                Reply::Done
+            }
+        })
+    }
+}
+
+impl Device for Platter {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(self.serve(request))
+    }
+}
+
+/// A page full of one stamp.
+fn content(rt: &Rt, stamp: u64) -> Payload {
+    let mut buf = rt.pool().alloc_now(PAGE as usize);
+    for word in buf.chunks_mut(8) {
+        word.copy_from_slice(&stamp.to_le_bytes());
+    }
+    buf.freeze().into()
+}
+
+fn stamp_of(data: &Payload, page: u64) -> u64 {
+    let from = (page * PAGE) as usize;
+    let bytes = data.slice(from..from + PAGE as usize).to_vec();
+    let mut words = bytes.chunks(8);
+    let stamp = words.next().expect("a page has words");
+    assert!(words.all(|word| word == stamp), "a page is of one write");
+    u64::from_le_bytes(stamp.try_into().expect("eight bytes"))
+}
+
+fn write(rt: &Rt, pages: Range<u64>, stamp: u64) -> Request {
+    let mut data = Payload::empty();
+    for _ in pages.clone() {
+        data.append(content(rt, stamp));
+    }
+    Request::write(pages.start * PAGE, data, Flags::NONE)
+}
+
+async fn read(device: &Rc<dyn Device>, pages: Range<u64>) -> Result<Vec<u64>, IoError> {
+    let len = (pages.end - pages.start) * PAGE;
+    let reply = device
+        .submit(Request::read(pages.start * PAGE, len))
+        .await?;
+    let data = reply.into_data();
+    Ok((0..pages.end - pages.start)
+        .map(|page| stamp_of(&data, page))
+        .collect())
+}
+
+/// A cache of `pages` pages, with changes to its configuration.
+fn config(pages: u64, more: &str) -> CacheConfig {
+    let text = format!(
+        "[device.disk]\ntype = \"null\"\nsize = \"1MiB\"\n[device.top]\ntype = \"cache\"\n\
+         below = \"disk\"\nsize = \"{}KiB\"\n{more}",
+        pages * 4
+    );
+    let graph = bimetal_block::graph::read_graph("test.toml".as_ref(), &text);
+    let graph = graph.expect("the configuration is right");
+    match graph.nodes().get("top") {
+        Some(bimetal_block::graph::Node::Cache(config)) => config.clone(),
+        other => panic!("not a cache: {other:?}"),
+    }
+}
+
+fn cache(rt: &Rt, below: &Rc<Platter>, config: &CacheConfig) -> (Rc<Cache>, Rc<dyn Device>) {
+    let below = Rc::clone(below) as Rc<dyn Device>;
+    let cache = Rc::new(Cache::new(rt, below, config).expect("it opens"));
+    let device = Rc::clone(&cache) as Rc<dyn Device>;
+    (cache, device)
+}
+
+/// Nothing leaves by itself.
+const LAZY: &str = "dirty_age = \"1000s\"\n";
+
+#[test]
+fn what_is_held_is_answered_at_once() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let platter = Platter::new(&rt);
+        let (_, top) = cache(&rt, &platter, &config(128, LAZY));
+        top.submit(write(&rt, 3..5, 7))
+            .await
+            .expect("memory takes it");
+        assert_eq!(read(&top, 2..6).await, Ok(vec![0, 7, 7, 0]));
+        let before = platter.reads.get();
+        let mut held = top.submit(Request::read(2 * PAGE, 4 * PAGE));
+        assert!(matches!(held, IoFuture::Ready(_)), "no task, no wait");
+        assert!(!common::starts(&mut held).await);
+        assert_eq!(platter.reads.get(), before);
+        assert_eq!(platter.writes.get(), 0, "it is in memory only");
+        assert_eq!(figure(&top, "no_side_bytes"), 2.0 * 4096.0);
+    });
+}
+
+/// Promise 2, and that a write through the cache leaves nothing behind.
+#[test]
+fn a_flush_and_fua_make_durable() {
+    let rt = virtual_rt(2);
+    rt.block_on(async {
+        let platter = Platter::new(&rt);
+        let (_, top) = cache(&rt, &platter, &config(128, LAZY));
+        top.submit(write(&rt, 0..3, 1))
+            .await
+            .expect("memory takes it");
+        let fua = Request {
+            flags: Flags::FUA,
+            ..write(&rt, 1..2, 2)
+        };
+        top.submit(fua).await.expect("it is written");
+        assert_eq!(platter.durable.borrow()[..3], [0, 2, 0]);
+        top.submit(Request::flush()).await.expect("it is flushed");
+        assert_eq!(platter.durable.borrow()[..3], [1, 2, 1]);
+        assert_eq!(
+            platter.written_pages.get(),
+            3,
+            "page 1 had not to be written again"
+        );
+        assert_eq!(figure(&top, "no_side_bytes"), 0.0);
+        assert_eq!(figure(&top, "unflushed_bytes"), 0.0);
+
+        let through = config(128, "mode = \"write-through\"\n");
+        let (_, top) = cache(&rt, &platter, &through);
+        top.submit(write(&rt, 0..2, 3))
+            .await
+            .expect("it is written");
+        assert_eq!(platter.pages.borrow()[..3], [3, 3, 1]);
+        assert_eq!(figure(&top, "no_side_bytes"), 0.0);
+        let before = platter.reads.get();
+        assert_eq!(read(&top, 0..2).await, Ok(vec![3, 3]));
+        assert_eq!(platter.reads.get(), before, "what was written is held");
+    });
+}
+
+/// Promise 3: on no connection does a flush succeed before what failed is written.
+#[test]
+fn a_failed_write_below_fails_every_flush_until_it_is_written() {
+    let rt = virtual_rt(3);
+    rt.block_on(async {
+        let platter = Platter::new(&rt);
+        let (_, top) = cache(&rt, &platter, &config(128, LAZY));
+        platter.failing.set(Some(IoError::Medium));
+        top.submit(write(&rt, 10..12, 5))
+            .await
+            .expect("memory takes it");
+        for _ in 0..3 {
+            assert_eq!(
+                top.submit(Request::flush()).await.err(),
+                Some(IoError::Medium)
+            );
+        }
+        assert_eq!(figure(&top, "failed_bytes"), 2.0 * 4096.0);
+        assert_eq!(read(&top, 10..12).await, Ok(vec![5, 5]), "it is held");
+        // The bound, 32 pages, fills up, and then the client hears of it at once.
+        let mut refused = None;
+        for page in 20..80 {
+            if let Err(error) = top.submit(write(&rt, page..page + 1, 6)).await {
+                refused = refused.or(Some((page, error)));
+            }
+        }
+        let (page, error) = refused.expect("the bound is full");
+        assert!((40..=52).contains(&page), "{page}");
+        assert_eq!(error, IoError::Medium);
+        assert_eq!(read(&top, 100..101).await, Ok(vec![0]), "reads go on");
+        platter.failing.set(None);
+        top.submit(Request::flush()).await.expect("all is written");
+        assert_eq!(platter.durable.borrow()[10..12], [5, 5]);
+        assert_eq!(platter.durable.borrow()[20..40], [6; 20]);
+        assert_eq!(figure(&top, "failed_bytes"), 0.0);
+    });
+}
+
+/// The same without a client: what failed is tried again, and a newer version takes its place.
+#[test]
+fn what_failed_is_tried_again_and_may_be_replaced() {
+    let rt = virtual_rt(4);
+    rt.block_on(async {
+        let platter = Platter::new(&rt);
+        let (_, top) = cache(&rt, &platter, &config(128, "dirty_age = \"100ms\"\n"));
+        platter.failing.set(Some(IoError::NoSpace));
+        top.submit(write(&rt, 10..12, 5))
+            .await
+            .expect("memory takes it");
+        rt.sleep(Duration::from_secs(1)).await;
+        assert_eq!(figure(&top, "failed_bytes"), 2.0 * 4096.0);
+        top.submit(write(&rt, 10..11, 6))
+            .await
+            .expect("memory takes it");
+        platter.failing.set(None);
+        rt.sleep(Duration::from_secs(3)).await;
+        assert_eq!(figure(&top, "no_side_bytes"), 0.0);
+        assert_eq!(platter.pages.borrow()[10..12], [6, 5]);
+    });
+}
+
+/// Promise 4. The device forgets on a failed flush everything that no flush has covered.
+#[test]
+fn what_a_failed_flush_has_lost_is_written_again_or_reported_for_ever() {
+    let rt = virtual_rt(5);
+    rt.block_on(async {
+        let platter = Platter::new(&rt);
+        let (cache, top) = cache(&rt, &platter, &config(64, "policy = \"lru\"\n"));
+        top.submit(write(&rt, 0..4, 1))
+            .await
+            .expect("memory takes it");
+        platter.failing_flushes.set(1);
+        assert_eq!(
+            top.submit(Request::flush()).await.err(),
+            Some(IoError::Medium)
+        );
+        assert_eq!(
+            platter.pages.borrow()[..4],
+            [0; 4],
+            "the device has forgotten it"
+        );
+        rt.sleep(Duration::from_secs(3)).await;
+        top.submit(Request::flush())
+            .await
+            .expect("it was written again");
+        assert_eq!(platter.durable.borrow()[..4], [1; 4]);
+
+        // Written, and pushed out by reads before the flush that fails.
+        top.submit(write(&rt, 0..4, 2))
+            .await
+            .expect("memory takes it");
+        rt.sleep(Duration::from_secs(10)).await;
+        assert_eq!(platter.pages.borrow()[..4], [2; 4]);
+        for page in 100..250 {
+            read(&top, page..page + 1).await.expect("it reads");
+        }
+        platter.failing_flushes.set(1);
+        for _ in 0..3 {
+            assert_eq!(
+                top.submit(Request::flush()).await.err(),
+                Some(IoError::Medium)
+            );
+        }
+        assert!(cache.accept_loss());
+        top.submit(Request::flush())
+            .await
+            .expect("the loss is known");
+        assert!(!cache.accept_loss());
+    });
+}
+
+/// Promise 5: neither too much nor for too long, as long as the device takes it.
+#[test]
+fn what_is_in_memory_only_is_bounded_in_bytes_and_in_time() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let platter = Platter::new(&rt);
+        let bounded = config(
+            256,
+            "dirty = \"80KiB\"\ndirty_age = \"2s\"\ncluster = \"16KiB\"\n",
+        );
+        let (_, top) = cache(&rt, &platter, &bounded);
+        platter.latency_us_max.set(500);
+        for page in 0..PAGES {
+            let at = page * 7 % PAGES;
+            top.submit(write(&rt, at..at + 1, page + 1))
+                .await
+                .expect("it is taken");
+            let dirty = figure(&top, "no_side_bytes");
+            assert!(dirty <= 80.0 * 1024.0, "{dirty}");
+        }
+        rt.sleep(Duration::from_millis(2_500)).await;
+        assert_eq!(figure(&top, "no_side_bytes"), 0.0);
+    });
+}
+
+/// Everything at once, with clients that leave in the middle, under every policy: each page holds what
+/// was written last, also on the device after a flush. Each client has pages of its own, so what was
+/// written last is known.
+#[test]
+fn random_clients_read_what_they_wrote_under_every_policy() {
+    let names = catalogue()
+        .map(|(name, _)| name)
+        .filter(|name| *name != "belady");
+    let pairs = [
+        "abm-lru-clc",
+        "abm-arc-fab",
+        "abm-lirs-clc",
+        "abm-s3fifo-lru:4-gain",
+    ];
+    for (seed, name) in names.chain(pairs).enumerate() {
+        for mode in ["write-back", "write-through"] {
+            let rt = virtual_rt(seed as u64);
+            let more = format!("policy = \"{name}\"\nmode = \"{mode}\"\ncluster = \"32KiB\"\n");
+            let platter = Platter::new(&rt);
+            platter.latency_us_max.set(800);
+            let (_, top) = cache(&rt, &platter, &config(64, &more));
+            rt.block_on(async {
+                let group = TaskGroup::new(&rt);
+                let truth = Rc::new(RefCell::new(vec![0; PAGES as usize]));
+                for client in 0..8 {
+                    let (rt, top, truth) = (rt.clone(), Rc::clone(&top), Rc::clone(&truth));
+                    group.spawn(async move { live(&rt, &top, client, &truth).await });
+                }
+                group.join().await;
+                top.submit(Request::flush()).await.expect("it is flushed");
+                assert_eq!(*platter.durable.borrow(), *truth.borrow(), "{name} {mode}");
+                let all = read(&top, 0..PAGES).await;
+                assert_eq!(all, Ok(truth.borrow().clone()), "{name} {mode}");
+                top.close().await.expect("it closes");
+            });
+        }
+    }
+}
+
+/// A client with every eighth run of five pages.
+async fn live(rt: &Rt, top: &Rc<dyn Device>, client: u64, truth: &RefCell<Vec<u64>>) {
+    let mut rng = rt.rng(&format!("client {client}"));
+    for step in 0..120 {
+        let first = (rng.below(PAGES / 40) * 8 + client) * 5;
+        let pages = first..first + 1 + rng.below(5);
+        let range = pages.start as usize..pages.end as usize;
+        let stamp = client << 32 | step + 1;
+        match rng.below(10) {
+            0..4 => {
+                let expected = truth.borrow()[range].to_vec();
+                assert_eq!(read(top, pages).await, Ok(expected));
+            }
+            4..8 => {
+                let fua = rng.below(6) == 0;
+                let flags = if fua { Flags::FUA } else { Flags::NONE };
+                let request = Request {
+                    flags,
+                    ..write(rt, pages, stamp)
+                };
+                top.submit(request).await.expect("it is taken");
+                truth.borrow_mut()[range].fill(stamp);
+            }
+            8 => {
+                let (offset, len) = (pages.start * PAGE, (pages.end - pages.start) * PAGE);
+                let op = if rng.below(2) == 0 {
+                    Op::Discard
+                } else {
+                    Op::WriteZeroes
+                };
+                let request = Request::without_data(op, offset, len, Flags::NONE);
+                top.submit(request).await.expect("it is done");
+                truth.borrow_mut()[range].fill(0);
+            }
+            _ => leave(rt, top, pages, &mut rng).await,
+        }
+    }
+}
+
+/// Reads and flushes that nobody waits for to the end.
+async fn leave(rt: &Rt, top: &Rc<dyn Device>, pages: Range<u64>, rng: &mut Rng) {
+    let request = match rng.below(2) {
+        0 => Request::flush(),
+        _ => Request::read(pages.start * PAGE, (pages.end - pages.start) * PAGE),
+    };
+    let patience = Duration::from_micros(rng.below(600));
+    let _ = rt.timeout(patience, top.submit(request)).await;
+}
+
+/// What a policy decides, as the counts of the cache show it.
+#[derive(Debug, Default, PartialEq)]
+struct Decisions {
+    read_hits: u64,
+    read_misses: u64,
+    write_hits: u64,
+    write_misses: u64,
+    evicted_pages: u64,
+    dirty_pages: usize,
+}
+
+/// The policy by itself, as the simulator drives it.
+struct Simulated {
+    policy: Box<dyn Replacement>,
+    ids: Vec<Option<PageId>>,
+    introduced: PageId,
+    evictions: Evictions,
+    decisions: Decisions,
+}
+
+impl Simulated {
+    fn access(&mut self, page: u64, access: Access) {
+        let id = *self.ids[page as usize].get_or_insert_with(|| {
+            self.introduced += 1;
+            let place = Place {
+                block: page as u32 / 8,
+                offset: page as u32 % 8,
+            };
+            self.policy.introduce(self.introduced - 1, place);
+            self.introduced - 1
+        });
+        let outcome = self.policy.access(id, access, &mut self.evictions);
+        let count = match (access, outcome) {
+            (Access::Read, Outcome::Hit) => &mut self.decisions.read_hits,
+            (Access::Read, Outcome::Miss) => &mut self.decisions.read_misses,
+            (Access::Write, Outcome::Hit) => &mut self.decisions.write_hits,
+            (Access::Write, Outcome::Miss) => &mut self.decisions.write_misses,
+        };
+        *count += 1;
+        for group in self.evictions.groups() {
+            let left = group.pages.iter().filter(|page| !page.stays).count();
+            self.decisions.evicted_pages += left as u64;
+        }
+        self.evictions.clear();
+        self.decisions.dirty_pages = self.policy.occupancy().dirty;
+    }
+}
+
+/// One code: the cache and the simulator see the same sequence of hits, misses and evictions.
+#[test]
+fn the_cache_decides_as_the_simulator_does() {
+    for name in [
+        "lru",
+        "arc",
+        "lirs",
+        "s3-fifo",
+        "cf-lru",
+        "clc",
+        "abm-lru-clc",
+        "abm-lru-fab",
+    ] {
+        let rt = virtual_rt(9);
+        rt.block_on(async {
+            let platter = Platter::new(&rt);
+            let more =
+                format!("policy = \"{name}\"\ncluster = \"32KiB\"\ndirty = \"512KiB\"\n{LAZY}");
+            let (_, top) = cache(&rt, &platter, &config(128, &more));
+            let spec = Spec::from_str(name).expect("it is a policy");
+            let policy = spec.build(&Build {
+                capacity: 112,
+                pages_per_block: 8,
+                read_us: 25.0,
+                flush_us: 200.0,
+                as_tables: false,
+                next_uses: None,
+            });
+            let mut simulated = Simulated {
+                policy,
+                ids: vec![None; PAGES as usize],
+                introduced: 0,
+                evictions: Evictions::new(),
+                decisions: Decisions::default(),
+            };
+            let mut rng = rt.rng("trace");
+            for step in 0..4_000 {
+                let hot = rng.below(3) > 0;
+                let page = rng.below(if hot { PAGES / 5 } else { PAGES });
+                let access = if rng.below(3) == 0 {
+                    Access::Write
+                } else {
+                    Access::Read
+                };
+                simulated.access(page, access);
+                match access {
+                    Access::Read => drop(read(&top, page..page + 1).await.expect("it reads")),
+                    Access::Write => {
+                        top.submit(write(&rt, page..page + 1, step))
+                            .await
+                            .expect("it is taken");
+                    }
+                }
+                // What leaves is on the device before the next access, as in the simulator.
+                rt.sleep(Duration::from_micros(1)).await;
+                assert_eq!(decisions(&top), simulated.decisions, "{name}, step {step}");
+            }
+            assert!(
+                simulated.decisions.evicted_pages > 500,
+                "{:?}",
+                simulated.decisions
+            );
+        });
+    }
+}
+
+fn decisions(top: &Rc<dyn Device>) -> Decisions {
+    let count = |name| figure(top, name) as u64;
+    Decisions {
+        read_hits: count("read_hits"),
+        read_misses: count("read_misses"),
+        write_hits: count("write_hits"),
+        write_misses: count("write_misses"),
+        evicted_pages: count("evicted_pages"),
+        dirty_pages: (figure(top, "no_side_bytes") / 4096.0) as usize,
+    }
+}
+
+#[test]
+fn mistakes_in_the_configuration_are_named() {
+    let refused = |line: &str| {
+        refusal(&format!(
+            "[device.disk]\ntype = \"null\"\nsize = \"1MiB\"\n[device.top]\ntype = \"cache\"\n\
+             below = \"disk\"\n{line}"
+        ))
+    };
+    for (line, why) in [
+        ("", "size"),
+        ("size = \"4KiB\"", "at least 256KiB"),
+        ("size = \"1MiB\"\npolicy = \"lur\"", "no policy `lur`"),
+        (
+            "size = \"1MiB\"\npolicy = \"belady\"",
+            "must know the future",
+        ),
+        ("size = \"1MiB\"\nmode = \"back\"", "write-back"),
+        ("size = \"1MiB\"\ndirty = \"2MiB\"", "at most `size`"),
+        ("size = \"1MiB\"\ndirty_age = \"0s\"", "at least 1ms"),
+        ("size = \"1MiB\"\ncluster = \"5KiB\"", "whole blocks"),
+        ("size = \"1MiB\"\ndepth = 0", "1 to 1024"),
+    ] {
+        let message = refused(line);
+        assert!(message.contains(why), "{line}: {message}");
+    }
+}
