@@ -79,7 +79,16 @@ impl Platter {
             );
             self.changing.borrow_mut().push(range.clone());
         }
-        let most = self.latency_us_max.get();
+        // A read gives what was there when it began, and may take longest.
+        let found: Vec<u64> = match request.op {
+            Op::Read => {
+                let pages = (range.start / PAGE) as usize..(range.end / PAGE) as usize;
+                self.pages.borrow()[pages].to_vec()
+            }
+            _ => Vec::new(),
+        };
+        let slow = if request.op == Op::Read { 8 } else { 1 };
+        let most = self.latency_us_max.get() * slow;
         if most > 0 {
             let us = self.rng.borrow_mut().below(most);
             self.rt.sleep(Duration::from_micros(us)).await;
@@ -95,11 +104,10 @@ impl Platter {
         Ok(match request.op {
             Op::Read => {
                 self.reads.set(self.reads.get() + 1);
-                let pages = range.start / PAGE..range.end / PAGE;
                 let mut data = Payload::empty();
-                for page in pages {
-                    data.append(content(&self.rt, self.pages.borrow()[page as usize]));
-                }
+                found
+                    .iter()
+                    .for_each(|stamp| data.append(content(&self.rt, *stamp)));
                 Reply::Data(data)
             }
             Op::Flush if self.failing_flushes.get() > 0 => {
@@ -423,6 +431,10 @@ fn random_clients_read_what_they_wrote_under_every_policy() {
                     let (rt, top, truth) = (rt.clone(), Rc::clone(&top), Rc::clone(&truth));
                     group.spawn(async move { live(&rt, &top, client, &truth).await });
                 }
+                for reader in 0..2 {
+                    let (rt, top) = (rt.clone(), Rc::clone(&top));
+                    group.spawn(async move { look_on(&rt, &top, reader).await });
+                }
                 group.join().await;
                 top.submit(Request::flush()).await.expect("it is flushed");
                 assert_eq!(*platter.durable.borrow(), *truth.borrow(), "{name} {mode}");
@@ -470,6 +482,17 @@ async fn live(rt: &Rt, top: &Rc<dyn Device>, client: u64, truth: &RefCell<Vec<u6
             }
             _ => leave(rt, top, pages, &mut rng).await,
         }
+    }
+}
+
+/// Reads what others change meanwhile: what such a read brings into the cache must not outlive the
+/// change, which the owner of the page would see.
+async fn look_on(rt: &Rt, top: &Rc<dyn Device>, reader: u64) {
+    let mut rng = rt.rng(&format!("reader {reader}"));
+    for _ in 0..200 {
+        let first = rng.below(PAGES - 8);
+        let read = read(top, first..first + 1 + rng.below(8)).await;
+        read.expect("the device can be read");
     }
 }
 
