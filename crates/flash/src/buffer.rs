@@ -6,15 +6,6 @@
 
 use crate::geometry::NONE;
 
-/// A page in the buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Buffered {
-    pub lpn: u32,
-    pub class: u8,
-    /// Place in the ring.
-    pub slot: u32,
-}
-
 /// The ring of buffered pages. Bounded by its slots; never allocates after it was made.
 #[derive(Debug)]
 pub(crate) struct WriteBuffer {
@@ -44,6 +35,11 @@ impl WriteBuffer {
     /// Whether this is a durable log and not memory.
     pub fn is_log(&self) -> bool {
         self.appends
+    }
+
+    /// Pages it has room for.
+    pub fn slots(&self) -> u32 {
+        self.slots.len() as u32
     }
 
     /// Pages whose newest version is here.
@@ -76,7 +72,7 @@ impl WriteBuffer {
     /// Appends a page and returns its slot. The buffer is not full.
     pub fn push(&mut self, lpn: u32, class: u8) -> u32 {
         self.forget(lpn);
-        let slot = (self.oldest + self.len) % self.slots.len() as u32;
+        let slot = (self.oldest + self.len) % self.slots();
         self.slots[slot as usize] = (lpn, class);
         self.slot_of[lpn as usize] = slot;
         self.len += 1;
@@ -95,22 +91,22 @@ impl WriteBuffer {
         true
     }
 
-    /// Frees the oldest slot. Its page if that is still the newest version; None also when the
-    /// buffer is empty. The slot's number comes with it.
-    pub fn pop(&mut self) -> (u32, Option<Buffered>) {
-        let slot = self.oldest;
+    /// Frees the oldest slot: its number, and its page and class if that is still the newest
+    /// version. None of an empty buffer.
+    pub fn pop(&mut self) -> Option<(u32, Option<(u32, u8)>)> {
         if self.len == 0 {
-            return (slot, None);
+            return None;
         }
+        let slot = self.oldest;
         let (lpn, class) = std::mem::replace(&mut self.slots[slot as usize], (NONE, 0));
-        self.oldest = (slot + 1) % self.slots.len() as u32;
+        self.oldest = (slot + 1) % self.slots();
         self.len -= 1;
         if lpn == NONE {
-            return (slot, None);
+            return Some((slot, None));
         }
         self.slot_of[lpn as usize] = NONE;
         self.live -= 1;
-        (slot, Some(Buffered { lpn, class, slot }))
+        Some((slot, Some((lpn, class))))
     }
 
     pub fn is_empty(&self) -> bool {

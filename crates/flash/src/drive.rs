@@ -154,26 +154,44 @@ impl Drive {
         Ok(())
     }
 
-    /// Writes the buffer's oldest page below.
+    /// Makes room in the buffer: memory writes its oldest page below, a log its oldest block.
     fn destage(&mut self) -> Result<(), FlashError> {
-        let Some(buffer) = &mut self.buffer else {
+        if !self.buffer.as_ref().is_some_and(WriteBuffer::is_log) {
+            self.destage_slot()?;
             return Ok(());
-        };
-        let is_log = buffer.is_log();
-        let (slot, page) = buffer.pop();
-        if let Some(page) = page {
-            self.read_buffer(page.slot, page.lpn);
-            if let Some(prefetch) = &mut self.prefetch {
-                prefetch.forget(page.lpn);
+        }
+        while let Some(slot) = self.destage_slot()? {
+            if self.ends_block(slot) {
+                // What was durable in the log stays durable below, before the log forgets it.
+                self.ftl.save_map();
+                self.host.erases_buffer += 1;
+                self.record_buffer(Action::Erase, slot, crate::NONE);
+                return Ok(());
             }
-            self.ftl.store(&[page.lpn], page.class)?;
         }
-        let block_left = (slot + 1).is_multiple_of(self.pages_per_block);
-        if is_log && block_left {
-            self.host.erases_buffer += 1;
-            self.record_buffer(Action::Erase, slot, crate::NONE);
-        }
+        self.ftl.save_map();
         Ok(())
+    }
+
+    /// Whether the log's block ends with this slot.
+    fn ends_block(&self, slot: u32) -> bool {
+        let slots = self.buffer.as_ref().map_or(0, WriteBuffer::slots);
+        (slot + 1).is_multiple_of(self.pages_per_block) || slot + 1 == slots
+    }
+
+    /// Writes the page of the oldest slot below. The slot, None of an empty buffer.
+    fn destage_slot(&mut self) -> Result<Option<u32>, FlashError> {
+        let Some((slot, page)) = self.buffer.as_mut().and_then(WriteBuffer::pop) else {
+            return Ok(None);
+        };
+        if let Some((lpn, class)) = page {
+            self.read_buffer(slot, lpn);
+            if let Some(prefetch) = &mut self.prefetch {
+                prefetch.forget(lpn);
+            }
+            self.ftl.store(&[lpn], class)?;
+        }
+        Ok(Some(slot))
     }
 
     /// Reads a page of the buffer; free where it is memory.

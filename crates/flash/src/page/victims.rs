@@ -107,7 +107,7 @@ impl Victims {
                 members,
                 choices,
                 draw,
-            } => members.emptiest(*choices, draw, valid, nand.pages_per_block()),
+            } => members.emptiest(*choices, draw, valid),
         };
         if let Some(block) = chosen {
             self.remove(block);
@@ -219,24 +219,19 @@ impl Members {
         }
     }
 
-    /// The emptiest of `choices` draws. When all of them are fully valid, cleaning one would free
-    /// nothing, so the emptiest of all is taken.
+    /// The emptiest of `choices` draws. If all of them are fully valid, cleaning frees nothing and
+    /// the next draw may do better.
     fn emptiest(
         &self,
         choices: u32,
         draw: &mut Draw,
         valid: impl Fn(u32) -> u32,
-        pages_per_block: u32,
     ) -> Option<u32> {
         let count = self.list.len() as u32;
         if count == 0 {
             return None;
         }
         let drawn = (0..choices).map(|_| self.list[draw.below(count) as usize]);
-        let best = drawn.min_by_key(|block| valid(*block));
-        match best {
-            Some(block) if valid(block) < pages_per_block => Some(block),
-            _ => self.list.iter().copied().min_by_key(|b| valid(*b)),
-        }
+        drawn.min_by_key(|block| valid(*block))
     }
 }
