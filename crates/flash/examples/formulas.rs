@@ -19,7 +19,9 @@ fn percent(measured: f64, formula: f64) -> String {
 }
 
 fn uniform_table() {
-    println!("| over-provisioning | pages a block | cleaning | alpha | formula | measured | off by |");
+    println!(
+        "| over-provisioning | pages a block | cleaning | alpha | formula | measured | off by |"
+    );
     println!("|---|---|---|---|---|---|---|");
     for spare in SPARES {
         for pages_per_block in [16, 64, 256] {
@@ -44,7 +46,9 @@ fn uniform_table() {
 
 fn skewed_table() {
     println!();
-    println!("| hot pages / writes | over-provisioning | FIFO mixed formula | measured | greedy mixed | greedy separated formula | given | measured classes |");
+    println!(
+        "| hot pages / writes | over-provisioning | FIFO mixed formula | measured | greedy mixed | greedy separated formula | given | measured classes |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     for (pages, writes) in [(0.2, 0.8), (0.1, 0.9)] {
         let skew = Skew { pages, writes };
@@ -72,13 +76,19 @@ fn skewed_table() {
 
 fn log_block_table() {
     println!();
-    println!("| layer | data blocks L | log blocks K | merges formula | measured | off by | WA formula | measured |");
+    println!(
+        "| layer | data blocks L | log blocks K | merges formula | measured | off by | WA formula | measured |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     for (data_blocks, log_blocks) in [(1000, 10), (1000, 30), (1000, 100), (4000, 120)] {
         for is_fast in [false, true] {
             let (l, k) = (f64::from(data_blocks), f64::from(log_blocks));
             let (name, layer, merges) = if is_fast {
-                ("FAST", FtlConfig::Fast { log_blocks }, l / (l + 64.0 * k - 32.0))
+                (
+                    "FAST",
+                    FtlConfig::Fast { log_blocks },
+                    l / (l + 64.0 * k - 32.0),
+                )
             } else {
                 ("BAST", FtlConfig::Bast { log_blocks }, 1.0 - k / l)
             };

@@ -188,12 +188,8 @@ impl DriveConfig {
             FtlConfig::None => Box::new(Ideal::new(self.geometry, logical_pages)),
             FtlConfig::Page(page) => Box::new(PageMapped::new(self, &page, logical_pages)?),
             FtlConfig::Block => Box::new(BlockMapped::new(self, logical_pages)?),
-            FtlConfig::Bast { log_blocks } => {
-                Box::new(Bast::new(self, log_blocks, logical_pages)?)
-            }
-            FtlConfig::Fast { log_blocks } => {
-                Box::new(Fast::new(self, log_blocks, logical_pages)?)
-            }
+            FtlConfig::Bast { log_blocks } => Box::new(Bast::new(self, log_blocks, logical_pages)?),
+            FtlConfig::Fast { log_blocks } => Box::new(Fast::new(self, log_blocks, logical_pages)?),
         })
     }
 }

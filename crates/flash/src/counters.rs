@@ -161,9 +161,9 @@ impl Costs {
             (counters.reads_buffer, self.buffer_read_us),
             (counters.programs_buffer, self.buffer_program_us),
         ];
-        priced
-            .iter()
-            .fold(0, |sum, (n, us)| sum.saturating_add(n.saturating_mul(u64::from(*us))))
+        priced.iter().fold(0, |sum, (n, us)| {
+            sum.saturating_add(n.saturating_mul(u64::from(*us)))
+        })
     }
 }
 

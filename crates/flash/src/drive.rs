@@ -131,7 +131,8 @@ impl Drive {
         if self.buffer.is_none() {
             return self.ftl.store(lpns, class);
         }
-        lpns.iter().try_for_each(|lpn| self.buffer_page(*lpn, class))
+        lpns.iter()
+            .try_for_each(|lpn| self.buffer_page(*lpn, class))
     }
 
     fn buffer_page(&mut self, lpn: u32, class: u8) -> Result<(), FlashError> {

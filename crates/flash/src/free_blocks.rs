@@ -56,3 +56,24 @@ impl FreeBlocks {
         block.expect("the reserve covers what a layer can need at once")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::FreeBlocks;
+    use crate::geometry::Geometry;
+    use crate::nand::Nand;
+
+    #[test]
+    fn the_least_worn_block_comes_first_where_wear_is_levelled() {
+        let mut nand = Nand::new(&Geometry::one_die(3, 4, 512)).expect("valid");
+        for block in [0, 0, 0, 2] {
+            nand.erase(block);
+        }
+        let order = |least_worn_first| {
+            let mut free = FreeBlocks::new([0, 1, 2].into_iter(), least_worn_first, &nand);
+            [free.take(), free.take(), free.take()]
+        };
+        assert_eq!(order(true), [1, 2, 0]);
+        assert_eq!(order(false), [0, 1, 2]);
+    }
+}

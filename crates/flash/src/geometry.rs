@@ -210,7 +210,11 @@ pub(crate) fn check_page(lpn: u32, logical_pages: u32) -> Result<(), FlashError>
 }
 
 /// Refuses 0 and what is above `most`.
-pub(crate) fn check_range(parameter: &'static str, value: u32, most: u32) -> Result<(), FlashError> {
+pub(crate) fn check_range(
+    parameter: &'static str,
+    value: u32,
+    most: u32,
+) -> Result<(), FlashError> {
     if (1..=most).contains(&value) {
         return Ok(());
     }

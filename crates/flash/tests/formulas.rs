@@ -21,7 +21,12 @@ fn within_2_percent(measured: f64, formula: f64) {
 }
 
 fn cleaning_is_as_the_formula_says(cleaning: Cleaning, pages_per_block: u32, spare: f64) {
-    let mut drive = drive(BLOCKS, pages_per_block, spare, page_mapped(cleaning, Streams::One));
+    let mut drive = drive(
+        BLOCKS,
+        pages_per_block,
+        spare,
+        page_mapped(cleaning, Streams::One),
+    );
     let alpha = alpha(&drive, BLOCKS, pages_per_block, 1);
     let formula = match cleaning {
         Cleaning::Greedy => greedy_wa(alpha, pages_per_block),
@@ -163,7 +168,10 @@ fn measured_classes_come_close_to_given_ones() {
         writes: 0.8,
     };
     let measured = steady_skewed_wa(&mut drive, skew, false, 20, 8);
-    assert!(measured < 1.05 * separated_wa(alpha, 0.2, 0.8, 64), "{measured}");
+    assert!(
+        measured < 1.05 * separated_wa(alpha, 0.2, 0.8, 64),
+        "{measured}"
+    );
     drive.verify().expect("a consistent drive");
 }
 

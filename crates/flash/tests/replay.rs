@@ -154,13 +154,15 @@ fn page_config() -> impl Strategy<Value = PageConfig> {
         2 => Just((0, true)),
     ];
     (cleaning, streams, any::<bool>(), table, 0u32..6).prop_map(
-        |(cleaning, streams, separate_copies, (cached_map_entries, volatile_map), free)| PageConfig {
-            cleaning,
-            streams,
-            separate_copies,
-            cached_map_entries,
-            volatile_map,
-            background_free_blocks: free,
+        |(cleaning, streams, separate_copies, (cached_map_entries, volatile_map), free)| {
+            PageConfig {
+                cleaning,
+                streams,
+                separate_copies,
+                cached_map_entries,
+                volatile_map,
+                background_free_blocks: free,
+            }
         },
     )
 }
@@ -175,17 +177,26 @@ fn layer() -> impl Strategy<Value = FtlConfig> {
 }
 
 fn drive_config() -> impl Strategy<Value = DriveConfig> {
-    let geometry = (1u32..4, 1u32..3, 1u32..3, 1u32..3, 1u32..30, 1u32..20, 1u32..40).prop_map(
-        |(channels, ways, dies, planes, blocks, pages_per_block, page_bytes)| Geometry {
-            channels,
-            ways,
-            dies,
-            planes,
-            blocks,
-            pages_per_block,
-            page_bytes,
-        },
-    );
+    let geometry = (
+        1u32..4,
+        1u32..3,
+        1u32..3,
+        1u32..3,
+        1u32..30,
+        1u32..20,
+        1u32..40,
+    )
+        .prop_map(
+            |(channels, ways, dies, planes, blocks, pages_per_block, page_bytes)| Geometry {
+                channels,
+                ways,
+                dies,
+                planes,
+                blocks,
+                pages_per_block,
+                page_bytes,
+            },
+        );
     let buffer = prop_oneof![
         2 => Just(BufferConfig::None),
         1 => (1u32..12).prop_map(BufferConfig::Memory),
@@ -194,7 +205,11 @@ fn drive_config() -> impl Strategy<Value = DriveConfig> {
     let wear = (any::<bool>(), prop_oneof![Just(0u32), 1u32..4]);
     (geometry, 0.0f64..2.0, layer(), buffer, wear, 0u32..5).prop_map(
         |(geometry, spare, ftl, buffer, (least_worn_first, spread), prefetch_pages)| {
-            let spread_erases = if matches!(ftl, FtlConfig::Page(_)) { spread } else { 0 };
+            let spread_erases = if matches!(ftl, FtlConfig::Page(_)) {
+                spread
+            } else {
+                0
+            };
             DriveConfig {
                 buffer,
                 prefetch_pages,
@@ -285,7 +300,9 @@ impl Run {
             self.array.newest[*lpn as usize] = self.versions;
             self.trimmed[*lpn as usize] = false;
         }
-        self.drive.write_class(lpns, class).expect("within the drive");
+        self.drive
+            .write_class(lpns, class)
+            .expect("within the drive");
         self.settle();
     }
 
@@ -293,8 +310,7 @@ impl Run {
         let before = self.drive.counters();
         self.drive.read(lpn)?;
         let done = self.drive.counters() - before;
-        let sources =
-            done.reads_host + done.buffer_hits + done.prefetch_hits + done.unmapped_reads;
+        let sources = done.reads_host + done.buffer_hits + done.prefetch_hits + done.unmapped_reads;
         assert_eq!(sources, 1, "a read comes from one place");
         Ok(())
     }
@@ -308,7 +324,11 @@ impl Run {
     fn flush(&mut self) -> Result<(), FlashError> {
         self.drive.flush()?;
         for (lpn, durable) in self.durable.iter_mut().enumerate() {
-            *durable = if self.trimmed[lpn] { 0 } else { self.array.newest[lpn] };
+            *durable = if self.trimmed[lpn] {
+                0
+            } else {
+                self.array.newest[lpn]
+            };
         }
         Ok(())
     }
@@ -345,14 +365,21 @@ impl Run {
         }
         self.drive.verify().expect("a consistent drive");
         let c = self.drive.counters();
-        assert_eq!((c.programs, c.erases), (self.array.programs, self.array.erases));
+        assert_eq!(
+            (c.programs, c.erases),
+            (self.array.programs, self.array.erases)
+        );
         let kinds = c.programs_host + c.programs_copy + c.programs_padding + c.programs_map;
         assert_eq!(c.programs, kinds);
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig {
+        cases: 1500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Whatever the drive is made of, it is refused with an error or reads what was written.
     #[test]
@@ -391,7 +418,12 @@ proptest! {
 /// The generator above reaches drives of every kind: most of these are accepted.
 #[test]
 fn the_tightest_drives_are_accepted_and_work() {
-    let page = |streams| FtlConfig::Page(PageConfig { streams, ..PageConfig::default() });
+    let page = |streams| {
+        FtlConfig::Page(PageConfig {
+            streams,
+            ..PageConfig::default()
+        })
+    };
     // blocks_needed: logical pages / pages of a block + 3 for each stream.
     let cases = [
         (page(Streams::One), 4, 4, 7),
@@ -410,7 +442,11 @@ fn the_tightest_drives_are_accepted_and_work() {
         }
         run.check();
         let one_less = Geometry::one_die(blocks - 1, pages_per_block, 512);
-        let refused = Drive::new(&DriveConfig::new(one_less, Capacity::LogicalPages(logical), ftl));
+        let refused = Drive::new(&DriveConfig::new(
+            one_less,
+            Capacity::LogicalPages(logical),
+            ftl,
+        ));
         let error = refused.expect_err("one block too few").to_string();
         assert!(error.contains("blocks"), "{error}");
     }
@@ -426,8 +462,15 @@ fn errors_name_the_parameter_and_what_to_do() {
     let spare = Capacity::OverProvisioning;
     let good = Geometry::one_die(64, 16, 4096);
     let none = Geometry { planes: 0, ..good };
-    assert_eq!(error(none, spare(0.1), layer), "planes = 0: must be from 1 to 64");
-    let huge = Geometry { channels: 1000, blocks: 1 << 30, ..good };
+    assert_eq!(
+        error(none, spare(0.1), layer),
+        "planes = 0: must be from 1 to 64"
+    );
+    let huge = Geometry {
+        channels: 1000,
+        blocks: 1 << 30,
+        ..good
+    };
     assert!(error(huge, spare(0.1), layer).contains("lower blocks"));
     assert!(error(good, spare(f64::NAN), layer).contains("over_provisioning"));
     assert!(error(good, spare(0.0), layer).contains("raise blocks or over_provisioning"));
@@ -461,9 +504,18 @@ fn a_page_beyond_the_end_changes_nothing() {
         });
         assert_eq!(drive.write(&[5, 100]), beyond);
         assert_eq!(drive.read(100), beyond);
-        assert_eq!(drive.trim(NONE).map_err(|e| e.to_string().is_empty()), Err(false));
+        assert_eq!(
+            drive.trim(NONE).map_err(|e| e.to_string().is_empty()),
+            Err(false)
+        );
         let class = drive.write_class(&[5], 1);
-        assert_eq!(class, Err(FlashError::UnknownClass { class: 1, classes: 1 }));
+        assert_eq!(
+            class,
+            Err(FlashError::UnknownClass {
+                class: 1,
+                classes: 1
+            })
+        );
         assert_eq!(drive.counters(), bimetal_flash::Counters::default());
     }
 }

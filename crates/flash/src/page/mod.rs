@@ -179,12 +179,12 @@ impl Ftl for PageMapped {
     fn clean_in_background(&mut self) -> bool {
         let mut cleaned = false;
         for space in &mut self.spaces {
-            if space.wants_cleaning(self.background_free_blocks)
-                && space.clean(&mut self.core, &self.classes, &mut self.store)
-            {
-                self.core.nand.counters.cleanings_background += 1;
-                cleaned = true;
-            }
+            cleaned |= space.clean_in_background(
+                &mut self.core,
+                &self.classes,
+                &mut self.store,
+                self.background_free_blocks,
+            );
         }
         cleaned
     }
@@ -250,8 +250,8 @@ impl Plan {
         };
         let die_pages = logical_pages.div_ceil(dies);
         let classes = page.streams.count();
-        let needed_blocks = Space::blocks_needed(die_pages, classes, pages_per_block)
-            + u64::from(table_blocks);
+        let needed_blocks =
+            Space::blocks_needed(die_pages, classes, pages_per_block) + u64::from(table_blocks);
         if needed_blocks > u64::from(die_blocks) {
             return Err(FlashError::TooFewBlocks {
                 ftl: "a die of the page-mapped layer",

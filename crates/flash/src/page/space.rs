@@ -5,10 +5,10 @@
 //! are cleaned among themselves, and the class with the most invalid pages is cleaned first, so the
 //! spare flash is shared out equally between classes.
 //!
-//! Why cleaning always ends: the host takes a block only while more than `reserve` = classes are
-//! free. In m cleanings the classes open at most (moved pages)/pages per block + classes new blocks,
-//! and every cleaning returns one, so the free list never runs empty; and `blocks_needed` leaves at
-//! least one invalid page in full blocks whenever cleaning starts.
+//! Why cleaning always ends: between commands at least `reserve` = classes blocks are free. In m
+//! cleanings the classes open at most (moved pages) / (pages of a block) + classes new blocks, and
+//! every cleaning returns one, so the free list never runs empty; and `blocks_needed` leaves at least
+//! one invalid page in full blocks whenever cleaning starts.
 
 use super::classes::Classes;
 use super::victims::{Cleaning, Victims};
@@ -132,11 +132,43 @@ impl Space {
         watcher: &mut W,
         class: u8,
     ) {
-        while self.pools[usize::from(class)].host_block == NONE && self.free.len() <= self.reserve {
-            let cleaned = self.clean(core, classes, watcher);
-            assert!(cleaned, "a full space holds invalid pages");
-            core.nand.counters.cleanings_blocking += 1;
+        if self.pools[usize::from(class)].host_block == NONE {
+            while !self.has_room(class) {
+                let cleaned = self.clean(core, classes, watcher);
+                assert!(cleaned, "a full space holds invalid pages");
+                core.nand.counters.cleanings_blocking += 1;
+            }
         }
+    }
+
+    /// Whether the reserve is there after the class has taken a block, if it needs one. Cleaning
+    /// that writes into the host's blocks may have opened one.
+    fn has_room(&self, class: u8) -> bool {
+        let takes = u32::from(self.pools[usize::from(class)].host_block == NONE);
+        self.free.len() >= self.reserve + takes
+    }
+
+    /// Cleans a block in idle time, and more until the reserve is whole again. False when `wanted`
+    /// blocks beyond the reserve are free already, or nothing can be freed.
+    pub fn clean_in_background<W: MoveWatcher>(
+        &mut self,
+        core: &mut Core,
+        classes: &Classes,
+        watcher: &mut W,
+        wanted: u32,
+    ) -> bool {
+        if self.free.len() >= self.reserve.saturating_add(wanted) {
+            return false;
+        }
+        let mut cleaned = false;
+        while !cleaned || self.free.len() < self.reserve {
+            if !self.clean(core, classes, watcher) {
+                break;
+            }
+            core.nand.counters.cleanings_background += 1;
+            cleaned = true;
+        }
+        cleaned
     }
 
     /// Appends a page of the host or of the table, for which there is room.
@@ -179,11 +211,6 @@ impl Space {
             pool.victims
                 .invalidated(block - self.first_block, entry.valid);
         }
-    }
-
-    /// Whether idle time is well spent on cleaning: fewer than `wanted` blocks are free.
-    pub fn wants_cleaning(&self, wanted: u32) -> bool {
-        self.free.len() < wanted.saturating_add(self.reserve)
     }
 
     /// Cleans one block. False when that cannot free anything.

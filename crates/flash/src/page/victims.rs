@@ -35,8 +35,15 @@ pub enum Cleaning {
 pub(super) enum Victims {
     Greedy(Buckets),
     Fifo(VecDeque<u32>),
-    CostBenefit { members: Members, filled: Vec<u64> },
-    Choices { members: Members, choices: u32, draw: Draw },
+    CostBenefit {
+        members: Members,
+        filled: Vec<u64>,
+    },
+    Choices {
+        members: Members,
+        choices: u32,
+        draw: Draw,
+    },
 }
 
 impl Victims {
@@ -221,12 +228,7 @@ impl Members {
 
     /// The emptiest of `choices` draws. If all of them are fully valid, cleaning frees nothing and
     /// the next draw may do better.
-    fn emptiest(
-        &self,
-        choices: u32,
-        draw: &mut Draw,
-        valid: impl Fn(u32) -> u32,
-    ) -> Option<u32> {
+    fn emptiest(&self, choices: u32, draw: &mut Draw, valid: impl Fn(u32) -> u32) -> Option<u32> {
         let count = self.list.len() as u32;
         if count == 0 {
             return None;

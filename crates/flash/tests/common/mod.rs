@@ -81,7 +81,10 @@ pub fn fifo_wa(alpha: f64) -> f64 {
 /// Write amplification of FIFO cleaning when a share `pages` of the pages takes a share `writes`
 /// of the writes and all lie mixed: find t with t x sum(n l / (1 - e^(-l t))) = alpha.
 pub fn fifo_mixed_wa(alpha: f64, pages: f64, writes: f64) -> f64 {
-    let groups = [(pages, writes / pages), (1.0 - pages, (1.0 - writes) / (1.0 - pages))];
+    let groups = [
+        (pages, writes / pages),
+        (1.0 - pages, (1.0 - writes) / (1.0 - pages)),
+    ];
     let wa = |t: f64| -> f64 {
         let term = |(n, l): &(f64, f64)| n * l / (1.0 - (-l * t).exp());
         groups.iter().map(term).sum()
@@ -175,7 +178,13 @@ pub fn steady_wa(drive: &mut Drive, warm: u64, measured: u64) -> f64 {
 
 /// Steady-state write amplification under skewed writes. With `given` classes each group is filled
 /// in its own stream.
-pub fn steady_skewed_wa(drive: &mut Drive, skew: Skew, given: bool, warm: u64, measured: u64) -> f64 {
+pub fn steady_skewed_wa(
+    drive: &mut Drive,
+    skew: Skew,
+    given: bool,
+    warm: u64,
+    measured: u64,
+) -> f64 {
     let pages = drive.logical_pages();
     let hot_pages = (f64::from(pages) * skew.pages) as u32;
     for lpn in 0..pages {
