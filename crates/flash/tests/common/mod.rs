@@ -141,16 +141,19 @@ pub struct Skew {
 }
 
 impl Skew {
+    /// A page below `pages`, and whether it is a hot one.
+    pub fn draw(&self, load: &mut Load, pages: u32) -> (u32, bool) {
+        let hot_pages = (f64::from(pages) * self.pages) as u32;
+        if load.unit() < self.writes {
+            (load.below(hot_pages), true)
+        } else {
+            (hot_pages + load.below(pages - hot_pages), false)
+        }
+    }
+
     /// Writes one page; with its class if `given`.
     pub fn write(&self, drive: &mut Drive, load: &mut Load, given: bool) {
-        let all = drive.logical_pages();
-        let hot_pages = (f64::from(all) * self.pages) as u32;
-        let hot = load.unit() < self.writes;
-        let lpn = if hot {
-            load.below(hot_pages)
-        } else {
-            hot_pages + load.below(all - hot_pages)
-        };
+        let (lpn, hot) = self.draw(load, drive.logical_pages());
         let class = u8::from(given && !hot);
         drive.write_class(&[lpn], class).expect("within the drive");
     }
