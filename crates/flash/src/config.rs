@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::geometry::{FlashError, Geometry};
 use crate::ideal::Ideal;
-use crate::log_block::{Bast, BlockMapped, Fast};
-use crate::page::{Cleaning, PageMapped, Streams};
+use crate::log_block::{self, Bast, BlockMapped, Fast};
+use crate::page::{self, Cleaning, PageMapped, Streams};
 use crate::{Costs, Ftl};
 
 /// How wear is evened out.
@@ -168,6 +168,56 @@ impl DriveConfig {
         geometry.validate()?;
         let capacity = Capacity::LogicalPages(logical_pages);
         Ok(DriveConfig::new(geometry, capacity, ftl))
+    }
+
+    /// A drive for `logical_pages` on the dies of `shape`, whose own number of blocks does not
+    /// count: as many as the spare share asks for, or as the layer needs if that is more. Errors:
+    /// out of range.
+    pub fn for_capacity(
+        shape: Geometry,
+        logical_pages: u32,
+        over_provisioning: f64,
+        ftl: FtlConfig,
+    ) -> Result<Self, FlashError> {
+        let shape = Geometry { blocks: 1, ..shape };
+        shape.validate()?;
+        if !(0.0..=100.0).contains(&over_provisioning) {
+            return Err(FlashError::OverProvisioning {
+                value: over_provisioning,
+            });
+        }
+        if logical_pages == 0 {
+            return Err(FlashError::NoLogicalPages);
+        }
+        let dies = u64::from(shape.total_dies());
+        let pages = (f64::from(logical_pages) * (1.0 + over_provisioning)).ceil() as u64;
+        let asked = pages
+            .div_ceil(u64::from(shape.pages_per_block))
+            .div_ceil(dies);
+        let needed = Self::die_blocks_needed(&shape, logical_pages, ftl);
+        let blocks = asked.max(needed).div_ceil(u64::from(shape.planes));
+        let geometry = Geometry {
+            // Too many are refused by the geometry, whose limit is far below.
+            blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
+            ..shape
+        };
+        geometry.validate()?;
+        let capacity = Capacity::LogicalPages(logical_pages);
+        Ok(DriveConfig::new(geometry, capacity, ftl))
+    }
+
+    fn die_blocks_needed(shape: &Geometry, logical_pages: u32, ftl: FtlConfig) -> u64 {
+        let extra = match ftl {
+            FtlConfig::None => return 1,
+            FtlConfig::Page(page) => {
+                return page::die_blocks_needed(shape, &page, logical_pages);
+            }
+            FtlConfig::Block => BlockMapped::EXTRA_BLOCKS,
+            FtlConfig::Bast { log_blocks } => log_blocks.saturating_add(Bast::EXTRA_BLOCKS),
+            FtlConfig::Fast { log_blocks } => log_blocks.saturating_add(Fast::EXTRA_BLOCKS),
+        };
+        log_block::blocks_needed(logical_pages, shape.pages_per_block, extra)
+            .div_ceil(u64::from(shape.total_dies()))
     }
 
     /// The translation layer. Errors: whatever no drive can have, with the parameter's name.

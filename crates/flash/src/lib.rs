@@ -48,6 +48,7 @@ mod operation;
 mod page;
 mod prefetch;
 mod recency;
+mod schedule;
 
 pub use config::{BufferConfig, Capacity, DriveConfig, FtlConfig, PageConfig, WearLevelling};
 pub use counters::{Costs, Counters, Wear};
@@ -58,3 +59,4 @@ pub use ideal::Ideal;
 pub use nand::Inconsistent;
 pub use operation::{Action, Operation, Purpose, Recorder};
 pub use page::{CLASSES_MAX, Cleaning, Streams};
+pub use schedule::{OperationTimes, Schedule};

@@ -354,3 +354,40 @@ fn operations_name_their_die() {
     assert_eq!(geometry.channel_of(0), geometry.channel_of(2));
     assert_ne!(geometry.channel_of(0), geometry.channel_of(1));
 }
+
+/// A drive made for a capacity is never too small for its layer, down to a single page.
+#[test]
+fn a_drive_for_a_capacity_always_fits() {
+    let page = PageConfig {
+        streams: Streams::Given(3),
+        cached_map_entries: 3,
+        ..PageConfig::default()
+    };
+    let layers = [
+        FtlConfig::None,
+        FtlConfig::Page(page),
+        FtlConfig::Block,
+        FtlConfig::Bast { log_blocks: 3 },
+        FtlConfig::Fast { log_blocks: 3 },
+    ];
+    let shape = Geometry {
+        channels: 3,
+        planes: 2,
+        ..Geometry::one_die(1, 5, 64)
+    };
+    for layer in layers {
+        for pages in [1, 2, 14, 15, 16, 1000] {
+            for spare in [0.0, 0.07, 3.0] {
+                let config = DriveConfig::for_capacity(shape, pages, spare, layer);
+                let config = config.expect("a geometry");
+                let physical = config.geometry.total_pages() as f64;
+                assert!(physical >= f64::from(pages) * (1.0 + spare));
+                let mut drive = made(&config);
+                assert_eq!(drive.logical_pages(), pages);
+                fill(&mut drive);
+                uniform(&mut drive, &mut Load(4), 2 * u64::from(pages));
+                drive.verify().expect("a consistent drive");
+            }
+        }
+    }
+}

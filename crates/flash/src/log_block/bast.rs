@@ -36,6 +36,9 @@ pub(crate) struct Bast {
 }
 
 impl Bast {
+    /// Blocks beside data and log blocks: a merge's new block.
+    pub const EXTRA_BLOCKS: u32 = 1;
+
     /// An empty layer. Errors: no log block, too few blocks.
     pub fn new(
         config: &DriveConfig,
@@ -46,7 +49,7 @@ impl Bast {
         let needs = Needs {
             ftl: "BAST",
             knob: "log_blocks",
-            extra_blocks: log_blocks + 1,
+            extra_blocks: log_blocks + Self::EXTRA_BLOCKS,
         };
         let data = DataBlocks::new(config, logical_pages, &needs)?;
         let unused = LogBlock {

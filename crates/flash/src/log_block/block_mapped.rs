@@ -20,12 +20,15 @@ pub(crate) struct BlockMapped {
 }
 
 impl BlockMapped {
+    /// Blocks beside data and log blocks: the new block of a rewrite.
+    pub const EXTRA_BLOCKS: u32 = 1;
+
     /// An empty layer. Errors: too few blocks.
     pub fn new(config: &DriveConfig, logical_pages: u32) -> Result<Self, FlashError> {
         let needs = Needs {
             ftl: "the block-mapped layer",
             knob: "nothing else",
-            extra_blocks: 1,
+            extra_blocks: Self::EXTRA_BLOCKS,
         };
         let data = DataBlocks::new(config, logical_pages, &needs)?;
         let wanted = vec![false; data.pages_per_block as usize];

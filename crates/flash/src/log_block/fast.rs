@@ -34,6 +34,9 @@ pub(crate) struct Fast {
 const NO_STREAM: (u32, u32) = (NONE, NONE);
 
 impl Fast {
+    /// Blocks beside data and log blocks: the sequential one and a merge's new block.
+    pub const EXTRA_BLOCKS: u32 = 2;
+
     /// An empty layer. Errors: no log block, too few blocks.
     pub fn new(
         config: &DriveConfig,
@@ -44,7 +47,7 @@ impl Fast {
         let needs = Needs {
             ftl: "FAST",
             knob: "log_blocks",
-            extra_blocks: log_blocks + 2,
+            extra_blocks: log_blocks + Self::EXTRA_BLOCKS,
         };
         Ok(Fast {
             data: DataBlocks::new(config, logical_pages, &needs)?,

@@ -23,6 +23,11 @@ use crate::geometry::{FlashError, NONE, check_page};
 use crate::nand::{BlockState, Inconsistent, Nand, require};
 use crate::operation::Purpose;
 
+/// Blocks that block-mapped data needs, with `extra_blocks` beside it.
+pub(crate) fn blocks_needed(logical_pages: u32, pages_per_block: u32, extra_blocks: u32) -> u64 {
+    u64::from(logical_pages.div_ceil(pages_per_block)) + u64::from(extra_blocks)
+}
+
 /// What a layer needs to be told about itself.
 struct Needs {
     ftl: &'static str,
@@ -47,7 +52,8 @@ impl DataBlocks {
     fn new(config: &DriveConfig, logical_pages: u32, needs: &Needs) -> Result<Self, FlashError> {
         let geometry = &config.geometry;
         let data_blocks = logical_pages.div_ceil(geometry.pages_per_block);
-        let needed_blocks = u64::from(data_blocks) + u64::from(needs.extra_blocks);
+        let needed_blocks =
+            blocks_needed(logical_pages, geometry.pages_per_block, needs.extra_blocks);
         let blocks = geometry.total_blocks();
         if needed_blocks > u64::from(blocks) {
             return Err(FlashError::TooFewBlocks {

@@ -24,7 +24,7 @@ use tables::{CachedMap, MapStore, SavedMap, TablePages, entries_per_page};
 use crate::config::{DriveConfig, PageConfig};
 use crate::counters::{Counters, Wear};
 use crate::ftl::Ftl;
-use crate::geometry::{FlashError, NONE, check_page, check_range};
+use crate::geometry::{FlashError, Geometry, NONE, check_page, check_range};
 use crate::nand::{Inconsistent, Nand};
 use crate::operation::{Purpose, Recorder};
 
@@ -221,6 +221,29 @@ impl Ftl for PageMapped {
     }
 }
 
+/// Pages of the table on flash; none for a table that memory holds.
+fn table_pages(geometry: &Geometry, page: &PageConfig, logical_pages: u32) -> u32 {
+    let on_flash = page.cached_map_entries > 0 || page.volatile_map;
+    u32::from(on_flash) * logical_pages.div_ceil(entries_per_page(geometry.page_bytes))
+}
+
+/// Blocks of each die for the table: twice what it fills, and what cleaning needs.
+fn table_blocks(geometry: &Geometry, table_pages: u32) -> u32 {
+    let die_pages = table_pages.div_ceil(geometry.total_dies());
+    match die_pages.div_ceil(geometry.pages_per_block) {
+        0 => 0,
+        blocks => 2 * blocks + 3,
+    }
+}
+
+/// Blocks that each die needs for its share of the pages.
+pub(crate) fn die_blocks_needed(geometry: &Geometry, page: &PageConfig, logical_pages: u32) -> u64 {
+    let table_pages = table_pages(geometry, page, logical_pages);
+    let die_pages = logical_pages.div_ceil(geometry.total_dies());
+    Space::blocks_needed(die_pages, page.streams.count(), geometry.pages_per_block)
+        + u64::from(table_blocks(geometry, table_pages))
+}
+
 /// How the blocks of a die are divided between data and table.
 struct Plan {
     dies: u32,
@@ -240,18 +263,9 @@ impl Plan {
     ) -> Result<Self, FlashError> {
         let geometry = &config.geometry;
         let (dies, die_blocks) = (geometry.total_dies(), geometry.die_blocks());
-        let pages_per_block = geometry.pages_per_block;
-        let entries = entries_per_page(geometry.page_bytes);
-        let has_table = page.cached_map_entries > 0 || page.volatile_map;
-        let table_pages = u32::from(has_table) * logical_pages.div_ceil(entries);
-        let table_blocks = match table_pages {
-            0 => 0,
-            pages => 2 * pages.div_ceil(dies).div_ceil(pages_per_block) + 3,
-        };
+        let table_pages = table_pages(geometry, page, logical_pages);
+        let needed_blocks = die_blocks_needed(geometry, page, logical_pages);
         let die_pages = logical_pages.div_ceil(dies);
-        let classes = page.streams.count();
-        let needed_blocks =
-            Space::blocks_needed(die_pages, classes, pages_per_block) + u64::from(table_blocks);
         if needed_blocks > u64::from(die_blocks) {
             return Err(FlashError::TooFewBlocks {
                 ftl: "a die of the page-mapped layer",
@@ -264,9 +278,9 @@ impl Plan {
         Ok(Plan {
             dies,
             die_blocks,
-            table_blocks,
+            table_blocks: table_blocks(geometry, table_pages),
             table_pages,
-            entries,
+            entries: entries_per_page(geometry.page_bytes),
             logical_pages,
         })
     }
