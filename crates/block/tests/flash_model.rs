@@ -204,8 +204,9 @@ fn reads_pass_waiting_programs() {
     );
 }
 
-/// An empty drive never freezes; a full one that was overwritten does, as its spare flash says: of
-/// 25 % spare, greedy cleaning moves 1.35 pages for each write with 16 pages a block.
+/// An empty drive never freezes; a full one that was overwritten does, as its spare flash says: with
+/// 25 % spare and 16 pages a block, greedy cleaning programs 2.349 pages for each write (docs/flash.md
+/// has the formula).
 #[test]
 fn freezes_come_from_cleaning() {
     let pages = 16 * MIB / PAGE;
@@ -214,13 +215,16 @@ fn freezes_come_from_cleaning() {
     assert_eq!(*quick.last().expect("writes"), 118_192);
     assert_eq!(fresh.counters().freezes, 0);
 
-    let mut aged = model("filled_share = 1\noverwritten_times = 3", 16 * MIB);
-    let slow = latencies(&mut aged, 0, 20_000, pages, 5 * MS);
+    let mut aged = model("filled_share = 1\noverwritten_times = 3", 64 * MIB);
+    let slow = latencies(&mut aged, 0, 60_000, 4 * pages, 5 * MS);
     let counters = aged.counters();
     let amplification = counters.flash_programs as f64 / counters.writes as f64;
-    assert!((amplification / 2.35 - 1.0).abs() < 0.02, "{amplification}");
-    // Every erase frees what the writes take: an erase for 16 programs, each within a freeze.
-    assert_eq!(counters.flash_programs / 16, counters.flash_erases);
+    assert!(
+        (amplification / 2.349 - 1.0).abs() < 0.02,
+        "{amplification}"
+    );
+    // What the programs take the erases give back, but for the blocks that are open.
+    assert!((counters.flash_programs / 16).abs_diff(counters.flash_erases) <= 2);
     assert!(counters.freezes > 1000);
     // Most writes still meet no cleaning; the slowest waits for an erase and its copies at least.
     assert_eq!(slow[slow.len() / 2], 118_192);
@@ -270,7 +274,8 @@ fn discards_make_cleaning_cheap() {
 #[test]
 fn log_blocks_freeze_by_merging() {
     for layer in ["bast", "fast", "block"] {
-        let overrides = format!("layer = \"{layer}\"\nfilled_share = 1\nlog_share = 0.01");
+        let overrides =
+            format!("layer = \"{layer}\"\nfilled_share = 1\nbackground_idle_ns = \"1h\"");
         let mut drive = model(&overrides, 16 * MIB);
         let slowest = latencies(&mut drive, 0, 3000, 16 * MIB / PAGE, 50 * MS);
         let counters = drive.counters();

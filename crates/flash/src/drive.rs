@@ -255,6 +255,11 @@ impl Drive {
         Ok(used_us)
     }
 
+    /// Whether [`work_in_background`](Self::work_in_background) would do anything.
+    pub fn wants_background_work(&self) -> bool {
+        self.buffer.as_ref().is_some_and(|b| !b.is_empty()) || self.ftl.wants_cleaning()
+    }
+
     /// One step of what a drive does while the host is quiet. False when there is nothing to do.
     pub fn work_in_background(&mut self) -> Result<bool, FlashError> {
         if self.buffer.as_ref().is_some_and(|b| !b.is_empty()) {

@@ -37,6 +37,9 @@ pub trait Ftl: Debug + Send {
     /// Where the page's newest version is, as [`Operation::page`](crate::Operation::page) counts.
     fn locate(&self, lpn: u32) -> Option<u32>;
 
+    /// Whether [`clean_in_background`](Self::clean_in_background) would do anything.
+    fn wants_cleaning(&self) -> bool;
+
     /// One step of cleaning in idle time: a block cleaned, a log block merged. False when there is
     /// nothing worth doing.
     fn clean_in_background(&mut self) -> bool;

@@ -84,6 +84,10 @@ impl Ftl for Ideal {
         written.unwrap_or(false).then_some(lpn)
     }
 
+    fn wants_cleaning(&self) -> bool {
+        false
+    }
+
     fn clean_in_background(&mut self) -> bool {
         false
     }

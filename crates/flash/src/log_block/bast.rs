@@ -155,8 +155,12 @@ impl Ftl for Bast {
         self.data.locate(lpn)
     }
 
+    fn wants_cleaning(&self) -> bool {
+        self.idle.is_empty()
+    }
+
     fn clean_in_background(&mut self) -> bool {
-        let oldest = self.used.oldest().filter(|_| self.idle.is_empty());
+        let oldest = self.used.oldest().filter(|_| self.wants_cleaning());
         if let Some(oldest) = oldest {
             self.data.nand.counters.cleanings_background += 1;
             self.merge(oldest);

@@ -100,6 +100,10 @@ impl Ftl for BlockMapped {
         self.data.locate(lpn)
     }
 
+    fn wants_cleaning(&self) -> bool {
+        false
+    }
+
     fn clean_in_background(&mut self) -> bool {
         false
     }

@@ -161,12 +161,14 @@ impl Ftl for Fast {
         self.data.locate(lpn)
     }
 
+    fn wants_cleaning(&self) -> bool {
+        let newest = self.logs.back();
+        let newest_is_full = newest.is_some_and(|block| self.data.nand.is_full(*block));
+        self.logs.len() == self.log_blocks && newest_is_full
+    }
+
     fn clean_in_background(&mut self) -> bool {
-        let newest_is_full = match self.logs.back() {
-            Some(block) => self.data.nand.is_full(*block),
-            None => false,
-        };
-        let wanted = self.logs.len() == self.log_blocks && newest_is_full;
+        let wanted = self.wants_cleaning();
         if wanted {
             self.data.nand.counters.cleanings_background += 1;
             self.reclaim();

@@ -176,6 +176,11 @@ impl Ftl for PageMapped {
         (lpn < self.logical_pages && page != NONE).then_some(page)
     }
 
+    fn wants_cleaning(&self) -> bool {
+        let wanted = self.background_free_blocks;
+        self.spaces.iter().any(|space| space.wants_cleaning(wanted))
+    }
+
     fn clean_in_background(&mut self) -> bool {
         let mut cleaned = false;
         for space in &mut self.spaces {

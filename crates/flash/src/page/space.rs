@@ -148,6 +148,12 @@ impl Space {
         self.free.len() >= self.reserve + takes
     }
 
+    /// Whether idle time is well spent on cleaning: fewer than `wanted` blocks beyond the reserve
+    /// are free, and there are invalid pages.
+    pub fn wants_cleaning(&self, wanted: u32) -> bool {
+        self.free.len() < self.reserve.saturating_add(wanted) && self.class_to_clean().is_some()
+    }
+
     /// Cleans a block in idle time, and more until the reserve is whole again. False when `wanted`
     /// blocks beyond the reserve are free already, or nothing can be freed.
     pub fn clean_in_background<W: MoveWatcher>(
@@ -157,7 +163,7 @@ impl Space {
         watcher: &mut W,
         wanted: u32,
     ) -> bool {
-        if self.free.len() >= self.reserve.saturating_add(wanted) {
+        if !self.wants_cleaning(wanted) {
             return false;
         }
         let mut cleaned = false;

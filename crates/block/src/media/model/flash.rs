@@ -312,6 +312,7 @@ impl Flash {
         let mut drive = Drive::new(&config)?;
         age(&mut drive, &parameters, seed)?;
         drive.recorder().record(true);
+        let is_rested = !drive.wants_background_work();
         Ok(Flash {
             schedule: Schedule::new(&config.geometry, parameters.times()),
             before: drive.counters(),
@@ -327,7 +328,7 @@ impl Flash {
             ending: Agenda::default(),
             unreported: Unreported::new(),
             quiet_since_ns: Some(0),
-            is_rested: false,
+            is_rested,
             lpns: Vec::new(),
             counters: ModelCounters::default(),
             parameters,
@@ -380,6 +381,7 @@ impl Flash {
             self.run_instant(instant_ns);
             if self.quiet_since_ns.is_none() && self.is_quiet() {
                 self.quiet_since_ns = Some(instant_ns);
+                self.is_rested = !self.drive.wants_background_work();
             }
         }
         self.clock_ns = self.clock_ns.max(now_ns);
@@ -531,8 +533,10 @@ impl Flash {
     /// A page that is only partly written is read first.
     fn read_edges(&mut self, command: &Command, pages: &std::ops::Range<u32>) {
         let whole = self.whole_pages_of(command);
-        for lpn in [pages.start, pages.end - 1] {
-            if !whole.contains(&lpn) && (lpn == pages.start || pages.len() > 1) {
+        let first = Some(pages.start);
+        let last = pages.clone().next_back().filter(|lpn| *lpn > pages.start);
+        for lpn in [first, last].into_iter().flatten() {
+            if !whole.contains(&lpn) {
                 let read = self.drive.read(lpn);
                 debug_assert!(read.is_ok(), "a page of the drive");
             }
@@ -570,7 +574,8 @@ impl Flash {
 
     fn work_in_background(&mut self, now_ns: u64) {
         // A drive that worked before time began has no errors to come; one that had any rests.
-        self.is_rested = !self.drive.work_in_background().unwrap_or(false);
+        let worked = self.drive.work_in_background().unwrap_or(false);
+        self.is_rested = !worked || !self.drive.wants_background_work();
         self.add_operations(now_ns, None, false);
     }
 
@@ -639,7 +644,6 @@ impl TimingModel for Flash {
             "the layer above bounds its depth"
         );
         self.quiet_since_ns = None;
-        self.is_rested = false;
         self.counters.count(&command);
         let queued = Queued {
             command,
