@@ -297,7 +297,7 @@ static PROFILES: &[Profile] = &[
     Profile {
         name: "flash-2009",
         of: ModelType::Flash,
-        about: "SATA drive of MLC flash with shared log blocks, by its own merges",
+        about: "SATA drive of the MLC flash of 2009, page-mapped, by its own cleaning",
         partner: None,
         parameters: || Parameters::Flash(Box::new(flash_2009())),
     },
@@ -528,11 +528,10 @@ fn flash_tlc() -> FlashParameters {
 fn flash_2009() -> FlashParameters {
     FlashParameters {
         channels: 4,
+        ways: 2,
         dies: 2,
         pages_per_block: 128,
-        layer: FlashLayer::Fast,
-        least_worn_first: true,
-        write_cache_pages: 64,
+        over_provisioning: 0.28,
         read_ns: 50 * US,
         program_ns: 900 * US,
         erase_ns: 3 * MS,
