@@ -391,3 +391,149 @@ fn a_drive_for_a_capacity_always_fits() {
         }
     }
 }
+
+/// Cleaning writes the table once for each table page that has moved entries and each cleaned block,
+/// but for entries in memory: told from the operations of every write, with one entry in memory.
+#[test]
+fn cleaning_writes_the_table_once_for_each_table_page() {
+    let page = PageConfig {
+        cached_map_entries: 1,
+        ..PageConfig::default()
+    };
+    let (pages, entries) = (600, 8);
+    // 75 table pages fill 10 blocks; 23 blocks at the end of the die are the table's.
+    let data_blocks = 120 - 23;
+    let mut drive = made(&page_drive(
+        page,
+        Geometry::one_die(120, 8, 4 * entries),
+        pages,
+    ));
+    fill(&mut drive);
+    drive.recorder().record(true);
+    let mut load = Load(6);
+    let mut cached = pages - 1;
+    let mut moved_in_all = 0;
+    for _ in 0..5000 {
+        let lpn = load.below(pages);
+        drive.recorder().clear();
+        drive.write(&[lpn]).expect("within the drive");
+        let mut expected = usize::from(lpn != cached);
+        let mut moved: Vec<u32> = Vec::new();
+        for operation in drive.recorder().operations() {
+            let is_copy = operation.purpose == Purpose::Copy;
+            if is_copy && operation.action == Action::Program && operation.lpn < pages {
+                moved_in_all += 1;
+                if operation.lpn != cached {
+                    moved.push(operation.lpn / entries);
+                }
+            } else if operation.action == Action::Erase && operation.page / 8 < data_blocks {
+                moved.sort_unstable();
+                moved.dedup();
+                expected += moved.len();
+                moved.clear();
+            }
+        }
+        let map_programs = drive
+            .recorder()
+            .operations()
+            .iter()
+            .filter(|o| o.action == Action::Program && o.purpose == Purpose::Map);
+        assert_eq!(map_programs.count(), expected);
+        cached = lpn;
+    }
+    assert!(moved_in_all > 1000);
+}
+
+/// After a power cut a cached table starts empty.
+#[test]
+fn a_power_cut_empties_the_cached_table() {
+    let page = PageConfig {
+        cached_map_entries: 100,
+        ..PageConfig::default()
+    };
+    let mut drive = made(&page_drive(page, Geometry::one_die(64, 16, 4096), 100));
+    fill(&mut drive);
+    drive.read(5).expect("within the drive");
+    assert_eq!(drive.counters().map_misses, 100);
+    drive.cut_power();
+    drive.read(5).expect("within the drive");
+    assert_eq!(drive.counters().map_misses, 101);
+}
+
+/// A page that was buffered when its old version was read ahead must not be taken from there.
+#[test]
+fn what_leaves_the_buffer_is_not_read_ahead() {
+    let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 500);
+    config.prefetch_pages = 4;
+    config.buffer = BufferConfig::Memory(4);
+    let mut drive = made(&config);
+    fill(&mut drive);
+    drive.flush().expect("a flush");
+    write(&mut drive, &[3]);
+    drive.read(0).expect("within the drive");
+    drive.read(1).expect("within the drive");
+    drive.flush().expect("a flush");
+    let before = drive.counters();
+    drive.read(3).expect("within the drive");
+    let done = drive.counters() - before;
+    assert_eq!((done.reads_host, done.prefetch_hits), (1, 0));
+}
+
+/// Streams that share their open blocks with cleaning need the reserve between any two writes;
+/// measured ones most, as one cleaned block can go to both. As tight as drives can be.
+#[test]
+fn streams_never_use_up_the_reserve() {
+    let given = (2..6).map(Streams::Given);
+    for streams in given.chain([Streams::Measured]) {
+        for separate_copies in [false, true] {
+            let page = PageConfig {
+                streams,
+                separate_copies,
+                background_free_blocks: 1,
+                ..PageConfig::default()
+            };
+            let blocks = 20 + 3 * u32::from(streams.count());
+            let mut drive = made(&page_drive(page, Geometry::one_die(blocks, 4, 512), 83));
+            churn(&mut drive, streams);
+            drive.verify().expect("a consistent drive");
+        }
+    }
+}
+
+/// Random writes of one page in a random class, in a window of pages that wanders.
+fn churn(drive: &mut Drive, streams: Streams) {
+    let mut load = Load(u64::from(streams.count()));
+    let (pages, mut window) = (drive.logical_pages(), 0);
+    for _ in 0..60_000 {
+        let class = match streams {
+            Streams::Given(classes) => load.below(u32::from(classes)) as u8,
+            _ => 0,
+        };
+        let lpn = match load.below(4) {
+            0 => load.below(pages),
+            _ => (window + load.below(12)) % pages,
+        };
+        drive.write_class(&[lpn], class).expect("within the drive");
+        if load.below(50) == 0 {
+            window = load.below(pages);
+            drive.idle(2000).expect("idle time");
+        }
+    }
+}
+
+/// A full merge of the block of the sequential stream ends the stream: it costs no second merge.
+#[test]
+fn a_full_merge_ends_the_stream_of_its_block() {
+    let ftl = FtlConfig::Fast { log_blocks: 1 };
+    let config = DriveConfig::holding(12, 3, 4, 512, ftl).expect("a geometry");
+    let mut drive = made(&config);
+    fill(&mut drive);
+    // Page 0 opens the stream; 2 does not continue it and fills the log with 5, 6 and 7.
+    write(&mut drive, &[0, 2, 5, 6, 7]);
+    assert_eq!(drive.counters().merges(), 0);
+    // The log is reclaimed: both blocks are merged. Then block 2 opens a stream.
+    write(&mut drive, &[9, 8]);
+    assert_eq!(drive.counters().merges_full, 2);
+    assert_eq!(drive.counters().merges(), 2);
+    drive.verify().expect("a consistent drive");
+}
