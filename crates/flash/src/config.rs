@@ -221,7 +221,7 @@ impl DriveConfig {
     }
 
     /// The translation layer. Errors: whatever no drive can have, with the parameter's name.
-    pub(crate) fn build_ftl(&self) -> Result<Box<dyn Ftl>, FlashError> {
+    pub fn build_ftl(&self) -> Result<Box<dyn Ftl>, FlashError> {
         self.geometry.validate()?;
         let logical_pages = self.capacity.logical_pages(&self.geometry)?;
         if logical_pages == 0 {

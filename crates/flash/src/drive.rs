@@ -38,7 +38,13 @@ pub struct Drive {
 impl Drive {
     /// An empty drive. Errors: whatever no drive can have, with the parameter's name.
     pub fn new(config: &DriveConfig) -> Result<Self, FlashError> {
-        let ftl = config.build_ftl()?;
+        Self::around(config.build_ftl()?, config)
+    }
+
+    /// A drive around a layer of the caller's; of the configuration only the layer and the capacity
+    /// do not count. Errors: a buffer or read-ahead out of range.
+    pub fn around(ftl: Box<dyn Ftl>, config: &DriveConfig) -> Result<Self, FlashError> {
+        config.geometry.validate()?;
         let logical_pages = ftl.logical_pages();
         let buffer = match config.buffer {
             BufferConfig::None => None,

@@ -537,3 +537,19 @@ fn a_full_merge_ends_the_stream_of_its_block() {
     assert_eq!(drive.counters().merges(), 2);
     drive.verify().expect("a consistent drive");
 }
+
+/// Any layer can be put into a drive, the crate's or another's.
+#[test]
+fn a_layer_can_be_plugged_in() {
+    let fast = FtlConfig::Fast { log_blocks: 4 };
+    let config = DriveConfig::holding(500, 8, 16, 4096, fast).expect("a geometry");
+    let layer = config.build_ftl().expect("a layer");
+    let mut plugged = Drive::around(layer, &config).expect("a drive");
+    let mut whole = made(&config);
+    for drive in [&mut plugged, &mut whole] {
+        fill(drive);
+        uniform(drive, &mut Load(3), 2000);
+    }
+    assert_eq!(plugged.counters(), whole.counters());
+    assert!(plugged.counters().merges_full > 0);
+}
