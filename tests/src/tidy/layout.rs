@@ -14,7 +14,10 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ),
     ("py", &["lab", "index", "trace", "policy"]),
     ("lab", &["sim", "index", "trace", "block", "rt", "policy"]),
-    ("sim", &["export", "block", "proto", "rt", "policy", "flash"]),
+    (
+        "sim",
+        &["export", "block", "proto", "rt", "policy", "flash"],
+    ),
     ("export", &["block", "proto", "rt"]),
     ("index", &["block", "rt"]),
     ("block", &["policy", "proto", "trace", "rt", "flash"]),
