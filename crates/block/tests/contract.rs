@@ -53,6 +53,11 @@ const KINDS: &[(&str, &str)] = &[
         "[device.top]\ntype = 'hdd'\nprofile = 'hdd-7200'\nbelow = 'a'",
     ),
     ("network", "[device.top]\ntype = 'network'\nbelow = 'a'"),
+    ("flash", "[device.top]\ntype = 'flash'\nbelow = 'a'"),
+    (
+        "flash with log blocks",
+        "[device.top]\ntype = 'flash'\nprofile = 'flash-2009'\nbelow = 'a'",
+    ),
     (
         "delay of nothing",
         "[device.top]\ntype = 'delay'\nbelow = 'a'",

@@ -131,7 +131,12 @@ fn profiles_are_unique_valid_and_paired() {
             );
         }
     }
-    for of in [ModelType::Ssd, ModelType::Hdd, ModelType::Network] {
+    for of in [
+        ModelType::Ssd,
+        ModelType::Hdd,
+        ModelType::Network,
+        ModelType::Flash,
+    ] {
         Parameters::from_profile(of, of.default_profile(), toml::Table::new()).expect("a default");
     }
 }

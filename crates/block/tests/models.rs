@@ -664,6 +664,14 @@ fn every_model(seed: u64, check: impl Fn(&str, &dyn Fn() -> Model)) {
             ],
             "hdd-7200" | "hdd-5400" => &["", "write_cache_bytes = 1000000"],
             "sata-2009" => &["", "freeze_holds_reads = true\npool_bytes = 1000000"],
+            "flash-tlc" | "flash-2009" => &[
+                "",
+                "filled_share = 1\npages_per_block = 16\npage_bytes = 65536",
+                "filled_share = 1\npages_per_block = 16\npage_bytes = 65536\nwrite_cache_pages = 0\nslc_pages = 100",
+                "page_bytes = 16384\ncached_map_entries = 50\nprefetch_pages = 8\nlayer = 'page'",
+                "filled_share = 1\npages_per_block = 16\npage_bytes = 65536\nlayer = 'bast'\nreads_first = false",
+                "filled_share = 1\npages_per_block = 16\npage_bytes = 65536\nlayer = 'block'\ncopy_back = true",
+            ],
             "nvme-tlc" => &["", "pool_bytes = 1000000\nfreeze_frees_bytes = 100000"],
             _ => &[""],
         };

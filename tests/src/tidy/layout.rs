@@ -16,15 +16,16 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("lab", &["sim", "index", "trace", "block", "rt", "policy"]),
     (
         "sim",
-        &["export", "block", "proto", "trace", "rt", "policy"],
+        &["export", "block", "proto", "trace", "rt", "policy", "flash"],
     ),
     ("export", &["block", "proto", "rt"]),
     ("index", &["block", "rt"]),
-    ("block", &["policy", "proto", "trace", "rt"]),
+    ("block", &["policy", "proto", "trace", "rt", "flash"]),
     ("rt", &[]),
     ("policy", &[]),
     ("proto", &[]),
     ("trace", &[]),
+    ("flash", &[]),
 ];
 
 /// Crates depend only downwards, in every section of their manifest, so that a policy can never

@@ -51,7 +51,7 @@ pub enum Node {
     Stripe(StripeConfig),
     /// A disk with content and a metadata device.
     Adopted(AdoptedConfig),
-    /// An SSD, a disk or a network volume by its timing.
+    /// An SSD, a disk, a network volume or a flash drive by its timing.
     Timing(TimingConfig),
     /// A fixed time on top of each operation.
     Delay(DelayConfig),
@@ -67,7 +67,7 @@ pub enum Node {
 
 /// The names of all types, for error messages.
 const TYPES: &str = "file, memory, null, remote, cache, mirror, passthrough, stripe, adopted, ssd, hdd, \
-                     network, delay, error, rate, log, stats";
+                     network, flash, delay, error, rate, log, stats";
 
 impl Node {
     /// Reads a `[device.NAME]` section.
@@ -87,6 +87,7 @@ impl Node {
             "ssd" => Node::Timing(TimingConfig::read(ModelType::Ssd, section)?),
             "hdd" => Node::Timing(TimingConfig::read(ModelType::Hdd, section)?),
             "network" => Node::Timing(TimingConfig::read(ModelType::Network, section)?),
+            "flash" => Node::Timing(TimingConfig::read(ModelType::Flash, section)?),
             "delay" => Node::Delay(section.read()?),
             "error" => Node::Error(section.read()?),
             "rate" => Node::Rate(section.read()?),

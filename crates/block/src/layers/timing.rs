@@ -41,7 +41,7 @@ const QUEUE_COMMANDS_MAX: usize = 16_384;
 /// beside the positioning.
 const DISK_PREFERRED_BYTES: u32 = 64 << 10;
 
-/// The configuration of `type = "ssd"`, `"hdd"` and `"network"`.
+/// The configuration of `type = "ssd"`, `"hdd"`, `"network"` and `"flash"`.
 #[derive(Clone, Debug)]
 pub struct TimingConfig {
     /// The kind of device.
@@ -274,6 +274,7 @@ impl Timing {
             Parameters::Ssd(_) => ModelType::Ssd,
             Parameters::Hdd(_) => ModelType::Hdd,
             Parameters::Network(_) => ModelType::Network,
+            Parameters::Flash(_) => ModelType::Flash,
         };
         let model = parameters.build(size_bytes, seed)?;
         let state = Rc::new(State {
@@ -338,7 +339,7 @@ async fn pump(state: Weak<State>) {
 
 fn geometry_of(of: ModelType, below: &Geometry) -> Geometry {
     match of {
-        ModelType::Ssd | ModelType::Network => Geometry {
+        ModelType::Ssd | ModelType::Network | ModelType::Flash => Geometry {
             rotational: false,
             ..*below
         },
@@ -427,6 +428,20 @@ impl Device for Timing {
                 count("token_waits", counters.token_waits);
                 count("token_wait_ns", counters.token_wait_ns);
                 count("spikes", counters.spikes);
+            }
+            ModelType::Flash => {
+                count("freezes", counters.freezes);
+                count("frozen_ns", counters.frozen_ns);
+                count("flash_programs", counters.flash_programs);
+                count("flash_copied_pages", counters.flash_copied_pages);
+                count("flash_padded_pages", counters.flash_padded_pages);
+                count("flash_map_programs", counters.flash_map_programs);
+                count("flash_erases", counters.flash_erases);
+                count("flash_merges", counters.flash_merges);
+                count(
+                    "flash_background_cleanings",
+                    counters.flash_background_cleanings,
+                );
             }
         }
     }

@@ -14,6 +14,7 @@
 //! one seed and one sequence of commands give one sequence of completions everywhere.
 
 mod draw;
+pub mod flash;
 pub mod hdd;
 pub mod network;
 pub mod profile;
@@ -24,6 +25,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 pub use draw::Lognormal;
+pub use flash::{Flash, FlashCleaning, FlashLayer, FlashParameters};
 pub use hdd::{Hdd, HddParameters};
 pub use network::{NetworkDisk, NetworkParameters};
 pub use profile::{ModelError, ModelType, Parameters, Profile, profiles};
@@ -105,9 +107,11 @@ pub struct ModelCounters {
     pub read_bytes: u64,
     /// Bytes given by writes.
     pub written_bytes: u64,
-    /// SSD: times the pre-erased pool ran empty and the device froze.
+    /// SSD: times the pre-erased pool ran empty and the device froze. Flash: writes before which
+    /// flash had to be cleaned.
     pub freezes: u64,
-    /// SSD: modelled length of those freezes, in ns.
+    /// SSD: modelled length of those freezes, in ns. Flash: the sum of the times in the cells of
+    /// that cleaning, on all dies.
     pub frozen_ns: u64,
     /// SSD: single writes that stalled.
     pub stalls: u64,
@@ -119,6 +123,20 @@ pub struct ModelCounters {
     pub slc_written_bytes: u64,
     /// SSD: bytes folded out of the SLC cache while idle.
     pub slc_folded_bytes: u64,
+    /// Flash: pages programmed, for whatever reason.
+    pub flash_programs: u64,
+    /// Flash: of these, pages that cleaning and merging moved.
+    pub flash_copied_pages: u64,
+    /// Flash: of these, pages without content.
+    pub flash_padded_pages: u64,
+    /// Flash: of these, pages of the translation table.
+    pub flash_map_programs: u64,
+    /// Flash: blocks erased.
+    pub flash_erases: u64,
+    /// Flash: merges of log blocks, of all kinds.
+    pub flash_merges: u64,
+    /// Flash: blocks cleaned while the host was quiet.
+    pub flash_background_cleanings: u64,
     /// SSD, HDD: accesses that continued the one before.
     pub sequential: u64,
     /// HDD: accesses that moved the head.

@@ -7,7 +7,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::draw::Lognormal;
-use super::{Hdd, HddParameters, NetworkDisk, NetworkParameters, Ssd, SsdParameters, TimingModel};
+use super::flash::{FlashCleaning, FlashLayer};
+use super::{
+    Flash, FlashParameters, Hdd, HddParameters, NetworkDisk, NetworkParameters, Ssd, SsdParameters,
+    TimingModel,
+};
 use crate::units::{parse_size, parse_time};
 
 const MB: u64 = 1_000_000;
@@ -58,6 +62,9 @@ pub enum ModelError {
         /// The values allowed.
         allowed: &'static str,
     },
+    /// A flash drive that cannot be made.
+    #[error("flash drive: {0}")]
+    Flash(#[from] bimetal_flash::FlashError),
 }
 
 /// The kinds of device there are models for, as `type = "..."` in a configuration names them.
@@ -70,6 +77,8 @@ pub enum ModelType {
     Hdd,
     /// [`NetworkDisk`].
     Network,
+    /// [`Flash`].
+    Flash,
 }
 
 impl ModelType {
@@ -79,6 +88,7 @@ impl ModelType {
             ModelType::Ssd => "ssd",
             ModelType::Hdd => "hdd",
             ModelType::Network => "network",
+            ModelType::Flash => "flash",
         }
     }
 
@@ -88,6 +98,7 @@ impl ModelType {
             ModelType::Ssd => "sata-2009",
             ModelType::Hdd => "hdd-7200",
             ModelType::Network => "network-disk",
+            ModelType::Flash => "flash-tlc",
         }
     }
 }
@@ -107,6 +118,8 @@ pub enum Parameters {
     Hdd(HddParameters),
     /// Of a network disk.
     Network(NetworkParameters),
+    /// Of a flash drive.
+    Flash(Box<FlashParameters>),
 }
 
 impl Parameters {
@@ -147,6 +160,9 @@ impl Parameters {
             Parameters::Network(base) => {
                 Parameters::Network(with_overrides(name, &base, overrides)?)
             }
+            Parameters::Flash(base) => {
+                Parameters::Flash(Box::new(with_overrides(name, &*base, overrides)?))
+            }
         };
         parameters.validate()?;
         Ok(parameters)
@@ -158,6 +174,7 @@ impl Parameters {
             Parameters::Ssd(parameters) => parameters.validate(),
             Parameters::Hdd(parameters) => parameters.validate(),
             Parameters::Network(parameters) => parameters.validate(),
+            Parameters::Flash(parameters) => parameters.validate(),
         }
     }
 
@@ -172,6 +189,9 @@ impl Parameters {
             Parameters::Ssd(parameters) => Box::new(Ssd::new(parameters, capacity_bytes, seed)?),
             Parameters::Hdd(parameters) => Box::new(Hdd::new(parameters, capacity_bytes, seed)?),
             Parameters::Network(parameters) => Box::new(NetworkDisk::new(parameters, seed)?),
+            Parameters::Flash(parameters) => {
+                Box::new(Flash::new(*parameters, capacity_bytes, seed)?)
+            }
         })
     }
 }
@@ -266,6 +286,20 @@ static PROFILES: &[Profile] = &[
         about: "network volume of 3,000 IOPS and 125 MB/s",
         partner: None,
         parameters: network_disk,
+    },
+    Profile {
+        name: "flash-tlc",
+        of: ModelType::Flash,
+        about: "NVMe drive of TLC flash, page-mapped, by its own cleaning",
+        partner: None,
+        parameters: || Parameters::Flash(Box::new(flash_tlc())),
+    },
+    Profile {
+        name: "flash-2009",
+        of: ModelType::Flash,
+        about: "SATA drive of the MLC flash of 2009, page-mapped, by its own cleaning",
+        partner: None,
+        parameters: || Parameters::Flash(Box::new(flash_2009())),
     },
 ];
 
@@ -450,6 +484,64 @@ fn network_disk() -> Parameters {
             cap_ns: 10 * S,
         },
     })
+}
+
+fn flash_tlc() -> FlashParameters {
+    FlashParameters {
+        channels: 8,
+        ways: 1,
+        dies: 4,
+        planes: 1,
+        pages_per_block: 256,
+        page_bytes: 4096,
+        over_provisioning: 0.07,
+        layer: FlashLayer::Page,
+        cleaning: FlashCleaning::Greedy,
+        cleaning_choices: 8,
+        separates_hot: false,
+        cached_map_entries: 0,
+        log_share: 0.03,
+        least_worn_first: true,
+        wear_spread_erases: 0,
+        background_free_blocks: 8,
+        background_idle_ns: 10 * MS,
+        write_cache_pages: 4096,
+        slc_pages: 0,
+        prefetch_pages: 0,
+        read_ns: 60 * US,
+        program_ns: 170 * US,
+        erase_ns: 5 * MS,
+        slc_read_ns: 30 * US,
+        slc_program_ns: 60 * US,
+        channel_rate_bytes_per_s: 800 * MB,
+        copy_back: false,
+        reads_first: true,
+        command_ns: 10 * US,
+        interface_rate_bytes_per_s: 3 * GB,
+        flush_ns: 500 * US,
+        zeroes_deallocate: true,
+        filled_share: 0.0,
+        overwritten_times: 0.0,
+    }
+}
+
+fn flash_2009() -> FlashParameters {
+    FlashParameters {
+        channels: 4,
+        ways: 2,
+        dies: 2,
+        pages_per_block: 128,
+        over_provisioning: 0.28,
+        read_ns: 50 * US,
+        program_ns: 900 * US,
+        erase_ns: 3 * MS,
+        channel_rate_bytes_per_s: 40 * MB,
+        command_ns: 100 * US,
+        interface_rate_bytes_per_s: 150 * MB,
+        flush_ns: 300 * US,
+        zeroes_deallocate: false,
+        ..flash_tlc()
+    }
 }
 
 /// `base` with `overrides` put over it.

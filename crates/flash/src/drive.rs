@@ -1,0 +1,350 @@
+//! A whole drive as a cost model: what the host does comes in, counters and device time come out.
+//!
+//! The drive puts its write buffer and read-ahead before a translation layer, counts what the host
+//! asks for, and adds up time as if one operation ran after the other. It holds no data, knows no
+//! clock and starts nothing by itself: idle time is given to it.
+
+use crate::buffer::WriteBuffer;
+use crate::config::{BufferConfig, DriveConfig, FtlConfig};
+use crate::counters::{Costs, Counters, Wear};
+use crate::ftl::Ftl;
+use crate::geometry::{FlashError, check_page, check_range};
+use crate::nand::{Inconsistent, require};
+use crate::operation::{Action, Operation, Purpose, Recorder};
+use crate::prefetch::Prefetch;
+
+/// Largest write buffer, in pages.
+const BUFFER_PAGES_MAX: u32 = 1 << 28;
+
+/// Most pages read ahead.
+const PREFETCH_PAGES_MAX: u32 = 1 << 16;
+
+/// A drive. See the module head.
+#[derive(Debug)]
+pub struct Drive {
+    ftl: Box<dyn Ftl>,
+    logical_pages: u32,
+    classes: u8,
+    dies: u32,
+    pages_per_block: u32,
+    buffer: Option<WriteBuffer>,
+    prefetch: Option<Prefetch>,
+    costs: Costs,
+    /// What the host asked for, and what the buffer did.
+    host: Counters,
+    background_us: u64,
+}
+
+impl Drive {
+    /// An empty drive. Errors: whatever no drive can have, with the parameter's name.
+    pub fn new(config: &DriveConfig) -> Result<Self, FlashError> {
+        Self::around(config.build_ftl()?, config)
+    }
+
+    /// A drive around a layer of the caller's; of the configuration only the layer and the capacity
+    /// do not count. Errors: a buffer or read-ahead out of range.
+    pub fn around(ftl: Box<dyn Ftl>, config: &DriveConfig) -> Result<Self, FlashError> {
+        config.geometry.validate()?;
+        let logical_pages = ftl.logical_pages();
+        let buffer = match config.buffer {
+            BufferConfig::None => None,
+            BufferConfig::Memory(pages) | BufferConfig::Slc(pages) => {
+                check_range("buffer", pages, BUFFER_PAGES_MAX)?;
+                let appends = matches!(config.buffer, BufferConfig::Slc(_));
+                Some(WriteBuffer::new(pages, logical_pages, appends))
+            }
+        };
+        if config.prefetch_pages > 0 {
+            check_range("prefetch_pages", config.prefetch_pages, PREFETCH_PAGES_MAX)?;
+        }
+        let classes = match config.ftl {
+            FtlConfig::Page(page) => page.streams.count(),
+            _ => u8::MAX,
+        };
+        Ok(Drive {
+            ftl,
+            logical_pages,
+            classes,
+            dies: config.geometry.total_dies(),
+            pages_per_block: config.geometry.pages_per_block,
+            buffer,
+            prefetch: (config.prefetch_pages > 0).then(|| Prefetch::new(config.prefetch_pages)),
+            costs: config.costs,
+            host: Counters::default(),
+            background_us: 0,
+        })
+    }
+
+    /// Pages the host can use.
+    pub fn logical_pages(&self) -> u32 {
+        self.logical_pages
+    }
+
+    /// The host reads a page. Errors: beyond the end.
+    pub fn read(&mut self, lpn: u32) -> Result<(), FlashError> {
+        check_page(lpn, self.logical_pages)?;
+        self.host.host_reads += 1;
+        let in_buffer = self.buffer.as_ref().and_then(|b| b.slot_of(lpn));
+        if let Some(slot) = in_buffer {
+            self.host.buffer_hits += 1;
+            self.read_buffer(slot, lpn);
+        } else if self.prefetch.as_ref().is_some_and(|p| p.holds(lpn)) {
+            self.host.prefetch_hits += 1;
+        } else if !self.ftl.fetch(lpn, Purpose::Host)? {
+            self.host.unmapped_reads += 1;
+        }
+        self.read_ahead(lpn)
+    }
+
+    fn read_ahead(&mut self, lpn: u32) -> Result<(), FlashError> {
+        let Some(prefetch) = &mut self.prefetch else {
+            return Ok(());
+        };
+        for ahead in prefetch.after_read(lpn, self.logical_pages) {
+            self.ftl.fetch(ahead, Purpose::Prefetch)?;
+        }
+        Ok(())
+    }
+
+    /// The host writes pages, in this order, in the write stream 0. Errors: a page beyond the end;
+    /// nothing is written then.
+    #[inline]
+    pub fn write(&mut self, lpns: &[u32]) -> Result<(), FlashError> {
+        self.write_class(lpns, 0)
+    }
+
+    /// As [`write`](Self::write), in the given write stream. Errors: also a stream that the drive
+    /// does not have.
+    pub fn write_class(&mut self, lpns: &[u32], class: u8) -> Result<(), FlashError> {
+        if self.buffer.is_none() && self.prefetch.is_none() {
+            self.ftl.store(lpns, class)?;
+            self.host.host_writes += lpns.len() as u64;
+            return Ok(());
+        }
+        if class >= self.classes {
+            return Err(FlashError::UnknownClass {
+                class,
+                classes: self.classes,
+            });
+        }
+        for lpn in lpns {
+            check_page(*lpn, self.logical_pages)?;
+        }
+        self.host.host_writes += lpns.len() as u64;
+        if let Some(prefetch) = &mut self.prefetch {
+            lpns.iter().for_each(|lpn| prefetch.forget(*lpn));
+        }
+        if self.buffer.is_none() {
+            return self.ftl.store(lpns, class);
+        }
+        lpns.iter()
+            .try_for_each(|lpn| self.buffer_page(*lpn, class))
+    }
+
+    fn buffer_page(&mut self, lpn: u32, class: u8) -> Result<(), FlashError> {
+        while self.buffer.as_ref().is_some_and(WriteBuffer::is_full)
+            && !self.buffer.as_mut().is_some_and(|b| b.rewrite(lpn, class))
+        {
+            self.destage()?;
+        }
+        let Some(buffer) = &mut self.buffer else {
+            return Ok(());
+        };
+        self.host.buffer_overwrites += u64::from(buffer.slot_of(lpn).is_some());
+        if !buffer.rewrite(lpn, class) {
+            let slot = buffer.push(lpn, class);
+            if buffer.is_log() {
+                self.host.programs_buffer += 1;
+                self.record_buffer(Action::Program, slot, lpn);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room in the buffer: memory writes its oldest page below, a log its oldest block.
+    fn destage(&mut self) -> Result<(), FlashError> {
+        if !self.buffer.as_ref().is_some_and(WriteBuffer::is_log) {
+            self.destage_slot()?;
+            return Ok(());
+        }
+        while let Some(slot) = self.destage_slot()? {
+            if self.ends_block(slot) {
+                // What was durable in the log stays durable below, before the log forgets it.
+                self.ftl.save_map();
+                self.host.erases_buffer += 1;
+                self.record_buffer(Action::Erase, slot, crate::NONE);
+                return Ok(());
+            }
+        }
+        self.ftl.save_map();
+        Ok(())
+    }
+
+    /// Whether the log's block ends with this slot.
+    fn ends_block(&self, slot: u32) -> bool {
+        let slots = self.buffer.as_ref().map_or(0, WriteBuffer::slots);
+        (slot + 1).is_multiple_of(self.pages_per_block) || slot + 1 == slots
+    }
+
+    /// Writes the page of the oldest slot below. The slot, None of an empty buffer.
+    fn destage_slot(&mut self) -> Result<Option<u32>, FlashError> {
+        let Some((slot, page)) = self.buffer.as_mut().and_then(WriteBuffer::pop) else {
+            return Ok(None);
+        };
+        if let Some((lpn, class)) = page {
+            self.read_buffer(slot, lpn);
+            if let Some(prefetch) = &mut self.prefetch {
+                prefetch.forget(lpn);
+            }
+            self.ftl.store(&[lpn], class)?;
+        }
+        Ok(Some(slot))
+    }
+
+    /// Reads a page of the buffer; free where it is memory.
+    fn read_buffer(&mut self, slot: u32, lpn: u32) {
+        if self.buffer.as_ref().is_some_and(WriteBuffer::is_log) {
+            self.host.reads_buffer += 1;
+            self.record_buffer(Action::Read, slot, lpn);
+        }
+    }
+
+    fn record_buffer(&mut self, action: Action, slot: u32, lpn: u32) {
+        let die = slot % self.dies;
+        self.ftl.recorder().push(|| Operation {
+            action,
+            purpose: Purpose::Buffer,
+            page: slot,
+            die,
+            lpn,
+        });
+    }
+
+    /// The host needs the page's content no longer. Errors: beyond the end.
+    pub fn trim(&mut self, lpn: u32) -> Result<(), FlashError> {
+        check_page(lpn, self.logical_pages)?;
+        self.host.host_trims += 1;
+        if let Some(buffer) = &mut self.buffer {
+            buffer.forget(lpn);
+        }
+        if let Some(prefetch) = &mut self.prefetch {
+            prefetch.forget(lpn);
+        }
+        self.ftl.trim(lpn)
+    }
+
+    /// Makes every write before it durable: empties a buffer of volatile memory and saves a
+    /// volatile table. Errors: none that a valid drive has.
+    pub fn flush(&mut self) -> Result<(), FlashError> {
+        self.host.flushes += 1;
+        while self
+            .buffer
+            .as_ref()
+            .is_some_and(|b| !b.is_log() && !b.is_empty())
+        {
+            self.destage()?;
+        }
+        self.ftl.save_map();
+        Ok(())
+    }
+
+    /// Gives the drive idle time, in which it empties the SLC buffer and cleans. Returns the
+    /// microseconds it used, by its costs; the last step is finished even if that takes longer than
+    /// the budget. Errors: none that a valid drive has.
+    pub fn idle(&mut self, budget_us: u64) -> Result<u64, FlashError> {
+        let start_us = self.costs.time_us(&self.counters());
+        let mut used_us = 0;
+        while used_us < budget_us && self.work_in_background()? {
+            used_us = self.costs.time_us(&self.counters()) - start_us;
+        }
+        self.background_us += used_us;
+        Ok(used_us)
+    }
+
+    /// Whether [`work_in_background`](Self::work_in_background) would do anything.
+    pub fn wants_background_work(&self) -> bool {
+        self.buffer.as_ref().is_some_and(|b| !b.is_empty()) || self.ftl.wants_cleaning()
+    }
+
+    /// One step of what a drive does while the host is quiet. False when there is nothing to do.
+    pub fn work_in_background(&mut self) -> Result<bool, FlashError> {
+        if self.buffer.as_ref().is_some_and(|b| !b.is_empty()) {
+            self.destage()?;
+            return Ok(true);
+        }
+        Ok(self.ftl.clean_in_background())
+    }
+
+    /// Sudden loss of power between two commands, and its return.
+    ///
+    /// Lost are the pages in a buffer of volatile memory, and with a volatile table every change of
+    /// the table since it was last saved: reads return the version that was durable then. Everything
+    /// before the last [`flush`](Self::flush) survives. A trim that was not flushed may be undone.
+    /// A table that is not volatile, a cached one and that of log blocks lose nothing. Blocks that
+    /// were being programmed go on where they were.
+    pub fn cut_power(&mut self) {
+        self.host.power_cuts += 1;
+        if let Some(buffer) = self.buffer.as_mut().filter(|b| !b.is_log()) {
+            self.host.lost_pages += u64::from(buffer.live());
+            while !buffer.is_empty() {
+                buffer.pop();
+            }
+        }
+        if let Some(prefetch) = &mut self.prefetch {
+            prefetch.clear();
+        }
+        self.ftl.cut_power();
+    }
+
+    /// What the drive has done.
+    pub fn counters(&self) -> Counters {
+        self.host + self.ftl.counters()
+    }
+
+    /// How evenly its blocks are worn.
+    pub fn wear(&self) -> Wear {
+        self.ftl.wear()
+    }
+
+    /// The time of everything it did for the host, one operation after the other, in microseconds.
+    /// What it did in idle time is not in it.
+    pub fn device_time_us(&self) -> u64 {
+        let all_us = self.costs.time_us(&self.counters());
+        all_us.saturating_sub(self.background_us)
+    }
+
+    /// The time of what it did in idle time, in microseconds.
+    pub fn background_us(&self) -> u64 {
+        self.background_us
+    }
+
+    /// What its operations cost.
+    pub fn costs(&self) -> Costs {
+        self.costs
+    }
+
+    /// Where its operations are recorded, if they are.
+    pub fn recorder(&mut self) -> &mut Recorder {
+        self.ftl.recorder()
+    }
+
+    /// Where the newest version of a page is in flash; None if it is nowhere or in the buffer.
+    pub fn locate(&self, lpn: u32) -> Option<u32> {
+        let buffered = self.buffer.as_ref().and_then(|b| b.slot_of(lpn)).is_some();
+        if buffered { None } else { self.ftl.locate(lpn) }
+    }
+
+    /// The buffer's slot with the newest version of a page.
+    pub fn buffered(&self, lpn: u32) -> Option<u32> {
+        self.buffer.as_ref().and_then(|b| b.slot_of(lpn))
+    }
+
+    /// Checks the whole state; see [`Ftl::verify`].
+    pub fn verify(&self) -> Result<(), Inconsistent> {
+        self.ftl.verify()?;
+        let c = self.counters();
+        require(c.programs_host <= c.host_writes, || {
+            format!("{} host programs of {}", c.programs_host, c.host_writes)
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! The erased blocks of a drive or a die, and which of them is programmed next.
+//!
+//! Taking the least worn block first is dynamic wear levelling; without it the block erased longest
+//! ago comes first.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::nand::Nand;
+
+/// Erased blocks in the order in which they will be used. Never holds more blocks than it was made
+/// for, so it never allocates again.
+#[derive(Debug)]
+pub(crate) enum FreeBlocks {
+    Oldest(VecDeque<u32>),
+    LeastWorn(BinaryHeap<Reverse<(u32, u32)>>),
+}
+
+impl FreeBlocks {
+    /// The blocks `order`, all erased.
+    pub fn new(order: impl Iterator<Item = u32>, least_worn_first: bool, nand: &Nand) -> Self {
+        let blocks: VecDeque<u32> = order.collect();
+        if !least_worn_first {
+            return FreeBlocks::Oldest(blocks);
+        }
+        let worn = |block: u32| Reverse((nand.block(block).erases, block));
+        FreeBlocks::LeastWorn(blocks.into_iter().map(worn).collect())
+    }
+
+    pub fn len(&self) -> u32 {
+        let len = match self {
+            FreeBlocks::Oldest(blocks) => blocks.len(),
+            FreeBlocks::LeastWorn(blocks) => blocks.len(),
+        };
+        len as u32
+    }
+
+    pub fn push(&mut self, block: u32, nand: &Nand) {
+        match self {
+            FreeBlocks::Oldest(blocks) => blocks.push_back(block),
+            FreeBlocks::LeastWorn(blocks) => {
+                blocks.push(Reverse((nand.block(block).erases, block)));
+            }
+        }
+    }
+
+    /// The next block to program.
+    ///
+    /// # Panics
+    /// If there is none: constructors reserve what a layer can need at once.
+    pub fn take(&mut self) -> u32 {
+        let block = match self {
+            FreeBlocks::Oldest(blocks) => blocks.pop_front(),
+            FreeBlocks::LeastWorn(blocks) => blocks.pop().map(|Reverse((_, block))| block),
+        };
+        block.expect("the reserve covers what a layer can need at once")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FreeBlocks;
+    use crate::geometry::Geometry;
+    use crate::nand::Nand;
+
+    #[test]
+    fn the_least_worn_block_comes_first_where_wear_is_levelled() {
+        let mut nand = Nand::new(&Geometry::one_die(3, 4, 512)).expect("valid");
+        for block in [0, 0, 0, 2] {
+            nand.erase(block);
+        }
+        let order = |least_worn_first| {
+            let mut free = FreeBlocks::new([0, 1, 2].into_iter(), least_worn_first, &nand);
+            [free.take(), free.take(), free.take()]
+        };
+        assert_eq!(order(true), [1, 2, 0]);
+        assert_eq!(order(false), [0, 1, 2]);
+    }
+}

@@ -1,0 +1,198 @@
+//! FAST: all data blocks share the log blocks (Lee, Park, Chung, Lee, Park and Song, A log
+//! buffer-based flash translation layer using fully-associative sector translation, ACM TECS 2007).
+//!
+//! Random pages are appended to the newest of `log_blocks` blocks, whatever block they belong to.
+//! When all are full, the oldest is reclaimed: every data block with a newest version in it is
+//! merged fully, from all log blocks. A page at offset 0 opens the sequential log block, which takes
+//! the following pages of that data block and ends in a switch or a partial merge.
+//!
+//! Our reading: a page that does not continue the sequential log block goes to the random ones, and
+//! the sequential block is merged when the next stream needs it, fully if one of its pages is old by
+//! then. `log_blocks` does not count the sequential one.
+
+use std::collections::VecDeque;
+
+use super::{DataBlocks, Needs};
+use crate::config::DriveConfig;
+use crate::counters::{Counters, Wear};
+use crate::ftl::Ftl;
+use crate::geometry::{FlashError, NONE, check_range};
+use crate::nand::Inconsistent;
+use crate::operation::{Purpose, Recorder};
+
+/// A layer with shared log blocks. See the module head.
+#[derive(Debug)]
+pub(crate) struct Fast {
+    data: DataBlocks,
+    /// The log blocks of random writes, oldest first; never more than `log_blocks`.
+    logs: VecDeque<u32>,
+    log_blocks: usize,
+    /// The logical block of the sequential log block, and that block. NONE without one.
+    stream: (u32, u32),
+}
+
+const NO_STREAM: (u32, u32) = (NONE, NONE);
+
+impl Fast {
+    /// Blocks beside data and log blocks: the sequential one and a merge's new block.
+    pub const EXTRA_BLOCKS: u32 = 2;
+
+    /// An empty layer. Errors: no log block, too few blocks.
+    pub fn new(
+        config: &DriveConfig,
+        log_blocks: u32,
+        logical_pages: u32,
+    ) -> Result<Self, FlashError> {
+        check_range("log_blocks", log_blocks, 1 << 24)?;
+        let needs = Needs {
+            ftl: "FAST",
+            knob: "log_blocks",
+            extra_blocks: log_blocks + Self::EXTRA_BLOCKS,
+        };
+        Ok(Fast {
+            data: DataBlocks::new(config, logical_pages, &needs)?,
+            logs: VecDeque::with_capacity(log_blocks as usize),
+            log_blocks: log_blocks as usize,
+            stream: NO_STREAM,
+        })
+    }
+
+    fn write_page(&mut self, lpn: u32) {
+        if self.data.write_in_order(lpn) {
+            return;
+        }
+        let (lbn, offset) = self.data.place_of(lpn);
+        if offset == 0 {
+            self.end_stream();
+            self.stream = (lbn, self.data.take_block());
+        }
+        let (stream_lbn, block) = self.stream;
+        if stream_lbn == lbn && self.data.nand.block(block).programmed == offset {
+            self.data.program(block, lpn);
+            if self.data.nand.is_full(block) {
+                self.end_stream();
+            }
+        } else {
+            self.append(lpn);
+        }
+    }
+
+    /// Brings the sequential log block's pages home.
+    fn end_stream(&mut self) {
+        let (lbn, block) = std::mem::replace(&mut self.stream, NO_STREAM);
+        if block == NONE {
+            return;
+        }
+        if self.data.is_all_valid(block) {
+            self.data.adopt(lbn, block);
+        } else {
+            self.data.full_merge(lbn);
+            self.data.erase(block);
+        }
+    }
+
+    /// Appends a page to the log blocks of random writes.
+    fn append(&mut self, lpn: u32) {
+        let newest = self.logs.back().copied();
+        let block = match newest.filter(|block| !self.data.nand.is_full(*block)) {
+            Some(block) => block,
+            None => {
+                if self.logs.len() == self.log_blocks {
+                    self.data.nand.counters.cleanings_blocking += 1;
+                    self.reclaim();
+                }
+                let block = self.data.take_block();
+                self.logs.push_back(block);
+                block
+            }
+        };
+        self.data.program(block, lpn);
+    }
+
+    /// Merges every data block that has a newest version in the oldest log block, and erases it.
+    fn reclaim(&mut self) {
+        let Some(victim) = self.logs.pop_front() else {
+            return;
+        };
+        for offset in 0..self.data.nand.block(victim).programmed {
+            let page = self.data.nand.page_at(victim, offset);
+            if self.data.nand.is_valid(page) {
+                let (lbn, _) = self.data.place_of(self.data.nand.owner_of(page));
+                self.merge(lbn);
+            }
+        }
+        self.data.erase(victim);
+    }
+
+    /// A full merge; the sequential log block of the same data block is empty afterwards.
+    fn merge(&mut self, lbn: u32) {
+        self.data.full_merge(lbn);
+        if self.stream.0 == lbn {
+            self.data.erase(self.stream.1);
+            self.stream = NO_STREAM;
+        }
+    }
+}
+
+impl Ftl for Fast {
+    fn logical_pages(&self) -> u32 {
+        self.data.logical_pages()
+    }
+
+    fn fetch(&mut self, lpn: u32, purpose: Purpose) -> Result<bool, FlashError> {
+        self.data.fetch(lpn, purpose)
+    }
+
+    fn store(&mut self, lpns: &[u32], _class: u8) -> Result<(), FlashError> {
+        self.data.check(lpns)?;
+        for lpn in lpns {
+            self.write_page(*lpn);
+        }
+        Ok(())
+    }
+
+    fn trim(&mut self, lpn: u32) -> Result<(), FlashError> {
+        self.data.trim(lpn)
+    }
+
+    fn save_map(&mut self) {}
+
+    fn locate(&self, lpn: u32) -> Option<u32> {
+        self.data.locate(lpn)
+    }
+
+    fn wants_cleaning(&self) -> bool {
+        let newest = self.logs.back();
+        let newest_is_full = newest.is_some_and(|block| self.data.nand.is_full(*block));
+        self.logs.len() == self.log_blocks && newest_is_full
+    }
+
+    fn clean_in_background(&mut self) -> bool {
+        let wanted = self.wants_cleaning();
+        if wanted {
+            self.data.nand.counters.cleanings_background += 1;
+            self.reclaim();
+        }
+        wanted
+    }
+
+    /// Nothing is lost: the map of the log blocks is found again from the pages' spare areas.
+    fn cut_power(&mut self) {}
+
+    fn counters(&self) -> Counters {
+        self.data.nand.counters
+    }
+
+    fn wear(&self) -> Wear {
+        self.data.nand.wear()
+    }
+
+    fn recorder(&mut self) -> &mut Recorder {
+        &mut self.data.nand.recorder
+    }
+
+    fn verify(&self) -> Result<(), Inconsistent> {
+        let stream = u32::from(self.stream.1 != NONE);
+        self.data.verify(self.logs.len() as u32 + stream)
+    }
+}

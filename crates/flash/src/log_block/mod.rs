@@ -1,0 +1,240 @@
+//! Layers whose data blocks are block-mapped: a page has one offset in its data block, and what
+//! cannot be written there goes to log blocks until a merge.
+//!
+//! [`DataBlocks`] is what they share: where the newest version of each page is, and the three kinds
+//! of merge. A *switch* makes a log block the data block; a *partial* merge first completes it with
+//! the pages it lacks; a *full* merge gathers all newest versions in a new block (Kim and others,
+//! BAST, IEEE Trans. Consumer Electronics 2002; Lee and others, FAST, ACM TECS 2007).
+//!
+//! A data block that is not full takes its next page directly, as long as pages come in order.
+//! A merge stops after the last page that was ever written, and pads the gaps before it.
+
+mod bast;
+mod block_mapped;
+mod fast;
+
+pub(crate) use bast::Bast;
+pub(crate) use block_mapped::BlockMapped;
+pub(crate) use fast::Fast;
+
+use crate::config::DriveConfig;
+use crate::free_blocks::FreeBlocks;
+use crate::geometry::{FlashError, NONE, check_page};
+use crate::nand::{BlockState, Inconsistent, Nand, require};
+use crate::operation::Purpose;
+
+/// Blocks that block-mapped data needs, with `extra_blocks` beside it.
+pub(crate) fn blocks_needed(logical_pages: u32, pages_per_block: u32, extra_blocks: u32) -> u64 {
+    u64::from(logical_pages.div_ceil(pages_per_block)) + u64::from(extra_blocks)
+}
+
+/// What a layer needs to be told about itself.
+struct Needs {
+    ftl: &'static str,
+    knob: &'static str,
+    /// Blocks beside the data blocks that may be in use at once.
+    extra_blocks: u32,
+}
+
+/// Block-mapped data and the newest version of every page. See the module head.
+#[derive(Debug)]
+struct DataBlocks {
+    nand: Nand,
+    /// Physical page of every logical page.
+    map: Vec<u32>,
+    /// Data block of every logical block.
+    data_of: Vec<u32>,
+    free: FreeBlocks,
+    pages_per_block: u32,
+}
+
+impl DataBlocks {
+    fn new(config: &DriveConfig, logical_pages: u32, needs: &Needs) -> Result<Self, FlashError> {
+        let geometry = &config.geometry;
+        let data_blocks = logical_pages.div_ceil(geometry.pages_per_block);
+        let needed_blocks =
+            blocks_needed(logical_pages, geometry.pages_per_block, needs.extra_blocks);
+        let blocks = geometry.total_blocks();
+        if needed_blocks > u64::from(blocks) {
+            return Err(FlashError::TooFewBlocks {
+                ftl: needs.ftl,
+                needed_blocks,
+                logical_pages: u64::from(logical_pages),
+                blocks: u64::from(blocks),
+                knob: needs.knob,
+            });
+        }
+        let nand = Nand::new(geometry)?;
+        let (dies, die_blocks) = (geometry.total_dies(), geometry.die_blocks());
+        // Neighbouring blocks on different dies, so that merges of a stream can overlap.
+        let order = (0..die_blocks).flat_map(|n| (0..dies).map(move |die| die * die_blocks + n));
+        Ok(DataBlocks {
+            free: FreeBlocks::new(order, config.wear.least_worn_first, &nand),
+            map: vec![NONE; logical_pages as usize],
+            data_of: vec![NONE; data_blocks as usize],
+            pages_per_block: geometry.pages_per_block,
+            nand,
+        })
+    }
+
+    fn logical_pages(&self) -> u32 {
+        self.map.len() as u32
+    }
+
+    fn check(&self, lpns: &[u32]) -> Result<(), FlashError> {
+        lpns.iter()
+            .try_for_each(|lpn| check_page(*lpn, self.logical_pages()))
+    }
+
+    /// The logical block of a page, and its offset in it.
+    #[inline]
+    fn place_of(&self, lpn: u32) -> (u32, u32) {
+        (lpn / self.pages_per_block, lpn % self.pages_per_block)
+    }
+
+    fn fetch(&mut self, lpn: u32, purpose: Purpose) -> Result<bool, FlashError> {
+        check_page(lpn, self.logical_pages())?;
+        let page = self.map[lpn as usize];
+        if page != NONE {
+            self.nand.read(page, purpose);
+        }
+        Ok(page != NONE)
+    }
+
+    fn locate(&self, lpn: u32) -> Option<u32> {
+        let page = self.map.get(lpn as usize).copied();
+        page.filter(|page| *page != NONE)
+    }
+
+    fn trim(&mut self, lpn: u32) -> Result<(), FlashError> {
+        check_page(lpn, self.logical_pages())?;
+        self.forget(lpn);
+        Ok(())
+    }
+
+    fn forget(&mut self, lpn: u32) {
+        let page = std::mem::replace(&mut self.map[lpn as usize], NONE);
+        if page != NONE {
+            self.nand.invalidate(page);
+        }
+    }
+
+    /// Programs the next page of `block` with the host's version of `lpn`.
+    fn program(&mut self, block: u32, lpn: u32) {
+        self.forget(lpn);
+        self.map[lpn as usize] = self.nand.program(block, lpn, Purpose::Host);
+    }
+
+    /// Copies the newest version of `lpn`, which there is, to the next page of `block`.
+    fn copy(&mut self, block: u32, lpn: u32) {
+        let from = self.map[lpn as usize];
+        self.nand.read(from, Purpose::Copy);
+        self.nand.invalidate(from);
+        self.map[lpn as usize] = self.nand.program(block, lpn, Purpose::Copy);
+    }
+
+    fn take_block(&mut self) -> u32 {
+        let block = self.free.take();
+        self.nand.block_mut(block).state = BlockState::Open;
+        block
+    }
+
+    fn erase(&mut self, block: u32) {
+        self.nand.erase(block);
+        self.free.push(block, &self.nand);
+    }
+
+    /// Writes a page straight into its data block, if that is where its next page goes.
+    fn write_in_order(&mut self, lpn: u32) -> bool {
+        let (lbn, offset) = self.place_of(lpn);
+        let mut block = self.data_of[lbn as usize];
+        if block == NONE && offset == 0 {
+            block = self.take_block();
+            self.data_of[lbn as usize] = block;
+        }
+        let fits = block != NONE && self.nand.block(block).programmed == offset;
+        if fits {
+            self.program(block, lpn);
+        }
+        fits
+    }
+
+    /// The offsets of a logical block that a merge has to write: up to the last page with content.
+    fn used_offsets(&self, lbn: u32) -> u32 {
+        let first = lbn as usize * self.pages_per_block as usize;
+        let end = self.map.len().min(first + self.pages_per_block as usize);
+        let last = self.map[first..end].iter().rposition(|page| *page != NONE);
+        last.map_or(0, |last| last as u32 + 1)
+    }
+
+    /// Gathers the newest versions of a logical block in a new data block and erases the old one.
+    fn full_merge(&mut self, lbn: u32) {
+        self.nand.counters.merges_full += 1;
+        let used = self.used_offsets(lbn);
+        let old = std::mem::replace(&mut self.data_of[lbn as usize], NONE);
+        if used > 0 {
+            let block = self.take_block();
+            self.copy_offsets(block, lbn, used);
+            self.data_of[lbn as usize] = block;
+        }
+        if old != NONE {
+            self.erase(old);
+        }
+    }
+
+    /// Programs `block` from where it is up to `used` offsets with copies and padding.
+    fn copy_offsets(&mut self, block: u32, lbn: u32, used: u32) {
+        for offset in self.nand.block(block).programmed..used {
+            let lpn = lbn * self.pages_per_block + offset;
+            if self.map[lpn as usize] == NONE {
+                self.nand.pad(block);
+            } else {
+                self.copy(block, lpn);
+            }
+        }
+    }
+
+    /// Makes `block`, which holds the newest versions of the first offsets of `lbn` in order, its
+    /// data block: a switch if nothing is missing, else a partial merge.
+    fn adopt(&mut self, lbn: u32, block: u32) {
+        let used = self.used_offsets(lbn);
+        if used > self.nand.block(block).programmed {
+            self.nand.counters.merges_partial += 1;
+            self.copy_offsets(block, lbn, used);
+        } else {
+            self.nand.counters.merges_switch += 1;
+        }
+        let old = std::mem::replace(&mut self.data_of[lbn as usize], block);
+        if old != NONE {
+            self.erase(old);
+        }
+    }
+
+    /// Whether every page of a block is the newest version.
+    fn is_all_valid(&self, block: u32) -> bool {
+        let entry = self.nand.block(block);
+        entry.valid == entry.programmed
+    }
+
+    /// Checks the data blocks against the array; `logs` are the blocks the layer holds beside them.
+    fn verify(&self, logs: u32) -> Result<(), Inconsistent> {
+        self.nand.verify(&self.map)?;
+        let data = self.data_of.iter().filter(|block| **block != NONE);
+        let data_blocks = data.clone().count();
+        for (lbn, block) in (0u32..).zip(&self.data_of).filter(|(_, b)| **b != NONE) {
+            for offset in 0..self.pages_per_block {
+                let page = self.nand.page_at(*block, offset);
+                let home = lbn * self.pages_per_block + offset;
+                require(
+                    !self.nand.is_valid(page) || self.nand.owner_of(page) == home,
+                    || format!("block {block} holds a page that is not at its offset"),
+                )?;
+            }
+        }
+        let used = data_blocks + logs as usize + self.free.len() as usize;
+        let blocks = self.nand.blocks();
+        require(used == blocks, || {
+            format!("{used} blocks are in use or free, there are {blocks}")
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! Which write stream a page belongs to.
+//!
+//! Pages that are rewritten at the same pace should lie in the same blocks: such a block is either
+//! nearly empty when it is cleaned or not cleaned at all. The class is given by whoever writes, or
+//! measured: a counter for each page, halved once in as many host writes as there are pages, tells
+//! pages written more than twice as often as the mean from the others.
+
+use serde::{Deserialize, Serialize};
+
+use crate::geometry::{FlashError, check_range};
+
+/// Most write streams.
+pub const CLASSES_MAX: u8 = 16;
+
+/// How pages are put into write streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Streams {
+    /// One stream for everything.
+    #[default]
+    One,
+    /// As many as this, named by every write.
+    Given(u8),
+    /// Two, hot and cold, told apart by counting writes.
+    Measured,
+}
+
+impl Streams {
+    /// The number of streams.
+    pub fn count(self) -> u8 {
+        match self {
+            Streams::One => 1,
+            Streams::Given(classes) => classes,
+            Streams::Measured => 2,
+        }
+    }
+
+    pub(super) fn validate(self) -> Result<(), FlashError> {
+        check_range("streams", u32::from(self.count()), u32::from(CLASSES_MAX))
+    }
+}
+
+/// The classes of pages. See the module head.
+#[derive(Debug)]
+pub(super) enum Classes {
+    Given,
+    Measured(Vec<u8>, Decay),
+}
+
+/// When the counters are halved next.
+#[derive(Debug)]
+pub(super) struct Decay {
+    writes_left: u32,
+    sum: u64,
+}
+
+const HOT: u8 = 0;
+const COLD: u8 = 1;
+
+impl Classes {
+    pub fn new(streams: Streams, logical_pages: u32) -> Self {
+        match streams {
+            Streams::One | Streams::Given(_) => Classes::Given,
+            Streams::Measured => Classes::Measured(
+                vec![0; logical_pages as usize],
+                Decay {
+                    writes_left: logical_pages,
+                    sum: 0,
+                },
+            ),
+        }
+    }
+
+    /// The class of a page the host writes; counts the write.
+    #[inline]
+    pub fn of_write(&mut self, lpn: u32, given: u8) -> u8 {
+        let Classes::Measured(counts, decay) = self else {
+            return given;
+        };
+        let count = &mut counts[lpn as usize];
+        decay.sum += u64::from(*count < u8::MAX);
+        *count = count.saturating_add(1);
+        decay.writes_left -= 1;
+        if decay.writes_left == 0 {
+            decay.writes_left = counts.len() as u32;
+            decay.sum = 0;
+            for count in counts.iter_mut() {
+                *count /= 2;
+                decay.sum += u64::from(*count);
+            }
+        }
+        self.measured(lpn)
+    }
+
+    /// The class of a page that cleaning moves out of a block of class `current`.
+    #[inline]
+    pub fn of_copy(&self, lpn: u32, current: u8) -> u8 {
+        match self {
+            Classes::Given => current,
+            Classes::Measured(..) => self.measured(lpn),
+        }
+    }
+
+    fn measured(&self, lpn: u32) -> u8 {
+        let Classes::Measured(counts, decay) = self else {
+            return HOT;
+        };
+        let count = u64::from(counts[lpn as usize]);
+        if count * counts.len() as u64 > 2 * decay.sum {
+            HOT
+        } else {
+            COLD
+        }
+    }
+}

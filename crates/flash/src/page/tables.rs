@@ -1,0 +1,292 @@
+//! The translation table on flash: its cached form (DFTL) and its saved form (power cuts).
+//!
+//! Table pages have blocks of their own on every die, at most half full, so that writing the table
+//! while data is being cleaned never needs room among the data.
+//!
+//! - [`CachedMap`]: the table lives on flash and a few entries of it in memory (Gupta, Kim and
+//!   Urgaonkar, DFTL, ASPLOS 2009). A miss reads a table page; an evicted entry that was changed
+//!   reads and programs one. Cleaning changes cached entries in memory and batches the others, one
+//!   read and program for each table page and cleaned block. Replacement is plain LRU (the paper:
+//!   segmented LRU), and an eviction writes back one entry, as in the paper.
+//! - [`SavedMap`]: the whole table is in volatile memory; what changed is appended to a ring of
+//!   table pages at a flush, and before an erase would destroy a page that the saved table names.
+//!   After a power cut the saved table holds.
+
+use super::classes::Classes;
+use super::space::{Core, MoveWatcher, Space, Unwatched};
+use crate::geometry::NONE;
+use crate::operation::Purpose;
+
+/// Bytes of a table entry (DFTL).
+const ENTRY_BYTES: u32 = 4;
+
+/// Changes after which a volatile table is saved without being asked.
+const CHANGES_MAX: usize = 65_536;
+
+/// Entries in a table page of `page_bytes`.
+pub(super) fn entries_per_page(page_bytes: u32) -> u32 {
+    (page_bytes / ENTRY_BYTES).max(1)
+}
+
+/// The pages of the table on flash, numbered behind the logical pages.
+#[derive(Debug)]
+pub(super) struct TablePages {
+    /// One on every die.
+    pub spaces: Vec<Space>,
+    pub first: u32,
+    pub entries: u32,
+}
+
+impl TablePages {
+    fn page_of(&self, lpn: u32) -> u32 {
+        lpn / self.entries
+    }
+
+    fn read(&mut self, core: &mut Core, table_page: u32) {
+        let page = core.map[(self.first + table_page) as usize];
+        if page != NONE {
+            core.nand.read(page, Purpose::Map);
+        }
+    }
+
+    fn program(&mut self, core: &mut Core, table_page: u32) {
+        let lpn = self.first + table_page;
+        let dies = self.spaces.len() as u32;
+        let space = &mut self.spaces[(table_page % dies) as usize];
+        space.make_room(core, &Classes::Given, &mut Unwatched, 0);
+        let old = core.map[lpn as usize];
+        if old != NONE {
+            space.invalidate(&mut core.nand, old);
+        }
+        space.append(core, lpn, 0, Purpose::Map);
+    }
+}
+
+/// Where the translation table is.
+#[derive(Debug)]
+pub(super) enum MapStore {
+    /// In memory that survives, or found again from the pages' spare areas.
+    InMemory,
+    Cached(CachedMap),
+    Saved(SavedMap),
+}
+
+impl MapStore {
+    /// The entry of `lpn` is needed; `changes` when it is going to be another.
+    #[inline]
+    pub fn look_up(&mut self, core: &mut Core, lpn: u32, changes: bool) {
+        match self {
+            MapStore::InMemory => {}
+            MapStore::Cached(cached) => cached.look_up(core, lpn, changes),
+            MapStore::Saved(saved) => {
+                if changes {
+                    if saved.changes.len() >= CHANGES_MAX {
+                        saved.save(core);
+                    }
+                    saved.change(core, lpn, CHANGED_BY_HOST);
+                }
+            }
+        }
+    }
+
+    pub fn table_spaces(&mut self) -> &mut [Space] {
+        match self {
+            MapStore::InMemory => &mut [],
+            MapStore::Cached(cached) => &mut cached.table.spaces,
+            MapStore::Saved(saved) => &mut saved.table.spaces,
+        }
+    }
+
+    pub fn spaces(&self) -> &[Space] {
+        match self {
+            MapStore::InMemory => &[],
+            MapStore::Cached(cached) => &cached.table.spaces,
+            MapStore::Saved(saved) => &saved.table.spaces,
+        }
+    }
+}
+
+impl MoveWatcher for MapStore {
+    #[inline]
+    fn moved(&mut self, core: &mut Core, lpn: u32, _from: u32) {
+        match self {
+            MapStore::InMemory => {}
+            MapStore::Cached(cached) => cached.moved(core, lpn),
+            MapStore::Saved(saved) => saved.change(core, lpn, CHANGED_BY_MOVE),
+        }
+    }
+
+    fn before_erase(&mut self, core: &mut Core, block: u32) {
+        match self {
+            MapStore::InMemory => {}
+            MapStore::Cached(cached) => cached.cleanings += 1,
+            MapStore::Saved(saved) => {
+                if saved.pinned[block as usize] > 0 {
+                    saved.save(core);
+                }
+            }
+        }
+    }
+}
+
+/// A table on flash with some entries in memory. See the module head.
+#[derive(Debug)]
+pub(super) struct CachedMap {
+    table: TablePages,
+    capacity: u32,
+    len: u32,
+    recency: crate::recency::Recency,
+    cached: Vec<bool>,
+    changed: Vec<bool>,
+    /// The cleaning in which a table page was last written.
+    written_in: Vec<u64>,
+    cleanings: u64,
+}
+
+impl CachedMap {
+    pub fn new(table: TablePages, table_pages: u32, capacity: u32) -> Self {
+        let logical = table.first;
+        CachedMap {
+            capacity,
+            len: 0,
+            recency: crate::recency::Recency::new(logical),
+            cached: vec![false; logical as usize],
+            changed: vec![false; logical as usize],
+            written_in: vec![0; table_pages as usize],
+            cleanings: 1,
+            table,
+        }
+    }
+
+    fn look_up(&mut self, core: &mut Core, lpn: u32, changes: bool) {
+        if self.cached[lpn as usize] {
+            core.nand.counters.map_hits += 1;
+        } else {
+            core.nand.counters.map_misses += 1;
+            if self.len == self.capacity {
+                self.evict(core);
+            }
+            self.len += 1;
+            self.cached[lpn as usize] = true;
+            let table_page = self.table.page_of(lpn);
+            self.table.read(core, table_page);
+        }
+        self.recency.touch(lpn);
+        self.changed[lpn as usize] |= changes;
+    }
+
+    fn evict(&mut self, core: &mut Core) {
+        let Some(oldest) = self.recency.oldest() else {
+            return;
+        };
+        self.recency.remove(oldest);
+        self.cached[oldest as usize] = false;
+        self.len -= 1;
+        if std::mem::take(&mut self.changed[oldest as usize]) {
+            let table_page = self.table.page_of(oldest);
+            self.table.read(core, table_page);
+            self.table.program(core, table_page);
+        }
+    }
+
+    fn moved(&mut self, core: &mut Core, lpn: u32) {
+        if self.cached[lpn as usize] {
+            self.changed[lpn as usize] = true;
+            return;
+        }
+        let table_page = self.table.page_of(lpn);
+        let written_in = &mut self.written_in[table_page as usize];
+        if *written_in != self.cleanings {
+            *written_in = self.cleanings;
+            self.table.read(core, table_page);
+            self.table.program(core, table_page);
+        }
+    }
+
+    /// Memory is empty after a power cut. Changed entries are found again from the pages' spare
+    /// areas, whose reading is not counted.
+    pub fn forget(&mut self) {
+        while let Some(oldest) = self.recency.oldest() {
+            self.recency.remove(oldest);
+            self.cached[oldest as usize] = false;
+            self.changed[oldest as usize] = false;
+        }
+        self.len = 0;
+    }
+}
+
+const CHANGED_BY_MOVE: u8 = 1;
+const CHANGED_BY_HOST: u8 = 2;
+
+/// A table in volatile memory, saved from time to time. See the module head.
+#[derive(Debug)]
+pub(super) struct SavedMap {
+    table: TablePages,
+    table_pages: u32,
+    /// The table as a power cut would leave it.
+    saved: Vec<u32>,
+    /// Entries that differ from it, each once, and why.
+    changes: Vec<u32>,
+    change: Vec<u8>,
+    /// For each block, its pages that the saved table names and the newest does not.
+    pinned: Vec<u32>,
+    ring_at: u32,
+}
+
+impl SavedMap {
+    pub fn new(table: TablePages, table_pages: u32, blocks: u32) -> Self {
+        let logical = table.first as usize;
+        SavedMap {
+            table_pages,
+            saved: vec![NONE; logical],
+            changes: Vec::with_capacity(logical),
+            change: vec![0; logical],
+            pinned: vec![0; blocks as usize],
+            ring_at: 0,
+            table,
+        }
+    }
+
+    fn change(&mut self, core: &mut Core, lpn: u32, why: u8) {
+        let change = &mut self.change[lpn as usize];
+        if *change == 0 {
+            self.changes.push(lpn);
+            let saved = self.saved[lpn as usize];
+            if saved != NONE {
+                self.pinned[core.nand.block_of(saved) as usize] += 1;
+            }
+        }
+        *change |= why;
+    }
+
+    /// Appends what changed to the ring of table pages.
+    pub fn save(&mut self, core: &mut Core) {
+        let pages = self.changes.len().div_ceil(self.table.entries as usize);
+        while let Some(lpn) = self.changes.pop() {
+            self.change[lpn as usize] = 0;
+            let saved = &mut self.saved[lpn as usize];
+            if *saved != NONE {
+                self.pinned[core.nand.block_of(*saved) as usize] -= 1;
+            }
+            *saved = core.map[lpn as usize];
+        }
+        for _ in 0..pages {
+            let at = self.ring_at;
+            self.ring_at = (at + 1) % self.table_pages;
+            self.table.program(core, at);
+        }
+    }
+
+    /// Goes back to the saved table. The caller restores validity.
+    pub fn revert(&mut self, core: &mut Core) {
+        while let Some(lpn) = self.changes.pop() {
+            let change = std::mem::take(&mut self.change[lpn as usize]);
+            core.nand.counters.lost_pages += u64::from(change & CHANGED_BY_HOST != 0);
+            let saved = self.saved[lpn as usize];
+            if saved != NONE {
+                self.pinned[core.nand.block_of(saved) as usize] -= 1;
+            }
+            core.map[lpn as usize] = saved;
+        }
+    }
+}

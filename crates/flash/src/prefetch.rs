@@ -1,0 +1,89 @@
+//! Reading ahead inside a drive: after two reads in a row the next pages are read into memory.
+//!
+//! Only the window is modelled: which pages a read would find in memory. What is written or trimmed
+//! closes the window, so it never answers with an old version.
+
+/// The window of pages read ahead.
+#[derive(Debug)]
+pub(crate) struct Prefetch {
+    pages: u32,
+    /// The page that would continue the host's last read.
+    expected: Option<u32>,
+    from: u32,
+    to: u32,
+}
+
+impl Prefetch {
+    /// Reads `pages` ahead.
+    pub fn new(pages: u32) -> Self {
+        Prefetch {
+            pages,
+            expected: None,
+            from: 0,
+            to: 0,
+        }
+    }
+
+    /// Whether the page is in memory.
+    pub fn holds(&self, lpn: u32) -> bool {
+        (self.from..self.to).contains(&lpn)
+    }
+
+    /// The host read a page. The pages to read ahead now, before `end`.
+    pub fn after_read(&mut self, lpn: u32, end: u32) -> std::ops::Range<u32> {
+        let continues = self.expected == Some(lpn);
+        self.expected = lpn.checked_add(1);
+        if !continues {
+            return 0..0;
+        }
+        let next = lpn.saturating_add(1);
+        if !self.holds(lpn) {
+            (self.from, self.to) = (next, next);
+        } else if self.to > next {
+            return 0..0;
+        }
+        let first = self.to.max(next);
+        self.from = next;
+        self.to = first.saturating_add(self.pages).min(end).max(first);
+        first..self.to
+    }
+
+    /// The page changes.
+    pub fn forget(&mut self, lpn: u32) {
+        if self.holds(lpn) {
+            self.clear();
+        }
+    }
+
+    /// Memory is empty.
+    pub fn clear(&mut self) {
+        (self.from, self.to) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Prefetch;
+
+    #[test]
+    fn a_second_read_in_a_row_reads_ahead_until_the_end() {
+        let mut ahead = Prefetch::new(3);
+        assert_eq!(ahead.after_read(4, 9), 0..0);
+        assert_eq!(ahead.after_read(5, 9), 6..9);
+        assert!(ahead.holds(6) && ahead.holds(8) && !ahead.holds(5));
+        assert_eq!(ahead.after_read(6, 9), 0..0);
+        assert_eq!(ahead.after_read(7, 9), 0..0);
+        assert!(ahead.after_read(8, 9).is_empty());
+    }
+
+    #[test]
+    fn a_write_closes_the_window() {
+        let mut ahead = Prefetch::new(8);
+        ahead.after_read(0, 100);
+        assert_eq!(ahead.after_read(1, 100), 2..10);
+        ahead.forget(50);
+        assert!(ahead.holds(3));
+        ahead.forget(3);
+        assert!(!ahead.holds(2));
+    }
+}

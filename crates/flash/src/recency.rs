@@ -1,0 +1,76 @@
+//! A list of small numbers in order of use, in two dense arrays.
+//!
+//! Cached tables and log blocks are replaced by least recent use; this is the one list they share.
+
+use crate::geometry::NONE;
+
+/// Numbers below a bound, most recently used first. No call allocates or takes longer than O(1).
+#[derive(Debug)]
+pub(crate) struct Recency {
+    /// (towards older, towards newer); the last entry is the ring's anchor.
+    links: Vec<(u32, u32)>,
+    anchor: u32,
+}
+
+impl Recency {
+    /// An empty list of numbers below `bound`.
+    pub fn new(bound: u32) -> Self {
+        let mut links = vec![(NONE, NONE); bound as usize + 1];
+        links[bound as usize] = (bound, bound);
+        Recency {
+            links,
+            anchor: bound,
+        }
+    }
+
+    fn holds(&self, number: u32) -> bool {
+        self.links[number as usize].0 != NONE
+    }
+
+    /// Puts `number` first, whether or not it was in the list.
+    pub fn touch(&mut self, number: u32) {
+        self.remove(number);
+        let newest = self.links[self.anchor as usize].0;
+        self.links[number as usize] = (newest, self.anchor);
+        self.links[newest as usize].1 = number;
+        self.links[self.anchor as usize].0 = number;
+    }
+
+    /// Takes `number` out if it is in the list.
+    pub fn remove(&mut self, number: u32) {
+        if !self.holds(number) {
+            return;
+        }
+        let (older, newer) = self.links[number as usize];
+        self.links[older as usize].1 = newer;
+        self.links[newer as usize].0 = older;
+        self.links[number as usize] = (NONE, NONE);
+    }
+
+    /// The number used least recently, None of an empty list.
+    pub fn oldest(&self) -> Option<u32> {
+        let oldest = self.links[self.anchor as usize].1;
+        (oldest != self.anchor).then_some(oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Recency;
+
+    #[test]
+    fn the_least_recently_used_leaves_first() {
+        let mut list = Recency::new(4);
+        assert_eq!(list.oldest(), None);
+        for number in [0, 1, 2, 3, 0] {
+            list.touch(number);
+        }
+        list.remove(2);
+        let mut left = Vec::new();
+        while let Some(oldest) = list.oldest() {
+            left.push(oldest);
+            list.remove(oldest);
+        }
+        assert_eq!(left, [1, 3, 0]);
+    }
+}

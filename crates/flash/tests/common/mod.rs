@@ -1,0 +1,229 @@
+//! What the tests and examples share: loads, and the analytic models as independent oracles.
+//!
+//! Nothing here looks into the crate: the formulas are solved from their equations, and the loads
+//! come from a generator of their own.
+
+#![allow(dead_code, reason = "every test and example uses another part of this")]
+
+use bimetal_flash::{
+    Capacity, Cleaning, Counters, Drive, DriveConfig, FtlConfig, Geometry, PageConfig, Streams,
+};
+
+/// A generator for loads (SplitMix64).
+pub struct Load(pub u64);
+
+impl Load {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform below `limit`.
+    pub fn below(&mut self, limit: u32) -> u32 {
+        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u32
+    }
+
+    /// Uniform in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// The x in (low, high) at which `f` changes its sign, by bisection.
+fn root(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
+    let rising = f(high) > f(low);
+    for _ in 0..200 {
+        let middle = (low + high) / 2.0;
+        if (f(middle) > 0.0) == rising {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    (low + high) / 2.0
+}
+
+/// The harmonic number of a real x >= 0: digamma(x + 1) + Euler's constant, by recurrence up to an
+/// argument where the asymptotic series is exact to 1e-12.
+pub fn harmonic(x: f64) -> f64 {
+    let mut sum = 0.0;
+    let mut y = x + 1.0;
+    while y < 20.0 {
+        sum -= 1.0 / y;
+        y += 1.0;
+    }
+    let (i, i2) = (1.0 / y, 1.0 / (y * y));
+    let series = y.ln() - i / 2.0 - i2 / 12.0 + i2 * i2 / 120.0 - i2 * i2 * i2 / 252.0;
+    sum + series + 0.577_215_664_901_532_9
+}
+
+/// Write amplification of greedy cleaning under uniform random writes with alpha = physical /
+/// logical pages and b pages a block (Bux and Iliadis 2010, Desnoyers 2012; mean field):
+/// (b - v) / (H(b) - H(v)) = b / alpha, WA = b / (b - v).
+pub fn greedy_wa(alpha: f64, pages_per_block: u32) -> f64 {
+    let b = f64::from(pages_per_block);
+    let v = root(0.0, b - 1e-9, |v| {
+        (b - v) / (harmonic(b) - harmonic(v)) - b / alpha
+    });
+    b / (b - v)
+}
+
+/// Write amplification of FIFO cleaning under uniform random writes: -ln x / (1 - x) = alpha,
+/// WA = 1 / (1 - x).
+pub fn fifo_wa(alpha: f64) -> f64 {
+    let x = root(1e-12, 1.0 - 1e-12, |x| -x.ln() / (1.0 - x) - alpha);
+    1.0 / (1.0 - x)
+}
+
+/// Write amplification of FIFO cleaning when a share `pages` of the pages takes a share `writes`
+/// of the writes and all lie mixed: find t with t x sum(n l / (1 - e^(-l t))) = alpha.
+pub fn fifo_mixed_wa(alpha: f64, pages: f64, writes: f64) -> f64 {
+    let groups = [
+        (pages, writes / pages),
+        (1.0 - pages, (1.0 - writes) / (1.0 - pages)),
+    ];
+    let wa = |t: f64| -> f64 {
+        let term = |(n, l): &(f64, f64)| n * l / (1.0 - (-l * t).exp());
+        groups.iter().map(term).sum()
+    };
+    wa(root(1e-9, 1e4, |t| t * wa(t) - alpha))
+}
+
+/// Write amplification of greedy cleaning with the two groups in blocks of their own and the spare
+/// flash divided in the best way.
+pub fn separated_wa(alpha: f64, pages: f64, writes: f64, pages_per_block: u32) -> f64 {
+    let spare = alpha - 1.0;
+    let total = |hot: f64| {
+        writes * greedy_wa(1.0 + spare * hot / pages, pages_per_block)
+            + (1.0 - writes) * greedy_wa(1.0 + spare * (1.0 - hot) / (1.0 - pages), pages_per_block)
+    };
+    (2..99)
+        .map(|percent| total(f64::from(percent) / 100.0))
+        .fold(f64::INFINITY, f64::min)
+}
+
+/// A page-mapped layer as the models have it.
+pub fn page_mapped(cleaning: Cleaning, streams: Streams) -> FtlConfig {
+    FtlConfig::Page(PageConfig {
+        cleaning,
+        streams,
+        ..PageConfig::default()
+    })
+}
+
+/// A page-mapped drive of one die.
+pub fn drive(blocks: u32, pages_per_block: u32, spare: f64, ftl: FtlConfig) -> Drive {
+    let geometry = Geometry::one_die(blocks, pages_per_block, 4096);
+    let config = DriveConfig::new(geometry, Capacity::OverProvisioning(spare), ftl);
+    Drive::new(&config).expect("a valid drive")
+}
+
+/// Physical / logical pages without the blocks that are always free: one for each write stream.
+pub fn alpha(drive: &Drive, blocks: u32, pages_per_block: u32, classes: u32) -> f64 {
+    f64::from((blocks - classes) * pages_per_block) / f64::from(drive.logical_pages())
+}
+
+/// Writes every page once, in order.
+pub fn fill(drive: &mut Drive) {
+    for lpn in 0..drive.logical_pages() {
+        drive.write(&[lpn]).expect("within the drive");
+    }
+}
+
+/// A share of the pages that takes a share of the writes. The hot ones are the first.
+#[derive(Clone, Copy)]
+pub struct Skew {
+    pub pages: f64,
+    pub writes: f64,
+}
+
+impl Skew {
+    /// A page below `pages`, and whether it is a hot one.
+    pub fn draw(&self, load: &mut Load, pages: u32) -> (u32, bool) {
+        let hot_pages = (f64::from(pages) * self.pages) as u32;
+        if load.unit() < self.writes {
+            (load.below(hot_pages), true)
+        } else {
+            (hot_pages + load.below(pages - hot_pages), false)
+        }
+    }
+
+    /// Writes one page; with its class if `given`.
+    pub fn write(&self, drive: &mut Drive, load: &mut Load, given: bool) {
+        let (lpn, hot) = self.draw(load, drive.logical_pages());
+        let class = u8::from(given && !hot);
+        drive.write_class(&[lpn], class).expect("within the drive");
+    }
+}
+
+/// What `writes` uniform random writes cost a drive.
+pub fn uniform(drive: &mut Drive, load: &mut Load, writes: u64) -> Counters {
+    let before = drive.counters();
+    let pages = drive.logical_pages();
+    for _ in 0..writes {
+        drive.write(&[load.below(pages)]).expect("within the drive");
+    }
+    drive.counters() - before
+}
+
+/// Steady-state write amplification under uniform random writes: fill, `warm` x the capacity, then
+/// `measured` x the capacity.
+pub fn steady_wa(drive: &mut Drive, warm: u64, measured: u64) -> f64 {
+    let pages = u64::from(drive.logical_pages());
+    let mut load = Load(11);
+    fill(drive);
+    uniform(drive, &mut load, warm * pages);
+    uniform(drive, &mut load, measured * pages).write_amplification()
+}
+
+/// Steady-state write amplification under skewed writes. With `given` classes each group is filled
+/// in its own stream.
+pub fn steady_skewed_wa(
+    drive: &mut Drive,
+    skew: Skew,
+    given: bool,
+    warm: u64,
+    measured: u64,
+) -> f64 {
+    let pages = drive.logical_pages();
+    let hot_pages = (f64::from(pages) * skew.pages) as u32;
+    for lpn in 0..pages {
+        let class = u8::from(given && lpn >= hot_pages);
+        drive.write_class(&[lpn], class).expect("within the drive");
+    }
+    let mut load = Load(23);
+    for _ in 0..warm * u64::from(pages) {
+        skew.write(drive, &mut load, given);
+    }
+    let before = drive.counters();
+    for _ in 0..measured * u64::from(pages) {
+        skew.write(drive, &mut load, given);
+    }
+    (drive.counters() - before).write_amplification()
+}
+
+/// A block-mapped layer with log blocks, aged: every page of `data_blocks` blocks is written.
+pub fn aged(data_blocks: u32, spare_blocks: u32, ftl: FtlConfig) -> Drive {
+    let config = DriveConfig::holding(data_blocks * 64, spare_blocks, 64, 4096, ftl);
+    let mut drive = Drive::new(&config.expect("valid")).expect("a valid drive");
+    fill(&mut drive);
+    drive
+}
+
+/// Random single pages at any offset but the first of a block, which would open a sequential log
+/// block. Warms up with `warm` writes and returns what `measured` more cost.
+pub fn random_pages(drive: &mut Drive, data_blocks: u32, warm: u64, measured: u64) -> Counters {
+    let mut load = Load(5);
+    let mut before = drive.counters();
+    for n in 0..warm + measured {
+        if n == warm {
+            before = drive.counters();
+        }
+        let lpn = load.below(data_blocks) * 64 + 1 + load.below(63);
+        drive.write(&[lpn]).expect("within the drive");
+    }
+    drive.counters() - before
+}

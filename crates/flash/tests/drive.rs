@@ -1,0 +1,555 @@
+//! The parts of a drive, each against what can be reckoned by hand: cached table, trim, wear
+//! levelling, write buffers, read-ahead, idle time, power cuts, time.
+
+mod common;
+
+use bimetal_flash::{
+    Action, BufferConfig, Capacity, Cleaning, Costs, Drive, DriveConfig, FtlConfig, Geometry,
+    PageConfig, Purpose, Streams, WearLevelling,
+};
+use common::{Load, alpha, fill, greedy_wa, page_mapped, uniform};
+
+fn page_drive(page: PageConfig, geometry: Geometry, pages: u32) -> DriveConfig {
+    DriveConfig::new(
+        geometry,
+        Capacity::LogicalPages(pages),
+        FtlConfig::Page(page),
+    )
+}
+
+fn made(config: &DriveConfig) -> Drive {
+    Drive::new(config).expect("a valid drive")
+}
+
+fn write(drive: &mut Drive, lpns: &[u32]) {
+    for lpn in lpns {
+        drive.write(&[*lpn]).expect("within the drive");
+    }
+}
+
+/// Pages of 16 bytes hold 4 entries of the table; two entries are in memory.
+#[test]
+fn a_cached_table_costs_what_its_misses_cost() {
+    let page = PageConfig {
+        cached_map_entries: 2,
+        ..PageConfig::default()
+    };
+    let mut drive = made(&page_drive(page, Geometry::one_die(64, 8, 16), 64));
+    write(&mut drive, &[0, 1]);
+    let c = drive.counters();
+    assert_eq!((c.map_misses, c.reads_map, c.programs_map), (2, 0, 0));
+    // Entry 0 has to leave: changed, so its table page is programmed; there was none to read.
+    // Entry 2 comes, from the table page that is there now.
+    write(&mut drive, &[2]);
+    let c = drive.counters();
+    assert_eq!((c.map_misses, c.reads_map, c.programs_map), (3, 1, 1));
+    drive.read(2).expect("within the drive");
+    assert_eq!(drive.counters().map_hits, 1);
+    // Entry 1 leaves (read and program of table page 0), and entry 0 comes (read of it).
+    drive.read(0).expect("within the drive");
+    let c = drive.counters();
+    assert_eq!((c.map_misses, c.reads_map, c.programs_map), (4, 3, 2));
+    // Entry 2 leaves changed, entry 4 is in table page 1, which is not there yet.
+    drive.read(4).expect("within the drive");
+    let c = drive.counters();
+    assert_eq!((c.map_misses, c.reads_map, c.programs_map), (5, 4, 3));
+    // Entry 0 leaves unchanged and costs nothing.
+    drive.read(5).expect("within the drive");
+    assert_eq!(drive.counters().programs_map, 3);
+    assert_eq!(drive.counters().unmapped_reads, 2);
+    drive.verify().expect("a consistent drive");
+}
+
+/// A cache that holds every entry never misses twice.
+#[test]
+fn a_cached_table_that_is_large_enough_costs_nothing() {
+    let page = PageConfig {
+        cached_map_entries: 1000,
+        ..PageConfig::default()
+    };
+    let mut drive = made(&page_drive(page, Geometry::one_die(128, 16, 4096), 1000));
+    fill(&mut drive);
+    uniform(&mut drive, &mut Load(3), 20_000);
+    let c = drive.counters();
+    assert_eq!((c.map_misses, c.programs_map, c.reads_map), (1000, 0, 0));
+    assert_eq!(c.map_hits, 20_000);
+}
+
+/// A trimmed page is spare flash: with a fifth of the pages trimmed, alpha is alpha / 0.8.
+#[test]
+fn trimmed_pages_count_as_spare() {
+    let layer = page_mapped(Cleaning::Greedy, Streams::One);
+    let mut drive = common::drive(2048, 64, 0.15, layer);
+    let pages = drive.logical_pages();
+    fill(&mut drive);
+    let kept = pages / 5 * 4;
+    for lpn in kept..pages {
+        drive.trim(lpn).expect("within the drive");
+    }
+    let mut load = Load(17);
+    let mut before = drive.counters();
+    for n in 0..11 * kept {
+        if n == 3 * kept {
+            before = drive.counters();
+        }
+        drive.write(&[load.below(kept)]).expect("within the drive");
+    }
+    let measured = (drive.counters() - before).write_amplification();
+    let all = alpha(&drive, 2048, 64, 1) * f64::from(pages) / f64::from(kept);
+    assert!(
+        (measured / greedy_wa(all, 64) - 1.0).abs() < 0.02,
+        "{measured}"
+    );
+    assert_eq!(drive.counters().host_trims, u64::from(pages - kept));
+    assert_eq!(drive.locate(pages - 1), None);
+    drive.verify().expect("a consistent drive");
+}
+
+/// Cold content in most blocks, hot writes in a few.
+fn worn(wear: WearLevelling) -> Drive {
+    let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 900);
+    config.wear = wear;
+    let mut drive = made(&config);
+    fill(&mut drive);
+    let mut load = Load(9);
+    for _ in 0..60_000 {
+        drive.write(&[load.below(30)]).expect("within the drive");
+    }
+    drive.verify().expect("a consistent drive");
+    drive
+}
+
+#[test]
+fn static_wear_levelling_moves_cold_content() {
+    let without = worn(WearLevelling::default());
+    assert_eq!(without.wear().min_erases, 0);
+    assert_eq!(without.counters().wear_moves, 0);
+    let with = worn(WearLevelling {
+        least_worn_first: true,
+        spread_erases: 20,
+    });
+    let wear = with.wear();
+    assert!(wear.max_erases - wear.min_erases <= 40, "{wear:?}");
+    assert!(with.counters().wear_moves > 0);
+    let mean = with.counters().erases as f64 / 64.0;
+    assert!((wear.mean_erases - mean).abs() < 1e-9);
+}
+
+#[test]
+fn memory_absorbs_rewrites_until_it_is_full() {
+    let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 500);
+    config.buffer = BufferConfig::Memory(4);
+    let mut drive = made(&config);
+    write(&mut drive, &[1, 2, 3, 1, 2, 1]);
+    let c = drive.counters();
+    assert_eq!((c.host_writes, c.buffer_overwrites, c.programs), (6, 3, 0));
+    drive.read(3).expect("within the drive");
+    assert_eq!(drive.counters().buffer_hits, 1);
+    // The fifth page pushes the first one out, in order of arrival.
+    write(&mut drive, &[4, 5]);
+    assert_eq!(drive.counters().programs_host, 1);
+    assert!(drive.locate(1).is_some() && drive.locate(2).is_none());
+    // A trimmed page is never written.
+    drive.trim(2).expect("within the drive");
+    drive.flush().expect("a flush");
+    assert_eq!(drive.counters().programs_host, 4);
+    assert_eq!(drive.locate(2), None);
+}
+
+#[test]
+fn an_slc_log_is_folded_in_idle_time() {
+    let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 500);
+    config.buffer = BufferConfig::Slc(32);
+    config.costs = Costs {
+        buffer_program_us: 50,
+        ..Costs::default()
+    };
+    let mut drive = made(&config);
+    write(&mut drive, &[7, 7, 8]);
+    assert_eq!(drive.device_time_us(), 3 * 50);
+    // Two live pages: read at 25 us and programmed at 200 us.
+    assert_eq!(drive.idle(10_000), Ok(2 * 225));
+    assert_eq!(drive.background_us(), 450);
+    assert_eq!(drive.device_time_us(), 150);
+    // A full log of 32 makes room by folding its older block of 16: reads, programs, an erase.
+    // Slots 0..3 were used before, so the first block ends after 13 more.
+    let before = drive.counters();
+    write(&mut drive, &(100..133).collect::<Vec<u32>>());
+    let done = drive.counters() - before;
+    assert_eq!((done.programs_buffer, done.erases_buffer), (33, 1));
+    assert_eq!((done.reads_buffer, done.programs_host), (13, 13));
+    drive.verify().expect("a consistent drive");
+}
+
+#[test]
+fn sequential_reads_are_read_ahead_once() {
+    let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 500);
+    config.prefetch_pages = 4;
+    let mut drive = made(&config);
+    fill(&mut drive);
+    for lpn in 0..10 {
+        drive.read(lpn).expect("within the drive");
+    }
+    let c = drive.counters();
+    // 0 and 1 are read; 2..6 and 6..10 are ahead; the read of 9 brings 10..14.
+    assert_eq!(
+        (c.reads_host, c.prefetch_hits, c.reads_prefetch),
+        (2, 8, 12)
+    );
+    drive.read(300).expect("within the drive");
+    assert_eq!(drive.counters().reads_host, 3);
+}
+
+/// With enough idle time no write ever waits for cleaning.
+#[test]
+fn idle_time_takes_cleaning_off_the_writes() {
+    let run = |idle_us: u64| {
+        let config = page_drive(
+            PageConfig::default(),
+            Geometry::one_die(128, 16, 4096),
+            1700,
+        );
+        let mut drive = made(&config);
+        fill(&mut drive);
+        let mut load = Load(2);
+        for n in 0..20_000 {
+            drive.write(&[load.below(1700)]).expect("within the drive");
+            if n % 16 == 0 {
+                drive.idle(idle_us).expect("idle time");
+            }
+        }
+        drive
+    };
+    let (busy, rested) = (run(0), run(1_000_000));
+    assert!(busy.counters().cleanings_blocking > 1000);
+    assert_eq!(busy.background_us(), 0);
+    assert_eq!(rested.counters().cleanings_blocking, 0);
+    // What the host waits for is then its programs alone: 1700 + 20,000 of 200 us.
+    assert_eq!(rested.device_time_us(), 21_700 * 200);
+}
+
+#[test]
+fn a_power_cut_takes_what_only_memory_had() {
+    let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 500);
+    config.buffer = BufferConfig::Memory(8);
+    let mut drive = made(&config);
+    write(&mut drive, &[1, 2]);
+    drive.flush().expect("a flush");
+    let durable = drive.locate(1);
+    write(&mut drive, &[1, 3, 4]);
+    drive.cut_power();
+    assert_eq!(drive.counters().lost_pages, 3);
+    assert_eq!(drive.locate(1), durable);
+    assert_eq!((drive.locate(3), drive.buffered(3)), (None, None));
+    drive.verify().expect("a consistent drive");
+}
+
+#[test]
+fn a_power_cut_takes_a_volatile_table_back_to_the_flush() {
+    let page = PageConfig {
+        volatile_map: true,
+        ..PageConfig::default()
+    };
+    let mut drive = made(&page_drive(page, Geometry::one_die(64, 16, 4096), 500));
+    write(&mut drive, &[1, 2]);
+    drive.flush().expect("a flush");
+    // Two changed entries fit one table page.
+    assert_eq!(drive.counters().programs_map, 1);
+    let durable = drive.locate(1);
+    write(&mut drive, &[1, 1, 3]);
+    drive.cut_power();
+    assert_eq!(drive.locate(1), durable);
+    assert_eq!(drive.locate(3), None);
+    assert_eq!(drive.counters().lost_pages, 2);
+    drive.verify().expect("a consistent drive");
+    write(&mut drive, &[1]);
+    drive.flush().expect("a flush");
+    let durable = drive.locate(1);
+    drive.cut_power();
+    assert_eq!(drive.locate(1), durable);
+}
+
+/// A table that is found again, a cached one, and log blocks lose nothing.
+#[test]
+fn a_power_cut_leaves_durable_layers_as_they_are() {
+    let cached = PageConfig {
+        cached_map_entries: 4,
+        ..PageConfig::default()
+    };
+    let layers = [
+        FtlConfig::Page(PageConfig::default()),
+        FtlConfig::Page(cached),
+        FtlConfig::Block,
+        FtlConfig::Bast { log_blocks: 4 },
+        FtlConfig::Fast { log_blocks: 4 },
+    ];
+    for layer in layers {
+        let geometry = Geometry::one_die(64, 16, 4096);
+        let mut drive = made(&DriveConfig::new(
+            geometry,
+            Capacity::LogicalPages(500),
+            layer,
+        ));
+        uniform(&mut drive, &mut Load(8), 300);
+        let before: Vec<Option<u32>> = (0..500).map(|lpn| drive.locate(lpn)).collect();
+        drive.cut_power();
+        let after: Vec<Option<u32>> = (0..500).map(|lpn| drive.locate(lpn)).collect();
+        assert_eq!(before, after);
+        assert_eq!(drive.counters().lost_pages, 0);
+        uniform(&mut drive, &mut Load(8), 300);
+        drive.verify().expect("a consistent drive");
+    }
+}
+
+/// Time is the sum of the operations: 2 x 200 + 25 + 1500 for a block of two pages that is written,
+/// rewritten in full and read once.
+#[test]
+fn time_is_the_sum_of_the_operations() {
+    let mut config = DriveConfig::new(
+        Geometry::one_die(3, 2, 4096),
+        Capacity::LogicalPages(2),
+        FtlConfig::Block,
+    );
+    config.costs = Costs {
+        read_us: 7,
+        program_us: 100,
+        erase_us: 1000,
+        ..Costs::default()
+    };
+    let mut drive = made(&config);
+    drive.write(&[0, 1]).expect("within the drive");
+    assert_eq!(drive.device_time_us(), 200);
+    drive.write(&[0, 1]).expect("within the drive");
+    assert_eq!(drive.device_time_us(), 200 + 200 + 1000);
+    drive.write(&[1]).expect("within the drive");
+    // Page 0 is copied: a read, two programs, an erase.
+    assert_eq!(drive.device_time_us(), 1400 + 7 + 200 + 1000);
+    drive.read(0).expect("within the drive");
+    assert_eq!(drive.device_time_us(), 2607 + 7);
+}
+
+/// Pages are dealt out to the dies in turn, neighbouring dies being on different channels.
+#[test]
+fn operations_name_their_die() {
+    let geometry = Geometry {
+        channels: 2,
+        ways: 2,
+        ..Geometry::one_die(16, 8, 4096)
+    };
+    let mut drive = made(&page_drive(PageConfig::default(), geometry, 200));
+    drive.recorder().record(true);
+    drive.write(&[0, 1, 2, 3, 4]).expect("within the drive");
+    drive.read(6).expect("within the drive");
+    drive.read(2).expect("within the drive");
+    let seen: Vec<(Action, Purpose, u32, u32)> = drive
+        .recorder()
+        .operations()
+        .iter()
+        .map(|o| (o.action, o.purpose, o.die, o.lpn))
+        .collect();
+    let program = |lpn: u32| (Action::Program, Purpose::Host, lpn % 4, lpn);
+    let mut expected: Vec<_> = (0..5).map(program).collect();
+    expected.push((Action::Read, Purpose::Host, 2, 2));
+    assert_eq!(seen, expected);
+    assert_eq!(geometry.channel_of(0), geometry.channel_of(2));
+    assert_ne!(geometry.channel_of(0), geometry.channel_of(1));
+}
+
+/// A drive made for a capacity is never too small for its layer, down to a single page.
+#[test]
+fn a_drive_for_a_capacity_always_fits() {
+    let page = PageConfig {
+        streams: Streams::Given(3),
+        cached_map_entries: 3,
+        ..PageConfig::default()
+    };
+    let layers = [
+        FtlConfig::None,
+        FtlConfig::Page(page),
+        FtlConfig::Block,
+        FtlConfig::Bast { log_blocks: 3 },
+        FtlConfig::Fast { log_blocks: 3 },
+    ];
+    let shape = Geometry {
+        channels: 3,
+        planes: 2,
+        ..Geometry::one_die(1, 5, 64)
+    };
+    for layer in layers {
+        for pages in [1, 2, 14, 15, 16, 1000] {
+            for spare in [0.0, 0.07, 3.0] {
+                let config = DriveConfig::for_capacity(shape, pages, spare, layer);
+                let config = config.expect("a geometry");
+                let physical = config.geometry.total_pages() as f64;
+                assert!(physical >= f64::from(pages) * (1.0 + spare));
+                let mut drive = made(&config);
+                assert_eq!(drive.logical_pages(), pages);
+                fill(&mut drive);
+                uniform(&mut drive, &mut Load(4), 2 * u64::from(pages));
+                drive.verify().expect("a consistent drive");
+            }
+        }
+    }
+}
+
+/// Cleaning writes the table once for each table page that has moved entries and each cleaned block,
+/// but for entries in memory: told from the operations of every write, with one entry in memory.
+#[test]
+fn cleaning_writes_the_table_once_for_each_table_page() {
+    let page = PageConfig {
+        cached_map_entries: 1,
+        ..PageConfig::default()
+    };
+    let (pages, entries) = (600, 8);
+    // 75 table pages fill 10 blocks; 23 blocks at the end of the die are the table's.
+    let data_blocks = 120 - 23;
+    let mut drive = made(&page_drive(
+        page,
+        Geometry::one_die(120, 8, 4 * entries),
+        pages,
+    ));
+    fill(&mut drive);
+    drive.recorder().record(true);
+    let mut load = Load(6);
+    let mut cached = pages - 1;
+    let mut moved_in_all = 0;
+    for _ in 0..5000 {
+        let lpn = load.below(pages);
+        drive.recorder().clear();
+        drive.write(&[lpn]).expect("within the drive");
+        let mut expected = usize::from(lpn != cached);
+        let mut moved: Vec<u32> = Vec::new();
+        for operation in drive.recorder().operations() {
+            let is_copy = operation.purpose == Purpose::Copy;
+            if is_copy && operation.action == Action::Program && operation.lpn < pages {
+                moved_in_all += 1;
+                if operation.lpn != cached {
+                    moved.push(operation.lpn / entries);
+                }
+            } else if operation.action == Action::Erase && operation.page / 8 < data_blocks {
+                moved.sort_unstable();
+                moved.dedup();
+                expected += moved.len();
+                moved.clear();
+            }
+        }
+        let map_programs = drive
+            .recorder()
+            .operations()
+            .iter()
+            .filter(|o| o.action == Action::Program && o.purpose == Purpose::Map);
+        assert_eq!(map_programs.count(), expected);
+        cached = lpn;
+    }
+    assert!(moved_in_all > 1000);
+}
+
+/// After a power cut a cached table starts empty.
+#[test]
+fn a_power_cut_empties_the_cached_table() {
+    let page = PageConfig {
+        cached_map_entries: 100,
+        ..PageConfig::default()
+    };
+    let mut drive = made(&page_drive(page, Geometry::one_die(64, 16, 4096), 100));
+    fill(&mut drive);
+    drive.read(5).expect("within the drive");
+    assert_eq!(drive.counters().map_misses, 100);
+    drive.cut_power();
+    drive.read(5).expect("within the drive");
+    assert_eq!(drive.counters().map_misses, 101);
+}
+
+/// A page that was buffered when its old version was read ahead must not be taken from there.
+#[test]
+fn what_leaves_the_buffer_is_not_read_ahead() {
+    let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 500);
+    config.prefetch_pages = 4;
+    config.buffer = BufferConfig::Memory(4);
+    let mut drive = made(&config);
+    fill(&mut drive);
+    drive.flush().expect("a flush");
+    write(&mut drive, &[3]);
+    drive.read(0).expect("within the drive");
+    drive.read(1).expect("within the drive");
+    drive.flush().expect("a flush");
+    let before = drive.counters();
+    drive.read(3).expect("within the drive");
+    let done = drive.counters() - before;
+    assert_eq!((done.reads_host, done.prefetch_hits), (1, 0));
+}
+
+/// Streams that share their open blocks with cleaning need the reserve between any two writes;
+/// measured ones most, as one cleaned block can go to both. As tight as drives can be.
+#[test]
+fn streams_never_use_up_the_reserve() {
+    let given = (2..6).map(Streams::Given);
+    for streams in given.chain([Streams::Measured]) {
+        for separate_copies in [false, true] {
+            let page = PageConfig {
+                streams,
+                separate_copies,
+                background_free_blocks: 1,
+                ..PageConfig::default()
+            };
+            let blocks = 20 + 3 * u32::from(streams.count());
+            let mut drive = made(&page_drive(page, Geometry::one_die(blocks, 4, 512), 83));
+            churn(&mut drive, streams);
+            drive.verify().expect("a consistent drive");
+        }
+    }
+}
+
+/// Random writes of one page in a random class, in a window of pages that wanders.
+fn churn(drive: &mut Drive, streams: Streams) {
+    let mut load = Load(u64::from(streams.count()));
+    let (pages, mut window) = (drive.logical_pages(), 0);
+    for _ in 0..60_000 {
+        let class = match streams {
+            Streams::Given(classes) => load.below(u32::from(classes)) as u8,
+            _ => 0,
+        };
+        let lpn = match load.below(4) {
+            0 => load.below(pages),
+            _ => (window + load.below(12)) % pages,
+        };
+        drive.write_class(&[lpn], class).expect("within the drive");
+        if load.below(50) == 0 {
+            window = load.below(pages);
+            drive.idle(2000).expect("idle time");
+        }
+    }
+}
+
+/// A full merge of the block of the sequential stream ends the stream: it costs no second merge.
+#[test]
+fn a_full_merge_ends_the_stream_of_its_block() {
+    let ftl = FtlConfig::Fast { log_blocks: 1 };
+    let config = DriveConfig::holding(12, 3, 4, 512, ftl).expect("a geometry");
+    let mut drive = made(&config);
+    fill(&mut drive);
+    // Page 0 opens the stream; 2 does not continue it and fills the log with 5, 6 and 7.
+    write(&mut drive, &[0, 2, 5, 6, 7]);
+    assert_eq!(drive.counters().merges(), 0);
+    // The log is reclaimed: both blocks are merged. Then block 2 opens a stream.
+    write(&mut drive, &[9, 8]);
+    assert_eq!(drive.counters().merges_full, 2);
+    assert_eq!(drive.counters().merges(), 2);
+    drive.verify().expect("a consistent drive");
+}
+
+/// Any layer can be put into a drive, the crate's or another's.
+#[test]
+fn a_layer_can_be_plugged_in() {
+    let fast = FtlConfig::Fast { log_blocks: 4 };
+    let config = DriveConfig::holding(500, 8, 16, 4096, fast).expect("a geometry");
+    let layer = config.build_ftl().expect("a layer");
+    let mut plugged = Drive::around(layer, &config).expect("a drive");
+    let mut whole = made(&config);
+    for drive in [&mut plugged, &mut whole] {
+        fill(drive);
+        uniform(drive, &mut Load(3), 2000);
+    }
+    assert_eq!(plugged.counters(), whole.counters());
+    assert!(plugged.counters().merges_full > 0);
+}
