@@ -158,16 +158,13 @@ impl Volume {
         let Some((moment, witness)) = latest.max() else {
             return Ok(());
         };
+        let zeroed = self.zeroed_until();
         for (write, past) in self.history.iter().filter(|(_, past)| past.end < moment) {
             for unit in past.units.clone() {
                 let stamp = held[unit];
                 let fits = match shown(stamp) {
                     Some(other) => other.end >= past.start,
-                    None => {
-                        let covers = |other: &&Past| other.zeroes && other.units.contains(&unit);
-                        let mut zeroes = self.history.values().filter(covers);
-                        stamp == ZEROES && zeroes.any(|other| other.end >= past.start)
-                    }
+                    None => stamp == ZEROES && zeroed[unit] >= past.start,
                 };
                 if !fits {
                     return Err(format!(
@@ -180,6 +177,17 @@ impl Volume {
             }
         }
         Ok(())
+    }
+
+    /// For each unit, when the last change that zeroes it ends; 0 without one.
+    fn zeroed_until(&self) -> Vec<u64> {
+        let mut zeroed = vec![0; self.unit_count()];
+        for past in self.history.values().filter(|past| past.zeroes) {
+            for end in &mut zeroed[past.units.clone()] {
+                *end = past.end.max(*end);
+            }
+        }
+        zeroed
     }
 
     /// The next event.
