@@ -101,7 +101,10 @@ const EXPOSURE: &str = "exposure = { bytes = \"4MiB\", age = \"1h\" }";
 
 /// A served volume and the model of it.
 fn volume(name: &str) -> (Stand, Model) {
-    let stand = Stand::new(name, EXPOSURE);
+    modelled(Stand::new(name, EXPOSURE))
+}
+
+fn modelled(stand: Stand) -> (Stand, Model) {
     let (_, size_bytes) = stand.attach();
     let model = Model::new(size_bytes / BLOCK_BYTES);
     (stand, model)
@@ -109,9 +112,19 @@ fn volume(name: &str) -> (Stand, Model) {
 
 #[test]
 fn what_was_flushed_survives_every_crash() {
+    crash_again_and_again(VOLUMES, || volume("kill"));
+}
+
+/// What is in the memory of a cache is gone with the program, but for what was flushed.
+#[test]
+fn what_was_flushed_through_a_cache_survives_every_crash() {
+    crash_again_and_again(3, || modelled(Stand::cached("cached", EXPOSURE)));
+}
+
+fn crash_again_and_again(volumes: u64, volume: impl Fn() -> (Stand, Model)) {
     let mut met = Met::default();
-    for seed in 0..VOLUMES {
-        let (mut stand, mut model) = volume("kill");
+    for seed in 0..volumes {
+        let (mut stand, mut model) = volume();
         let mut random = Random::new(seed);
         for number in 0..ROUNDS {
             let outcome = round(&mut stand, &mut model, &mut random, &mut met);

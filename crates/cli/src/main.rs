@@ -6,6 +6,7 @@
 
 mod alerts;
 mod bench;
+mod cache;
 mod check;
 mod config;
 mod control;
@@ -57,6 +58,8 @@ enum Verb {
     Status(status::Args),
     /// Read every copy of everything in a volume that is served, and repair what is wrong.
     Scrub(scrub::Args),
+    /// Show a buffer cache of a running server, or accept what it has lost.
+    Cache(cache::Args),
     /// Add, remove or replace a side of a volume that is served.
     Side(side::Args),
     /// Make a volume that is served as large as its sides have room for.
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
+        Verb::Cache(args) => cache::run(&args),
         Verb::Side(args) => side::run(&args),
         Verb::Grow(args) => grow::run(&args),
         Verb::Bench(args) => bench::run(&args),

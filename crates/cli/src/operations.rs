@@ -12,6 +12,7 @@ use bimetal_rt::Task;
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::figures;
 use crate::running::Shown;
 
 /// The answer when something cannot be done.
@@ -52,6 +53,21 @@ pub(crate) fn scrub(stack: &Stack, request: &Value) -> Value {
         _ => return refusal("expected `do` to be start, cancel or show"),
     }
     json!({ "scrub": mirror.status().scrub })
+}
+
+/// Shows a cache, or takes note that the operator knows of what it has lost.
+pub(crate) fn cache(stack: &Stack, request: &Value) -> Value {
+    let asked = request["device"].as_str().unwrap_or_default();
+    let Some(cache) = stack.cache(asked) else {
+        return refusal(&format!("there is no cache `{asked}`"));
+    };
+    let accepted = match request["do"].as_str() {
+        Some("show") => Value::Null,
+        Some("accept-loss") => Value::Bool(cache.accept_loss()),
+        _ => return refusal("expected `do` to be show or accept-loss"),
+    };
+    let figures = figures::to_json(cache);
+    json!({ "cache": figures["figures"], "accepted": accepted })
 }
 
 /// What came of an operation, in words.
@@ -160,7 +176,8 @@ fn fixed_above<'g>(graph: &'g Graph, name: &str) -> Option<&'g str> {
     let nodes = graph.nodes().iter();
     let mut parents = nodes.filter(|(_, node)| node.children().contains(&name));
     parents.find_map(|(parent, node)| match node {
-        Node::Passthrough(_)
+        Node::Cache(_)
+        | Node::Passthrough(_)
         | Node::Delay(_)
         | Node::Error(_)
         | Node::Rate(_)

@@ -59,6 +59,19 @@ impl Power {
 impl Stand {
     /// A formatted volume, served. `mirror_keys` are further lines of the mirror's section.
     pub fn new(name: &str, mirror_keys: &str) -> Self {
+        Self::with_top(name, mirror_keys, EXPORT_VOL)
+    }
+
+    /// The same behind a buffer cache, small enough that it is always at work.
+    pub fn cached(name: &str, mirror_keys: &str) -> Self {
+        let cache = "[device.cached]\ntype = \"cache\"\nbelow = \"vol\"\nsize = \"1MiB\"\n\
+                     dirty_age = \"20ms\"\ncluster = \"64KiB\"\n\n";
+        let export = EXPORT_VOL.replace("device = \"vol\"", "device = \"cached\"");
+        Self::with_top(name, mirror_keys, &(cache.to_owned() + &export))
+    }
+
+    /// `top` is what lies above the mirror, and its export.
+    fn with_top(name: &str, mirror_keys: &str, top: &str) -> Self {
         let side = |name: &str| {
             format!(
                 "[device.{name}]\ntype = \"remote\"\naddress = \"unix:{name}.sock\"\n\
@@ -69,7 +82,7 @@ impl Stand {
             format!("[device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n{mirror_keys}\n\n");
         // As little as possible at every start: nothing here is mounted on a machine short of memory.
         let server = "[server]\nlock_memory = false\nmemory = \"24MiB\"\n\n";
-        let text = side("a") + &side("b") + &mirror + server + EXPORT_VOL;
+        let text = side("a") + &side("b") + &mirror + server + top;
         let volume = Volume::from_toml(name, &text);
         let disks = SIDES.map(|side| {
             volume.dir().sparse(&format!("{side}.img"), SIDE_BYTES);

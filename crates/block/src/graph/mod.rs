@@ -18,6 +18,7 @@ use crate::device::Device;
 pub use crate::document::{ConfigError, Document, Section};
 use crate::error::IoError;
 pub use crate::error::OpenError;
+use crate::layers::cache::Cache;
 use crate::layers::mirror::Mirror;
 pub use format::{FormatOptions, FormattedMirror, format};
 pub use node::Node;
@@ -168,6 +169,7 @@ pub struct Stack {
     devices: BTreeMap<String, Rc<dyn Device>>,
     /// Those of them that can be operated on.
     mirrors: BTreeMap<String, Mirror>,
+    caches: BTreeMap<String, Cache>,
     /// Those that were opened for an operation, children before parents; closed after all others.
     later: RefCell<Vec<(String, Rc<dyn Device>)>>,
     /// In the order of opening: children before parents.
@@ -193,6 +195,7 @@ impl Stack {
         let mut stack = Stack {
             devices: BTreeMap::new(),
             mirrors: BTreeMap::new(),
+            caches: BTreeMap::new(),
             later: RefCell::default(),
             order: Vec::new(),
             missing: BTreeMap::new(),
@@ -217,6 +220,10 @@ impl Stack {
                         Rc::new(mirror) as Rc<dyn Device>
                     })
                 }
+                Node::Cache(config) => node::open_cache(rt, config, children).map(|cache| {
+                    stack.caches.insert(name.to_owned(), cache.clone());
+                    Rc::new(cache) as Rc<dyn Device>
+                }),
                 node => node.open(rt, name, children, options).await,
             };
             match opened {
@@ -261,6 +268,11 @@ impl Stack {
     /// The mirror `name`, if it is open.
     pub fn mirror(&self, name: &str) -> Option<&Mirror> {
         self.mirrors.get(name)
+    }
+
+    /// The buffer cache `name`, if it is open.
+    pub fn cache(&self, name: &str) -> Option<&Cache> {
+        self.caches.get(name)
     }
 
     /// Opens a device, and all below it, that a newer reading of the configuration has: one that is

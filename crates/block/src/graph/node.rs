@@ -246,6 +246,16 @@ pub(super) async fn open_mirror(
     Mirror::open(rt, config, sides.collect(), &options.mirror).await
 }
 
+/// Opens a buffer cache over its device, or why that could not be opened.
+pub(super) fn open_cache(
+    rt: &Rt,
+    config: &CacheConfig,
+    children: Vec<Result<Rc<dyn Device>, OpenError>>,
+) -> Result<Cache, OpenError> {
+    let children: Vec<Rc<dyn Device>> = children.into_iter().collect::<Result<_, _>>()?;
+    Cache::new(rt, Rc::clone(&children[0]), config)
+}
+
 fn whole_blocks(size: Size) -> Result<(), String> {
     if size.0 > 0 && size.0.is_multiple_of(BLOCK_BYTES) {
         Ok(())

@@ -26,7 +26,7 @@ use self::state::State;
 use crate::BLOCK_BYTES;
 use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, GrowingGeometry};
 use crate::range_lock::RangeLock;
 use crate::request::{Op, Reply, Request};
 use crate::units::{Size, Time};
@@ -128,15 +128,16 @@ impl CacheConfig {
     }
 }
 
-/// See the module.
+/// See the module. Cloning gives another handle to the same cache.
+#[derive(Clone)]
 pub struct Cache {
     shared: Rc<Shared>,
-    geometry: Geometry,
 }
 
 struct Shared {
     rt: Rt,
     below: Rc<dyn Device>,
+    geometry: GrowingGeometry,
     mode: Mode,
     state: RefCell<State>,
     /// Memory for content.
@@ -176,7 +177,11 @@ impl Cache {
     /// # Errors
     /// When the memory cannot be had, or the device below has blocks of more than 4 KiB.
     pub fn new(rt: &Rt, below: Rc<dyn Device>, config: &CacheConfig) -> Result<Cache, OpenError> {
-        let geometry = *below.geometry();
+        let geometry = Geometry {
+            block_bytes: BLOCK_BYTES as u32,
+            content_offset_bytes: None,
+            ..*below.geometry()
+        };
         let spec = Spec::from_str(&config.policy).map_err(|e| OpenError::new(e.to_string()))?;
         let pages = (config.size.0 / BLOCK_BYTES) as usize;
         let leaving_most = (LEAVING_BYTES_MAX / BLOCK_BYTES) as usize;
@@ -195,6 +200,7 @@ impl Cache {
         let dirty = config.dirty.map_or(config.size.0 / 4, |dirty| dirty.0);
         let shared = Rc::new(Shared {
             rt: rt.clone(),
+            geometry: GrowingGeometry::new(geometry),
             mode: config.mode,
             state: State::new(policy, pages_per_block).into(),
             frames,
@@ -213,12 +219,7 @@ impl Cache {
         let tasks = &shared.tasks;
         tasks.spawn(Rc::clone(&shared).destage_for_ever());
         tasks.spawn(Rc::clone(&shared).look_after_dirty_pages());
-        let geometry = Geometry {
-            block_bytes: BLOCK_BYTES as u32,
-            content_offset_bytes: None,
-            ..geometry
-        };
-        Ok(Cache { shared, geometry })
+        Ok(Cache { shared })
     }
 
     /// The operator knows that something written before was lost: flushes may succeed again. Returns
@@ -230,11 +231,12 @@ impl Cache {
 
 impl Device for Cache {
     fn geometry(&self) -> &Geometry {
-        &self.geometry
+        let below = self.shared.below.geometry();
+        self.shared.geometry.grow_to(below.size_bytes)
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
-        if let Err(error) = self.geometry.check(&request) {
+        if let Err(error) = self.geometry().check(&request) {
             return IoFuture::ready(Err(error));
         }
         if self.shared.closed.get() {
@@ -279,11 +281,15 @@ impl Device for Cache {
         let bytes = |pages: usize| Figure::Gauge(pages as f64 * BLOCK_BYTES as f64);
         let (held, counts) = (state.occupancy(), state.counts);
         let mut show = |name, figure| out.figure("", name, figure);
+        let health = match (state.lost, state.has_failed()) {
+            (Some(_), _) => "lost data",
+            (None, true) => "cannot write",
+            (None, false) => "healthy",
+        };
+        show("health", Figure::State(health.to_owned()));
         show("no_side_bytes", bytes(state.unwritten_pages()));
         show("failed_bytes", bytes(state.failed_pages()));
         show("unflushed_bytes", bytes(state.unflushed_pages()));
-        let lost = if state.lost.is_some() { "yes" } else { "no" };
-        show("lost", Figure::State(lost.to_owned()));
         show("held_bytes", bytes(held.held));
         if let Some(target) = held.write_target {
             show(
