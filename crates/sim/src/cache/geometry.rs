@@ -28,7 +28,10 @@ impl Geometry {
         let lpn = |address: &u64| {
             let block = address / per_block;
             if last.0 != block {
-                last = (block, touched.partition_point(|known| *known < block) as u32);
+                last = (
+                    block,
+                    touched.partition_point(|known| *known < block) as u32,
+                );
             }
             last.1 * pages_per_block.max(1) + (address % per_block) as u32
         };
