@@ -81,13 +81,15 @@ fn s3_fifo_drops_pages_used_once_first() {
 #[test]
 fn w_tinylfu_admits_by_frequency() {
     // 4 frames, 3 of them the main area. 4 finds the cache full: 0, 1 and 2 pass into the free main
-    // area, 0 into probation, and 3 does not beat 0, both having come in once.
+    // area, 0 into probation, which counts as a second time. 3 was counted once and does not beat 0.
     let mut tiny = driven("w-tinylfu", 4);
     read_all(&mut tiny, &[0, 1, 2, 3]);
     assert_eq!(left_by_reading(&mut tiny, 4), [3]);
-    // 4 came in once and does not beat 0 either. 3, which now has come in twice, does.
+    // Nor does 4, nor 3 with two; 5 neither; but 3 with three does.
     assert_eq!(left_by_reading(&mut tiny, 3), [4]);
-    assert_eq!(left_by_reading(&mut tiny, 5), [0]);
+    assert_eq!(left_by_reading(&mut tiny, 5), [3]);
+    assert_eq!(left_by_reading(&mut tiny, 3), [5]);
+    assert_eq!(left_by_reading(&mut tiny, 6), [0]);
     assert_eq!(tiny.read(3), Outcome::Hit);
 }
 
@@ -278,6 +280,23 @@ fn abm_remembers_and_moves_its_pointer() {
     let mut fixed = driven("abm-lru-clc-fixed25", 4);
     read_all(&mut fixed, &[0, 1, 2, 3, 4, 0]);
     assert_eq!(fixed.policy.occupancy().write_target, Some(1.0));
+}
+
+#[test]
+fn a_cold_page_takes_the_cold_ones_of_its_block_along() {
+    // 6 frames, all for writes. Page 0 is used at 1, 1 at 2, and 2, of the same block, at 6; when room
+    // is needed the last access was 6. A quarter of the 5 accesses since page 0 was used is 1, and
+    // 3 of them put the limit at 4: 1 is cold and goes along, 2 is warm and stays dirty.
+    let mut policy = driven("abm-lru-cold-fixed100", 6);
+    for page in [0, 1, 4, 8, 12, 2] {
+        policy.write(page);
+    }
+    let (_, groups) = policy.access(16, Access::Write);
+    let mut group = groups[0].clone();
+    group.sort_by_key(|leaving| leaving.page);
+    let told: Vec<_> = group.iter().map(|l| (l.page, l.write, l.stays)).collect();
+    assert_eq!(told, [(0, true, false), (1, true, true)]);
+    assert!(policy.policy.is_dirty(2));
 }
 
 #[test]
