@@ -45,7 +45,7 @@ impl Sketch {
         mixed ^= mixed >> 31;
         let (start, step) = (mixed & 0xffff_ffff, mixed >> 32 | 1);
         let len = self.counters.len() as u64;
-        (0..PROBES).map(move |n| (((start + n * step) & 0xffff_ffff) * len >> 32) as usize)
+        (0..PROBES).map(move |n| ((((start + n * step) & 0xffff_ffff) * len) >> 32) as usize)
     }
 
     fn of(&self, page: PageId) -> u16 {
