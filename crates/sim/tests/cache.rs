@@ -4,7 +4,7 @@ use bimetal_policy::replacement::{Build, Replacement, Spec};
 use bimetal_sim::cache::{
     CacheSize, Costs, Flash, Ftl, Geometry, Grid, NoFtl, Outcome, Over, Work, jobs, run, run_all,
 };
-use bimetal_trace::{Accesses, Collector, Key, Op, Record};
+use bimetal_trace::{Accesses, Collector, Key, Op, Record, StackDistances};
 use std::sync::{Arc, Mutex};
 
 /// Reads (`r`), writes (`w`) and trims (`t`) of pages.
@@ -141,6 +141,31 @@ fn a_device_is_as_large_as_the_blocks_touched() {
     let geometry = Geometry::new(&[1000, 1003, 9], 4).expect("it is small");
     assert_eq!(geometry.blocks(), 2);
     assert_eq!([0, 1, 2].map(|page| geometry.lpn(page)), [4, 7, 1]);
+}
+
+#[test]
+fn lru_misses_as_the_stack_distances_say() {
+    // Two ways to the same number that share no code: one cache of each size, and one pass for all.
+    let steps: Vec<(char, u64)> = (0..5000u64)
+        .map(|n| ('r', n * n % 211 + n % 7 * 40))
+        .collect();
+    let accesses = trace(&steps);
+    let geometry = Geometry::new(accesses.pages(), 4).expect("it is small");
+    let mut distances = StackDistances::new();
+    for (page, _) in accesses.iter() {
+        distances.access(page);
+    }
+    for size in [1, 2, 10, 50, 100, 200, 400, 1000] {
+        let flash = Box::new(NoFtl);
+        let outcome = run(
+            policy("lru", size),
+            flash,
+            &accesses,
+            &geometry,
+            Costs::default(),
+        );
+        assert_eq!(outcome.misses, distances.misses(size), "{size}");
+    }
 }
 
 #[test]

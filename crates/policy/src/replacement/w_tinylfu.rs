@@ -2,8 +2,10 @@
 //! only if it was asked for more often than the page it would replace.
 //!
 //! Source: Einziger, Friedman and Manes, 2017: 1 % window, main area 20 % probation and 80 %
-//! protected, counts in a sketch, halved after 32 uses a page of the main area. A page is counted when
-//! it comes in, when it passes to the main area, and with every use there.
+//! protected, counts in a sketch, halved after 32 uses a page of the main area. As in the simulator that
+//! the expected values of the tests come from, a page is counted when it comes in, when it is weighed
+//! at the end of the window, and with every use in the main area, and the sketch is a counting Bloom
+//! filter whose counters all grow.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -15,13 +17,14 @@ use super::segmented::Segmented;
 const MAIN_SHARES: [usize; 2] = [1, 4];
 /// Counted accesses for each page of the main area after which all counts are halved.
 const SAMPLE: usize = 32;
-/// Counters for each page of the main area, which makes it err about once in 5000.
-const COUNTERS_PER_PAGE: usize = 18;
+/// Counters for each page of the main area: a Bloom filter that errs once in a thousand.
+const COUNTERS_PER_PAGE: f64 = 14.378;
+/// Counters, at most: past some million pages there are fewer for each.
+const COUNTERS_MAX: usize = 1 << 27;
 /// Counters of each page.
 const PROBES: u64 = 10;
 
-/// How often each page was asked for, roughly, with ageing: a counting Bloom filter in which only the
-/// smallest counters of a page grow (minimal increment).
+/// How often each page was asked for, at least roughly, with ageing: a counting Bloom filter.
 #[derive(Debug, Default)]
 struct Sketch {
     counters: Vec<u16>,
@@ -30,7 +33,8 @@ struct Sketch {
 
 impl Sketch {
     fn resize(&mut self, pages: usize) {
-        let wanted = (pages * COUNTERS_PER_PAGE).max(2 * PROBES as usize);
+        let wanted = (pages as f64 * COUNTERS_PER_PAGE).ceil() as usize;
+        let wanted = wanted.clamp(2 * PROBES as usize, COUNTERS_MAX);
         if self.counters.len() < wanted {
             self.counters.resize(wanted, 0);
         }
@@ -54,11 +58,8 @@ impl Sketch {
     }
 
     fn add(&mut self, page: PageId) {
-        let count = self.of(page);
         for at in self.places(page) {
-            if self.counters[at] == count {
-                self.counters[at] = count.saturating_add(1);
-            }
+            self.counters[at] = self.counters[at].saturating_add(1);
         }
     }
 
@@ -155,9 +156,8 @@ impl Order for WTinyLfu {
                 Some(rival) => self.counts.of(candidate) > self.counts.of(rival),
                 None => self.main_max > self.main.len(),
             };
-            if wins {
-                self.counts.add(candidate);
-            } else {
+            self.counts.add(candidate);
+            if !wins {
                 out.push(candidate);
                 return;
             }

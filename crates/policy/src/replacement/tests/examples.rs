@@ -80,17 +80,18 @@ fn s3_fifo_drops_pages_used_once_first() {
 
 #[test]
 fn w_tinylfu_admits_by_frequency() {
-    // 4 frames, 3 of them the main area. 4 finds the cache full: 0, 1 and 2 pass into the free main
-    // area, 0 into probation, which counts as a second time. 3 was counted once and does not beat 0.
-    let mut tiny = driven("w-tinylfu", 4);
-    read_all(&mut tiny, &[0, 1, 2, 3]);
-    assert_eq!(left_by_reading(&mut tiny, 4), [3]);
-    // Nor does 4, nor 3 with two; 5 neither; but 3 with three does.
-    assert_eq!(left_by_reading(&mut tiny, 3), [4]);
-    assert_eq!(left_by_reading(&mut tiny, 5), [3]);
-    assert_eq!(left_by_reading(&mut tiny, 3), [5]);
-    assert_eq!(left_by_reading(&mut tiny, 6), [0]);
-    assert_eq!(tiny.read(3), Outcome::Hit);
+    // 100 frames, 99 of them the main area. When 100 finds the cache full, pages 0 to 98 pass into the
+    // free main area, which counts as a second time; 0 is the oldest of probation. 99 was counted once
+    // and does not beat it.
+    let mut tiny = Driven::new(built("w-tinylfu", 100, 128, &[]));
+    for page in 0..100 {
+        tiny.read(page);
+    }
+    assert_eq!(left_by_reading(&mut tiny, 100), [99]);
+    // Nor does 100. 99, which was weighed once and came in twice, does.
+    assert_eq!(left_by_reading(&mut tiny, 99), [100]);
+    assert_eq!(left_by_reading(&mut tiny, 101), [0]);
+    assert_eq!(tiny.read(99), Outcome::Hit);
 }
 
 #[test]
