@@ -16,13 +16,13 @@ fn trace(steps: &[(char, u64)]) -> Accesses {
             'w' => Op::Write,
             _ => Op::Trim,
         };
-        let numbered = collector.push(&Record {
+        let pushed = collector.push(&Record {
             time_ns: 0,
             op,
             offset_bytes: page * 4096,
             length_bytes: 4096,
         });
-        assert!(numbered);
+        assert_eq!(pushed, Ok(()));
     }
     collector.finish()
 }

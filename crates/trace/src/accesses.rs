@@ -4,7 +4,7 @@
 //! never needs twice of it.
 
 use crate::reader::Span;
-use crate::{Interner, Op, Reader, Record, TraceError};
+use crate::{Full, Interner, Op, Reader, Record, TraceError};
 
 /// What is one access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub enum Kind {
 
 const KIND_SHIFT: u32 = 30;
 const ID_MASK: u32 = (1 << KIND_SHIFT) - 1;
+/// Accesses, at most: 8 GiB of them.
+const ACCESSES_MAX: u64 = 1 << 31;
 /// Accesses in a piece.
 const PIECE: usize = 1 << 18;
 
@@ -46,16 +48,16 @@ impl Accesses {
     /// Reads all of a trace.
     ///
     /// # Errors
-    /// Those of the reader, and when there are too many pages.
+    /// Those of the reader, and when there are too many pages or accesses.
     pub fn collect(reader: &mut Reader, key: Key) -> Result<Accesses, TraceError> {
         let mut collector = Collector::new(key);
         while let Some(span) = reader.next_span()? {
-            if !collector.push_span(&span) {
-                return Err(TraceError::TooManyPages {
+            collector
+                .push_span(&span)
+                .map_err(|full| TraceError::Full {
                     file: reader.file().to_owned(),
-                    limit: u64::from(ID_MASK),
-                });
-            }
+                    full,
+                })?;
         }
         Ok(collector.finish())
     }
@@ -126,8 +128,11 @@ impl Collector {
         }
     }
 
-    /// Adds a record. False when it has a page more than can be numbered.
-    pub fn push(&mut self, record: &Record) -> bool {
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// When there is no room for all of its pages.
+    pub fn push(&mut self, record: &Record) -> Result<(), Full> {
         let end = record.offset_bytes + (record.length_bytes - 1);
         match self.key {
             Key::Record => self.access(record.offset_bytes, record.offset_bytes, record.op),
@@ -145,7 +150,7 @@ impl Collector {
     }
 
     /// Adds records that follow each other.
-    pub(crate) fn push_span(&mut self, span: &Span) -> bool {
+    pub(crate) fn push_span(&mut self, span: &Span) -> Result<(), Full> {
         let Span { first, count } = *span;
         let unit = first.length_bytes;
         let is_page = matches!(self.key, Key::Page { page_bytes } if page_bytes == unit);
@@ -153,7 +158,7 @@ impl Collector {
             let page = first.offset_bytes / unit;
             return self.access(page, page + (count - 1), first.op);
         }
-        (0..count).all(|number| {
+        (0..count).try_for_each(|number| {
             self.push(&Record {
                 offset_bytes: first.offset_bytes + number * unit,
                 ..first
@@ -162,25 +167,34 @@ impl Collector {
     }
 
     /// Pages from `first` to `last` are accessed.
-    fn access(&mut self, first: u64, last: u64, op: Op) -> bool {
+    fn access(&mut self, first: u64, last: u64, op: Op) -> Result<(), Full> {
+        let so_far = self.accesses.counts.iter().sum::<u64>();
+        if so_far + (last - first) >= ACCESSES_MAX {
+            return Err(Full::Accesses);
+        }
         let kind = match op {
             Op::Read => Kind::Read,
             Op::Write => Kind::Write,
             Op::Trim => Kind::Trim,
         };
         let (pieces, word) = (&mut self.accesses.pieces, (kind as u32) << KIND_SHIFT);
-        let numbered = self.interner.intern_all(first, last, ID_MASK as usize, |id| {
-            match pieces.last_mut() {
-                Some(piece) if piece.len() < PIECE => piece.push(id | word),
-                _ => {
-                    let mut piece = Vec::with_capacity(PIECE);
-                    piece.push(id | word);
-                    pieces.push(piece);
+        let numbered = self
+            .interner
+            .intern_all(first, last, ID_MASK as usize, |id| {
+                match pieces.last_mut() {
+                    Some(piece) if piece.len() < PIECE => piece.push(id | word),
+                    _ => {
+                        let mut piece = Vec::with_capacity(PIECE);
+                        piece.push(id | word);
+                        pieces.push(piece);
+                    }
                 }
-            }
-        });
+            });
         self.accesses.counts[kind as usize] += numbered;
-        numbered == last - first + 1
+        if numbered < last - first + 1 {
+            return Err(Full::Pages);
+        }
+        Ok(())
     }
 
     /// The decoded trace.

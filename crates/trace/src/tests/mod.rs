@@ -61,6 +61,13 @@ fn compression_is_seen_in_the_content() {
             plain
         );
     }
+    // A frame of zstd without content, of 3 bytes, before and after the frames with some.
+    let note = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
+    let noted = [&note[..], &zstd(text), &note].concat();
+    assert_eq!(
+        records("t", &noted, &Options::default()).expect("noted"),
+        plain
+    );
     // Several members or frames one after another are one file.
     let twice = [plain.clone(), plain].concat();
     for bytes in [gzip(text).repeat(2), zstd(text).repeat(2)] {
@@ -160,9 +167,9 @@ fn requests_are_split_into_the_pages_they_touch() {
         length_bytes,
     };
     let mut collector = Collector::new(Key::Page { page_bytes: 4096 });
-    assert!(collector.push(&record(4095, 4097, Op::Read)));
-    assert!(collector.push(&record(4095, 4098, Op::Write)));
-    assert!(collector.push(&record(8192, 4096, Op::Trim)));
+    assert_eq!(collector.push(&record(4095, 4097, Op::Read)), Ok(()));
+    assert_eq!(collector.push(&record(4095, 4098, Op::Write)), Ok(()));
+    assert_eq!(collector.push(&record(8192, 4096, Op::Trim)), Ok(()));
     let accesses = collector.finish();
     let seen: Vec<_> = accesses
         .iter()
@@ -180,8 +187,21 @@ fn requests_are_split_into_the_pages_they_touch() {
     assert_eq!(seen, expected);
     assert_eq!((accesses.counts(), accesses.len()), ([2, 3, 1], 5));
     let mut objects = Collector::new(Key::Record);
-    assert!(objects.push(&record(4095, 4097, Op::Read)));
+    assert_eq!(objects.push(&record(4095, 4097, Op::Read)), Ok(()));
     assert_eq!(objects.finish().pages(), [4095]);
+}
+
+#[test]
+fn a_trace_that_is_too_large_says_so_before_it_takes_the_memory() {
+    // 4 GiB a request are 2^20 pages of 4 KiB: with bytes for pages the first request is too much.
+    let mut collector = Collector::new(Key::Page { page_bytes: 1 });
+    let request = Record {
+        time_ns: 0,
+        op: Op::Read,
+        offset_bytes: 0,
+        length_bytes: 4 << 30,
+    };
+    assert_eq!(collector.push(&request), Err(Full::Accesses));
 }
 
 #[test]
