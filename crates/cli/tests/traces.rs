@@ -171,6 +171,12 @@ fn bad_input_is_one_line_with_the_place() {
         1,
         "nowhere.csv",
     );
+    let missing = bimetal(&["trace", "summary", "nowhere.csv"]);
+    assert_eq!(
+        text(&missing.stderr).matches("os error").count(),
+        1,
+        "the reason is said once"
+    );
     let noise = scratch.text("noise", "what is\nthis\n");
     let noise = noise.to_str().expect("a plain path");
     failed(

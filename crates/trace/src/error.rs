@@ -24,12 +24,12 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be read or written.
-    #[error("{file}: {source}")]
+    #[error("{file}: {reason}")]
     Io {
         /// Which file.
         file: String,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The compressed or binary form of the file is damaged.
     #[error("{file}: {place}: cannot be read: {what}")]

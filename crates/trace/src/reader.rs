@@ -117,9 +117,9 @@ impl Reader {
     /// When it cannot be read, or its format is neither given nor recognised.
     pub fn open(path: &Path, options: &Options) -> Result<Reader, TraceError> {
         let name = path.display().to_string();
-        let io = |source| TraceError::Io {
+        let io = |reason| TraceError::Io {
             file: name.clone(),
-            source,
+            reason,
         };
         let file = File::open(path).map_err(io)?;
         Reader::new(name.clone(), Box::new(file), options)
@@ -135,9 +135,9 @@ impl Reader {
         options: &Options,
     ) -> Result<Reader, TraceError> {
         let damaged = |error: io::Error| damage(&name, Place::Record(1), &error.to_string());
-        let source = compressed::decompressed(source).map_err(|source| TraceError::Io {
+        let source = compressed::decompressed(source).map_err(|reason| TraceError::Io {
             file: name.clone(),
-            source,
+            reason,
         })?;
         let mut input = Input::new(source);
         let start = input.peek(LINE_BYTES_MAX).map_err(damaged)?;
