@@ -24,7 +24,7 @@ pub(crate) struct Args {
     traces: Vec<PathBuf>,
     #[command(flatten)]
     read: ReadArgs,
-    /// Policies; `--list` names them
+    /// Policies; a name that does not exist is answered with all that do
     #[arg(
         long,
         value_name = "NAME,..",

@@ -3,7 +3,8 @@
 //! Memory is four bytes an access and some for each distinct page, taken in pieces, so that growing
 //! never needs twice of it.
 
-use crate::{Interner, Op, Reader, Record, TraceError};
+use crate::reader::Span;
+use crate::{Full, Interner, Op, Reader, Record, TraceError};
 
 /// What is one access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub enum Kind {
 
 const KIND_SHIFT: u32 = 30;
 const ID_MASK: u32 = (1 << KIND_SHIFT) - 1;
+/// Accesses, at most: 8 GiB of them.
+const ACCESSES_MAX: u64 = 1 << 31;
 /// Accesses in a piece.
 const PIECE: usize = 1 << 18;
 
@@ -45,16 +48,16 @@ impl Accesses {
     /// Reads all of a trace.
     ///
     /// # Errors
-    /// Those of the reader, and when there are too many pages.
+    /// Those of the reader, and when there are too many pages or accesses.
     pub fn collect(reader: &mut Reader, key: Key) -> Result<Accesses, TraceError> {
         let mut collector = Collector::new(key);
-        while let Some(record) = reader.next_record()? {
-            if !collector.push(&record) {
-                return Err(TraceError::TooManyPages {
+        while let Some(span) = reader.next_span()? {
+            collector
+                .push_span(&span)
+                .map_err(|full| TraceError::Full {
                     file: reader.file().to_owned(),
-                    limit: u64::from(ID_MASK),
-                });
-            }
+                    full,
+                })?;
         }
         Ok(collector.finish())
     }
@@ -104,6 +107,12 @@ pub struct Collector {
 impl Collector {
     /// Nothing so far.
     pub fn new(key: Key) -> Collector {
+        let key = match key {
+            Key::Page { page_bytes } => Key::Page {
+                page_bytes: page_bytes.max(1),
+            },
+            Key::Record => Key::Record,
+        };
         let interner = match key {
             Key::Page { .. } => Interner::for_pages(),
             Key::Record => Interner::for_keys(),
@@ -119,37 +128,73 @@ impl Collector {
         }
     }
 
-    /// Adds a record. False when it has a page more than can be numbered.
-    pub fn push(&mut self, record: &Record) -> bool {
-        let kind = match record.op {
-            Op::Read => Kind::Read,
-            Op::Write => Kind::Write,
-            Op::Trim => Kind::Trim,
-        };
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// When there is no room for all of its pages.
+    pub fn push(&mut self, record: &Record) -> Result<(), Full> {
+        let end = record.offset_bytes + (record.length_bytes - 1);
         match self.key {
-            Key::Record => self.access(record.offset_bytes, kind),
+            Key::Record => self.access(record.offset_bytes, record.offset_bytes, record.op),
             Key::Page { page_bytes } => {
-                let page_bytes = page_bytes.max(1);
-                let first = record.offset_bytes / page_bytes;
-                let last = (record.offset_bytes + (record.length_bytes - 1)) / page_bytes;
-                (first..=last).all(|page| self.access(page, kind))
+                let (first, last) = match page_bytes.is_power_of_two() {
+                    true => {
+                        let bits = page_bytes.trailing_zeros();
+                        (record.offset_bytes >> bits, end >> bits)
+                    }
+                    false => (record.offset_bytes / page_bytes, end / page_bytes),
+                };
+                self.access(first, last, record.op)
             }
         }
     }
 
-    fn access(&mut self, page: u64, kind: Kind) -> bool {
-        let Some(id) = self.interner.intern(page, ID_MASK as usize) else {
-            return false;
+    /// Adds records that follow each other.
+    pub(crate) fn push_span(&mut self, span: &Span) -> Result<(), Full> {
+        let Span { first, count } = *span;
+        let unit = first.length_bytes;
+        let is_page = matches!(self.key, Key::Page { page_bytes } if page_bytes == unit);
+        if is_page && first.offset_bytes.is_multiple_of(unit) {
+            let page = first.offset_bytes / unit;
+            return self.access(page, page + (count - 1), first.op);
+        }
+        (0..count).try_for_each(|number| {
+            self.push(&Record {
+                offset_bytes: first.offset_bytes + number * unit,
+                ..first
+            })
+        })
+    }
+
+    /// Pages from `first` to `last` are accessed.
+    fn access(&mut self, first: u64, last: u64, op: Op) -> Result<(), Full> {
+        let so_far = self.accesses.counts.iter().sum::<u64>();
+        if so_far + (last - first) >= ACCESSES_MAX {
+            return Err(Full::Accesses);
+        }
+        let kind = match op {
+            Op::Read => Kind::Read,
+            Op::Write => Kind::Write,
+            Op::Trim => Kind::Trim,
         };
-        let pieces = &mut self.accesses.pieces;
-        if pieces.last().is_none_or(|piece| piece.len() == PIECE) {
-            pieces.push(Vec::with_capacity(PIECE));
+        let (pieces, word) = (&mut self.accesses.pieces, (kind as u32) << KIND_SHIFT);
+        let numbered = self
+            .interner
+            .intern_all(first, last, ID_MASK as usize, |id| {
+                match pieces.last_mut() {
+                    Some(piece) if piece.len() < PIECE => piece.push(id | word),
+                    _ => {
+                        let mut piece = Vec::with_capacity(PIECE);
+                        piece.push(id | word);
+                        pieces.push(piece);
+                    }
+                }
+            });
+        self.accesses.counts[kind as usize] += numbered;
+        if numbered < last - first + 1 {
+            return Err(Full::Pages);
         }
-        if let Some(piece) = pieces.last_mut() {
-            piece.push(id | (kind as u32) << KIND_SHIFT);
-        }
-        self.accesses.counts[kind as usize] += 1;
-        true
+        Ok(())
     }
 
     /// The decoded trace.

@@ -16,7 +16,7 @@ type Source = Box<dyn Read + Send>;
 pub(crate) fn decompressed(source: Source) -> io::Result<Source> {
     let mut input = BufReader::with_capacity(INPUT_BYTES, source);
     let start = input.fill_buf()?;
-    if start.starts_with(&ZSTD_MAGIC) {
+    if start.starts_with(&ZSTD_MAGIC) || is_note(start) {
         return Ok(Box::new(Zstd {
             state: State::Between(input),
         }));
@@ -32,6 +32,26 @@ pub(crate) fn decompressed(source: Source) -> io::Result<Source> {
         )));
     }
     Ok(Box::new(input))
+}
+
+/// True at a frame of zstd that holds no content (a skippable frame), as parallel compressors write.
+fn is_note(start: &[u8]) -> bool {
+    matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
+}
+
+/// Passes over frames without content.
+fn pass_over_notes(input: &mut BufReader<Source>) -> io::Result<()> {
+    while is_note(input.fill_buf()?) {
+        let mut head = [0; 8];
+        input.read_exact(&mut head)?;
+        let [_, _, _, _, length @ ..] = head;
+        let length = u64::from(u32::from_le_bytes(length));
+        let passed = io::copy(&mut input.take(length), &mut io::sink())?;
+        if passed < length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
 }
 
 /// Any number of zstd frames, one after another, as `zstd` itself reads them.
@@ -58,6 +78,7 @@ impl Read for Zstd {
             match std::mem::replace(&mut self.state, State::Ended) {
                 State::Ended => return Ok(0),
                 State::Between(mut input) => {
+                    pass_over_notes(&mut input)?;
                     if input.fill_buf()?.is_empty() {
                         return Ok(0);
                     }

@@ -24,12 +24,12 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be read or written.
-    #[error("{file}: {source}")]
+    #[error("{file}: {reason}")]
     Io {
         /// Which file.
         file: String,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The compressed or binary form of the file is damaged.
     #[error("{file}: {place}: cannot be read: {what}")]
@@ -73,12 +73,34 @@ pub enum TraceError {
         /// The formats there are.
         formats: String,
     },
-    /// The trace has more distinct pages than can be numbered.
-    #[error("{file}: more than {limit} distinct pages")]
-    TooManyPages {
+    /// The trace is too large to be held decoded.
+    #[error("{file}: {full}")]
+    Full {
         /// Which file.
         file: String,
-        /// The limit.
-        limit: u64,
+        /// Of what there is too much.
+        full: Full,
     },
+}
+
+/// What a decoded trace has no more room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// Distinct pages.
+    Pages,
+    /// Accesses.
+    Accesses,
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self {
+            Full::Pages => "more than 2^30 distinct pages",
+            Full::Accesses => "more than 2^31 page accesses",
+        };
+        write!(
+            f,
+            "{what}; take larger pages (--page-bytes), or count records (--key record)"
+        )
+    }
 }

@@ -36,22 +36,46 @@ impl Interner {
 
     /// The number of `page`; `None` if it is new and `limit` are numbered already.
     pub fn intern(&mut self, page: u64, limit: usize) -> Option<u32> {
-        let run = page >> self.run_bits;
-        let start = match self.last {
-            Some((last, start)) if last == run => start,
-            _ => self.start_of(run),
-        };
-        self.last = Some((run, start));
-        let in_run = page & ((1 << self.run_bits) - 1);
-        let id = &mut self.ids[start as usize + in_run as usize];
-        if *id == NONE {
-            if self.pages.len() >= limit {
-                return None;
+        let mut found = None;
+        self.intern_all(page, page, limit, |id| found = Some(id));
+        found
+    }
+
+    /// Tells the numbers of the pages from `first` to `last` in order, and returns how many; fewer
+    /// than there are when a new one would be past `limit`.
+    pub fn intern_all(
+        &mut self,
+        first: u64,
+        last: u64,
+        limit: usize,
+        mut tell: impl FnMut(u32),
+    ) -> u64 {
+        let mask = (1 << self.run_bits) - 1;
+        let mut page = first;
+        loop {
+            let run = page >> self.run_bits;
+            let start = match self.last {
+                Some((known, start)) if known == run => start,
+                _ => self.start_of(run),
+            };
+            self.last = Some((run, start));
+            let end = last.min(page | mask);
+            let in_run = |page: u64| start as usize + (page & mask) as usize;
+            for id in &mut self.ids[in_run(page)..=in_run(end)] {
+                if *id == NONE {
+                    if self.pages.len() >= limit {
+                        return page - first;
+                    }
+                    *id = self.pages.len() as u32;
+                    self.pages.push(page);
+                }
+                tell(*id);
+                page = page.wrapping_add(1);
             }
-            *id = self.pages.len() as u32;
-            self.pages.push(page);
+            if end == last {
+                return last - first + 1;
+            }
         }
-        Some(*id)
     }
 
     /// Where the numbers of a run start, which is made if it is new.

@@ -268,7 +268,8 @@ pub(crate) fn blkparse(
     else {
         return Ok(Parsed::Nothing);
     };
-    let Some(sector) = fields.next() else {
+    let process = |word: &&[u8]| word.starts_with(b"[");
+    let Some(sector) = fields.next().filter(|word| !process(word)) else {
         return Ok(Parsed::Nothing);
     };
     let sector =

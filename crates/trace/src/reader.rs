@@ -76,6 +76,19 @@ impl Devices {
     }
 }
 
+/// Records of the same length that follow each other without a gap.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) first: Record,
+    pub(crate) count: u64,
+}
+
+impl Span {
+    fn of(first: Record) -> Span {
+        Span { first, count: 1 }
+    }
+}
+
 /// Reads a trace.
 pub struct Reader {
     file: String,
@@ -90,8 +103,8 @@ pub struct Reader {
     at: u64,
     skipped: u64,
     devices: Devices,
-    /// Blocks that are still to be given out one by one.
-    blocks: Option<(Record, u64)>,
+    /// Records that are still to be given out one by one.
+    span: Option<Span>,
     chunk: Chunk,
     records: u64,
     ended: bool,
@@ -104,9 +117,9 @@ impl Reader {
     /// When it cannot be read, or its format is neither given nor recognised.
     pub fn open(path: &Path, options: &Options) -> Result<Reader, TraceError> {
         let name = path.display().to_string();
-        let io = |source| TraceError::Io {
+        let io = |reason| TraceError::Io {
             file: name.clone(),
-            source,
+            reason,
         };
         let file = File::open(path).map_err(io)?;
         Reader::new(name.clone(), Box::new(file), options)
@@ -122,9 +135,9 @@ impl Reader {
         options: &Options,
     ) -> Result<Reader, TraceError> {
         let damaged = |error: io::Error| damage(&name, Place::Record(1), &error.to_string());
-        let source = compressed::decompressed(source).map_err(|source| TraceError::Io {
+        let source = compressed::decompressed(source).map_err(|reason| TraceError::Io {
             file: name.clone(),
-            source,
+            reason,
         })?;
         let mut input = Input::new(source);
         let start = input.peek(LINE_BYTES_MAX).map_err(damaged)?;
@@ -150,7 +163,7 @@ impl Reader {
             at: 0,
             skipped: 0,
             devices: Devices::default(),
-            blocks: None,
+            span: None,
             chunk: Chunk::default(),
             records: 0,
             ended: false,
@@ -222,27 +235,41 @@ impl Reader {
     /// # Errors
     /// With the place in the file, when it is damaged or a record is not one.
     pub fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
-        if let Some((record, left)) = self.blocks {
-            let next = Record {
-                offset_bytes: record.offset_bytes + record.length_bytes,
-                ..record
-            };
-            self.blocks = (left > 1).then_some((next, left - 1));
-            return Ok(Some(record));
-        }
+        let span = match self.span.take() {
+            Some(span) => Some(span),
+            None => self.next_span()?,
+        };
+        Ok(span.map(|Span { first, count }| {
+            if count > 1 {
+                let next = Record {
+                    offset_bytes: first.offset_bytes + first.length_bytes,
+                    ..first
+                };
+                self.span = Some(Span {
+                    first: next,
+                    count: count - 1,
+                });
+            }
+            first
+        }))
+    }
+
+    /// The next records that follow each other without a gap, as one line of a format that counts
+    /// blocks gives them. Must not be mixed with [`Reader::next_record`].
+    pub(crate) fn next_span(&mut self) -> Result<Option<Span>, TraceError> {
         if self.ended {
             return Ok(None);
         }
-        let record = if self.format == Format::Compact {
-            self.next_compact()
+        let span = if self.format == Format::Compact {
+            self.next_compact().map(|record| record.map(Span::of))
         } else {
             self.next_parsed()
         };
-        self.ended = !matches!(record, Ok(Some(_)));
-        record
+        self.ended = !matches!(span, Ok(Some(_)));
+        span
     }
 
-    fn next_parsed(&mut self) -> Result<Option<Record>, TraceError> {
+    fn next_parsed(&mut self) -> Result<Option<Span>, TraceError> {
         loop {
             let parsed = if self.record_bytes > 0 {
                 self.parse_binary()?
@@ -252,16 +279,9 @@ impl Reader {
             match parsed {
                 None => return Ok(None),
                 Some(Ok(Parsed::Nothing)) => {}
-                Some(Ok(Parsed::Record(record))) => return Ok(Some(record)),
+                Some(Ok(Parsed::Record(record))) => return Ok(Some(Span::of(record))),
                 Some(Ok(Parsed::Blocks { first, count })) => {
-                    if count > 1 {
-                        let next = Record {
-                            offset_bytes: first.offset_bytes + first.length_bytes,
-                            ..first
-                        };
-                        self.blocks = Some((next, count - 1));
-                    }
-                    return Ok(Some(first));
+                    return Ok(Some(Span { first, count }));
                 }
                 Some(Err(what)) => self.bad(what)?,
             }

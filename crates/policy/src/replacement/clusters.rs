@@ -20,10 +20,14 @@ pub(super) enum Choice {
     Oldest,
     /// The least recently used; one written in sequence at once (BPLRU).
     OldestOrSequential,
+    /// Not a whole cluster: the least recently used page, and the cold ones of its cluster.
+    Cold,
 }
 
 /// Hot clusters in CLC: one in this many.
 const HOT_SHARE: usize = 10;
+/// Cold pages are in the older 3/4 of the time since the oldest page was used.
+const COLD_SHARE: (u64, u64) = (3, 4);
 
 #[derive(Clone, Copy, Debug)]
 struct Cluster {
@@ -57,6 +61,11 @@ pub(super) struct Clusters {
     most: usize,
     /// Clusters with pages.
     count: usize,
+    /// For [`Choice::Cold`]: pages by recency, and when each was used last, in accesses.
+    age_links: Links,
+    by_age: List,
+    used_at: Vec<u64>,
+    now: u64,
 }
 
 impl Clusters {
@@ -78,6 +87,10 @@ impl Clusters {
             by_count: vec![List::default(); size as usize + 1],
             most: 0,
             count: 0,
+            age_links: Links::default(),
+            by_age: List::default(),
+            used_at: Vec::new(),
+            now: 0,
         }
     }
 
@@ -85,6 +98,10 @@ impl Clusters {
         self.page_links.reserve(ids);
         grow(&mut self.homes, ids, (0, 0));
         grow(&mut self.held, ids, false);
+        if self.choice == Choice::Cold {
+            self.age_links.reserve(ids);
+            grow(&mut self.used_at, ids, 0);
+        }
     }
 
     pub(super) fn place(&mut self, page: PageId, place: Place) {
@@ -125,6 +142,9 @@ impl Clusters {
         pages.push_front(&mut self.page_links, page);
         self.held[page as usize] = true;
         self.len += 1;
+        if self.choice == Choice::Cold {
+            self.by_age.push_front(&mut self.age_links, page);
+        }
         self.list(cluster, page, access);
     }
 
@@ -134,6 +154,9 @@ impl Clusters {
         self.unlist(cluster);
         let pages = &mut self.clusters[cluster as usize].pages;
         pages.refresh(&mut self.page_links, page);
+        if self.choice == Choice::Cold {
+            self.by_age.refresh(&mut self.age_links, page);
+        }
         self.list(cluster, page, access);
     }
 
@@ -153,6 +176,9 @@ impl Clusters {
         let left = state.pages.len();
         self.held[page as usize] = false;
         self.len -= 1;
+        if self.choice == Choice::Cold {
+            self.by_age.remove(&mut self.age_links, page);
+        }
         if left == 0 {
             if was_recent {
                 self.unlist(cluster);
@@ -163,8 +189,12 @@ impl Clusters {
         }
     }
 
-    /// All pages of one cluster leave and are appended, the most recently used first.
+    /// All pages of one cluster leave and are appended, the most recently used first; of a cluster
+    /// under [`Choice::Cold`] the cold ones.
     pub(super) fn evict(&mut self, out: &mut Vec<PageId>) {
+        if self.choice == Choice::Cold {
+            return self.evict_cold(out);
+        }
         let Some(cluster) = self.victim() else { return };
         self.unlist(cluster);
         let mut pages = self.clusters[cluster as usize].pages;
@@ -177,6 +207,25 @@ impl Clusters {
         self.len -= out.len() - from;
         self.clusters[cluster as usize].pages = pages;
         self.emptied(cluster);
+    }
+
+    fn evict_cold(&mut self, out: &mut Vec<PageId>) {
+        let Some(oldest) = self.by_age.back() else {
+            return;
+        };
+        let (cluster, _) = self.homes[oldest as usize];
+        let used_at = self.used_at[oldest as usize];
+        let cold_before = used_at + (self.now - used_at) / COLD_SHARE.1 * COLD_SHARE.0;
+        let from = out.len();
+        while let Some(page) = self.clusters[cluster as usize].pages.back() {
+            // The oldest page leaves in any case.
+            if page != oldest && self.used_at[page as usize] > cold_before {
+                break;
+            }
+            self.remove(page);
+            out.push(page);
+        }
+        out[from..].reverse();
     }
 
     fn emptied(&mut self, cluster: u32) {
@@ -213,6 +262,11 @@ impl Clusters {
         match self.choice {
             Choice::Largest => self.file_by_count(cluster),
             Choice::Oldest => self.file_recent(cluster),
+            Choice::Cold => {
+                self.now += 1;
+                self.used_at[page as usize] = self.now;
+                self.file_recent(cluster);
+            }
             Choice::LargestCold => {
                 self.file_recent(cluster);
                 self.cool();

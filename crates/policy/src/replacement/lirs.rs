@@ -144,8 +144,8 @@ impl Lirs {
         self.prune();
     }
 
-    /// Makes a place among the LIR pages after a use of `page`, which is on top of S and in Q, and not
-    /// lately: the bottom of S takes a place in Q, that of `page` if there is no other.
+    /// Makes a place among the LIR pages after a use of `page`, which was in Q only and is on top of S
+    /// now. The LIR page that loses its place takes one in Q: that of `page` if Q has no other.
     fn demote_after(&mut self, page: PageId, out: &mut Vec<PageId>) {
         if self.lir_len < self.lir_max {
             return;
@@ -310,14 +310,14 @@ impl Order for Lirs {
     }
 
     fn remove(&mut self, page: PageId) {
-        let has_frame_in_list = self.has(page, QUEUED | LIMBO);
+        let was_hir = self.has(page, QUEUED | LIMBO);
         if self.has(page, QUEUED) {
             self.dequeue(page);
         } else if self.has(page, LIMBO) {
             self.limbo.remove(&mut self.queue_links, page);
             self.unset(page, LIMBO);
         }
-        if has_frame_in_list && self.has(page, STACKED) {
+        if was_hir && self.has(page, STACKED) {
             // What is left is a memory, and goes the way of one.
             self.gone.push_front(&mut self.queue_links, page);
         }

@@ -38,11 +38,6 @@ impl Links {
         self.nodes[id as usize].prev
     }
 
-    /// The id behind `id`, or [`NONE`].
-    pub(super) fn next(&self, id: u32) -> u32 {
-        self.nodes[id as usize].next
-    }
-
     fn join(&mut self, front: u32, back: u32) {
         if front != NONE {
             self.nodes[front as usize].next = back;
@@ -87,10 +82,6 @@ impl List {
 
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    pub(super) fn front(&self) -> Option<u32> {
-        (self.front != NONE).then_some(self.front)
     }
 
     pub(super) fn back(&self) -> Option<u32> {
@@ -145,17 +136,18 @@ impl List {
             self.push_front(links, id);
         }
     }
-
-    /// The ids from front to back.
-    pub(super) fn iter<'a>(&self, links: &'a Links) -> impl Iterator<Item = u32> + 'a {
-        let known = |id: u32| (id != NONE).then_some(id);
-        std::iter::successors(self.front(), move |id| known(links.next(*id)))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The ids from front to back.
+    fn ids(list: &List, links: &Links) -> Vec<u32> {
+        let known = |id: u32| (id != NONE).then_some(id);
+        let next = |id: &u32| known(links.nodes[*id as usize].next);
+        std::iter::successors(known(list.front), next).collect()
+    }
 
     #[test]
     fn two_lists_over_one_array() {
@@ -169,8 +161,8 @@ mod tests {
         a.remove(&mut links, 1);
         b.push_back(&mut links, 1);
         a.refresh(&mut links, 0);
-        assert_eq!(a.iter(&links).collect::<Vec<_>>(), [0, 2]);
-        assert_eq!(b.iter(&links).collect::<Vec<_>>(), [3, 1]);
+        assert_eq!(ids(&a, &links), [0, 2]);
+        assert_eq!(ids(&b, &links), [3, 1]);
         assert_eq!(a.pop_back(&mut links), Some(2));
         assert_eq!(a.pop_back(&mut links), Some(0));
         assert_eq!(a.pop_back(&mut links), None);

@@ -6,7 +6,8 @@
 //!
 //! - **Pages are dense ids.** The driver interns addresses. It calls [`Replacement::introduce`] once
 //!   for every id before its first access and says where the page lies (erase block and offset).
-//!   Arrays grow only there; no other call allocates, apart from the driver's own [`Evictions`].
+//!   Arrays grow only there; no other call allocates, apart from the driver's own [`Evictions`]. Any
+//!   other call about an id that was never introduced is a bug of the driver, and panics.
 //! - **`access` decides at once.** It answers hit or miss and appends to the list what had to leave.
 //!   Afterwards the page is held, and dirty if the access was a write. A write is of a whole page.
 //! - **A group is one unit of writing.** Pages of a group marked `write` are dirty data of one erase

@@ -1,7 +1,7 @@
 //! Policies by name, so that a command line, a configuration and an experiment mean the same one.
 //!
 //! Dashes between the words of a plain name do not matter. A pair is `abm-READ-WRITE[-POINTER]`: READ
-//! any plain policy over pages, WRITE `fab`, `clc`, `lru` or `page`, the first three over erase blocks
+//! any plain policy over pages, WRITE `fab`, `clc`, `lru`, `cold` or `page`, all but the last over erase blocks
 //! or, as `clc:8`, over clusters of so many pages; POINTER `ghost` (the paper, if left out), `cost`,
 //! `gain` or `fixedNN` for NN percent of the pages to the write buffer.
 
@@ -180,7 +180,7 @@ pub fn catalogue() -> impl Iterator<Item = (&'static str, &'static str)> {
             "belady",
             "the optimum for misses, which knows the future (Belady 1966)",
         ),
-        ("bimetal", "the default: abm-s3fifo-page-cost"),
+        ("bimetal", "the default: abm-s3fifo-cold-cost"),
     ];
     pages.chain(clustered).chain(own)
 }
@@ -202,6 +202,7 @@ fn parse_write(text: &str) -> Option<(Choice, Option<u32>)> {
         ("fab", _) => Some((Choice::Largest, pages)),
         ("clc", _) => Some((Choice::LargestCold, pages)),
         ("lru", _) => Some((Choice::Oldest, pages)),
+        ("cold", _) => Some((Choice::Cold, pages)),
         ("page", None) => Some((Choice::Oldest, Some(1))),
         _ => None,
     }
@@ -242,7 +243,7 @@ impl FromStr for Spec {
         let name = text.trim().to_ascii_lowercase();
         let kind = match name.as_str() {
             "belady" => Some(Kind::Belady),
-            "bimetal" => parse_abm("abm-s3fifo-page-cost"),
+            "bimetal" => parse_abm("abm-s3fifo-cold-cost"),
             _ => find(PAGES, &name)
                 .map(Kind::Page)
                 .or_else(|| find(CLUSTERED, &name).map(|(c, pads)| Kind::Clustered(c, pads)))

@@ -2,8 +2,10 @@
 //! only if it was asked for more often than the page it would replace.
 //!
 //! Source: Einziger, Friedman and Manes, 2017: 1 % window, main area 20 % probation and 80 %
-//! protected, counts halved after 32 accesses a page of the main area. Since ids are dense, the counts
-//! are exact, one for each id, where the paper has a sketch; halving is done when a count is read.
+//! protected, counts in a sketch, halved after 32 uses a page of the main area. As in the simulator that
+//! the expected values of the tests come from, a page is counted when it comes in, when it is weighed
+//! at the end of the window, and with every use in the main area, and the sketch is a counting Bloom
+//! filter whose counters all grow.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -15,33 +17,60 @@ use super::segmented::Segmented;
 const MAIN_SHARES: [usize; 2] = [1, 4];
 /// Counted accesses for each page of the main area after which all counts are halved.
 const SAMPLE: usize = 32;
+/// Counters for each page of the main area: a Bloom filter that errs once in a thousand.
+const COUNTERS_PER_PAGE: f64 = 14.378;
+/// Counters, at most: past some million pages there are fewer for each.
+const COUNTERS_MAX: usize = 1 << 27;
+/// Counters of each page.
+const PROBES: u64 = 10;
 
-/// How often each page was asked for, with ageing.
+/// How often each page was asked for, at least roughly, with ageing: a counting Bloom filter.
 #[derive(Debug, Default)]
-struct Counts {
-    /// The count, and the number of halvings it has seen.
-    counts: Vec<(u16, u16)>,
-    halvings: u16,
+struct Sketch {
+    counters: Vec<u16>,
     since: usize,
 }
 
-impl Counts {
+impl Sketch {
+    fn resize(&mut self, pages: usize) {
+        let wanted = (pages as f64 * COUNTERS_PER_PAGE).ceil() as usize;
+        let wanted = wanted.clamp(2 * PROBES as usize, COUNTERS_MAX);
+        if self.counters.len() < wanted {
+            self.counters.resize(wanted, 0);
+        }
+    }
+
+    /// The places of a page's counters.
+    fn places(&self, page: PageId) -> impl Iterator<Item = usize> + use<> {
+        // The finaliser of splitmix64: neighbours get places that have nothing to do with each other.
+        let mut mixed = (u64::from(page) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        let (start, step) = (mixed & 0xffff_ffff, mixed >> 32 | 1);
+        let len = self.counters.len() as u64;
+        (0..PROBES).map(move |n| ((((start + n * step) & 0xffff_ffff) * len) >> 32) as usize)
+    }
+
     fn of(&self, page: PageId) -> u16 {
-        let (count, seen) = self.counts[page as usize];
-        let missed = u32::from(self.halvings.wrapping_sub(seen));
-        count.checked_shr(missed).unwrap_or(0)
+        let counters = self.places(page).map(|at| self.counters[at]);
+        counters.min().unwrap_or(0)
     }
 
     fn add(&mut self, page: PageId) {
-        let count = self.of(page).saturating_add(1);
-        self.counts[page as usize] = (count, self.halvings);
+        for at in self.places(page) {
+            self.counters[at] = self.counters[at].saturating_add(1);
+        }
     }
 
+    /// Another access was counted; all counters are halved after `sample` of them.
     fn age(&mut self, sample: usize) {
         self.since += 1;
         if self.since >= sample {
             self.since = 0;
-            self.halvings = self.halvings.wrapping_add(1);
+            for counter in &mut self.counters {
+                *counter /= 2;
+            }
         }
     }
 }
@@ -55,7 +84,7 @@ pub(super) struct WTinyLfu {
     in_window: Vec<bool>,
     main: Segmented,
     main_max: usize,
-    counts: Counts,
+    counts: Sketch,
 }
 
 impl WTinyLfu {
@@ -67,7 +96,7 @@ impl WTinyLfu {
             in_window: Vec::new(),
             main: Segmented::new(&MAIN_SHARES, capacity),
             main_max: 0,
-            counts: Counts::default(),
+            counts: Sketch::default(),
         };
         order.resize(capacity);
         order
@@ -85,7 +114,6 @@ impl Order for WTinyLfu {
         self.links.reserve(ids);
         self.main.reserve(ids);
         grow(&mut self.in_window, ids, false);
-        grow(&mut self.counts.counts, ids, (0, 0));
     }
 
     fn len(&self) -> usize {
@@ -97,7 +125,8 @@ impl Order for WTinyLfu {
     }
 
     fn remembers(&self, page: PageId) -> bool {
-        self.holds(page) || self.counts.of(page) > 0
+        // The sketch cannot tell pages apart, and forgets by itself.
+        self.holds(page)
     }
 
     fn hit(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>) {
@@ -127,6 +156,7 @@ impl Order for WTinyLfu {
                 Some(rival) => self.counts.of(candidate) > self.counts.of(rival),
                 None => self.main_max > self.main.len(),
             };
+            self.counts.add(candidate);
             if !wins {
                 out.push(candidate);
                 return;
@@ -150,6 +180,7 @@ impl Order for WTinyLfu {
         let window = (capacity / 100).max(1);
         self.main_max = capacity - window;
         self.main.resize(self.main_max);
+        self.counts.resize(self.main_max);
     }
 
     fn remove(&mut self, page: PageId) {
@@ -158,6 +189,5 @@ impl Order for WTinyLfu {
             self.in_window[page as usize] = false;
         }
         self.main.remove(page);
-        self.counts.counts[page as usize] = (0, self.counts.halvings);
     }
 }

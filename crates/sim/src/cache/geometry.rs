@@ -18,13 +18,22 @@ impl Geometry {
     pub fn new(addresses: &[u64], pages_per_block: u32) -> Option<Geometry> {
         let per_block = u64::from(pages_per_block.max(1));
         let mut touched: Vec<u64> = addresses.iter().map(|page| page / per_block).collect();
+        // Neighbours mostly come one after another, so this is far fewer to sort.
+        touched.dedup();
         touched.sort_unstable();
         touched.dedup();
         let blocks = u32::try_from(touched.len()).ok()?;
         blocks.checked_mul(pages_per_block.max(1))?;
+        let mut last = (u64::MAX, 0);
         let lpn = |address: &u64| {
-            let block = touched.partition_point(|block| *block < address / per_block);
-            block as u32 * pages_per_block.max(1) + (address % per_block) as u32
+            let block = address / per_block;
+            if last.0 != block {
+                last = (
+                    block,
+                    touched.partition_point(|known| *known < block) as u32,
+                );
+            }
+            last.1 * pages_per_block.max(1) + (address % per_block) as u32
         };
         Some(Geometry {
             pages_per_block: pages_per_block.max(1),

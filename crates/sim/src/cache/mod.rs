@@ -16,6 +16,3 @@ pub use geometry::Geometry;
 pub use grid::{Grid, Job, Over, jobs, run_all};
 pub use run::{Outcome, Run, run};
 pub use size::{CacheSize, InvalidSize};
-
-#[cfg(test)]
-mod tests;

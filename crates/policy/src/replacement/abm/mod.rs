@@ -176,9 +176,7 @@ impl<R: Order> Abm<R> {
             }
             Access::Write => {
                 if was_delayed {
-                    // It was flushed too early, which a larger write buffer would not have done.
-                    let remembered = self.write_ghosts.len() + 1;
-                    self.pointer.ghost_hit(Side::Write, access, remembered);
+                    self.pointer.flushed_too_early(self.write_ghosts.len() + 1);
                 }
                 self.read.remove(page);
                 self.write.insert(page, access);

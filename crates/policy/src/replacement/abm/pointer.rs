@@ -141,6 +141,14 @@ impl Pointer {
         self.write_target = (self.write_target + step).clamp(0.0, self.capacity);
     }
 
+    /// A page that was flushed and is still held is written again, which a larger write buffer would
+    /// have saved; the paper's rule knows pages that left only.
+    pub(super) fn flushed_too_early(&mut self, remembered: usize) {
+        if self.weighs_costs() {
+            self.ghost_hit(Side::Write, Access::Write, remembered);
+        }
+    }
+
     fn gain_step(&mut self, side: Side, access: Access, remembered: usize) -> f64 {
         let per_page = self.saved_us(side, access) / remembered.max(1) as f64;
         let gain = match side {

@@ -16,7 +16,7 @@ pub(super) fn all_names() -> Vec<String> {
     for read in [
         "lru", "arc", "lirs", "s3fifo", "2q", "slru", "wtinylfu", "clockpro", "cflru", "ref",
     ] {
-        for write in ["fab", "clc", "lru", "page", "clc:2"] {
+        for write in ["fab", "clc", "lru", "cold", "page", "clc:2"] {
             names.push(format!("abm-{read}-{write}"));
         }
     }

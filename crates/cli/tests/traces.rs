@@ -1,0 +1,215 @@
+//! `sim cache` and `trace` as a person or a script sees them.
+
+#[allow(dead_code, reason = "every test file uses its part")]
+mod common;
+
+use common::Scratch;
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn bimetal(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bimetal"));
+    command.args(args).output().expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("the program speaks UTF-8")
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("it is JSON")
+}
+
+/// Three pages in turn, written and read: w0 r1 w2 r0 w1 r2.
+const PAGES: &str = "op,lpn,npages\nW,0,1\nR,1,1\nW,2,1\nR,0,1\nW,1,1\nR,2,1\n";
+
+#[test]
+fn a_grid_as_json_has_what_scripts_rely_on() {
+    let scratch = Scratch::new("grid");
+    let trace = scratch.text("small.csv", PAGES);
+    let trace = trace.to_str().expect("a plain path");
+    let list = json(&bimetal(&[
+        "sim",
+        "cache",
+        "--trace",
+        trace,
+        "--policy",
+        "lru,abm-lru-clc",
+        "--size",
+        "2,100%",
+        "--json",
+    ]));
+    let list = list.as_array().expect("a list");
+    assert_eq!(list.len(), 4);
+    // LRU of 2 pages on 3 in turn never hits. Reads: 3. Each of the 3 writes goes out once.
+    let lru = &list[0];
+    assert_eq!(lru["trace"], "small.csv");
+    assert_eq!(
+        (&lru["policy"], &lru["ftl"]),
+        (&Value::from("lru"), &Value::from("none"))
+    );
+    assert_eq!(
+        (lru["size_pages"].as_u64(), lru["accesses"].as_u64()),
+        (Some(2), Some(6))
+    );
+    assert_eq!(
+        (lru["misses"].as_u64(), lru["miss_ratio"].as_f64()),
+        (Some(6), Some(1.0))
+    );
+    assert_eq!(
+        (lru["host_writes"].as_u64(), lru["programs"].as_u64()),
+        (Some(3), Some(3))
+    );
+    assert_eq!(
+        (lru["erases"].as_u64(), lru["write_amplification"].as_f64()),
+        (Some(0), Some(1.0))
+    );
+    assert_eq!(
+        lru["device_time_us"].as_f64(),
+        Some(3.0 * 25.0 + 3.0 * 200.0)
+    );
+    // With room for all 3 pages the first uses miss, and nothing else.
+    assert_eq!(
+        (list[2]["size_pages"].as_u64(), list[2]["misses"].as_u64()),
+        (Some(3), Some(3))
+    );
+}
+
+#[test]
+fn a_table_has_device_time_first_and_csv_a_heading() {
+    let scratch = Scratch::new("table");
+    let trace = scratch.text("small.csv", PAGES);
+    let trace = trace.to_str().expect("a plain path");
+    let table = bimetal(&["sim", "cache", "--trace", trace, "--size", "2"]);
+    let heading = text(&table.stdout)
+        .lines()
+        .next()
+        .expect("a heading")
+        .to_owned();
+    assert!(heading.starts_with("device s"), "{heading}");
+    let csv = bimetal(&["sim", "cache", "--trace", trace, "--size", "2", "--csv"]);
+    let lines: Vec<&str> = text(&csv.stdout).lines().collect();
+    assert!(lines[0].starts_with("trace,policy,size_pages,ftl,"));
+    assert_eq!(lines.len(), 4, "three policies by default");
+    let fields = |line: &str| line.split(',').count();
+    assert!(lines.iter().all(|line| fields(line) == fields(lines[0])));
+}
+
+#[test]
+fn records_can_be_counted_as_objects() {
+    // Two requests of two pages: four accesses to three pages, or two accesses to two objects.
+    let scratch = Scratch::new("objects");
+    let trace = scratch.text("two.csv", "op,lpn,npages\nR,0,2\nR,1,2\n");
+    let trace = trace.to_str().expect("a plain path");
+    let counted = |key: &str| {
+        let run = [
+            "sim", "cache", "--trace", trace, "--size", "10", "--policy", "lru", "--json",
+        ];
+        let list = json(&bimetal(&[&run[..], &["--key", key]].concat()));
+        (list[0]["accesses"].as_u64(), list[0]["misses"].as_u64())
+    };
+    assert_eq!(counted("page"), (Some(4), Some(3)));
+    assert_eq!(counted("record"), (Some(2), Some(2)));
+}
+
+#[test]
+fn a_converted_trace_is_the_same_trace() {
+    let scratch = Scratch::new("convert");
+    let trace = scratch.text("small.csv", PAGES);
+    let compact = scratch.path("small.trace");
+    let (from, to) = (
+        trace.to_str().expect("plain"),
+        compact.to_str().expect("plain"),
+    );
+    assert!(bimetal(&["trace", "convert", from, to]).status.success());
+    let summary = |file: &str| {
+        let mut value = json(&bimetal(&["trace", "summary", file, "--json"]));
+        for name in ["trace", "format"] {
+            value[name] = Value::Null;
+        }
+        value
+    };
+    assert_eq!(summary(from), summary(to));
+    assert_eq!(summary(to)["requests"]["write"], 3);
+    assert_eq!(summary(to)["footprint_pages"], 3);
+    // A file that is there is not overwritten.
+    let again = bimetal(&["trace", "convert", from, to]);
+    assert_eq!(again.status.code(), Some(1));
+    let points = json(&bimetal(&[
+        "trace",
+        "stack-distance",
+        to,
+        "--size",
+        "2,3",
+        "--json",
+    ]));
+    let ratios: Vec<_> = (0..2).map(|at| points[at]["miss_ratio"].as_f64()).collect();
+    assert_eq!(ratios, [Some(1.0), Some(0.5)]);
+}
+
+#[test]
+fn bad_input_is_one_line_with_the_place() {
+    let scratch = Scratch::new("bad");
+    let bad = scratch.text("bad.csv", "op,lpn,npages\nR,0,1\nR,x,1\nW,1,1\n");
+    let bad = bad.to_str().expect("a plain path");
+    let failed = |args: &[&str], status: i32, words: &str| {
+        let output = bimetal(args);
+        assert_eq!(output.status.code(), Some(status), "{args:?}");
+        let message = text(&output.stderr);
+        assert!(message.contains(words), "{message}");
+        assert!(output.stdout.is_empty());
+    };
+    failed(
+        &["sim", "cache", "--trace", bad],
+        1,
+        "bad.csv: line 3: lpn `x` is not a number",
+    );
+    failed(&["trace", "summary", bad], 1, "line 3");
+    failed(
+        &["sim", "cache", "--trace", "nowhere.csv"],
+        1,
+        "nowhere.csv",
+    );
+    let missing = bimetal(&["trace", "summary", "nowhere.csv"]);
+    assert_eq!(
+        text(&missing.stderr).matches("os error").count(),
+        1,
+        "the reason is said once"
+    );
+    let noise = scratch.text("noise", "what is\nthis\n");
+    let noise = noise.to_str().expect("a plain path");
+    failed(
+        &["sim", "cache", "--trace", noise],
+        1,
+        "format is not recognised",
+    );
+    let empty = scratch.text("empty", "");
+    failed(
+        &["sim", "cache", "--trace", empty.to_str().expect("plain")],
+        1,
+        "no reads",
+    );
+    failed(
+        &["sim", "cache", "--trace", bad, "--policy", "lru9"],
+        2,
+        "no policy `lru9`",
+    );
+    failed(
+        &["sim", "cache", "--trace", bad, "--size", "0"],
+        2,
+        "not a size",
+    );
+    failed(
+        &["sim", "cache", "--trace", bad, "--ftl", "magic"],
+        2,
+        "magic",
+    );
+    // By choice it is passed over, and counted.
+    let skipped = bimetal(&["sim", "cache", "--trace", bad, "--skip-bad", "1", "--json"]);
+    assert_eq!(
+        text(&skipped.stderr).trim_end(),
+        format!("bimetal: {bad}: 1 bad records skipped")
+    );
+    assert_eq!(json(&skipped)[0]["accesses"], 2);
+}

@@ -1,0 +1,222 @@
+//! The trace simulator on small traces whose outcome is reckoned by hand, and its seam to the flash.
+
+use bimetal_policy::replacement::{Build, Replacement, Spec};
+use bimetal_sim::cache::{
+    CacheSize, Costs, Flash, Ftl, Geometry, Grid, NoFtl, Outcome, Over, Work, jobs, run, run_all,
+};
+use bimetal_trace::{Accesses, Collector, Key, Op, Record, StackDistances};
+use std::sync::{Arc, Mutex};
+
+/// Reads (`r`), writes (`w`) and trims (`t`) of pages.
+fn trace(steps: &[(char, u64)]) -> Accesses {
+    let mut collector = Collector::new(Key::Page { page_bytes: 4096 });
+    for (kind, page) in steps {
+        let op = match kind {
+            'r' => Op::Read,
+            'w' => Op::Write,
+            _ => Op::Trim,
+        };
+        let pushed = collector.push(&Record {
+            time_ns: 0,
+            op,
+            offset_bytes: page * 4096,
+            length_bytes: 4096,
+        });
+        assert_eq!(pushed, Ok(()));
+    }
+    collector.finish()
+}
+
+fn policy(name: &str, capacity: usize) -> Box<dyn Replacement> {
+    let spec: Spec = name.parse().expect("a known policy");
+    spec.build(&Build {
+        capacity,
+        pages_per_block: 4,
+        read_us: 25.0,
+        flush_us: 200.0,
+        as_tables: false,
+        next_uses: None,
+    })
+}
+
+/// What a device was asked to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Asked {
+    Read(u32),
+    Write(Vec<u32>),
+    Trim(u32),
+}
+
+/// A device that notes everything, and does three programs and an erase for each write.
+#[derive(Clone, Default)]
+struct Noting(Arc<Mutex<Vec<Asked>>>);
+
+impl Noting {
+    fn note(&self, asked: Asked) {
+        self.0.lock().expect("one thread").push(asked);
+    }
+}
+
+impl Flash for Noting {
+    fn read(&mut self, lpn: u32) -> Work {
+        self.note(Asked::Read(lpn));
+        NoFtl.read(lpn)
+    }
+
+    fn write(&mut self, lpns: &[u32]) -> Work {
+        self.note(Asked::Write(lpns.to_vec()));
+        Work {
+            reads: 0,
+            programs: 3 * lpns.len() as u64,
+            erases: 1,
+        }
+    }
+
+    fn trim(&mut self, lpn: u32) -> Work {
+        self.note(Asked::Trim(lpn));
+        Work::default()
+    }
+}
+
+fn noted(name: &str, capacity: usize, steps: &[(char, u64)]) -> (Outcome, Vec<Asked>) {
+    let accesses = trace(steps);
+    let geometry = Geometry::new(accesses.pages(), 4).expect("it is small");
+    let flash = Noting::default();
+    let log = flash.0.clone();
+    let policy = policy(name, capacity);
+    let outcome = run(
+        policy,
+        Box::new(flash),
+        &accesses,
+        &geometry,
+        Costs::default(),
+    );
+    let asked = log.lock().expect("one thread").clone();
+    (outcome, asked)
+}
+
+#[test]
+fn time_is_what_the_flash_did_with_the_final_flush() {
+    // Capacity 2: w0 and r1 miss (only r1 reads), w2 evicts dirty 0 (LRU), and 2 is flushed at the
+    // end. 2 pages written as 6 programs and 2 erases; 1 read: 25 + 6 * 200 + 2 * 1500 us.
+    let (outcome, asked) = noted("lru", 2, &[('w', 0), ('r', 1), ('w', 2)]);
+    assert_eq!(
+        asked,
+        [Asked::Read(1), Asked::Write(vec![0]), Asked::Write(vec![2])]
+    );
+    assert_eq!((outcome.accesses, outcome.reads), (3, 1));
+    assert_eq!((outcome.misses, outcome.read_misses), (3, 1));
+    assert_eq!((outcome.host_reads, outcome.host_writes), (1, 2));
+    assert_eq!(outcome.device_time_us, 25.0 + 1200.0 + 3000.0);
+    assert_eq!(outcome.write_amplification(), 3.0);
+    assert_eq!(outcome.miss_ratio(), 1.0);
+}
+
+#[test]
+fn the_final_flush_goes_block_by_block_in_order() {
+    let steps = [('w', 5), ('w', 1), ('w', 4), ('w', 0)];
+    let (_, asked) = noted("lru", 10, &steps);
+    assert_eq!(asked, [Asked::Write(vec![0, 1]), Asked::Write(vec![4, 5])]);
+}
+
+#[test]
+fn a_discarded_page_is_not_written() {
+    let (outcome, asked) = noted("lru", 10, &[('w', 0), ('w', 1), ('t', 0)]);
+    assert_eq!(asked, [Asked::Trim(0), Asked::Write(vec![1])]);
+    assert_eq!(outcome.accesses, 2, "a trim is no access");
+}
+
+#[test]
+fn padding_reads_what_is_missing_and_writes_the_block() {
+    // Pages 0 and 2 of block 0 are dirty when page 4 needs room: 1 and 3 are read, 0..3 written.
+    let (outcome, asked) = noted("bplru", 2, &[('w', 0), ('w', 2), ('r', 4)]);
+    assert_eq!(asked[..3], [Asked::Read(4), Asked::Read(1), Asked::Read(3)]);
+    assert_eq!(asked[3..], [Asked::Write(vec![0, 1, 2, 3])]);
+    assert_eq!((outcome.host_reads, outcome.host_writes), (3, 4));
+}
+
+#[test]
+fn a_device_is_as_large_as_the_blocks_touched() {
+    // Pages 1000, 1003 and 9 lie in blocks 250 and 2 of 4 pages: 2 becomes block 0, 250 block 1.
+    let geometry = Geometry::new(&[1000, 1003, 9], 4).expect("it is small");
+    assert_eq!(geometry.blocks(), 2);
+    assert_eq!([0, 1, 2].map(|page| geometry.lpn(page)), [4, 7, 1]);
+}
+
+#[test]
+fn lru_misses_as_the_stack_distances_say() {
+    // Two ways to the same number that share no code: one cache of each size, and one pass for all.
+    let steps: Vec<(char, u64)> = (0..5000u64)
+        .map(|n| ('r', n * n % 211 + n % 7 * 40))
+        .collect();
+    let accesses = trace(&steps);
+    let geometry = Geometry::new(accesses.pages(), 4).expect("it is small");
+    let mut distances = StackDistances::new();
+    for (page, _) in accesses.iter() {
+        distances.access(page);
+    }
+    for size in [1, 2, 10, 50, 100, 200, 400, 1000] {
+        let flash = Box::new(NoFtl);
+        let outcome = run(
+            policy("lru", size),
+            flash,
+            &accesses,
+            &geometry,
+            Costs::default(),
+        );
+        assert_eq!(outcome.misses, distances.misses(size), "{size}");
+    }
+}
+
+#[test]
+fn sizes_are_pages_or_a_share() {
+    let pages = |text: &str| text.parse::<CacheSize>().map(|size| size.pages(2000));
+    assert_eq!(pages("1000"), Ok(1000));
+    assert_eq!(pages("10%"), Ok(200));
+    assert_eq!(pages("0.001%"), Ok(1), "a cache has a page");
+    for bad in [
+        "",
+        "0",
+        "-1",
+        "x",
+        "%",
+        "0%",
+        "nan%",
+        "99999999999",
+        "2000%",
+    ] {
+        assert!(pages(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_grid_gives_the_same_on_any_number_of_threads() {
+    let steps: Vec<(char, u64)> = (0..2000u64)
+        .map(|n| (if n % 3 == 0 { 'w' } else { 'r' }, n * n % 97))
+        .collect();
+    let accesses = trace(&steps);
+    let geometry = Geometry::new(accesses.pages(), 4).expect("it is small");
+    let names = ["lru", "arc", "belady", "abm-lru-clc", "bimetal"];
+    let grid = Grid {
+        policies: names
+            .iter()
+            .map(|name| name.parse().expect("known"))
+            .collect(),
+        sizes: vec![CacheSize::Pages(7), CacheSize::Share(0.5)],
+        ftls: vec![Ftl::None],
+    };
+    let over = Over {
+        accesses: &accesses,
+        geometry: &geometry,
+        costs: Costs::default(),
+        as_tables: false,
+    };
+    let jobs = jobs(&grid, accesses.pages().len());
+    assert_eq!(jobs.len(), 10);
+    let alone = run_all(&jobs, &over, 1, |_| {});
+    assert_eq!(run_all(&jobs, &over, 4, |_| {}), alone);
+    // The optimum misses least of each size, here as everywhere.
+    for five in alone.chunks(5) {
+        assert!(five.iter().all(|outcome| outcome.misses >= five[2].misses));
+    }
+}
