@@ -163,6 +163,7 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
     };
     let outcomes = run_all(&jobs, &over, threads, done);
     bar.finish_and_clear();
+    let outcomes = outcomes.with_context(|| format!("{}: its device", path.display()))?;
     let rows = jobs.into_iter().zip(outcomes).map(|(job, outcome)| Row {
         trace: trace.clone(),
         footprint_pages,
@@ -180,7 +181,7 @@ fn record(row: &Row) -> Value {
         "trace": row.trace,
         "policy": job.policy.name(),
         "size_pages": job.size_pages,
-        "ftl": job.ftl.name(),
+        "ftl": job.ftl.to_string(),
         "footprint_pages": row.footprint_pages,
         "accesses": o.accesses,
         "reads": o.reads,
@@ -247,7 +248,7 @@ fn table(rows: &[Row]) -> Table {
             format!("{:.3}", o.device_time_us / 1e6),
             job.policy.name().to_owned(),
             job.size_pages.to_string(),
-            job.ftl.name().to_owned(),
+            job.ftl.to_string(),
             format!("{:.4}", o.miss_ratio()),
             o.host_writes.to_string(),
             o.work.programs.to_string(),

@@ -213,10 +213,54 @@ fn a_grid_gives_the_same_on_any_number_of_threads() {
     };
     let jobs = jobs(&grid, accesses.pages().len());
     assert_eq!(jobs.len(), 10);
-    let alone = run_all(&jobs, &over, 1, |_| {});
-    assert_eq!(run_all(&jobs, &over, 4, |_| {}), alone);
+    let alone = run_all(&jobs, &over, 1, |_| {}).expect("the devices can be");
+    assert_eq!(run_all(&jobs, &over, 4, |_| {}), Ok(alone.clone()));
     // The optimum misses least of each size, here as everywhere.
     for five in alone.chunks(5) {
         assert!(five.iter().all(|outcome| outcome.misses >= five[2].misses));
     }
+}
+
+/// Every page of a device of FAST is there, so a read is one read; writing a block in order is one program
+/// a page and one erase, whatever the layer; and by definition nothing is amplified without one.
+#[test]
+fn a_block_written_in_order_costs_what_it_holds_over_every_device() {
+    for name in [
+        "page", "page:7", "block", "bast", "bast:20", "fast", "fast:10", "none",
+    ] {
+        let ftl: Ftl = name.parse().expect("it is one");
+        assert_eq!(ftl.to_string(), name);
+        let mut flash = ftl.build(50, 16).expect("it is small");
+        assert_eq!(flash.read(5).reads, 1, "{name}");
+        let mut work = Work::default();
+        for block in 10..20 {
+            let lpns: Vec<u32> = (block * 16..block * 16 + 16).collect();
+            work += flash.write(&lpns);
+        }
+        let copied = work.programs - 160;
+        if name.starts_with("page") {
+            // It is in its steady state: what is cleaned for these has valid pages.
+            assert!(copied > 0 && work.erases >= 10, "{name}: {work:?}");
+        } else {
+            assert_eq!(copied, 0, "{name}: {work:?}");
+        }
+    }
+}
+
+#[test]
+fn names_of_devices_that_do_not_exist_are_answered_with_those_that_do() {
+    for name in [
+        "",
+        "nand",
+        "none:3",
+        "page:",
+        "page:-1",
+        "fast:2000",
+        "block:7",
+    ] {
+        let error = name.parse::<Ftl>().expect_err("it is none");
+        assert!(error.to_string().contains("page:7"), "{error}");
+    }
+    let vast = Ftl::Page { spare_percent: 7 }.build(u32::MAX, 64);
+    assert!(vast.is_err(), "no drive is so large");
 }

@@ -147,7 +147,7 @@ fn outcomes(accesses: &Accesses, sizes: &[usize]) -> Vec<(String, usize, Outcome
     };
     let jobs = jobs(&grid, accesses.pages().len());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let outcomes = run_all(&jobs, &over, threads, |_| {});
+    let outcomes = run_all(&jobs, &over, threads, |_| {}).expect("no device is in the way");
     let named = jobs
         .iter()
         .map(|job| (job.policy.name().to_owned(), job.size_pages));

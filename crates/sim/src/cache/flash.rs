@@ -7,6 +7,22 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::str::FromStr;
 
+use bimetal_flash::{Counters, Drive, DriveConfig, FlashError, FtlConfig, PageConfig};
+use bimetal_rt::Rng;
+
+/// Spare flash of a page-mapped drive in percent of what the host can use, if not given: that of a drive
+/// for servers.
+const SPARE_PERCENT: u32 = 28;
+/// Log blocks in percent of the data blocks, if not given.
+const LOG_PERCENT: u32 = 3;
+const LOG_BLOCKS_MIN: u32 = 4;
+/// A share is at most this.
+const PERCENT_MAX: u32 = 1_000;
+/// Blocks that a page-mapped drive needs beside its spare: the one that is written, and reserves.
+const RESERVE_BLOCKS: u32 = 4;
+/// Seed of the writes that age a drive.
+const AGE_SEED: u64 = 7;
+
 /// Work of the flash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Work {
@@ -62,11 +78,88 @@ impl Flash for NoFtl {
     }
 }
 
+/// A drive that was full and in use before the trace began.
+struct Aged {
+    drive: Drive,
+    before: Counters,
+}
+
+impl Aged {
+    /// Writes every page once in order; a page-mapped drive then takes as many writes again at random
+    /// places, so that its cleaning is in its steady state and not in its first days.
+    fn new(config: &DriveConfig) -> Result<Aged, FlashError> {
+        let mut drive = Drive::new(config)?;
+        let pages = drive.logical_pages();
+        for lpn in 0..pages {
+            drive.write(&[lpn])?;
+        }
+        if matches!(config.ftl, FtlConfig::Page(_)) {
+            let mut rng = Rng::new(AGE_SEED);
+            for _ in 0..pages {
+                drive.write(&[rng.below(u64::from(pages)) as u32])?;
+            }
+        }
+        let before = drive.counters();
+        Ok(Aged { drive, before })
+    }
+
+    /// What was done since the last question.
+    fn work(&mut self, asked: Result<(), FlashError>) -> Work {
+        asked.expect("the device was made for every page of the trace");
+        let now = self.drive.counters();
+        let done = now - self.before;
+        self.before = now;
+        Work {
+            reads: done.reads_host
+                + done.reads_copy
+                + done.reads_map
+                + done.reads_prefetch
+                + done.reads_buffer,
+            programs: done.programs + done.programs_buffer,
+            erases: done.erases + done.erases_buffer,
+        }
+    }
+}
+
+impl Flash for Aged {
+    fn read(&mut self, lpn: u32) -> Work {
+        let asked = self.drive.read(lpn);
+        self.work(asked)
+    }
+
+    fn write(&mut self, lpns: &[u32]) -> Work {
+        let asked = self.drive.write(lpns);
+        self.work(asked)
+    }
+
+    fn trim(&mut self, lpn: u32) -> Work {
+        let asked = self.drive.trim(lpn);
+        self.work(asked)
+    }
+}
+
 /// The devices there are, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ftl {
     /// [`NoFtl`].
     None,
+    /// Page-mapped with greedy cleaning: `page`, or `page:7` with 7 % of spare flash.
+    Page {
+        /// Spare flash in percent of what the host can use.
+        spare_percent: u32,
+    },
+    /// Block-mapped: `block`.
+    Block,
+    /// BAST: `bast`, or `bast:5` with log blocks for 5 % of the data blocks.
+    Bast {
+        /// Log blocks in percent of the data blocks.
+        log_percent: u32,
+    },
+    /// FAST: `fast`, or `fast:5`.
+    Fast {
+        /// Log blocks in percent of the data blocks.
+        log_percent: u32,
+    },
 }
 
 /// No device has this name.
@@ -75,7 +168,12 @@ pub struct UnknownFtl(String);
 
 impl fmt::Display for UnknownFtl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no flash translation layer `{}`; there is none", self.0)
+        write!(
+            f,
+            "no flash translation layer `{}`; there are none, page, block, bast and fast, and shares \
+             in percent such as page:7 (spare flash) and fast:5 (log blocks)",
+            self.0
+        )
     }
 }
 
@@ -85,26 +183,76 @@ impl FromStr for Ftl {
     type Err = UnknownFtl;
 
     fn from_str(text: &str) -> Result<Ftl, UnknownFtl> {
-        match text {
-            "none" => Ok(Ftl::None),
-            other => Err(UnknownFtl(other.to_owned())),
+        let unknown = || UnknownFtl(text.to_owned());
+        let (name, percent) = match text.split_once(':') {
+            Some((name, share)) => {
+                let share = share.parse().ok().filter(|share| *share <= PERCENT_MAX);
+                (name, Some(share.ok_or_else(unknown)?))
+            }
+            None => (text, None),
+        };
+        let log_percent = percent.unwrap_or(LOG_PERCENT);
+        match (name, percent) {
+            ("none", None) => Ok(Ftl::None),
+            ("block", None) => Ok(Ftl::Block),
+            ("page", _) => Ok(Ftl::Page {
+                spare_percent: percent.unwrap_or(SPARE_PERCENT),
+            }),
+            ("bast", _) => Ok(Ftl::Bast { log_percent }),
+            ("fast", _) => Ok(Ftl::Fast { log_percent }),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for Ftl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, percent, usual) = match *self {
+            Ftl::None => return f.write_str("none"),
+            Ftl::Block => return f.write_str("block"),
+            Ftl::Page { spare_percent } => ("page", spare_percent, SPARE_PERCENT),
+            Ftl::Bast { log_percent } => ("bast", log_percent, LOG_PERCENT),
+            Ftl::Fast { log_percent } => ("fast", log_percent, LOG_PERCENT),
+        };
+        match percent == usual {
+            true => f.write_str(name),
+            false => write!(f, "{name}:{percent}"),
         }
     }
 }
 
 impl Ftl {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Ftl::None => "none",
-        }
-    }
-
-    /// A device of `blocks` erase blocks of `pages_per_block` pages each.
-    pub fn build(self, _blocks: u32, _pages_per_block: u32) -> Box<dyn Flash> {
-        match self {
-            Ftl::None => Box::new(NoFtl),
-        }
+    /// A device of `blocks` erase blocks of `pages_per_block` pages each, full and in use.
+    ///
+    /// # Errors
+    /// When no drive can be so large.
+    pub fn build(self, blocks: u32, pages_per_block: u32) -> Result<Box<dyn Flash>, FlashError> {
+        let share = |percent: u32, least: u32| {
+            let share = u64::from(blocks) * u64::from(percent) / 100;
+            u32::try_from(share).unwrap_or(u32::MAX).max(least)
+        };
+        let log_blocks = |percent| share(percent, LOG_BLOCKS_MIN);
+        let (layer, spare_blocks) = match self {
+            Ftl::None => return Ok(Box::new(NoFtl)),
+            Ftl::Page { spare_percent } => (
+                FtlConfig::Page(PageConfig::default()),
+                share(spare_percent, 1).saturating_add(RESERVE_BLOCKS),
+            ),
+            Ftl::Block => (FtlConfig::Block, RESERVE_BLOCKS),
+            Ftl::Bast { log_percent } => {
+                let log_blocks = log_blocks(log_percent);
+                let spare = log_blocks.saturating_add(RESERVE_BLOCKS);
+                (FtlConfig::Bast { log_blocks }, spare)
+            }
+            Ftl::Fast { log_percent } => {
+                let log_blocks = log_blocks(log_percent);
+                let spare = log_blocks.saturating_add(RESERVE_BLOCKS);
+                (FtlConfig::Fast { log_blocks }, spare)
+            }
+        };
+        let pages = blocks.saturating_mul(pages_per_block);
+        let config = DriveConfig::holding(pages, spare_blocks, pages_per_block, 4096, layer)?;
+        Ok(Box::new(Aged::new(&config)?))
     }
 }
 

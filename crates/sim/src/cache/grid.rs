@@ -7,6 +7,7 @@ use super::flash::{Costs, Ftl};
 use super::geometry::Geometry;
 use super::run::{Outcome, run};
 use super::size::CacheSize;
+use bimetal_flash::FlashError;
 use bimetal_policy::replacement::{Build, Spec, next_uses};
 use bimetal_trace::{Accesses, Kind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,15 +66,19 @@ pub struct Over<'a> {
 }
 
 /// Does all `jobs` on `threads` threads. `done` is told after each how many are finished.
+///
+/// # Errors
+/// When a device that is asked for cannot be.
 pub fn run_all(
     jobs: &[Job],
     over: &Over<'_>,
     threads: usize,
     done: impl Fn(usize) + Sync,
-) -> Vec<Outcome> {
+) -> Result<Vec<Outcome>, FlashError> {
     let future = jobs.iter().any(|job| job.policy.needs_future());
     let future = future.then(|| future_of(over.accesses));
-    let outcomes = Mutex::new(vec![Outcome::default(); jobs.len()]);
+    let none = || Ok(Outcome::default());
+    let outcomes = Mutex::new((0..jobs.len()).map(|_| none()).collect::<Vec<_>>());
     let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let Some((at, job)) = {
@@ -94,7 +99,8 @@ pub fn run_all(
         work();
     });
     // A poisoned lock means a panic, which the scope has passed on already.
-    outcomes.into_inner().unwrap_or_default()
+    let outcomes = outcomes.into_inner().unwrap_or_default();
+    outcomes.into_iter().collect()
 }
 
 /// The next use of every access, as the optimum wants to know it.
@@ -104,7 +110,7 @@ fn future_of(accesses: &Accesses) -> Arc<[u32]> {
     next_uses(pages.into_iter()).into()
 }
 
-fn run_job(job: &Job, over: &Over<'_>, future: &Option<Arc<[u32]>>) -> Outcome {
+fn run_job(job: &Job, over: &Over<'_>, future: &Option<Arc<[u32]>>) -> Result<Outcome, FlashError> {
     let Over {
         accesses,
         geometry,
@@ -119,6 +125,8 @@ fn run_job(job: &Job, over: &Over<'_>, future: &Option<Arc<[u32]>>) -> Outcome {
         as_tables,
         next_uses: future.clone().filter(|_| job.policy.needs_future()),
     });
-    let flash = job.ftl.build(geometry.blocks(), geometry.pages_per_block());
-    run(policy, flash, accesses, geometry, costs)
+    let flash = job
+        .ftl
+        .build(geometry.blocks(), geometry.pages_per_block())?;
+    Ok(run(policy, flash, accesses, geometry, costs))
 }
