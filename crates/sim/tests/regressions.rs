@@ -3,7 +3,7 @@
 //! A seed means a scenario only as long as nothing is drawn differently; a seed whose bug would be
 //! missed after such a change is replaced by another that fails without the repair.
 
-use bimetal_sim::tester::{self, Classes, Options};
+use bimetal_sim::tester::{self, Classes, Extent, Options};
 
 const SEEDS: [(u64, &str); 27] = [
     (
@@ -376,6 +376,27 @@ fn seeds_that_failed_once_do_not_fail_again() {
         // None of these needs a class that can be switched on and off.
         let options = Options {
             classes: Classes::NONE,
+            ..Options::default()
+        };
+        let report = tester::run(seed, options);
+        assert!(report.finding.is_none(), "{what}: {}", report.summary());
+    }
+}
+
+/// Seeds that need a heavy tail of operations.
+const HEAVY: [(u64, &str, &str); 1] = [(
+    74_876,
+    ALL_DEATHS,
+    "changes that came before their turn, each in an entry of its own, left no room for what was missing",
+)];
+
+#[test]
+fn heavy_seeds_that_failed_do_not_fail_again() {
+    for (seed, classes, what) in HEAVY {
+        let options = Options {
+            classes: Classes::parse(classes).expect("names of classes"),
+            extent: Extent::HeavyTailed,
+            once: true,
             ..Options::default()
         };
         let report = tester::run(seed, options);

@@ -682,9 +682,10 @@ impl Log {
         self.area.bytes - 3 * self.area.window()
     }
 
-    /// True when so much more fits in before anything goes home that is not complete now, whatever
-    /// has to go home first; also when a new run has to begin.
-    pub(super) fn takes(&self, bytes: u64, records: u64) -> bool {
+    /// True when so much more, in entries of `records_per_entry` records or fuller ones, fits in before
+    /// anything goes home that is not complete now, whatever has to go home first; also when a new
+    /// run has to begin.
+    pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
         let complete = self.complete.get();
         let index = self.index.borrow();
         let stays = |entry: &&Entry| entry.highest().is_some_and(|highest| highest >= complete);
@@ -692,7 +693,7 @@ impl Log {
         let stays_bytes = first.map_or(0, |first| self.head.get() - first.position);
         // Not every entry is full: each wait for what was given ends one, and so does the area.
         let full = bytes / (self.area.data_blocks_max * BLOCK_BYTES);
-        let headers = (full + records / 16 + 4) * HEADER_BYTES;
+        let headers = (full + records.div_ceil(records_per_entry) + 4) * HEADER_BYTES;
         stays_bytes + bytes + headers + self.area.window() <= self.usable_bytes()
     }
 

@@ -47,6 +47,9 @@ use crate::media::null::zero_payload;
 use crate::range_lock::RangeLock;
 use crate::request::{Extent, Flags, IoResult, Op, Reply, Request, push_extent};
 
+/// Of changes that are given many at once, at least so many are in an entry that is not full.
+const RECORDS_TOGETHER: u64 = 16;
+
 /// What a store is opened over.
 #[derive(Clone)]
 pub(super) struct StoreDevice {
@@ -337,16 +340,20 @@ impl Store {
         self.log.usable_bytes() / 4
     }
 
-    /// True when so many bytes in so many records fit into the log before any of them goes home.
+    /// True when so many bytes in so many records, given many at once, fit into the log before any of
+    /// them goes home.
     pub(super) fn takes(&self, bytes: u64, records: u64) -> bool {
-        self.log.takes(bytes, records)
+        self.log.takes(bytes, records, RECORDS_TOGETHER)
     }
 
     /// True when there is space for a change that comes before its turn: all that waits, in so many
-    /// bytes and parts, must still find room behind it, because nothing of it goes home before.
+    /// bytes and parts, or may come to wait, must still find room behind it, because nothing of it
+    /// goes home before. Each part may become an entry of its own, since a side may be given one
+    /// thing at a time.
     pub(super) fn may_overtake(&self, waiting_bytes: u64, waiting_parts: u64) -> bool {
-        let (used, all) = self.log_bytes();
-        used < all / 2 && self.log.takes(waiting_bytes, waiting_parts)
+        let bytes = waiting_bytes.max(self.backlog_bytes_max());
+        let parts = waiting_parts.max(self.backlog_bytes_max() / BLOCK_BYTES);
+        self.log.takes(bytes, parts, 1)
     }
 
     /// All changes below this number are durable here.
