@@ -217,9 +217,14 @@ impl Mount {
         &self.dir
     }
 
-    /// Unmounts, which writes everything out.
+    /// Unmounts, which writes everything out. A child that another thread has just started holds the
+    /// files that were open then until it becomes another program, and the mount is busy so long.
     pub fn unmount(mut self) {
-        Client::new("umount").arg(&self.dir).within_s(300).ok();
+        eventually(60, "the mount is not busy", || {
+            let outcome = Client::new("umount").arg(&self.dir).within_s(300).run();
+            let busy = outcome.status == Some(32) && outcome.stderr.contains("busy");
+            (!busy).then(|| outcome.ok())
+        });
         self.mounted = false;
     }
 }
