@@ -17,6 +17,7 @@ mod grow;
 mod latency;
 mod load;
 mod operations;
+mod probe;
 mod running;
 mod scrub;
 mod serve;
@@ -61,6 +62,8 @@ enum Verb {
     Grow(grow::Args),
     /// Measure a device of a configuration, without an export.
     Bench(bench::Args),
+    /// Find out what size of writes a device likes, for the caches over it.
+    Probe(probe::Args),
     /// Run the simulation tester, or an experiment in virtual time.
     Sim(sim::Args),
 }
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Verb::Side(args) => side::run(&args),
         Verb::Grow(args) => grow::run(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Probe(args) => probe::run(&args),
         Verb::Sim(args) => sim::run(&args),
     };
     outcome.unwrap_or_else(|error| report_failure(&error))
