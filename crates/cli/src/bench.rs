@@ -236,7 +236,7 @@ fn cpu_time() -> Option<Duration> {
 }
 
 /// Refuses devices that exist in real time only.
-fn check_virtual(config: &Config, device: &str) -> Result<()> {
+pub(crate) fn check_virtual(config: &Config, device: &str) -> Result<()> {
     for name in config.graph.below(device) {
         let node = &config.graph.nodes()[name];
         if node.children().is_empty() && !matches!(node.kind(), "memory" | "null") {

@@ -18,6 +18,7 @@ mod grow;
 mod latency;
 mod load;
 mod operations;
+mod probe;
 mod running;
 mod scrub;
 mod serve;
@@ -66,6 +67,8 @@ enum Verb {
     Grow(grow::Args),
     /// Measure a device of a configuration, without an export.
     Bench(bench::Args),
+    /// Find out what size of writes a device likes, for the caches over it.
+    Probe(probe::Args),
     /// Run the simulation tester, or an experiment in virtual time.
     Sim(sim::Args),
     /// Look at an I/O trace, or convert it.
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Verb::Side(args) => side::run(&args),
         Verb::Grow(args) => grow::run(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Probe(args) => probe::run(&args),
         Verb::Sim(args) => sim::run(&args),
         Verb::Trace(args) => trace::run(&args),
     };

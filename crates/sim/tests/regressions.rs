@@ -336,6 +336,12 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         "a log that had lost its end, which its own checkpoint knew, was shown as if it were whole",
     ),
     (
+        11_719,
+        ALL_DEATHS,
+        "a side that had been idle could not be told of what came after, which nobody can (an error of \
+         the tester)",
+    ),
+    (
         1_004_856,
         ALL_DEATHS,
         "a change that came while a run of the log died waited for ever",

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bimetal_block::Device;
+use bimetal_block::layers::mirror::superblock::Superblock;
 use bimetal_block::layers::mirror::{Mirror, superblock};
 
 use super::boundaries::Boundaries;
@@ -86,10 +87,35 @@ async fn check_open(world: &World, sides: &Rc<Vec<SideStack>>, mirror: &Mirror, 
     if let Err(why) = read.await {
         world.findings.add(format!("{what}: {why}"));
     }
+    close(world, mirror, what).await;
+}
+
+async fn close(world: &World, mirror: &Mirror, what: &str) {
     let closed = world.rt.timeout(world.patience(), mirror.close()).await;
     if closed.is_err() {
         world.findings.add(format!("{what}: it does not close"));
     }
+}
+
+/// True when a side says that nobody is ahead of it, and another one has been told of an epoch without
+/// it: the side could not be written any more when the volume was used again (T7).
+async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) -> bool {
+    let sides = sides_over(world, &forks(platters), &Rc::default());
+    let mut superblocks = Vec::new();
+    for (index, stack) in sides.iter().enumerate() {
+        let candidate = stack.candidate(format!("side-{index}"));
+        superblocks.push(candidate.superblock().await.ok().flatten());
+    }
+    end(world, &sides).await;
+    let Some(own) = superblocks[side].take() else {
+        return false;
+    };
+    let current = own.history.current().id;
+    let left_it = |other: &Superblock| {
+        let next = other.history.next_after(&current);
+        next.is_some_and(|epoch| !epoch.has_member(own.place()))
+    };
+    own.state.is_complete() && superblocks.iter().flatten().any(left_it)
 }
 
 /// Ends what lies under the sides of a program that has ended.
@@ -181,6 +207,10 @@ pub async fn boot_alone(world: &World, platters: &[Platters]) {
         }
         match try_to_open(world, &sides, plant::start(world.plant)).await {
             None => return,
+            Some(Opening::Opened(mirror)) if could_not_be_told(world, platters, alone).await => {
+                world.reach("a side alone could not be told of what came after");
+                close(world, &mirror, &format!("side {alone} alone")).await;
+            }
             Some(Opening::Opened(mirror)) => {
                 world.reach("a side alone opened");
                 let what = format!("side {alone} alone");

@@ -1,0 +1,286 @@
+//! `bimetal probe`: what size of writes a device likes, which is how its write buffer in a cache should
+//! be cut.
+//!
+//! A drive with a page-mapped layer takes small random writes nearly as fast as large ones, once enough
+//! of them are in flight; one that maps blocks, and a disk, take each for a whole block or a seek. So
+//! random writes of growing size are timed, and the smallest size that reaches half of the best rate
+//! is what the device can do without. It must never write without having been told to.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use bimetal_block::graph::{OpenOptions, Stack};
+use bimetal_block::units::{Size, Time, parse_size, parse_time, show_size};
+use bimetal_block::{BLOCK_BYTES, Device};
+use bimetal_rt::{Rt, UringOptions, VirtualOptions};
+use serde_json::json;
+
+use crate::bench::check_virtual;
+use crate::config::Config;
+use crate::load::{Load, Outcome, Pattern, Run};
+use crate::sim::progress_bar;
+use crate::table::{Align, Table};
+
+/// The largest write that is tried.
+const UNIT_BYTES_MAX: u64 = 4 << 20;
+/// Writes in flight: enough to hide what a single one waits for.
+const DEPTH: u32 = 32;
+/// A size is good enough that reaches this share of the best rate.
+const GOOD_SHARE: f64 = 0.5;
+/// Units that must fit into the part of the device that is used.
+const UNITS_MIN: u64 = 16;
+
+/// What to look at.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The device, by its name in the configuration
+    #[arg(long, value_name = "NAME")]
+    device: String,
+    /// Use only the start of the device, or all of a smaller one
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
+    size: Size,
+    /// How long each size is tried
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
+    time: Time,
+    /// Run in virtual time; every medium below the device must be `memory` or `null`
+    #[arg(long = "virtual")]
+    in_virtual_time: bool,
+    /// Yes, overwrite the data on that part of the device
+    #[arg(long)]
+    destroy_data: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found.
+struct Found {
+    region_bytes: u64,
+    read_us: f64,
+    /// Sizes of random writes, ascending, and the bytes a second that they reach.
+    rates: Vec<(u64, f64)>,
+}
+
+impl Found {
+    /// The smallest size that reaches a good share of the best rate.
+    fn unit_bytes(&self) -> u64 {
+        let best = self.rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+        let good = self
+            .rates
+            .iter()
+            .find(|(_, rate)| *rate >= best * GOOD_SHARE);
+        good.map_or(BLOCK_BYTES, |(unit, _)| *unit)
+    }
+
+    /// What a page costs that is written by itself, in microseconds.
+    fn page_us(&self) -> f64 {
+        let pages_per_s = self
+            .rates
+            .first()
+            .map_or(0.0, |(unit, rate)| rate / *unit as f64);
+        1e6 / pages_per_s.max(1e-6)
+    }
+
+    fn to_lines(&self, device: &str) -> Vec<String> {
+        let mut table = Table::new(&[
+            ("random writes of", Align::Right),
+            ("a second", Align::Right),
+        ]);
+        for (unit, rate) in &self.rates {
+            table.row(vec![
+                show_size(*unit),
+                format!("{}/s", show_size(*rate as u64)),
+            ]);
+        }
+        let mut lines = table.lines();
+        let unit = self.unit_bytes();
+        lines.push(String::new());
+        lines.push(match unit {
+            BLOCK_BYTES => format!(
+                "{device} takes single pages well: nothing is gained by writing neighbours along"
+            ),
+            _ => format!(
+                "{device} wants writes of {} or more: dirty neighbours should be written together",
+                show_size(unit)
+            ),
+        });
+        lines.push(format!(
+            "reading a page takes {:.0} us, writing one {:.0} us with {DEPTH} at once",
+            self.read_us,
+            self.page_us()
+        ));
+        // As a configuration writes it.
+        let cluster = match unit >> 20 {
+            0 => format!("{}KiB", unit >> 10),
+            mib => format!("{mib}MiB"),
+        };
+        lines.push(format!(
+            "in the section of a cache over it:  cluster = \"{cluster}\""
+        ));
+        lines
+    }
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let config = Config::load(&args.file)?;
+    let device = config.device(&args.device)?;
+    if !args.destroy_data {
+        bail!(
+            "device {device}: a probe overwrites its first {}; add --destroy-data if that is meant",
+            show_size(args.size.0)
+        );
+    }
+    let rt = if args.in_virtual_time {
+        check_virtual(&config, device)?;
+        Rt::virtual_time(VirtualOptions {
+            seed: 0,
+            shuffle: false,
+        })
+    } else {
+        Rt::real_time(UringOptions {
+            pool_bytes: config.server.memory_bytes as usize,
+            seed: 0,
+            register: true,
+        })?
+    };
+    let found = rt.block_on(open_and_probe(&rt, &config, device, args))?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let sizes = found.rates.iter();
+        let sizes = sizes.map(|(unit, rate)| json!({ "unit_bytes": unit, "bytes_per_s": rate }));
+        let shown = json!({
+            "version": 1,
+            "device": device,
+            "region_bytes": found.region_bytes,
+            "read_us": found.read_us,
+            "write_page_us": found.page_us(),
+            "random_writes": sizes.collect::<Vec<_>>(),
+            "unit_bytes": found.unit_bytes(),
+        });
+        writeln!(out, "{shown}")?;
+    } else {
+        for line in found.to_lines(device) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn open_and_probe(rt: &Rt, config: &Config, name: &str, args: &Args) -> Result<Found> {
+    let stack = Stack::open(rt, &config.graph, &[name], &OpenOptions::default()).await?;
+    let top = Rc::clone(stack.get(name).expect("the root of a stack is open"));
+    let found = probe(rt, &top, name, args).await;
+    let closed = stack.close().await;
+    let found = found?;
+    if let Err((device, error)) = closed {
+        bail!("device {device}: closing failed: {error}");
+    }
+    Ok(found)
+}
+
+async fn probe(rt: &Rt, top: &Rc<dyn Device>, name: &str, args: &Args) -> Result<Found> {
+    let geometry = *top.geometry();
+    ensure!(geometry.writable, "device {name}: is read-only");
+    let region_bytes = args.size.0.min(geometry.size_bytes) / BLOCK_BYTES * BLOCK_BYTES;
+    let most = u64::from(geometry.transfer_bytes_max).min(UNIT_BYTES_MAX);
+    let most = most.min(region_bytes / UNITS_MIN);
+    ensure!(
+        most >= BLOCK_BYTES,
+        "device {name}: {} are too few to probe, at least {} are needed",
+        show_size(region_bytes),
+        show_size(BLOCK_BYTES * UNITS_MIN)
+    );
+    let doubled = std::iter::successors(Some(BLOCK_BYTES), |unit| Some(unit * 4));
+    let units: Vec<u64> = doubled.take_while(|unit| *unit <= most).collect();
+    let load = |pattern, request_bytes, depth| Load {
+        pattern,
+        request_bytes,
+        depth,
+        region_bytes,
+        time: Some(args.time.0),
+        operations: None,
+        seed: 1,
+    };
+    let bar = progress_bar(units.len() as u64 + 2);
+    // What was never written is taken and read in other ways than what was.
+    let fill = Load {
+        time: None,
+        operations: Some(region_bytes / most),
+        ..load(Pattern::Write, most, 4)
+    };
+    drive(rt, top, name, fill).await?;
+    bar.inc(1);
+    let reads = drive(rt, top, name, load(Pattern::RandRead, BLOCK_BYTES, 1)).await?;
+    bar.inc(1);
+    let mut rates = Vec::new();
+    for unit in units {
+        let depth = DEPTH.min((region_bytes / unit / 2) as u32);
+        let written = drive(rt, top, name, load(Pattern::RandWrite, unit, depth)).await?;
+        let bytes = written.writes.count() as f64 * unit as f64;
+        rates.push((unit, bytes / seconds(&written)));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(Found {
+        region_bytes,
+        read_us: seconds(&reads) * 1e6 / reads.reads.count().max(1) as f64,
+        rates,
+    })
+}
+
+fn seconds(outcome: &Outcome) -> f64 {
+    outcome.elapsed.max(Duration::from_nanos(1)).as_secs_f64()
+}
+
+async fn drive(rt: &Rt, top: &Rc<dyn Device>, name: &str, load: Load) -> Result<Outcome> {
+    let run = Run::new(rt, Rc::clone(top), load);
+    run.finish().await;
+    let outcome = run.into_outcome();
+    if let Some(error) = outcome.first_error {
+        bail!("device {name}: {error}");
+    }
+    ensure!(
+        !outcome.stuck,
+        "device {name}: takes no time at all in virtual time; put a timing model into the stack"
+    );
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(rates: &[(u64, f64)]) -> Found {
+        Found {
+            region_bytes: 1 << 28,
+            read_us: 100.0,
+            rates: rates.to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_smallest_size_that_reaches_half_of_the_best_rate_is_enough() {
+        // 4 KiB at 60 of 100 MB/s: a page-mapped drive.
+        let pages = found(&[(4096, 60e6), (16384, 90e6), (65536, 100e6)]);
+        assert_eq!(pages.unit_bytes(), 4096);
+        // 60 MB/s are 14,648 pages a second, one in 68 us.
+        assert!((pages.page_us() - 68.27).abs() < 0.01);
+        // Each page costs a block of 256 KiB: the rate grows with the size up to there.
+        let blocks = found(&[
+            (4096, 1e6),
+            (16384, 4e6),
+            (65536, 16e6),
+            (262_144, 64e6),
+            (1 << 20, 66e6),
+        ]);
+        assert_eq!(blocks.unit_bytes(), 262_144);
+    }
+}
