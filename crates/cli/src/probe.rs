@@ -3,8 +3,8 @@
 //!
 //! A drive with a page-mapped layer takes small random writes nearly as fast as large ones, once enough
 //! of them are in flight; one that maps blocks, and a disk, take each for a whole block or a seek. So
-//! random writes of growing size are timed, and the smallest size that reaches half of the best rate
-//! is what the device can do without. It must never write without having been told to.
+//! random writes of growing size are timed, and the smallest size that reaches a
+//! quarter of the best rate is good enough. It must never write without having been told to.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -29,8 +29,9 @@ use crate::table::{Align, Table};
 const UNIT_BYTES_MAX: u64 = 4 << 20;
 /// Writes in flight: enough to hide what a single one waits for.
 const DEPTH: u32 = 32;
-/// A size is good enough that reaches this share of the best rate.
-const GOOD_SHARE: f64 = 0.5;
+/// A size is good enough that reaches this share of the best rate. Random pages make a page-mapped drive
+/// copy, too: with 28 % of spare flash it writes 2.4 pages for one. One that maps blocks writes 64.
+const GOOD_SHARE: f64 = 0.25;
 /// Units that must fit into the part of the device that is used.
 const UNITS_MIN: u64 = 16;
 
@@ -267,8 +268,8 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_size_that_reaches_half_of_the_best_rate_is_enough() {
-        // 4 KiB at 60 of 100 MB/s: a page-mapped drive.
+    fn the_smallest_size_that_reaches_a_quarter_of_the_best_rate_is_enough() {
+        // 4 KiB at 60 of 100 MB/s: a drive that maps pages.
         let pages = found(&[(4096, 60e6), (16384, 90e6), (65536, 100e6)]);
         assert_eq!(pages.unit_bytes(), 4096);
         // 60 MB/s are 14,648 pages a second, one in 68 us.

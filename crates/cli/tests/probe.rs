@@ -1,0 +1,33 @@
+//! `bimetal probe` tells a drive that maps pages from one that maps blocks, and destroys nothing unasked.
+
+#[allow(dead_code, reason = "every test file uses its part")]
+mod common;
+
+use common::{Scratch, arg, assert_refused, stdout_of};
+use serde_json::Value;
+
+/// A drive of one chip whose blocks have 64 pages of 4 KiB.
+fn drive(layer: &str) -> String {
+    format!(
+        "[device.cells]\ntype = \"memory\"\nsize = \"32MiB\"\n\
+         [device.drive]\ntype = \"flash\"\nprofile = \"flash-2009\"\nbelow = \"cells\"\n\
+         channels = 1\nways = 1\ndies = 1\nplanes = 1\npages_per_block = 64\npage_bytes = 4096\n\
+         layer = \"{layer}\"\nwrite_cache_pages = 0\n"
+    )
+}
+
+#[test]
+fn the_unit_is_a_page_over_mapped_pages_and_the_erase_block_over_mapped_blocks() {
+    let dir = Scratch::new("probe");
+    for (layer, unit_bytes) in [("page", 4096), ("block", 64 * 4096)] {
+        let config = dir.text("c.toml", &drive(layer));
+        let args = ["probe", arg(&config), "--device", "drive", "--virtual"];
+        assert_refused(&args, 1, &["overwrites", "--destroy-data"]);
+        let more = ["--destroy-data", "--time", "20s", "--json"];
+        let report = stdout_of(&[&args[..], &more[..]].concat());
+        let report: Value = serde_json::from_str(&report).expect("one line of JSON");
+        // A single page makes a drive that maps blocks copy the block, so it takes 64 times as long;
+        // one that maps pages takes them all alike.
+        assert_eq!(report["unit_bytes"], unit_bytes, "{report}");
+    }
+}
