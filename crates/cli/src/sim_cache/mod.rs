@@ -1,4 +1,9 @@
-//! `bimetal sim cache`: replacement policies over traces, in one table.
+//! `bimetal sim cache`: replacement policies over traces, as a table, records or a page with plots.
+
+mod page;
+mod plot;
+mod records;
+mod scale;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,10 +15,8 @@ use bimetal_sim::cache::{
     CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, Over, jobs, run_all,
 };
 use bimetal_trace::{Accesses, Key, Reader};
-use serde_json::{Value, json};
 
 use crate::sim::progress_bar;
-use crate::table::{Align, Table};
 use crate::trace::ReadArgs;
 
 /// What to compare on what.
@@ -73,6 +76,9 @@ pub(crate) struct Args {
     /// Print the same as CSV
     #[arg(long)]
     csv: bool,
+    /// Write a page with plots and a table as well; a file that is there is replaced
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -91,35 +97,49 @@ fn parse_cost(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected microseconds, 0 or more".to_owned())
 }
 
-/// One run with the trace it was over.
-struct Row {
+/// A trace and what came of all runs over it.
+struct Compared {
+    /// The name of its file.
     trace: String,
+    /// Of the file.
+    format: &'static str,
+    /// Reads, writes and trims.
+    counts: [u64; 3],
+    /// Distinct pages.
     footprint_pages: usize,
+    rows: Vec<Row>,
+}
+
+/// One run.
+struct Row {
     job: Job,
     outcome: Outcome,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut rows = Vec::new();
-    for path in &args.traces {
-        rows.extend(run_trace(args, path)?);
-    }
+    let compared = (args.traces.iter())
+        .map(|path| run_trace(args, path))
+        .collect::<Result<Vec<Compared>>>()?;
     let mut out = std::io::stdout().lock();
     if args.json {
-        let records: Vec<Value> = rows.iter().map(record).collect();
-        writeln!(out, "{}", serde_json::to_string_pretty(&records)?)?;
+        let all = records::all(&compared);
+        writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
     } else if args.csv {
-        print_csv(&mut out, &rows)?;
+        records::print_csv(&mut out, &compared)?;
     } else {
-        for line in table(&rows).lines() {
+        for line in records::table(&compared).lines() {
             writeln!(out, "{line}")?;
         }
+    }
+    if let Some(path) = &args.html {
+        let page = page::html(args, &compared);
+        std::fs::write(path, page).with_context(|| path.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
+fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
     let (key, unit_bytes, block_pages) = match args.key {
         KeyArg::Page => {
             let page_bytes = args.read.page_bytes();
@@ -164,98 +184,12 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
     let outcomes = run_all(&jobs, &over, threads, done);
     bar.finish_and_clear();
     let outcomes = outcomes.with_context(|| format!("{}: its device", path.display()))?;
-    let rows = jobs.into_iter().zip(outcomes).map(|(job, outcome)| Row {
-        trace: trace.clone(),
-        footprint_pages,
-        job,
-        outcome,
-    });
-    Ok(rows.collect())
-}
-
-fn record(row: &Row) -> Value {
-    let Row {
-        job, outcome: o, ..
-    } = row;
-    json!({
-        "trace": row.trace,
-        "policy": job.policy.name(),
-        "size_pages": job.size_pages,
-        "ftl": job.ftl.to_string(),
-        "footprint_pages": row.footprint_pages,
-        "accesses": o.accesses,
-        "reads": o.reads,
-        "misses": o.misses,
-        "read_misses": o.read_misses,
-        "miss_ratio": o.miss_ratio(),
-        "device_time_us": o.device_time_us,
-        "host_reads": o.host_reads,
-        "host_writes": o.host_writes,
-        "host_write_groups": o.host_write_groups,
-        "flash_reads": o.work.reads,
-        "programs": o.work.programs,
-        "erases": o.work.erases,
-        "write_amplification": o.write_amplification(),
-    })
-}
-
-/// A field of CSV: quoted where it has to be.
-fn csv_field(value: &Value) -> String {
-    match value {
-        Value::String(text) if text.contains([',', '"', '\n']) => {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        }
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-fn print_csv(out: &mut impl Write, rows: &[Row]) -> Result<()> {
-    for (number, row) in rows.iter().enumerate() {
-        let record = record(row);
-        let fields = record.as_object().context("a record is an object")?;
-        if number == 0 {
-            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-            writeln!(out, "{}", names.join(","))?;
-        }
-        let values: Vec<String> = fields.values().map(csv_field).collect();
-        writeln!(out, "{}", values.join(","))?;
-    }
-    Ok(())
-}
-
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new(&[
-        ("device s", Align::Right),
-        ("policy", Align::Left),
-        ("pages", Align::Right),
-        ("ftl", Align::Left),
-        ("miss ratio", Align::Right),
-        ("host writes", Align::Right),
-        ("programs", Align::Right),
-        ("erases", Align::Right),
-        ("WA", Align::Right),
-        ("trace", Align::Left),
-    ]);
-    for Row {
+    let runs = jobs.into_iter().zip(outcomes);
+    Ok(Compared {
         trace,
-        job,
-        outcome: o,
-        ..
-    } in rows
-    {
-        table.row(vec![
-            format!("{:.3}", o.device_time_us / 1e6),
-            job.policy.name().to_owned(),
-            job.size_pages.to_string(),
-            job.ftl.to_string(),
-            format!("{:.4}", o.miss_ratio()),
-            o.host_writes.to_string(),
-            o.work.programs.to_string(),
-            o.work.erases.to_string(),
-            format!("{:.3}", o.write_amplification()),
-            trace.clone(),
-        ]);
-    }
-    table
+        format: reader.format().name(),
+        counts: accesses.counts(),
+        footprint_pages,
+        rows: runs.map(|(job, outcome)| Row { job, outcome }).collect(),
+    })
 }
