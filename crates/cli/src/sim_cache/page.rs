@@ -80,7 +80,8 @@ impl Page<'_> {
     /// The geometric mean of device time over all traces and sizes, for each policy and device.
     fn verdict(&self, out: &mut String, compared: &[Compared]) {
         let runs = compared.len() * self.args.size.len();
-        if self.policies.len() < 2 {
+        // One run has no mean, and is in the first plot.
+        if self.policies.len() < 2 || runs < 2 {
             return;
         }
         put(
@@ -104,7 +105,9 @@ impl Page<'_> {
             let shown = means.iter().enumerate().map(|(ftl, mean)| match mean {
                 None => "<td>-</td>".to_owned(),
                 Some((mean, worst)) => {
-                    let is_best = table.iter().all(|row| row[ftl].is_none_or(|m| m.0 >= *mean));
+                    let is_best = table
+                        .iter()
+                        .all(|row| row[ftl].is_none_or(|m| m.0 >= *mean));
                     let class = if is_best { " class=\"best\"" } else { "" };
                     format!("<td{class}>{mean:.3} ({worst:.3})</td>")
                 }
@@ -149,7 +152,11 @@ impl Page<'_> {
         let pages = match self.args.key {
             KeyArg::Page => {
                 let bytes = of.footprint_pages as f64 * self.args.read.page_bytes() as f64;
-                format!("pages of {} bytes ({}B)", self.args.read.page_bytes(), short(bytes))
+                format!(
+                    "pages of {} bytes, {}B",
+                    self.args.read.page_bytes(),
+                    short(bytes)
+                )
             }
             KeyArg::Record => "objects".to_owned(),
         };
@@ -171,7 +178,13 @@ impl Page<'_> {
         for (number, ftl) in self.args.ftl.iter().enumerate() {
             let label = format!("device time, share of {}", self.base());
             let caption = format!("Device time over ftl {ftl}");
-            self.plot(out, of, number, (&caption, &label, Some(1.0)), &relative_time);
+            self.plot(
+                out,
+                of,
+                number,
+                (&caption, &label, Some(1.0)),
+                &relative_time,
+            );
         }
         let over = match self.args.ftl.len() {
             1 => String::new(),
@@ -179,7 +192,13 @@ impl Page<'_> {
         };
         let ratio: Measure<'_> = &|outcome, _| Some(outcome.miss_ratio());
         let label = "misses, share of accesses";
-        self.plot(out, of, 0, (&format!("Miss ratio{over}"), label, None), ratio);
+        self.plot(
+            out,
+            of,
+            0,
+            (&format!("Miss ratio{over}"), label, None),
+            ratio,
+        );
         for (number, ftl) in self.args.ftl.iter().enumerate() {
             if *ftl == Ftl::None || of.counts[1] == 0 {
                 continue;
@@ -230,7 +249,10 @@ impl Page<'_> {
         }
         let mark = |size: &usize| {
             let share = pages(*size) as f64 / of.footprint_pages.max(1) as f64 * 100.0;
-            let share = if share >= 9.95 { format!("{share:.0} %") } else { format!("{share:.1} %") };
+            let share = match share {
+                large if large >= 9.95 => format!("{large:.0} %"),
+                small => format!("{} %", short((small * 10.0).round() / 10.0)),
+            };
             Mark {
                 x: pages(*size) as f64,
                 lines: [short(pages(*size) as f64), share],
@@ -260,8 +282,17 @@ impl Page<'_> {
 
     fn table(&self, out: &mut String, of: &Compared) {
         let headings = [
-            "ftl", self.unit, "policy", "device s", "relative", "miss ratio", "pages read", "pages written",
-            "programs", "erases", "WA",
+            "ftl",
+            self.unit,
+            "policy",
+            "device s",
+            "relative",
+            "miss ratio",
+            "pages read",
+            "pages written",
+            "programs",
+            "erases",
+            "WA",
         ];
         put(
             out,
@@ -289,7 +320,11 @@ impl Page<'_> {
         for policy in 0..self.policies.len() {
             let Row { job, outcome: o } = self.row(of, ftl, size, policy);
             let relative = relative_time(o, base).map_or("-".to_owned(), |r| format!("{r:.3}"));
-            let class = if o.device_time_us <= least { " class=\"best\"" } else { "" };
+            let class = if o.device_time_us <= least {
+                " class=\"best\""
+            } else {
+                ""
+            };
             let figures = [
                 format!("{:.3}", o.device_time_us / 1e6),
                 relative,
@@ -363,6 +398,86 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bimetal_sim::cache::Job;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// A page of `lru` and `arc` at the sizes 10 and 20; over a real drive `arc` needs half the time.
+    fn page() -> String {
+        let words = "x --trace t --policy lru,arc --size 10,20 --ftl none,page";
+        let args = Command::parse_from(words.split(' ')).args;
+        let mut rows = Vec::new();
+        for ftl in &args.ftl {
+            for size_pages in [10, 20] {
+                for policy in &args.policy {
+                    let fast = policy.name() == "arc" && *ftl != Ftl::None;
+                    let job = Job {
+                        policy: policy.clone(),
+                        size_pages,
+                        ftl: *ftl,
+                    };
+                    let outcome = Outcome {
+                        accesses: 100,
+                        misses: 40,
+                        host_writes: 30,
+                        device_time_us: if fast { 1e6 } else { 2e6 },
+                        ..Outcome::default()
+                    };
+                    rows.push(Row { job, outcome });
+                }
+            }
+        }
+        let compared = Compared {
+            trace: "a<b>.csv".to_owned(),
+            format: "msr",
+            counts: [70, 30, 0],
+            footprint_pages: 200,
+            rows,
+        };
+        html(&args, &[compared])
+    }
+
+    #[test]
+    fn a_page_loads_nothing() {
+        let page = page();
+        for word in [
+            "http:", "https:", "<script", "src=", "url(", "@import", "<link",
+        ] {
+            assert!(!page.contains(word), "{word}");
+        }
+        assert!(!page.contains("<b>"), "the name of a trace is text");
+    }
+
+    #[test]
+    fn every_element_ends() {
+        let page = page();
+        for tag in [
+            "html", "main", "table", "tr", "td", "th", "figure", "svg", "g", "text", "p",
+        ] {
+            let begun = page.matches(&format!("<{tag}>")).count()
+                + page.matches(&format!("<{tag} ")).count();
+            let ended = page.matches(&format!("</{tag}>")).count();
+            assert!(begun > 0 && begun == ended, "{tag}: {begun} and {ended}");
+        }
+    }
+
+    #[test]
+    fn the_verdict_and_the_figures_are_there() {
+        let page = page();
+        let verdict = page.split("<tbody>").nth(1).unwrap();
+        assert!(
+            verdict.contains("<td class=\"best\">0.500 (0.500)</td>"),
+            "{verdict}"
+        );
+        assert!(page.contains("70 reads, 30 writes of 200 distinct"));
+        // Two devices by two sizes by two policies.
+        assert_eq!(page.matches("<td>0.4000</td>").count(), 8);
+    }
 
     #[test]
     fn the_mean_is_geometric_and_the_worst_the_largest() {

@@ -9,15 +9,15 @@ use std::fmt::Write;
 use super::scale::{Scale, short, spread};
 
 /// Units of the drawing, which is about as many pixels on a phone.
-const WIDTH: f64 = 460.0;
-const HEIGHT: f64 = 330.0;
+const WIDTH: f64 = 410.0;
+const HEIGHT: f64 = 310.0;
 const LEFT: f64 = 52.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 54.0;
 /// Between the baselines of names, at least.
 const LINE_HEIGHT: f64 = 13.5;
 /// What a letter of a name takes, about.
-const LETTER: f64 = 6.7;
+const LETTER: f64 = 7.3;
 /// Between the middles of labels under the axis, at least.
 const X_LABEL_GAP: f64 = 44.0;
 /// Colours that the page has.
@@ -168,6 +168,16 @@ impl Plot {
         let most = self.values().fold(0.0f64, f64::max).max(f64::MIN_POSITIVE);
         let long = |value: f64| (value / most).clamp(0.0, 1.0) * (WIDTH - left - 58.0);
         let mut out = begin(height, &self.y_label);
+        if let Some(reference) = self.reference {
+            let at = left + long(reference);
+            put(
+                &mut out,
+                format_args!(
+                    "<path class=\"one\" d=\"M{at:.1} {TOP}V{:.1}\"/>",
+                    height - 12.0
+                ),
+            );
+        }
         for (number, series) in self.series.iter().enumerate() {
             let Some((_, value)) = series.points.first() else {
                 continue;
@@ -185,16 +195,6 @@ impl Plot {
                     top + 2.0,
                     left + width + 6.0,
                     short(*value)
-                ),
-            );
-        }
-        if let Some(reference) = self.reference {
-            let at = left + long(reference);
-            put(
-                &mut out,
-                format_args!(
-                    "<path class=\"one\" d=\"M{at:.1} {TOP}V{:.1}\"/>",
-                    height - 12.0
                 ),
             );
         }

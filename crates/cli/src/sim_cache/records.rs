@@ -12,9 +12,7 @@ use crate::table::{Align, Table};
 
 /// A record for each run over each trace.
 pub(super) fn all(compared: &[Compared]) -> Vec<Value> {
-    rows_of(compared)
-        .map(|(of, row)| record(of, row))
-        .collect()
+    rows_of(compared).map(|(of, row)| record(of, row)).collect()
 }
 
 fn rows_of(compared: &[Compared]) -> impl Iterator<Item = (&Compared, &Row)> {

@@ -4,6 +4,8 @@
 
 /// Ticks of an axis, about.
 const TICKS: f64 = 5.0;
+/// Length of an axis as a share of its largest value, at least.
+const LEAST_RANGE: f64 = 0.1;
 
 /// An axis.
 pub(super) struct Scale {
@@ -18,18 +20,18 @@ pub(super) struct Scale {
 impl Scale {
     /// An axis between round numbers that holds all `values`. It begins at 0 if it must, or if that
     /// costs less than half of its length.
-    pub(super) fn over(values: impl Iterator<Item = f64>, from_zero: bool, at: (f64, f64)) -> Scale {
+    pub(super) fn over(
+        values: impl Iterator<Item = f64>,
+        from_zero: bool,
+        at: (f64, f64),
+    ) -> Scale {
         let (least, most) = ends(values);
         let least = if from_zero || least < most * 0.5 {
             least.min(0.0)
         } else {
             least
         };
-        let most = if most > least {
-            most
-        } else {
-            least + least.abs().max(1.0)
-        };
+        let (least, most) = widened(least, most);
         let step = round_step((most - least) / TICKS);
         Scale {
             from: (least / step).floor() * step,
@@ -75,7 +77,7 @@ impl Scale {
         if self.to.abs() >= 1000.0 {
             return short(tick);
         }
-        let digits = (-self.step.log10() + 0.3).ceil().max(0.0) as usize;
+        let digits = (-self.step.log10() - 1e-9).ceil().max(0.0) as usize;
         format!("{tick:.digits$}")
     }
 }
@@ -88,6 +90,17 @@ fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     };
     let finite = values.filter(|value| value.is_finite());
     finite.fold(None, of).unwrap_or((0.0, 0.0))
+}
+
+/// The same range, at least a tenth as long as its values are large, so that what hardly differs is
+/// not drawn as if it did.
+fn widened(least: f64, most: f64) -> (f64, f64) {
+    let wanted = match least.abs().max(most.abs()) {
+        0.0 => 1.0,
+        size => size * LEAST_RANGE,
+    };
+    let lacking = (wanted - (most - least)).max(0.0);
+    (least - lacking / 2.0, most + lacking / 2.0)
 }
 
 /// 1, 2 or 5 times a power of ten, at least `step`.
@@ -153,6 +166,16 @@ mod tests {
         assert_eq!(shown, ["0.0", "0.2", "0.4", "0.6", "0.8"]);
         assert_eq!((scale.at(0.0), scale.at(0.8)), (100.0, 0.0));
         assert!((scale.at(0.4) - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_hardly_differs_is_drawn_close() {
+        // A tenth of 1 is the least range: 0.001 takes at most a hundredth of 100 places.
+        let scale = Scale::over([0.999, 1.0].into_iter(), false, (0.0, 100.0));
+        let apart = scale.at(1.0) - scale.at(0.999);
+        assert!(apart > 0.0 && apart <= 1.0, "{apart}");
+        let erases = Scale::over([293.0, 298.0].into_iter(), false, (0.0, 100.0));
+        assert_eq!(erases.show(295.0), "295");
     }
 
     #[test]
