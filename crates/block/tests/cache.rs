@@ -453,7 +453,7 @@ async fn live(rt: &Rt, top: &Rc<dyn Device>, client: u64, truth: &RefCell<Vec<u6
         let first = (rng.below(PAGES / 40) * 8 + client) * 5;
         let pages = first..first + 1 + rng.below(5);
         let range = pages.start as usize..pages.end as usize;
-        let stamp = client << 32 | step + 1;
+        let stamp = (client << 32) | (step + 1);
         match rng.below(10) {
             0..4 => {
                 let expected = truth.borrow()[range].to_vec();

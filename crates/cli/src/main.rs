@@ -18,6 +18,7 @@ mod grow;
 mod latency;
 mod load;
 mod operations;
+mod record;
 mod running;
 mod scrub;
 mod serve;
