@@ -14,7 +14,7 @@ use bimetal_policy::replacement::Spec;
 use bimetal_sim::cache::{
     CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, Over, jobs, run_all,
 };
-use bimetal_trace::{Accesses, Key, Reader};
+use bimetal_trace::{Accesses, Key, Reader, Sample};
 
 use crate::sim::progress_bar;
 use crate::trace::ReadArgs;
@@ -67,6 +67,10 @@ pub(crate) struct Args {
     /// What erasing a block takes, in microseconds
     #[arg(long, value_name = "US", default_value = "1500", value_parser = parse_cost)]
     erase_us: f64,
+    /// Look at this share of the pages only, with caches as much smaller, and estimate the rest: for
+    /// long traces, from 0.1 down to 0.001. Only with `--ftl none`
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    sample: Option<f64>,
     /// Runs at once; by default as many as there are cores
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
@@ -87,6 +91,12 @@ enum KeyArg {
     Record,
 }
 
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().unwrap_or(f64::NAN);
+    let sample = Sample::new(rate).map_err(|error| error.to_string())?;
+    Ok(sample.rate())
+}
+
 fn parse_cost(text: &str) -> Result<f64, String> {
     let cost: f64 = text
         .parse()
@@ -105,8 +115,10 @@ struct Compared {
     format: &'static str,
     /// Reads, writes and trims.
     counts: [u64; 3],
-    /// Distinct pages.
+    /// Distinct pages, estimated when there is a sample.
     footprint_pages: usize,
+    /// Reads and writes that were looked at.
+    sampled_accesses: u64,
     rows: Vec<Row>,
 }
 
@@ -118,18 +130,23 @@ struct Row {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    check_sample(args)?;
     let compared = (args.traces.iter())
         .map(|path| run_trace(args, path))
         .collect::<Result<Vec<Compared>>>()?;
+    let rate = args.sample.unwrap_or(1.0);
     let mut out = std::io::stdout().lock();
     if args.json {
-        let all = records::all(&compared);
+        let all = records::all(&compared, rate);
         writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
     } else if args.csv {
-        records::print_csv(&mut out, &compared)?;
+        records::print_csv(&mut out, &compared, rate)?;
     } else {
         for line in records::table(&compared).lines() {
             writeln!(out, "{line}")?;
+        }
+        if rate < 1.0 {
+            writeln!(out, "estimates from {rate} of the pages")?;
         }
     }
     if let Some(path) = &args.html {
@@ -137,6 +154,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         std::fs::write(path, page).with_context(|| path.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What an erase block costs follows from all of its neighbours in time, so a device with a
+/// translation layer cannot be shrunk with the sample.
+fn check_sample(args: &Args) -> Result<()> {
+    if args.sample.is_none() {
+        return Ok(());
+    }
+    if let Some(ftl) = args.ftl.iter().find(|ftl| **ftl != Ftl::None) {
+        bail!(
+            "--sample cannot be used with --ftl {ftl}: a sample of the pages says nothing certain of \
+             cleaning and merges; leave --sample out, or use --ftl none"
+        );
+    }
+    if args.policy.iter().any(|policy| policy.name() == "bplru") {
+        bail!(
+            "--sample cannot be used with bplru, which fills blocks up with pages that are not in a sample"
+        );
+    }
+    Ok(())
 }
 
 fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
@@ -149,10 +186,15 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
         KeyArg::Record => (Key::Record, 1, 1),
     };
     let mut reader = Reader::open(path, &args.read.options(unit_bytes))?;
-    let accesses = Accesses::collect(&mut reader, key)?;
+    let rate = args.sample.unwrap_or(1.0);
+    let accesses = match args.sample {
+        None => Accesses::collect(&mut reader, key)?,
+        Some(rate) => Accesses::collect_sampled(&mut reader, key, Sample::new(rate)?)?,
+    };
     args.read.report_skipped(&reader);
     if accesses.is_empty() {
-        bail!("{}: no reads and no writes", path.display());
+        let of = if rate < 1.0 { " in the sample" } else { "" };
+        bail!("{}: no reads and no writes{of}", path.display());
     }
     let geometry = Geometry::new(accesses.pages(), block_pages)
         .with_context(|| format!("{}: more pages than a device can have", path.display()))?;
@@ -166,7 +208,7 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
         sizes: args.size.clone(),
         ftls: args.ftl.clone(),
     };
-    let footprint_pages = accesses.pages().len();
+    let footprint_pages = (accesses.pages().len() as f64 / rate).round() as usize;
     let jobs = jobs(&grid, footprint_pages);
     let trace = path.file_name().unwrap_or(path.as_os_str());
     let trace = trace.to_string_lossy().into_owned();
@@ -180,6 +222,7 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
         geometry: &geometry,
         costs,
         as_tables: args.key == KeyArg::Record || reader.format().only_counts_blocks(),
+        rate,
     };
     let outcomes = run_all(&jobs, &over, threads, done);
     bar.finish_and_clear();
@@ -188,8 +231,9 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
     Ok(Compared {
         trace,
         format: reader.format().name(),
-        counts: accesses.counts(),
+        counts: accesses.seen(),
         footprint_pages,
+        sampled_accesses: accesses.len(),
         rows: runs.map(|(job, outcome)| Row { job, outcome }).collect(),
     })
 }

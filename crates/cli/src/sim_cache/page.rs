@@ -160,10 +160,18 @@ impl Page<'_> {
             }
             KeyArg::Record => "objects".to_owned(),
         };
+        let sample = match self.args.sample {
+            None => String::new(),
+            Some(rate) => format!(
+                " <strong>Estimated from {rate} of the pages, with {} of the accesses.</strong>",
+                of.sampled_accesses
+            ),
+        };
         put(
             out,
             format_args!(
-                "<h2>{}</h2>\n<p>{}: {reads} reads, {writes} writes{trims} of {} distinct {pages}.</p>\n<div class=\"plots\">",
+                "<h2>{}</h2>\n<p>{}: {reads} reads, {writes} writes{trims} of {} distinct {pages}.{sample}</p>\n\
+                 <div class=\"plots\">",
                 escaped(&of.trace),
                 of.format,
                 of.footprint_pages
@@ -437,6 +445,7 @@ mod tests {
             format: "msr",
             counts: [70, 30, 0],
             footprint_pages: 200,
+            sampled_accesses: 100,
             rows,
         };
         html(&args, &[compared])

@@ -9,10 +9,13 @@ use serde_json::{Value, json};
 
 use super::{Compared, Row};
 use crate::table::{Align, Table};
+use bimetal_sim::cache::miniature_pages;
 
 /// A record for each run over each trace.
-pub(super) fn all(compared: &[Compared]) -> Vec<Value> {
-    rows_of(compared).map(|(of, row)| record(of, row)).collect()
+pub(super) fn all(compared: &[Compared], rate: f64) -> Vec<Value> {
+    rows_of(compared)
+        .map(|(of, row)| record(of, row, rate))
+        .collect()
 }
 
 fn rows_of(compared: &[Compared]) -> impl Iterator<Item = (&Compared, &Row)> {
@@ -20,7 +23,7 @@ fn rows_of(compared: &[Compared]) -> impl Iterator<Item = (&Compared, &Row)> {
     all.flat_map(|of| of.rows.iter().map(move |row| (of, row)))
 }
 
-fn record(of: &Compared, row: &Row) -> Value {
+fn record(of: &Compared, row: &Row, rate: f64) -> Value {
     let Row { job, outcome: o } = row;
     json!({
         "trace": of.trace,
@@ -28,6 +31,9 @@ fn record(of: &Compared, row: &Row) -> Value {
         "size_pages": job.size_pages,
         "ftl": job.ftl.to_string(),
         "footprint_pages": of.footprint_pages,
+        "sample_rate": rate,
+        "sampled_accesses": of.sampled_accesses,
+        "simulated_pages": miniature_pages(job.size_pages, rate),
         "accesses": o.accesses,
         "reads": o.reads,
         "misses": o.misses,
@@ -56,8 +62,8 @@ fn csv_field(value: &Value) -> String {
 }
 
 /// The same as lines between commas, with the names first.
-pub(super) fn print_csv(out: &mut impl Write, compared: &[Compared]) -> Result<()> {
-    for (number, record) in all(compared).iter().enumerate() {
+pub(super) fn print_csv(out: &mut impl Write, compared: &[Compared], rate: f64) -> Result<()> {
+    for (number, record) in all(compared, rate).iter().enumerate() {
         let fields = record.as_object().context("a record is an object")?;
         if number == 0 {
             let names: Vec<&str> = fields.keys().map(String::as_str).collect();

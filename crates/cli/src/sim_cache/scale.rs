@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_hold_the_values() {
-        let scale = Scale::over([0.31, 0.62].into_iter(), false, (100.0, 0.0));
+        let scale = Scale::over([0.2, 0.62].into_iter(), false, (100.0, 0.0));
         let shown: Vec<String> = scale.ticks().iter().map(|t| scale.show(*t)).collect();
         assert_eq!(shown, ["0.0", "0.2", "0.4", "0.6", "0.8"]);
         assert_eq!((scale.at(0.0), scale.at(0.8)), (100.0, 0.0));
