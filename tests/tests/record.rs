@@ -11,7 +11,10 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 /// A running `bimetal trace record`, killed if the test fails. Its standard error stays open.
-struct Recorder(Child, BufReader<ChildStderr>);
+struct Recorder {
+    child: Child,
+    _stderr: BufReader<ChildStderr>,
+}
 
 impl Recorder {
     /// Returns when it records.
@@ -33,17 +36,20 @@ impl Recorder {
             read.is_ok() && line.starts_with("recording device"),
             "the recorder said {line:?}"
         );
-        Self(child, stderr)
+        Self {
+            child,
+            _stderr: stderr,
+        }
     }
 
     /// Ends it as Ctrl-C does, and returns what it printed.
     fn stop(mut self) -> Value {
-        send_signal(self.0.id(), "INT");
+        send_signal(self.child.id(), "INT");
         let status = eventually(30, "the recorder's end", || {
-            self.0.try_wait().expect("wait for the recorder")
+            self.child.try_wait().expect("wait for the recorder")
         });
         assert_eq!(status.code(), Some(0));
-        let stdout = self.0.stdout.take().expect("its stdout");
+        let stdout = self.child.stdout.take().expect("its stdout");
         serde_json::from_reader(stdout).expect("one object")
     }
 }
@@ -51,8 +57,8 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         // It may have ended, which is well.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -137,7 +143,7 @@ fn a_server_that_ends_leaves_a_whole_trace() {
     drop(wire);
     server.stop();
     let status = eventually(30, "the recorder's end", || {
-        recorder.0.try_wait().expect("wait for the recorder")
+        recorder.child.try_wait().expect("wait for the recorder")
     });
     assert_eq!(status.code(), Some(1), "the server is gone");
     let summary = Client::new(binary()).args(["trace", "summary"]).arg(&out);
