@@ -18,6 +18,7 @@ pub mod layers;
 pub mod media;
 pub mod range_lock;
 pub mod request;
+pub mod tap;
 pub mod token_bucket;
 pub mod units;
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bimetal_rt::net::{Address, Listener, Stream};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rt, Task};
@@ -27,6 +27,9 @@ const CONNECTIONS_MAX: usize = 16;
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// How long a client waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Bytes of an answer, at most.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// How often the server is asked whether an operation is over.
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -216,26 +219,56 @@ fn answer_line(line: &[u8], answer: &Answer) -> Value {
 /// # Errors
 /// When it cannot be reached, does not answer in time, or refuses.
 pub(crate) fn ask(path: &Path, request: &Value) -> Result<Value> {
-    let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-    stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-    stream.write_all(format!("{request}\n").as_bytes())?;
-    let mut line = String::new();
-    // Answers grow with the number of devices; this bound is only against nonsense.
-    BufReader::new(stream.take(64 << 20))
-        .read_line(&mut line)
-        .map_err(|e| match e.kind() {
+    Asker::connect(path)?.ask(request)
+}
+
+/// A connection for several questions, one after another.
+pub(crate) struct Asker {
+    answers: BufReader<UnixStream>,
+}
+
+impl Asker {
+    /// Connects to the server behind the control socket at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub(crate) fn connect(path: &Path) -> Result<Asker> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+        Ok(Asker {
+            answers: BufReader::new(stream),
+        })
+    }
+
+    /// Asks.
+    ///
+    /// # Errors
+    /// When the server does not answer in time, or refuses.
+    pub(crate) fn ask(&mut self, request: &Value) -> Result<Value> {
+        let question = format!("{request}\n");
+        // Not as an error of I/O: a broken pipe means at the top that nobody reads our output.
+        let asked = self.answers.get_mut().write_all(question.as_bytes());
+        asked.map_err(|error| anyhow!("the server does not listen any more: {error}"))?;
+        let mut line = String::new();
+        // Answers grow with the number of devices; this bound is only against nonsense.
+        let mut answers = (&mut self.answers).take(ANSWER_BYTES_MAX);
+        answers.read_line(&mut line).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock => io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("no answer within {} s", ANSWER_WITHIN.as_secs()),
             ),
             _ => e,
         })?;
-    let answer: Value = serde_json::from_str(&line).context("the answer is not JSON")?;
-    if let Some(error) = answer["error"].as_str() {
-        bail!("the server refused: {error}");
+        if line.is_empty() {
+            bail!("the server has closed the connection");
+        }
+        let answer: Value = serde_json::from_str(&line).context("the answer is not JSON")?;
+        if let Some(error) = answer["error"].as_str() {
+            bail!("the server refused: {error}");
+        }
+        Ok(answer)
     }
-    Ok(answer)
 }
 
 /// Asks the server behind the control socket at `path` for an operation, and waits until it is over.

@@ -19,6 +19,7 @@ mod latency;
 mod load;
 mod operations;
 mod probe;
+mod record;
 mod running;
 mod scrub;
 mod serve;

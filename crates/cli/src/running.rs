@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::control::{Answer, Control};
 use crate::figures;
 use crate::operations::{self, Operation};
+use crate::record;
 
 /// How long, and how often, an address in use is tried again.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
@@ -223,11 +224,12 @@ impl Shown {
             Some("status") => self.status(),
             Some("scrub") => operations::scrub(&self.stack, request),
             Some("cache") => operations::cache(&self.stack, request),
+            Some("record") => record::answer(&self.stack, request),
             Some("side") => operations::change_sides(self, request),
             Some("grow") => operations::grow(self, request),
             Some("operation") => self.operation.show(),
             Some(other) => json!({ "error": format!(
-                "unknown verb `{other}`, expected status, scrub, cache, side, grow or operation"
+                "unknown verb `{other}`, expected status, scrub, cache, record, side, grow or operation"
             ) }),
             None => json!({ "error": "expected an object with a `verb`" }),
         }

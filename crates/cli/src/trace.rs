@@ -1,4 +1,5 @@
-//! `bimetal trace`: what a trace consists of, and its conversion to the compact form.
+//! `bimetal trace`: what a trace consists of, and its conversion to the compact form,
+//! and its recording.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -14,6 +15,7 @@ use bimetal_trace::{
 };
 use serde_json::json;
 
+use crate::record;
 use crate::table::{Align, Table};
 
 /// How to read traces.
@@ -95,6 +97,8 @@ enum Verb {
         #[command(flatten)]
         read: ReadArgs,
     },
+    /// Record the requests on any device of a running server.
+    Record(record::Args),
     /// Count what a trace consists of.
     Summary {
         /// The trace
@@ -129,6 +133,7 @@ enum Verb {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Convert { from, to, read } => convert(from, to, read)?,
+        Verb::Record(args) => return record::run(args),
         Verb::Summary { file, read, json } => summary(file, read, *json)?,
         Verb::StackDistance {
             file,

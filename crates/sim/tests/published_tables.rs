@@ -144,6 +144,7 @@ fn outcomes(accesses: &Accesses, sizes: &[usize]) -> Vec<(String, usize, Outcome
         geometry: &Geometry::new(accesses.pages(), 1).expect("it is small"),
         costs: Costs::default(),
         as_tables: true,
+        rate: 1.0,
     };
     let jobs = jobs(&grid, accesses.pages().len());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -4,7 +4,7 @@
 //! never needs twice of it.
 
 use crate::reader::Span;
-use crate::{Full, Interner, Op, Reader, Record, TraceError};
+use crate::{Full, Interner, Op, Reader, Record, Sample, TraceError};
 
 /// What is one access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,7 @@ pub struct Accesses {
     pieces: Vec<Vec<u32>>,
     pages: Vec<u64>,
     counts: [u64; 3],
+    seen: [u64; 3],
 }
 
 impl Accesses {
@@ -50,7 +51,22 @@ impl Accesses {
     /// # Errors
     /// Those of the reader, and when there are too many pages or accesses.
     pub fn collect(reader: &mut Reader, key: Key) -> Result<Accesses, TraceError> {
-        let mut collector = Collector::new(key);
+        Accesses::collect_by(reader, Collector::new(key))
+    }
+
+    /// Reads all of a trace and keeps the accesses to the pages of a sample.
+    ///
+    /// # Errors
+    /// Those of [`Accesses::collect`].
+    pub fn collect_sampled(
+        reader: &mut Reader,
+        key: Key,
+        sample: Sample,
+    ) -> Result<Accesses, TraceError> {
+        Accesses::collect_by(reader, Collector::sampled(key, sample))
+    }
+
+    fn collect_by(reader: &mut Reader, mut collector: Collector) -> Result<Accesses, TraceError> {
         while let Some(span) = reader.next_span()? {
             collector
                 .push_span(&span)
@@ -85,6 +101,11 @@ impl Accesses {
         self.counts
     }
 
+    /// Reads, writes and trims that the trace has, those to pages outside of the sample included.
+    pub fn seen(&self) -> [u64; 3] {
+        self.seen
+    }
+
     /// Reads and writes, which is what a hit ratio is of.
     pub fn len(&self) -> u64 {
         self.counts[0] + self.counts[1]
@@ -100,6 +121,7 @@ impl Accesses {
 #[derive(Debug)]
 pub struct Collector {
     key: Key,
+    sample: Option<Sample>,
     interner: Interner,
     accesses: Accesses,
 }
@@ -119,12 +141,22 @@ impl Collector {
         };
         Collector {
             key,
+            sample: None,
             interner,
             accesses: Accesses {
                 pieces: Vec::new(),
                 pages: Vec::new(),
                 counts: [0; 3],
+                seen: [0; 3],
             },
+        }
+    }
+
+    /// The same, of which only the pages of a sample are kept.
+    pub fn sampled(key: Key, sample: Sample) -> Collector {
+        Collector {
+            sample: Some(sample),
+            ..Collector::new(key)
         }
     }
 
@@ -168,15 +200,26 @@ impl Collector {
 
     /// Pages from `first` to `last` are accessed.
     fn access(&mut self, first: u64, last: u64, op: Op) -> Result<(), Full> {
-        let so_far = self.accesses.counts.iter().sum::<u64>();
-        if so_far + (last - first) >= ACCESSES_MAX {
-            return Err(Full::Accesses);
-        }
         let kind = match op {
             Op::Read => Kind::Read,
             Op::Write => Kind::Write,
             Op::Trim => Kind::Trim,
         };
+        let seen = &mut self.accesses.seen[kind as usize];
+        *seen = seen.saturating_add(last - first + 1);
+        let Some(sample) = self.sample else {
+            return self.keep(first, last, kind);
+        };
+        let mut taken = (first..=last).filter(|page| sample.takes(*page));
+        taken.try_for_each(|page| self.keep(page, page, kind))
+    }
+
+    /// Notes accesses to the pages from `first` to `last`.
+    fn keep(&mut self, first: u64, last: u64, kind: Kind) -> Result<(), Full> {
+        let so_far = self.accesses.counts.iter().sum::<u64>();
+        if so_far + (last - first) >= ACCESSES_MAX {
+            return Err(Full::Accesses);
+        }
         let (pieces, word) = (&mut self.accesses.pieces, (kind as u32) << KIND_SHIFT);
         let numbered = self
             .interner

@@ -186,10 +186,13 @@ fn of_text(lines: &[&[u8]]) -> Option<Format> {
     fn commas(line: &[u8]) -> Vec<&[u8]> {
         comma_fields(line).collect()
     }
-    let is_rw = |text: &[u8]| matches!(text.to_ascii_lowercase().as_slice(), b"read" | b"write");
+    let is_type = |text: &[u8]| {
+        let lower = text.to_ascii_lowercase();
+        matches!(lower.as_slice(), b"read" | b"write" | b"trim")
+    };
     if all_lines(lines, |line| {
         let f = commas(line);
-        f.len() >= 6 && is_number(f[0]) && is_rw(f[3]) && is_number(f[4]) && is_number(f[5])
+        f.len() >= 6 && is_number(f[0]) && is_type(f[3]) && is_number(f[4]) && is_number(f[5])
     }) {
         return Some(Format::Msr);
     }

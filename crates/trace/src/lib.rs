@@ -15,6 +15,7 @@ mod input;
 mod interner;
 mod layouts;
 mod reader;
+mod sample;
 mod stack_distance;
 mod summary;
 
@@ -25,6 +26,7 @@ pub use error::{Full, Place, TraceError};
 pub use format::{Format, UnknownFormat};
 pub use interner::Interner;
 pub use reader::{Options, Reader, SkipBad};
+pub use sample::{InvalidRate, Sample};
 pub use stack_distance::StackDistances;
 pub use summary::Summary;
 

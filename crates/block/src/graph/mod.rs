@@ -20,6 +20,7 @@ use crate::error::IoError;
 pub use crate::error::OpenError;
 use crate::layers::cache::Cache;
 use crate::layers::mirror::Mirror;
+use crate::tap::Tap;
 pub use format::{FormatOptions, FormattedMirror, format};
 pub use node::Node;
 
@@ -170,6 +171,8 @@ pub struct Stack {
     /// Those of them that can be operated on.
     mirrors: BTreeMap<String, Mirror>,
     caches: BTreeMap<String, Cache>,
+    /// The tap on each device, which is what its parents and the exports see.
+    taps: RefCell<BTreeMap<String, Rc<Tap>>>,
     /// Those that were opened for an operation, children before parents; closed after all others.
     later: RefCell<Vec<(String, Rc<dyn Device>)>>,
     /// In the order of opening: children before parents.
@@ -196,6 +199,7 @@ impl Stack {
             devices: BTreeMap::new(),
             mirrors: BTreeMap::new(),
             caches: BTreeMap::new(),
+            taps: RefCell::default(),
             later: RefCell::default(),
             order: Vec::new(),
             missing: BTreeMap::new(),
@@ -228,6 +232,7 @@ impl Stack {
             };
             match opened {
                 Ok(device) => {
+                    let device = stack.tapped(rt, name, device);
                     stack.devices.insert(name.to_owned(), device);
                     stack.order.push(name.to_owned());
                 }
@@ -243,6 +248,19 @@ impl Stack {
         }
         stack.missing = failed;
         Ok(stack)
+    }
+
+    /// Puts a tap on a device.
+    fn tapped(&self, rt: &Rt, name: &str, device: Rc<dyn Device>) -> Rc<dyn Device> {
+        let tap = Rc::new(Tap::new(rt, device));
+        let mut taps = self.taps.borrow_mut();
+        taps.insert(name.to_owned(), Rc::clone(&tap));
+        tap
+    }
+
+    /// The tap on device `name`, if it is open.
+    pub fn tap(&self, name: &str) -> Option<Rc<Tap>> {
+        self.taps.borrow().get(name).cloned()
     }
 
     /// The device `name`, if it is open.
@@ -307,6 +325,7 @@ impl Stack {
             let options = OpenOptions::default();
             let opened = node.open(rt, name, children, &options).await;
             let device = opened.map_err(|error| error.of(name))?;
+            let device = self.tapped(rt, name, device);
             self.later.borrow_mut().push((name.to_owned(), device));
         }
         let later = self.later.borrow();

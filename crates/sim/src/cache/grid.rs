@@ -63,6 +63,14 @@ pub struct Over<'a> {
     pub costs: Costs,
     /// Count as published tables do ([`Build::as_tables`]).
     pub as_tables: bool,
+    /// The share of the pages that `accesses` has; 1 for all. Sizes shrink by it, and outcomes are
+    /// estimates for the whole trace ([`Outcome::of_whole`]).
+    pub rate: f64,
+}
+
+/// Pages of a cache that stands for one of `size_pages` over a sample; at least 1.
+pub fn miniature_pages(size_pages: usize, rate: f64) -> usize {
+    ((size_pages as f64 * rate).round() as usize).max(1)
 }
 
 /// Does all `jobs` on `threads` threads. `done` is told after each how many are finished.
@@ -116,9 +124,10 @@ fn run_job(job: &Job, over: &Over<'_>, future: &Option<Arc<[u32]>>) -> Result<Ou
         geometry,
         costs,
         as_tables,
+        rate,
     } = *over;
     let policy = job.policy.build(&Build {
-        capacity: job.size_pages,
+        capacity: miniature_pages(job.size_pages, rate),
         pages_per_block: geometry.pages_per_block(),
         read_us: costs.read_us,
         flush_us: costs.program_us,
@@ -128,5 +137,9 @@ fn run_job(job: &Job, over: &Over<'_>, future: &Option<Arc<[u32]>>) -> Result<Ou
     let flash = job
         .ftl
         .build(geometry.blocks(), geometry.pages_per_block())?;
-    Ok(run(policy, flash, accesses, geometry, costs))
+    let outcome = run(policy, flash, accesses, geometry, costs);
+    Ok(match rate < 1.0 {
+        true => outcome.of_whole(accesses.seen(), rate),
+        false => outcome,
+    })
 }

@@ -13,6 +13,6 @@ mod size;
 
 pub use flash::{Costs, Flash, Ftl, NoFtl, UnknownFtl, Work};
 pub use geometry::Geometry;
-pub use grid::{Grid, Job, Over, jobs, run_all};
+pub use grid::{Grid, Job, Over, jobs, miniature_pages, run_all};
 pub use run::{Outcome, Run, run};
 pub use size::{CacheSize, InvalidSize};

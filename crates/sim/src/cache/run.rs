@@ -36,6 +36,33 @@ impl Outcome {
         ratio(self.misses, self.accesses)
     }
 
+    /// What a run over a sample says of the whole trace, in which `seen` reads, writes and trims were
+    /// found: everything but accesses is divided by the rate.
+    ///
+    /// Misses are so divided by the accesses that were to be expected in the sample, and not by those
+    /// that it had: whether the few hottest pages are in it changes its accesses a lot and its misses
+    /// hardly (the correction of SHARDS-adj, Waldspurger et al., FAST 2015, section 3).
+    pub fn of_whole(self, seen: [u64; 3], rate: f64) -> Outcome {
+        let whole = |count: u64| (count as f64 / rate).round() as u64;
+        let [reads, writes, _] = seen;
+        let accesses = reads.saturating_add(writes);
+        Outcome {
+            accesses,
+            reads,
+            misses: whole(self.misses).min(accesses),
+            read_misses: whole(self.read_misses).min(reads),
+            host_reads: whole(self.host_reads),
+            host_writes: whole(self.host_writes),
+            host_write_groups: whole(self.host_write_groups),
+            work: Work {
+                reads: whole(self.work.reads),
+                programs: whole(self.work.programs),
+                erases: whole(self.work.erases),
+            },
+            device_time_us: self.device_time_us / rate,
+        }
+    }
+
     /// Programs of each page written; 0 without writes.
     pub fn write_amplification(&self) -> f64 {
         ratio(self.work.programs, self.host_writes)

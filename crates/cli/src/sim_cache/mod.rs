@@ -1,4 +1,9 @@
-//! `bimetal sim cache`: replacement policies over traces, in one table.
+//! `bimetal sim cache`: replacement policies over traces, as a table, records or a page with plots.
+
+mod page;
+mod plot;
+mod records;
+mod scale;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,11 +14,9 @@ use bimetal_policy::replacement::Spec;
 use bimetal_sim::cache::{
     CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, Over, jobs, run_all,
 };
-use bimetal_trace::{Accesses, Key, Reader};
-use serde_json::{Value, json};
+use bimetal_trace::{Accesses, Key, Reader, Sample};
 
 use crate::sim::progress_bar;
-use crate::table::{Align, Table};
 use crate::trace::ReadArgs;
 
 /// What to compare on what.
@@ -64,6 +67,10 @@ pub(crate) struct Args {
     /// What erasing a block takes, in microseconds
     #[arg(long, value_name = "US", default_value = "1500", value_parser = parse_cost)]
     erase_us: f64,
+    /// Look at this share of the pages only, with caches as much smaller, and estimate the rest: for
+    /// long traces, from 0.1 down to 0.001. Only with `--ftl none`
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    sample: Option<f64>,
     /// Runs at once; by default as many as there are cores
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
@@ -73,12 +80,21 @@ pub(crate) struct Args {
     /// Print the same as CSV
     #[arg(long)]
     csv: bool,
+    /// Write a page with plots and a table as well; a file that is there is replaced
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum KeyArg {
     Page,
     Record,
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().unwrap_or(f64::NAN);
+    let sample = Sample::new(rate).map_err(|error| error.to_string())?;
+    Ok(sample.rate())
 }
 
 fn parse_cost(text: &str) -> Result<f64, String> {
@@ -91,35 +107,76 @@ fn parse_cost(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected microseconds, 0 or more".to_owned())
 }
 
-/// One run with the trace it was over.
-struct Row {
+/// A trace and what came of all runs over it.
+struct Compared {
+    /// The name of its file.
     trace: String,
+    /// Of the file.
+    format: &'static str,
+    /// Reads, writes and trims.
+    counts: [u64; 3],
+    /// Distinct pages, estimated when there is a sample.
     footprint_pages: usize,
+    /// Reads and writes that were looked at.
+    sampled_accesses: u64,
+    rows: Vec<Row>,
+}
+
+/// One run.
+struct Row {
     job: Job,
     outcome: Outcome,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut rows = Vec::new();
-    for path in &args.traces {
-        rows.extend(run_trace(args, path)?);
-    }
+    check_sample(args)?;
+    let compared = (args.traces.iter())
+        .map(|path| run_trace(args, path))
+        .collect::<Result<Vec<Compared>>>()?;
+    let rate = args.sample.unwrap_or(1.0);
     let mut out = std::io::stdout().lock();
     if args.json {
-        let records: Vec<Value> = rows.iter().map(record).collect();
-        writeln!(out, "{}", serde_json::to_string_pretty(&records)?)?;
+        let all = records::all(&compared, rate);
+        writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
     } else if args.csv {
-        print_csv(&mut out, &rows)?;
+        records::print_csv(&mut out, &compared, rate)?;
     } else {
-        for line in table(&rows).lines() {
+        for line in records::table(&compared).lines() {
             writeln!(out, "{line}")?;
         }
+        if rate < 1.0 {
+            writeln!(out, "estimates from {rate} of the pages")?;
+        }
+    }
+    if let Some(path) = &args.html {
+        let page = page::html(args, &compared);
+        std::fs::write(path, page).with_context(|| path.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
+/// What an erase block costs follows from all of its neighbours in time, so a device with a
+/// translation layer cannot be shrunk with the sample.
+fn check_sample(args: &Args) -> Result<()> {
+    if args.sample.is_none() {
+        return Ok(());
+    }
+    if let Some(ftl) = args.ftl.iter().find(|ftl| **ftl != Ftl::None) {
+        bail!(
+            "--sample cannot be used with --ftl {ftl}: a sample of the pages says nothing certain of \
+             cleaning and merges; leave --sample out, or use --ftl none"
+        );
+    }
+    if args.policy.iter().any(|policy| policy.name() == "bplru") {
+        bail!(
+            "--sample cannot be used with bplru, which fills blocks up with pages that are not in a sample"
+        );
+    }
+    Ok(())
+}
+
+fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
     let (key, unit_bytes, block_pages) = match args.key {
         KeyArg::Page => {
             let page_bytes = args.read.page_bytes();
@@ -129,10 +186,15 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
         KeyArg::Record => (Key::Record, 1, 1),
     };
     let mut reader = Reader::open(path, &args.read.options(unit_bytes))?;
-    let accesses = Accesses::collect(&mut reader, key)?;
+    let rate = args.sample.unwrap_or(1.0);
+    let accesses = match args.sample {
+        None => Accesses::collect(&mut reader, key)?,
+        Some(rate) => Accesses::collect_sampled(&mut reader, key, Sample::new(rate)?)?,
+    };
     args.read.report_skipped(&reader);
     if accesses.is_empty() {
-        bail!("{}: no reads and no writes", path.display());
+        let of = if rate < 1.0 { " in the sample" } else { "" };
+        bail!("{}: no reads and no writes{of}", path.display());
     }
     let geometry = Geometry::new(accesses.pages(), block_pages)
         .with_context(|| format!("{}: more pages than a device can have", path.display()))?;
@@ -146,7 +208,7 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
         sizes: args.size.clone(),
         ftls: args.ftl.clone(),
     };
-    let footprint_pages = accesses.pages().len();
+    let footprint_pages = (accesses.pages().len() as f64 / rate).round() as usize;
     let jobs = jobs(&grid, footprint_pages);
     let trace = path.file_name().unwrap_or(path.as_os_str());
     let trace = trace.to_string_lossy().into_owned();
@@ -160,102 +222,18 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Vec<Row>> {
         geometry: &geometry,
         costs,
         as_tables: args.key == KeyArg::Record || reader.format().only_counts_blocks(),
+        rate,
     };
     let outcomes = run_all(&jobs, &over, threads, done);
     bar.finish_and_clear();
     let outcomes = outcomes.with_context(|| format!("{}: its device", path.display()))?;
-    let rows = jobs.into_iter().zip(outcomes).map(|(job, outcome)| Row {
-        trace: trace.clone(),
-        footprint_pages,
-        job,
-        outcome,
-    });
-    Ok(rows.collect())
-}
-
-fn record(row: &Row) -> Value {
-    let Row {
-        job, outcome: o, ..
-    } = row;
-    json!({
-        "trace": row.trace,
-        "policy": job.policy.name(),
-        "size_pages": job.size_pages,
-        "ftl": job.ftl.to_string(),
-        "footprint_pages": row.footprint_pages,
-        "accesses": o.accesses,
-        "reads": o.reads,
-        "misses": o.misses,
-        "read_misses": o.read_misses,
-        "miss_ratio": o.miss_ratio(),
-        "device_time_us": o.device_time_us,
-        "host_reads": o.host_reads,
-        "host_writes": o.host_writes,
-        "host_write_groups": o.host_write_groups,
-        "flash_reads": o.work.reads,
-        "programs": o.work.programs,
-        "erases": o.work.erases,
-        "write_amplification": o.write_amplification(),
-    })
-}
-
-/// A field of CSV: quoted where it has to be.
-fn csv_field(value: &Value) -> String {
-    match value {
-        Value::String(text) if text.contains([',', '"', '\n']) => {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        }
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-fn print_csv(out: &mut impl Write, rows: &[Row]) -> Result<()> {
-    for (number, row) in rows.iter().enumerate() {
-        let record = record(row);
-        let fields = record.as_object().context("a record is an object")?;
-        if number == 0 {
-            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-            writeln!(out, "{}", names.join(","))?;
-        }
-        let values: Vec<String> = fields.values().map(csv_field).collect();
-        writeln!(out, "{}", values.join(","))?;
-    }
-    Ok(())
-}
-
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new(&[
-        ("device s", Align::Right),
-        ("policy", Align::Left),
-        ("pages", Align::Right),
-        ("ftl", Align::Left),
-        ("miss ratio", Align::Right),
-        ("host writes", Align::Right),
-        ("programs", Align::Right),
-        ("erases", Align::Right),
-        ("WA", Align::Right),
-        ("trace", Align::Left),
-    ]);
-    for Row {
+    let runs = jobs.into_iter().zip(outcomes);
+    Ok(Compared {
         trace,
-        job,
-        outcome: o,
-        ..
-    } in rows
-    {
-        table.row(vec![
-            format!("{:.3}", o.device_time_us / 1e6),
-            job.policy.name().to_owned(),
-            job.size_pages.to_string(),
-            job.ftl.to_string(),
-            format!("{:.4}", o.miss_ratio()),
-            o.host_writes.to_string(),
-            o.work.programs.to_string(),
-            o.work.erases.to_string(),
-            format!("{:.3}", o.write_amplification()),
-            trace.clone(),
-        ]);
-    }
-    table
+        format: reader.format().name(),
+        counts: accesses.seen(),
+        footprint_pages,
+        sampled_accesses: accesses.len(),
+        rows: runs.map(|(job, outcome)| Row { job, outcome }).collect(),
+    })
 }

@@ -1,0 +1,151 @@
+//! The tap on every device of a stack: what it notes, what it drops, and when it lets go.
+
+mod common;
+
+use std::time::Duration;
+
+use bimetal_block::tap::{Counts, InUse, LEASE, RECORDS_MAX};
+use bimetal_block::{Flags, Op, Request};
+use bimetal_trace::{Op as TraceOp, Record};
+use common::{open, virtual_rt, write};
+
+const STACK: &str = "[device.a]\ntype = \"null\"\nsize = \"1MiB\"\n\
+                     [device.b]\ntype = \"null\"\nsize = \"1MiB\"\n\
+                     [device.top]\ntype = \"stripe\"\ndevices = [\"a\", \"b\"]\nunit = \"4KiB\"\n";
+
+fn record(time_ns: u64, op: TraceOp, offset_bytes: u64, length_bytes: u64) -> Record {
+    Record {
+        time_ns,
+        op,
+        offset_bytes,
+        length_bytes,
+    }
+}
+
+#[test]
+fn a_recording_has_what_was_sent_when_it_was_sent() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (stack, top) = open(&rt, STACK).await;
+        let tap = stack.tap("top").unwrap();
+        top.submit(write(&rt, 0, 4096, 1)).await.unwrap();
+        rt.sleep(Duration::from_millis(7)).await;
+        let number = tap.start().unwrap();
+        rt.sleep(Duration::from_micros(5)).await;
+        top.submit(write(&rt, 4096, 8192, 1)).await.unwrap();
+        rt.sleep(Duration::from_micros(5)).await;
+        top.submit(Request::read(65_536, 4096)).await.unwrap();
+        top.submit(Request::flush()).await.unwrap();
+        let without = |op, offset| Request::without_data(op, offset, 4096, Flags::NONE);
+        top.submit(without(Op::WriteZeroes, 0)).await.unwrap();
+        top.submit(without(Op::Discard, 4096)).await.unwrap();
+        let taken = tap.take(number, 3).unwrap();
+        let expected = [
+            record(5_000, TraceOp::Write, 4096, 8192),
+            record(10_000, TraceOp::Read, 65_536, 4096),
+            record(10_000, TraceOp::Write, 0, 4096),
+        ];
+        assert_eq!(taken.records, expected);
+        let counts = Counts {
+            noted: 4,
+            dropped: 0,
+            others: 1,
+        };
+        assert_eq!((taken.left, taken.counts, taken.on), (1, counts, true));
+
+        assert!(tap.stop(number));
+        top.submit(Request::read(0, 4096)).await.unwrap();
+        let taken = tap.take(number, 100).unwrap();
+        let last = record(10_000, TraceOp::Trim, 4096, 4096);
+        assert_eq!((taken.records, taken.on), (vec![last], false));
+        assert_eq!(tap.take(number, 100), None, "it went with its last record");
+        stack.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_part_of_a_stack_sees_what_reaches_it() {
+    let rt = virtual_rt(2);
+    rt.block_on(async {
+        let (stack, top) = open(&rt, STACK).await;
+        let taps = ["a", "b"].map(|name| stack.tap(name).unwrap());
+        let numbers = [taps[0].start().unwrap(), taps[1].start().unwrap()];
+        // Two chunks of 4 KiB: one on each member, at its start.
+        top.submit(write(&rt, 0, 8192, 1)).await.unwrap();
+        for (tap, number) in taps.iter().zip(numbers) {
+            let taken = tap.take(number, 10).unwrap();
+            assert_eq!(taken.records, [record(0, TraceOp::Write, 0, 4096)]);
+        }
+        assert!(stack.tap("c").is_none());
+        stack.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_finds_no_room_is_dropped_and_counted() {
+    let rt = virtual_rt(3);
+    rt.block_on(async {
+        let (stack, top) = open(&rt, STACK).await;
+        let tap = stack.tap("top").unwrap();
+        let number = tap.start().unwrap();
+        for _ in 0..RECORDS_MAX + 7 {
+            top.submit(Request::read(0, 4096)).await.unwrap();
+        }
+        let taken = tap.take(number, 10).unwrap();
+        assert_eq!((taken.records.len(), taken.left), (10, RECORDS_MAX - 10));
+        assert_eq!(taken.counts.noted, RECORDS_MAX as u64);
+        assert_eq!(taken.counts.dropped, 7);
+        // There is room again for ten.
+        for _ in 0..11 {
+            top.submit(Request::read(4096, 4096)).await.unwrap();
+        }
+        let taken = tap.take(number, usize::MAX).unwrap();
+        assert_eq!((taken.records.len(), taken.left), (RECORDS_MAX, 0));
+        assert_eq!(taken.counts.dropped, 8);
+        stack.close().await.unwrap();
+    });
+}
+
+#[test]
+fn one_recording_at_a_time_and_none_without_a_recorder() {
+    let rt = virtual_rt(4);
+    rt.block_on(async {
+        let (stack, top) = open(&rt, STACK).await;
+        let tap = stack.tap("top").unwrap();
+        let first = tap.start().unwrap();
+        assert_eq!(tap.start(), Err(InUse));
+        rt.sleep(LEASE).await;
+        top.submit(Request::read(0, 4096)).await.unwrap();
+        assert_eq!(tap.take(first, 10).unwrap().records.len(), 1);
+        rt.sleep(LEASE + Duration::from_nanos(1)).await;
+        assert_eq!(tap.take(first, 10), None, "nobody came for too long");
+        let second = tap.start().unwrap();
+        assert_ne!(second, first);
+        assert!(!tap.stop(first), "a number that is over stops nothing");
+        assert_eq!(tap.take(first, 10), None);
+        rt.sleep(LEASE + Duration::from_nanos(1)).await;
+        top.submit(Request::read(0, 4096)).await.unwrap();
+        assert!(!tap.stop(second), "the request after the lease ended it");
+        stack.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_request_longer_than_a_record_becomes_several() {
+    let rt = virtual_rt(5);
+    rt.block_on(async {
+        let text = "[device.top]\ntype = \"null\"\nsize = \"16GiB\"\n";
+        let (stack, top) = open(&rt, text).await;
+        let tap = stack.tap("top").unwrap();
+        let number = tap.start().unwrap();
+        let length = (4 << 30) + 4096;
+        let discard = Request::without_data(Op::Discard, 8192, length, Flags::NONE);
+        top.submit(discard).await.unwrap();
+        let expected = [
+            record(0, TraceOp::Trim, 8192, 4 << 30),
+            record(0, TraceOp::Trim, 8192 + (4 << 30), 4096),
+        ];
+        assert_eq!(tap.take(number, 10).unwrap().records, expected);
+        stack.close().await.unwrap();
+    });
+}

@@ -1,0 +1,504 @@
+//! What came of the runs as one page: a verdict, plots, and every figure in tables.
+//!
+//! The page must load nothing: no script, no font, no picture from anywhere. The same runs give the
+//! same bytes, so there is no date in it.
+
+use std::fmt::Write;
+
+use super::plot::{COLOURS, Mark, Plot, Series, escaped};
+use super::scale::short;
+use super::{Args, Compared, KeyArg, Row};
+use bimetal_sim::cache::{Ftl, Outcome};
+
+const STYLE: &str = include_str!("page.css");
+
+/// All of the page.
+pub(super) fn html(args: &Args, compared: &[Compared]) -> String {
+    let policies: Vec<&str> = args.policy.iter().map(|policy| policy.name()).collect();
+    let page = Page {
+        args,
+        base: policies.iter().position(|p| *p == "lru").unwrap_or(0),
+        policies,
+        unit: match args.key {
+            KeyArg::Page => "pages",
+            KeyArg::Record => "objects",
+        },
+    };
+    let mut out = page.head();
+    page.verdict(&mut out, compared);
+    for of in compared {
+        page.trace(&mut out, of);
+    }
+    out.push_str("</main></body></html>\n");
+    out
+}
+
+struct Page<'a> {
+    args: &'a Args,
+    policies: Vec<&'a str>,
+    /// The policy that the others are compared with.
+    base: usize,
+    /// What is held.
+    unit: &'static str,
+}
+
+/// Something to draw over the sizes.
+type Measure<'m> = &'m dyn Fn(&Outcome, &Outcome) -> Option<f64>;
+
+impl Page<'_> {
+    fn head(&self) -> String {
+        let args = self.args;
+        let mut highlight = String::new();
+        for style in 0..self.policies.len() {
+            put(
+                &mut highlight,
+                format_args!("main:has(.s{style}:hover) .series:not(.s{style}){{opacity:.15}}"),
+            );
+        }
+        let words: Vec<String> = std::env::args().map(|word| quoted(&word)).collect();
+        format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+             <title>Caches on traces</title>\n<style>\n{STYLE}{highlight}</style></head><body><main>\n\
+             <h1>Caches on traces</h1>\n<pre>{}</pre>\n\
+             <p>bimetal {}. Device time is pages read at {} us, pages programmed at {} us and blocks of {} pages \
+             erased at {} us, one after another, with everything dirty written at the end. Less is better in every \
+             plot.</p>\n",
+            escaped(&words.join(" ")),
+            env!("CARGO_PKG_VERSION"),
+            args.read_us,
+            args.program_us,
+            args.block_pages,
+            args.erase_us,
+        )
+    }
+
+    fn base(&self) -> &str {
+        self.policies[self.base]
+    }
+
+    /// The geometric mean of device time over all traces and sizes, for each policy and device.
+    fn verdict(&self, out: &mut String, compared: &[Compared]) {
+        let runs = compared.len() * self.args.size.len();
+        // One run has no mean, and is in the first plot.
+        if self.policies.len() < 2 || runs < 2 {
+            return;
+        }
+        put(
+            out,
+            format_args!(
+                "<h2>Device time relative to {}</h2><p>Geometric mean over {} and {}; in brackets the worst of \
+                 these {runs}.</p><div class=\"wide\"><table><thead><tr><th>policy</th>{}</tr></thead><tbody>",
+                escaped(self.base()),
+                counted(compared.len(), "trace"),
+                counted(self.args.size.len(), "size"),
+                cells("th", self.args.ftl.iter().map(|ftl| format!("ftl {ftl}")))
+            ),
+        );
+        let table: Vec<Vec<Option<(f64, f64)>>> = (0..self.policies.len())
+            .map(|policy| {
+                let of_ftl = |ftl| mean_and_worst(&self.ratios(compared, policy, ftl));
+                (0..self.args.ftl.len()).map(of_ftl).collect()
+            })
+            .collect();
+        for (policy, means) in table.iter().enumerate() {
+            let shown = means.iter().enumerate().map(|(ftl, mean)| match mean {
+                None => "<td>-</td>".to_owned(),
+                Some((mean, worst)) => {
+                    let is_best = table
+                        .iter()
+                        .all(|row| row[ftl].is_none_or(|m| m.0 >= *mean));
+                    let class = if is_best { " class=\"best\"" } else { "" };
+                    format!("<td{class}>{mean:.3} ({worst:.3})</td>")
+                }
+            });
+            let shown: String = shown.collect();
+            put(
+                out,
+                format_args!(
+                    "<tr><th>{}{}</th>{shown}</tr>",
+                    self.swatch(policy),
+                    escaped(self.policies[policy])
+                ),
+            );
+        }
+        out.push_str("</tbody></table></div>\n");
+    }
+
+    /// Device time of a policy over that of the base, wherever both have some.
+    fn ratios(&self, compared: &[Compared], policy: usize, ftl: usize) -> Vec<f64> {
+        let mut ratios = Vec::new();
+        for of in compared {
+            for size in 0..self.args.size.len() {
+                let row = self.row(of, ftl, size, policy);
+                let base = self.row(of, ftl, size, self.base);
+                ratios.extend(relative_time(&row.outcome, &base.outcome));
+            }
+        }
+        ratios
+    }
+
+    /// The run of a policy: jobs stand by device, then size, then policy.
+    fn row<'c>(&self, of: &'c Compared, ftl: usize, size: usize, policy: usize) -> &'c Row {
+        &of.rows[(ftl * self.args.size.len() + size) * self.policies.len() + policy]
+    }
+
+    fn trace(&self, out: &mut String, of: &Compared) {
+        let [reads, writes, trims] = of.counts;
+        let trims = match trims {
+            0 => String::new(),
+            trims => format!(", {trims} trims"),
+        };
+        let pages = match self.args.key {
+            KeyArg::Page => {
+                let bytes = of.footprint_pages as f64 * self.args.read.page_bytes() as f64;
+                format!(
+                    "pages of {} bytes, {}B",
+                    self.args.read.page_bytes(),
+                    short(bytes)
+                )
+            }
+            KeyArg::Record => "objects".to_owned(),
+        };
+        let sample = match self.args.sample {
+            None => String::new(),
+            Some(rate) => format!(
+                " <strong>Estimated from {rate} of the pages, with {} of the accesses.</strong>",
+                of.sampled_accesses
+            ),
+        };
+        put(
+            out,
+            format_args!(
+                "<h2>{}</h2>\n<p>{}: {reads} reads, {writes} writes{trims} of {} distinct {pages}.{sample}</p>\n\
+                 <div class=\"plots\">",
+                escaped(&of.trace),
+                of.format,
+                of.footprint_pages
+            ),
+        );
+        self.plots(out, of);
+        out.push_str("</div>\n");
+        self.table(out, of);
+    }
+
+    fn plots(&self, out: &mut String, of: &Compared) {
+        for (number, ftl) in self.args.ftl.iter().enumerate() {
+            let label = format!("device time, share of {}", self.base());
+            let caption = format!("Device time over ftl {ftl}");
+            self.plot(
+                out,
+                of,
+                number,
+                (&caption, &label, Some(1.0)),
+                &relative_time,
+            );
+        }
+        let over = match self.args.ftl.len() {
+            1 => String::new(),
+            _ => format!(" (over ftl {})", self.args.ftl[0]),
+        };
+        let ratio: Measure<'_> = &|outcome, _| Some(outcome.miss_ratio());
+        let label = "misses, share of accesses";
+        self.plot(
+            out,
+            of,
+            0,
+            (&format!("Miss ratio{over}"), label, None),
+            ratio,
+        );
+        for (number, ftl) in self.args.ftl.iter().enumerate() {
+            if *ftl == Ftl::None || of.counts[1] == 0 {
+                continue;
+            }
+            let caption = format!("Write amplification over ftl {ftl}");
+            let label = "programs for each page written";
+            let wa: Measure<'_> = &|o, _| (o.host_writes > 0).then(|| o.write_amplification());
+            self.plot(out, of, number, (&caption, label, None), wa);
+            let erases: Measure<'_> = &|outcome, _| Some(outcome.work.erases as f64);
+            let caption = format!("Erases over ftl {ftl}");
+            self.plot(out, of, number, (&caption, "blocks erased", None), erases);
+        }
+        if of.counts[1] > 0 {
+            let writes: Measure<'_> = &|outcome, _| Some(outcome.host_writes as f64);
+            let caption = format!("Pages written to the device{over}");
+            self.plot(out, of, 0, (&caption, "pages written", None), writes);
+        }
+    }
+
+    /// A figure, unless there is nothing in it.
+    fn plot(
+        &self,
+        out: &mut String,
+        of: &Compared,
+        ftl: usize,
+        (caption, y_label, reference): (&str, &str, Option<f64>),
+        measure: Measure<'_>,
+    ) {
+        let mut sizes: Vec<usize> = (0..self.args.size.len()).collect();
+        let pages = |size: usize| self.row(of, ftl, size, 0).job.size_pages;
+        sizes.sort_by_key(|size| pages(*size));
+        sizes.dedup_by_key(|size| pages(*size));
+        let series = self.policies.iter().enumerate().map(|(policy, name)| {
+            let point = |size: &usize| {
+                let base = self.row(of, ftl, *size, self.base);
+                let row = self.row(of, ftl, *size, policy);
+                Some((pages(*size) as f64, measure(&row.outcome, &base.outcome)?))
+            };
+            Series {
+                name: (*name).to_owned(),
+                style: policy,
+                points: sizes.iter().filter_map(point).collect(),
+            }
+        });
+        let series: Vec<Series> = series.filter(|series| !series.points.is_empty()).collect();
+        if series.is_empty() {
+            return;
+        }
+        let mark = |size: &usize| {
+            let share = pages(*size) as f64 / of.footprint_pages.max(1) as f64 * 100.0;
+            let share = match share {
+                large if large >= 9.95 => format!("{large:.0} %"),
+                small => format!("{} %", short((small * 10.0).round() / 10.0)),
+            };
+            Mark {
+                x: pages(*size) as f64,
+                lines: [short(pages(*size) as f64), share],
+            }
+        };
+        let plot = Plot {
+            y_label: y_label.to_owned(),
+            x_label: format!("cache size: {}, and share of the distinct ones", self.unit),
+            marks: sizes.iter().map(mark).collect(),
+            series,
+            reference: reference.filter(|_| self.policies.len() > 1),
+            from_zero: false,
+        };
+        let at_size = match plot.marks.as_slice() {
+            [only] => format!(" at {} {} ({})", only.lines[0], self.unit, only.lines[1]),
+            _ => String::new(),
+        };
+        put(
+            out,
+            format_args!(
+                "<figure><figcaption>{}{at_size}</figcaption>\n{}</figure>",
+                escaped(caption),
+                plot.svg()
+            ),
+        );
+    }
+
+    fn table(&self, out: &mut String, of: &Compared) {
+        let headings = [
+            "ftl",
+            self.unit,
+            "policy",
+            "device s",
+            "relative",
+            "miss ratio",
+            "pages read",
+            "pages written",
+            "programs",
+            "erases",
+            "WA",
+        ];
+        put(
+            out,
+            format_args!(
+                "<details open><summary>All figures of {}</summary><div class=\"wide\"><table><thead><tr>{}</tr></thead>",
+                escaped(&of.trace),
+                cells("th", headings.iter().map(|heading| (*heading).to_owned()))
+            ),
+        );
+        for (ftl, name) in self.args.ftl.iter().enumerate() {
+            for size in 0..self.args.size.len() {
+                out.push_str("<tbody>");
+                self.group(out, of, (ftl, &name.to_string()), size);
+                out.push_str("</tbody>\n");
+            }
+        }
+        out.push_str("</table></div></details>\n");
+    }
+
+    /// The rows of one device and size, the fastest marked.
+    fn group(&self, out: &mut String, of: &Compared, (ftl, name): (usize, &str), size: usize) {
+        let time = |policy| self.row(of, ftl, size, policy).outcome.device_time_us;
+        let least = (0..self.policies.len()).map(time).fold(f64::MAX, f64::min);
+        let base = &self.row(of, ftl, size, self.base).outcome;
+        for policy in 0..self.policies.len() {
+            let Row { job, outcome: o } = self.row(of, ftl, size, policy);
+            let relative = relative_time(o, base).map_or("-".to_owned(), |r| format!("{r:.3}"));
+            let class = if o.device_time_us <= least {
+                " class=\"best\""
+            } else {
+                ""
+            };
+            let figures = [
+                format!("{:.3}", o.device_time_us / 1e6),
+                relative,
+                format!("{:.4}", o.miss_ratio()),
+                o.host_reads.to_string(),
+                o.host_writes.to_string(),
+                o.work.programs.to_string(),
+                o.work.erases.to_string(),
+                format!("{:.3}", o.write_amplification()),
+            ];
+            put(
+                out,
+                format_args!(
+                    "<tr{class}><td class=\"word\">{name}</td><td>{}</td><td class=\"word\">{}{}</td>{}</tr>",
+                    job.size_pages,
+                    self.swatch(policy),
+                    escaped(job.policy.name()),
+                    cells("td", figures.into_iter())
+                ),
+            );
+        }
+    }
+
+    /// The colour of a policy, to find it in the plots.
+    fn swatch(&self, policy: usize) -> String {
+        format!("<i class=\"swatch c{}\"></i>", policy % COLOURS)
+    }
+}
+
+/// Device time as a share of that of `base`; nothing where that has none.
+fn relative_time(outcome: &Outcome, base: &Outcome) -> Option<f64> {
+    (base.device_time_us > 0.0).then(|| outcome.device_time_us / base.device_time_us)
+}
+
+/// The geometric mean and the largest; nothing of none.
+fn mean_and_worst(ratios: &[f64]) -> Option<(f64, f64)> {
+    if ratios.is_empty() {
+        return None;
+    }
+    let logs: f64 = ratios.iter().map(|ratio| ratio.max(1e-9).ln()).sum();
+    let worst = ratios.iter().copied().fold(0.0, f64::max);
+    Some(((logs / ratios.len() as f64).exp(), worst))
+}
+
+fn cells(tag: &str, texts: impl Iterator<Item = String>) -> String {
+    texts
+        .map(|text| format!("<{tag}>{}</{tag}>", escaped(&text)))
+        .collect()
+}
+
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}
+
+fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
+    writeln!(out, "{what}").expect("text can always be added to a string");
+}
+
+/// A word of a command line, for a shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=%+@".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bimetal_sim::cache::Job;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// A page of `lru` and `arc` at the sizes 10 and 20; over a real drive `arc` needs half the time.
+    fn page() -> String {
+        let words = "x --trace t --policy lru,arc --size 10,20 --ftl none,page";
+        let args = Command::parse_from(words.split(' ')).args;
+        let mut rows = Vec::new();
+        for ftl in &args.ftl {
+            for size_pages in [10, 20] {
+                for policy in &args.policy {
+                    let fast = policy.name() == "arc" && *ftl != Ftl::None;
+                    let job = Job {
+                        policy: policy.clone(),
+                        size_pages,
+                        ftl: *ftl,
+                    };
+                    let outcome = Outcome {
+                        accesses: 100,
+                        misses: 40,
+                        host_writes: 30,
+                        device_time_us: if fast { 1e6 } else { 2e6 },
+                        ..Outcome::default()
+                    };
+                    rows.push(Row { job, outcome });
+                }
+            }
+        }
+        let compared = Compared {
+            trace: "a<b>.csv".to_owned(),
+            format: "msr",
+            counts: [70, 30, 0],
+            footprint_pages: 200,
+            sampled_accesses: 100,
+            rows,
+        };
+        html(&args, &[compared])
+    }
+
+    #[test]
+    fn a_page_loads_nothing() {
+        let page = page();
+        for word in [
+            "http:", "https:", "<script", "src=", "url(", "@import", "<link",
+        ] {
+            assert!(!page.contains(word), "{word}");
+        }
+        assert!(!page.contains("<b>"), "the name of a trace is text");
+    }
+
+    #[test]
+    fn every_element_ends() {
+        let page = page();
+        for tag in [
+            "html", "main", "table", "tr", "td", "th", "figure", "svg", "g", "text", "p",
+        ] {
+            let begun = page.matches(&format!("<{tag}>")).count()
+                + page.matches(&format!("<{tag} ")).count();
+            let ended = page.matches(&format!("</{tag}>")).count();
+            assert!(begun > 0 && begun == ended, "{tag}: {begun} and {ended}");
+        }
+    }
+
+    #[test]
+    fn the_verdict_and_the_figures_are_there() {
+        let page = page();
+        let verdict = page.split("<tbody>").nth(1).unwrap();
+        assert!(
+            verdict.contains("<td class=\"best\">0.500 (0.500)</td>"),
+            "{verdict}"
+        );
+        assert!(page.contains("70 reads, 30 writes of 200 distinct"));
+        // Two devices by two sizes by two policies.
+        assert_eq!(page.matches("<td>0.4000</td>").count(), 8);
+    }
+
+    #[test]
+    fn the_mean_is_geometric_and_the_worst_the_largest() {
+        assert_eq!(mean_and_worst(&[]), None);
+        let (mean, worst) = mean_and_worst(&[0.5, 2.0]).unwrap();
+        assert!((mean - 1.0).abs() < 1e-9 && worst == 2.0);
+    }
+
+    #[test]
+    fn a_command_can_be_given_to_a_shell_again() {
+        assert_eq!(quoted("--size"), "--size");
+        assert_eq!(quoted("my trace's"), "'my trace'\\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+}

@@ -1,0 +1,364 @@
+//! Plots as SVG text: lines over sizes, and bars where there is one size.
+//!
+//! They stand inside a page that has the colours (`c0` to `c7`, by theme) and nothing else to load.
+//! A line is told by colour, marker and dash, and by its name at its end, so that neither colour
+//! nor a legend is needed to read it. A plot must never draw outside its frame.
+
+use std::fmt::Write;
+
+use super::scale::{Scale, short, spread};
+
+/// Units of the drawing, which is about as many pixels on a phone.
+const WIDTH: f64 = 410.0;
+const HEIGHT: f64 = 310.0;
+const LEFT: f64 = 52.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = 54.0;
+/// Between the baselines of names, at least.
+const LINE_HEIGHT: f64 = 13.5;
+/// What a letter of a name takes, about.
+const LETTER: f64 = 7.3;
+/// Between the middles of labels under the axis, at least.
+const X_LABEL_GAP: f64 = 44.0;
+/// Colours that the page has.
+pub(super) const COLOURS: usize = 8;
+
+/// One line of a plot.
+pub(super) struct Series {
+    /// What stands at its end.
+    pub name: String,
+    /// Its look: the same number looks the same in every plot of a page.
+    pub style: usize,
+    /// Points from left to right.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A mark on the horizontal axis.
+pub(super) struct Mark {
+    pub x: f64,
+    /// The value, and what it is a share of.
+    pub lines: [String; 2],
+}
+
+/// What to draw.
+pub(super) struct Plot {
+    /// What is measured, with its unit.
+    pub y_label: String,
+    pub x_label: String,
+    pub marks: Vec<Mark>,
+    pub series: Vec<Series>,
+    /// A value that the others are compared with.
+    pub reference: Option<f64>,
+    /// The axis of values must begin at 0.
+    pub from_zero: bool,
+}
+
+impl Plot {
+    /// The drawing.
+    pub(super) fn svg(&self) -> String {
+        match self.marks.len() {
+            0 | 1 => self.bars(),
+            _ => self.lines(),
+        }
+    }
+
+    fn values(&self) -> impl Iterator<Item = f64> + '_ {
+        let points = self.series.iter().flat_map(|series| &series.points);
+        points.map(|(_, y)| *y).chain(self.reference)
+    }
+
+    fn names_width(&self) -> f64 {
+        let longest = self.series.iter().map(|series| series.name.len());
+        (longest.max().unwrap_or(0) as f64 * LETTER + 24.0).min(WIDTH * 0.42)
+    }
+
+    fn lines(&self) -> String {
+        let right = WIDTH - self.names_width();
+        let bottom = HEIGHT - BOTTOM;
+        let y = Scale::over(self.values(), self.from_zero, (bottom, TOP));
+        let x = Scale::logarithmic(self.marks.iter().map(|mark| mark.x), (LEFT + 10.0, right));
+        let mut out = begin(HEIGHT, &self.y_label);
+        self.grid(&mut out, &y, right);
+        self.under(&mut out, &x, right);
+        let ends: Vec<f64> = self.series.iter().map(|s| last_y(s, &y)).collect();
+        let labels = spread(&ends, LINE_HEIGHT, (TOP, bottom));
+        for (series, (end, label)) in self.series.iter().zip(ends.iter().zip(&labels)) {
+            draw_line(&mut out, series, &x, &y);
+            draw_name(&mut out, series, right, (*end, *label));
+        }
+        out.push_str("</svg>\n");
+        out
+    }
+
+    /// The lines of values, from side to side.
+    fn grid(&self, out: &mut String, y: &Scale, right: f64) {
+        for tick in y.ticks() {
+            let at = y.at(tick);
+            let is_reference = self.reference.is_some_and(|r| (r - tick).abs() < 1e-9);
+            if !is_reference {
+                put(
+                    out,
+                    format_args!("<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right:.1}\"/>"),
+                );
+            }
+            put(
+                out,
+                format_args!(
+                    "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                    LEFT - 6.0,
+                    at + 4.0,
+                    y.show(tick)
+                ),
+            );
+        }
+        if let Some(reference) = self.reference {
+            let at = y.at(reference);
+            put(
+                out,
+                format_args!("<path class=\"one\" d=\"M{LEFT} {at:.1}H{right:.1}\"/>"),
+            );
+        }
+    }
+
+    /// What stands under the axis. A label that would touch the one before it is left out.
+    fn under(&self, out: &mut String, x: &Scale, right: f64) {
+        let bottom = HEIGHT - BOTTOM;
+        put(
+            out,
+            format_args!("<path class=\"axis\" d=\"M{LEFT} {bottom}H{right:.1}\"/>"),
+        );
+        let mut free_from = f64::MIN;
+        for mark in &self.marks {
+            let at = x.at(mark.x);
+            put(
+                out,
+                format_args!("<path class=\"axis\" d=\"M{at:.1} {bottom}v4\"/>"),
+            );
+            if at < free_from {
+                continue;
+            }
+            free_from = at + X_LABEL_GAP;
+            for (line, y) in mark.lines.iter().zip([16.0, 29.0]) {
+                let class = if y > 16.0 { " class=\"minor\"" } else { "" };
+                put(
+                    out,
+                    format_args!(
+                        "<text{class} x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{line}</text>",
+                        bottom + y
+                    ),
+                );
+            }
+        }
+        put(
+            out,
+            format_args!(
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                (LEFT + right) / 2.0,
+                HEIGHT - 8.0,
+                escaped(&self.x_label)
+            ),
+        );
+    }
+
+    /// One size: the values as bars, with their names in front and the numbers behind.
+    fn bars(&self) -> String {
+        const ROW: f64 = 22.0;
+        let left = self.names_width();
+        let height = TOP + ROW * self.series.len() as f64 + 14.0;
+        let most = self.values().fold(0.0f64, f64::max).max(f64::MIN_POSITIVE);
+        let long = |value: f64| (value / most).clamp(0.0, 1.0) * (WIDTH - left - 58.0);
+        let mut out = begin(height, &self.y_label);
+        if let Some(reference) = self.reference {
+            let at = left + long(reference);
+            put(
+                &mut out,
+                format_args!(
+                    "<path class=\"one\" d=\"M{at:.1} {TOP}V{:.1}\"/>",
+                    height - 12.0
+                ),
+            );
+        }
+        for (number, series) in self.series.iter().enumerate() {
+            let Some((_, value)) = series.points.first() else {
+                continue;
+            };
+            let (top, width) = (TOP + ROW * number as f64, long(*value));
+            let (class, middle) = (class(series.style), top + 13.0);
+            put(
+                &mut out,
+                format_args!(
+                    "<g class=\"series {class}\"><text class=\"name\" x=\"{:.1}\" y=\"{middle:.1}\" \
+                     text-anchor=\"end\">{}</text><rect class=\"bar\" x=\"{left:.1}\" y=\"{:.1}\" \
+                     width=\"{width:.1}\" height=\"14\" rx=\"2\"/><text x=\"{:.1}\" y=\"{middle:.1}\">{}</text></g>",
+                    left - 8.0,
+                    escaped(&series.name),
+                    top + 2.0,
+                    left + width + 6.0,
+                    short(*value)
+                ),
+            );
+        }
+        out.push_str("</svg>\n");
+        out
+    }
+}
+
+fn begin(height: f64, y_label: &str) -> String {
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{0}\">\
+         <text x=\"4\" y=\"13\" class=\"measure\">{0}</text>\n",
+        escaped(y_label)
+    )
+}
+
+fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
+    writeln!(out, "{what}").expect("text can always be added to a string");
+}
+
+fn class(style: usize) -> String {
+    format!("s{style} c{} d{}", style % COLOURS, (style / COLOURS) % 3)
+}
+
+fn last_y(series: &Series, y: &Scale) -> f64 {
+    series.points.last().map_or(TOP, |(_, value)| y.at(*value))
+}
+
+fn draw_line(out: &mut String, series: &Series, x: &Scale, y: &Scale) {
+    let mut path = String::new();
+    for (number, (px, py)) in series.points.iter().enumerate() {
+        let step = if number == 0 { 'M' } else { 'L' };
+        write!(path, "{step}{:.1} {:.1}", x.at(*px), y.at(*py)).expect("a string takes text");
+    }
+    put(
+        out,
+        format_args!(
+            "<g class=\"series {}\"><path class=\"line\" d=\"{path}\"/>",
+            class(series.style)
+        ),
+    );
+    for (px, py) in &series.points {
+        let mark = marker(series.style, x.at(*px), y.at(*py));
+        let name = escaped(&series.name);
+        let (px, py) = (short(*px), short(*py));
+        put(
+            out,
+            format_args!(
+                "<path class=\"mark\" d=\"{mark}\"><title>{name} at {px}: {py}</title></path>"
+            ),
+        );
+    }
+    out.push_str("</g>\n");
+}
+
+/// Circle, square, triangle, diamond.
+fn marker(style: usize, x: f64, y: f64) -> String {
+    match style % 4 {
+        0 => format!(
+            "M{:.1} {y:.1}a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0 -6.8 0",
+            x - 3.4
+        ),
+        1 => format!("M{:.1} {:.1}h6v6h-6z", x - 3.0, y - 3.0),
+        2 => format!("M{x:.1} {:.1}l4 7h-8z", y - 4.2),
+        _ => format!("M{x:.1} {:.1}l4.2 4.2l-4.2 4.2l-4.2 -4.2z", y - 4.2),
+    }
+}
+
+/// The name beside the end of its line, with a stroke to it where it had to move.
+fn draw_name(out: &mut String, series: &Series, right: f64, (end, label): (f64, f64)) {
+    put(
+        out,
+        format_args!(
+            "<g class=\"series {}\"><path class=\"lead\" d=\"M{:.1} {end:.1}L{:.1} {label:.1}\"/>\
+             <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text></g>",
+            class(series.style),
+            right + 5.0,
+            right + 17.0,
+            right + 20.0,
+            label + 4.0,
+            escaped(&series.name)
+        ),
+    );
+}
+
+/// Text inside of HTML and SVG.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot(sizes: &[f64]) -> Plot {
+        let mark = |x: &f64| Mark {
+            x: *x,
+            lines: [short(*x), String::new()],
+        };
+        Plot {
+            y_label: "misses <of> all".to_owned(),
+            x_label: "pages".to_owned(),
+            marks: sizes.iter().map(mark).collect(),
+            series: (0..10)
+                .map(|style| Series {
+                    name: format!("p{style}"),
+                    style,
+                    points: sizes.iter().map(|x| (*x, 0.5)).collect(),
+                })
+                .collect(),
+            reference: None,
+            from_zero: true,
+        }
+    }
+
+    /// The numbers behind `key` in each piece of `svg` that has it.
+    fn numbers(svg: &str, before: &str, key: &str) -> Vec<f64> {
+        let pieces = svg.split(before).skip(1);
+        let values = pieces.filter_map(|piece| piece.split_once(key)?.1.split('"').next());
+        values.filter_map(|number| number.parse().ok()).collect()
+    }
+
+    #[test]
+    fn names_of_lines_that_end_together_do_not_overlap() {
+        let svg = plot(&[10.0, 100.0]).svg();
+        let mut at = numbers(&svg, "class=\"name\"", " y=\"");
+        at.sort_by(f64::total_cmp);
+        assert_eq!(at.len(), 10);
+        assert!(at.windows(2).all(|w| w[1] - w[0] >= LINE_HEIGHT - 0.11));
+        assert!(at[0] >= TOP && at[9] <= HEIGHT - BOTTOM + 4.0, "{at:?}");
+    }
+
+    #[test]
+    fn one_size_is_shown_as_bars_as_long_as_their_values() {
+        let mut plot = plot(&[10.0]);
+        plot.series.truncate(2);
+        plot.series[0].points[0].1 = 0.25;
+        let widths = numbers(&plot.svg(), "class=\"bar\"", "width=\"");
+        assert_eq!(widths.len(), 2);
+        assert!((widths[1] / widths[0] - 2.0).abs() < 0.01, "{widths:?}");
+    }
+
+    #[test]
+    fn text_cannot_become_markup() {
+        let svg = plot(&[10.0, 20.0]).svg();
+        assert!(svg.contains("misses &lt;of&gt; all") && !svg.contains("<of>"));
+        assert_eq!(escaped("a\"&<"), "a&quot;&amp;&lt;");
+    }
+
+    #[test]
+    fn labels_that_would_touch_are_left_out() {
+        let sizes: Vec<f64> = (0..40).map(|n| 1000.0 + f64::from(n)).collect();
+        let svg = plot(&sizes).svg();
+        let x_labels = svg.matches("class=\"minor\"").count();
+        assert!((2..=10).contains(&x_labels), "{x_labels}");
+    }
+}

@@ -1,0 +1,95 @@
+//! A part of the pages of a trace that stands for all of them, chosen by a hash of the address.
+//!
+//! Every access to a chosen page is kept and none to any other, so that the distances between uses of a
+//! page shrink by the rate, and a cache of the same share of pages sees a trace of the same shape. Source:
+//! Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, and "Cache modeling and
+//! optimization using miniature simulations", USENIX ATC 2017. The choice must not depend on anything but
+//! the address: the same pages are chosen in every run and every trace.
+
+use std::fmt;
+
+/// The hash takes values below this.
+const HASH_BITS: u32 = 32;
+
+/// Which pages to look at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    rate: f64,
+    threshold: u64,
+}
+
+/// A rate that is not above 0 and at most 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidRate;
+
+impl fmt::Display for InvalidRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected a rate above 0 and at most 1, such as 0.1")
+    }
+}
+
+impl std::error::Error for InvalidRate {}
+
+impl Sample {
+    /// Looks at about `rate` of all pages.
+    ///
+    /// # Errors
+    /// When `rate` is not above 0 and at most 1, or so small that no page would be chosen.
+    pub fn new(rate: f64) -> Result<Sample, InvalidRate> {
+        let possible = rate > 0.0 && rate <= 1.0;
+        let threshold = (rate * f64::from(HASH_BITS).exp2()).round() as u64;
+        if !possible || threshold == 0 {
+            return Err(InvalidRate);
+        }
+        Ok(Sample { rate, threshold })
+    }
+
+    /// The share of pages that is looked at, about.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Whether a page is looked at.
+    pub fn takes(&self, page: u64) -> bool {
+        mixed(page) >> (64 - HASH_BITS) < self.threshold
+    }
+}
+
+/// Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014: the finaliser.
+fn mixed(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn about_the_rate_of_all_pages_is_taken() {
+        for rate in [0.01, 0.1, 0.5, 1.0] {
+            let sample = Sample::new(rate).expect("possible");
+            let taken = (0..1_000_000).filter(|page| sample.takes(*page)).count() as f64;
+            // Five standard deviations of a binomial distribution.
+            let allowed = 5.0 * (1e6 * rate * (1.0 - rate)).sqrt();
+            assert!((taken - 1e6 * rate).abs() <= allowed, "{rate}: {taken}");
+        }
+    }
+
+    #[test]
+    fn a_higher_rate_takes_what_a_lower_one_takes() {
+        let (low, high) = (Sample::new(0.1), Sample::new(0.2));
+        let (low, high) = (low.expect("possible"), high.expect("possible"));
+        let lost = (0..10_000).filter(|page| low.takes(*page) && !high.takes(*page));
+        assert_eq!(lost.count(), 0);
+    }
+
+    #[test]
+    fn impossible_rates_are_refused() {
+        for rate in [0.0, -0.1, 1.1, f64::NAN, f64::INFINITY, 1e-12] {
+            assert_eq!(Sample::new(rate), Err(InvalidRate), "{rate}");
+        }
+    }
+}
