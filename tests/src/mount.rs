@@ -223,7 +223,8 @@ impl Mount {
         eventually(60, "the mount is not busy", || {
             let outcome = Client::new("umount").arg(&self.dir).within_s(300).run();
             let busy = outcome.status == Some(32) && outcome.stderr.contains("busy");
-            (!busy).then(|| outcome.ok())
+            assert!(busy || outcome.status == Some(0), "{outcome}");
+            (!busy).then_some(())
         });
         self.mounted = false;
     }
