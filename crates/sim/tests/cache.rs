@@ -32,10 +32,7 @@ fn policy(name: &str, capacity: usize) -> Box<dyn Replacement> {
     spec.build(&Build {
         capacity,
         pages_per_block: 4,
-        read_us: 25.0,
-        flush_us: 200.0,
-        as_tables: false,
-        next_uses: None,
+        ..Build::default()
     })
 }
 
