@@ -383,13 +383,7 @@ impl Pair {
         let (capacity, block) = (build.capacity.max(1), build.pages_per_block.max(1));
         let size = self.write.cluster_pages.unwrap_or(block).min(block);
         let clusters = Clusters::new(self.write.choice, size, block);
-        let pointer = Pointer::new(
-            self.pointer,
-            capacity,
-            size,
-            build.read_us,
-            build.flush_us,
-        );
+        let pointer = Pointer::new(self.pointer, capacity, size, build.read_us, build.flush_us);
         let read = order(self.read, capacity);
         Box::new(Abm::new(capacity, read, clusters, pointer, self.write.pads))
     }
