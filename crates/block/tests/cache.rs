@@ -415,7 +415,8 @@ fn random_clients_read_what_they_wrote_under_every_policy() {
         "abm-lru-clc",
         "abm-arc-fab",
         "abm-lirs-clc",
-        "abm-s3fifo-lru:4-gain",
+        "abm-s3fifo-lru:4-marginal",
+        "abm-s3fifo-clc+pad-marginal",
     ];
     for (seed, name) in names.chain(pairs).enumerate() {
         for mode in ["write-back", "write-through"] {
@@ -577,10 +578,7 @@ fn the_cache_decides_as_the_simulator_does() {
             let policy = spec.build(&Build {
                 capacity: 112,
                 pages_per_block: 8,
-                read_us: 25.0,
-                flush_us: 200.0,
-                as_tables: false,
-                next_uses: None,
+                ..Build::default()
             });
             let mut simulated = Simulated {
                 policy,

@@ -1,6 +1,6 @@
 //! The trace simulator on small traces whose outcome is reckoned by hand, and its seam to the flash.
 
-use bimetal_policy::replacement::{Build, Replacement, Spec};
+use bimetal_policy::replacement::{Build, Granularity, Replacement, Spec};
 use bimetal_rt::Rng;
 use bimetal_sim::cache::{
     CacheSize, Costs, Flash, Ftl, Geometry, Grid, NoFtl, Outcome, Over, Work, jobs, run, run_all,
@@ -33,10 +33,7 @@ fn policy(name: &str, capacity: usize) -> Box<dyn Replacement> {
     spec.build(&Build {
         capacity,
         pages_per_block: 4,
-        read_us: 25.0,
-        flush_us: 200.0,
-        as_tables: false,
-        next_uses: None,
+        ..Build::default()
     })
 }
 
@@ -134,6 +131,20 @@ fn padding_reads_what_is_missing_and_writes_the_block() {
     assert_eq!(asked[..3], [Asked::Read(4), Asked::Read(1), Asked::Read(3)]);
     assert_eq!(asked[3..], [Asked::Write(vec![0, 1, 2, 3])]);
     assert_eq!((outcome.host_reads, outcome.host_writes), (3, 4));
+}
+
+#[test]
+fn padding_reads_nothing_that_the_cache_holds() {
+    // 4 frames, 2 of them for writes. Block 2 is flushed first, and shows that a flush of a page takes
+    // 3 programs and an erase, 2.1 ms; writing a block whole and reading what is missing takes
+    // less as far as is known. So page 0 is written with its block, of which 1 and 2 are held.
+    let steps = [('w', 8), ('w', 0), ('r', 1), ('r', 2), ('w', 12), ('w', 16)];
+    let (outcome, asked) = noted("abm-lru-clc+pad-fixed50", 4, &steps);
+    // Blocks 0, 2, 3 and 4 are touched: page 8 is the first of the second block of the device.
+    assert_eq!(asked[..2], [Asked::Read(1), Asked::Read(2)]);
+    assert_eq!(asked[2..4], [Asked::Write(vec![4]), Asked::Read(3)]);
+    assert_eq!(asked[4], Asked::Write(vec![0, 1, 2, 3]));
+    assert_eq!((outcome.host_reads, outcome.read_misses), (3, 2));
 }
 
 #[test]
@@ -319,6 +330,38 @@ fn a_grid_gives_the_same_on_any_number_of_threads() {
     // The optimum misses least of each size, here as everywhere.
     for five in alone.chunks(5) {
         assert!(five.iter().all(|outcome| outcome.misses >= five[2].misses));
+    }
+}
+
+#[test]
+fn the_default_suits_the_device_it_is_run_over() {
+    let steps: Vec<(char, u64)> = (0..3000u64)
+        .map(|n| (if n % 3 == 0 { 'r' } else { 'w' }, n * n % 389))
+        .collect();
+    let accesses = trace(&steps);
+    let over = Over {
+        accesses: &accesses,
+        geometry: &Geometry::new(accesses.pages(), 8).expect("it is small"),
+        costs: Costs::default(),
+        as_tables: false,
+    };
+    for (ftl, granularity) in [
+        ("none", Granularity::Page),
+        ("page", Granularity::Cluster),
+        ("block", Granularity::Block),
+        ("bast", Granularity::Block),
+        ("fast:5", Granularity::Block),
+    ] {
+        let ftl: Ftl = ftl.parse().expect("it is one");
+        assert_eq!(ftl.granularity(), granularity);
+        let names = ["bimetal", granularity.default_pair()];
+        let grid = Grid {
+            policies: names.map(|name| name.parse().expect("known")).to_vec(),
+            sizes: vec![CacheSize::Pages(50)],
+            ftls: vec![ftl],
+        };
+        let outcomes = run_all(&jobs(&grid, 389), &over, 1, |_| {}).expect("it can be");
+        assert_eq!(outcomes[0], outcomes[1], "{ftl}");
     }
 }
 

@@ -37,6 +37,9 @@ struct Cluster {
     /// The offset that would go on with a sequence of writes from the first page; [`NONE`] after a
     /// write out of it.
     next_in_sequence: u32,
+    /// How many pages had left in clusters when this one was the last to; `None` if it never was, or
+    /// was asked for since.
+    left_at: Option<u64>,
 }
 
 /// Pages in clusters.
@@ -66,6 +69,8 @@ pub(super) struct Clusters {
     by_age: List,
     used_at: Vec<u64>,
     now: u64,
+    /// Pages that left in clusters so far.
+    left: u64,
 }
 
 impl Clusters {
@@ -91,6 +96,7 @@ impl Clusters {
             by_age: List::default(),
             used_at: Vec::new(),
             now: 0,
+            left: 0,
         }
     }
 
@@ -111,6 +117,7 @@ impl Clusters {
             pages: List::default(),
             is_recent: false,
             next_in_sequence: 0,
+            left_at: None,
         };
         grow(&mut self.clusters, cluster as usize + 1, empty);
         self.cluster_links.reserve(cluster as usize + 1);
@@ -192,9 +199,30 @@ impl Clusters {
     /// All pages of one cluster leave and are appended, the most recently used first; of a cluster
     /// under [`Choice::Cold`] the cold ones.
     pub(super) fn evict(&mut self, out: &mut Vec<PageId>) {
-        if self.choice == Choice::Cold {
-            return self.evict_cold(out);
+        let from = out.len();
+        match self.choice {
+            Choice::Cold => self.evict_cold(out),
+            _ => self.evict_whole(out),
         }
+        self.left += (out.len() - from) as u64;
+        if let Some(page) = out.get(from) {
+            let (cluster, _) = self.homes[*page as usize];
+            self.clusters[cluster as usize].left_at = Some(self.left);
+        }
+    }
+
+    /// How many pages have left in clusters since that of `page` did, if nothing of it is held. It is
+    /// said once.
+    pub(super) fn take_left_since(&mut self, page: PageId) -> Option<u64> {
+        let (cluster, _) = self.homes[page as usize];
+        let cluster = &mut self.clusters[cluster as usize];
+        if !cluster.pages.is_empty() {
+            return None;
+        }
+        cluster.left_at.take().map(|left_at| self.left - left_at)
+    }
+
+    fn evict_whole(&mut self, out: &mut Vec<PageId>) {
         let Some(cluster) = self.victim() else { return };
         self.unlist(cluster);
         let mut pages = self.clusters[cluster as usize].pages;

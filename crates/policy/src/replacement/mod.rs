@@ -50,7 +50,7 @@ mod w_tinylfu;
 
 pub use abm::pointer::{Pointer, PointerRule};
 pub use belady::next_uses;
-pub use named::{Build, Spec, UnknownPolicy, catalogue};
+pub use named::{Build, Granularity, Spec, UnknownGranularity, UnknownPolicy, catalogue};
 
 /// A page's dense id, given by the driver's interner.
 pub type PageId = u32;

@@ -2,8 +2,9 @@
 //!
 //! Dashes between the words of a plain name do not matter. A pair is `abm-READ-WRITE[-POINTER]`: READ
 //! any plain policy over pages, WRITE `fab`, `clc`, `lru`, `cold` or `page`, all but the last over erase blocks
-//! or, as `clc:8`, over clusters of so many pages; POINTER `ghost` (the paper, if left out), `cost`,
-//! `gain` or `fixedNN` for NN percent of the pages to the write buffer.
+//! or, as `clc:8`, over clusters of so many pages; `fab+pad`, `clc+pad` and `lru+pad` write erase blocks
+//! whole where that pays; POINTER `ghost` (the paper, if left out), `cost`, `marginal` or `fixedNN` for
+//! NN percent of the pages to the write buffer.
 
 use super::Replacement;
 use super::abm::Abm;
@@ -144,13 +145,81 @@ enum Kind {
     Page(Page),
     Clustered(Choice, bool),
     Belady,
-    Abm {
-        read: Page,
-        write: Choice,
-        /// Pages in a cluster; `None` for the erase block.
-        cluster_pages: Option<u32>,
-        pointer: PointerRule,
-    },
+    /// The pair that suits the device: [`Granularity::default_pair`].
+    Bimetal,
+    Abm(Pair),
+}
+
+/// Two buffers and the pointer between them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pair {
+    read: Page,
+    write: WriteSide,
+    pointer: PointerRule,
+}
+
+/// How dirty pages leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct WriteSide {
+    choice: Choice,
+    /// Pages in a cluster; `None` for the erase block.
+    cluster_pages: Option<u32>,
+    /// Erase blocks are written whole where that pays.
+    pads: bool,
+}
+
+/// What a device likes to be written at a time, by what it does behind its interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Granularity {
+    /// Any page, alone: what was written together before does not matter.
+    Page,
+    /// Any page, but better with its neighbours: a page-mapped SSD, which cleans for less when what
+    /// was written together dies together, or a disk, which spares a movement.
+    #[default]
+    Cluster,
+    /// Erase blocks: log-block and block-mapped layers, which copy the rest of a block of which a part
+    /// was written.
+    Block,
+}
+
+/// No granularity has this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownGranularity(String);
+
+impl fmt::Display for UnknownGranularity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no granularity `{}`; there are page, cluster and block",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for UnknownGranularity {}
+
+impl FromStr for Granularity {
+    type Err = UnknownGranularity;
+
+    fn from_str(text: &str) -> Result<Granularity, UnknownGranularity> {
+        match text {
+            "page" => Ok(Granularity::Page),
+            "cluster" => Ok(Granularity::Cluster),
+            "block" => Ok(Granularity::Block),
+            _ => Err(UnknownGranularity(text.to_owned())),
+        }
+    }
+}
+
+impl Granularity {
+    /// What `bimetal` stands for over such a device.
+    pub fn default_pair(self) -> &'static str {
+        match self {
+            Granularity::Page => "abm-s3fifo-page-marginal",
+            Granularity::Cluster => "abm-s3fifo-lru-marginal",
+            Granularity::Block => "abm-s3fifo-clc+pad-marginal",
+        }
+    }
 }
 
 /// No policy has this name.
@@ -180,7 +249,10 @@ pub fn catalogue() -> impl Iterator<Item = (&'static str, &'static str)> {
             "belady",
             "the optimum for misses, which knows the future (Belady 1966)",
         ),
-        ("bimetal", "the default: abm-s3fifo-cold-cost"),
+        (
+            "bimetal",
+            "the default: the pair that suits the granularity of the device",
+        ),
     ];
     pages.chain(clustered).chain(own)
 }
@@ -193,26 +265,43 @@ fn find<T: Copy>(rows: &[Row<T>], name: &str) -> Option<T> {
     row.map(|(_, kind, _)| *kind)
 }
 
-fn parse_write(text: &str) -> Option<(Choice, Option<u32>)> {
-    let (name, pages) = match text.split_once(':') {
-        Some((name, pages)) => (name, Some(pages.parse().ok().filter(|pages| *pages > 0)?)),
-        None => (text, None),
-    };
-    match (name, pages) {
-        ("fab", _) => Some((Choice::Largest, pages)),
-        ("clc", _) => Some((Choice::LargestCold, pages)),
-        ("lru", _) => Some((Choice::Oldest, pages)),
-        ("cold", _) => Some((Choice::Cold, pages)),
-        ("page", None) => Some((Choice::Oldest, Some(1))),
-        _ => None,
+fn parse_write(text: &str) -> Option<WriteSide> {
+    if text == "page" {
+        return Some(WriteSide {
+            choice: Choice::Oldest,
+            cluster_pages: Some(1),
+            pads: false,
+        });
     }
+    let (name, pads) = match text.strip_suffix("+pad") {
+        Some(name) => (name, true),
+        None => (text, false),
+    };
+    let (name, cluster_pages) = match name.split_once(':') {
+        Some((name, pages)) => (name, Some(pages.parse().ok().filter(|pages| *pages > 0)?)),
+        None => (name, None),
+    };
+    let choice = match name {
+        "fab" => Choice::Largest,
+        "clc" => Choice::LargestCold,
+        "lru" => Choice::Oldest,
+        "cold" => Choice::Cold,
+        _ => return None,
+    };
+    // What is filled up is the erase block, of which no other page may be dirty then.
+    let whole = cluster_pages.is_none() && choice != Choice::Cold;
+    (whole || !pads).then_some(WriteSide {
+        choice,
+        cluster_pages,
+        pads,
+    })
 }
 
 fn parse_pointer(text: &str) -> Option<PointerRule> {
     match text {
         "ghost" => Some(PointerRule::Ghost),
         "cost" => Some(PointerRule::Cost),
-        "gain" => Some(PointerRule::Gain),
+        "marginal" => Some(PointerRule::Marginal),
         _ => {
             let percent: u32 = text.strip_prefix("fixed")?.parse().ok()?;
             (percent <= 100).then(|| PointerRule::Fixed(f64::from(percent) / 100.0))
@@ -220,18 +309,17 @@ fn parse_pointer(text: &str) -> Option<PointerRule> {
     }
 }
 
-fn parse_abm(name: &str) -> Option<Kind> {
+fn parse_pair(name: &str) -> Option<Pair> {
     let mut words = name.strip_prefix("abm-")?.split('-');
     let read = find(PAGES, words.next()?)?;
-    let (write, cluster_pages) = parse_write(words.next()?)?;
+    let write = parse_write(words.next()?)?;
     let pointer = match words.next() {
         Some(word) => parse_pointer(word)?,
         None => PointerRule::Ghost,
     };
-    words.next().is_none().then_some(Kind::Abm {
+    words.next().is_none().then_some(Pair {
         read,
         write,
-        cluster_pages,
         pointer,
     })
 }
@@ -243,11 +331,11 @@ impl FromStr for Spec {
         let name = text.trim().to_ascii_lowercase();
         let kind = match name.as_str() {
             "belady" => Some(Kind::Belady),
-            "bimetal" => parse_abm("abm-s3fifo-cold-cost"),
+            "bimetal" => Some(Kind::Bimetal),
             _ => find(PAGES, &name)
                 .map(Kind::Page)
                 .or_else(|| find(CLUSTERED, &name).map(|(c, pads)| Kind::Clustered(c, pads)))
-                .or_else(|| parse_abm(&name)),
+                .or_else(|| parse_pair(&name).map(Kind::Abm)),
         };
         let unknown = || UnknownPolicy(text.to_owned());
         kind.map(|kind| Spec { name, kind }).ok_or_else(unknown)
@@ -261,6 +349,8 @@ pub struct Build {
     pub capacity: usize,
     /// Pages in an erase block.
     pub pages_per_block: u32,
+    /// What the device likes to be written at a time; the default policy depends on it.
+    pub granularity: Granularity,
     /// What reading a page costs until measured costs come.
     pub read_us: f64,
     /// What writing a page costs until measured costs come.
@@ -271,6 +361,32 @@ pub struct Build {
     /// The future, as [`super::next_uses`] tells it, for Belady's optimum; without it that policy
     /// takes every page for one that is never used again.
     pub next_uses: Option<std::sync::Arc<[u32]>>,
+}
+
+impl Default for Build {
+    /// One page, erase blocks of 64, the times of SLC flash, and nothing known of the future.
+    fn default() -> Build {
+        Build {
+            capacity: 1,
+            pages_per_block: 64,
+            granularity: Granularity::default(),
+            read_us: 25.0,
+            flush_us: 200.0,
+            as_tables: false,
+            next_uses: None,
+        }
+    }
+}
+
+impl Pair {
+    fn build(&self, build: &Build) -> Box<dyn Replacement> {
+        let (capacity, block) = (build.capacity.max(1), build.pages_per_block.max(1));
+        let size = self.write.cluster_pages.unwrap_or(block).min(block);
+        let clusters = Clusters::new(self.write.choice, size, block);
+        let pointer = Pointer::new(self.pointer, capacity, size, build.read_us, build.flush_us);
+        let read = order(self.read, capacity);
+        Box::new(Abm::new(capacity, read, clusters, pointer, self.write.pads))
+    }
 }
 
 impl Spec {
@@ -298,17 +414,11 @@ impl Spec {
                 let next = build.next_uses.clone().unwrap_or_default();
                 Box::new(Paged::new(capacity, Belady::new(next, capacity)))
             }
-            Kind::Abm {
-                read,
-                write,
-                cluster_pages,
-                pointer,
-            } => {
-                let block = build.pages_per_block;
-                let clusters = Clusters::new(write, cluster_pages.unwrap_or(block), block);
-                let pointer = Pointer::new(pointer, capacity, build.read_us, build.flush_us);
-                Box::new(Abm::new(capacity, order(read, capacity), clusters, pointer))
+            Kind::Bimetal => {
+                let pair = parse_pair(build.granularity.default_pair());
+                pair.expect("the default is a pair").build(build)
             }
+            Kind::Abm(pair) => pair.build(build),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::ops::AddAssign;
 use std::str::FromStr;
 
 use bimetal_flash::{Counters, Drive, DriveConfig, FlashError, FtlConfig, PageConfig};
+use bimetal_policy::replacement::Granularity;
 use bimetal_rt::Rng;
 
 /// Spare flash of a page-mapped drive in percent of what the host can use, if not given: that of a drive
@@ -222,6 +223,15 @@ impl fmt::Display for Ftl {
 }
 
 impl Ftl {
+    /// What such a device likes to be written at a time.
+    pub fn granularity(self) -> Granularity {
+        match self {
+            Ftl::None => Granularity::Page,
+            Ftl::Page { .. } => Granularity::Cluster,
+            Ftl::Block | Ftl::Bast { .. } | Ftl::Fast { .. } => Granularity::Block,
+        }
+    }
+
     /// A device of `blocks` erase blocks of `pages_per_block` pages each, full and in use.
     ///
     /// # Errors

@@ -11,7 +11,12 @@ pub struct Geometry {
     pages_per_block: u32,
     blocks: u32,
     lpns: Vec<u32>,
+    /// The page of the trace at a device page, or [`NOWHERE`].
+    pages: Vec<u32>,
 }
+
+/// No page of the trace lies there.
+const NOWHERE: u32 = u32::MAX;
 
 impl Geometry {
     /// Places for pages at these addresses, in pages. `None` when there are more than 2^32 of them.
@@ -35,10 +40,16 @@ impl Geometry {
             }
             last.1 * pages_per_block.max(1) + (address % per_block) as u32
         };
+        let lpns: Vec<u32> = addresses.iter().map(lpn).collect();
+        let mut pages = vec![NOWHERE; blocks as usize * pages_per_block.max(1) as usize];
+        for (page, lpn) in lpns.iter().enumerate() {
+            pages[*lpn as usize] = page as u32;
+        }
         Some(Geometry {
             pages_per_block: pages_per_block.max(1),
             blocks,
-            lpns: addresses.iter().map(lpn).collect(),
+            lpns,
+            pages,
         })
     }
 
@@ -55,6 +66,12 @@ impl Geometry {
     /// The device page of a page of the trace.
     pub fn lpn(&self, page: u32) -> u32 {
         self.lpns[page as usize]
+    }
+
+    /// The page of the trace that lies at a device page, if any does.
+    pub fn page_at(&self, lpn: u32) -> Option<u32> {
+        let page = self.pages[lpn as usize];
+        (page != NOWHERE).then_some(page)
     }
 
     /// The same, as erase block and offset.

@@ -129,6 +129,7 @@ fn run_job(job: &Job, over: &Over<'_>, future: &Option<Arc<[u32]>>) -> Result<Ou
     let policy = job.policy.build(&Build {
         capacity: miniature_pages(job.size_pages, rate),
         pages_per_block: geometry.pages_per_block(),
+        granularity: job.ftl.granularity(),
         read_us: costs.read_us,
         flush_us: costs.program_us,
         as_tables,

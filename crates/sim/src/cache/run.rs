@@ -214,6 +214,10 @@ impl<'a> Run<'a> {
             .collect();
         let all = block * pages_per_block..(block + 1) * pages_per_block;
         for lpn in all.clone().filter(|lpn| !here.contains(lpn)) {
+            let page = self.geometry.page_at(lpn);
+            if page.is_some_and(|page| page < self.introduced && self.policy.holds(page)) {
+                continue;
+            }
             let work = self.flash.read(lpn);
             self.outcome.host_reads += 1;
             self.outcome.work += work;

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-use bimetal_policy::replacement::{Build, Spec};
+use bimetal_policy::replacement::{Build, Granularity, Spec, UnknownGranularity};
 use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
 use bimetal_rt::{BufPool, Rt};
 use serde::Deserialize;
@@ -74,6 +74,9 @@ pub struct CacheConfig {
     /// Piece of the device whose dirty pages are written together.
     #[serde(default = "default_cluster")]
     pub cluster: Size,
+    /// What the device below likes to be written at a time: `page`, `cluster` or `block`. If not
+    /// given, what is known of the device decides.
+    pub granularity: Option<String>,
     /// Writes to the device below in flight.
     #[serde(default = "default_depth")]
     pub depth: u32,
@@ -105,6 +108,7 @@ impl CacheConfig {
         if spec.needs_future() {
             return Err(format!("policy `{}` must know the future", self.policy));
         }
+        self.granularity().map_err(|error| error.to_string())?;
         if self.size.0 < SIZE_BYTES_MIN {
             return Err("`size` must be at least 256KiB".to_owned());
         }
@@ -125,6 +129,21 @@ impl CacheConfig {
             return Err("`depth` must be 1 to 1024".to_owned());
         }
         Ok(())
+    }
+
+    fn granularity(&self) -> Result<Option<Granularity>, UnknownGranularity> {
+        self.granularity.as_deref().map(str::parse).transpose()
+    }
+
+    /// What a device below with this geometry likes to be written at a time, if the file does not say.
+    /// One that prefers requests as long as a cluster pays for shorter ones, by reading or copying the
+    /// rest. Of others no more is known than that neighbours cost less together.
+    fn granularity_over(&self, below: &Geometry) -> Granularity {
+        if u64::from(below.preferred_bytes) >= self.cluster.0 {
+            Granularity::Block
+        } else {
+            Granularity::Cluster
+        }
     }
 }
 
@@ -187,13 +206,15 @@ impl Cache {
         let leaving_most = (LEAVING_BYTES_MAX / BLOCK_BYTES) as usize;
         let leaving_pages_max = (pages / LEAVING_SHARE).min(leaving_most);
         let pages_per_block = (config.cluster.0 / BLOCK_BYTES) as u32;
+        let granularity = config.granularity();
+        let granularity = granularity.map_err(|e| OpenError::new(e.to_string()))?;
         let policy = spec.build(&Build {
             capacity: pages - leaving_pages_max,
             pages_per_block,
+            granularity: granularity.unwrap_or_else(|| config.granularity_over(below.geometry())),
             read_us: READ_US,
             flush_us: FLUSH_US,
-            as_tables: false,
-            next_uses: None,
+            ..Build::default()
         });
         let frames = BufPool::new(config.size.0 as usize);
         let frames = frames.map_err(|e| OpenError::new(format!("no memory for content: {e}")))?;
@@ -306,5 +327,38 @@ impl Device for Cache {
         show("destage_writes", Figure::Counter(counts.destage_writes));
         show("replaced_pages", Figure::Counter(counts.replaced_pages));
         show("errors", Figure::Counter(counts.errors));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(more: &str) -> Result<CacheConfig, toml::de::Error> {
+        toml::from_str(&format!("below = \"disk\"\nsize = \"1MiB\"\n{more}"))
+    }
+
+    #[test]
+    fn the_granularity_is_what_the_file_says_or_what_is_known_of_the_device() {
+        let given = config("granularity = \"block\"").expect("it is valid");
+        assert_eq!(given.granularity(), Ok(Some(Granularity::Block)));
+        assert_eq!(given.check(), Ok(()));
+
+        let silent = config("cluster = \"256KiB\"").expect("it is valid");
+        assert_eq!(silent.granularity(), Ok(None));
+        let plain = Geometry::of_size(1 << 30);
+        assert_eq!(silent.granularity_over(&plain), Granularity::Cluster);
+        let in_rows = Geometry {
+            preferred_bytes: 256 << 10,
+            ..plain
+        };
+        assert_eq!(silent.granularity_over(&in_rows), Granularity::Block);
+    }
+
+    #[test]
+    fn an_unknown_granularity_is_refused_with_those_that_exist() {
+        let wrong = config("granularity = \"sector\"").expect("a word is a word");
+        let error = wrong.check().expect_err("there is none of that name");
+        assert!(error.contains("page, cluster and block"), "{error}");
     }
 }

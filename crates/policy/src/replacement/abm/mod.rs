@@ -10,8 +10,13 @@
 //! remembers as many pages as make it as large as the whole buffer; a page that left after C is
 //! remembered on the write side unless it was read meanwhile.
 //!
+//! Padding is ours, after BPLRU (Kim and Ahn, FAST 2008), but only where it pays: a log-block layer
+//! merges an erase block sooner or later once a part of it was written, and copies the rest then; a
+//! block that is written whole just takes the place of the old one.
+//!
 //! A page is dirty exactly while it is in the write buffer. That is the only place that knows it.
 
+mod costs;
 pub(super) mod pointer;
 
 use super::clusters::Clusters;
@@ -42,6 +47,8 @@ pub(super) struct Abm<R> {
     read_capacity: usize,
     write: Clusters,
     pointer: Pointer,
+    /// A cluster is filled up with clean pages and written whole where that takes less.
+    pads: bool,
     memory: Vec<Memory>,
     ghost_links: Links,
     read_ghosts: List,
@@ -53,13 +60,20 @@ pub(super) struct Abm<R> {
 }
 
 impl<R: Order> Abm<R> {
-    pub(super) fn new(capacity: usize, read: R, write: Clusters, pointer: Pointer) -> Abm<R> {
+    pub(super) fn new(
+        capacity: usize,
+        read: R,
+        write: Clusters,
+        pointer: Pointer,
+        pads: bool,
+    ) -> Abm<R> {
         Abm {
             capacity,
             read,
             read_capacity: capacity,
             write,
             pointer,
+            pads,
             memory: Vec::new(),
             ghost_links: Links::default(),
             read_ghosts: List::default(),
@@ -97,7 +111,7 @@ impl<R: Order> Abm<R> {
         };
         ghosts.push_front(&mut self.ghost_links, page);
         self.memory[page as usize] = memory;
-        while ghosts.len() > self.capacity.saturating_sub(held).max(1) {
+        while ghosts.len() > self.pointer.ghosts_max(held) {
             let Some(forgotten) = ghosts.pop_back(&mut self.ghost_links) else {
                 return;
             };
@@ -137,6 +151,7 @@ impl<R: Order> Abm<R> {
     fn evict_write(&mut self, out: &mut Evictions) {
         let mut cluster = std::mem::take(&mut self.cluster);
         self.write.evict(&mut cluster);
+        let padded = self.pads && self.pointer.costs().padding_pays(cluster.len());
         if let Some((freed, stay)) = cluster.split_last() {
             self.size_read(stay.len());
             for page in stay {
@@ -147,7 +162,7 @@ impl<R: Order> Abm<R> {
             out.page(*freed, true, false);
             self.remember(*freed, Side::Write);
         }
-        out.end(false);
+        out.end(padded);
         cluster.clear();
         self.cluster = cluster;
     }
@@ -176,20 +191,25 @@ impl<R: Order> Abm<R> {
             }
             Access::Write => {
                 if was_delayed {
-                    self.pointer.flushed_too_early(self.write_ghosts.len() + 1);
+                    self.pointer.flushed_too_early();
                 }
                 self.read.remove(page);
-                self.write.insert(page, access);
+                self.insert_write(page);
             }
         }
     }
 
+    /// A page that is not in the write buffer comes into it.
+    fn insert_write(&mut self, page: PageId) {
+        if let Some(left_since) = self.write.take_left_since(page) {
+            self.pointer.cluster_again(left_since);
+        }
+        self.write.insert(page, Access::Write);
+    }
+
     fn miss(&mut self, page: PageId, access: Access, out: &mut Evictions) {
-        let remembered = (self.read_ghosts.len(), self.write_ghosts.len());
-        match self.unghost(page) {
-            Some(Side::Read) => self.pointer.ghost_hit(Side::Read, access, remembered.0),
-            Some(Side::Write) => self.pointer.ghost_hit(Side::Write, access, remembered.1),
-            None => {}
+        if let Some(side) = self.unghost(page) {
+            self.pointer.ghost_hit(side, access);
         }
         if self.held() >= self.capacity {
             self.make_room(access, out);
@@ -203,7 +223,7 @@ impl<R: Order> Abm<R> {
             Access::Write => {
                 // What the read side remembers of a page in the write buffer is of no use.
                 self.read.remove(page);
-                self.write.insert(page, access);
+                self.insert_write(page);
             }
         }
     }
@@ -229,7 +249,6 @@ impl<R: Order> Replacement for Abm<R> {
     }
 
     fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome {
-        self.pointer.tick();
         if self.write.holds(page) {
             self.write.hit(page, access);
             Outcome::Hit
@@ -264,7 +283,7 @@ impl<R: Order> Replacement for Abm<R> {
     }
 
     fn weighs_costs(&self) -> bool {
-        self.pointer.weighs_costs()
+        self.pads || self.pointer.weighs_costs()
     }
 
     fn holds(&self, page: PageId) -> bool {

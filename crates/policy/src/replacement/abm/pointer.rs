@@ -1,10 +1,13 @@
 //! The pointer of asymmetric buffer management: how many pages the write buffer may hold.
 //!
 //! Source: section 3.3 of the ABM paper, which says only in which direction a ghost hit moves it. The
-//! paper's rule counts every ghost hit as one page. The others weigh what the hit would have saved: a
-//! page that was flushed and is written again would have saved a flush, and one read again a read,
-//! each at what the device was last seen to take. It must never move the pointer past the capacity.
+//! paper's rule counts every ghost hit as one page. The others weigh what the hit would have saved, at
+//! what the device was last seen to take: a page read again, a read; a page flushed and written
+//! again, a page of a flush. `Marginal` tells apart what a flush takes for its pages and beside them,
+//! and counts the latter where a cluster is flushed again, whichever of its pages come. It must never
+//! move the pointer past the capacity.
 
+use super::costs::Costs;
 use crate::replacement::{Access, DeviceCost};
 
 /// What moves the pointer.
@@ -16,9 +19,9 @@ pub enum PointerRule {
     Ghost,
     /// A ghost hit counts as many pages as reads it would have saved the time of.
     Cost,
-    /// The side with the greater saving for each further page grows, the saving taken over the pages
-    /// remembered and decayed over as many accesses as the buffer has pages.
-    Gain,
+    /// The same, with what a flush takes beside its pages counted once for each cluster, and ghosts
+    /// of half the buffer on either side, so that hits among as many pages are compared.
+    Marginal,
 }
 
 /// Which buffer a page was in.
@@ -28,10 +31,9 @@ pub(super) enum Side {
     Write,
 }
 
-/// How fast measured costs follow the device: the weight of one page.
-const COST_WEIGHT: f64 = 1.0 / 256.0;
-/// [`PointerRule::Gain`] crosses the whole buffer in this many ghost hits that all say the same.
-const GAIN_STEPS: f64 = 256.0;
+/// [`PointerRule::Marginal`] crosses the buffer in no fewer steps than this, in proportion for cheaper
+/// ones: a step that is cut off at the end would count for less than it is worth.
+const STEPS_MIN: f64 = 32.0;
 
 /// The pointer and what it knows of the device.
 #[derive(Clone, Debug)]
@@ -39,38 +41,19 @@ pub struct Pointer {
     rule: PointerRule,
     capacity: f64,
     write_target: f64,
-    read_us: f64,
-    flush_us: f64,
-    /// Accesses so far.
-    now: f64,
-    read_gain: Gain,
-    write_gain: Gain,
-}
-
-/// Microseconds saved for each further page, decayed.
-#[derive(Clone, Copy, Debug, Default)]
-struct Gain {
-    us: f64,
-    at: f64,
-}
-
-impl Gain {
-    fn now(&self, now: f64, half_life: f64) -> f64 {
-        self.us * (-(now - self.at) / half_life).exp2()
-    }
-
-    fn add(&mut self, us: f64, now: f64, half_life: f64) {
-        *self = Gain {
-            us: self.now(now, half_life) + us,
-            at: now,
-        };
-    }
+    costs: Costs,
 }
 
 impl Pointer {
-    /// A pointer in the middle of `capacity` pages, or where the fixed split says; `read_us` and
-    /// `flush_us` are the costs of a page until measured ones come.
-    pub fn new(rule: PointerRule, capacity: usize, read_us: f64, flush_us: f64) -> Pointer {
+    /// A pointer in the middle of `capacity` pages, or where the fixed split says, over clusters of
+    /// `cluster_pages`; `read_us` and `flush_us` are the costs of a page until measured ones come.
+    pub fn new(
+        rule: PointerRule,
+        capacity: usize,
+        cluster_pages: u32,
+        read_us: f64,
+        flush_us: f64,
+    ) -> Pointer {
         let share = match rule {
             PointerRule::Fixed(share) => share.clamp(0.0, 1.0),
             _ => 0.5,
@@ -79,11 +62,7 @@ impl Pointer {
             rule,
             capacity: capacity as f64,
             write_target: capacity as f64 * share,
-            read_us,
-            flush_us,
-            now: 0.0,
-            read_gain: Gain::default(),
-            write_gain: Gain::default(),
+            costs: Costs::new(cluster_pages, read_us, flush_us),
         }
     }
 
@@ -94,75 +73,81 @@ impl Pointer {
 
     /// True if costs move it.
     pub fn weighs_costs(&self) -> bool {
-        matches!(self.rule, PointerRule::Cost | PointerRule::Gain)
-    }
-
-    /// An access happened.
-    pub(super) fn tick(&mut self) {
-        self.now += 1.0;
+        matches!(self.rule, PointerRule::Cost | PointerRule::Marginal)
     }
 
     /// The device took this.
     pub(super) fn learn(&mut self, cost: DeviceCost) {
-        let (known, pages, time_us) = match cost {
-            DeviceCost::Read { pages, time_us } => (&mut self.read_us, pages, time_us),
-            DeviceCost::Flush { pages, time_us } => (&mut self.flush_us, pages, time_us),
+        self.costs.learn(cost);
+    }
+
+    /// What the device takes.
+    pub(super) fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    /// How many pages a side remembers that holds `held`.
+    pub(super) fn ghosts_max(&self, held: usize) -> usize {
+        let capacity = self.capacity as usize;
+        match self.rule {
+            PointerRule::Marginal => self.window(),
+            _ => capacity.saturating_sub(held).max(1),
+        }
+    }
+
+    /// Pages after which what left is forgotten, of the rule that compares like with like.
+    fn window(&self) -> usize {
+        (self.capacity as usize / 2).max(1)
+    }
+
+    /// Moves by what it would have saved to hold a page longer, in units of a read or of what crosses
+    /// the buffer in [`STEPS_MIN`] steps.
+    fn step(&mut self, towards: f64, saved_us: f64) {
+        let unit_us = match self.rule {
+            PointerRule::Marginal => {
+                let most_us = self.costs.page_us() + self.costs.beside_us();
+                let steps_us = most_us * STEPS_MIN / self.capacity.max(STEPS_MIN);
+                self.costs.read_us().max(steps_us)
+            }
+            _ => self.costs.read_us(),
         };
-        if pages == 0 || !time_us.is_finite() || time_us < 0.0 {
-            return;
-        }
-        let weight = 1.0 - (1.0 - COST_WEIGHT).powi(pages.min(1 << 20) as i32);
-        *known += weight * (time_us / f64::from(pages) - *known);
+        self.go(towards * saved_us / unit_us);
     }
 
-    /// What it would have saved to hold a page for longer that was in the buffer of `side`.
-    fn saved_us(&self, side: Side, access: Access) -> f64 {
-        match (side, access) {
-            (Side::Read, Access::Read) | (Side::Write, Access::Read) => self.read_us,
-            (Side::Write, Access::Write) => self.flush_us,
-            // A clean page that is overwritten saves nothing by being there.
-            (Side::Read, Access::Write) => 0.0,
-        }
+    fn go(&mut self, pages: f64) {
+        self.write_target = (self.write_target + pages).clamp(0.0, self.capacity);
     }
 
-    /// A page is asked for that the buffer of `side` gave up and that is among the `remembered` pages
-    /// of that side.
-    pub(super) fn ghost_hit(&mut self, side: Side, access: Access, remembered: usize) {
+    /// A page is asked for that the buffer of `side` gave up.
+    pub(super) fn ghost_hit(&mut self, side: Side, access: Access) {
         let towards = match side {
             Side::Read => -1.0,
             Side::Write => 1.0,
         };
-        let step = match self.rule {
-            PointerRule::Fixed(_) => 0.0,
-            PointerRule::Ghost => towards,
-            PointerRule::Cost => towards * self.saved_us(side, access) / self.read_us.max(1e-3),
-            PointerRule::Gain => self.gain_step(side, access, remembered),
-        };
-        self.write_target = (self.write_target + step).clamp(0.0, self.capacity);
+        match (self.rule, access) {
+            (PointerRule::Fixed(_), _) => {}
+            (PointerRule::Ghost, _) => self.go(towards),
+            (_, Access::Read) => self.step(towards, self.costs.read_us()),
+            // A clean page that is overwritten saves nothing by being there.
+            (_, Access::Write) if side == Side::Read => {}
+            (PointerRule::Cost, Access::Write) => self.step(towards, self.costs.flush_us()),
+            (PointerRule::Marginal, Access::Write) => self.step(towards, self.costs.page_us()),
+        }
     }
 
     /// A page that was flushed and is still held is written again, which a larger write buffer would
     /// have saved; the paper's rule knows pages that left only.
-    pub(super) fn flushed_too_early(&mut self, remembered: usize) {
+    pub(super) fn flushed_too_early(&mut self) {
         if self.weighs_costs() {
-            self.ghost_hit(Side::Write, Access::Write, remembered);
+            self.ghost_hit(Side::Write, Access::Write);
         }
     }
 
-    fn gain_step(&mut self, side: Side, access: Access, remembered: usize) -> f64 {
-        let per_page = self.saved_us(side, access) / remembered.max(1) as f64;
-        let gain = match side {
-            Side::Read => &mut self.read_gain,
-            Side::Write => &mut self.write_gain,
-        };
-        gain.add(per_page, self.now, self.capacity);
-        let read = self.read_gain.now(self.now, self.capacity);
-        let write = self.write_gain.now(self.now, self.capacity);
-        let sum = read + write;
-        if sum > 0.0 {
-            (write - read) / sum * (self.capacity / GAIN_STEPS).max(1.0)
-        } else {
-            0.0
+    /// A page is written of a cluster of which nothing is held dirty, and since the flush of which so
+    /// many pages have left the write buffer: a larger one would have saved a flush.
+    pub(super) fn cluster_again(&mut self, left_since: u64) {
+        if self.rule == PointerRule::Marginal && left_since <= self.window() as u64 {
+            self.step(1.0, self.costs.beside_us());
         }
     }
 }
@@ -171,14 +156,20 @@ impl Pointer {
 mod tests {
     use super::*;
 
+    fn pointer(rule: PointerRule, capacity: usize) -> Pointer {
+        Pointer::new(rule, capacity, 64, 25.0, 200.0)
+    }
+
     #[test]
     fn the_papers_rule_counts_every_ghost_hit_as_one_page() {
-        let mut pointer = Pointer::new(PointerRule::Ghost, 10, 25.0, 200.0);
+        let mut pointer = pointer(PointerRule::Ghost, 10);
         assert_eq!(pointer.write_target(), 5.0);
-        pointer.ghost_hit(Side::Read, Access::Read, 3);
+        pointer.ghost_hit(Side::Read, Access::Read);
         assert_eq!(pointer.write_target(), 4.0);
+        pointer.ghost_hit(Side::Read, Access::Write);
+        assert_eq!(pointer.write_target(), 3.0);
         for _ in 0..20 {
-            pointer.ghost_hit(Side::Write, Access::Write, 3);
+            pointer.ghost_hit(Side::Write, Access::Write);
         }
         assert_eq!(pointer.write_target(), 10.0, "it stops at the end");
     }
@@ -186,12 +177,12 @@ mod tests {
     #[test]
     fn the_cost_rule_counts_a_flush_for_the_reads_it_is_worth() {
         // 200 us a flushed page against 25 us a read: 8 pages.
-        let mut pointer = Pointer::new(PointerRule::Cost, 100, 25.0, 200.0);
-        pointer.ghost_hit(Side::Write, Access::Write, 3);
+        let mut pointer = pointer(PointerRule::Cost, 100);
+        pointer.ghost_hit(Side::Write, Access::Write);
         assert_eq!(pointer.write_target(), 58.0);
-        pointer.ghost_hit(Side::Read, Access::Read, 3);
+        pointer.ghost_hit(Side::Read, Access::Read);
         assert_eq!(pointer.write_target(), 57.0);
-        pointer.ghost_hit(Side::Read, Access::Write, 3);
+        pointer.ghost_hit(Side::Read, Access::Write);
         assert_eq!(
             pointer.write_target(),
             57.0,
@@ -200,44 +191,49 @@ mod tests {
     }
 
     #[test]
-    fn costs_follow_the_device_and_bad_ones_are_ignored() {
-        let mut pointer = Pointer::new(PointerRule::Cost, 1000, 25.0, 200.0);
+    fn costs_follow_the_device() {
+        let mut pointer = pointer(PointerRule::Cost, 1000);
         for _ in 0..10_000 {
             pointer.learn(DeviceCost::Flush {
                 pages: 64,
                 time_us: 64.0 * 1000.0,
             });
         }
-        pointer.learn(DeviceCost::Flush {
-            pages: 0,
-            time_us: 1.0,
-        });
-        pointer.learn(DeviceCost::Read {
-            pages: 1,
-            time_us: f64::NAN,
-        });
         // 1000 us against 25: 40 pages.
-        pointer.ghost_hit(Side::Write, Access::Write, 3);
+        pointer.ghost_hit(Side::Write, Access::Write);
         assert!((pointer.write_target() - 540.0).abs() < 1e-6);
     }
 
     #[test]
-    fn the_gain_rule_grows_the_side_that_saves_more_for_each_page() {
-        // Equal hits, but the write side's are spread over ten times the pages remembered, and a
-        // flush is worth 8 reads: 8 / 100 against 1 / 10, so reads deserve the room.
-        let mut pointer = Pointer::new(PointerRule::Gain, 100, 25.0, 200.0);
-        for _ in 0..10 {
-            pointer.tick();
-            pointer.ghost_hit(Side::Read, Access::Read, 10);
-            pointer.ghost_hit(Side::Write, Access::Write, 100);
+    fn the_marginal_rule_counts_what_a_flush_takes_beside_once_for_a_cluster() {
+        // Flushes of one page take 200 us, or 1000 us every second time: 400 us beside the page.
+        let mut pointer = pointer(PointerRule::Marginal, 3200);
+        for number in 0..2000 {
+            let time_us = if number % 2 == 0 { 200.0 } else { 1000.0 };
+            pointer.learn(DeviceCost::Flush { pages: 1, time_us });
         }
-        assert!(pointer.write_target() < 50.0);
-        // Spread alike, the flushes win.
-        for _ in 0..100 {
-            pointer.tick();
-            pointer.ghost_hit(Side::Read, Access::Read, 10);
-            pointer.ghost_hit(Side::Write, Access::Write, 10);
-        }
-        assert!(pointer.write_target() > 50.0);
+        let moved = |pointer: &mut Pointer, what: &dyn Fn(&mut Pointer)| {
+            let before = pointer.write_target();
+            what(pointer);
+            pointer.write_target() - before
+        };
+        let page = moved(&mut pointer, &|p| p.ghost_hit(Side::Write, Access::Write));
+        assert!((page - 8.0).abs() < 0.5, "a page of 200 us: {page}");
+        let cluster = moved(&mut pointer, &|p| p.cluster_again(1600));
+        assert!((cluster - 16.0).abs() < 1.0, "400 us: {cluster}");
+        let forgotten = moved(&mut pointer, &|p| p.cluster_again(1601));
+        assert_eq!(forgotten, 0.0, "half the buffer has left since");
+        let read = moved(&mut pointer, &|p| p.ghost_hit(Side::Read, Access::Read));
+        assert_eq!(read, -1.0);
+    }
+
+    #[test]
+    fn the_marginal_rule_keeps_proportions_in_a_small_buffer() {
+        // 200 us would be 8 of 64 pages; in 32 steps it is 2, and a read, an eighth of it, a quarter.
+        let mut pointer = pointer(PointerRule::Marginal, 64);
+        pointer.ghost_hit(Side::Write, Access::Write);
+        assert_eq!(pointer.write_target(), 34.0);
+        pointer.ghost_hit(Side::Read, Access::Read);
+        assert_eq!(pointer.write_target(), 33.75);
     }
 }

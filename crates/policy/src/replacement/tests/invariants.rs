@@ -100,10 +100,7 @@ fn ids_that_grow_one_by_one_are_like_ids_known_before() {
         let build = Build {
             capacity: 20,
             pages_per_block: BLOCK,
-            read_us: 25.0,
-            flush_us: 200.0,
-            as_tables: false,
-            next_uses: None,
+            ..Build::default()
         };
         let (mut known, mut growing) = (spec.build(&build), spec.build(&build));
         known.reserve(200);

@@ -16,11 +16,11 @@ pub(super) fn all_names() -> Vec<String> {
     for read in [
         "lru", "arc", "lirs", "s3fifo", "2q", "slru", "wtinylfu", "clockpro", "cflru", "ref",
     ] {
-        for write in ["fab", "clc", "lru", "cold", "page", "clc:2"] {
+        for write in ["fab", "clc", "lru", "cold", "page", "clc:2", "clc+pad"] {
             names.push(format!("abm-{read}-{write}"));
         }
     }
-    for pointer in ["cost", "gain", "fixed0", "fixed25", "fixed100"] {
+    for pointer in ["cost", "marginal", "fixed0", "fixed25", "fixed100"] {
         names.push(format!("abm-lru-clc-{pointer}"));
     }
     names
@@ -38,10 +38,8 @@ pub(super) fn built(
     let mut policy = spec.build(&Build {
         capacity,
         pages_per_block: BLOCK,
-        read_us: 25.0,
-        flush_us: 200.0,
-        as_tables: false,
         next_uses: Some(next_uses(future.iter().copied()).into()),
+        ..Build::default()
     });
     for page in 0..pages {
         let place = Place {

@@ -1,0 +1,170 @@
+//! What the device was last seen to take: for a page read, for a page of a flush, and for a flush
+//! beside its pages.
+//!
+//! A flash translation layer does its own work later, on account of another flush, and in lumps. So a
+//! single time says nothing of what its flush brought about; means over many do. The cheapest flushes
+//! show what a page takes alone, and the mean of what the others took above that is the price of
+//! flushing once more. It must never let an impossible figure in.
+
+use crate::replacement::DeviceCost;
+
+/// How fast means follow the device: the weight of one page, or of one flush.
+const WEIGHT: f64 = 1.0 / 256.0;
+/// How fast the cheapest page of a flush is forgotten: the weight of one flush above it.
+const CHEAPEST_WEIGHT: f64 = 1.0 / 1024.0;
+/// No cost is taken for less, in microseconds, since others are divided by it.
+const COST_US_MIN: f64 = 1e-3;
+
+/// Means of what the device took, in microseconds.
+#[derive(Clone, Debug)]
+pub(super) struct Costs {
+    /// Pages of a whole cluster.
+    cluster_pages: u32,
+    read_us: f64,
+    flush_us: f64,
+    cheapest_us: f64,
+    /// Time and pages of a flush of less than a cluster, and of how many these are the means.
+    partial_us: f64,
+    partial_pages: f64,
+    partial_flushes: f64,
+    /// A page in the flush of a whole cluster, once there was one.
+    whole_us: Option<f64>,
+}
+
+impl Costs {
+    /// Costs of a page until measured ones come.
+    pub(super) fn new(cluster_pages: u32, read_us: f64, flush_us: f64) -> Costs {
+        Costs {
+            cluster_pages,
+            read_us,
+            flush_us,
+            cheapest_us: flush_us,
+            partial_us: 0.0,
+            partial_pages: 0.0,
+            partial_flushes: 0.0,
+            whole_us: None,
+        }
+    }
+
+    /// The device took this.
+    pub(super) fn learn(&mut self, cost: DeviceCost) {
+        let (DeviceCost::Read { pages, time_us } | DeviceCost::Flush { pages, time_us }) = cost;
+        if pages == 0 || !time_us.is_finite() || time_us < 0.0 {
+            return;
+        }
+        let weight = 1.0 - (1.0 - WEIGHT).powi(pages.min(1 << 20) as i32);
+        let page_us = time_us / f64::from(pages);
+        match cost {
+            DeviceCost::Read { .. } => self.read_us += weight * (page_us - self.read_us),
+            DeviceCost::Flush { .. } => {
+                self.flush_us += weight * (page_us - self.flush_us);
+                self.learn_flush(pages, time_us);
+            }
+        }
+    }
+
+    fn learn_flush(&mut self, pages: u32, time_us: f64) {
+        let page_us = time_us / f64::from(pages);
+        let above_us = page_us - self.cheapest_us;
+        let weight = if above_us > 0.0 { CHEAPEST_WEIGHT } else { 1.0 };
+        self.cheapest_us += weight * above_us;
+        if pages < self.cluster_pages {
+            self.partial_flushes += 1.0;
+            let weight = WEIGHT.max(1.0 / self.partial_flushes);
+            self.partial_us += weight * (time_us - self.partial_us);
+            self.partial_pages += weight * (f64::from(pages) - self.partial_pages);
+        } else {
+            let whole_us = self.whole_us.get_or_insert(page_us);
+            *whole_us += WEIGHT * (page_us - *whole_us);
+        }
+    }
+
+    /// A page read.
+    pub(super) fn read_us(&self) -> f64 {
+        self.read_us.max(COST_US_MIN)
+    }
+
+    /// A page of a flush, with its share of what the flush took beside its pages.
+    pub(super) fn flush_us(&self) -> f64 {
+        self.flush_us
+    }
+
+    /// A page of a flush alone.
+    pub(super) fn page_us(&self) -> f64 {
+        self.cheapest_us
+    }
+
+    /// A flush of less than a cluster, beside its pages.
+    pub(super) fn beside_us(&self) -> f64 {
+        (self.partial_us - self.partial_pages * self.cheapest_us).max(0.0)
+    }
+
+    /// True if a cluster of which `pages` leave takes less when what is missing is read and all of it
+    /// is written.
+    pub(super) fn padding_pays(&self, pages: usize) -> bool {
+        let missing = f64::from(self.cluster_pages) - pages as f64;
+        let whole_us = self.whole_us.unwrap_or(self.cheapest_us);
+        let padded_us = missing * self.read_us + f64::from(self.cluster_pages) * whole_us;
+        missing > 0.0 && padded_us < pages as f64 * self.page_us() + self.beside_us()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flush(costs: &mut Costs, pages: u32, time_us: f64) {
+        costs.learn(DeviceCost::Flush { pages, time_us });
+    }
+
+    #[test]
+    fn a_device_that_takes_its_time_by_pages_has_no_costs_beside() {
+        let mut costs = Costs::new(64, 25.0, 200.0);
+        for pages in [1, 5, 64, 17, 64, 3] {
+            flush(&mut costs, pages, f64::from(pages) * 200.0);
+        }
+        assert_eq!((costs.page_us(), costs.beside_us()), (200.0, 0.0));
+        assert!((1..64).all(|pages| !costs.padding_pays(pages)));
+    }
+
+    #[test]
+    fn work_that_comes_in_lumps_is_spread_over_all_flushes() {
+        // A log of 8 flushes: the eighth pays for 8 merges of 8 ms. So each costs 8 ms beside its two
+        // pages. A whole block, which needs no merge, takes 12.8 ms, and 25 us for each page that is
+        // missing: with k pages, 14.4 ms - 25 us k is less than 8 ms + 200 us k from k = 29 on.
+        let mut costs = Costs::new(64, 25.0, 200.0);
+        for number in 0..4096 {
+            let merges = if number % 8 == 7 { 8.0 } else { 0.0 };
+            flush(&mut costs, 2, 400.0 + merges * 8_000.0);
+        }
+        assert!((costs.beside_us() - 8_000.0).abs() < 400.0, "{costs:?}");
+        flush(&mut costs, 64, 64.0 * 200.0);
+        assert!(!costs.padding_pays(25));
+        assert!(costs.padding_pays(33));
+        assert!(!costs.padding_pays(64), "nothing is missing");
+    }
+
+    #[test]
+    fn whole_blocks_that_turn_out_dear_end_the_padding() {
+        // Cleaning that takes as much for each page whatever is written with it: nothing to gain.
+        let mut costs = Costs::new(64, 25.0, 200.0);
+        flush(&mut costs, 60, 60.0 * 200.0);
+        flush(&mut costs, 60, 60.0 * 400.0);
+        assert!(costs.padding_pays(60), "it looks like a cost of the flush");
+        for _ in 0..2000 {
+            flush(&mut costs, 64, 64.0 * 400.0);
+        }
+        assert!(!costs.padding_pays(60));
+    }
+
+    #[test]
+    fn impossible_figures_are_ignored() {
+        let mut costs = Costs::new(64, 25.0, 200.0);
+        for (pages, time_us) in [(0, 1.0), (1, f64::NAN), (1, f64::INFINITY), (1, -1.0)] {
+            flush(&mut costs, pages, time_us);
+            costs.learn(DeviceCost::Read { pages, time_us });
+        }
+        assert_eq!((costs.read_us(), costs.page_us()), (25.0, 200.0));
+        assert_eq!((costs.flush_us(), costs.beside_us()), (200.0, 0.0));
+    }
+}
