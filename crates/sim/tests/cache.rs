@@ -344,6 +344,7 @@ fn the_default_suits_the_device_it_is_run_over() {
         geometry: &Geometry::new(accesses.pages(), 8).expect("it is small"),
         costs: Costs::default(),
         as_tables: false,
+        rate: 1.0,
     };
     for (ftl, granularity) in [
         ("none", Granularity::Page),
