@@ -26,7 +26,7 @@ const WRITE_BYTES_MAX: u64 = 1 << 20;
 struct Run {
     first_page: u64,
     data: Payload,
-    /// The pages with the versions that are written; those that only pad are none.
+    /// The pages with the versions that are written.
     pages: Vec<(PageId, u32)>,
 }
 
@@ -63,14 +63,6 @@ impl Shared {
         let mut parts: Vec<Range<u64>> = Vec::new();
         for &id in &job.pages {
             let page = state.table[id].page;
-            if job.padded {
-                let first = page - page % self.pages_per_block;
-                let end = (first + self.pages_per_block).min(self.pages());
-                if parts.last().is_none_or(|last| last.end <= page) {
-                    parts.push(first..end);
-                }
-                continue;
-            }
             match parts.last_mut() {
                 Some(last) if last.end == page && last.end - last.start < pages_max => {
                     last.end += 1;
@@ -169,14 +161,27 @@ impl Shared {
 
     /// Hands out the oldest dirty pages when there are too many.
     pub(super) fn keep_dirty_low(&self) {
-        let mut state = self.state.borrow_mut();
-        let soft = self.dirty_pages_max / 8 * 7;
-        // What leaves already will bring it down.
-        while state.unwritten_pages() - state.leaving_pages() > soft && state.clean_oldest(u64::MAX)
+        self.clean_down_to(self.dirty_pages_max / 8 * 7);
+        self.wake_destaging();
+    }
+
+    /// Hands out the oldest dirty pages until no more are dirty; what leaves already is not counted. True
+    /// if there were any.
+    fn clean_down_to(&self, pages: usize) -> bool {
+        let (mut state, mut any) = (self.state.borrow_mut(), false);
+        while state.unwritten_pages() - state.leaving_pages() > pages
+            && state.clean_oldest(u64::MAX)
         {
+            any = true;
         }
-        drop(state);
-        self.changed.notify();
+        any
+    }
+
+    /// An access may have made something leave.
+    pub(super) fn wake_destaging(&self) {
+        if self.state.borrow().has_jobs() {
+            self.changed.notify();
+        }
     }
 
     /// Waits until so many more pages may be in memory only.
@@ -184,31 +189,28 @@ impl Shared {
     /// # Errors
     /// Why nothing can be written, when that is so.
     pub(super) async fn until_there_is_room(&self, pages: usize) -> Result<(), IoError> {
-        let room = || {
-            let state = self.state.borrow();
-            let over = state.unwritten_pages() + pages > self.dirty_pages_max
-                || state.leaving_pages() > self.leaving_pages_max;
-            if !over || state.unwritten_pages() == 0 {
-                return Some(Ok(()));
-            }
-            state.has_failed().then_some(Err(state.error))
-        };
-        if let Some(known) = room() {
-            return known;
-        }
-        self.make_room(pages);
-        self.changed.until_some(room).await
+        self.changed
+            .until_some(|| {
+                let room = self.room_for(pages);
+                // Others may have taken what was made before. Only what was handed out now is told, or
+                // this would wake itself for ever.
+                let pages = self.dirty_pages_max.saturating_sub(pages);
+                if room.is_none() && self.clean_down_to(pages) {
+                    self.changed.notify();
+                }
+                room
+            })
+            .await
     }
 
-    fn make_room(&self, pages: usize) {
-        let mut state = self.state.borrow_mut();
-        let enough = |dirty: usize| dirty + pages <= self.dirty_pages_max;
-        while !enough(state.unwritten_pages() - state.leaving_pages())
-            && state.clean_oldest(u64::MAX)
-        {}
-        // One cluster more, so that the next write finds room.
-        state.clean_oldest(u64::MAX);
-        drop(state);
-        self.changed.notify();
+    /// Whether there is room for so many pages, or never will be; `None` while it is not known.
+    fn room_for(&self, pages: usize) -> Option<Result<(), IoError>> {
+        let state = self.state.borrow();
+        let over = state.unwritten_pages() + pages > self.dirty_pages_max
+            || state.leaving_pages() > self.leaving_pages_max;
+        if !over || state.unwritten_pages() == 0 {
+            return Some(Ok(()));
+        }
+        state.has_failed().then_some(Err(state.error))
     }
 }

@@ -167,27 +167,12 @@ struct Shared {
     depth: Rc<Semaphore>,
     /// Something has been read, written, handed out or has failed.
     changed: Event,
-    pages_per_block: u64,
     dirty_pages_max: usize,
     leaving_pages_max: usize,
     dirty_age: Duration,
     interruptions: Cell<Option<u64>>,
     closed: Cell<bool>,
     tasks: TaskGroup,
-}
-
-impl Shared {
-    /// Pages of the device.
-    fn pages(&self) -> u64 {
-        self.below.geometry().size_bytes / BLOCK_BYTES
-    }
-
-    /// An access may have made something leave.
-    fn changed_if_any(&self) {
-        if self.changed.waiting() > 0 {
-            self.changed.notify();
-        }
-    }
 }
 
 impl Cache {
@@ -228,7 +213,6 @@ impl Cache {
             below_lock: RangeLock::new(),
             depth: Semaphore::new(u64::from(config.depth)),
             changed: Event::new(),
-            pages_per_block: u64::from(pages_per_block),
             dirty_pages_max: (dirty / BLOCK_BYTES) as usize,
             leaving_pages_max,
             dirty_age: config.dirty_age.0,

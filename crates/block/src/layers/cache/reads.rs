@@ -67,7 +67,7 @@ impl Shared {
             });
         }
         drop(state);
-        self.changed_if_any();
+        self.wake_destaging();
         if wanted.is_empty() {
             return IoFuture::ready(Ok(Reply::Data(data)));
         }

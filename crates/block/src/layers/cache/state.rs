@@ -17,8 +17,6 @@ pub(super) struct Job {
     pub(super) number: u64,
     /// In ascending order of their numbers.
     pub(super) pages: Vec<PageId>,
-    /// The whole erase block is to be written.
-    pub(super) padded: bool,
 }
 
 /// What an access to a page finds.
@@ -50,10 +48,26 @@ pub(super) struct Counts {
 struct Unflushed {
     /// The epoch in which is being written; a flush begins the next one.
     epoch: u64,
-    /// Epoch, id and page of what was written.
+    /// Epoch, id and page of what was written. What is not so any more is skipped.
     pages: VecDeque<(u64, PageId, u64)>,
-    /// The last epoch in which something was written that is not held any more.
+    /// Pages of which that is so.
+    held_pages: usize,
+    /// The last epoch in which something was written that is not held any more, and how often that was.
     gone_in: u64,
+    gone_pages: usize,
+}
+
+impl Unflushed {
+    /// Takes the oldest entry, if it is of this epoch or an earlier one.
+    fn pop_up_to(&mut self, epoch: u64) -> Option<(u64, PageId, u64)> {
+        self.pages
+            .pop_front_if(|(written_in, _, _)| *written_in <= epoch)
+    }
+
+    fn forget_what_is_gone(&mut self) {
+        self.gone_in = 0;
+        self.gone_pages = 0;
+    }
 }
 
 /// See the module.
@@ -75,6 +89,8 @@ pub(super) struct State {
     leaving_pages: usize,
     /// Pages that could not be written, and why the last one could not.
     failed: BTreeSet<PageId>,
+    /// The job that writes them again.
+    retry: u64,
     pub(super) error: IoError,
     unflushed: Unflushed,
     /// Something that was never made durable is not held any more: every flush fails.
@@ -97,6 +113,7 @@ impl State {
             dirty: VecDeque::new(),
             leaving_pages: 0,
             failed: BTreeSet::new(),
+            retry: 0,
             error: IoError::Medium,
             unflushed: Unflushed {
                 epoch: 1,
@@ -165,7 +182,7 @@ impl State {
     }
 
     /// A page gets new content. With `dirty` it is not on the device yet.
-    pub(super) fn write(&mut self, page: u64, content: Buf, dirty: bool, now_ns: u64) -> PageId {
+    pub(super) fn write(&mut self, page: u64, content: Buf, dirty: bool, now_ns: u64) {
         let id = self.table.intern(page, &mut *self.policy);
         match self.policy.access(id, Access::Write, &mut self.evictions) {
             Outcome::Hit => self.counts.write_hits += 1,
@@ -189,7 +206,6 @@ impl State {
             self.dirty.push_back((now_ns, id, page));
             self.sweep_dirty();
         }
-        id
     }
 
     /// The list of what is dirty stays about as long as what is dirty.
@@ -224,7 +240,7 @@ impl State {
                     self.drop_content(leaving.page);
                 }
             }
-            self.begin_job(pages, group.padded);
+            self.begin_job(pages);
         }
         self.evictions = evictions;
         self.evictions.clear();
@@ -250,12 +266,19 @@ impl State {
         slot.content = None;
         if slot.leaving.is_none() && slot.unflushed_in > 0 {
             self.unflushed.gone_in = self.unflushed.gone_in.max(slot.unflushed_in);
-            slot.unflushed_in = 0;
+            self.unflushed.gone_pages += 1;
+            self.forget_unflushed(id);
+        }
+    }
+
+    fn forget_unflushed(&mut self, id: PageId) {
+        if std::mem::take(&mut self.table[id].unflushed_in) > 0 {
+            self.unflushed.held_pages -= 1;
         }
     }
 
     /// Queues pages whose content leaves. Returns the number of the job, 0 without a page.
-    fn begin_job(&mut self, mut pages: Vec<PageId>, padded: bool) -> u64 {
+    fn begin_job(&mut self, mut pages: Vec<PageId>) -> u64 {
         if pages.is_empty() {
             return 0;
         }
@@ -264,12 +287,13 @@ impl State {
         let number = self.next_job;
         self.next_job += 1;
         self.outstanding.insert(number, 1);
-        self.jobs.push_back(Job {
-            number,
-            pages,
-            padded,
-        });
+        self.jobs.push_back(Job { number, pages });
         number
+    }
+
+    /// True when a job waits to be taken.
+    pub(super) fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
     }
 
     /// Takes the next job.
@@ -340,7 +364,7 @@ impl State {
                 pages.push(id);
             }
         }
-        self.begin_job(pages, false);
+        self.begin_job(pages);
     }
 
     /// A version of a page is on the device. It leaves no more, unless it was replaced.
@@ -363,10 +387,23 @@ impl State {
     /// Something was written to the device that no flush has covered yet.
     fn note_written(&mut self, id: PageId) {
         let (epoch, slot) = (self.unflushed.epoch, &mut self.table[id]);
-        if slot.unflushed_in != epoch {
-            slot.unflushed_in = epoch;
-            self.unflushed.pages.push_back((epoch, id, slot.page));
+        if slot.unflushed_in == epoch {
+            return;
         }
+        self.unflushed.held_pages += usize::from(slot.unflushed_in == 0);
+        slot.unflushed_in = epoch;
+        self.unflushed.pages.push_back((epoch, id, slot.page));
+        // Without a flush, pages that come and go would make the list grow for ever.
+        if self.unflushed.pages.len() > 64 + 2 * self.unflushed.held_pages {
+            let mut pages = std::mem::take(&mut self.unflushed.pages);
+            pages.retain(|entry| self.is_unflushed_in(entry));
+            self.unflushed.pages = pages;
+        }
+    }
+
+    fn is_unflushed_in(&self, (written_in, id, page): &(u64, PageId, u64)) -> bool {
+        let slot = &self.table[*id];
+        slot.page == *page && slot.unflushed_in == *written_in
     }
 
     /// A version of a page could not be written.
@@ -414,8 +451,11 @@ impl State {
 
     /// Queues what could not be written once more.
     pub(super) fn retry_failed(&mut self) {
-        let pages = self.failed.iter().copied().collect();
-        self.begin_job(pages, false);
+        // One attempt at a time: a device that hangs would be given the same again and again.
+        if !self.outstanding.contains_key(&self.retry) {
+            let pages = self.failed.iter().copied().collect();
+            self.retry = self.begin_job(pages);
+        }
     }
 
     /// True while something could not be written.
@@ -434,7 +474,7 @@ impl State {
         slot.content = None;
         slot.filling = None;
         slot.dirty_since_ns = None;
-        slot.unflushed_in = 0;
+        self.forget_unflushed(id);
         self.withdraw(id);
     }
 
@@ -447,17 +487,13 @@ impl State {
 
     /// A flush of the device has ended well: all up to this epoch is durable.
     pub(super) fn flushed(&mut self, epoch: u64) {
-        while let Some((written_in, id, page)) = self.unflushed.pages.front().copied()
-            && written_in <= epoch
-        {
-            self.unflushed.pages.pop_front();
-            let slot = &mut self.table[id];
-            if slot.page == page && slot.unflushed_in == written_in {
-                slot.unflushed_in = 0;
+        while let Some(entry) = self.unflushed.pop_up_to(epoch) {
+            if self.is_unflushed_in(&entry) {
+                self.forget_unflushed(entry.1);
             }
         }
         if self.unflushed.gone_in <= epoch {
-            self.unflushed.gone_in = 0;
+            self.unflushed.forget_what_is_gone();
         }
     }
 
@@ -467,16 +503,12 @@ impl State {
         self.error = error;
         if self.unflushed.gone_in > 0 {
             self.lost = Some(error);
-            self.unflushed.gone_in = 0;
+            self.unflushed.forget_what_is_gone();
         }
-        while let Some((written_in, id, page)) = self.unflushed.pages.front().copied()
-            && written_in <= epoch
-        {
-            self.unflushed.pages.pop_front();
-            let slot = &mut self.table[id];
-            if slot.page == page && slot.unflushed_in == written_in {
-                slot.unflushed_in = 0;
-                self.write_again(id);
+        while let Some(entry) = self.unflushed.pop_up_to(epoch) {
+            if self.is_unflushed_in(&entry) {
+                self.forget_unflushed(entry.1);
+                self.write_again(entry.1);
             }
         }
     }
@@ -503,9 +535,9 @@ impl State {
         self.failed.len()
     }
 
-    /// Pages on the device that no flush has covered.
+    /// Pages on the device that no flush has covered; one that came twice and was dropped counts twice.
     pub(super) fn unflushed_pages(&self) -> usize {
-        self.unflushed.pages.len()
+        self.unflushed.held_pages + self.unflushed.gone_pages
     }
 
     /// Pages that the policy holds, and its target for the write buffer.
