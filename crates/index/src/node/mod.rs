@@ -1,0 +1,1 @@
+//! One node of the tree, without I/O.
