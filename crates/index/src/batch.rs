@@ -13,8 +13,8 @@ pub const KEY_BYTES_MAX: usize = 4096;
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const DELETE_RANGE: u8 = 3;
-/// After the last operation of a batch.
-const END: u8 = 4;
+/// Stands after the last operation of a batch.
+pub(crate) const END: u8 = 4;
 
 /// Puts and deletes that become visible and durable together. A later one of the same key wins.
 #[derive(Clone, Debug, Default)]

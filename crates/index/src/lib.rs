@@ -6,6 +6,29 @@
 //! bytes in docs/format/.
 //!
 //! The core is a state machine that is called: it starts no thread, reads no clock, and reaches its
-//! device through one seam. It must never give an answer that it has not checked.
+//! device through one seam ([`storage`]). It must never give an answer that it has not checked.
 
+mod batch;
+mod commit;
+mod create;
+mod db;
+mod error;
+mod layout;
+mod log;
 pub mod node;
+mod options;
+mod readers;
+mod scan;
+mod segments;
+pub mod storage;
+mod tree;
+mod writer;
+
+pub use batch::{Batch, KEY_BYTES_MAX};
+pub use db::{Db, Figures, Snapshot, Transaction};
+pub use error::Error;
+pub use options::Options;
+pub use readers::SnapshotFigures;
+pub use scan::{Scan, ScanBounds};
+pub use segments::SpaceFigures;
+pub use writer::{Durability, UpkeepFigures};
