@@ -14,15 +14,18 @@
 
 mod blob;
 mod build;
+mod column;
 mod delta;
 mod fold;
+mod header;
 mod image;
 mod view;
 
 pub use blob::{BLOB_BYTES_MAX, Blob, blob_image, parse_blob};
-pub use build::{Builder, seal};
+pub use build::Builder;
 pub use delta::{Delta, Found, RangeDeletion};
 pub use fold::fold;
+pub use header::seal;
 pub use image::{Image, ImageError, Peek, Value};
 pub use view::{Rows, view};
 
@@ -58,11 +61,11 @@ pub const PADDING_BYTES: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The key has this value.
-    Put,
+    Put = 0,
     /// The key has no value.
-    Delete,
+    Delete = 1,
     /// The key has a value that is kept out of line; the row's value refers to it.
-    Blob,
+    Blob = 2,
 }
 
 /// One version of a key.

@@ -1,0 +1,4 @@
+//! The node of the tree against a plain model, and its bytes against the page.
+
+mod image;
+mod model;
