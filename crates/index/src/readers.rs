@@ -61,6 +61,11 @@ impl Readers {
         seq
     }
 
+    /// Holds once more what is held already.
+    pub(crate) fn hold_at(&self, seq: Seq) {
+        *self.snapshots.lock().entry(seq).or_default() += 1;
+    }
+
     /// Ends one snapshot at `seq`.
     pub(crate) fn release(&self, seq: Seq) {
         let mut snapshots = self.snapshots.lock();

@@ -8,7 +8,7 @@
 
 use crate::error::{At, Error};
 use crate::layout::Geometry;
-use crate::node::{NodeId, image};
+use crate::node::{NodeId, seal};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 
 /// Images are placed at multiples of this.
@@ -316,7 +316,7 @@ impl Segments {
         let stream = &mut self.streams[class as usize];
         let segment = stream.segment.expect("a stream has a segment now");
         let location = Location::new(segment, stream.filled, bytes.len());
-        image::seal(bytes, location.stored());
+        seal(bytes, location.stored());
         let end = stream.filled + bytes.len();
         stream.buffer[stream.filled..end].copy_from_slice(bytes);
         stream.filled = end;

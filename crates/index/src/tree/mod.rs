@@ -337,6 +337,19 @@ impl Tree {
         })
     }
 
+    /// The batch that has changed `key` last, as far as that is kept: 0 if it is older than all readers.
+    pub(crate) fn newest_seq(&self, key: &[u8]) -> Result<Seq, Error> {
+        loop {
+            let looked = self.at_leaf(Place::Of(key), |id, _, node| {
+                newest_in(node, key).map_err(|location| (id, location))
+            })?;
+            match looked {
+                Ok(seq) => return Ok(seq),
+                Err((id, location)) => self.load(id, self.slots.get(id), location)?,
+            }
+        }
+    }
+
     /// Appends to `out` what a reader sees of a scan's keys in one leaf, and says how it goes on.
     pub(crate) fn scan_leaf(&self, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Next, Error> {
         loop {
@@ -464,6 +477,22 @@ fn look_up(node: &Node, key: &[u8], seq: Seq, out: &mut Vec<u8>) -> Answer {
         Kind::Blob => Answer::OutOfLine,
         Kind::Delete => Answer::Nothing,
     }
+}
+
+/// The batch that has changed `key` last, or the place of the image that says it.
+fn newest_in(node: &Node, key: &[u8]) -> Result<Seq, Location> {
+    let in_delta = node.delta.as_ref().and_then(|delta| delta.newest_seq(key));
+    if let Some(seq) = in_delta {
+        return Ok(seq);
+    }
+    let image = match &node.content {
+        Content::Leaf(image) => image,
+        Content::Absent if !node.location.is_nowhere() => return Err(node.location),
+        _ => return Ok(0),
+    };
+    let row = image.lower_bound(key);
+    let is_there = row < image.rows() && image.compare_key(row, key).is_eq();
+    Ok(if is_there { image.seq(row) } else { 0 })
 }
 
 /// Whether there is more in the leaf; `None` if what the reader sees is not kept; the place of the image

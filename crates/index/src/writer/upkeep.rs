@@ -57,6 +57,17 @@ impl Writer {
         Ok(())
     }
 
+    /// Writes all changes back into nodes, and makes that count.
+    pub(crate) fn write_back(&mut self) -> Result<(), Error> {
+        while self.fold_oldest()? {
+            self.clean_some()?;
+            if self.is_checkpointing() {
+                self.continue_checkpoint()?;
+            }
+        }
+        self.checkpoint_now()
+    }
+
     /// Makes the log have room for a batch of so many bytes, whatever that takes.
     ///
     /// # Errors
