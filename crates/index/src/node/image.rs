@@ -4,7 +4,7 @@ use super::column::{Column, Ints, Sections};
 use super::header::{Form, Header};
 use super::{HEADER_BYTES, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX};
 use std::cmp::Ordering;
-use std::ops::Deref;
+use std::ops::{Bound, Deref, Range};
 
 /// Why bytes are not taken for an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -359,6 +359,17 @@ impl Image {
         Value(Cell::Slice(bytes.expect("this is a column of strings")))
     }
 
+    /// Appends the value of a row to `out`.
+    #[inline]
+    pub(super) fn append_value(&self, row: usize, out: &mut Vec<u8>) {
+        if let Column::Ints { ints, len } = &self.values {
+            out.extend_from_slice(&ints.number(&self.bytes, row).to_le_bytes());
+            out.truncate(out.len() - 8 + usize::from(*len));
+        } else if let Some(value) = self.values.string(&self.bytes, row) {
+            out.extend_from_slice(value);
+        }
+    }
+
     /// The sequence number of a row.
     ///
     /// # Panics
@@ -410,6 +421,49 @@ impl Image {
         let value = self.value(row);
         let number = value.first_chunk().expect("an inner node was checked");
         NodeId::from_le_bytes(*number)
+    }
+
+    /// The rows of the keys between two bounds.
+    pub(super) fn between(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Range<usize> {
+        let start = match from {
+            Bound::Included(key) => self.lower_bound(key),
+            Bound::Excluded(key) => self.rows_of(key).end,
+            Bound::Unbounded => 0,
+        };
+        let end = match to {
+            Bound::Included(key) => self.rows_of(key).end,
+            Bound::Excluded(key) => self.lower_bound(key),
+            Bound::Unbounded => self.rows(),
+        };
+        start..end.max(start)
+    }
+
+    /// The rows of `key`; where they would be, if there are none.
+    pub(super) fn rows_of(&self, key: &[u8]) -> Range<usize> {
+        let (first, equal) = self.locate(key);
+        first..if equal { self.run_end(first) } else { first }
+    }
+
+    /// Behind the last version of the key in row `row`.
+    pub(super) fn run_end(&self, row: usize) -> usize {
+        let mut end = row + 1;
+        if self.seqs.is_some() {
+            while end < self.rows() && self.compare_rows(row, end).is_eq() {
+                end += 1;
+            }
+        }
+        end
+    }
+
+    /// The first version of the key in row `row`.
+    pub(super) fn run_start(&self, row: usize) -> usize {
+        let mut start = row;
+        if self.seqs.is_some() {
+            while start > 0 && self.compare_rows(start - 1, row).is_eq() {
+                start -= 1;
+            }
+        }
+        start
     }
 
     /// The newest version of `key` that is not newer than `seq`, a deletion included.

@@ -19,6 +19,7 @@ mod delta;
 mod fold;
 mod header;
 mod image;
+mod merge;
 mod view;
 
 pub use blob::{BLOB_BYTES_MAX, Blob, blob_image, parse_blob};

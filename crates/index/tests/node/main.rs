@@ -1,4 +1,5 @@
 //! The node of the tree against a plain model, and its bytes against the page.
 
+mod history;
 mod image;
 mod model;
