@@ -113,7 +113,8 @@ impl Log {
             head,
             tail,
             durable_below: head,
-            prepared,
+            // What has been written needs no zeroes, and must not get any.
+            prepared: prepared.max(head).min(geometry.log_blocks),
             frame: Aligned::zeroed(16 * BLOCK_BYTES),
             filled: HEADER_BYTES,
             first_seq: 0,
@@ -132,6 +133,7 @@ impl Log {
     }
 
     /// Everything before this is durable.
+    #[cfg(test)]
     pub(crate) fn durable_below(&self) -> u64 {
         self.durable_below
     }

@@ -15,6 +15,8 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 pub(crate) const GRANULE_BYTES: usize = 64;
 /// A stream writes when so much has gathered.
 const WRITE_BYTES: usize = 128 << 10;
+/// Segments that new leaves do not take: for cleaning, for inner nodes, and for a checkpoint.
+const SPARE_SEGMENTS: usize = 4;
 /// The storage grows by so many segments at a time.
 const GROWTH_SEGMENTS: u32 = 4;
 
@@ -246,9 +248,10 @@ impl Segments {
         Some((least.0 as u32, least.1.live_bytes))
     }
 
-    /// A free segment, the lowest, so that the end of the storage becomes free.
-    fn take(&mut self, storage: &dyn Storage, state: State) -> Result<u32, Error> {
-        if self.free == 0 {
+    /// A free segment, the lowest, so that the end of the storage becomes free. New leaves leave `spare`
+    /// ones to what makes room.
+    fn take(&mut self, storage: &dyn Storage, state: State, spare: usize) -> Result<u32, Error> {
+        if self.free <= spare {
             self.grow(storage)?;
         }
         let free = self.all.iter().position(|s| s.state == State::Free);
@@ -333,7 +336,11 @@ impl Segments {
     /// Ends the segment of a stream and opens another.
     fn turn_over(&mut self, storage: &dyn Storage, class: Class) -> Result<(), Error> {
         self.flush(storage, class)?;
-        let next = self.take(storage, State::Open)?;
+        let spare = match class {
+            Class::Hot | Class::Cold => SPARE_SEGMENTS,
+            Class::Survivor | Class::Inner => 0,
+        };
+        let next = self.take(storage, State::Open, spare)?;
         let room = self.geometry.segment_bytes as usize;
         let stream = &mut self.streams[class as usize];
         let ended = stream.segment.replace(next);
@@ -400,7 +407,7 @@ impl Segments {
         let count = bytes.div_ceil(self.geometry.segment_bytes as usize);
         let mut taken = Vec::with_capacity(count);
         for _ in 0..count {
-            match self.take(storage, State::Checkpoint) {
+            match self.take(storage, State::Checkpoint, 0) {
                 Ok(segment) => taken.push(segment),
                 Err(error) => {
                     taken.into_iter().for_each(|segment| self.free(segment));

@@ -41,7 +41,8 @@ fn run(seed: u64) {
     let mut world = World::new(options).expect("an index on an empty disk");
     for _ in 0..4 {
         let from = world.disk.0.counts().operations;
-        let cut_at = from + draw.below(1 << draw.below(12));
+        let scale = draw.below(12);
+        let cut_at = from + draw.below(1 << scale);
         world.disk.0.set_faults(Faults {
             power_cut_at: Some(cut_at),
             ..Faults::default()

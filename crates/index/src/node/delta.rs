@@ -292,6 +292,14 @@ impl Delta {
         }
     }
 
+    /// The newest batch that has changed `key` or deleted a range with it, if it is here.
+    pub fn newest_seq(&self, key: &[u8]) -> Option<Seq> {
+        let slot = self.slots.get(self.position(key, Seq::MAX));
+        let slot = slot.filter(|slot| self.compare(slot, key).is_eq());
+        slot.map(|slot| slot.seq)
+            .max(self.deleted_at(key, Seq::MAX))
+    }
+
     /// Answers for readers below this may be wrong: versions that they would see were dropped.
     pub fn floor(&self) -> Seq {
         self.floor

@@ -1,7 +1,7 @@
 //! An inner node in memory: separators and children, never changed, only replaced.
 //!
-//! Separator `i` is the least key that may be under child `i`; the first one is never compared, so
-//! that everything below it is under the first child. Searching compares eight bytes of each
+//! Separator `i` is the least key that may be under child `i`. The first child has none (it is empty):
+//! everything below the second separator is under it. Searching compares eight bytes of each
 //! separator after the prefix that all have, and whole keys only among equals.
 
 use crate::error::Error;
@@ -41,7 +41,7 @@ fn common<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
 }
 
 impl Inner {
-    /// A node of these children, in order.
+    /// A node of these children, in order. The first separator does not matter.
     pub(crate) fn new(level: u8, children: &[Child]) -> Inner {
         assert!(!children.is_empty() && level > 0, "an inner node has children");
         let others = &children[1..];
@@ -52,10 +52,12 @@ impl Inner {
         let mut keys = Vec::with_capacity(children.iter().map(|(key, _)| key.len()).sum());
         let mut ends = Vec::with_capacity(children.len());
         let mut heads = Vec::with_capacity(children.len());
-        for (number, (key, _)) in children.iter().enumerate() {
+        heads.push(0);
+        ends.push(0);
+        for (key, _) in others {
             keys.extend_from_slice(key);
             ends.push(keys.len() as u32);
-            heads.push(if number == 0 { 0 } else { head(&key[prefix.len()..]) });
+            heads.push(head(&key[prefix.len()..]));
         }
         Inner {
             level,
@@ -90,15 +92,28 @@ impl Inner {
     /// Its image.
     pub(crate) fn image(&self, builder: &mut Builder, node: NodeId, lsn: u64) -> Vec<u8> {
         builder.clear();
+        let least = self.least_like_others();
         for index in 0..self.len() {
             builder.push(Row {
-                key: self.separator(index),
+                key: if index == 0 { &least } else { self.separator(index) },
                 seq: 0,
                 kind: Kind::Put,
                 value: &self.children[index].to_le_bytes(),
             });
         }
         builder.finish(node, self.level, lsn, 0)
+    }
+
+    /// A key below all separators that looks like them, so that they pack well together.
+    fn least_like_others(&self) -> Vec<u8> {
+        let mut least = self.prefix.to_vec();
+        if self.len() > 1 {
+            least.resize(self.separator(1).len(), 0);
+            if least[..] >= *self.separator(1) {
+                least.clear();
+            }
+        }
+        least
     }
 
     pub(crate) fn level(&self) -> u8 {

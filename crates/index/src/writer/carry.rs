@@ -10,6 +10,7 @@ use super::Writer;
 use crate::batch::{Operation, push_operation};
 use crate::error::Error;
 use crate::node::{Kind, NodeId};
+use crate::storage::BLOCK_BYTES;
 use std::ops::Bound;
 
 /// Operations in a frame of carried records, in bytes, about.
@@ -29,10 +30,12 @@ impl Writer {
         self.log.head()
     }
 
-    /// True if deltas take so little of the log that logging them again gives room.
+    /// True if deltas take so little of the log that logging them again gives room, and there is room to
+    /// do it.
     fn may_carry(&self) -> bool {
-        let log_bytes = self.geometry.log_blocks * crate::storage::BLOCK_BYTES as u64;
-        self.tree.memory.delta_bytes() < log_bytes / 4
+        let log_bytes = self.geometry.log_blocks * BLOCK_BYTES as u64;
+        let has_room = self.log.free_blocks() as usize * BLOCK_BYTES > FRAME_BYTES * 2;
+        has_room && self.tree.memory.delta_bytes() < log_bytes / 4
     }
 
     /// Frees some of the log before `target`: one frame of carried records, or one leaf written back.
@@ -43,10 +46,19 @@ impl Writer {
         }
         if self.may_carry() {
             self.carry(target)?;
-        } else if let Some((_, id)) = self.by_log.pop_front() {
-            self.fold_leaf(id)?;
+        } else {
+            self.fold_first_logged()?;
         }
         Ok(true)
+    }
+
+    /// Writes the leaf back whose changes are first in the log.
+    fn fold_first_logged(&mut self) -> Result<(), Error> {
+        if let Some((_, id)) = self.by_log.front().copied() {
+            // It is in the queue until it is written: what is needed of the log is known by that.
+            self.fold_leaf(id)?;
+        }
+        Ok(())
     }
 
     /// Logs the deltas of the leaves again that are needed before `target`, as many as make a frame.
@@ -54,35 +66,48 @@ impl Writer {
         let storage = self.storage();
         self.log.write_out(&*storage, false)?;
         let mut records = Vec::with_capacity(FRAME_BYTES * 2);
-        let mut leaves: Vec<NodeId> = Vec::new();
+        let mut leaves: Vec<(u64, NodeId)> = Vec::new();
         let longest = self.log.batch_bytes_max();
         while records.len() < FRAME_BYTES && self.needed_from() < target {
-            let Some((position, id)) = self.by_log.pop_front() else {
+            let Some(first) = self.by_log.front().copied() else {
                 break;
             };
             let before = records.len();
-            self.push_delta(id, &mut records);
+            self.push_delta(first.1, &mut records);
             if records.len() > longest {
                 records.truncate(before);
-                self.by_log.push_front((position, id));
-                if leaves.is_empty() {
-                    // Too long for any frame: it is written back.
-                    self.by_log.pop_front();
-                    return self.fold_leaf(id);
-                }
                 break;
             }
-            leaves.push(id);
+            self.by_log.pop_front();
+            leaves.push(first);
+        }
+        if leaves.is_empty() {
+            // The first is too long for any frame.
+            return self.fold_first_logged();
         }
         let position = self.log.head();
-        self.log.carry(self.seq, &records);
-        self.log.write_out(&*storage, false)?;
+        if let Err(error) = self.log_again(&records) {
+            leaves.into_iter().rev().for_each(|leaf| self.by_log.push_front(leaf));
+            return Err(error);
+        }
         self.figures.carried += leaves.len() as u64;
-        for id in leaves {
+        for (_, id) in leaves {
             self.tree.slots.get(id).node.write().logged_at = position;
             self.by_log.push_back((position, id));
         }
         Ok(())
+    }
+
+    fn log_again(&mut self, records: &[u8]) -> Result<(), Error> {
+        let storage = self.storage();
+        let blocks = records.len() / BLOCK_BYTES + 2;
+        if self.log.free_blocks() < blocks as u64 {
+            return Err(Error::Full {
+                len_bytes: storage.len_bytes(),
+            });
+        }
+        self.log.carry(self.seq, records);
+        self.log.write_out(&*storage, false)
     }
 
     /// Appends the newest of every key of a leaf's delta.
