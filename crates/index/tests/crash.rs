@@ -4,7 +4,7 @@
 mod world;
 
 use bimetal_index::storage::memory::Faults;
-use bimetal_index::{Durability, Error};
+use bimetal_index::{Durability, Error, UpkeepFigures};
 use std::sync::Arc;
 use world::{Disk, Draw, Shape, World, small_options};
 
@@ -34,7 +34,7 @@ fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
     Disk(Arc::new(disk.0.after_power_cut(&mut choose)))
 }
 
-fn run(seed: u64) {
+fn run(seed: u64, reached: &mut UpkeepFigures) {
     let mut draw = Draw::new(seed);
     let options = small_options(&mut draw);
     let shape = Shape::draw(&mut draw);
@@ -48,6 +48,7 @@ fn run(seed: u64) {
             ..Faults::default()
         });
         write_some(&mut world, &shape, &mut draw, 300);
+        add(reached, &world.db.figures().upkeep);
         let mut disk = cut(&world.disk, &mut draw);
         // Opening writes too, and may be cut like everything else.
         for _ in 0..draw.below(3) {
@@ -71,9 +72,25 @@ fn run(seed: u64) {
 
 #[test]
 fn nothing_durable_is_lost_and_nothing_is_half_there() {
+    let mut reached = UpkeepFigures::default();
     for seed in 0..400 {
-        run(seed);
+        run(seed, &mut reached);
     }
+    // Lives in which nothing happens prove nothing.
+    assert!(reached.folds > 10_000, "{reached:?}");
+    assert!(reached.splits > 1000 && reached.joins > 100, "{reached:?}");
+    assert!(reached.carried > 1000 && reached.cleaned_segments > 100, "{reached:?}");
+    assert!(reached.checkpoints > 400 && reached.blobs > 100, "{reached:?}");
+}
+
+fn add(sum: &mut UpkeepFigures, figures: &UpkeepFigures) {
+    sum.folds += figures.folds;
+    sum.splits += figures.splits;
+    sum.joins += figures.joins;
+    sum.blobs += figures.blobs;
+    sum.carried += figures.carried;
+    sum.cleaned_segments += figures.cleaned_segments;
+    sum.checkpoints += figures.checkpoints;
 }
 
 /// A cut at every operation of a short life, one after the other, until a life passes without.

@@ -169,6 +169,8 @@ impl Writer {
         let leaves = self.with_neighbour(id, &path, oldest)?;
         let written = self.write_leaves(&leaves, is_appended)?;
         self.figures.folds += 1;
+        self.figures.splits += u64::from(written.len() > leaves.len());
+        self.figures.joins += u64::from(leaves.len() > 1);
         self.figures.folded_rows += self.scratch.rows.len() as u64;
         let change = self.plan(path, &leaves, &written);
         self.install(change, &leaves, written, oldest);
@@ -353,6 +355,7 @@ impl Writer {
                 }
             }
         }
+        self.figures.blobs += 1;
         let reference = reference.encode();
         self.scratch.new_blobs.push(reference.clone());
         Ok(reference)

@@ -52,6 +52,12 @@ pub struct UpkeepFigures {
     pub folds: u64,
     /// Rows in them.
     pub folded_rows: u64,
+    /// Leaves that were cut into several.
+    pub splits: u64,
+    /// Leaves that were joined with a neighbour.
+    pub joins: u64,
+    /// Values written out of line.
+    pub blobs: u64,
     /// Leaves whose changes were logged again, since the log came round.
     pub carried: u64,
     /// Bytes of images that cleaning moved.
@@ -64,6 +70,8 @@ pub struct UpkeepFigures {
     pub checkpoint_bytes: u64,
 }
 
+/// A delta that takes more memory than this many images of leaves is written back early.
+const DELTA_NODES_MAX: usize = 8;
 /// Numbers that one change of the tree may need: an even split of a leaf and of every level above.
 const IDS_SPARE: usize = 1 << 12;
 
@@ -86,6 +94,8 @@ pub(crate) struct Writer {
     /// The same by the first position in the log that is needed for them.
     by_log: VecDeque<(u64, NodeId)>,
     deltas_begun: u64,
+    /// Leaves whose deltas have become longer than is good for a lookup or an insertion.
+    overgrown: Vec<NodeId>,
     changed_inners: BTreeSet<NodeId>,
     checkpoint: Option<Checkpoint>,
     cleaning: Option<Cleaning>,
@@ -130,6 +140,7 @@ impl Writer {
             by_age: VecDeque::new(),
             by_log: VecDeque::new(),
             deltas_begun: 0,
+            overgrown: Vec::new(),
             changed_inners: BTreeSet::new(),
             checkpoint: None,
             cleaning: None,
@@ -274,6 +285,10 @@ impl Writer {
         change(delta);
         let after = delta.memory_bytes();
         self.tree.memory.change_delta(before, after);
+        let limit = self.options.node_bytes * DELTA_NODES_MAX;
+        if before <= limit && limit < after {
+            self.overgrown.push(id);
+        }
         Ok(id)
     }
 

@@ -12,6 +12,7 @@ impl Writer {
     /// Keeps house after a group that took `blocks` blocks of the log.
     pub(crate) fn keep_house(&mut self, blocks: u64) -> Result<(), Error> {
         self.unpin_landed();
+        self.fold_overgrown()?;
         while self.tree.memory.delta_bytes() > self.options.buffer_bytes {
             if !self.fold_oldest()? {
                 break;
@@ -22,6 +23,19 @@ impl Writer {
         self.move_tail(blocks)?;
         self.unpin_landed();
         self.tree.memory.evict(&self.tree.slots);
+        Ok(())
+    }
+
+    fn fold_overgrown(&mut self) -> Result<(), Error> {
+        while let Some(id) = self.overgrown.last().copied() {
+            let has_delta = self.tree.slots.get(id).node.read().delta.is_some();
+            // It may have been written back since, and its number may be another node's.
+            if has_delta {
+                self.fold_leaf(id)?;
+            }
+            self.overgrown.pop();
+            self.clean_some()?;
+        }
         Ok(())
     }
 
