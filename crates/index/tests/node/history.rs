@@ -364,12 +364,14 @@ proptest! {
             expected.reverse();
         }
         let mut bytes = 0;
-        let fits = |(n, (key, (_, value))): &(usize, &(Vec<u8>, (Kind, Vec<u8>)))| {
+        let mut count = 0;
+        for (key, (_, value)) in expected.iter().take(rows_max) {
             bytes += key.len() + value.len();
-            *n == 0 || bytes <= bytes_max
-        };
-        let admitted = expected.iter().enumerate().take(rows_max).take_while(fits);
-        let count = admitted.count();
+            if count > 0 && bytes > bytes_max {
+                break;
+            }
+            count += 1;
+        }
         let more = count < expected.len();
         expected.truncate(count);
 
