@@ -8,12 +8,13 @@ use crate::log::Reader;
 use crate::node::Seq;
 use crate::options::Options;
 use crate::readers::{Readers, SnapshotFigures};
+use crate::replay::Replay;
 use crate::scan::{Scan, ScanBounds};
 use crate::segments::SpaceFigures;
 use crate::storage::file::{FileStorage, Presence};
 use crate::storage::{BLOCK_BYTES, Storage};
 use crate::tree::{Memory, Tree};
-use crate::writer::{Durability, Stored, UpkeepFigures, Writer, take_up};
+use crate::writer::{Durability, Stored, UpkeepFigures, Writer, take_up, unless_full};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -131,11 +132,14 @@ impl Db {
             segments,
         );
         let mut log = Reader::new(&*storage, geometry, tail);
+        let mut replay = Replay::default();
         while let Some(frame) = log.next()? {
-            writer.replay(&frame)?;
+            replay.take(&frame, &mut writer)?;
         }
+        replay.finish(&mut writer)?;
+        writer.order_by_log();
         writer.begin_log(log.end())?;
-        writer.keep_house(0)?;
+        unless_full(writer.keep_house(0))?;
         Ok(Db {
             shared: Arc::new(Shared::new(tree, readers, writer)),
         })

@@ -18,6 +18,7 @@ mod log;
 pub mod node;
 mod options;
 mod readers;
+mod replay;
 mod scan;
 mod segments;
 pub mod storage;

@@ -19,7 +19,7 @@ pub(crate) use checkpoint::{Stored, take_up};
 use crate::batch::{END, Operation, Operations};
 use crate::error::Error;
 use crate::layout::{Geometry, Superblock};
-use crate::log::{Frame, Log};
+use crate::log::Log;
 use crate::node::{Builder, Delta, Kind, NodeId, Seq};
 use crate::options::Options;
 use crate::readers::Readers;
@@ -237,21 +237,39 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes a frame of the log up again, after a stop.
-    pub(crate) fn replay(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
-        // Nobody has read yet, so nothing older is held.
-        let mut seq = frame.first_seq;
-        let mut operations = Operations::new(frame.operations);
-        while let Some(operation) = operations.take().map_err(|_| not_a_batch())? {
-            match operation {
-                Operation::End => seq += u64::from(!frame.is_carried),
-                _ => self.apply_one(seq, operation, frame.position, seq)?,
-            }
-        }
-        let last = if frame.is_carried { seq } else { seq - 1 };
-        self.seq = self.seq.max(last);
+    /// Makes a change again that is in the log, after a stop. Nobody has read yet.
+    pub(crate) fn replay_operation(
+        &mut self,
+        seq: Seq,
+        operation: Operation<'_>,
+        position: u64,
+    ) -> Result<(), Error> {
+        self.apply_one(seq, operation, position, seq)
+    }
+
+    /// Everything up to this batch has been taken from the log.
+    pub(crate) fn replayed(&mut self, seq: Seq) {
+        self.seq = self.seq.max(seq);
         self.readers.publish(self.seq);
-        Ok(())
+    }
+
+    /// Keeps the memory in bounds while the log is replayed. Where there is no space to write leaves back,
+    /// it takes more: a full disk must not keep anybody from reading and deleting.
+    pub(crate) fn keep_house_in_replay(&mut self) -> Result<(), Error> {
+        self.order_by_log();
+        self.unpin_landed();
+        unless_full(self.fold_beyond_budget())
+    }
+
+    /// Brings the leaves into the order in which the log is needed for them: a replay goes by keys.
+    pub(crate) fn order_by_log(&mut self) {
+        let slots = &self.tree.slots;
+        self.by_log.retain_mut(|(position, id)| {
+            let node = slots.get(*id).node.read();
+            *position = node.logged_at;
+            node.delta.is_some()
+        });
+        self.by_log.make_contiguous().sort_unstable();
     }
 
     /// The log goes on here after what was replayed, in a new opening.
@@ -280,6 +298,8 @@ impl Writer {
             self.by_age.push_back((node.dirty_since, id));
             self.by_log.push_back((position, id));
         }
+        // In a replay, which goes by keys, the first change of a leaf need not be the oldest.
+        node.logged_at = node.logged_at.min(position);
         let before = node.delta.as_ref().map_or(0, |delta| delta.memory_bytes());
         let delta = node.delta.get_or_insert_default();
         change(delta);
@@ -385,9 +405,18 @@ impl Writer {
     }
 }
 
-fn not_a_batch() -> Error {
+/// What stands in the log where a batch should be is none.
+pub(crate) fn not_a_batch() -> Error {
     Error::Damaged {
         what: "a batch in the log".to_owned(),
         offset: crate::layout::LOG_OFFSET,
+    }
+}
+
+/// Takes a lack of space for a reason to do less.
+pub(crate) fn unless_full(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(Error::Full { .. }) => Ok(()),
+        other => other,
     }
 }

@@ -13,16 +13,19 @@ impl Writer {
     pub(crate) fn keep_house(&mut self, blocks: u64) -> Result<(), Error> {
         self.unpin_landed();
         self.fold_overgrown()?;
-        while self.tree.memory.delta_bytes() > self.options.buffer_bytes {
-            if !self.fold_oldest()? {
-                break;
-            }
-            self.clean_some()?;
-        }
+        self.fold_beyond_budget()?;
         self.clean_some()?;
         self.move_tail(blocks)?;
         self.unpin_landed();
         self.tree.memory.evict(&self.tree.slots);
+        Ok(())
+    }
+
+    /// Writes leaves back until changes take no more memory than they may.
+    pub(super) fn fold_beyond_budget(&mut self) -> Result<(), Error> {
+        while self.tree.memory.delta_bytes() > self.options.buffer_bytes && self.fold_oldest()? {
+            self.clean_some()?;
+        }
         Ok(())
     }
 

@@ -1,0 +1,100 @@
+//! Taking up the log after a stop: all that is in it from the tail on goes into the leaves again.
+//!
+//! What the log says of one key is in order, and keys do not depend on each other, so a stretch of the
+//! log is sorted by key first: each leaf is gone to once, and of each key only the last change is made.
+//! A deletion of a range ends a stretch, since it concerns keys that are not named.
+
+use crate::batch::{Operation, Operations};
+use crate::error::Error;
+use crate::log::Frame;
+use crate::node::Seq;
+use crate::writer::Writer;
+
+/// Bytes of operations in a stretch.
+const STRETCH_BYTES: usize = 16 << 20;
+
+/// One change of one key.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    key_at: usize,
+    key_len: u16,
+    is_put: bool,
+    value_len: u32,
+    seq: Seq,
+    position: u64,
+}
+
+/// A stretch of the log.
+#[derive(Debug, Default)]
+pub(crate) struct Replay {
+    /// Keys, each with its value behind it.
+    bytes: Vec<u8>,
+    changes: Vec<Change>,
+}
+
+impl Replay {
+    /// Takes a frame.
+    pub(crate) fn take(&mut self, frame: &Frame<'_>, writer: &mut Writer) -> Result<(), Error> {
+        let mut seq = frame.first_seq;
+        let mut operations = Operations::new(frame.operations);
+        while let Some(operation) = operations.take().map_err(|_| crate::writer::not_a_batch())? {
+            match operation {
+                Operation::End => seq += u64::from(!frame.is_carried),
+                Operation::Put { key, value } => self.push(key, Some(value), seq, frame.position),
+                Operation::Delete { key } => self.push(key, None, seq, frame.position),
+                Operation::DeleteRange { .. } => {
+                    self.finish(writer)?;
+                    writer.replay_operation(seq, operation, frame.position)?;
+                }
+            }
+        }
+        let last = if frame.is_carried { seq } else { seq - 1 };
+        writer.replayed(last);
+        if self.bytes.len() >= STRETCH_BYTES {
+            self.finish(writer)?;
+            writer.keep_house_in_replay()?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, key: &[u8], value: Option<&[u8]>, seq: Seq, position: u64) {
+        let key_at = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+        self.changes.push(Change {
+            key_at,
+            key_len: key.len() as u16,
+            is_put: value.is_some(),
+            value_len: value.map_or(0, <[u8]>::len) as u32,
+            seq,
+            position,
+        });
+    }
+
+    /// Makes the changes of the stretch.
+    pub(crate) fn finish(&mut self, writer: &mut Writer) -> Result<(), Error> {
+        let key = |change: &Change| {
+            let end = change.key_at + usize::from(change.key_len);
+            &self.bytes[change.key_at..end]
+        };
+        // Stable: of one key the last stays the last.
+        self.changes.sort_by(|a, b| key(a).cmp(key(b)));
+        for (index, change) in self.changes.iter().enumerate() {
+            let next = self.changes.get(index + 1);
+            if next.is_some_and(|next| key(next) == key(change)) {
+                continue;
+            }
+            let value_at = change.key_at + usize::from(change.key_len);
+            let value = &self.bytes[value_at..value_at + change.value_len as usize];
+            let key = key(change);
+            let operation = match change.is_put {
+                true => Operation::Put { key, value },
+                false => Operation::Delete { key },
+            };
+            writer.replay_operation(change.seq, operation, change.position)?;
+        }
+        self.changes.clear();
+        self.bytes.clear();
+        Ok(())
+    }
+}
