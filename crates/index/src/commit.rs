@@ -205,6 +205,11 @@ impl Shared {
         Ok(())
     }
 
+    /// Batches that wait for the group before theirs.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.lock().waiting.len()
+    }
+
     /// Does something with the writer, between groups.
     pub(crate) fn with_writer<T>(
         &self,

@@ -279,6 +279,11 @@ impl Db {
         })
     }
 
+    /// Batches of other threads that wait now for the log to be written.
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting()
+    }
+
     /// The byte at which the log begins and ends, for tools that look at the storage.
     pub fn log_range(&self) -> std::ops::Range<u64> {
         let geometry = self.shared.tree.geometry;

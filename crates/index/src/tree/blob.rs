@@ -64,10 +64,15 @@ impl Tree {
             if location.is_nowhere() {
                 return Ok(false);
             }
-            let bytes = self.read_image(location)?;
-            match parse_blob(&bytes, location.stored()) {
-                Ok(read) if read.node == *blob => value.extend_from_slice(read.content),
-                _ => return Ok(false),
+            match self.read_image(location) {
+                Ok(bytes) => match parse_blob(&bytes, location.stored()) {
+                    Ok(read) if read.node == *blob => value.extend_from_slice(read.content),
+                    _ => return Ok(false),
+                },
+                Err(error) if self.slots.get(*blob).node.read().location == location => {
+                    return Err(error);
+                }
+                Err(_) => return Ok(false),
             }
         }
         let is_whole =
