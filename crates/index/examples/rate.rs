@@ -40,7 +40,9 @@ fn key(id: u64, long: bool) -> Vec<u8> {
 
 fn value(draw: &mut Draw, long: bool) -> Vec<u8> {
     let words = if long { 13 } else { 1 };
-    let mut value: Vec<u8> = (0..words).flat_map(|_| draw.number().to_le_bytes()).collect();
+    let mut value: Vec<u8> = (0..words)
+        .flat_map(|_| draw.number().to_le_bytes())
+        .collect();
     value.truncate(if long { 100 } else { 8 });
     value
 }
@@ -48,7 +50,10 @@ fn value(draw: &mut Draw, long: bool) -> Vec<u8> {
 fn main() {
     let words: Vec<String> = std::env::args().collect();
     let path = std::path::PathBuf::from(words.get(1).expect("a file"));
-    let keys: u64 = words.get(2).and_then(|word| word.parse().ok()).unwrap_or(1_000_000);
+    let keys: u64 = words
+        .get(2)
+        .and_then(|word| word.parse().ok())
+        .unwrap_or(1_000_000);
     let long = words.get(3).is_some_and(|word| word == "16");
     let _ = std::fs::remove_file(&path);
     let record_bytes = if long { 116 } else { 16 };
@@ -75,14 +80,18 @@ fn main() {
             db.write(&batch, Durability::Relaxed).expect("a write");
         }
     });
-    println!("random load      {:8.0} k/s", keys as f64 / took.as_secs_f64() / 1e3);
+    println!(
+        "random load      {:8.0} k/s",
+        keys as f64 / took.as_secs_f64() / 1e3
+    );
     let ((), took) = timed(|| db.write_back().expect("a write-back"));
     let figures = db.figures();
     println!(
         "written back in {:.1} s: {:.3} of the user bytes in use, {:.3} in segments; {} folds, {} checkpoints, {} cleaned",
         took.as_secs_f64(),
         figures.space.live_bytes as f64 / (keys * record_bytes) as f64,
-        (u64::from(figures.space.segments - figures.space.free_segments) * u64::from(figures.space.segment_bytes)) as f64
+        (u64::from(figures.space.segments - figures.space.free_segments)
+            * u64::from(figures.space.segment_bytes)) as f64
             / (keys * record_bytes) as f64,
         figures.upkeep.folds,
         figures.upkeep.checkpoints,
@@ -97,7 +106,10 @@ fn main() {
                 assert!(db.get_into(&key(id, long), &mut out).expect("a get"));
             }
         });
-        println!("get, round {round}     {:8.0} ns", took.as_nanos() as f64 / f64::from(gets));
+        println!(
+            "get, round {round}     {:8.0} ns",
+            took.as_nanos() as f64 / f64::from(gets)
+        );
     }
     let scans = 20_000;
     let ((), took) = timed(|| {
@@ -110,10 +122,17 @@ fn main() {
             }
         }
     });
-    println!("scan of 100      {:8.2} us", took.as_micros() as f64 / f64::from(scans));
+    println!(
+        "scan of 100      {:8.2} us",
+        took.as_micros() as f64 / f64::from(scans)
+    );
     for (size, commits) in [(1_u64, 30_000_u64), (100, 8_000), (1000, 2000)] {
         let before = db.figures();
-        let durability = if size == 1000 { Durability::Relaxed } else { Durability::Durable };
+        let durability = if size == 1000 {
+            Durability::Relaxed
+        } else {
+            Durability::Durable
+        };
         let ((), took) = timed(|| {
             for _ in 0..commits {
                 batch.clear();
@@ -136,7 +155,8 @@ fn main() {
             "mix b={size:<4}       {:8.0} k op/s, {:6.1} us a commit; segments {:.0} B an update, {} folds, {} carried, {} checkpoints, {} cleaned, delta {} MiB",
             (2 * size * commits) as f64 / took.as_secs_f64() / 1e3,
             took.as_micros() as f64 / commits as f64,
-            (after.segment_written_bytes - before.segment_written_bytes) as f64 / (size * commits) as f64,
+            (after.segment_written_bytes - before.segment_written_bytes) as f64
+                / (size * commits) as f64,
             after.upkeep.folds - before.upkeep.folds,
             after.upkeep.carried - before.upkeep.carried,
             after.upkeep.checkpoints - before.upkeep.checkpoints,
@@ -146,5 +166,9 @@ fn main() {
     }
     drop(db);
     let (db, took) = timed(|| Db::open_path(&path, &options).expect("it opens"));
-    println!("opening          {:8.3} s, {} batches", took.as_secs_f64(), db.figures().batches);
+    println!(
+        "opening          {:8.3} s, {} batches",
+        took.as_secs_f64(),
+        db.figures().batches
+    );
 }

@@ -27,10 +27,18 @@ pub struct Batch {
 /// One operation, as read from a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation<'a> {
-    Put { key: &'a [u8], value: &'a [u8] },
-    Delete { key: &'a [u8] },
+    Put {
+        key: &'a [u8],
+        value: &'a [u8],
+    },
+    Delete {
+        key: &'a [u8],
+    },
     /// From `start` to before `end`; `None` is the end of all keys.
-    DeleteRange { start: &'a [u8], end: Option<&'a [u8]> },
+    DeleteRange {
+        start: &'a [u8],
+        end: Option<&'a [u8]>,
+    },
     End,
 }
 

@@ -197,7 +197,9 @@ impl Shared {
         };
         for key in &expects.keys {
             // Batches of the same group are not in the leaves yet.
-            let is_taken = taken.iter().any(|(other, _)| changes(&other.operations, key));
+            let is_taken = taken
+                .iter()
+                .any(|(other, _)| changes(&other.operations, key));
             if is_taken || self.tree.newest_seq(key)? > expects.read_at {
                 return Err(Error::Conflict);
             }

@@ -13,7 +13,9 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
         grown.at("making the storage as long as the log", len_bytes)?;
     }
     let zeroes = Aligned::zeroed(2 * BLOCK_BYTES);
-    storage.write_durable(0, &zeroes).at("removing what was there", 0)?;
+    storage
+        .write_durable(0, &zeroes)
+        .at("removing what was there", 0)?;
     let superblock = Superblock {
         geometry,
         generation: 1,
@@ -25,7 +27,9 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
         checkpoint_bytes: 0,
         checkpoint_crc: 0,
     };
-    storage.sync().at("making the storage as long as the log", 0)?;
+    storage
+        .sync()
+        .at("making the storage as long as the log", 0)?;
     superblock.write(storage)
 }
 

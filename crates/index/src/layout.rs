@@ -96,7 +96,11 @@ impl Superblock {
         let mut at = 0;
         put(&mut block, &mut at, &MAGIC);
         put(&mut block, &mut at, &VERSION.to_le_bytes());
-        put(&mut block, &mut at, &self.geometry.segment_bytes.to_le_bytes());
+        put(
+            &mut block,
+            &mut at,
+            &self.geometry.segment_bytes.to_le_bytes(),
+        );
         put(&mut block, &mut at, &self.geometry.id.to_le_bytes());
         put(&mut block, &mut at, &self.geometry.log_blocks.to_le_bytes());
         put(&mut block, &mut at, &self.generation.to_le_bytes());

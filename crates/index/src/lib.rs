@@ -30,6 +30,6 @@ pub use db::{Db, Figures, Snapshot, Transaction};
 pub use error::Error;
 pub use options::Options;
 pub use readers::SnapshotFigures;
-pub use scan::{Scan, ScanBounds};
+pub use scan::{KeyValue, Scan, ScanBounds};
 pub use segments::SpaceFigures;
 pub use writer::{Durability, UpkeepFigures};

@@ -151,7 +151,11 @@ impl Log {
 
     /// Blocks that frames may still take.
     pub(crate) fn free_blocks(&self) -> u64 {
-        let pending = if self.has_pending() { self.pending_blocks() } else { 0 };
+        let pending = if self.has_pending() {
+            self.pending_blocks()
+        } else {
+            0
+        };
         (self.tail + self.geometry.log_blocks).saturating_sub(self.head + pending)
     }
 
@@ -251,8 +255,8 @@ impl Log {
         bytes: usize,
         durable: bool,
     ) -> Result<(), Error> {
-        let before_end =
-            (self.geometry.log_blocks - self.head % self.geometry.log_blocks) as usize * BLOCK_BYTES;
+        let before_end = (self.geometry.log_blocks - self.head % self.geometry.log_blocks) as usize
+            * BLOCK_BYTES;
         let (first, second) = self.frame[..bytes].split_at(bytes.min(before_end));
         for (position, part) in [
             (self.head, first),
@@ -276,7 +280,9 @@ impl Log {
             let count = PREPARED_BLOCKS.min(self.geometry.log_blocks - self.prepared);
             let zeroes = Aligned::zeroed(count as usize * BLOCK_BYTES);
             let offset = LOG_OFFSET + self.prepared * BLOCK_BYTES as u64;
-            storage.write(offset, &zeroes).at("preparing the log", offset)?;
+            storage
+                .write(offset, &zeroes)
+                .at("preparing the log", offset)?;
             storage.sync().at("preparing the log", offset)?;
             self.prepared += count;
         }
@@ -333,8 +339,8 @@ impl<'a> Reader<'a> {
 
     /// Makes `blocks` blocks from `position` on be in the window; returns where they begin there.
     fn fill(&mut self, position: u64, blocks: u64) -> Result<usize, Error> {
-        let has = self.window_at <= position
-            && position + blocks <= self.window_at + self.window_blocks;
+        let has =
+            self.window_at <= position && position + blocks <= self.window_at + self.window_blocks;
         if !has {
             let ring = self.geometry.log_blocks;
             let wanted = blocks.max((WINDOW_BYTES / BLOCK_BYTES) as u64).min(ring);

@@ -59,7 +59,10 @@ impl Options {
             return Err(refused("memory_bytes", "at least 1 MiB is needed"));
         }
         if self.buffer_bytes > self.memory_bytes / 4 * 3 {
-            return Err(refused("buffer_bytes", "at most three quarters of the memory"));
+            return Err(refused(
+                "buffer_bytes",
+                "at most three quarters of the memory",
+            ));
         }
         let blocks = self.log_bytes / BLOCK_BYTES as u64;
         if !(MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&blocks) {
@@ -67,13 +70,19 @@ impl Options {
         }
         let segments = MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES;
         if !self.segment_bytes.is_power_of_two() || !segments.contains(&self.segment_bytes) {
-            return Err(refused("segment_bytes", "a power of two from 64 KiB to 4 MiB"));
+            return Err(refused(
+                "segment_bytes",
+                "a power of two from 64 KiB to 4 MiB",
+            ));
         }
         if !(512..=self.segment_bytes as usize / 4).contains(&self.node_bytes) {
             return Err(refused("node_bytes", "512 bytes to a quarter of a segment"));
         }
         if self.inline_value_bytes > self.segment_bytes as usize / 8 {
-            return Err(refused("inline_value_bytes", "at most an eighth of a segment"));
+            return Err(refused(
+                "inline_value_bytes",
+                "at most an eighth of a segment",
+            ));
         }
         if !(0.1..=0.95).contains(&self.utilisation) {
             return Err(refused("utilisation", "0.1 to 0.95"));

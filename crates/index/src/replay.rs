@@ -37,7 +37,10 @@ impl Replay {
     pub(crate) fn take(&mut self, frame: &Frame<'_>, writer: &mut Writer) -> Result<(), Error> {
         let mut seq = frame.first_seq;
         let mut operations = Operations::new(frame.operations);
-        while let Some(operation) = operations.take().map_err(|_| crate::writer::not_a_batch())? {
+        while let Some(operation) = operations
+            .take()
+            .map_err(|_| crate::writer::not_a_batch())?
+        {
             match operation {
                 Operation::End => seq += u64::from(!frame.is_carried),
                 Operation::Put { key, value } => self.push(key, Some(value), seq, frame.position),

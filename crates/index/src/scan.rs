@@ -10,6 +10,9 @@ use std::ops::Bound;
 /// From where to where a scan goes.
 pub type ScanBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
+/// A key and its value.
+pub type KeyValue<'a> = (&'a [u8], &'a [u8]);
+
 /// Rows taken at first; each further time twice as many, up to [`ROWS_MAX`].
 const ROWS_FIRST: usize = 128;
 const ROWS_MAX: usize = 1024;
@@ -45,9 +48,10 @@ fn is_empty(from: &OwnedBound, to: &OwnedBound) -> bool {
     match (from, to) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
         (Bound::Included(from), Bound::Included(to)) => from > to,
-        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
-            from >= to
-        }
+        (
+            Bound::Included(from) | Bound::Excluded(from),
+            Bound::Included(to) | Bound::Excluded(to),
+        ) => from >= to,
     }
 }
 
@@ -72,8 +76,11 @@ impl Scan {
     /// # Errors
     ///
     /// [`Error::SnapshotTooOld`], or if what is needed cannot be read.
-    #[expect(clippy::should_implement_trait, reason = "what is given is borrowed from the scan")]
-    pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>, Error> {
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "what is given is borrowed from the scan"
+    )]
+    pub fn next(&mut self) -> Result<Option<KeyValue<'_>>, Error> {
         while self.given == self.rows.len() {
             if self.is_over {
                 return Ok(None);

@@ -29,9 +29,14 @@ impl Location {
     pub(crate) const NOWHERE: Location = Location(0);
 
     fn new(segment: u32, at: usize, bytes: usize) -> Location {
-        assert!(bytes > 0 && at.is_multiple_of(GRANULE_BYTES) && bytes.is_multiple_of(GRANULE_BYTES));
+        assert!(
+            bytes > 0 && at.is_multiple_of(GRANULE_BYTES) && bytes.is_multiple_of(GRANULE_BYTES)
+        );
         let (at, granules) = (at / GRANULE_BYTES, bytes / GRANULE_BYTES);
-        assert!(at < 1 << 16 && granules < 1 << 16, "segments are at most 4 MiB");
+        assert!(
+            at < 1 << 16 && granules < 1 << 16,
+            "segments are at most 4 MiB"
+        );
         Location(u64::from(segment) << 32 | (at as u64) << 16 | granules as u64)
     }
 
@@ -236,7 +241,10 @@ impl Segments {
     /// No checkpoint names this segment any more.
     pub(crate) fn free(&mut self, segment: u32) {
         let state = self.all[segment as usize].state;
-        assert!(matches!(state, State::Emptied | State::Checkpoint), "nothing of it is in use");
+        assert!(
+            matches!(state, State::Emptied | State::Checkpoint),
+            "nothing of it is in use"
+        );
         self.set_state(segment, State::Free);
     }
 
@@ -295,7 +303,9 @@ impl Segments {
         }
         let count = self.all.len() - cut;
         let len_bytes = self.geometry.segment_offset(count as u32);
-        storage.resize(len_bytes).at("making the storage shorter", len_bytes)?;
+        storage
+            .resize(len_bytes)
+            .at("making the storage shorter", len_bytes)?;
         self.all.truncate(count);
         self.free -= cut;
         Ok(())
@@ -348,7 +358,11 @@ impl Segments {
         (stream.filled, stream.written) = (0, 0);
         if let Some(ended) = ended {
             let is_empty = self.all[ended as usize].live_bytes == 0;
-            let state = if is_empty { State::Emptied } else { State::Written };
+            let state = if is_empty {
+                State::Emptied
+            } else {
+                State::Written
+            };
             self.set_state(ended, state);
         }
         Ok(())

@@ -12,7 +12,11 @@ use world::{Disk, Draw, Shape, World, small_options};
 fn write_some(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u64) {
     for _ in 0..batches {
         let relaxed = draw.once_in(3);
-        let durability = if relaxed { Durability::Relaxed } else { Durability::Durable };
+        let durability = if relaxed {
+            Durability::Relaxed
+        } else {
+            Durability::Durable
+        };
         let result = match draw.below(30) {
             0 => world.db.checkpoint(),
             1 => world.db.write_back(),
@@ -58,7 +62,10 @@ fn run(seed: u64, reached: &mut UpkeepFigures) {
             });
             let opened = bimetal_index::Db::open(disk.clone(), &world.options);
             if let Err(error) = &opened {
-                assert!(matches!(error, Error::Storage { .. }), "seed {seed}: {error}");
+                assert!(
+                    matches!(error, Error::Storage { .. }),
+                    "seed {seed}: {error}"
+                );
             }
             drop(opened);
             disk = cut(&disk, &mut draw);
@@ -79,8 +86,14 @@ fn nothing_durable_is_lost_and_nothing_is_half_there() {
     // Lives in which nothing happens prove nothing.
     assert!(reached.folds > 10_000, "{reached:?}");
     assert!(reached.splits > 1000 && reached.joins > 100, "{reached:?}");
-    assert!(reached.carried > 1000 && reached.cleaned_segments > 100, "{reached:?}");
-    assert!(reached.checkpoints > 400 && reached.blobs > 100, "{reached:?}");
+    assert!(
+        reached.carried > 1000 && reached.cleaned_segments > 100,
+        "{reached:?}"
+    );
+    assert!(
+        reached.checkpoints > 400 && reached.blobs > 100,
+        "{reached:?}"
+    );
 }
 
 fn add(sum: &mut UpkeepFigures, figures: &UpkeepFigures) {
@@ -171,7 +184,9 @@ fn a_full_disk_refuses_and_goes_on() {
         }
         world.check_all().expect("a scan");
         world.disk.0.set_faults(Faults::default());
-        world.write(&shape.batch(&mut draw), Durability::Durable).expect("there is space again");
+        world
+            .write(&shape.batch(&mut draw), Durability::Durable)
+            .expect("there is space again");
         let disk = world.disk.clone();
         world.reopen(disk).expect("it opens");
     }

@@ -17,8 +17,14 @@ fn run(seed: u64, operations: usize) {
         match draw.below(20) {
             0..=12 => {
                 let relaxed = draw.once_in(2);
-                let durability = if relaxed { Durability::Relaxed } else { Durability::Durable };
-                world.write(&shape.batch(&mut draw), durability).expect("a batch is taken");
+                let durability = if relaxed {
+                    Durability::Relaxed
+                } else {
+                    Durability::Durable
+                };
+                world
+                    .write(&shape.batch(&mut draw), durability)
+                    .expect("a batch is taken");
             }
             13..=15 => world.check_get(&shape.key(&mut draw)).expect("a get"),
             16 => {

@@ -64,7 +64,11 @@ fn transfer(db: &Db, draw: &mut Draw) -> Result<bool, Error> {
 
 fn sum(db: &Db, is_reverse: bool) -> (u64, u64) {
     let all = (Bound::Unbounded, Bound::Unbounded);
-    let mut scan = if is_reverse { db.scan_reverse(all) } else { db.scan(all) };
+    let mut scan = if is_reverse {
+        db.scan_reverse(all)
+    } else {
+        db.scan(all)
+    };
     let (mut sum, mut count) = (0, 0);
     while let Some((_, value)) = scan.next().expect("a row") {
         sum += number(value);
@@ -106,10 +110,16 @@ fn money_is_neither_made_nor_lost() {
         }
         done.store(true, Ordering::Relaxed);
     });
-    assert_eq!(moved.load(Ordering::Relaxed) + refused.load(Ordering::Relaxed), 12_000);
+    assert_eq!(
+        moved.load(Ordering::Relaxed) + refused.load(Ordering::Relaxed),
+        12_000
+    );
     assert!(counted.load(Ordering::Relaxed) > 0, "readers have read");
     let upkeep = db.figures().upkeep;
-    assert!(upkeep.folds > 100 && upkeep.checkpoints > 2, "there was upkeep beside: {upkeep:?}");
+    assert!(
+        upkeep.folds > 100 && upkeep.checkpoints > 2,
+        "there was upkeep beside: {upkeep:?}"
+    );
     db.sync().expect("a sync");
     drop(db);
     let db = Db::open(disk, &small()).expect("it opens");
@@ -123,9 +133,14 @@ fn of_two_transactions_on_one_key_one_wins() {
     let mut second = db.transaction();
     first.put(&account(1), b"11111111");
     second.put(&account(1), b"22222222");
-    second.commit(Durability::Durable).expect("the first to end wins");
+    second
+        .commit(Durability::Durable)
+        .expect("the first to end wins");
     assert_eq!(first.commit(Durability::Durable), Err(Error::Conflict));
-    assert_eq!(db.get(&account(1)).expect("a get").as_deref(), Some(&b"22222222"[..]));
+    assert_eq!(
+        db.get(&account(1)).expect("a get").as_deref(),
+        Some(&b"22222222"[..])
+    );
 
     // What was only read does not matter, unless it was read to be kept.
     let mut third = db.transaction();
@@ -210,7 +225,11 @@ fn writers_that_wait_share_one_flush() {
         gate.set(false);
     });
     let counts = gate.disk.0.counts();
-    assert_eq!(counts.flushes - before.flushes, 2, "the first alone, then all others");
+    assert_eq!(
+        counts.flushes - before.flushes,
+        2,
+        "the first alone, then all others"
+    );
     assert_eq!(counts.written_bytes - before.written_bytes, 2 * 4096);
     assert_eq!(db.get(&[7]).expect("a get").as_deref(), Some(&b"value"[..]));
 }
@@ -257,7 +276,10 @@ fn a_snapshot_that_holds_back_too_much_ends() {
     for number in 0..40_u64 {
         db.put(b"key", &number.to_le_bytes()).expect("a put");
     }
-    assert_eq!(snapshot.get(b"key").expect("a get").as_deref(), Some(&b"first"[..]));
+    assert_eq!(
+        snapshot.get(b"key").expect("a get").as_deref(),
+        Some(&b"first"[..])
+    );
     for number in 0..40_u64 {
         db.put(b"key", &number.to_le_bytes()).expect("a put");
     }

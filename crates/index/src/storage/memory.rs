@@ -252,7 +252,11 @@ impl Storage for MemoryStorage {
         if let Fate::Fails(error) = state.begin() {
             return Err(error);
         }
-        if state.faults.len_bytes_max.is_some_and(|max| len_bytes > max) {
+        if state
+            .faults
+            .len_bytes_max
+            .is_some_and(|max| len_bytes > max)
+        {
             return Err(StorageError::Full);
         }
         let len = usize::try_from(len_bytes).map_err(|_| StorageError::Full)?;

@@ -29,9 +29,7 @@ impl fmt::Display for StorageError {
             StorageError::Full => f.write_str("no space left"),
             StorageError::OutOfRange => f.write_str("beyond the end"),
             StorageError::Failed(0) => f.write_str("it failed"),
-            StorageError::Failed(number) => {
-                std::io::Error::from_raw_os_error(*number).fmt(f)
-            }
+            StorageError::Failed(number) => std::io::Error::from_raw_os_error(*number).fmt(f),
         }
     }
 }

@@ -43,7 +43,10 @@ fn common<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
 impl Inner {
     /// A node of these children, in order. The first separator does not matter.
     pub(crate) fn new(level: u8, children: &[Child]) -> Inner {
-        assert!(!children.is_empty() && level > 0, "an inner node has children");
+        assert!(
+            !children.is_empty() && level > 0,
+            "an inner node has children"
+        );
         let others = &children[1..];
         let prefix: &[u8] = match (others.first(), others.last()) {
             (Some((first, _)), Some((last, _))) => common(first, last),
@@ -95,7 +98,11 @@ impl Inner {
         let least = self.least_like_others();
         for index in 0..self.len() {
             builder.push(Row {
-                key: if index == 0 { &least } else { self.separator(index) },
+                key: if index == 0 {
+                    &least
+                } else {
+                    self.separator(index)
+                },
                 seq: 0,
                 kind: Kind::Put,
                 value: &self.children[index].to_le_bytes(),
@@ -177,13 +184,23 @@ mod tests {
     use proptest::prelude::*;
 
     fn inner(separators: &[&[u8]]) -> Inner {
-        let children: Vec<Child> = separators.iter().zip(10..).map(|(k, c)| ((*k).into(), c)).collect();
+        let children: Vec<Child> = separators
+            .iter()
+            .zip(10..)
+            .map(|(k, c)| ((*k).into(), c))
+            .collect();
         Inner::new(1, &children)
     }
 
     #[test]
     fn a_key_is_under_the_last_separator_that_is_not_above_it() {
-        let inner = inner(&[b"", b"tree/a", b"tree/bbbbbbbbbb1", b"tree/bbbbbbbbbb2", b"tree/c"]);
+        let inner = inner(&[
+            b"",
+            b"tree/a",
+            b"tree/bbbbbbbbbb1",
+            b"tree/bbbbbbbbbb2",
+            b"tree/c",
+        ]);
         let child = |key: &[u8]| inner.child(inner.find(key));
         assert_eq!(child(b""), 10);
         assert_eq!(child(b"tree"), 10);

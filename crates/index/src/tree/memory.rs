@@ -43,20 +43,28 @@ impl Memory {
     }
 
     pub(crate) fn add_content(&self, bytes: usize) {
-        self.content_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.content_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn drop_content(&self, bytes: usize) {
-        let before = self.content_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
-        assert!(before >= bytes as u64, "content is counted before it is dropped");
+        let before = self
+            .content_bytes
+            .fetch_sub(bytes as u64, Ordering::Relaxed);
+        assert!(
+            before >= bytes as u64,
+            "content is counted before it is dropped"
+        );
     }
 
     /// The changes of a leaf took `before` and take `after`.
     pub(crate) fn change_delta(&self, before: usize, after: usize) {
         if after >= before {
-            self.delta_bytes.fetch_add((after - before) as u64, Ordering::Relaxed);
+            self.delta_bytes
+                .fetch_add((after - before) as u64, Ordering::Relaxed);
         } else {
-            self.delta_bytes.fetch_sub((before - after) as u64, Ordering::Relaxed);
+            self.delta_bytes
+                .fetch_sub((before - after) as u64, Ordering::Relaxed);
         }
     }
 

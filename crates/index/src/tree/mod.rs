@@ -262,7 +262,9 @@ impl Tree {
         let len = crate::storage::round_up(skip + location.bytes());
         let mut blocks = Aligned::zeroed(len);
         self.image_reads.fetch_add(1, Ordering::Relaxed);
-        self.storage.read(first, &mut blocks).at("reading a node", offset)?;
+        self.storage
+            .read(first, &mut blocks)
+            .at("reading a node", offset)?;
         let mut bytes = Vec::with_capacity(location.bytes() + crate::node::PADDING_BYTES);
         bytes.extend_from_slice(&blocks[skip..skip + location.bytes()]);
         Ok(bytes)
@@ -275,7 +277,10 @@ impl Tree {
         let image = Image::parse(bytes, location.stored())
             .map_err(|error| damaged(format!("node {id}: {error}")))?;
         if image.node() != id {
-            return Err(damaged(format!("node {id}, where node {} is", image.node())));
+            return Err(damaged(format!(
+                "node {id}, where node {} is",
+                image.node()
+            )));
         }
         Ok(match image.level() {
             0 => Content::Leaf(Arc::new(image)),
@@ -497,11 +502,7 @@ fn newest_in(node: &Node, key: &[u8]) -> Result<Seq, Location> {
 
 /// Whether there is more in the leaf; `None` if what the reader sees is not kept; the place of the image
 /// if that is needed.
-fn view_leaf(
-    node: &Node,
-    scan: &LeafScan<'_>,
-    out: &mut Rows,
-) -> Result<Option<bool>, Location> {
+fn view_leaf(node: &Node, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Option<bool>, Location> {
     if !is_kept(node, scan.seq) {
         return Ok(None);
     }

@@ -87,7 +87,10 @@ impl Writer {
         }
         let position = self.log.head();
         if let Err(error) = self.log_again(&records) {
-            leaves.into_iter().rev().for_each(|leaf| self.by_log.push_front(leaf));
+            leaves
+                .into_iter()
+                .rev()
+                .for_each(|leaf| self.by_log.push_front(leaf));
             return Err(error);
         }
         self.figures.carried += leaves.len() as u64;

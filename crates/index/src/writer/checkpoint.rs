@@ -57,7 +57,8 @@ impl Stored {
 
     fn decode(bytes: &[u8], geometry: &Geometry, segments: u32) -> Option<Stored> {
         let (head, places) = bytes.split_at_checked(HEAD_BYTES)?;
-        let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap_or_default());
+        let number =
+            |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap_or_default());
         let count = number(12) as usize;
         if head[..8] != MAGIC || places.len() != count * 8 {
             return None;
@@ -89,7 +90,9 @@ impl Stored {
         let pieces = bytes.chunks_mut(geometry.segment_bytes as usize);
         for (piece, segment) in pieces.zip(&superblock.checkpoint) {
             let offset = geometry.segment_offset(*segment);
-            storage.read(offset, piece).at("reading the checkpoint", offset)?;
+            storage
+                .read(offset, piece)
+                .at("reading the checkpoint", offset)?;
         }
         let damaged = || Error::Damaged {
             what: "the checkpoint".to_owned(),
@@ -124,7 +127,9 @@ impl Writer {
         let (bytes, used) = stored.encode();
         let segments = self.segments.take_for_checkpoint(&*storage, bytes.len())?;
         if segments.len() > CHECKPOINT_SEGMENTS_MAX {
-            segments.into_iter().for_each(|segment| self.segments.free(segment));
+            segments
+                .into_iter()
+                .for_each(|segment| self.segments.free(segment));
             return Err(Error::Full {
                 len_bytes: storage.len_bytes(),
             });
@@ -151,7 +156,9 @@ impl Writer {
                 unreachable!("what has changed is in memory and no leaf");
             };
             let mut bytes = inner.image(&mut self.builder, id, self.seq);
-            let location = self.segments.append(&*storage, Class::Inner, id, &mut bytes)?;
+            let location = self
+                .segments
+                .append(&*storage, Class::Inner, id, &mut bytes)?;
             self.tree.slots.get(id).node.write().location = location;
             self.relocate(id, location);
             self.changed_inners.pop_first();
@@ -182,7 +189,10 @@ impl Writer {
         let len = PIECE_BYTES.min(segment_bytes - at).min(rest);
         let offset = self.geometry.segment_offset(segment) + at as u64;
         let piece = &checkpoint.bytes[checkpoint.written..checkpoint.written + len];
-        self.tree.storage.write(offset, piece).at("writing a checkpoint", offset)?;
+        self.tree
+            .storage
+            .write(offset, piece)
+            .at("writing a checkpoint", offset)?;
         checkpoint.written += len;
         Ok(())
     }

@@ -29,7 +29,11 @@ impl Classes {
     /// power of two, half of it from what it was.
     pub(crate) fn observe(&mut self, interval: u8, before: Seq, now: Seq) -> u8 {
         let gap = now.saturating_sub(before).max(1).ilog2() as u8;
-        let next = if before == 0 { gap } else { (interval + gap).div_ceil(2) };
+        let next = if before == 0 {
+            gap
+        } else {
+            (interval + gap).div_ceil(2)
+        };
         if before != 0 {
             let count = &mut self.counts[usize::from(interval) % CLASSES];
             self.total -= u64::from(*count > 0);

@@ -79,7 +79,10 @@ impl Writer {
         }
         let mut bytes = Aligned::zeroed(self.geometry.segment_bytes as usize);
         let offset = self.geometry.segment_offset(segment);
-        self.tree.storage.read(offset, &mut bytes).at("cleaning a segment", offset)?;
+        self.tree
+            .storage
+            .read(offset, &mut bytes)
+            .at("cleaning a segment", offset)?;
         Ok(Some(Cleaning {
             segment,
             bytes,
@@ -110,7 +113,8 @@ impl Writer {
             parse_blob(&bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
             return self.move_bytes(id, bytes, Content::Absent);
         }
-        let image = Image::parse(bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
+        let image =
+            Image::parse(bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
         let bytes = image.bytes().to_vec();
         let content = match image.level() {
             0 => Content::Leaf(Arc::new(image)),
@@ -120,9 +124,16 @@ impl Writer {
     }
 
     /// Writes an image elsewhere. Until it has landed, readers need its content from memory.
-    fn move_bytes(&mut self, id: NodeId, mut bytes: Vec<u8>, content: Content) -> Result<(), Error> {
+    fn move_bytes(
+        &mut self,
+        id: NodeId,
+        mut bytes: Vec<u8>,
+        content: Content,
+    ) -> Result<(), Error> {
         let storage = self.storage();
-        let location = self.segments.append(&*storage, Class::Survivor, id, &mut bytes)?;
+        let location = self
+            .segments
+            .append(&*storage, Class::Survivor, id, &mut bytes)?;
         self.figures.moved_bytes += bytes.len() as u64;
         if matches!(content, Content::Absent) {
             self.segments.flush(&*storage, Class::Survivor)?;
@@ -144,6 +155,7 @@ impl Writer {
 
     /// A segment may be written anew, so what was read of it says nothing any more.
     pub(super) fn stop_cleaning(&mut self, segment: u32) {
-        self.cleaning.take_if(|cleaning| cleaning.segment == segment);
+        self.cleaning
+            .take_if(|cleaning| cleaning.segment == segment);
     }
 }

@@ -210,7 +210,11 @@ impl Writer {
         if bytes > limit / 4 || inner.len() < 2 {
             return Ok(vec![id]);
         }
-        let start = if index + 1 < inner.len() { *index } else { index - 1 };
+        let start = if index + 1 < inner.len() {
+            *index
+        } else {
+            index - 1
+        };
         let both = [inner.child(start), inner.child(start + 1)];
         let other = if both[0] == id { both[1] } else { both[0] };
         if bytes + self.locations[other as usize].bytes() > limit / 4 * 3 {

@@ -22,7 +22,12 @@ pub(super) struct Change {
 
 impl Writer {
     /// The change that leads to `written` where `leaves`, at the end of `path`, were.
-    pub(super) fn plan(&mut self, mut path: Path, leaves: &[NodeId], written: &[Written]) -> Change {
+    pub(super) fn plan(
+        &mut self,
+        mut path: Path,
+        leaves: &[NodeId],
+        written: &[Written],
+    ) -> Change {
         let mut change = Change::default();
         if leaves.len() == 1 && written.len() == 1 {
             return change;
@@ -35,7 +40,10 @@ impl Writer {
             }
             return change;
         };
-        let start = inner.children().iter().position(|child| *child == leaves[0]);
+        let start = inner
+            .children()
+            .iter()
+            .position(|child| *child == leaves[0]);
         let start = start.expect("the leaf is below its parent");
         let mut news: Vec<Child> = written.iter().map(child_of).collect();
         if let Some(first) = news.first_mut() {
@@ -43,7 +51,14 @@ impl Writer {
         }
         let mut children = inner.to_children();
         children.splice(start..start + leaves.len(), news);
-        self.plan_above(&mut change, path, parent, inner.level(), children, leaves[0]);
+        self.plan_above(
+            &mut change,
+            path,
+            parent,
+            inner.level(),
+            children,
+            leaves[0],
+        );
         change
     }
 
@@ -140,7 +155,11 @@ impl Writer {
             self.install_leaves(written, interval, oldest);
             for leaf in leaves.iter().filter(|leaf| !ids.contains(leaf)) {
                 let stays = change.root == Some(*leaf) || self.tree.root() == *leaf;
-                if stays { self.empty(*leaf) } else { self.forget(*leaf) }
+                if stays {
+                    self.empty(*leaf)
+                } else {
+                    self.forget(*leaf)
+                }
             }
             if let Some(root) = change.root {
                 self.tree.set_root(root);

@@ -143,7 +143,9 @@ impl Shape {
             _ => 300,
         };
         let first = draw.number();
-        (0..len).map(|index| (first >> (index % 8 * 8)) as u8 ^ index as u8).collect()
+        (0..len)
+            .map(|index| (first >> (index % 8 * 8)) as u8 ^ index as u8)
+            .collect()
     }
 
     pub fn batch(&self, draw: &mut Draw) -> Vec<Change> {
