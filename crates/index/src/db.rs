@@ -233,6 +233,16 @@ impl Db {
         self.shared.with_writer(Writer::write_back)
     }
 
+    /// Makes the storage as short as it can be. `progress` is told how many segments there still are.
+    /// Nobody can write meanwhile; reading goes on.
+    ///
+    /// # Errors
+    ///
+    /// If the storage fails or is full.
+    pub fn compact(&self, mut progress: impl FnMut(u32)) -> Result<(), Error> {
+        self.shared.with_writer(|writer| writer.compact(&mut progress))
+    }
+
     /// What is there now, whatever is written later.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {

@@ -23,6 +23,7 @@ mod scan;
 mod segments;
 pub mod storage;
 mod tree;
+mod verify;
 mod writer;
 
 pub use batch::{Batch, KEY_BYTES_MAX};
@@ -32,4 +33,5 @@ pub use options::Options;
 pub use readers::SnapshotFigures;
 pub use scan::{KeyValue, Scan, ScanBounds};
 pub use segments::SpaceFigures;
+pub use verify::{Problem, Verified, verify};
 pub use writer::{Durability, UpkeepFigures};

@@ -256,6 +256,34 @@ impl Segments {
         Some((least.0 as u32, least.1.live_bytes))
     }
 
+    /// The written segment to empty next so that the storage becomes short: one with much that is not in
+    /// use, or the last one while there is room before it. `None` when there is nothing to gain.
+    pub(crate) fn worth_moving(&self) -> Option<u32> {
+        let segment_bytes = self.geometry.segment_bytes;
+        let (cleanest, live_bytes) = self.cleanest()?;
+        if live_bytes < segment_bytes / 10 * 9 {
+            return Some(cleanest);
+        }
+        let last = self.all.iter().rposition(|s| s.state == State::Written)?;
+        let first_free = self.all.iter().position(|s| s.state == State::Free)?;
+        let others = self.all.iter().filter(|s| s.state == State::Free).count();
+        // Its content needs a segment, and perhaps a part of a second.
+        (first_free < last && others > 2).then_some(last as u32)
+    }
+
+    /// Ends the segments that are being filled.
+    pub(crate) fn close_streams(&mut self, storage: &dyn Storage) -> Result<(), Error> {
+        self.flush_all(storage)?;
+        for class in Class::ALL {
+            if let Some(segment) = self.streams[class as usize].segment.take() {
+                let is_empty = self.all[segment as usize].live_bytes == 0;
+                let state = if is_empty { State::Emptied } else { State::Written };
+                self.set_state(segment, state);
+            }
+        }
+        Ok(())
+    }
+
     /// A free segment, the lowest, so that the end of the storage becomes free. New leaves leave `spare`
     /// ones to what makes room.
     fn take(&mut self, storage: &dyn Storage, state: State, spare: usize) -> Result<u32, Error> {

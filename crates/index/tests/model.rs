@@ -58,6 +58,7 @@ fn run(seed: u64, operations: usize) {
                 }
                 1 => world.db.checkpoint().expect("a checkpoint"),
                 2 => world.db.write_back().expect("a write-back"),
+                3 => world.db.compact(|_| {}).expect("a compaction"),
                 _ => world.check_all().expect("a scan"),
             },
         }

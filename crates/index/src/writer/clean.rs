@@ -70,6 +70,26 @@ impl Writer {
         Ok(true)
     }
 
+    /// Moves everything to the front of the storage, and gives the rest back. `progress` is told how many
+    /// segments there still are.
+    pub(crate) fn compact(&mut self, progress: &mut dyn FnMut(u32)) -> Result<(), Error> {
+        self.write_back()?;
+        self.segments.close_streams(&*self.storage())?;
+        loop {
+            let before = self.segments.figures();
+            progress(before.segments);
+            let Some(victim) = self.segments.worth_moving() else {
+                return self.checkpoint_now();
+            };
+            self.cleaning = Some(self.read_segment(victim)?);
+            while self.cleaning.is_some() {
+                self.clean_piece()?;
+            }
+            self.unpin_landed();
+            self.checkpoint_now()?;
+        }
+    }
+
     fn begin_cleaning(&self) -> Result<Option<Cleaning>, Error> {
         let Some((segment, live_bytes)) = self.segments.cleanest() else {
             return Ok(None);

@@ -245,6 +245,8 @@ impl World {
     /// Opens what is on a disk and holds it against the history. What was not durable may be gone, but
     /// then for good.
     pub fn reopen(&mut self, disk: Disk) -> Result<(), Error> {
+        let verified = bimetal_index::verify(&disk, &mut |_, _| {})?;
+        assert_eq!(verified.problems, [], "what is found is whole");
         let db = Db::open(disk.clone(), &self.options)?;
         let number = match db.get(NUMBER_KEY)? {
             Some(value) => u64::from_le_bytes(value.try_into().expect("a number")) as usize,
@@ -274,7 +276,10 @@ impl World {
     }
 }
 
-pub fn collect(scan: &mut bimetal_index::Scan) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+/// Keys and values in the order of a scan.
+pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+pub fn collect(scan: &mut bimetal_index::Scan) -> Result<Pairs, Error> {
     let mut all = Vec::new();
     while let Some((key, value)) = scan.next()? {
         all.push((key.to_vec(), value.to_vec()));
