@@ -1,4 +1,5 @@
-//! Prints what packed nodes cost: bytes a row, and CPU time of a lookup and of a row of a scan.
+//! Prints what packed nodes cost: bytes a row, and CPU time of a lookup and of a row of a scan; and
+//! what deltas do.
 //!
 //! `cargo run --release -p bimetal-index --example node_rate`; about half a minute. Images have 600
 //! rows. "cached" asks 8 images in turn, "spread" asks more images than the processor's caches
@@ -194,10 +195,39 @@ fn print(case: &Case) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Lookups in deltas, hits and misses in turn, and insertions of versions that hide older ones.
+fn print_delta(slots: u64) -> Result<(), Box<dyn Error>> {
+    let keys: Vec<_> = (0..2 * slots).map(random8).collect();
+    let mut delta = Delta::new();
+    for key in keys.iter().step_by(2) {
+        delta.insert(key, 1, Kind::Put, &[7; 8], 0);
+    }
+    let any = |n: u64| below(mixed(n) >> 32, keys.len());
+    let found = best_ns(LOOKUPS, || {
+        for n in 0..LOOKUPS as u64 {
+            black_box(delta.find(black_box(&keys[any(n)]), 9));
+        }
+    })?;
+    let mut seq = 1;
+    let inserted = best_ns(LOOKUPS, || {
+        for n in 0..LOOKUPS as u64 {
+            seq += 1;
+            let key = &keys[any(n) & !1];
+            delta.insert(key, seq, Kind::Put, &[7; 8], seq);
+        }
+    })?;
+    let bytes = delta.memory_bytes();
+    println!(
+        "delta of {slots:4} slots: find {found:.1} ns, insert {inserted:.1} ns, {bytes} bytes"
+    );
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("                   bytes/row   find ns, of {ROWS} rows         view ns/row");
     println!(
         "                                cached      miss    spread        up      down +16 delta"
     );
-    CASES.iter().try_for_each(print)
+    CASES.iter().try_for_each(print)?;
+    [16, 256].into_iter().try_for_each(print_delta)
 }

@@ -14,7 +14,9 @@
 //! A version of the format that has been released is never changed here; a new one is added.
 
 use crate::model::contents;
-use bimetal_index::node::{Builder, Image, Kind, Row, Seq, blob_image, parse_blob, seal};
+use bimetal_index::node::{
+    Builder, Image, ImageError, Kind, Row, Seq, blob_image, parse_blob, seal,
+};
 use std::cmp::Reverse;
 
 /// A leaf with five versions of three keys of 11 bytes.
@@ -202,11 +204,76 @@ fn a_blob_of_version_1() {
     );
 }
 
+/// The page of the leaf with one byte changed, sealed again, is refused.
+fn refused(at: usize, byte: u8) -> ImageError {
+    let mut page = bytes(LEAF);
+    assert_ne!(page[at], byte, "this would change nothing");
+    page[at] = byte;
+    seal(&mut page, 0x1000);
+    let image = Image::parse(page, 0x1000).map(|_| ());
+    image.expect_err("this is no image of version 1")
+}
+
 #[test]
 fn another_version_is_refused() {
-    let mut page = bytes(LEAF);
-    page[8] = 2;
-    seal(&mut page, 0x1000);
-    let refused = Image::parse(page, 0x1000).map(|_| ());
-    assert_eq!(refused, Err(bimetal_index::node::ImageError::Version(2)));
+    assert_eq!(refused(8, 2), ImageError::Version(2));
+}
+
+#[test]
+fn what_no_writer_writes_is_refused() {
+    let changes = [
+        (9, 1, "a blob has no rows"),
+        (9, 2, "neither node nor blob"),
+        (10, 1, "an inner node has no versions"),
+        (11, 7, "an unknown flag"),
+        (36, 100, "columns beyond the end"),
+        (37, 1, "columns far beyond the end"),
+        (39, 0x10, "a prefix longer than a key"),
+        (41, 3, "an unknown form"),
+        (42, 9, "a number of 9 bytes"),
+        (44, 5, "boundaries of 5 bytes"),
+        (45, 9, "a sequence number of 9 bytes"),
+        (46, 9, "an integer key of 9 bytes"),
+        (48, 1, "a common length of what has none"),
+        (55, 1, "a reserved byte"),
+        (56, 0xfc, "the last key is 0x100, of 1 byte"),
+        (63, 0x80, "a key is 2 to the power of 63, and more"),
+        (74, 2, "the first key above the second"),
+        (
+            76,
+            0,
+            "a third version of the first key, newer than the second",
+        ),
+        (79, 1, "the values do not start at 0"),
+        (82, 0x0c, "the fourth value ends before it starts"),
+        (84, 0xff, "values beyond the end"),
+        (104, 0, "a version twice"),
+        (105, 3, "an older version before a newer one"),
+        (109, 0x93, "a row of kind 3"),
+    ];
+    for (at, byte, why) in changes {
+        let error = refused(at, byte);
+        assert!(matches!(error, ImageError::Malformed(_)), "{why}: {error}");
+    }
+}
+
+#[test]
+fn a_value_beyond_its_limit_is_refused() {
+    let values = [[1; 65_536].as_slice(), &[2; 65_535]];
+    let mut builder = Builder::new(false);
+    for (key, value) in [b"a", b"b"].into_iter().zip(values) {
+        builder.push(Row {
+            key,
+            seq: 0,
+            kind: Kind::Put,
+            value,
+        });
+    }
+    let mut built = builder.finish(0, 0, 0, 0);
+    // Behind the header 2 bytes of keys, and boundaries of 3 bytes; the second becomes 65,537.
+    assert_eq!(built[66..75], [0, 0, 0, 0, 0, 1, 0xff, 0xff, 1]);
+    built[69] = 1;
+    seal(&mut built, 0);
+    let error = Image::parse(built, 0).map(|_| ());
+    assert!(matches!(error, Err(ImageError::Malformed(_))), "{error:?}");
 }
