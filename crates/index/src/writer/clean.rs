@@ -75,11 +75,11 @@ impl Writer {
     pub(crate) fn compact(&mut self, progress: &mut dyn FnMut(u32)) -> Result<(), Error> {
         self.write_back()?;
         self.segments.close_streams(&*self.storage())?;
-        loop {
-            let before = self.segments.figures();
-            progress(before.segments);
+        // Each is moved once: where images do not fill segments well, nothing is ever dense enough.
+        for _ in 0..self.segments.figures().segments {
+            progress(self.segments.figures().segments);
             let Some(victim) = self.segments.worth_moving() else {
-                return self.checkpoint_now();
+                break;
             };
             self.cleaning = Some(self.read_segment(victim)?);
             while self.cleaning.is_some() {
@@ -88,6 +88,7 @@ impl Writer {
             self.unpin_landed();
             self.checkpoint_now()?;
         }
+        self.checkpoint_now()
     }
 
     fn begin_cleaning(&self) -> Result<Option<Cleaning>, Error> {
@@ -97,17 +98,19 @@ impl Writer {
         if f64::from(live_bytes) > f64::from(self.geometry.segment_bytes) * 0.95 {
             return Ok(None);
         }
+        self.read_segment(segment).map(Some)
+    }
+
+    fn read_segment(&self, segment: u32) -> Result<Cleaning, Error> {
         let mut bytes = Aligned::zeroed(self.geometry.segment_bytes as usize);
         let offset = self.geometry.segment_offset(segment);
-        self.tree
-            .storage
-            .read(offset, &mut bytes)
-            .at("cleaning a segment", offset)?;
-        Ok(Some(Cleaning {
+        let read = self.tree.storage.read(offset, &mut bytes);
+        read.at("cleaning a segment", offset)?;
+        Ok(Cleaning {
             segment,
             bytes,
             at: 0,
-        }))
+        })
     }
 
     /// The image at the start of `rest`, if it is one that is in use.
