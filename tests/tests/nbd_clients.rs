@@ -134,3 +134,22 @@ fn qemu_img_converts_and_compares() {
     checks::qemu_img_convert_and_compare(&volume.uri(), volume.dir(), &image);
     server.stop();
 }
+
+/// A cache keeps content in memory of its own, and writes pages alone as well as in runs. What a client
+/// reads through it is what lies in the file when the server has stopped.
+#[test]
+fn a_cache_over_a_file_brings_everything_to_it() {
+    let text = "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\n\
+                [device.vol]\ntype = \"cache\"\nbelow = \"disk\"\nsize = \"8MiB\"\n";
+    let volume = Volume::from_toml("cache", &(text.to_owned() + EXPORT_VOL));
+    let image = volume.dir().sparse("disk.img", 64 * MIB);
+    let server = volume.serve();
+    let verified = checks::fio_verify(&volume.uri(), 16 * MIB);
+    assert_eq!(verified.status, Some(0), "{verified}\n{}", server.said());
+    let seen = volume.dir().file("seen.img");
+    let copy = Client::new("nbdcopy").arg(volume.uri()).arg(&seen);
+    copy.within_s(60).ok();
+    assert_eq!(volume.figure("errors"), 0.0, "writes to the file");
+    server.stop();
+    checks::assert_same_bytes(&seen, &image, 64 * MIB);
+}

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use bimetal_block::layers::mirror::{MirrorStatus, SideStatus};
 
 use crate::running::Shown;
+use crate::said::say;
 
 /// The volumes are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -189,7 +190,7 @@ impl Teller {
         match thread.spawn(move || tell(&from, command.as_deref())) {
             Ok(_) => Some(Teller(to)),
             Err(error) => {
-                eprintln!("bimetal: warning: no alerts: {error}");
+                say(format_args!("bimetal: warning: no alerts: {error}"));
                 None
             }
         }
@@ -217,12 +218,12 @@ fn tell(events: &Receiver<Event>, command: Option<&str>) {
     for event in events {
         let line = event.line();
         if !event.known_from_start {
-            eprintln!("bimetal: {line}");
+            say(format_args!("bimetal: {line}"));
         }
         if let Some(command) = command
             && let Err(why) = run(command, &event, &line)
         {
-            eprintln!("bimetal: warning: the alert command {why}");
+            say(format_args!("bimetal: warning: the alert command {why}"));
         }
     }
 }

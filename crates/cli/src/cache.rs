@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::config::Config;
 use crate::control;
 use crate::figures;
+use crate::said::say;
 use crate::table::{Align, Table};
 
 /// Which cache.
@@ -55,7 +56,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             .try_for_each(|line| writeln!(out, "{line}"))?;
     }
     if answer["accepted"] == false {
-        eprintln!("bimetal: cache {} has lost nothing", args.device);
+        say(format_args!(
+            "bimetal: cache {} has lost nothing",
+            args.device
+        ));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

@@ -4,6 +4,9 @@
 //! A failure is one line on standard error that says what is wrong, where, and what to do; a refused
 //! volume has a list behind it.
 
+// Both panic when nobody reads any more: results are written with `?`, and the rest is for `say`.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod alerts;
 mod bench;
 mod cache;
@@ -21,6 +24,7 @@ mod operations;
 mod probe;
 mod record;
 mod running;
+mod said;
 mod scrub;
 mod serve;
 mod side;
@@ -37,6 +41,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+
+use said::say;
 
 /// Bonds unlike storage media into one block device.
 #[derive(Parser)]
@@ -114,10 +120,10 @@ fn report_usage(error: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         };
     }
-    eprintln!(
+    say(format_args!(
         "bimetal: {}; see `bimetal --help`",
         usage_line(&error.to_string())
-    );
+    ));
     ExitCode::from(2)
 }
 
@@ -138,7 +144,10 @@ fn report_failure(error: &anyhow::Error) -> ExitCode {
         // As `head` does to whoever writes into it: no more output is wanted, which is no failure.
         return ExitCode::SUCCESS;
     }
-    eprintln!("bimetal: {}", line_and_list(&format!("{error:#}")));
+    say(format_args!(
+        "bimetal: {}",
+        line_and_list(&format!("{error:#}"))
+    ));
     ExitCode::FAILURE
 }
 

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::control::Asker;
+use crate::said::say;
 
 /// Records of an answer: some 80 KB of text, made in a fraction of a millisecond.
 const TAKEN_MAX: usize = 2048;
@@ -185,11 +186,11 @@ fn report(seen: &Seen, args: &Args) -> Result<()> {
         )?;
     }
     if seen.dropped > 0 {
-        eprintln!(
+        say(format_args!(
             "bimetal: {}: {} requests came faster than they could be taken, and are missing",
             args.out.display(),
             seen.dropped
-        );
+        ));
     }
     Ok(())
 }
@@ -275,7 +276,7 @@ fn record(mut recorder: Recorder, to: &mut Writer, args: &Args) -> Result<Seen> 
                 Either::Right((signal, _)) => signal.map(|_| ()),
             }
         });
-        eprintln!("recording device {}", args.device);
+        say(format_args!("recording device {}", args.device));
         take_until(&rt, &mut recorder, to, over).await
     })
 }

@@ -22,6 +22,7 @@ use crate::control::{Answer, Control};
 use crate::figures;
 use crate::operations::{self, Operation};
 use crate::record;
+use crate::said::say;
 
 /// How long, and how often, an address in use is tried again.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
@@ -115,9 +116,9 @@ impl Running {
                     Some(error) => format!(" ({error})"),
                     None => String::new(),
                 };
-                eprintln!(
+                say(format_args!(
                     "bimetal: warning: device {name}: degraded: side {side} is {health}{why}"
-                );
+                ));
             }
         }
     }
@@ -162,11 +163,11 @@ async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Sig
         if signals.next().await.is_err() {
             std::future::pending::<()>().await;
         }
-        eprintln!(
+        say(format_args!(
             "bimetal: still stopping: {}; another signal abandons it, and then {}",
             shown.left_to_do(),
             shown.afterwards()
-        );
+        ));
         if signals.next().await.is_err() {
             std::future::pending::<()>().await;
         }

@@ -12,6 +12,7 @@ use bimetal_rt::{Rt, UringOptions};
 
 use crate::config::Config;
 use crate::running::Running;
+use crate::said::say;
 
 /// Heap that is made resident before the first request, for the small allocations of serving and what
 /// is kept in memory of each change in the logs.
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(Failure::NotStarted(error)) => Err(error),
         Err(Failure::NotStopped(error)) => {
-            eprintln!("bimetal: {error:#}");
+            say(format_args!("bimetal: {error:#}"));
             // Dropping the runtime would wait for a device that may never answer.
             std::process::exit(1);
         }
@@ -123,11 +124,11 @@ fn lock_into_memory() {
     .flatten()
     .collect();
     if !reasons.is_empty() {
-        eprintln!(
+        say(format_args!(
             "bimetal: warning: a volume mounted on this machine may deadlock it when memory is \
              short ({}); this needs CAP_IPC_LOCK and CAP_SYS_RESOURCE, or set \
              `lock_memory = false` in [server]",
             reasons.join(", ")
-        );
+        ));
     }
 }

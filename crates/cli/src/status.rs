@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::config::Config;
 use crate::control;
 use crate::figures;
+use crate::said::say;
 use crate::table::{Align, Table};
 use crate::terminal::{Picture, Terminal, Tone};
 
@@ -53,11 +54,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let answer = match asked {
             Ok(answer) => answer,
             Err(error) => {
-                eprintln!(
+                say(format_args!(
                     "bimetal: no server answers at {}: {error:#}; start it with `bimetal serve {}`",
                     config.server.control.display(),
                     args.file.display()
-                );
+                ));
                 return Ok(ExitCode::from(STOPPED));
             }
         };

@@ -18,6 +18,7 @@ use bimetal_sim::tester::{self, Classes, Extent, FailAt, Interference, Options, 
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use crate::said::say;
 use crate::sim::{parse_seeds, progress_bar, status_of};
 
 /// One run.
@@ -194,7 +195,7 @@ fn on_all_cores<W: Send, R: Send>(
 fn tell(bar: &ProgressBar, report: &Report) {
     bar.inc(1);
     if report.finding.is_some() {
-        bar.suspend(|| eprintln!("{}", report.summary()));
+        bar.suspend(|| say(report.summary()));
     }
 }
 

@@ -16,6 +16,7 @@ use bimetal_trace::{
 use serde_json::json;
 
 use crate::record;
+use crate::said::say;
 use crate::table::{Align, Table};
 
 /// How to read traces.
@@ -66,11 +67,11 @@ impl ReadArgs {
     /// Says on standard error how many bad records were passed over, if any were.
     pub(crate) fn report_skipped(&self, reader: &Reader) {
         if reader.skipped() > 0 {
-            eprintln!(
+            say(format_args!(
                 "bimetal: {}: {} bad records skipped",
                 reader.file(),
                 reader.skipped()
-            );
+            ));
         }
     }
 

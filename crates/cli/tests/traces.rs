@@ -148,6 +148,41 @@ fn a_converted_trace_is_the_same_trace() {
     assert_eq!(ratios, [Some(1.0), Some(0.5)]);
 }
 
+/// With 100 of its pages a small cache stands for one that is a tenth larger or smaller, at a rate of 0.01
+/// for one of 10,000 pages.
+#[test]
+fn a_sample_that_says_little_is_warned_of() {
+    let scratch = Scratch::new("sample");
+    let trace = scratch.text("long.csv", "op,lpn,npages\nR,0,30000\nR,0,30000\n");
+    let trace = trace.to_str().expect("a plain path");
+    let said = |size: &str, more: &[&str]| {
+        let words = [
+            "sim", "cache", "--trace", trace, "--policy", "lru", "--size", size,
+        ];
+        let output = bimetal(&[&words, more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr).to_owned()
+    };
+    assert_eq!(said("10000", &["--sample", "0.01"]), "");
+    assert_eq!(said("10000", &["--sample", "1"]), "");
+    assert_eq!(said("10", &[]), "", "nothing is estimated");
+    let few = said("20000,5000", &["--sample", "0.01"]);
+    assert_eq!(few.lines().count(), 1, "{few}");
+    for words in [
+        "long.csv",
+        "5000 pages",
+        "from 50 pages",
+        "--sample 0.02 or more",
+    ] {
+        assert!(few.contains(words), "{few}");
+    }
+    let hopeless = said("90", &["--sample", "0.5"]);
+    assert!(hopeless.contains("leave --sample out"), "{hopeless}");
+    // However large the cache: there are about 30 pages to look at.
+    let short = said("100000", &["--sample", "0.001"]);
+    assert!(short.contains("warning"), "{short}");
+}
+
 #[test]
 fn bad_input_is_one_line_with_the_place() {
     let scratch = Scratch::new("bad");

@@ -24,6 +24,24 @@ fn a_wrong_command_line_has_status_2() {
     );
 }
 
+/// A pipe that nobody reads, as of a logger that has died. Status 101 or a signal would be a panic.
+#[test]
+fn nobody_needs_to_read_what_is_said() {
+    for (words, status) in [
+        (&["serv"][..], 2),
+        (&["check", "missing.toml"], 1),
+        (&["status", "missing.toml"], 2),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = std::process::Command::new(env!("CARGO_BIN_EXE_bimetal"))
+            .args(words)
+            .stderr(writer)
+            .status();
+        assert_eq!(ended.unwrap().code(), Some(status), "{words:?}");
+    }
+}
+
 #[test]
 fn help_and_version_are_no_mistakes() {
     let help = stdout_of(&["--help"]);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bimetal_rt::net::Stream;
 use bimetal_rt::uring::{File, OpenOptions};
-use bimetal_rt::{Rng, Rt, UringOptions};
+use bimetal_rt::{BufPool, Rng, Rt, UringOptions};
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 64;
@@ -178,6 +178,30 @@ fn a_dropped_receive_never_writes_into_a_reused_buffer() {
         assert!(next.iter().all(|buf| buf.iter().all(|&byte| byte == 0)));
     }
     assert_eq!(rt.pool().region_bytes_used(), 0);
+}
+
+/// Only the pool of the runtime is registered with its ring. A buffer of another one, such as a cache's,
+/// is as good for reading and writing: the kernel must not be told that it knows it.
+#[test]
+fn buffers_of_another_pool_are_read_and_written() {
+    let numbered = NumberedFile::new("other-pool");
+    let rt = real_rt(true);
+    let options = OpenOptions {
+        write: true,
+        direct: false,
+    };
+    let file = File::open(&rt, &numbered.0, options).unwrap();
+    let other = BufPool::new(4 << 20).unwrap();
+    rt.block_on(async {
+        let payload = other.copy_of(&[0xee; BLOCK]).into();
+        let count = file.write_at(BLOCK as u64, payload, false).await;
+        assert_eq!(count.unwrap(), BLOCK);
+        let (count, buf) = file.read_at(BLOCK as u64, other.alloc_now(BLOCK)).await;
+        assert_eq!(count.unwrap(), BLOCK);
+        assert_eq!(&buf[..], [0xee; BLOCK]);
+    });
+    drop(file);
+    assert_eq!(other.heap_bytes_used(), 0, "they were not of the heap");
 }
 
 #[test]

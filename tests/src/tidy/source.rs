@@ -37,7 +37,8 @@ pub fn ascii_only(tree: &Tree) -> Vec<Complaint> {
 
 /// Every Rust file starts with the sentence that says why it exists (`//!`).
 pub fn module_head(tree: &Tree) -> Vec<Complaint> {
-    let ours = |f: &&File| f.path.starts_with("crates/") || f.path.starts_with("tests/");
+    let folders = ["crates/", "tests/", "fuzz/"];
+    let ours = |f: &&File| folders.iter().any(|folder| f.path.starts_with(folder));
     let bare = tree
         .rust()
         .filter(ours)

@@ -116,12 +116,13 @@ fn a_letter_beyond_ascii() {
 
 #[test]
 fn a_file_without_a_head() {
-    let path = "crates/rt/src/a.rs";
-    tells(
-        module_head,
-        &[(path, "use std::io;")],
-        &[(path, "//! Why.\nuse std::io;")],
-    );
+    for path in ["crates/rt/src/a.rs", "tests/src/a.rs", "fuzz/src/a.rs"] {
+        tells(
+            module_head,
+            &[(path, "use std::io;")],
+            &[(path, "//! Why.\nuse std::io;")],
+        );
+    }
 }
 
 #[test]

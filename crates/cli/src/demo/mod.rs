@@ -25,6 +25,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::config::Config;
 use crate::running::Running;
+use crate::said::say;
 use crate::terminal::{Picture, Terminal};
 use crate::{facts, format};
 use screen::Screen;
@@ -150,16 +151,21 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
     };
     let load = rt.spawn(targets::run(rt.clone(), targets.clone(), arrivals));
     let drawn = draw_until_done(rt, &targets, load, &signals, screen).await;
-    if screen.says_more() {
-        println!("Stopping: every delayed write goes to its side.");
-    }
+    let told = match screen.says_more() {
+        true => writeln!(
+            std::io::stdout(),
+            "Stopping: every delayed write goes to its side."
+        ),
+        false => Ok(()),
+    };
     let stopped = running.stop_within(deadline, &signals).await;
     if let Err(error) = stopped {
         // As in `serve`: nothing may wait for what is still in flight.
-        eprintln!("bimetal: {error:#}");
+        say(format_args!("bimetal: {error:#}"));
         std::process::exit(1);
     }
     drawn?;
+    told?;
     Ok(targets)
 }
 

@@ -12,12 +12,18 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use bimetal_policy::replacement::Spec;
 use bimetal_sim::cache::{
-    CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, Over, jobs, run_all,
+    CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, Over, jobs, miniature_pages, run_all,
 };
 use bimetal_trace::{Accesses, Key, Reader, Sample};
 
+use crate::said::say;
 use crate::sim::progress_bar;
 use crate::trace::ReadArgs;
+
+/// Fewest pages from which a cache is estimated without a warning. Of the pages that a cache of the whole
+/// trace would hold, n are expected in the sample and n +- sqrt(n) are there, so the estimate is that of
+/// a cache of about this size only: here to within a tenth. docs/cache-simulation.md has the errors measured.
+const SIMULATED_PAGES_MIN: usize = 100;
 
 /// What to compare on what.
 #[derive(clap::Args)]
@@ -176,6 +182,30 @@ fn check_sample(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Says when caches are estimated from so few pages that the error may be larger than what is compared.
+/// `sampled_pages` are all distinct pages of the sample.
+fn warn_of_few_pages(trace: &str, jobs: &[Job], rate: f64, sampled_pages: usize) {
+    let sizes = jobs.iter().map(|job| job.size_pages);
+    let Some(size_pages) = sizes.min().filter(|_| rate < 1.0) else {
+        return;
+    };
+    let simulated_pages = miniature_pages(size_pages, rate).min(sampled_pages);
+    if simulated_pages >= SIMULATED_PAGES_MIN {
+        return;
+    }
+    let enough = rate * SIMULATED_PAGES_MIN as f64 / simulated_pages.max(1) as f64;
+    let advice = if enough < 1.0 {
+        // Up to the next percent.
+        format!("take --sample {} or more", (enough * 100.0).ceil() / 100.0)
+    } else {
+        "leave --sample out".to_owned()
+    };
+    say(format_args!(
+        "bimetal: warning: {trace}: a cache of {size_pages} pages is estimated from {simulated_pages} pages, \
+         and from fewer than {SIMULATED_PAGES_MIN} the error may be larger than what is compared; {advice}"
+    ));
+}
+
 fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
     let (key, unit_bytes, block_pages) = match args.key {
         KeyArg::Page => {
@@ -212,6 +242,7 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
     let jobs = jobs(&grid, footprint_pages);
     let trace = path.file_name().unwrap_or(path.as_os_str());
     let trace = trace.to_string_lossy().into_owned();
+    warn_of_few_pages(&trace, &jobs, rate, accesses.pages().len());
     let bar = progress_bar(jobs.len() as u64);
     bar.set_message(trace.clone());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

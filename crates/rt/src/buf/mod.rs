@@ -264,11 +264,6 @@ impl BufMut {
         self.len = len;
     }
 
-    /// True when the bytes lie in the region that is registered with the ring.
-    pub fn is_registered(&self) -> bool {
-        !self.block.on_heap
-    }
-
     pub(crate) fn start(&mut self) -> *mut u8 {
         self.block.start.as_ptr()
     }
@@ -316,11 +311,6 @@ impl Buf {
         }
     }
 
-    /// True when the bytes lie in the region that is registered with the ring.
-    pub fn is_registered(&self) -> bool {
-        !self.block.on_heap
-    }
-
     /// The address of the first byte, for the kernel.
     pub(crate) fn start(&self) -> *const u8 {
         self.as_ptr()
@@ -366,15 +356,18 @@ mod tests {
         let whole = pool.try_alloc(BLOCK_BYTES_MAX).unwrap();
         assert!(pool.try_alloc(1).is_none());
         let inside = pool.alloc_now(100);
-        assert!(!inside.is_registered() && pool.heap_bytes_used() == ALIGNMENT);
+        assert_eq!(pool.heap_bytes_used(), ALIGNMENT);
         let waiting = {
             let pool = pool.clone();
-            rt.spawn(async move { pool.alloc(100).await.is_registered() })
+            rt.spawn(async move { pool.alloc(100).await })
         };
         rt.block_on(crate::yield_now());
         assert!(!waiting.is_finished());
         drop((whole, inside));
-        assert!(rt.block_on(waiting));
+        let lent = rt.block_on(waiting);
+        let used = (pool.heap_bytes_used(), pool.region_bytes_used());
+        assert_eq!(used, (0, ALIGNMENT), "it came from the region");
+        drop(lent);
         assert_eq!((pool.heap_bytes_used(), pool.region_bytes_used()), (0, 0));
     }
 

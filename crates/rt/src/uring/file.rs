@@ -62,8 +62,8 @@ impl File {
     /// Those of `pread(2)`. The buffer comes back either way.
     pub async fn read_at(&self, offset: u64, mut buf: BufMut) -> (io::Result<usize>, BufMut) {
         let len = buf.len() as u32;
-        let registered = self.uring.buffers_registered() && buf.is_registered();
         let start = buf.start();
+        let registered = self.uring.has_registered(start, buf.len());
         let entry = match (self.fixed, registered) {
             (Some(index), true) => opcode::ReadFixed::new(types::Fixed(index), start, len, 0)
                 .offset(offset)
@@ -101,12 +101,12 @@ impl File {
     }
 
     fn write_entry(&self, offset: u64, gather: &Gather, flags: i32) -> squeue::Entry {
-        if let ([vector], [slice]) = (gather.vectors.as_slice(), gather.payload.slices()) {
+        if let [vector] = gather.vectors.as_slice() {
             let (start, len) = (
                 vector.iov_base.cast_const().cast::<u8>(),
                 vector.iov_len as u32,
             );
-            if self.uring.buffers_registered() && slice.is_registered() {
+            if self.uring.has_registered(start, vector.iov_len) {
                 return match self.fixed {
                     Some(index) => opcode::WriteFixed::new(types::Fixed(index), start, len, 0)
                         .offset(offset)

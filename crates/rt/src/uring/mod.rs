@@ -15,6 +15,7 @@ mod sys;
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
@@ -85,7 +86,9 @@ pub(crate) struct Uring {
     /// Operations that wait for a free slot.
     starved: RefCell<Vec<Waker>>,
     start: std::time::Instant,
-    buffers_registered: bool,
+    /// Addresses of the region that the kernel knows. Buffers of other pools and of the heap lie
+    /// outside, and an operation that named them as registered would fail (`EFAULT`).
+    registered: Range<usize>,
     files: RefCell<FixedFiles>,
     /// Entries pushed since the ring was last entered.
     pushed: Cell<bool>,
@@ -100,13 +103,16 @@ impl Uring {
     pub(crate) fn new(options: &UringOptions, pool: &BufPool) -> io::Result<Uring> {
         let ring = new_ring()?;
         let mut files = FixedFiles { free: Vec::new() };
-        let mut buffers_registered = false;
+        let mut registered = 0..0;
         if options.register {
             if let Some(region) = pool.region_iovec() {
                 // SAFETY: the region outlives the ring's use of it: `Drop` waits for every
                 // operation, and the pool unmaps only after its last handle is gone.
                 let result = unsafe { ring.submitter().register_buffers(&[region]) };
-                buffers_registered = accept_limits(result)?;
+                if accept_limits(result)? {
+                    let start = region.iov_base as usize;
+                    registered = start..start + region.iov_len;
+                }
             }
             if accept_limits(ring.submitter().register_files_sparse(FIXED_FILES))? {
                 files.free = (0..FIXED_FILES).rev().collect();
@@ -117,7 +123,7 @@ impl Uring {
             slots: RefCell::new(Slab::with_capacity(256)),
             starved: RefCell::new(Vec::new()),
             start: sys::monotonic_now(),
-            buffers_registered,
+            registered,
             files: RefCell::new(files),
             pushed: Cell::new(false),
         })
@@ -132,8 +138,10 @@ impl Uring {
         self.slots.borrow().len()
     }
 
-    pub(crate) fn buffers_registered(&self) -> bool {
-        self.buffers_registered
+    /// True when all of these bytes lie in the region that is registered with this ring.
+    pub(crate) fn has_registered(&self, start: *const u8, len: usize) -> bool {
+        let start = start as usize;
+        self.registered.start <= start && start + len <= self.registered.end
     }
 
     /// Hands what has been queued to the kernel and takes what has completed. When `idle`, waits

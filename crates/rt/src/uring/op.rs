@@ -28,7 +28,8 @@ pub(crate) enum Owned {
 
 /// Slices and the kernel structures that describe them; boxed, so that they never move.
 pub(crate) struct Gather {
-    pub(crate) payload: Payload,
+    #[expect(dead_code, reason = "owned for the kernel")]
+    payload: Payload,
     pub(crate) vectors: Vec<libc::iovec>,
     pub(crate) message: libc::msghdr,
 }

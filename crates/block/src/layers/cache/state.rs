@@ -557,3 +557,114 @@ impl State {
         pages
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::str::FromStr;
+
+    use bimetal_policy::replacement::{Build, Spec};
+    use bimetal_rt::BufPool;
+
+    use super::*;
+
+    /// Pages that the caches of these tests hold.
+    const PAGES: usize = 32;
+
+    fn state() -> State {
+        let spec = Spec::from_str("lru").expect("it exists");
+        let build = Build {
+            capacity: PAGES,
+            pages_per_block: 4,
+            ..Build::default()
+        };
+        State::new(spec.build(&build), 4)
+    }
+
+    fn content() -> Buf {
+        BufPool::unregistered().zeroed(1)
+    }
+
+    /// Takes all jobs and lets the device do what it is told, or refuse it.
+    fn write_what_leaves(state: &mut State, works: bool) {
+        while let Some(job) = state.next_job() {
+            for id in job.pages {
+                let version = state.table[id].leaving_version;
+                if works {
+                    state.written(id, version);
+                } else {
+                    state.not_written(id, version, IoError::Medium);
+                }
+            }
+            state.part_ended(job.number);
+        }
+    }
+
+    /// What is dropped needs no entry of its own: if a flush fails, all that can be said is that
+    /// something is lost. So there are as many entries as pages are held, and some that are out of date.
+    #[test]
+    fn what_no_flush_has_covered_is_remembered_in_bounded_space() {
+        let written: u64 = 10_000;
+        for dirty in [false, true] {
+            let mut state = state();
+            for page in 0..written {
+                state.write(page, content(), dirty, page);
+                write_what_leaves(&mut state, true);
+                assert!(state.unflushed.pages.len() <= 64 + 2 * PAGES + 1);
+            }
+            state.clean_all();
+            write_what_leaves(&mut state, true);
+            assert_eq!(state.unflushed_pages() as u64, written, "none is forgotten");
+            let covers = state.begin_flush();
+            state.not_flushed(covers, IoError::Offline);
+            assert_eq!(state.lost, Some(IoError::Offline));
+            assert_eq!(state.failed_pages(), PAGES, "what is held is written again");
+            assert_eq!(state.unflushed_pages(), 0);
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_written_again_and_again_is_remembered_once() {
+        let mut state = state();
+        for round in 0..1000 {
+            state.write(7, content(), false, round);
+        }
+        assert_eq!(state.unflushed.pages.len(), 1);
+        // Once in each epoch, until a flush of the device has ended.
+        for _ in 0..1000 {
+            state.begin_flush();
+            state.write(7, content(), false, 0);
+        }
+        assert!(state.unflushed.pages.len() <= 64 + 2 + 1);
+        assert_eq!(state.unflushed_pages(), 1);
+    }
+
+    /// The device is given what it has refused once more when the last attempt has ended, whoever asks:
+    /// the clock each second, or every flush.
+    #[test]
+    fn there_is_one_attempt_at_a_time_to_write_what_has_failed() {
+        let mut state = state();
+        for page in 0..8 {
+            state.write(page, content(), true, 0);
+        }
+        state.clean_all();
+        write_what_leaves(&mut state, false);
+        assert_eq!((state.failed_pages(), state.outstanding.len()), (8, 0));
+        for _ in 0..100 {
+            state.retry_failed();
+            state.clean_all();
+        }
+        assert_eq!((state.jobs.len(), state.outstanding.len()), (1, 1));
+        // Taken by the device and not answered yet, it is still the one attempt.
+        let hangs = state.next_job().expect("there is one");
+        assert_eq!(hangs.pages.len(), 8);
+        for _ in 0..100 {
+            state.retry_failed();
+            state.clean_all();
+        }
+        assert_eq!((state.jobs.len(), state.outstanding.len()), (0, 1));
+        state.part_ended(hangs.number);
+        state.retry_failed();
+        write_what_leaves(&mut state, true);
+        assert!(!state.has_failed(), "the next attempt wrote all of it");
+    }
+}

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""The database load of `live_cache.py`: a bank in SQLite.
+
+A transaction reads the balance of an account, takes from it, gives to another and notes that in a
+history; 80 % of the accounts drawn are among the first 20 %. SQLite keeps a log of changes (WAL), which
+it copies to the tables when it has 1,000 pages, and next to nothing in memory of its own. All draws are
+seeded. No money may come or go, which is how a database is checked afterwards.
+
+    benches/bank.py warm|load DATABASE normal|full FIRST COUNT
+"""
+
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+
+ACCOUNTS = 150_000
+FILLER = "x" * 380
+WARMING = 20_000
+SEED = 2009
+
+
+def account(draws):
+    """An account: 80 % of all draws are among the first 20 %."""
+    part = ACCOUNTS // 5
+    return draws.randrange(part) if draws.random() < 0.8 else draws.randrange(part, ACCOUNTS)
+
+
+def connect(path, sync):
+    """The database, with next to no cache of its own."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("pragma journal_mode = wal")
+    db.execute(f"pragma synchronous = {sync}")
+    db.execute("pragma cache_size = 64")
+    return db
+
+
+def transact(db, draws, number):
+    """One transaction."""
+    payer, payee, amount = account(draws), account(draws), draws.randrange(1, 1000)
+    db.execute("begin immediate")
+    db.execute("select balance from accounts where id = ?", (payer,)).fetchone()
+    db.execute("update accounts set balance = balance - ? where id = ?", (amount, payer))
+    db.execute("update accounts set balance = balance + ? where id = ?", (amount, payee))
+    db.execute("insert into history values (?, ?, ?, ?)", (number, payer, payee, amount))
+    db.execute("commit")
+
+
+def warm(path, sync, first, count):
+    """Reads accounts, then runs transactions, of which nothing is told."""
+    draws, db = random.Random(SEED), connect(path, sync)
+    for _ in range(WARMING):
+        db.execute("select balance from accounts where id = ?", (account(draws),)).fetchone()
+    db.close()
+    load(path, sync, first, count)
+
+
+def load(path, sync, first, count):
+    """Runs transactions, then brings all to the drive; prints the length of each and of all."""
+    draws = random.Random(SEED + first)
+    db, times_s, began = connect(path, sync), [], time.monotonic()
+    for number in range(first, first + count):
+        start = time.monotonic()
+        transact(db, draws, number)
+        times_s.append(time.monotonic() - start)
+    db.close()
+    subprocess.run(["sync", "-f", path], check=True)
+    print(json.dumps({"times_s": times_s, "all_s": time.monotonic() - began}))
+
+
+def make(path):
+    """The tables, filled."""
+    db = connect(path, "off")
+    db.execute("create table accounts (id integer primary key, balance integer, filler text)")
+    columns = "number integer, payer integer, payee integer, amount integer"
+    db.execute(f"create table history ({columns})")
+    db.execute("begin")
+    rows = ((number, FILLER) for number in range(ACCOUNTS))
+    db.executemany("insert into accounts values (?, 0, ?)", rows)
+    db.execute("commit")
+    db.close()
+
+
+def check(path, transactions):
+    """The tables, which nobody has open, are well formed, and no money and no history is missing."""
+    db = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
+    found = [db.execute(question).fetchone()[0] for question in
+             ("pragma integrity_check", "select sum(balance) from accounts",
+              "select count(*) from history", "select max(number) + 1 from history")]
+    db.close()
+    if found != ["ok", 0, transactions, transactions]:
+        raise SystemExit(f"the database is wrong: {found}")
+
+
+if __name__ == "__main__":
+    WHAT = {"warm": warm, "load": load}[sys.argv[1]]
+    WHAT(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

@@ -1,0 +1,100 @@
+//! What the fuzz targets of the trace readers share: from bytes to a reader, and from a reader to
+//! records that were checked.
+//!
+//! It must never make fewer inputs of what the fuzzer gives: every choice comes from the bytes.
+
+use bimetal_trace::{Format, Options, Reader, Record, SkipBad};
+use std::io::Cursor;
+
+/// Records that are read, at most: a short file can stand for millions.
+const RECORDS_MAX: usize = 1 << 14;
+/// Names that a format is recognised by, and one that says nothing.
+const NAMES: [&str; 3] = ["trace", "trace.lis", "trace.oracleGeneral"];
+/// Set in the first byte, bad records are passed over.
+const SKIPS: u8 = 0x80;
+
+/// A source that can be read more than once.
+pub struct File {
+    name: &'static str,
+    bytes: Vec<u8>,
+    options: Options,
+}
+
+impl File {
+    /// The first byte chooses a format, or recognition by content and one of three names, or a chunk
+    /// of the compact form around the rest, with the CRC that it should have; the rest is the file.
+    pub fn from_fuzzer(data: &[u8]) -> Option<File> {
+        let (choice, rest) = data.split_first()?;
+        let number = usize::from(choice & !SKIPS);
+        let mut options = Options {
+            columns: "time_us,op,offset_bytes,length_pages".parse().ok(),
+            skip_bad: if choice & SKIPS == 0 {
+                SkipBad::None
+            } else {
+                SkipBad::All
+            },
+            ..Options::default()
+        };
+        let formats = Format::ALL.len();
+        if let Some((_, format)) = Format::ALL.get(number) {
+            options.format = Some(*format);
+            return Some(File::new("trace", rest.to_vec(), options));
+        }
+        options.columns = None;
+        match NAMES.get(number - formats) {
+            Some(name) => Some(File::new(name, rest.to_vec(), options)),
+            None => Some(File::new("trace", compact(rest), options)),
+        }
+    }
+
+    /// A file of these bytes.
+    pub fn new(name: &'static str, bytes: Vec<u8>, options: Options) -> File {
+        File {
+            name,
+            bytes,
+            options,
+        }
+    }
+
+    /// Reads it; nothing when it is refused.
+    pub fn reader(&self) -> Option<Reader> {
+        let source = Box::new(Cursor::new(self.bytes.clone()));
+        Reader::new(self.name.to_owned(), source, &self.options).ok()
+    }
+
+    /// The records up to the end or the first error, and whether that was the end; nothing when it is
+    /// refused or long.
+    ///
+    /// # Panics
+    /// When a record cannot be one, or anything comes after the end.
+    pub fn records(&self) -> Option<(Vec<Record>, bool)> {
+        let mut reader = self.reader()?;
+        let mut all = Vec::new();
+        while all.len() < RECORDS_MAX {
+            let next = reader.next_record();
+            let Ok(Some(record)) = next else {
+                let after = reader.next_record();
+                assert!(matches!(after, Ok(None)), "{after:?} after the end");
+                return Some((all, next.is_ok()));
+            };
+            let end = record.offset_bytes.checked_add(record.length_bytes);
+            assert!(record.length_bytes > 0 && end.is_some(), "{record:?}");
+            all.push(record);
+        }
+        None
+    }
+}
+
+/// A compact trace of one chunk: the first byte is how many records it claims, the rest what it holds.
+fn compact(bytes: &[u8]) -> Vec<u8> {
+    let (records, chunk) = bytes.split_first().unwrap_or((&0, &[]));
+    let total = u64::from(*records).to_le_bytes();
+    let mut file = b"BMTRACE1".to_vec();
+    for (records, content) in [(*records, chunk), (0, &total)] {
+        file.extend(u32::from(records).to_le_bytes());
+        file.extend((content.len() as u32).to_le_bytes());
+        file.extend(crc32c::crc32c(content).to_le_bytes());
+        file.extend(content);
+    }
+    file
+}
