@@ -240,7 +240,8 @@ impl Db {
     ///
     /// If the storage fails or is full.
     pub fn compact(&self, mut progress: impl FnMut(u32)) -> Result<(), Error> {
-        self.shared.with_writer(|writer| writer.compact(&mut progress))
+        self.shared
+            .with_writer(|writer| writer.compact(&mut progress))
     }
 
     /// What is there now, whatever is written later.

@@ -277,7 +277,11 @@ impl Segments {
         for class in Class::ALL {
             if let Some(segment) = self.streams[class as usize].segment.take() {
                 let is_empty = self.all[segment as usize].live_bytes == 0;
-                let state = if is_empty { State::Emptied } else { State::Written };
+                let state = if is_empty {
+                    State::Emptied
+                } else {
+                    State::Written
+                };
                 self.set_state(segment, state);
             }
         }

@@ -101,13 +101,14 @@ impl Walk<'_> {
 
     /// No two images share bytes, and none is in a segment of the checkpoint.
     fn check_places(&mut self) {
-        let mut places: Vec<(Location, NodeId)> = self.stored.locations.iter().copied().zip(0..).collect();
+        let mut places: Vec<(Location, NodeId)> =
+            self.stored.locations.iter().copied().zip(0..).collect();
         places.retain(|(location, _)| !location.is_nowhere());
         places.sort_by_key(|(location, _)| location.stored());
         for pair in places.windows(2) {
             let ((first, a), (second, b)) = (pair[0], pair[1]);
-            let overlap = first.segment() == second.segment()
-                && first.at() + first.bytes() > second.at();
+            let overlap =
+                first.segment() == second.segment() && first.at() + first.bytes() > second.at();
             if overlap {
                 let offset = self.offset(second);
                 self.problem(format!("nodes {a} and {b} share bytes"), offset);
@@ -119,7 +120,10 @@ impl Walk<'_> {
                 self.problem(format!("node {id} is where the checkpoint is"), offset);
             }
         }
-        self.found.live_bytes = places.iter().map(|(location, _)| location.bytes() as u64).sum();
+        self.found.live_bytes = places
+            .iter()
+            .map(|(location, _)| location.bytes() as u64)
+            .sum();
     }
 
     /// The place of a node that has not been seen; notes that it has.
@@ -159,7 +163,13 @@ impl Walk<'_> {
     }
 
     /// Checks a node and what is below it. Its keys are from `from` to before `to`.
-    fn check_node(&mut self, id: NodeId, level: Option<u8>, from: Option<&[u8]>, to: Option<&[u8]>) {
+    fn check_node(
+        &mut self,
+        id: NodeId,
+        level: Option<u8>,
+        from: Option<&[u8]>,
+        to: Option<&[u8]>,
+    ) {
         let Some(location) = self.see(id, "an inner node") else {
             return;
         };
@@ -194,8 +204,8 @@ impl Walk<'_> {
         for row in [0, image.rows().saturating_sub(1)] {
             if row < image.rows() {
                 image.key(row, &mut key);
-                let is_in = from.is_none_or(|from| from <= &key[..])
-                    && to.is_none_or(|to| &key[..] < to);
+                let is_in =
+                    from.is_none_or(|from| from <= &key[..]) && to.is_none_or(|to| &key[..] < to);
                 if !is_in {
                     self.problem(format!("leaf {id} has a key that is not its own"), offset);
                 }
@@ -215,8 +225,12 @@ impl Walk<'_> {
         self.found.blobs += 1;
         let (mut bytes, mut crc) = (0, 0);
         for blob in reference.blobs {
-            let Some(location) = self.see(blob, "a row") else { return };
-            let Some(image) = self.read(blob, location) else { return };
+            let Some(location) = self.see(blob, "a row") else {
+                return;
+            };
+            let Some(image) = self.read(blob, location) else {
+                return;
+            };
             match parse_blob(&image, location.stored()) {
                 Ok(read) if read.node == blob => {
                     bytes += read.content.len() as u64;
@@ -254,7 +268,10 @@ impl Walk<'_> {
                 && lower >= upper
             {
                 let id = image.node();
-                self.problem(format!("inner node {id} has separators out of order"), offset);
+                self.problem(
+                    format!("inner node {id} has separators out of order"),
+                    offset,
+                );
                 continue;
             }
             self.check_node(image.child(row), Some(image.level() - 1), lower, upper);

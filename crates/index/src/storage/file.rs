@@ -5,6 +5,8 @@
 //! lock keeps a second writer out; it ends with the process, however that ends.
 
 use super::{Aligned, BLOCK_BYTES, Storage, StorageError};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -72,6 +74,17 @@ impl FileStorage {
             len_bytes: AtomicU64::new(len_bytes),
             is_device,
         })
+    }
+}
+
+impl FileStorage {
+    /// Has the file system set space aside, so that a write into it never finds the disk full. One that
+    /// cannot do so leaves a hole.
+    fn allocate(&self, offset: u64, len: u64) -> Result<(), StorageError> {
+        match fallocate(&self.plain, FallocateFlags::empty(), offset, len) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(known(&error.into())),
+        }
     }
 }
 
@@ -144,6 +157,10 @@ impl Storage for FileStorage {
             } else {
                 Err(StorageError::Full)
             };
+        }
+        let now = self.len_bytes();
+        if len_bytes > now {
+            self.allocate(now, len_bytes - now)?;
         }
         self.plain.set_len(len_bytes).map_err(|e| known(&e))?;
         self.len_bytes.store(len_bytes, Ordering::Release);
