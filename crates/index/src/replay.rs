@@ -7,15 +7,17 @@
 use crate::batch::{Operation, Operations};
 use crate::error::Error;
 use crate::log::Frame;
-use crate::node::Seq;
+use crate::node::{Kind, NodeId, Seq};
 use crate::writer::Writer;
 
 /// Bytes of operations in a stretch.
-const STRETCH_BYTES: usize = 16 << 20;
+const STRETCH_BYTES: usize = 48 << 20;
 
 /// One change of one key.
 #[derive(Clone, Copy, Debug)]
 struct Change {
+    /// The first eight bytes of the key, as a number that orders as they do.
+    head: u64,
     key_at: usize,
     key_len: u16,
     is_put: bool,
@@ -65,6 +67,7 @@ impl Replay {
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value.unwrap_or_default());
         self.changes.push(Change {
+            head: head(key),
             key_at,
             key_len: key.len() as u16,
             is_put: value.is_some(),
@@ -80,24 +83,52 @@ impl Replay {
             let end = change.key_at + usize::from(change.key_len);
             &self.bytes[change.key_at..end]
         };
-        // Stable: of one key the last stays the last.
-        self.changes.sort_by(|a, b| key(a).cmp(key(b)));
+        // Of one key the order of the log decides, which is that of the places.
+        self.changes.sort_unstable_by(|a, b| {
+            let by_key = a.head.cmp(&b.head).then_with(|| key(a).cmp(key(b)));
+            by_key.then_with(|| a.key_at.cmp(&b.key_at))
+        });
+        let mut leaf: Option<Leaf> = None;
         for (index, change) in self.changes.iter().enumerate() {
             let next = self.changes.get(index + 1);
-            if next.is_some_and(|next| key(next) == key(change)) {
+            if next.is_some_and(|next| next.head == change.head && key(next) == key(change)) {
                 continue;
             }
+            let key = key(change);
+            let current = match leaf.take_if(|leaf| leaf.has(key)) {
+                Some(current) => current,
+                None => writer.leaf_with_edge(key)?,
+            };
             let value_at = change.key_at + usize::from(change.key_len);
             let value = &self.bytes[value_at..value_at + change.value_len as usize];
-            let key = key(change);
-            let operation = match change.is_put {
-                true => Operation::Put { key, value },
-                false => Operation::Delete { key },
-            };
-            writer.replay_operation(change.seq, operation, change.position)?;
+            let kind = if change.is_put { Kind::Put } else { Kind::Delete };
+            writer.replay_change(current.id, key, change.seq, kind, value, change.position);
+            leaf = Some(current);
         }
         self.changes.clear();
         self.bytes.clear();
         Ok(())
     }
+}
+
+/// The leaf that keys go to at the moment.
+#[derive(Debug)]
+pub(crate) struct Leaf {
+    pub id: NodeId,
+    /// The least key above that is not its own.
+    pub edge: Option<Box<[u8]>>,
+}
+
+impl Leaf {
+    /// True if a key is its own that is not below one that was.
+    fn has(&self, key: &[u8]) -> bool {
+        self.edge.as_ref().is_none_or(|edge| key < &**edge)
+    }
+}
+
+fn head(key: &[u8]) -> u64 {
+    let mut first = [0; 8];
+    let len = key.len().min(8);
+    first[..len].copy_from_slice(&key[..len]);
+    u64::from_be_bytes(first)
 }

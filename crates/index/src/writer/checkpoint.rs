@@ -134,6 +134,7 @@ impl Writer {
                 len_bytes: storage.len_bytes(),
             });
         }
+        self.changes_since_checkpoint = 0;
         self.checkpoint = Some(Checkpoint {
             crc: crc32c::crc32c(&bytes[..used]),
             bytes,

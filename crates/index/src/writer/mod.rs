@@ -23,6 +23,7 @@ use crate::log::Log;
 use crate::node::{Builder, Delta, Kind, NodeId, Seq};
 use crate::options::Options;
 use crate::readers::Readers;
+use crate::replay::Leaf;
 use crate::segments::{Location, Segments};
 use crate::storage::Storage;
 use crate::tree::Tree;
@@ -97,6 +98,7 @@ pub(crate) struct Writer {
     /// Leaves whose deltas have become longer than is good for a lookup or an insertion.
     overgrown: Vec<NodeId>,
     changed_inners: BTreeSet<NodeId>,
+    changes_since_checkpoint: u64,
     checkpoint: Option<Checkpoint>,
     cleaning: Option<Cleaning>,
     classes: Classes,
@@ -142,6 +144,7 @@ impl Writer {
             deltas_begun: 0,
             overgrown: Vec::new(),
             changed_inners: BTreeSet::new(),
+            changes_since_checkpoint: 0,
             checkpoint: None,
             cleaning: None,
             classes,
@@ -288,8 +291,14 @@ impl Writer {
         key: &[u8],
         position: u64,
         change: impl FnOnce(&mut Delta),
-    ) -> Result<NodeId, Error> {
+    ) -> Result<(), Error> {
         let id = self.tree.leaf_of(key)?;
+        self.change_delta(id, position, change);
+        Ok(())
+    }
+
+    /// Changes the delta of a leaf.
+    fn change_delta(&mut self, id: NodeId, position: u64, change: impl FnOnce(&mut Delta)) {
         let mut node = self.tree.slots.get(id).node.write();
         if node.delta.is_none() {
             self.deltas_begun += 1;
@@ -309,7 +318,29 @@ impl Writer {
         if before <= limit && limit < after {
             self.overgrown.push(id);
         }
-        Ok(id)
+        self.changes_since_checkpoint += 1;
+    }
+
+    /// The leaf of a key, and where it ends.
+    pub(crate) fn leaf_with_edge(&self, key: &[u8]) -> Result<Leaf, Error> {
+        Ok(Leaf {
+            id: self.tree.leaf_of(key)?,
+            edge: self.tree.upper_edge(key)?,
+        })
+    }
+
+    /// Makes a change of one key again that is in the log. Nobody has read yet.
+    pub(crate) fn replay_change(
+        &mut self,
+        leaf: NodeId,
+        key: &[u8],
+        seq: Seq,
+        kind: Kind,
+        value: &[u8],
+        position: u64,
+    ) {
+        let change = |delta: &mut Delta| delta.insert(key, seq, kind, value, seq);
+        self.change_delta(leaf, position, change);
     }
 
     /// Every leaf that the range touches gets a note of it.

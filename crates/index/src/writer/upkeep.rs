@@ -8,6 +8,9 @@ use super::Writer;
 use crate::error::Error;
 use crate::storage::BLOCK_BYTES;
 
+/// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
+const CHANGES_MAX: u64 = 1 << 20;
+
 impl Writer {
     /// Keeps house after a group that took `blocks` blocks of the log.
     pub(crate) fn keep_house(&mut self, blocks: u64) -> Result<(), Error> {
@@ -63,7 +66,8 @@ impl Writer {
         let ring = self.geometry.log_blocks;
         let (head, tail) = (self.log.head(), self.log.tail());
         if head - tail < ring / 2 {
-            return Ok(());
+            let is_due = self.changes_since_checkpoint >= CHANGES_MAX;
+            return if is_due { self.take_checkpoint() } else { Ok(()) };
         }
         let target = head - ring / 4;
         for _ in 0..blocks.clamp(1, 64) {
