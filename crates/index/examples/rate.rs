@@ -56,6 +56,20 @@ fn main() {
         .and_then(|word| word.parse().ok())
         .unwrap_or(1_000_000);
     let long = words.get(3).is_some_and(|word| word == "16");
+    if words.get(3).is_some_and(|word| word == "open") {
+        let options = Options {
+            memory_bytes: 1 << 30,
+            buffer_bytes: 256 << 20,
+            ..Options::default()
+        };
+        let (db, took) = timed(|| Db::open_path(&path, &options).expect("it opens"));
+        println!(
+            "opening          {:8.3} s, {} batches",
+            took.as_secs_f64(),
+            db.figures().batches
+        );
+        return;
+    }
     let _ = std::fs::remove_file(&path);
     let record_bytes = if long { 116 } else { 16 };
     let memory_bytes = if keys > 4_000_000 { 1 << 30 } else { 256 << 20 };
@@ -165,6 +179,7 @@ fn main() {
             after.delta_bytes >> 20,
         );
     }
+    // As after a kill: nothing is done to close it.
     drop(db);
     let (db, took) = timed(|| Db::open_path(&path, &options).expect("it opens"));
     println!(

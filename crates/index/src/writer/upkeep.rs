@@ -67,7 +67,11 @@ impl Writer {
         let (head, tail) = (self.log.head(), self.log.tail());
         if head - tail < ring / 2 {
             let is_due = self.changes_since_checkpoint >= CHANGES_MAX;
-            return if is_due { self.take_checkpoint() } else { Ok(()) };
+            return if is_due {
+                self.take_checkpoint()
+            } else {
+                Ok(())
+            };
         }
         let target = head - ring / 4;
         for _ in 0..blocks.clamp(1, 64) {
