@@ -3,6 +3,7 @@
 mod common;
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use bimetal_block::units::{Size, Time};
 use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::{Rt, VirtualOptions};
 use common::{byte_of, virtual_rt, write};
+use futures_util::future::join;
 
 const BLOCK: u64 = 4096;
 const VOLUME: u64 = 16 << 20;
@@ -20,10 +22,12 @@ const VOLUME: u64 = 16 << 20;
 const FAST_MS: u64 = 1;
 const SLOW_MS: u64 = 10;
 
-/// Notes the changes that reach a side: offset and length of each, in order.
+/// Notes the changes that reach a side: offset and length of each, in order. Those in flight together
+/// must not overlap, because nobody knows which of them would be the last.
 struct Recorder {
     below: Rc<dyn Device>,
     changes: Rc<RefCell<Vec<(u64, u64)>>>,
+    in_flight: RefCell<Vec<Range<u64>>>,
 }
 
 impl Device for Recorder {
@@ -31,12 +35,27 @@ impl Device for Recorder {
         self.below.geometry()
     }
     fn submit(&self, request: Request) -> IoFuture<'_> {
-        if request.op.changes_content() {
-            self.changes
-                .borrow_mut()
-                .push((request.offset, request.len));
+        if !request.op.changes_content() {
+            return self.below.submit(request);
         }
-        self.below.submit(request)
+        self.changes
+            .borrow_mut()
+            .push((request.offset, request.len));
+        let range = request.offset..request.end();
+        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        let beside = self
+            .in_flight
+            .borrow()
+            .iter()
+            .find(|o| overlaps(o))
+            .cloned();
+        assert_eq!(beside, None, "in flight beside {range:?}");
+        self.in_flight.borrow_mut().push(range.clone());
+        IoFuture::new(async move {
+            let answer = self.below.submit(request).await;
+            self.in_flight.borrow_mut().retain(|other| *other != range);
+            answer
+        })
     }
 }
 
@@ -58,6 +77,7 @@ impl TestSide {
         let recorder = Recorder {
             below: Rc::new(fault),
             changes: Rc::clone(&changes),
+            in_flight: RefCell::default(),
         };
         TestSide {
             memory,
@@ -426,6 +446,60 @@ fn a_silent_side_becomes_absent_and_is_made_whole_when_it_answers() {
         assert_eq!(
             (status.sides[1].health, status.degraded),
             ("healthy", false)
+        );
+        assert_eq!(
+            (pair.slow.byte_at(0).await, pair.slow.byte_at(BLOCK).await),
+            (1, 2)
+        );
+    });
+}
+
+/// After a failed flush nothing is known of what the side was given before it, so all of that is copied
+/// again; not before the writes that it still works on have ended, one of which came meanwhile.
+#[test]
+fn a_side_that_fails_a_flush_while_it_joins_is_copied_again_once_it_is_idle() {
+    let pair = Pair::new(|config| config.absent_after = Some(Time(Duration::from_secs(2))));
+    pair.rt.block_on(async {
+        pair.learn().await;
+        pair.slow.faults.set_frozen(true);
+        pair.write(0, 1).await;
+        pair.wait(2_500).await;
+        assert_eq!(pair.mirror.status().sides[1].health, "absent");
+        for (side, flush_ms) in [(&pair.fast, 200), (&pair.slow, 300)] {
+            side.faults
+                .set_delay(Op::Flush, Duration::from_millis(flush_ms));
+        }
+        pair.slow.faults.set_frozen(false);
+        let joins = || {
+            let side = &pair.mirror.status().sides[1];
+            let idle = (side.in_flight_bytes, side.stale_bytes) == (0, 0);
+            side.health == "resyncing" && idle && pair.slow.faults.inside() == 1
+        };
+        while !joins() {
+            pair.wait(1).await;
+        }
+        // The flush of a client fails on the side, which the mirror learns when the other one has
+        // flushed as well. A write comes before that, and ends after the flush with which it joins.
+        let copied_before = pair.mirror.status().sides[1].resynced_bytes;
+        pair.slow.faults.fail_next(Op::Flush, IoError::Medium);
+        pair.slow
+            .faults
+            .set_delay(Op::Write, Duration::from_millis(900));
+        let written = async {
+            pair.wait(50).await;
+            pair.write(1, 2).await;
+        };
+        let (flushed, ()) = join(pair.mirror.submit(Request::flush()), written).await;
+        flushed.expect("one side has flushed");
+        assert_eq!(pair.mirror.status().sides[1].health, "absent");
+        pair.slow
+            .faults
+            .set_delay(Op::Write, Duration::from_millis(SLOW_MS));
+        pair.wait(10_000).await;
+        let side = &pair.mirror.status().sides[1];
+        assert_eq!(
+            (side.health, side.resynced_bytes - copied_before),
+            ("healthy", VOLUME)
         );
         assert_eq!(
             (pair.slow.byte_at(0).await, pair.slow.byte_at(BLOCK).await),

@@ -390,11 +390,23 @@ fn seeds_that_failed_once_do_not_fail_again() {
 }
 
 /// Seeds that need a heavy tail of operations.
-const HEAVY: [(u64, &str, &str); 1] = [(
-    74_876,
-    ALL_DEATHS,
-    "changes that came before their turn, each in an entry of its own, left no room for what was missing",
-)];
+const HEAVY: [(u64, &str, &str); 3] = [
+    (
+        74_876,
+        ALL_DEATHS,
+        "changes that came before their turn, each in an entry of its own, left no room for what was missing",
+    ),
+    (
+        82_618,
+        "flapping",
+        "a side that failed a flush while it joined was copied under the writes that it still worked on",
+    ),
+    (
+        83_028,
+        "older-side,alone,cut-opening,first-answer,full-log,crash-at-epoch",
+        "what counted and was answered beside a side that was behind did not count without that side",
+    ),
+];
 
 #[test]
 fn heavy_seeds_that_failed_do_not_fail_again() {

@@ -276,10 +276,11 @@ impl Shared {
     }
 
     /// What the side held unflushed is unknown: with a log, that is what came since its last good
-    /// flush; on a bare device it could be anything.
-    fn lost_since_last_flush(self: &Rc<Self>, index: usize, error: IoError) {
+    /// flush; on a bare device it could be anything. So the side is given up, also one that only joins:
+    /// what it still works on may lie in these ranges, and must have ended before they are copied.
+    pub(super) fn lost_since_last_flush(self: &Rc<Self>, index: usize, error: IoError) {
         let side = &self.sides[index];
-        if side.health.get() == Health::Healthy {
+        if side.is_active() {
             self.give_up(index, error);
         }
         let mut stale = side.stale.borrow_mut();

@@ -312,6 +312,11 @@ impl Shared {
         };
         side.changed.until(caught_up).await;
         let flushed = self.flush_for_joining(index).await;
+        if let Err(error) = flushed
+            && side.is_active()
+        {
+            self.lost_since_last_flush(index, error);
+        }
         let joined = flushed.is_ok() && side.joining.get() && side.stale.borrow().is_empty();
         side.joining.set(false);
         if joined {

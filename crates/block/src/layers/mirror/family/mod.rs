@@ -31,10 +31,11 @@
 //! side has. The only member of an epoch starts alone, also after a crash (T6). The operator can
 //! [`Force`] the opening.
 //!
-//! **What counts.** With all sides there, every record in the logs of the members. With one of them
-//! missing, only what is complete: nothing from [`Plan::counts_below`] on (T6). That goes for a side that
-//! is no member as well: it may have a change that the members have lost in a crash, and would bring it
-//! back (T4) unless the epoch that the opening begins says from where on it does not count.
+//! **What counts.** When every side of the table is a source, every record in their logs. Else only what
+//! is complete: nothing from [`Plan::counts_below`] on (T6). That goes for a side that is missing, and for
+//! one that is behind: it may have a change that the members have lost in a crash, and would bring it
+//! back (T4) unless the epoch that the opening begins says from where on it does not count. And what
+//! counts beside a side that is behind must count without it as well, at the next opening.
 //!
 //! **Who is listed.** The side with the newest history has the newest table of sides, because every
 //! change of the table comes with an epoch. A side that it does not list has left the volume, or was
@@ -61,7 +62,8 @@
 //!   left or joined: else an older copy that runs alone could not be told from the true side.
 //!   Nothing is admitted before every source is durably marked active in it.
 //! - What the sources lack of each other is durable on all of them before the first is told of that
-//!   epoch, in entries of the newest epoch until then. After that the opening takes a number, like a change
+//!   epoch, in entries of the newest epoch until then, and so is the word of their logs that they are
+//!   complete: a source may be the only one of the next opening, where only what is complete counts. After that the opening takes a number, like a change
 //!   without content, and [`Seen::shared_below`] is the one after it. So an older copy of a side is
 //!   not complete, and cannot bring back what the opening decided to be lost (T4).
 //! - An epoch without a side begins only when what was flushed is durable on one durable member of
@@ -347,7 +349,7 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
             .collect(),
         members: members(&sources),
         complete_below: complete_below(&sources),
-        counts_below: counts_below(&present, &sources, &newest, &table.table, must_be_forced),
+        counts_below: counts_below(&sources, &newest, &table.table, must_be_forced),
         forced: force.filter(|_| must_be_forced),
         discards: sources
             .iter()
@@ -648,21 +650,16 @@ fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
 
 /// From where on changes do not count.
 fn counts_below(
-    present: &[Present<'_>],
     sources: &[Present<'_>],
     newest: &History,
     table: &Table,
     forced: bool,
 ) -> Option<u64> {
-    let found = |place: usize| present.iter().any(|side| side.superblock.place() == place);
-    let unseen = (0..SIDES_MAX).any(|place| table[place].is_some() && !found(place));
-    let members = newest.current().members & (u32::MAX >> (32 - SIDES_MAX));
-    let joining = present
-        .iter()
-        .filter(|side| is_about_to_join(side, sources, newest) && !side.given_up);
-    let joining = joining.fold(0u32, |all, side| all | 1 << side.superblock.place());
-    let absent = members & !joining & !self::members(sources);
-    (forced || unseen || absent != 0).then(|| complete_below(sources))
+    let sources_bits = members(sources);
+    let is_source = |place: usize| sources_bits & 1 << place != 0;
+    let counts = |place: usize| table[place].is_some() || newest.current().has_member(place);
+    let others = (0..SIDES_MAX).any(|place| counts(place) && !is_source(place));
+    (forced || others).then(|| complete_below(sources))
 }
 
 /// How each side that is there and no source is behind.

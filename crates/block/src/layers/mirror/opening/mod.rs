@@ -7,6 +7,8 @@
 
 mod giving;
 mod lacking;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -230,7 +232,8 @@ impl Attempt<'_> {
         (0..self.sides.len()).map(health).collect()
     }
 
-    /// Gives each source what it lacks of what the readable sides have, durably.
+    /// Gives each source what it lacks of what the readable sides have, durably. Each is complete then,
+    /// and says so.
     async fn make_equal(
         &self,
         looked: &[Looked],
@@ -252,6 +255,11 @@ impl Attempt<'_> {
             for range in self.give(looked, index, lacked).await? {
                 made.stale[index].insert(range, ());
             }
+        }
+        for &index in &plan.sources {
+            let store = store_of(looked, index);
+            self.on_side(index, store.become_complete(made.next_number))
+                .await?;
         }
         Ok(())
     }

@@ -324,6 +324,21 @@ impl Store {
         self.log.flush(number).await
     }
 
+    /// Has the log say durably that the side holds every change below `number`: an opening has given
+    /// it all that counts of them. What is answered from then on must be found again when the side is
+    /// started alone, where nothing counts beyond what is complete.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn become_complete(&self, number: u64) -> Result<(), IoError> {
+        if self.complete_durable() >= number {
+            return Ok(());
+        }
+        self.log
+            .attend(self.epoch.get(), Rc::new(move |limit| number.min(limit)));
+        self.log.flush(number).await
+    }
+
     /// True when the side knows of each block what it should be.
     pub(super) fn has_checksums(&self) -> bool {
         self.checksums.is_some()

@@ -1,0 +1,98 @@
+//! What an opening decides, and whether the next one finds it.
+
+use super::super::Mirror;
+use super::super::store::Append;
+use super::super::superblock::{self, Formatting};
+use super::*;
+use crate::media::memory::MemoryDevice;
+use crate::request::Request;
+use bimetal_rt::{Payload, VirtualOptions};
+
+const BLOCK: u64 = crate::BLOCK_BYTES;
+
+fn full_of(rt: &Rt, byte: u8) -> Payload {
+    let mut block = rt.pool().alloc_now(BLOCK as usize);
+    block.fill(byte);
+    Payload::from(block.freeze())
+}
+
+/// Opens the sides of which `there` says so.
+async fn open_some(
+    rt: &Rt,
+    sides: &[Candidate],
+    there: impl Fn(usize) -> bool,
+    force: Option<Force>,
+) -> Result<Mirror, String> {
+    let config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
+    let side = |(index, side): (usize, &Candidate)| SideToOpen {
+        name: side.name.clone(),
+        device: match there(index) {
+            true => Ok(Rc::clone(&side.device)),
+            false => Err(OpenError::new("unplugged")),
+        },
+    };
+    let sides = sides.iter().enumerate().map(side).collect();
+    let options = OpenOptions {
+        force,
+        ..OpenOptions::default()
+    };
+    let opened = Mirror::open(rt, &config, sides, &options).await;
+    opened.map_err(|error| error.to_string())
+}
+
+async fn first_byte(mirror: &Mirror) -> u8 {
+    let read = mirror.submit(Request::read(0, BLOCK)).await;
+    read.expect("it reads").into_data().to_vec()[0]
+}
+
+/// Has the log of a side hold a change, and not the one before it, as a crash may leave it that
+/// comes while something is given out of turn.
+async fn keep_out_of_turn(rt: &Rt, side: &Candidate, byte: u8) {
+    let superblock = side.superblock().await.expect("readable").expect("there");
+    let config = MirrorConfig::of(vec![side.name.clone()]);
+    let on = store_device(&side.device, &superblock, &config);
+    let store = Store::open(rt, &on).await.expect("it opens");
+    store.set_epoch(superblock.history.current().number);
+    store.begin().await.expect("it begins");
+    let number = store.found().next_number + 1;
+    let change = Append::of(0..BLOCK, full_of(rt, byte), number);
+    store.append(change).wait().await.expect("stored");
+    store.flush(0).await.expect("flushed");
+    assert!(store.complete() < number, "one is missing before it");
+    store.end().await;
+}
+
+/// With all sides there everything counts that one of them has (T3). Once it has been answered it is
+/// final (T4), so each side must hold it that is later started alone, although alone nothing counts
+/// beyond what is complete (T6).
+#[test]
+fn what_an_opening_has_answered_is_found_on_each_side_alone() {
+    let rt = Rt::virtual_time(VirtualOptions::default());
+    rt.block_on(async {
+        let side = |index| Candidate {
+            name: format!("side{index}"),
+            device: Rc::new(MemoryDevice::new(&rt, 64 << 20)),
+        };
+        let sides: Vec<Candidate> = (0..2).map(side).collect();
+        let formatted = superblock::format(&rt, "vol", &sides, &Formatting::default()).await;
+        formatted.expect("the sides are fit");
+        let killed = open_some(&rt, &sides, |_| true, None).await.expect("fresh");
+        let write = Request::write(0, full_of(&rt, 1), crate::request::Flags::NONE);
+        killed.submit(write).await.expect("written");
+        killed.submit(Request::flush()).await.expect("flushed");
+        drop(killed);
+        keep_out_of_turn(&rt, &sides[0], 2).await;
+
+        let killed = open_some(&rt, &sides, |_| true, None).await;
+        let killed = killed.expect("it recovers");
+        assert_eq!(first_byte(&killed).await, 2, "all members are there");
+        drop(killed);
+        for alone in 0..2 {
+            let there = |index| index == alone;
+            let looked_at = open_some(&rt, &sides, there, Some(Force::ReadOnly)).await;
+            let looked_at = looked_at.expect("it is forced");
+            assert_eq!(first_byte(&looked_at).await, 2, "side {alone} alone");
+            looked_at.close().await.expect("closed");
+        }
+    });
+}
