@@ -122,7 +122,7 @@ impl Db {
         let segments = take_up(&tree, &superblock, &stored);
         let seq = superblock.seq_at_tail;
         let readers = Arc::new(Readers::new(seq, options.snapshot_batches_max));
-        let tail = superblock.log_tail;
+        let (tail, generation) = (superblock.log_tail, superblock.generation);
         let mut writer = Writer::new(
             Arc::clone(&tree),
             Arc::clone(&readers),
@@ -131,7 +131,7 @@ impl Db {
             stored,
             segments,
         );
-        let mut log = Reader::new(&*storage, geometry, tail);
+        let mut log = Reader::new(&*storage, geometry, tail, generation);
         let mut replay = Replay::default();
         while let Some(frame) = log.next()? {
             replay.take(&frame, &mut writer)?;

@@ -31,6 +31,7 @@ struct Header {
     first_seq: u64,
     payload_bytes: u32,
     opening: u32,
+    generation: u64,
     is_carried: bool,
 }
 
@@ -44,7 +45,8 @@ impl Header {
         header[32..40].copy_from_slice(&self.first_seq.to_le_bytes());
         header[40..44].copy_from_slice(&self.payload_bytes.to_le_bytes());
         header[44..48].copy_from_slice(&self.opening.to_le_bytes());
-        header[48] = u8::from(self.is_carried);
+        header[48..56].copy_from_slice(&self.generation.to_le_bytes());
+        header[56] = u8::from(self.is_carried);
         frame[..HEADER_BYTES].copy_from_slice(&header);
         let crc = crc32c::crc32c(&frame[8..]);
         frame[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -69,7 +71,8 @@ impl Header {
             first_seq: number64(32)?,
             payload_bytes: number32(40)?,
             opening: number32(44)?,
-            is_carried: *block.get(48)? == 1,
+            generation: number64(48)?,
+            is_carried: *block.get(56)? == 1,
         })
     }
 
@@ -95,6 +98,8 @@ pub(crate) struct Log {
     /// End of the batches in `frame`; [`HEADER_BYTES`] without any.
     filled: usize,
     first_seq: u64,
+    /// Of the superblock that is valid.
+    generation: u64,
     is_carried: bool,
 }
 
@@ -118,6 +123,7 @@ impl Log {
             frame: Aligned::zeroed(16 * BLOCK_BYTES),
             filled: HEADER_BYTES,
             first_seq: 0,
+            generation: 0,
             is_carried: false,
         }
     }
@@ -143,10 +149,11 @@ impl Log {
         self.prepared
     }
 
-    /// Nothing before `tail` is needed any more, and a durable superblock says so.
-    pub(crate) fn release(&mut self, tail: u64) {
+    /// Nothing before `tail` is needed any more, and the superblock of this generation says so durably.
+    pub(crate) fn release(&mut self, tail: u64, generation: u64) {
         assert!(self.tail <= tail && tail <= self.head, "a tail that exists");
         self.tail = tail;
+        self.generation = generation;
     }
 
     /// Blocks that frames may still take.
@@ -225,6 +232,7 @@ impl Log {
                 first_seq: self.first_seq,
                 payload_bytes: (self.filled - HEADER_BYTES) as u32,
                 opening: self.opening,
+                generation: self.generation,
                 is_carried: self.is_carried,
             };
             header.encode(self.geometry.id, &mut self.frame[..bytes]);
@@ -312,6 +320,8 @@ pub(crate) struct Reader<'a> {
     tail: u64,
     /// Of the last frame read.
     opening: u32,
+    /// Of the superblock that was found.
+    generation: u64,
     window: Aligned,
     window_at: u64,
     window_blocks: u64,
@@ -319,13 +329,19 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Reads from `tail` on.
-    pub(crate) fn new(storage: &'a dyn Storage, geometry: Geometry, tail: u64) -> Reader<'a> {
+    pub(crate) fn new(
+        storage: &'a dyn Storage,
+        geometry: Geometry,
+        tail: u64,
+        generation: u64,
+    ) -> Reader<'a> {
         Reader {
             storage,
             geometry,
             position: tail,
             tail,
             opening: 0,
+            generation,
             window: Aligned::zeroed(WINDOW_BYTES),
             window_at: 0,
             window_blocks: 0,
@@ -365,23 +381,37 @@ impl<'a> Reader<'a> {
         if position >= self.tail + self.geometry.log_blocks {
             return Ok(None);
         }
-        let at = self.fill(position, 1)?;
-        let block = &self.window[at..at + BLOCK_BYTES];
-        let Some(header) = Header::decode(self.geometry.id, block) else {
-            return Ok(None);
+        let follows = |header: &Header, opening: u32| {
+            header.position == position && header.opening >= opening
         };
-        let fits = header.position == position
-            && header.opening >= self.opening
-            && header.blocks() <= self.geometry.log_blocks
-            && position + header.blocks() <= self.tail + self.geometry.log_blocks;
-        if !fits {
-            return Ok(None);
+        let opening = self.opening;
+        let header = self
+            .header(position)?
+            .filter(|header| follows(header, opening));
+        match header {
+            Some(header) if self.is_whole(position, &header)? => Ok(Some(header)),
+            _ => Ok(None),
         }
-        let bytes = header.blocks() as usize * BLOCK_BYTES;
-        let at = self.fill(position, header.blocks())?;
-        let frame = &self.window[at..at + bytes];
-        let crc = crc32c::crc32c(&frame[8..]);
-        Ok((crc.to_le_bytes() == frame[4..8]).then_some(header))
+    }
+
+    /// What looks like the header of a frame of this index in the block of a position.
+    fn header(&mut self, position: u64) -> Result<Option<Header>, Error> {
+        let at = self.fill(position, 1)?;
+        Ok(Header::decode(
+            self.geometry.id,
+            &self.window[at..at + BLOCK_BYTES],
+        ))
+    }
+
+    /// Checks a frame that begins in the block of a position.
+    fn is_whole(&mut self, position: u64, header: &Header) -> Result<bool, Error> {
+        let blocks = header.blocks();
+        if blocks > self.geometry.log_blocks {
+            return Ok(false);
+        }
+        let at = self.fill(position, blocks)?;
+        let frame = &self.window[at..at + blocks as usize * BLOCK_BYTES];
+        Ok(crc32c::crc32c(&frame[8..]).to_le_bytes() == frame[4..8])
     }
 
     /// The next frame; `None` at the end.
@@ -406,22 +436,31 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// A whole frame beyond the end that was written when the end was durable already proves that the
-    /// device has lost what it had promised.
+    /// A whole frame near the end proves that the device has lost what it had promised, if the end was
+    /// durable already when it was written, or if there was a newer superblock than the one that was
+    /// found.
     fn search_for_proof(&mut self) -> Result<(), Error> {
         let end = self.position;
-        let last = (end + PROOF_BLOCKS).min(self.tail + self.geometry.log_blocks);
-        for position in end + 1..last {
-            if let Some(header) = self.whole(position)?
-                && header.durable_below > end
-            {
-                return Err(Error::Damaged {
-                    what: format!(
+        let last = end + PROOF_BLOCKS.min(self.geometry.log_blocks);
+        for position in end..last {
+            let Some(header) = self.header(position)? else {
+                continue;
+            };
+            let beyond = header.position == position
+                && header.position < self.tail + self.geometry.log_blocks
+                && header.opening >= self.opening
+                && header.durable_below > end;
+            let is_newer = header.generation > self.generation;
+            if (beyond || is_newer) && self.is_whole(position, &header)? {
+                let what = match is_newer {
+                    true => "the newest superblock: the log knows of a later one".to_owned(),
+                    false => format!(
                         "the log, which was durable up to block {} and ends at {end}",
                         header.durable_below
                     ),
-                    offset: LOG_OFFSET + end % self.geometry.log_blocks * BLOCK_BYTES as u64,
-                });
+                };
+                let offset = LOG_OFFSET + end % self.geometry.log_blocks * BLOCK_BYTES as u64;
+                return Err(Error::Damaged { what, offset });
             }
         }
         Ok(())
@@ -459,7 +498,7 @@ mod tests {
     }
 
     fn read_all(storage: &MemoryStorage, tail: u64) -> Result<Vec<(u64, Vec<u8>)>, Error> {
-        let mut reader = Reader::new(storage, GEOMETRY, tail);
+        let mut reader = Reader::new(storage, GEOMETRY, tail, 9);
         let mut all = Vec::new();
         while let Some(frame) = reader.next()? {
             all.push((frame.first_seq, frame.operations.to_vec()));
@@ -478,7 +517,7 @@ mod tests {
             log.write_out(&storage, true).unwrap();
             expected.push((number, operations));
             // Two blocks each: the last ten are needed.
-            log.release(log.head().saturating_sub(20));
+            log.release(log.head().saturating_sub(20), 9);
         }
         let read = read_all(&storage, log.tail()).unwrap();
         assert_eq!(read, expected[90..]);
@@ -529,6 +568,25 @@ mod tests {
         content[LOG_OFFSET as usize + 4 * BLOCK_BYTES + 100] ^= 1;
         let torn = MemoryStorage::with_content(content);
         assert_eq!(read_all(&torn, 0).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_superblock_that_was_not_the_newest_is_found_out() {
+        let storage = storage();
+        let mut log = Log::new(GEOMETRY, 1, 0, 0, 64);
+        for number in 1..=100 {
+            log.append(number, &batch(number, 10), &[]);
+            log.write_out(&storage, true).unwrap();
+            log.release(log.head(), 2 + number);
+        }
+        // The superblock of generation 9 said that the log is needed from block 7 on; the ring has
+        // come round since.
+        assert!(matches!(read_all(&storage, 7), Err(Error::Damaged { .. })));
+        let mut newest = Reader::new(&storage, GEOMETRY, 100, 102);
+        assert!(
+            newest.next().unwrap().is_none(),
+            "nothing is newer than that"
+        );
     }
 
     #[test]

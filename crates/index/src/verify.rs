@@ -51,6 +51,8 @@ struct Walk<'a> {
     stored: Stored,
     is_seen: Vec<bool>,
     found: Verified,
+    /// Nodes could not be read, so what is below them was not looked at.
+    is_cut: bool,
     progress: &'a mut dyn FnMut(u64, u64),
 }
 
@@ -75,6 +77,7 @@ pub fn verify(
             len_bytes: storage.len_bytes(),
             ..Verified::default()
         },
+        is_cut: false,
         progress,
     };
     walk.check_places();
@@ -148,17 +151,14 @@ impl Walk<'_> {
         Some(location)
     }
 
-    fn read(&mut self, id: NodeId, location: Location) -> Option<Vec<u8>> {
+    fn read(&self, id: NodeId, location: Location) -> Result<Vec<u8>, String> {
         let offset = self.offset(location);
         let first = offset / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let skip = (offset - first) as usize;
         let mut blocks = Aligned::zeroed(round_up(skip + location.bytes()));
         match self.storage.read(first, &mut blocks) {
-            Ok(()) => Some(blocks[skip..skip + location.bytes()].to_vec()),
-            Err(error) => {
-                self.problem(format!("node {id} cannot be read: {error}"), offset);
-                None
-            }
+            Ok(()) => Ok(blocks[skip..skip + location.bytes()].to_vec()),
+            Err(error) => Err(format!("node {id} cannot be read: {error}")),
         }
     }
 
@@ -174,27 +174,42 @@ impl Walk<'_> {
             return;
         };
         let offset = self.offset(location);
-        let Some(bytes) = self.read(id, location) else {
-            return;
-        };
-        let image = match Image::parse(bytes, location.stored()) {
-            Ok(image) => image,
-            Err(error) => return self.problem(format!("node {id}: {error}"), offset),
-        };
+        match self.read_node(id, location, level) {
+            Ok(image) if image.level() == 0 => {
+                self.found.leaves += 1;
+                self.check_leaf(&image, offset, from, to);
+            }
+            Ok(image) => {
+                self.found.inner_nodes += 1;
+                self.check_inner(&image, offset, from, to);
+            }
+            Err(what) => {
+                self.is_cut |= level != Some(0);
+                self.problem(what, offset);
+            }
+        }
+    }
+
+    /// The image of a node, or what is there instead.
+    fn read_node(
+        &self,
+        id: NodeId,
+        location: Location,
+        level: Option<u8>,
+    ) -> Result<Image, String> {
+        let bytes = self.read(id, location)?;
+        let image =
+            Image::parse(bytes, location.stored()).map_err(|e| format!("node {id}: {e}"))?;
         if image.node() != id {
-            let what = format!("node {} is where node {id} should be", image.node());
-            return self.problem(what, offset);
+            return Err(format!(
+                "node {} is where node {id} should be",
+                image.node()
+            ));
         }
         if level.is_some_and(|level| level != image.level()) {
-            return self.problem(format!("node {id} has level {}", image.level()), offset);
+            return Err(format!("node {id} has level {}", image.level()));
         }
-        if image.level() == 0 {
-            self.found.leaves += 1;
-            self.check_leaf(&image, offset, from, to);
-        } else {
-            self.found.inner_nodes += 1;
-            self.check_inner(&image, offset, from, to);
-        }
+        Ok(image)
     }
 
     fn check_leaf(&mut self, image: &Image, offset: u64, from: Option<&[u8]>, to: Option<&[u8]>) {
@@ -228,28 +243,30 @@ impl Walk<'_> {
             let Some(location) = self.see(blob, "a row") else {
                 return;
             };
-            let Some(image) = self.read(blob, location) else {
-                return;
-            };
-            match parse_blob(&image, location.stored()) {
-                Ok(read) if read.node == blob => {
-                    bytes += read.content.len() as u64;
-                    crc = crc32c::crc32c_append(crc, read.content);
+            match self.read_blob(blob, location) {
+                Ok(content) => {
+                    bytes += content.len() as u64;
+                    crc = crc32c::crc32c_append(crc, &content);
                 }
-                Ok(read) => {
+                Err(what) => {
                     let at = self.offset(location);
-                    let what = format!("blob {} is where {blob} should be", read.node);
                     return self.problem(what, at);
-                }
-                Err(error) => {
-                    let at = self.offset(location);
-                    return self.problem(format!("blob {blob}: {error}"), at);
                 }
             }
         }
         if (bytes, crc) != (reference.bytes, reference.crc) {
             self.problem(format!("a value of leaf {leaf} is not what it was"), offset);
         }
+    }
+
+    fn read_blob(&self, blob: NodeId, location: Location) -> Result<Vec<u8>, String> {
+        let image = self.read(blob, location)?;
+        let read =
+            parse_blob(&image, location.stored()).map_err(|e| format!("blob {blob}: {e}"))?;
+        if read.node != blob {
+            return Err(format!("blob {} is where {blob} should be", read.node));
+        }
+        Ok(read.content.to_vec())
     }
 
     fn check_inner(&mut self, image: &Image, offset: u64, from: Option<&[u8]>, to: Option<&[u8]>) {
@@ -278,7 +295,11 @@ impl Walk<'_> {
         }
     }
 
+    /// What nothing leads to. Below a node that could not be read that says nothing.
     fn check_unseen(&mut self) {
+        if self.is_cut {
+            return;
+        }
         for id in 0..self.is_seen.len() {
             let location = self.stored.locations[id];
             if !self.is_seen[id] && !location.is_nowhere() {
@@ -289,8 +310,13 @@ impl Walk<'_> {
     }
 
     fn check_log(&mut self) -> Result<(), Error> {
-        let tail = self.superblock.log_tail;
-        let mut log = Reader::new(self.storage, self.superblock.geometry, tail);
+        let Superblock {
+            geometry,
+            log_tail,
+            generation,
+            ..
+        } = self.superblock;
+        let mut log = Reader::new(self.storage, geometry, log_tail, generation);
         loop {
             match log.next() {
                 Ok(Some(_)) => self.found.log_frames += 1,

@@ -59,6 +59,7 @@ struct State {
     counts: Counts,
     faults: Faults,
     is_off: bool,
+    lies: bool,
 }
 
 /// Draws numbers for what a power cut leaves.
@@ -84,6 +85,11 @@ impl MemoryStorage {
     /// What goes wrong from now on; numbers count from the first operation of the disk.
     pub fn set_faults(&self, faults: Faults) {
         self.state.lock().faults = faults;
+    }
+
+    /// From now on a flush is acknowledged and not done: to see that this is noticed.
+    pub fn lie_about_flushes(&self) {
+        self.state.lock().lies = true;
     }
 
     /// What it has been asked for.
@@ -195,7 +201,7 @@ impl State {
             return Err(error);
         }
         self.put(offset, data)?;
-        if durable {
+        if durable && !self.lies {
             let first = offset as usize / SECTOR_BYTES;
             for sector in first..first + data.len() / SECTOR_BYTES {
                 self.settle(sector);
@@ -237,6 +243,9 @@ impl Storage for MemoryStorage {
         state.counts.flushes += 1;
         if let Fate::Fails(error) = fate {
             return Err(error);
+        }
+        if state.lies {
+            return Ok(());
         }
         let sectors: Vec<usize> = state.unsynced.keys().copied().collect();
         for sector in sectors {

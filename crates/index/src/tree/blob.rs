@@ -7,6 +7,7 @@
 use super::Tree;
 use crate::error::Error;
 use crate::node::{NodeId, parse_blob};
+use crate::segments::Location;
 
 /// The bytes of a reference before the numbers.
 const HEAD_BYTES: usize = 12;
@@ -64,11 +65,8 @@ impl Tree {
             if location.is_nowhere() {
                 return Ok(false);
             }
-            match self.read_image(location) {
-                Ok(bytes) => match parse_blob(&bytes, location.stored()) {
-                    Ok(read) if read.node == *blob => value.extend_from_slice(read.content),
-                    _ => return Ok(false),
-                },
+            match self.read_part(*blob, location) {
+                Ok(part) => value.extend_from_slice(&part),
                 Err(error) if self.slots.get(*blob).node.read().location == location => {
                     return Err(error);
                 }
@@ -81,6 +79,20 @@ impl Tree {
             *out = value;
         }
         Ok(is_whole)
+    }
+
+    /// The content of one blob.
+    fn read_part(&self, blob: NodeId, location: Location) -> Result<Vec<u8>, Error> {
+        let bytes = self.read_image(location)?;
+        let offset = self.offset(location);
+        let damaged = |what: String| Error::Damaged { what, offset };
+        let read = parse_blob(&bytes, location.stored())
+            .map_err(|error| damaged(format!("blob {blob}: {error}")))?;
+        if read.node != blob {
+            let what = format!("blob {blob}, where blob {} is", read.node);
+            return Err(damaged(what));
+        }
+        Ok(read.content.to_vec())
     }
 }
 

@@ -209,7 +209,8 @@ impl Writer {
         self.superblock.checkpoint_bytes = checkpoint.used as u64;
         self.superblock.checkpoint_crc = checkpoint.crc;
         self.superblock.write(&*storage)?;
-        self.log.release(checkpoint.tail);
+        self.log
+            .release(checkpoint.tail, self.superblock.generation);
         for segment in checkpoint.emptied.into_iter().chain(before) {
             self.segments.free(segment);
             self.stop_cleaning(segment);

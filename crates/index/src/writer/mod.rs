@@ -282,6 +282,7 @@ impl Writer {
         self.superblock.write(&*self.tree.storage)?;
         let (tail, prepared) = (self.superblock.log_tail, self.superblock.log_prepared);
         self.log = Log::new(self.geometry, self.superblock.opening, tail, head, prepared);
+        self.log.release(tail, self.superblock.generation);
         Ok(())
     }
 
