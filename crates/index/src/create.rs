@@ -1,0 +1,41 @@
+//! Making an index where nothing is, or where what is there is not needed any more.
+
+use crate::error::{At, Error};
+use crate::layout::{Geometry, Superblock};
+use crate::storage::{Aligned, BLOCK_BYTES, Storage};
+use std::io::{self, Read};
+
+/// Makes an empty index. The superblock is written last.
+pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
+    let len_bytes = geometry.segments_offset();
+    if storage.len_bytes() < len_bytes {
+        let grown = storage.resize(len_bytes);
+        grown.at("making the storage as long as the log", len_bytes)?;
+    }
+    let zeroes = Aligned::zeroed(2 * BLOCK_BYTES);
+    storage
+        .write_durable(0, &zeroes)
+        .at("removing what was there", 0)?;
+    let superblock = Superblock {
+        geometry,
+        generation: 1,
+        opening: 0,
+        log_tail: 0,
+        seq_at_tail: 0,
+        log_prepared: 0,
+        checkpoint: Vec::new(),
+        checkpoint_bytes: 0,
+        checkpoint_crc: 0,
+    };
+    storage
+        .sync()
+        .at("making the storage as long as the log", 0)?;
+    superblock.write(storage)
+}
+
+/// A number that no other index has.
+pub(crate) fn new_id() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}

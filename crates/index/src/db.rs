@@ -1,0 +1,413 @@
+//! The handle of an open index, for any number of threads.
+
+use crate::batch::Batch;
+use crate::commit::{Expectation, Shared};
+use crate::error::Error;
+use crate::layout::{Geometry, LOG_OFFSET, Superblock};
+use crate::log::Reader;
+use crate::node::Seq;
+use crate::options::Options;
+use crate::readers::{Readers, SnapshotFigures};
+use crate::replay::Replay;
+use crate::scan::{Scan, ScanBounds};
+use crate::segments::SpaceFigures;
+use crate::storage::file::{FileStorage, Presence};
+use crate::storage::{BLOCK_BYTES, Storage};
+use crate::tree::{Memory, Tree};
+use crate::writer::{Durability, Stored, UpkeepFigures, Writer, take_up, unless_full};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// An open index. Copies are the same index; it is closed when the last one is gone.
+///
+/// ```
+/// use bimetal_index::{Db, Options, storage::memory::MemoryStorage};
+/// # fn main() -> Result<(), bimetal_index::Error> {
+/// let db = Db::create(MemoryStorage::new(), 1, &Options::default())?;
+/// db.put(b"key", b"value")?;
+/// assert_eq!(db.get(b"key")?.as_deref(), Some(&b"value"[..]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Db {
+    shared: Arc<Shared>,
+}
+
+/// Figures of an open index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Segments and what of them is in use.
+    pub space: SpaceFigures,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Bytes of it that are needed.
+    pub log_used_bytes: u64,
+    /// Bytes of memory for nodes.
+    pub content_bytes: u64,
+    /// Bytes of memory for changes.
+    pub delta_bytes: u64,
+    /// Images read from the storage.
+    pub image_reads: u64,
+    /// Bytes written to segments, without checkpoints.
+    pub segment_written_bytes: u64,
+    /// Number of the last batch.
+    pub batches: u64,
+    /// What was done to keep house.
+    pub upkeep: UpkeepFigures,
+    /// Snapshots.
+    pub snapshots: SnapshotFigures,
+}
+
+impl Db {
+    /// Makes an empty index. What the storage has is lost. `id` names it; two indexes should not have
+    /// the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`], or what the storage says.
+    pub fn create(
+        storage: impl Storage + 'static,
+        id: u64,
+        options: &Options,
+    ) -> Result<Db, Error> {
+        options.check()?;
+        let geometry = Geometry {
+            id,
+            log_blocks: options.log_bytes / BLOCK_BYTES as u64,
+            segment_bytes: options.segment_bytes,
+        };
+        let storage: Arc<dyn Storage> = Arc::new(storage);
+        crate::create::create(&*storage, geometry)?;
+        Db::open_shared(storage, options)
+    }
+
+    /// Opens what is there, and takes up what had not been written back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotAnIndex`], [`Error::Version`] and [`Error::Damaged`] by what is there.
+    pub fn open(storage: impl Storage + 'static, options: &Options) -> Result<Db, Error> {
+        Db::open_shared(Arc::new(storage), options)
+    }
+
+    /// Opens an index in a file or on a block device; in a new or empty file it is made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Open`], and those of [`open`](Self::open).
+    pub fn open_path(path: &Path, options: &Options) -> Result<Db, Error> {
+        let refused = |error: io::Error| Error::Open {
+            path: path.display().to_string(),
+            reason: match error.kind() {
+                io::ErrorKind::WouldBlock => "another program has it open".to_owned(),
+                _ => error.to_string(),
+            },
+        };
+        let storage = FileStorage::open(path, Presence::Any).map_err(refused)?;
+        if storage.len_bytes() == 0 {
+            return Db::create(storage, crate::create::new_id().map_err(refused)?, options);
+        }
+        Db::open(storage, options)
+    }
+
+    fn open_shared(storage: Arc<dyn Storage>, options: &Options) -> Result<Db, Error> {
+        options.check()?;
+        let superblock = Superblock::read(&*storage)?;
+        let stored = Stored::read(&*storage, &superblock)?;
+        let geometry = superblock.geometry;
+        let memory = Memory::new(options.memory_bytes);
+        let tree = Arc::new(Tree::new(Arc::clone(&storage), geometry, memory));
+        let segments = take_up(&tree, &superblock, &stored);
+        let seq = superblock.seq_at_tail;
+        let readers = Arc::new(Readers::new(seq, options.snapshot_batches_max));
+        let (tail, generation) = (superblock.log_tail, superblock.generation);
+        let mut writer = Writer::new(
+            Arc::clone(&tree),
+            Arc::clone(&readers),
+            options.clone(),
+            superblock,
+            stored,
+            segments,
+        );
+        let mut log = Reader::new(&*storage, geometry, tail, generation);
+        let mut replay = Replay::default();
+        while let Some(frame) = log.next()? {
+            replay.take(&frame, &mut writer)?;
+        }
+        replay.finish(&mut writer)?;
+        writer.order_by_log();
+        writer.begin_log(log.end())?;
+        unless_full(writer.keep_house(0))?;
+        Ok(Db {
+            shared: Arc::new(Shared::new(tree, readers, writer)),
+        })
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    ///
+    /// If what is needed cannot be read.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// Puts the value of a key in place of what is in `value`. False if it has none; what is in `value`
+    /// means nothing then.
+    ///
+    /// # Errors
+    ///
+    /// If what is needed cannot be read.
+    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        loop {
+            let visible = self.shared.readers.visible();
+            // What this number sees may have been replaced since; then there is a newer number.
+            if let Some(found) = self.shared.tree.get(key, visible, value)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Gives a key a value, durably.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write).
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        batch.put(key, value);
+        self.write(&batch, Durability::Durable)
+    }
+
+    /// Takes a key out, durably.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write).
+    pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        batch.delete(key);
+        self.write(&batch, Durability::Durable)
+    }
+
+    /// Makes the changes of a batch, all or none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`] and [`Error::Full`] leave everything as it was.
+    /// After any other nobody knows whether the batch will be there when the index is opened again, and
+    /// until then it takes no more.
+    pub fn write(&self, batch: &Batch, durability: Durability) -> Result<(), Error> {
+        let operations = batch.bytes()?.to_vec();
+        self.shared.commit(operations, durability, None)?;
+        Ok(())
+    }
+
+    /// Makes everything durable that was written relaxed.
+    ///
+    /// # Errors
+    ///
+    /// If the storage fails.
+    pub fn sync(&self) -> Result<(), Error> {
+        self.shared.with_writer(|writer| writer.write_log(true))
+    }
+
+    /// Writes what is needed to open without reading much of the log.
+    ///
+    /// # Errors
+    ///
+    /// If the storage fails or is full.
+    pub fn checkpoint(&self) -> Result<(), Error> {
+        self.shared.with_writer(Writer::checkpoint_now)
+    }
+
+    /// Writes all changes back into nodes, then takes a [`checkpoint`](Self::checkpoint).
+    ///
+    /// # Errors
+    ///
+    /// If the storage fails or is full.
+    pub fn write_back(&self) -> Result<(), Error> {
+        self.shared.with_writer(Writer::write_back)
+    }
+
+    /// Makes the storage as short as it can be. `progress` is told how many segments there still are.
+    /// Nobody can write meanwhile; reading goes on.
+    ///
+    /// # Errors
+    ///
+    /// If the storage fails or is full.
+    pub fn compact(&self, mut progress: impl FnMut(u32)) -> Result<(), Error> {
+        self.shared
+            .with_writer(|writer| writer.compact(&mut progress))
+    }
+
+    /// What is there now, whatever is written later.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            seq: self.shared.readers.hold(),
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// All keys between two bounds and their values, in order, as of now.
+    pub fn scan(&self, bounds: ScanBounds<'_>) -> Scan {
+        Scan::new(self.snapshot(), bounds, false)
+    }
+
+    /// The same from the end to the start.
+    pub fn scan_reverse(&self, bounds: ScanBounds<'_>) -> Scan {
+        Scan::new(self.snapshot(), bounds, true)
+    }
+
+    /// Begins a transaction: it sees what is there now and its own changes.
+    pub fn transaction(&self) -> Transaction {
+        Transaction {
+            snapshot: self.snapshot(),
+            batch: Batch::new(),
+            own: std::collections::BTreeMap::new(),
+            expects: Expectation::default(),
+        }
+    }
+
+    /// Figures.
+    pub fn figures(&self) -> Figures {
+        let tree = &self.shared.tree;
+        let snapshots = self.shared.readers.figures();
+        self.shared.look_at_writer(|writer| Figures {
+            space: writer.segments.figures(),
+            log_bytes: tree.geometry.log_blocks * BLOCK_BYTES as u64,
+            log_used_bytes: (writer.log.head() - writer.log.tail()) * BLOCK_BYTES as u64,
+            content_bytes: tree.memory.content_bytes(),
+            delta_bytes: tree.memory.delta_bytes(),
+            image_reads: tree.image_reads(),
+            segment_written_bytes: writer.segments.written_bytes(),
+            batches: writer.seq(),
+            upkeep: writer.figures,
+            snapshots,
+        })
+    }
+
+    /// Batches of other threads that wait now for the log to be written.
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting()
+    }
+
+    /// The byte at which the log begins and ends, for tools that look at the storage.
+    pub fn log_range(&self) -> std::ops::Range<u64> {
+        let geometry = self.shared.tree.geometry;
+        LOG_OFFSET..LOG_OFFSET + geometry.log_blocks * BLOCK_BYTES as u64
+    }
+}
+
+/// What was there at one moment.
+pub struct Snapshot {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) seq: Seq,
+}
+
+impl Snapshot {
+    /// The value of a key at that moment.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotTooOld`], or if what is needed cannot be read.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut value = Vec::new();
+        match self.shared.tree.get(key, self.seq, &mut value)? {
+            Some(found) => Ok(found.then_some(value)),
+            None => Err(Error::SnapshotTooOld),
+        }
+    }
+
+    /// All keys between two bounds and their values at that moment, in order.
+    pub fn scan(&self, bounds: ScanBounds<'_>) -> Scan {
+        Scan::new(self.clone(), bounds, false)
+    }
+
+    /// The same from the end to the start.
+    pub fn scan_reverse(&self, bounds: ScanBounds<'_>) -> Scan {
+        Scan::new(self.clone(), bounds, true)
+    }
+}
+
+impl Clone for Snapshot {
+    fn clone(&self) -> Snapshot {
+        self.shared.readers.hold_at(self.seq);
+        Snapshot {
+            shared: Arc::clone(&self.shared),
+            seq: self.seq,
+        }
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.shared.readers.release(self.seq);
+    }
+}
+
+/// Reads and changes that happen as one: it succeeds if no key that it has written, or has read with
+/// [`get_for_update`](Self::get_for_update), was written by others since it began.
+pub struct Transaction {
+    snapshot: Snapshot,
+    batch: Batch,
+    /// Its own changes; `None` for a deletion.
+    own: std::collections::BTreeMap<Box<[u8]>, Option<Vec<u8>>>,
+    expects: Expectation,
+}
+
+impl Transaction {
+    /// The value of a key: its own if it has written it, else as of its beginning.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Snapshot::get`].
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        match self.own.get(key) {
+            Some(own) => Ok(own.clone()),
+            None => self.snapshot.get(key),
+        }
+    }
+
+    /// The same, and the transaction fails if others write the key before it ends.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Snapshot::get`].
+    pub fn get_for_update(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.expects.keys.push(key.into());
+        self.get(key)
+    }
+
+    /// Gives a key a value.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.batch.put(key, value);
+        self.expects.keys.push(key.into());
+        self.own.insert(key.into(), Some(value.to_vec()));
+    }
+
+    /// Takes a key out.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.batch.delete(key);
+        self.expects.keys.push(key.into());
+        self.own.insert(key.into(), None);
+    }
+
+    /// Makes its changes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Conflict`] if others were faster; nothing has changed then. Else those of
+    /// [`Db::write`].
+    pub fn commit(self, durability: Durability) -> Result<(), Error> {
+        let mut expects = self.expects;
+        expects.read_at = self.snapshot.seq;
+        let operations = self.batch.bytes()?.to_vec();
+        let shared = &self.snapshot.shared;
+        shared.commit(operations, durability, Some(expects))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,297 @@
+//! Where everything is on the storage, and the two superblocks that say so.
+//!
+//! Drawn byte by byte in docs/format/index.md. The superblocks take turns: the one that is older is
+//! written, so that a power cut leaves the other. It must never believe a superblock whose checksum or
+//! whose figures do not fit.
+
+use crate::error::{At, Error};
+use crate::storage::{Aligned, BLOCK_BYTES, Storage};
+
+const MAGIC: [u8; 8] = *b"bimetidx";
+/// The version of the format that this program writes, and the only one it knows.
+pub(crate) const VERSION: u32 = 1;
+/// The log begins here.
+pub(crate) const LOG_OFFSET: u64 = 64 << 10;
+/// Segments in the list of a checkpoint, at most.
+pub(crate) const CHECKPOINT_SEGMENTS_MAX: usize = 900;
+const LIST_AT: usize = 256;
+const CRC_AT: usize = BLOCK_BYTES - 4;
+
+/// What an index is from its making on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Names the index, so that bytes of another one are known as such.
+    pub id: u64,
+    pub log_blocks: u64,
+    pub segment_bytes: u32,
+}
+
+impl Geometry {
+    /// Where segments begin.
+    pub(crate) fn segments_offset(&self) -> u64 {
+        let log_end = LOG_OFFSET + self.log_blocks * BLOCK_BYTES as u64;
+        log_end.next_multiple_of(u64::from(self.segment_bytes))
+    }
+
+    /// Where a segment is.
+    pub(crate) fn segment_offset(&self, segment: u32) -> u64 {
+        self.segments_offset() + u64::from(segment) * u64::from(self.segment_bytes)
+    }
+
+    /// Segments that a storage of this length has.
+    pub(crate) fn segments(&self, len_bytes: u64) -> u32 {
+        let bytes = len_bytes.saturating_sub(self.segments_offset());
+        u32::try_from(bytes / u64::from(self.segment_bytes)).unwrap_or(u32::MAX)
+    }
+}
+
+/// What the newest superblock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub geometry: Geometry,
+    /// Counts superblocks; the higher one is valid.
+    pub generation: u64,
+    /// Counts openings. A frame of the log of an earlier one than the frame before it is a leftover.
+    pub opening: u32,
+    /// Where reading the log begins: a position in blocks, which only grows.
+    pub log_tail: u64,
+    /// The number of the last batch before the tail.
+    pub seq_at_tail: u64,
+    /// Log blocks from the start of its area that have been written once.
+    pub log_prepared: u64,
+    /// The checkpoint: its segments, bytes and checksum. Without segments the tree is empty.
+    pub checkpoint: Vec<u32>,
+    pub checkpoint_bytes: u64,
+    pub checkpoint_crc: u32,
+}
+
+/// Takes little-endian numbers from a block, in order.
+struct Fields<'a>(&'a [u8], usize);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut field = [0; N];
+        field.copy_from_slice(&self.0[self.1..self.1 + N]);
+        self.1 += N;
+        field
+    }
+
+    fn number32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn number64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+}
+
+fn put(block: &mut [u8], at: &mut usize, bytes: &[u8]) {
+    block[*at..*at + bytes.len()].copy_from_slice(bytes);
+    *at += bytes.len();
+}
+
+impl Superblock {
+    fn encode(&self) -> Aligned {
+        let mut block = Aligned::zeroed(BLOCK_BYTES);
+        let mut at = 0;
+        put(&mut block, &mut at, &MAGIC);
+        put(&mut block, &mut at, &VERSION.to_le_bytes());
+        put(
+            &mut block,
+            &mut at,
+            &self.geometry.segment_bytes.to_le_bytes(),
+        );
+        put(&mut block, &mut at, &self.geometry.id.to_le_bytes());
+        put(&mut block, &mut at, &self.geometry.log_blocks.to_le_bytes());
+        put(&mut block, &mut at, &self.generation.to_le_bytes());
+        put(&mut block, &mut at, &self.log_tail.to_le_bytes());
+        put(&mut block, &mut at, &self.seq_at_tail.to_le_bytes());
+        put(&mut block, &mut at, &self.log_prepared.to_le_bytes());
+        put(&mut block, &mut at, &self.checkpoint_bytes.to_le_bytes());
+        put(&mut block, &mut at, &self.checkpoint_crc.to_le_bytes());
+        put(&mut block, &mut at, &self.opening.to_le_bytes());
+        let count = self.checkpoint.len() as u32;
+        put(&mut block, &mut at, &count.to_le_bytes());
+        at = LIST_AT;
+        for segment in &self.checkpoint {
+            put(&mut block, &mut at, &segment.to_le_bytes());
+        }
+        let crc = crc32c::crc32c(&block[..CRC_AT]);
+        block[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    /// Reads one copy. `Ok(None)` if it is not whole.
+    fn decode(block: &[u8]) -> Result<Option<Superblock>, Error> {
+        let mut crc = Fields(block, CRC_AT);
+        if block[..8] != MAGIC || crc.number32() != crc32c::crc32c(&block[..CRC_AT]) {
+            return Ok(None);
+        }
+        let mut fields = Fields(block, 8);
+        let version = fields.number32();
+        if version != VERSION {
+            return Err(Error::Version {
+                found: version,
+                known: VERSION,
+            });
+        }
+        let segment_bytes = fields.number32();
+        let geometry = Geometry {
+            segment_bytes,
+            id: fields.number64(),
+            log_blocks: fields.number64(),
+        };
+        let mut superblock = Superblock {
+            geometry,
+            generation: fields.number64(),
+            log_tail: fields.number64(),
+            seq_at_tail: fields.number64(),
+            log_prepared: fields.number64(),
+            checkpoint_bytes: fields.number64(),
+            checkpoint_crc: fields.number32(),
+            opening: fields.number32(),
+            checkpoint: Vec::new(),
+        };
+        let count = fields.number32() as usize;
+        let capacity = count as u64 * u64::from(segment_bytes);
+        let fits = segment_bytes.is_power_of_two()
+            && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment_bytes)
+            && (MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&geometry.log_blocks)
+            && count <= CHECKPOINT_SEGMENTS_MAX
+            && superblock.checkpoint_bytes <= capacity;
+        if !fits {
+            return Ok(None);
+        }
+        let mut list = Fields(block, LIST_AT);
+        superblock.checkpoint = (0..count).map(|_| list.number32()).collect();
+        Ok(Some(superblock))
+    }
+
+    /// Writes it durably, over the older of the two.
+    pub(crate) fn write(&self, storage: &dyn Storage) -> Result<(), Error> {
+        let offset = (self.generation % 2) * BLOCK_BYTES as u64;
+        let block = self.encode();
+        let written = storage.write_durable(offset, &block);
+        written.at("writing a superblock", offset)
+    }
+
+    /// The newer of those that are whole.
+    pub(crate) fn read(storage: &dyn Storage) -> Result<Superblock, Error> {
+        if storage.len_bytes() < LOG_OFFSET {
+            return Err(Error::NotAnIndex {
+                reason: format!("it has only {} bytes", storage.len_bytes()),
+            });
+        }
+        let mut blocks = Aligned::zeroed(2 * BLOCK_BYTES);
+        storage
+            .read(0, &mut blocks)
+            .at("reading the superblocks", 0)?;
+        let (first, second) = blocks.split_at(BLOCK_BYTES);
+        let newest = match (Superblock::decode(first)?, Superblock::decode(second)?) {
+            (Some(a), Some(b)) => Some(if a.generation > b.generation { a } else { b }),
+            (a, b) => a.or(b),
+        };
+        newest.ok_or_else(|| not_an_index(&blocks))
+    }
+}
+
+/// Bytes of a segment.
+pub(crate) const MIN_SEGMENT_BYTES: u32 = 64 << 10;
+pub(crate) const MAX_SEGMENT_BYTES: u32 = 4 << 20;
+/// Blocks of the log.
+pub(crate) const MIN_LOG_BLOCKS: u64 = 64;
+pub(crate) const MAX_LOG_BLOCKS: u64 = 1 << 28;
+
+fn not_an_index(blocks: &[u8]) -> Error {
+    let (first, second) = blocks.split_at(BLOCK_BYTES);
+    if first[..8] == MAGIC || second[..8] == MAGIC {
+        return Error::Damaged {
+            what: "both superblocks".to_owned(),
+            offset: 0,
+        };
+    }
+    let reason = if blocks.iter().all(|byte| *byte == 0) {
+        "it begins with zeroes"
+    } else {
+        "it begins with something else"
+    };
+    Error::NotAnIndex {
+        reason: reason.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::memory::MemoryStorage;
+
+    fn example() -> Superblock {
+        Superblock {
+            geometry: Geometry {
+                id: 0x1122_3344_5566_7788,
+                log_blocks: 256,
+                segment_bytes: 1 << 20,
+            },
+            generation: 6,
+            opening: 3,
+            log_tail: 1000,
+            seq_at_tail: 77,
+            log_prepared: 256,
+            checkpoint: vec![4, 9],
+            checkpoint_bytes: 1_500_000,
+            checkpoint_crc: 0xABCD,
+        }
+    }
+
+    #[test]
+    fn the_newer_of_two_superblocks_counts_and_the_other_is_there_when_it_is_torn() {
+        let storage = MemoryStorage::with_content(vec![0; LOG_OFFSET as usize]);
+        let older = example();
+        older.write(&storage).unwrap();
+        let newer = Superblock {
+            generation: 7,
+            log_tail: 2000,
+            ..example()
+        };
+        newer.write(&storage).unwrap();
+        assert_eq!(Superblock::read(&storage).unwrap(), newer);
+        for byte in [0, 20, 100, LIST_AT, CRC_AT] {
+            let mut content = storage.content();
+            content[BLOCK_BYTES + byte] ^= 1;
+            let torn = MemoryStorage::with_content(content);
+            assert_eq!(Superblock::read(&torn).unwrap(), older, "byte {byte}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_index_is_told_from_a_damaged_one() {
+        let none = MemoryStorage::with_content(vec![0; LOG_OFFSET as usize]);
+        assert!(matches!(
+            Superblock::read(&none),
+            Err(Error::NotAnIndex { .. })
+        ));
+        let short = MemoryStorage::with_content(vec![0; 512]);
+        assert!(matches!(
+            Superblock::read(&short),
+            Err(Error::NotAnIndex { .. })
+        ));
+        let mut content = vec![0; LOG_OFFSET as usize];
+        content[..BLOCK_BYTES].copy_from_slice(&example().encode());
+        content[50] ^= 1;
+        let damaged = MemoryStorage::with_content(content);
+        assert!(matches!(
+            Superblock::read(&damaged),
+            Err(Error::Damaged { offset: 0, .. })
+        ));
+    }
+
+    #[test]
+    fn segments_come_after_the_log_at_a_multiple_of_their_length() {
+        let geometry = example().geometry;
+        // 64 KiB and 256 blocks of 4 KiB are 1.0625 MiB.
+        assert_eq!(geometry.segments_offset(), 2 << 20);
+        assert_eq!(geometry.segment_offset(3), 5 << 20);
+        assert_eq!(geometry.segments((5 << 20) + 100), 3);
+        assert_eq!(geometry.segments(0), 0);
+    }
+}

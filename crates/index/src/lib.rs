@@ -1,0 +1,37 @@
+//! An ordered, durable index for flash: keys and values of variable length, read snapshots, atomic
+//! transactions, and a durability for each commit.
+//!
+//! Source: the CHC-Tree (Byun 2011), a B+-tree with hot and cold clusters of nodes and packed cold
+//! nodes. What the paper leaves open (a log, recovery, concurrency, space) is in docs/index.md, the
+//! bytes in docs/format/.
+//!
+//! The core is a state machine that is called: it starts no thread, reads no clock, and reaches its
+//! device through one seam ([`storage`]). It must never give an answer that it has not checked.
+
+mod batch;
+mod commit;
+mod create;
+mod db;
+mod error;
+mod layout;
+mod log;
+pub mod node;
+mod options;
+mod readers;
+mod replay;
+mod scan;
+mod segments;
+pub mod storage;
+mod tree;
+mod verify;
+mod writer;
+
+pub use batch::{Batch, KEY_BYTES_MAX};
+pub use db::{Db, Figures, Snapshot, Transaction};
+pub use error::Error;
+pub use options::Options;
+pub use readers::SnapshotFigures;
+pub use scan::{KeyValue, Scan, ScanBounds};
+pub use segments::SpaceFigures;
+pub use verify::{Problem, Verified, verify};
+pub use writer::{Durability, UpkeepFigures};

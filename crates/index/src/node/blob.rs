@@ -1,0 +1,75 @@
+//! Content out of line: one value in an image of its own.
+
+use super::header::{ColumnHead, Form, Header};
+use super::{GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, ImageError, NodeId};
+
+/// Longest content of a blob, in bytes.
+pub const BLOB_BYTES_MAX: usize = IMAGE_BYTES_MAX - HEADER_BYTES;
+
+/// A blob whose bytes have been checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Blob<'a> {
+    /// Number of the blob.
+    pub node: NodeId,
+    /// The position in the log that it was written at.
+    pub lsn: u64,
+    /// The content.
+    pub content: &'a [u8],
+}
+
+/// The image of a blob, to be sealed with [`seal`](super::seal).
+///
+/// # Panics
+/// If `content` is longer than [`BLOB_BYTES_MAX`].
+pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
+    assert!(content.len() <= BLOB_BYTES_MAX, "the content fits an image");
+    let len = (HEADER_BYTES + content.len()).next_multiple_of(GRANULE_BYTES);
+    let small = |n| u32::try_from(n).expect("an image is shorter than 4 MiB");
+    let column = |len| ColumnHead {
+        form: Form::Fixed,
+        width: 0,
+        len,
+    };
+    let header = Header {
+        is_blob: true,
+        level: 0,
+        has_seqs: false,
+        has_kinds: false,
+        len_bytes: small(len),
+        location: 0,
+        lsn,
+        node,
+        rows: 1,
+        prefix_len: 0,
+        interval: 0,
+        keys: column(0),
+        values: column(small(content.len())),
+        seq_width: 0,
+        key_base: 0,
+    };
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend_from_slice(&header.encode());
+    bytes.extend_from_slice(content);
+    bytes.resize(len, 0);
+    bytes
+}
+
+/// Checks the image of a blob that was read from `location`. Bytes behind the image are ignored.
+///
+/// # Errors
+/// If the bytes are not, whole and unchanged, a blob sealed for `location`.
+pub fn parse_blob(bytes: &[u8], location: u64) -> Result<Blob<'_>, ImageError> {
+    let header = Header::open(bytes, location)?;
+    if !header.is_blob {
+        return Err(ImageError::Malformed("a node where a blob belongs"));
+    }
+    let image = &bytes[HEADER_BYTES..header.len_bytes as usize];
+    let content = image
+        .get(..header.values.len as usize)
+        .ok_or(ImageError::Malformed("content beyond the end"))?;
+    Ok(Blob {
+        node: header.node,
+        lsn: header.lsn,
+        content,
+    })
+}

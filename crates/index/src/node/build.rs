@@ -1,0 +1,422 @@
+//! Writing images: rows in order in, packed bytes out.
+
+use super::column::{number, width};
+use super::header::{ColumnHead, Form, Header};
+use super::{
+    GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES,
+    ROWS_MAX, Row, Seq, VALUE_BYTES_MAX,
+};
+use std::cmp::Ordering;
+
+/// Collects rows and packs them into an image. Its buffers are reused after [`Builder::clear`].
+#[derive(Debug, Default)]
+pub struct Builder {
+    plain: bool,
+    shape: Shape,
+    keys: Strings,
+    values: Strings,
+    seqs: Vec<Seq>,
+    kinds: Vec<Kind>,
+}
+
+/// Byte strings, one after the other.
+#[derive(Debug, Default)]
+struct Strings {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl Strings {
+    fn push(&mut self, string: &[u8]) {
+        self.bytes.extend_from_slice(string);
+        let end = u32::try_from(self.bytes.len()).expect("the strings are shorter than 4 GiB");
+        self.ends.push(end);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let start = |i: usize| i.checked_sub(1).map_or(0, |before| self.ends[before]);
+        (0..self.ends.len()).map(move |i| &self.bytes[start(i) as usize..self.ends[i] as usize])
+    }
+
+    fn first(&self) -> Option<&[u8]> {
+        self.iter().next()
+    }
+
+    fn last(&self) -> Option<&[u8]> {
+        let last = self.ends.len().checked_sub(1)?;
+        let start = last.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some(&self.bytes[start as usize..])
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+}
+
+/// Lengths of strings that are to share a column.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lengths {
+    count: usize,
+    total: usize,
+    first: usize,
+    differ: bool,
+}
+
+impl Lengths {
+    fn with(mut self, len: usize) -> Self {
+        if self.count == 0 {
+            self.first = len;
+        }
+        self.differ |= len != self.first;
+        self.count += 1;
+        self.total += len;
+        self
+    }
+
+    /// The length of all of them.
+    fn common(&self) -> Option<usize> {
+        (!self.differ).then_some(self.first)
+    }
+}
+
+/// What the lengths of the columns depend on, besides the first and the last key.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    keys: Lengths,
+    values: Lengths,
+    value_min: u64,
+    value_max: u64,
+    /// Lowest number but 0.
+    seq_min: Seq,
+    seq_max: Seq,
+    has_kinds: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            keys: Lengths::default(),
+            values: Lengths::default(),
+            value_min: u64::MAX,
+            value_max: 0,
+            seq_min: Seq::MAX,
+            seq_max: 0,
+            has_kinds: false,
+        }
+    }
+}
+
+impl Shape {
+    fn with(mut self, row: &Row<'_>) -> Self {
+        self.keys = self.keys.with(row.key.len());
+        self.values = self.values.with(row.value.len());
+        // Of longer values the numbers are not used.
+        let value = little_endian(row.value);
+        self.value_min = self.value_min.min(value);
+        self.value_max = self.value_max.max(value);
+        if row.seq != 0 {
+            self.seq_min = self.seq_min.min(row.seq);
+        }
+        self.seq_max = self.seq_max.max(row.seq);
+        self.has_kinds |= row.kind != Kind::Put;
+        self
+    }
+
+    fn rows(&self) -> usize {
+        self.keys.count
+    }
+
+    /// What the offsets of sequence numbers are counted from: 0 stays free for the number 0.
+    fn seq_base(&self) -> Seq {
+        self.seq_min.saturating_sub(1)
+    }
+
+    /// The header of the image, and its length before it is rounded up. Of the fields that the
+    /// packing does not depend on, it has zeroes.
+    fn header(&self, plain: bool, first: &[u8], last: &[u8]) -> (Header, usize) {
+        let rows = self.rows();
+        let short = self.keys.common().is_some_and(|len| len <= 8);
+        let prefix = if plain || short {
+            0
+        } else {
+            common_prefix(first, last)
+        };
+        let (keys, key_base, key_bytes) = self.key_column(plain, &first[prefix..], &last[prefix..]);
+        let (values, value_bytes) = self.value_column(plain);
+        let mut bytes = HEADER_BYTES + prefix + key_bytes + value_bytes;
+        let mut seq_width = 0;
+        let has_seqs = self.seq_max != 0;
+        if has_seqs {
+            seq_width = width(self.seq_max - self.seq_base());
+            bytes += 8 + rows * usize::from(seq_width);
+        }
+        if self.has_kinds {
+            bytes += rows.div_ceil(4);
+        }
+        let header = Header {
+            is_blob: false,
+            level: 0,
+            has_seqs,
+            has_kinds: self.has_kinds,
+            len_bytes: small(bytes.next_multiple_of(GRANULE_BYTES)),
+            location: 0,
+            lsn: 0,
+            node: 0,
+            rows: u16::try_from(rows).unwrap_or(u16::MAX),
+            prefix_len: u16::try_from(prefix).expect("a key is at most 4 KiB"),
+            interval: 0,
+            keys,
+            values,
+            seq_width,
+            key_base,
+        };
+        (header, bytes)
+    }
+
+    /// The column of keys without their prefix, its base and its bytes.
+    fn key_column(&self, plain: bool, first: &[u8], last: &[u8]) -> (ColumnHead, u64, usize) {
+        let rows = self.rows();
+        match self.keys.common() {
+            Some(_) if !plain && first.len() <= 8 => {
+                let base = number(first);
+                let width = width(number(last).saturating_sub(base));
+                (ints(width, first.len()), base, rows * usize::from(width))
+            }
+            Some(_) => (fixed(first.len()), 0, rows * first.len()),
+            None => {
+                // What was cut off is as long in every key, and the first key has shown it.
+                let cut = self.keys.first - first.len();
+                let (head, bytes) = var(rows, self.keys.total - rows * cut);
+                (head, 0, bytes)
+            }
+        }
+    }
+
+    fn value_column(&self, plain: bool) -> (ColumnHead, usize) {
+        let rows = self.rows();
+        let Some(len) = self.values.common() else {
+            return var(rows, self.values.total);
+        };
+        if !plain && len <= 8 && rows > 0 {
+            let width = width(self.value_max - self.value_min);
+            let bytes = 8 + rows * usize::from(width);
+            if bytes < rows * len {
+                return (ints(width, len), bytes);
+            }
+        }
+        (fixed(len), rows * len)
+    }
+}
+
+fn small(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn ints(width: u8, len: usize) -> ColumnHead {
+    ColumnHead {
+        form: Form::Ints,
+        width,
+        len: small(len),
+    }
+}
+
+fn fixed(len: usize) -> ColumnHead {
+    ColumnHead {
+        form: Form::Fixed,
+        width: 0,
+        len: small(len),
+    }
+}
+
+fn var(rows: usize, total: usize) -> (ColumnHead, usize) {
+    let width = width(total as u64);
+    let head = ColumnHead {
+        form: Form::Var,
+        width,
+        len: 0,
+    };
+    (head, (rows + 1) * usize::from(width) + total)
+}
+
+fn common_prefix(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(a, b)| a == b).count()
+}
+
+/// The first 8 bytes as a little-endian number.
+fn little_endian(bytes: &[u8]) -> u64 {
+    number(bytes).swap_bytes() >> (64 - 8 * bytes.len().clamp(1, 8))
+}
+
+fn append_offset(out: &mut Vec<u8>, offset: u64, width: u8) {
+    out.extend_from_slice(&offset.to_le_bytes());
+    out.truncate(out.len() - 8 + usize::from(width));
+}
+
+impl Builder {
+    /// An empty builder. With `plain`, keys and values are laid out without packing: no common
+    /// prefix is cut and no column of numbers is made.
+    pub fn new(plain: bool) -> Self {
+        Self {
+            plain,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a row behind all others.
+    ///
+    /// # Panics
+    /// If it does not belong behind the row before it (keys ascend, and the versions of a key go
+    /// from the newest to the oldest), or if it is beyond a limit: [`KEY_BYTES_MAX`],
+    /// [`VALUE_BYTES_MAX`], [`ROWS_MAX`].
+    pub fn push(&mut self, row: Row<'_>) {
+        assert!(row.key.len() <= KEY_BYTES_MAX, "a key is at most 4 KiB");
+        assert!(
+            row.value.len() <= VALUE_BYTES_MAX,
+            "a value is at most 64 KiB"
+        );
+        assert!(self.rows() < ROWS_MAX, "an image has at most 65,535 rows");
+        if let (Some(last), Some(&seq)) = (self.keys.last(), self.seqs.last()) {
+            let order = last.cmp(row.key).then(row.seq.cmp(&seq));
+            assert!(order == Ordering::Less, "rows are pushed in their order");
+        }
+        self.shape = self.shape.with(&row);
+        self.keys.push(row.key);
+        self.values.push(row.value);
+        self.seqs.push(row.seq);
+        self.kinds.push(row.kind);
+    }
+
+    /// Number of rows so far.
+    pub fn rows(&self) -> usize {
+        self.seqs.len()
+    }
+
+    /// True if there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.seqs.is_empty()
+    }
+
+    fn header(&self) -> (Header, usize) {
+        let first = self.keys.first().unwrap_or_default();
+        let last = self.keys.last().unwrap_or_default();
+        self.shape.header(self.plain, first, last)
+    }
+
+    /// Length in bytes of the image that [`Builder::finish`] would give. It is exact, and costs
+    /// the comparison of two keys.
+    pub fn estimated_bytes(&self) -> usize {
+        self.header().0.len_bytes as usize
+    }
+
+    /// Length in bytes that the image would have with `row` behind the others. It is exact.
+    pub fn estimated_bytes_with(&self, row: &Row<'_>) -> usize {
+        let first = self.keys.first().unwrap_or(row.key);
+        let shape = self.shape.with(row);
+        shape.header(self.plain, first, row.key).0.len_bytes as usize
+    }
+
+    /// The image of the rows, to be sealed with [`seal`](super::seal). The rows stay; see
+    /// [`Builder::clear`]. The buffer has room for the padding that
+    /// [`Image::parse`](super::Image::parse) wants.
+    ///
+    /// # Panics
+    /// If it would be longer than [`IMAGE_BYTES_MAX`], or if `level` is above 0 and a row is a
+    /// version or its value is not the 4 bytes of a node's number.
+    pub fn finish(&mut self, node: NodeId, level: u8, lsn: u64, interval: u8) -> Vec<u8> {
+        let (header, len) = self.header();
+        let header = Header {
+            node,
+            level,
+            lsn,
+            interval,
+            ..header
+        };
+        assert!(
+            len <= IMAGE_BYTES_MAX,
+            "the caller has cut the rows in time"
+        );
+        if level > 0 && !self.is_empty() {
+            let children = !header.has_seqs && !header.has_kinds;
+            let children = children && self.shape.values.common() == Some(4);
+            assert!(children, "the rows of an inner node are children");
+        }
+        let len_bytes = header.len_bytes as usize;
+        let mut out = Vec::with_capacity(len_bytes + PADDING_BYTES);
+        out.extend_from_slice(&header.encode());
+        self.append_keys(&header, &mut out);
+        self.append_values(&header.values, &mut out);
+        self.append_versions(&header, &mut out);
+        assert_eq!(out.len(), len, "the columns are as long as was reckoned");
+        out.resize(len_bytes, 0);
+        out
+    }
+
+    fn append_keys(&self, header: &Header, out: &mut Vec<u8>) {
+        let prefix = usize::from(header.prefix_len);
+        out.extend_from_slice(&self.keys.first().unwrap_or_default()[..prefix]);
+        let suffixes = self.keys.iter().map(|key| &key[prefix..]);
+        let ColumnHead { form, width, .. } = header.keys;
+        match form {
+            Form::Ints => {
+                suffixes.for_each(|s| append_offset(out, number(s) - header.key_base, width));
+            }
+            Form::Fixed => suffixes.for_each(|s| out.extend_from_slice(s)),
+            Form::Var => append_var(suffixes, width, out),
+        }
+    }
+
+    fn append_values(&self, head: &ColumnHead, out: &mut Vec<u8>) {
+        match head.form {
+            Form::Ints => {
+                let base = self.shape.value_min;
+                out.extend_from_slice(&base.to_le_bytes());
+                for value in self.values.iter() {
+                    append_offset(out, little_endian(value) - base, head.width);
+                }
+            }
+            Form::Fixed => out.extend_from_slice(&self.values.bytes),
+            Form::Var => append_var(self.values.iter(), head.width, out),
+        }
+    }
+
+    fn append_versions(&self, header: &Header, out: &mut Vec<u8>) {
+        if header.has_seqs {
+            let base = self.shape.seq_base();
+            out.extend_from_slice(&base.to_le_bytes());
+            for &seq in &self.seqs {
+                // The number 0 is below the base, and has the offset 0.
+                append_offset(out, seq.saturating_sub(base), header.seq_width);
+            }
+        }
+        if header.has_kinds {
+            for four in self.kinds.chunks(4) {
+                let bits = four
+                    .iter()
+                    .rev()
+                    .fold(0, |bits, &kind| bits << 2 | kind as u8);
+                out.push(bits);
+            }
+        }
+    }
+
+    /// Removes all rows and keeps the buffers.
+    pub fn clear(&mut self) {
+        self.shape = Shape::default();
+        self.keys.clear();
+        self.values.clear();
+        self.seqs.clear();
+        self.kinds.clear();
+    }
+}
+
+/// The boundaries of the strings, then the strings.
+fn append_var<'a>(strings: impl Iterator<Item = &'a [u8]> + Clone, width: u8, out: &mut Vec<u8>) {
+    let mut end = 0;
+    append_offset(out, 0, width);
+    for string in strings.clone() {
+        end += string.len() as u64;
+        append_offset(out, end, width);
+    }
+    strings.for_each(|s| out.extend_from_slice(s));
+}

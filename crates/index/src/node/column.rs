@@ -1,0 +1,363 @@
+//! Columns: the cells of one field of all rows, one after the other.
+//!
+//! A column only knows where it stands; the bytes are passed in. [`Ints::new`] and
+//! [`Column::parse`] check that every load of every row stays inside the image and the padding
+//! behind it, so the loads themselves only assert it.
+
+use super::header::{ColumnHead, Form};
+use super::{ImageError, PADDING_BYTES};
+use std::cmp::Ordering;
+use std::hint::select_unpredictable;
+use std::ops::Range;
+
+/// Takes consecutive pieces of an image, from the front.
+pub(super) struct Sections<'a> {
+    pub bytes: &'a [u8],
+    pub at: usize,
+    pub end: usize,
+}
+
+impl Sections<'_> {
+    /// Where the next piece begins, of `count` cells of `each` bytes.
+    pub fn take(&mut self, count: usize, each: usize) -> Result<usize, ImageError> {
+        let at = self.at;
+        let len = count.saturating_mul(each);
+        if len > self.end - at {
+            return Err(ImageError::Malformed("a column beyond the end"));
+        }
+        self.at += len;
+        Ok(at)
+    }
+
+    /// The next 8 bytes as a number.
+    pub fn take_u64(&mut self) -> Result<u64, ImageError> {
+        let at = self.take(1, 8)?;
+        Ok(le_u64(self.bytes, at))
+    }
+}
+
+/// Eight bytes from `at` as a little-endian number. Every place in an image has that many behind
+/// it, with the padding.
+#[inline(always)]
+fn le_u64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(eight(bytes, at))
+}
+
+#[inline(always)]
+fn eight(bytes: &[u8], at: usize) -> [u8; 8] {
+    let end = at.wrapping_add(PADDING_BYTES);
+    let bytes = bytes.get(at..end).expect("the padding is behind the image");
+    *bytes.first_chunk().expect("the slice has 8 bytes")
+}
+
+/// Up to 8 bytes as a big-endian number.
+#[inline(always)]
+pub(super) fn number(bytes: &[u8]) -> u64 {
+    let ends = |first: u64, last: u64, width: usize| first << (8 * (bytes.len() - width)) | last;
+    if let Some(all) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*all);
+    }
+    // Two loads that overlap: what both hold is the same bits.
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
+        return ends(first.into(), last.into(), 4);
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let (first, last) = (u16::from_be_bytes(*first), u16::from_be_bytes(*last));
+        return ends(first.into(), last.into(), 2);
+    }
+    bytes.first().copied().unwrap_or(0).into()
+}
+
+/// The first 8 bytes as a big-endian number, with zeroes behind a shorter string. Where the heads
+/// of two strings differ, their order is that of the strings.
+#[inline(always)]
+pub(super) fn head(bytes: &[u8]) -> u64 {
+    match bytes.len() {
+        0 => 0,
+        len @ 1..8 => number(bytes) << (64 - 8 * len),
+        _ => number(bytes),
+    }
+}
+
+/// Bytes that the number takes, 0 to 8.
+pub(super) fn width(number: u64) -> u8 {
+    u8::try_from(8 - number.leading_zeros() / 8).expect("at most 8")
+}
+
+/// The first of `rows` rows that is not `less`; those that are stand before those that are not.
+///
+/// The outcomes cannot be predicted, so no branch depends on them. Three rows are asked at once:
+/// their loads do not wait for each other, which counts when they miss the caches.
+#[inline(always)]
+fn partition(rows: usize, less: impl Fn(usize) -> bool) -> usize {
+    if rows == 0 {
+        return 0;
+    }
+    // The answer is in first..=first + len, and is not `first` unless that is row 0.
+    let (mut first, mut len) = (0_usize, rows);
+    while len > 3 {
+        let part = len / 4;
+        let row = |n: usize| first.wrapping_add(part.wrapping_mul(n));
+        let (a, b, c) = (less(row(1)), less(row(2)), less(row(3)));
+        let low = select_unpredictable(a, row(1), first);
+        let high = select_unpredictable(c, row(3), row(2));
+        first = select_unpredictable(b, high, low);
+        len = len.wrapping_sub(part.wrapping_mul(3));
+    }
+    while len > 1 {
+        let half = len / 2;
+        let middle = first.wrapping_add(half);
+        first = select_unpredictable(less(middle), middle, first);
+        len = len.wrapping_sub(half);
+    }
+    first.wrapping_add(usize::from(less(first)))
+}
+
+/// Packed offsets, `width` bytes each, over a base.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ints {
+    base: u64,
+    mask: u64,
+    at: u32,
+    width: u8,
+}
+
+impl Ints {
+    /// Takes the offsets of `count` rows.
+    pub fn parse(
+        sections: &mut Sections<'_>,
+        count: usize,
+        width: u8,
+        base: u64,
+    ) -> Result<Self, ImageError> {
+        let at = sections.take(count, width.into())?;
+        Ok(Self {
+            base,
+            mask: mask(width),
+            at: u32::try_from(at).expect("an image is shorter than 4 MiB"),
+            width,
+        })
+    }
+
+    /// The offset of a row.
+    #[inline(always)]
+    pub fn offset(&self, bytes: &[u8], row: usize) -> u64 {
+        let at = row.wrapping_mul(self.width.into());
+        le_u64(bytes, at.wrapping_add(self.at as usize)) & self.mask
+    }
+
+    /// The number of a row.
+    #[inline(always)]
+    pub fn number(&self, bytes: &[u8], row: usize) -> u64 {
+        self.base.wrapping_add(self.offset(bytes, row))
+    }
+
+    /// The offset that stands for `number`, if it is not below all.
+    #[inline(always)]
+    pub fn offset_of(&self, number: u64) -> Option<u64> {
+        number.checked_sub(self.base)
+    }
+
+    /// The first of `rows` ascending rows with an offset that is not less than `offset`.
+    #[inline]
+    pub fn lower_bound(&self, bytes: &[u8], rows: usize, offset: u64) -> usize {
+        let bytes = &bytes[self.at as usize..];
+        match self.width {
+            0 if offset == 0 => 0,
+            0 => rows,
+            1 => search::<1>(bytes, rows, offset),
+            2 => search::<2>(bytes, rows, offset),
+            3 => search::<3>(bytes, rows, offset),
+            4 => search::<4>(bytes, rows, offset),
+            5 => search::<5>(bytes, rows, offset),
+            6 => search::<6>(bytes, rows, offset),
+            7 => search::<7>(bytes, rows, offset),
+            _ => search::<8>(bytes, rows, offset),
+        }
+    }
+}
+
+fn mask(width: u8) -> u64 {
+    match width {
+        0 => 0,
+        width => u64::MAX >> (64 - 8 * u32::from(width)),
+    }
+}
+
+fn search<const WIDTH: usize>(bytes: &[u8], rows: usize, offset: u64) -> usize {
+    let mask = const { u64::MAX >> (64 - 8 * WIDTH) };
+    partition(rows, |row| {
+        le_u64(bytes, row.wrapping_mul(WIDTH)) & mask < offset
+    })
+}
+
+/// The cells of one field.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Column {
+    /// Numbers that stand for strings of `len` bytes.
+    Ints { ints: Ints, len: u8 },
+    /// Strings of one length.
+    Fixed { at: u32, len: u32 },
+    /// Strings of any length: row `i` from boundary `i` to boundary `i + 1`.
+    Var { bounds: Ints, at: u32 },
+}
+
+impl Column {
+    /// Takes a column of `rows` cells of at most `max` bytes, as `head` describes it. Offsets are
+    /// over `base`, or, without one, over a base that stands before them.
+    pub fn parse(
+        sections: &mut Sections<'_>,
+        head: &ColumnHead,
+        rows: usize,
+        base: Option<u64>,
+        max: usize,
+    ) -> Result<Self, ImageError> {
+        let small = |at| u32::try_from(at).expect("an image is shorter than 4 MiB");
+        match head.form {
+            Form::Ints => {
+                let base = base.map_or_else(|| sections.take_u64(), Ok)?;
+                let ints = Ints::parse(sections, rows, head.width, base)?;
+                let len = u8::try_from(head.len).expect("the header was checked");
+                Ok(Self::Ints { ints, len })
+            }
+            Form::Fixed => {
+                let at = sections.take(rows, head.len as usize)?;
+                let at = small(at);
+                Ok(Self::Fixed { at, len: head.len })
+            }
+            Form::Var => {
+                let bounds = Ints::parse(sections, rows + 1, head.width, 0)?;
+                let all = ascending(sections.bytes, &bounds, rows, max as u64)?;
+                let at = small(sections.take(1, usize::try_from(all).unwrap_or(usize::MAX))?);
+                Ok(Self::Var { bounds, at })
+            }
+        }
+    }
+
+    /// The cell of a row of strings; `None` in a column of numbers.
+    #[inline(always)]
+    pub fn string<'a>(&self, bytes: &'a [u8], row: usize) -> Option<&'a [u8]> {
+        let range = match *self {
+            Self::Ints { .. } => return None,
+            Self::Fixed { at, len } => fixed(at, len, row),
+            Self::Var { bounds, at } => var(&bounds, at, bytes, row),
+        };
+        Some(&bytes[range])
+    }
+
+    /// How the cell of a row compares with `key`.
+    pub fn compare(&self, bytes: &[u8], row: usize, key: &[u8]) -> Ordering {
+        match *self {
+            Self::Ints { ints, len } => {
+                let number = ints.number(bytes, row).to_be_bytes();
+                number[8 - usize::from(len)..].cmp(key)
+            }
+            Self::Fixed { at, len } => bytes[fixed(at, len, row)].cmp(key),
+            Self::Var { bounds, at } => bytes[var(&bounds, at, bytes, row)].cmp(key),
+        }
+    }
+
+    /// The first of `rows` ascending rows that is not less than `key`, and whether it
+    /// is equal.
+    #[inline]
+    pub fn locate(&self, bytes: &[u8], rows: usize, key: &[u8]) -> (usize, bool) {
+        match *self {
+            Self::Ints { ints, len } => locate_number(bytes, rows, &ints, len, key),
+            Self::Fixed { at, len } => {
+                let shift = 64 - 8 * len.clamp(1, 8);
+                // A string of no bytes would be shifted out as a whole.
+                let keep = if len == 0 { 0 } else { u64::MAX };
+                let head = |row: usize| {
+                    let at = row.wrapping_mul(len as usize).wrapping_add(at as usize);
+                    u64::from_be_bytes(eight(bytes, at)) >> shift << shift & keep
+                };
+                locate_string(rows, key, head, |row| &bytes[fixed(at, len, row)])
+            }
+            Self::Var { bounds, at } => {
+                let head = |row: usize| {
+                    let range = var(&bounds, at, bytes, row);
+                    let len = range.end.wrapping_sub(range.start).min(8) as u32;
+                    let number = u64::from_be_bytes(eight(bytes, range.start));
+                    number & !u64::MAX.checked_shr(8 * len).unwrap_or(0)
+                };
+                locate_string(rows, key, head, |row| &bytes[var(&bounds, at, bytes, row)])
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn fixed(at: u32, len: u32, row: usize) -> Range<usize> {
+    let start = row.wrapping_mul(len as usize).wrapping_add(at as usize);
+    start..start.wrapping_add(len as usize)
+}
+
+#[inline(always)]
+fn var(bounds: &Ints, at: u32, bytes: &[u8], row: usize) -> Range<usize> {
+    let bound = |row| (bounds.offset(bytes, row) as usize).wrapping_add(at as usize);
+    bound(row)..bound(row.wrapping_add(1))
+}
+
+/// Checks the boundaries of `rows` strings and returns the length of all.
+fn ascending(bytes: &[u8], bounds: &Ints, rows: usize, max: u64) -> Result<u64, ImageError> {
+    let mut last = bounds.offset(bytes, 0);
+    let mut fine = last == 0;
+    for row in 1..=rows {
+        let bound = bounds.offset(bytes, row);
+        fine &= bound.checked_sub(last).is_some_and(|len| len <= max);
+        last = bound;
+    }
+    if fine {
+        Ok(last)
+    } else {
+        Err(ImageError::Malformed("boundaries that are no boundaries"))
+    }
+}
+
+#[inline(always)]
+fn locate_number(bytes: &[u8], rows: usize, ints: &Ints, len: u8, key: &[u8]) -> (usize, bool) {
+    let len = usize::from(len);
+    let (target, same_len) = if key.len() == len {
+        (Some(number(key)), true)
+    } else if key.len() < len {
+        // Of the strings that begin with the key, the one that goes on with zeroes is the first.
+        (Some(head(key) >> (64 - 8 * len)), false)
+    } else {
+        // A string that the key goes on from is before it.
+        (number(&key[..len]).checked_add(1), false)
+    };
+    let Some(target) = target else {
+        return (rows, false);
+    };
+    let Some(offset) = ints.offset_of(target) else {
+        return (0, false);
+    };
+    let row = ints.lower_bound(bytes, rows, offset);
+    let equal = same_len && row < rows && ints.offset(bytes, row) == offset;
+    (row, equal)
+}
+
+#[inline(always)]
+fn locate_string<'a>(
+    rows: usize,
+    key: &[u8],
+    head_of: impl Fn(usize) -> u64,
+    string: impl Fn(usize) -> &'a [u8],
+) -> (usize, bool) {
+    let wanted = head(key);
+    let row = partition(rows, |row| head_of(row) < wanted);
+    if row == rows || head_of(row) != wanted {
+        return (row, false);
+    }
+    match string(row).cmp(key) {
+        Ordering::Equal => (row, true),
+        Ordering::Greater => (row, false),
+        Ordering::Less => {
+            let after = row + 1;
+            let more = partition(rows - after, |more| string(after + more) < key);
+            let row = after + more;
+            (row, row < rows && string(row) == key)
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The fixed header of an image, and the seal over the whole: the one place that knows where its
+//! fields stand. Page: docs/format/index-node.md.
+
+use super::{
+    BLOB_BYTES_MAX, GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, ImageError, KEY_BYTES_MAX,
+    NodeId, VALUE_BYTES_MAX,
+};
+
+const MAGIC: [u8; 4] = *b"bmIN";
+const VERSION: u8 = 1;
+
+const HAS_SEQS: u8 = 1;
+const HAS_KINDS: u8 = 2;
+
+/// Where the checksum ends and what it covers begins.
+const COVERED_FROM: usize = 4;
+const LENGTH_AT: usize = 12;
+const LOCATION_AT: usize = 16;
+
+/// How a column lays out its cells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// Numbers: a base, and an offset of 0 to 8 bytes for each row.
+    Ints,
+    /// Byte strings of one length, one after the other.
+    Fixed,
+    /// Byte strings of any length behind the list of where they begin and end.
+    Var,
+}
+
+/// A column as the header describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ColumnHead {
+    pub form: Form,
+    /// Bytes of an offset ([`Form::Ints`]) or of a boundary ([`Form::Var`]), else 0.
+    pub width: u8,
+    /// Bytes of every cell; 0 for [`Form::Var`].
+    pub len: u32,
+}
+
+/// The fields of a header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    pub is_blob: bool,
+    pub level: u8,
+    pub has_seqs: bool,
+    pub has_kinds: bool,
+    pub len_bytes: u32,
+    pub location: u64,
+    pub lsn: u64,
+    pub node: NodeId,
+    pub rows: u16,
+    pub prefix_len: u16,
+    pub interval: u8,
+    pub keys: ColumnHead,
+    /// Of a blob, `len` is the length of its content.
+    pub values: ColumnHead,
+    pub seq_width: u8,
+    pub key_base: u64,
+}
+
+impl Header {
+    /// The header as it stands on flash, without a checksum.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(4, &MAGIC);
+        put(8, &[VERSION, u8::from(self.is_blob), self.level]);
+        let seqs = if self.has_seqs { HAS_SEQS } else { 0 };
+        let kinds = if self.has_kinds { HAS_KINDS } else { 0 };
+        put(11, &[seqs | kinds]);
+        put(LENGTH_AT, &self.len_bytes.to_le_bytes());
+        put(LOCATION_AT, &self.location.to_le_bytes());
+        put(24, &self.lsn.to_le_bytes());
+        put(32, &self.node.to_le_bytes());
+        put(36, &self.rows.to_le_bytes());
+        put(38, &self.prefix_len.to_le_bytes());
+        put(40, &[self.interval]);
+        put(41, &[self.keys.form as u8, self.keys.width]);
+        put(43, &[self.values.form as u8, self.values.width]);
+        put(45, &[self.seq_width]);
+        let key_len = u16::try_from(self.keys.len).expect("a key is at most 4 KiB");
+        put(46, &key_len.to_le_bytes());
+        put(48, &self.values.len.to_le_bytes());
+        put(56, &self.key_base.to_le_bytes());
+        out
+    }
+
+    /// Reads a header and checks what can be checked without the rest of the image.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ImageError> {
+        let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(ImageError::Short)?;
+        if bytes[4..8] != MAGIC {
+            return Err(ImageError::Magic);
+        }
+        if bytes[8] != VERSION {
+            return Err(ImageError::Version(bytes[8]));
+        }
+        if bytes[9] > 1 || bytes[11] & !(HAS_SEQS | HAS_KINDS) != 0 || bytes[52..56] != [0; 4] {
+            return Err(ImageError::Malformed("a flag that is not known"));
+        }
+        let header = Self {
+            is_blob: bytes[9] == 1,
+            level: bytes[10],
+            has_seqs: bytes[11] & HAS_SEQS != 0,
+            has_kinds: bytes[11] & HAS_KINDS != 0,
+            len_bytes: u32::from_le_bytes(array(bytes, LENGTH_AT)),
+            location: u64::from_le_bytes(array(bytes, LOCATION_AT)),
+            lsn: u64::from_le_bytes(array(bytes, 24)),
+            node: u32::from_le_bytes(array(bytes, 32)),
+            rows: u16::from_le_bytes(array(bytes, 36)),
+            prefix_len: u16::from_le_bytes(array(bytes, 38)),
+            interval: bytes[40],
+            keys: ColumnHead {
+                form: form(bytes[41])?,
+                width: bytes[42],
+                len: u16::from_le_bytes(array(bytes, 46)).into(),
+            },
+            values: ColumnHead {
+                form: form(bytes[43])?,
+                width: bytes[44],
+                len: u32::from_le_bytes(array(bytes, 48)),
+            },
+            seq_width: bytes[45],
+            key_base: u64::from_le_bytes(array(bytes, 56)),
+        };
+        header.check()?;
+        Ok(header)
+    }
+
+    fn check(&self) -> Result<(), ImageError> {
+        let len = self.len_bytes as usize;
+        if !(HEADER_BYTES..=IMAGE_BYTES_MAX).contains(&len) || !len.is_multiple_of(GRANULE_BYTES) {
+            return Err(ImageError::Length);
+        }
+        let value_max = if self.is_blob {
+            BLOB_BYTES_MAX
+        } else {
+            VALUE_BYTES_MAX
+        };
+        if usize::from(self.prefix_len) + self.keys.len as usize > KEY_BYTES_MAX
+            || self.values.len as usize > value_max
+        {
+            return Err(ImageError::Malformed("a length beyond its limit"));
+        }
+        let fits = |c: &ColumnHead| match c.form {
+            Form::Ints => c.width <= 8 && c.len <= 8,
+            Form::Fixed => c.width == 0,
+            Form::Var => c.width <= 4 && c.len == 0,
+        };
+        if !fits(&self.keys) || !fits(&self.values) || self.seq_width > 8 {
+            return Err(ImageError::Malformed("a column of impossible width"));
+        }
+        Ok(())
+    }
+
+    /// Reads a header and checks that the image it heads is here, whole, and unchanged since it
+    /// was sealed for `location`.
+    pub fn open(bytes: &[u8], location: u64) -> Result<Self, ImageError> {
+        let header = Self::decode(bytes)?;
+        let image = bytes
+            .get(..header.len_bytes as usize)
+            .ok_or(ImageError::Short)?;
+        if crc32c::crc32c(&image[COVERED_FROM..]).to_le_bytes() != image[..COVERED_FROM] {
+            return Err(ImageError::Checksum);
+        }
+        if header.location != location {
+            return Err(ImageError::Location {
+                found: header.location,
+                expected: location,
+            });
+        }
+        Ok(header)
+    }
+}
+
+fn form(code: u8) -> Result<Form, ImageError> {
+    match code {
+        0 => Ok(Form::Ints),
+        1 => Ok(Form::Fixed),
+        2 => Ok(Form::Var),
+        _ => Err(ImageError::Malformed("a column of unknown form")),
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
+    *bytes[at..].first_chunk().expect("inside the header")
+}
+
+/// Writes its own location and the checksum into an image, new or moved.
+///
+/// # Panics
+/// If `bytes` is not as long as the image says that it is.
+pub fn seal(bytes: &mut [u8], location: u64) {
+    let header: &[u8; HEADER_BYTES] = bytes.first_chunk().expect("an image has a header");
+    let len = u32::from_le_bytes(array(header, LENGTH_AT));
+    assert_eq!(bytes.len(), len as usize, "this is one whole image");
+    bytes[LOCATION_AT..LOCATION_AT + 8].copy_from_slice(&location.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[COVERED_FROM..]);
+    bytes[..COVERED_FROM].copy_from_slice(&crc.to_le_bytes());
+}

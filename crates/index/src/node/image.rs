@@ -1,0 +1,496 @@
+//! Reading images.
+
+use super::column::{Column, Ints, Sections};
+use super::header::{Form, Header};
+use super::{HEADER_BYTES, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX};
+use std::cmp::Ordering;
+use std::ops::{Bound, Deref, Range};
+
+/// Why bytes are not taken for an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ImageError {
+    /// There are fewer bytes than the image has.
+    #[error("the image is cut short")]
+    Short,
+    /// This is something else than an image.
+    #[error("there is no image here")]
+    Magic,
+    /// Its format is not known.
+    #[error("the image has version {0} of the format")]
+    Version(u8),
+    /// It gives itself a length that no image has.
+    #[error("the image has an impossible length")]
+    Length,
+    /// Its bytes have changed since it was sealed.
+    #[error("the checksum of the image is wrong")]
+    Checksum,
+    /// It belongs elsewhere.
+    #[error("the image belongs to location {found}, not to {expected}")]
+    Location {
+        /// The location that it was sealed for.
+        found: u64,
+        /// The location that it was read from.
+        expected: u64,
+    },
+    /// Its checksum is right, but what it says cannot be.
+    #[error("the image is malformed: {0}")]
+    Malformed(&'static str),
+}
+
+/// What a header says, unchecked: enough to walk through a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peek {
+    /// Number of the node or blob.
+    pub node: NodeId,
+    /// The position in the log that it was written at.
+    pub lsn: u64,
+    /// Length of the image in bytes: a multiple of [`GRANULE_BYTES`](super::GRANULE_BYTES).
+    pub len_bytes: usize,
+    /// The location that it was sealed for.
+    pub location: u64,
+    /// True for a blob, false for a node.
+    pub is_blob: bool,
+    /// Level of the node; 0 for a leaf and for a blob.
+    pub level: u8,
+    /// Class of its update interval, as it was given.
+    pub interval: u8,
+}
+
+/// A value in an image: a slice of it, or up to 8 bytes that were unpacked.
+#[derive(Clone, Copy, Debug)]
+pub struct Value<'a>(Cell<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum Cell<'a> {
+    Slice(&'a [u8]),
+    Unpacked { bytes: [u8; 8], len: u8 },
+}
+
+impl Value<'_> {
+    /// The bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.0 {
+            Cell::Slice(bytes) => bytes,
+            Cell::Unpacked { bytes, len } => &bytes[..usize::from(*len)],
+        }
+    }
+}
+
+impl Deref for Value<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+/// A packed node whose bytes have been checked.
+#[derive(Debug)]
+pub struct Image {
+    /// The image and the padding.
+    bytes: Vec<u8>,
+    keys: Column,
+    values: Column,
+    seqs: Option<Ints>,
+    /// Where two bits a row say what it is.
+    kinds_at: Option<u32>,
+    rows: u32,
+    lsn: u64,
+    node: NodeId,
+    prefix_len: u16,
+    level: u8,
+    interval: u8,
+}
+
+impl Image {
+    /// Checks the image of a node that was read from `location`. Bytes behind it are cut off.
+    ///
+    /// The buffer becomes the image's own. With [`PADDING_BYTES`] of spare capacity it is not
+    /// moved.
+    ///
+    /// # Errors
+    /// If the bytes are not, whole and unchanged, an image of a node sealed for `location`.
+    pub fn parse(mut bytes: Vec<u8>, location: u64) -> Result<Self, ImageError> {
+        let header = Header::open(&bytes, location)?;
+        if header.is_blob {
+            return Err(ImageError::Malformed("a blob where a node belongs"));
+        }
+        let end = header.len_bytes as usize;
+        bytes.truncate(end);
+        bytes.reserve_exact(PADDING_BYTES);
+        bytes.resize(end + PADDING_BYTES, 0);
+        let image = Self::divide(bytes, &header)?;
+        image.check(&header)?;
+        Ok(image)
+    }
+
+    /// Finds the columns, each of which has to be inside.
+    fn divide(bytes: Vec<u8>, header: &Header) -> Result<Self, ImageError> {
+        let rows = usize::from(header.rows);
+        let prefix_len = usize::from(header.prefix_len);
+        let mut sections = Sections {
+            bytes: &bytes,
+            at: HEADER_BYTES,
+            end: header.len_bytes as usize,
+        };
+        sections.take(1, prefix_len)?;
+        let (base, max) = (Some(header.key_base), KEY_BYTES_MAX - prefix_len);
+        let keys = Column::parse(&mut sections, &header.keys, rows, base, max)?;
+        let values = Column::parse(&mut sections, &header.values, rows, None, VALUE_BYTES_MAX)?;
+        let mut seqs = None;
+        if header.has_seqs {
+            let base = sections.take_u64()?;
+            let column = Ints::parse(&mut sections, rows, header.seq_width, base)?;
+            seqs = Some(column);
+        }
+        let mut kinds_at = None;
+        if header.has_kinds {
+            let at = sections.take(rows.div_ceil(4), 1)?;
+            kinds_at = Some(u32::try_from(at).expect("an image is shorter than 4 MiB"));
+        }
+        Ok(Self {
+            keys,
+            values,
+            seqs,
+            kinds_at,
+            rows: header.rows.into(),
+            lsn: header.lsn,
+            node: header.node,
+            prefix_len: header.prefix_len,
+            level: header.level,
+            interval: header.interval,
+            bytes,
+        })
+    }
+
+    /// Checks what the accessors and the search rely on.
+    fn check(&self, header: &Header) -> Result<(), ImageError> {
+        let malformed = |what| Err(ImageError::Malformed(what));
+        if self.kinds_at.is_some() && (0..self.rows()).any(|row| self.kind_bits(row) > 2) {
+            return malformed("a row of unknown kind");
+        }
+        if self.level > 0 {
+            let numbers = header.values.form != Form::Var && header.values.len == 4;
+            if header.has_seqs || header.has_kinds || (self.rows > 0 && !numbers) {
+                return malformed("an inner node of other rows than children");
+            }
+        }
+        if let (Column::Ints { ints, len }, Some(last)) = (&self.keys, self.rows().checked_sub(1)) {
+            // The offsets ascend, as is checked below: if the last number fits, all do.
+            let highest = header.key_base.checked_add(ints.offset(&self.bytes, last));
+            let bits = 8 * u32::from(*len);
+            if highest.is_none_or(|n| n.checked_shr(bits).unwrap_or(0) != 0) {
+                return malformed("a key that is too large");
+            }
+        }
+        if (1..self.rows()).all(|row| self.is_behind_previous(row)) {
+            Ok(())
+        } else {
+            malformed("rows out of order")
+        }
+    }
+
+    /// True if `row` comes after the one before it in the order of rows.
+    fn is_behind_previous(&self, row: usize) -> bool {
+        match self.compare_rows(row - 1, row) {
+            Ordering::Less => true,
+            Ordering::Equal => self.seq_of(row - 1) > self.seq_of(row),
+            Ordering::Greater => false,
+        }
+    }
+
+    /// How the keys of two rows compare.
+    #[inline]
+    fn compare_rows(&self, one: usize, other: usize) -> Ordering {
+        if let Column::Ints { ints, .. } = &self.keys {
+            let offset = |row| ints.offset(&self.bytes, row);
+            return offset(one).cmp(&offset(other));
+        }
+        let string = |row| self.keys.string(&self.bytes, row);
+        string(one).cmp(&string(other))
+    }
+
+    /// What the header at the start of `bytes` says, if it looks like one; [`HEADER_BYTES`] are
+    /// enough. Nothing is checked beyond that: the checksum is not.
+    pub fn peek(bytes: &[u8]) -> Option<Peek> {
+        let header = Header::decode(bytes).ok()?;
+        Some(Peek {
+            node: header.node,
+            lsn: header.lsn,
+            len_bytes: header.len_bytes as usize,
+            location: header.location,
+            is_blob: header.is_blob,
+            level: header.level,
+            interval: header.interval,
+        })
+    }
+
+    /// The bytes as they are on flash, for moving the image: [`seal`](super::seal) a copy.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len_bytes()]
+    }
+
+    /// Number of the node.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Level of the node: 0 for a leaf.
+    pub fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// The position in the log that it was written at.
+    pub fn lsn(&self) -> u64 {
+        self.lsn
+    }
+
+    /// Class of its update interval, as it was given.
+    pub fn interval(&self) -> u8 {
+        self.interval
+    }
+
+    /// Length on flash in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes.len() - PADDING_BYTES
+    }
+
+    /// Memory that it takes in bytes, unused capacity and this struct included.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + size_of::<Self>()
+    }
+
+    /// Number of rows.
+    #[inline]
+    pub fn rows(&self) -> usize {
+        self.rows as usize
+    }
+
+    /// True if any row has a sequence number other than 0.
+    pub fn is_versioned(&self) -> bool {
+        self.seqs.is_some()
+    }
+
+    /// What all keys begin with.
+    #[inline]
+    fn prefix(&self) -> &[u8] {
+        &self.bytes[HEADER_BYTES..][..usize::from(self.prefix_len)]
+    }
+
+    /// The first row whose key is not less than `key`, and whether it is equal.
+    #[inline]
+    fn locate(&self, key: &[u8]) -> (usize, bool) {
+        let mut suffix = key;
+        if self.prefix_len > 0 {
+            let prefix = self.prefix();
+            let common = prefix.len().min(key.len());
+            match key[..common].cmp(&prefix[..common]) {
+                Ordering::Equal if common == prefix.len() => suffix = &key[common..],
+                Ordering::Greater => return (self.rows(), false),
+                _ => return (0, false),
+            }
+        }
+        self.keys.locate(&self.bytes, self.rows(), suffix)
+    }
+
+    /// The first row whose key is not less than `key` (of several versions the newest), or the
+    /// number of rows.
+    #[inline]
+    pub fn lower_bound(&self, key: &[u8]) -> usize {
+        self.locate(key).0
+    }
+
+    /// Replaces `out` with the key of a row.
+    ///
+    /// # Panics
+    /// If there is no such row; so do the other functions that take one.
+    pub fn key(&self, row: usize, out: &mut Vec<u8>) {
+        out.clear();
+        self.append_key(row, out);
+    }
+
+    /// Appends the key of a row to `out`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline]
+    pub fn append_key(&self, row: usize, out: &mut Vec<u8>) {
+        assert!(row < self.rows(), "there is no row {row}");
+        if self.prefix_len > 0 {
+            out.extend_from_slice(self.prefix());
+        }
+        if let Column::Ints { ints, len } = &self.keys {
+            // Eight bytes at once and what is too much cut off again: no copy of unknown length.
+            let number = ints.number(&self.bytes, row);
+            let shift = 64 - 8 * u32::from(*len);
+            out.extend_from_slice(&number.checked_shl(shift).unwrap_or(0).to_be_bytes());
+            out.truncate(out.len() - 8 + usize::from(*len));
+        } else if let Some(suffix) = self.keys.string(&self.bytes, row) {
+            out.extend_from_slice(suffix);
+        }
+    }
+
+    /// How the key of a row compares with `key`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn compare_key(&self, row: usize, key: &[u8]) -> Ordering {
+        assert!(row < self.rows(), "there is no row {row}");
+        let prefix = self.prefix();
+        let common = prefix.len().min(key.len());
+        let suffix = || self.keys.compare(&self.bytes, row, &key[common..]);
+        prefix.cmp(&key[..common]).then_with(suffix)
+    }
+
+    /// The value of a row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline]
+    pub fn value(&self, row: usize) -> Value<'_> {
+        assert!(row < self.rows(), "there is no row {row}");
+        if let Column::Ints { ints, len } = self.values {
+            let bytes = ints.number(&self.bytes, row).to_le_bytes();
+            return Value(Cell::Unpacked { bytes, len });
+        }
+        let bytes = self.values.string(&self.bytes, row);
+        Value(Cell::Slice(bytes.expect("this is a column of strings")))
+    }
+
+    /// Appends the value of a row to `out`.
+    #[inline]
+    pub(super) fn append_value(&self, row: usize, out: &mut Vec<u8>) {
+        if let Column::Ints { ints, len } = &self.values {
+            out.extend_from_slice(&ints.number(&self.bytes, row).to_le_bytes());
+            out.truncate(out.len() - 8 + usize::from(*len));
+        } else if let Some(value) = self.values.string(&self.bytes, row) {
+            out.extend_from_slice(value);
+        }
+    }
+
+    /// The sequence number of a row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn seq(&self, row: usize) -> Seq {
+        assert!(row < self.rows(), "there is no row {row}");
+        self.seq_of(row)
+    }
+
+    /// The column counts from the one before the lowest number, and has 0 for 0.
+    #[inline]
+    fn seq_of(&self, row: usize) -> Seq {
+        self.seqs
+            .as_ref()
+            .map_or(0, |seqs| match seqs.offset(&self.bytes, row) {
+                0 => 0,
+                _ => seqs.number(&self.bytes, row),
+            })
+    }
+
+    /// The kind of a row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline]
+    pub fn kind(&self, row: usize) -> Kind {
+        assert!(row < self.rows(), "there is no row {row}");
+        match self.kind_bits(row) {
+            0 => Kind::Put,
+            1 => Kind::Delete,
+            _ => Kind::Blob,
+        }
+    }
+
+    #[inline]
+    fn kind_bits(&self, row: usize) -> u8 {
+        self.kinds_at.map_or(0, |at| {
+            (self.bytes[at as usize + row / 4] >> (2 * (row % 4))) & 3
+        })
+    }
+
+    /// The child that a row of an inner node refers to.
+    ///
+    /// # Panics
+    /// If the node is a leaf.
+    #[inline]
+    pub fn child(&self, row: usize) -> NodeId {
+        assert!(self.level > 0, "a leaf has no children");
+        let value = self.value(row);
+        let number = value.first_chunk().expect("an inner node was checked");
+        NodeId::from_le_bytes(*number)
+    }
+
+    /// The rows of the keys between two bounds.
+    pub(super) fn between(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Range<usize> {
+        let start = match from {
+            Bound::Included(key) => self.lower_bound(key),
+            Bound::Excluded(key) => self.rows_of(key).end,
+            Bound::Unbounded => 0,
+        };
+        let end = match to {
+            Bound::Included(key) => self.rows_of(key).end,
+            Bound::Excluded(key) => self.lower_bound(key),
+            Bound::Unbounded => self.rows(),
+        };
+        start..end.max(start)
+    }
+
+    /// The rows of `key`; where they would be, if there are none.
+    pub(super) fn rows_of(&self, key: &[u8]) -> Range<usize> {
+        let (first, equal) = self.locate(key);
+        first..if equal { self.run_end(first) } else { first }
+    }
+
+    /// Behind the last version of the key in row `row`.
+    pub(super) fn run_end(&self, row: usize) -> usize {
+        let mut end = row + 1;
+        if self.seqs.is_some() {
+            while end < self.rows() && self.compare_rows(row, end).is_eq() {
+                end += 1;
+            }
+        }
+        end
+    }
+
+    /// The first version of the key in row `row`.
+    pub(super) fn run_start(&self, row: usize) -> usize {
+        let mut start = row;
+        if self.seqs.is_some() {
+            while start > 0 && self.compare_rows(start - 1, row).is_eq() {
+                start -= 1;
+            }
+        }
+        start
+    }
+
+    /// The newest version of `key` that is not newer than `seq`, a deletion included.
+    #[inline]
+    pub fn find(&self, key: &[u8], seq: Seq) -> Option<(Kind, Value<'_>)> {
+        let (first, equal) = self.locate(key);
+        if !equal {
+            return None;
+        }
+        let row = self.visible(first, seq)?;
+        Some((self.kind(row), self.value(row)))
+    }
+
+    /// Of the versions of a key, the newest in row `first`, the newest that is not newer than
+    /// `seq`.
+    #[inline]
+    pub(super) fn visible(&self, first: usize, seq: Seq) -> Option<usize> {
+        if self.seqs.is_none() {
+            return Some(first);
+        }
+        let mut row = first;
+        while self.seq_of(row) > seq {
+            row += 1;
+            if row == self.rows() || self.compare_rows(first, row).is_ne() {
+                return None;
+            }
+        }
+        Some(row)
+    }
+}

@@ -1,0 +1,96 @@
+//! Image and delta of a leaf walked together, keys ascending or descending.
+//!
+//! A delta is small beside its image, so that the image is searched for each key of the delta, and
+//! the rows between two of them are handed out as one run that nothing needs to be compared with.
+
+use super::{Delta, Image};
+use std::ops::{Bound, Range};
+
+/// A run of rows, then, in the direction of the walk, one key of the delta.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// Rows of the image whose keys the delta has no version of.
+    pub alone: Range<usize>,
+    /// The slots of the next key of the delta and the rows with the same key; its bytes are in
+    /// [`Merge::key`]. `None` if the delta has no more.
+    pub shared: Option<Shared>,
+}
+
+/// The versions of one key, from the newest to the oldest in both.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub slots: Range<usize>,
+    pub rows: Range<usize>,
+}
+
+/// The walk.
+pub(super) struct Merge<'a> {
+    base: Option<&'a Image>,
+    delta: Option<&'a Delta>,
+    rows: Range<usize>,
+    slots: Range<usize>,
+    reverse: bool,
+    /// The key of the last [`Shared`].
+    pub key: Vec<u8>,
+}
+
+impl<'a> Merge<'a> {
+    /// The walk over what is between two bounds. The memory of `key` is reused.
+    pub fn new(
+        base: Option<&'a Image>,
+        delta: Option<&'a Delta>,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        reverse: bool,
+        key: Vec<u8>,
+    ) -> Self {
+        Self {
+            base,
+            delta,
+            rows: base.map_or(0..0, |image| image.between(from, to)),
+            slots: delta.map_or(0..0, |delta| delta.between(from, to)),
+            reverse,
+            key,
+        }
+    }
+
+    /// The next step, until all has been handed out.
+    pub fn next(&mut self) -> Option<Step> {
+        let Some(slots) = self.next_slots() else {
+            let alone = self.rows.clone();
+            self.rows.start = self.rows.end;
+            let step = Step {
+                alone,
+                shared: None,
+            };
+            return (!step.alone.is_empty()).then_some(step);
+        };
+        let same = self.base.map_or(0..0, |image| image.rows_of(&self.key));
+        let alone = if self.reverse {
+            let alone = same.end..self.rows.end;
+            self.rows.end = same.start;
+            alone
+        } else {
+            let alone = self.rows.start..same.start;
+            self.rows.start = same.end;
+            alone
+        };
+        let shared = Some(Shared { slots, rows: same });
+        Some(Step { alone, shared })
+    }
+
+    fn next_slots(&mut self) -> Option<Range<usize>> {
+        let delta = self.delta.filter(|_| !self.slots.is_empty())?;
+        let run = if self.reverse {
+            let run = delta.run_start(self.slots.end - 1)..self.slots.end;
+            self.slots.end = run.start;
+            run
+        } else {
+            let run = self.slots.start..delta.run_end(self.slots.start);
+            self.slots.start = run.end;
+            run
+        };
+        delta.key(run.start, &mut self.key);
+        Some(run)
+    }
+}

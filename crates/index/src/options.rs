@@ -1,0 +1,95 @@
+//! How an index is made and opened.
+
+use crate::error::Error;
+use crate::layout::{MAX_LOG_BLOCKS, MAX_SEGMENT_BYTES, MIN_LOG_BLOCKS, MIN_SEGMENT_BYTES};
+use crate::storage::BLOCK_BYTES;
+
+/// Settings. The default suits a program that has some hundred MiB to spare.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Memory for nodes and changes, in bytes.
+    pub memory_bytes: u64,
+    /// The part of it for changes that are not in nodes yet. The larger, the fewer bytes are written for
+    /// each change, and the longer opening takes after a crash.
+    pub buffer_bytes: u64,
+    /// Length of the log, in bytes. Only used when an index is made.
+    pub log_bytes: u64,
+    /// Length of a segment, a power of two from 64 KiB to 4 MiB: what an SSD erases at once, if that is
+    /// known. Only used when an index is made.
+    pub segment_bytes: u32,
+    /// Length of the image of a leaf, at most.
+    pub node_bytes: usize,
+    /// Longer values are kept apart from their keys.
+    pub inline_value_bytes: usize,
+    /// How much of the segments is in use, at most, before they are cleaned rather than added to.
+    pub utilisation: f64,
+    /// The part of all leaves that counts as hot (the paper: hot to cold as 1 to 2).
+    pub hot_share: f64,
+    /// How many batches a snapshot may hold back; older ones end with [`Error::SnapshotTooOld`].
+    pub snapshot_batches_max: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            memory_bytes: 256 << 20,
+            buffer_bytes: 64 << 20,
+            log_bytes: 64 << 20,
+            segment_bytes: 1 << 20,
+            node_bytes: 4096,
+            inline_value_bytes: 1024,
+            utilisation: 0.85,
+            hot_share: 1.0 / 3.0,
+            snapshot_batches_max: u64::MAX,
+        }
+    }
+}
+
+fn refused(option: &'static str, reason: &str) -> Error {
+    Error::Option {
+        option,
+        reason: reason.to_owned(),
+    }
+}
+
+impl Options {
+    /// Refuses what cannot be.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.memory_bytes < 1 << 20 {
+            return Err(refused("memory_bytes", "at least 1 MiB is needed"));
+        }
+        if self.buffer_bytes > self.memory_bytes / 4 * 3 {
+            return Err(refused(
+                "buffer_bytes",
+                "at most three quarters of the memory",
+            ));
+        }
+        let blocks = self.log_bytes / BLOCK_BYTES as u64;
+        if !(MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&blocks) {
+            return Err(refused("log_bytes", "256 KiB to 1 TiB are possible"));
+        }
+        let segments = MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES;
+        if !self.segment_bytes.is_power_of_two() || !segments.contains(&self.segment_bytes) {
+            return Err(refused(
+                "segment_bytes",
+                "a power of two from 64 KiB to 4 MiB",
+            ));
+        }
+        if !(512..=self.segment_bytes as usize / 4).contains(&self.node_bytes) {
+            return Err(refused("node_bytes", "512 bytes to a quarter of a segment"));
+        }
+        if self.inline_value_bytes > self.segment_bytes as usize / 8 {
+            return Err(refused(
+                "inline_value_bytes",
+                "at most an eighth of a segment",
+            ));
+        }
+        if !(0.1..=0.95).contains(&self.utilisation) {
+            return Err(refused("utilisation", "0.1 to 0.95"));
+        }
+        if !(0.0..=1.0).contains(&self.hot_share) {
+            return Err(refused("hot_share", "0 to 1"));
+        }
+        Ok(())
+    }
+}

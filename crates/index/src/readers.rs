@@ -1,0 +1,110 @@
+//! Who reads at which sequence number, and so what must be kept.
+//!
+//! What is visible and what is held are looked at under one lock: a snapshot is either seen by whoever
+//! is about to drop old versions, or it begins at a number that is not older than what is kept.
+
+use crate::node::Seq;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The visible sequence number and the snapshots.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    visible: AtomicU64,
+    snapshots: Mutex<BTreeMap<Seq, usize>>,
+    batches_max: u64,
+}
+
+/// Figures of the snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotFigures {
+    /// Snapshots that are open.
+    pub open: usize,
+    /// Batches since the oldest of them.
+    pub oldest_batches: u64,
+}
+
+impl Readers {
+    pub(crate) fn new(visible: Seq, batches_max: u64) -> Readers {
+        Readers {
+            visible: AtomicU64::new(visible),
+            snapshots: Mutex::new(BTreeMap::new()),
+            batches_max,
+        }
+    }
+
+    /// The last batch that readers see.
+    pub(crate) fn visible(&self) -> Seq {
+        self.visible.load(Ordering::Acquire)
+    }
+
+    /// Readers see everything up to this batch.
+    pub(crate) fn publish(&self, seq: Seq) {
+        self.visible.store(seq, Ordering::Release);
+    }
+
+    /// No reader that has a promise is older than this.
+    pub(crate) fn oldest(&self) -> Seq {
+        let snapshots = self.snapshots.lock();
+        let visible = self.visible();
+        let allowed = visible.saturating_sub(self.batches_max);
+        let oldest = snapshots.range(allowed..).next();
+        oldest.map_or(visible, |(seq, _)| (*seq).min(visible))
+    }
+
+    /// Holds what is visible now.
+    pub(crate) fn hold(&self) -> Seq {
+        let mut snapshots = self.snapshots.lock();
+        let seq = self.visible();
+        *snapshots.entry(seq).or_default() += 1;
+        seq
+    }
+
+    /// Holds once more what is held already.
+    pub(crate) fn hold_at(&self, seq: Seq) {
+        *self.snapshots.lock().entry(seq).or_default() += 1;
+    }
+
+    /// Ends one snapshot at `seq`.
+    pub(crate) fn release(&self, seq: Seq) {
+        let mut snapshots = self.snapshots.lock();
+        if let Some(count) = snapshots.get_mut(&seq) {
+            *count -= 1;
+            if *count == 0 {
+                snapshots.remove(&seq);
+            }
+        }
+    }
+
+    pub(crate) fn figures(&self) -> SnapshotFigures {
+        let snapshots = self.snapshots.lock();
+        let oldest = snapshots.keys().next();
+        SnapshotFigures {
+            open: snapshots.values().sum(),
+            oldest_batches: oldest.map_or(0, |seq| self.visible() - seq),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_oldest_snapshot_sees_is_kept_unless_it_is_too_old() {
+        let readers = Readers::new(10, 100);
+        assert_eq!(readers.oldest(), 10);
+        let first = readers.hold();
+        readers.publish(50);
+        let second = readers.hold();
+        assert_eq!((first, second, readers.oldest()), (10, 50, 10));
+        readers.publish(111);
+        assert_eq!(readers.oldest(), 50, "the first is 101 batches old");
+        assert_eq!(readers.figures().oldest_batches, 101);
+        readers.release(first);
+        readers.release(second);
+        assert_eq!(readers.oldest(), 111);
+        assert_eq!(readers.figures(), SnapshotFigures::default());
+    }
+}

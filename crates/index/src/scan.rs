@@ -1,0 +1,148 @@
+//! Scans: keys and values in order, a leaf's worth at a time, so that a change beside them does not wait
+//! and is not seen.
+
+use crate::db::Snapshot;
+use crate::error::Error;
+use crate::node::{Kind, Rows};
+use crate::tree::{LeafScan, Next, Place};
+use std::ops::Bound;
+
+/// From where to where a scan goes.
+pub type ScanBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+/// A key and its value.
+pub type KeyValue<'a> = (&'a [u8], &'a [u8]);
+
+/// Rows taken at first; each further time twice as many, up to [`ROWS_MAX`].
+const ROWS_FIRST: usize = 128;
+const ROWS_MAX: usize = 1024;
+const BYTES_MAX: usize = 256 << 10;
+
+type OwnedBound = Bound<Box<[u8]>>;
+
+/// A scan on its way. It holds what is there at its beginning.
+pub struct Scan {
+    snapshot: Snapshot,
+    from: OwnedBound,
+    to: OwnedBound,
+    is_reverse: bool,
+    rows: Rows,
+    /// Rows given of `rows`.
+    given: usize,
+    rows_max: usize,
+    is_over: bool,
+    /// A value that was out of line.
+    value: Vec<u8>,
+}
+
+fn own(bound: Bound<&[u8]>) -> OwnedBound {
+    bound.map(Box::from)
+}
+
+fn lend(bound: &OwnedBound) -> Bound<&[u8]> {
+    bound.as_ref().map(|key| &**key)
+}
+
+/// True if there can be no key between the bounds.
+fn is_empty(from: &OwnedBound, to: &OwnedBound) -> bool {
+    match (from, to) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (
+            Bound::Included(from) | Bound::Excluded(from),
+            Bound::Included(to) | Bound::Excluded(to),
+        ) => from >= to,
+    }
+}
+
+impl Scan {
+    pub(crate) fn new(snapshot: Snapshot, bounds: ScanBounds<'_>, is_reverse: bool) -> Scan {
+        let (from, to) = (own(bounds.0), own(bounds.1));
+        Scan {
+            is_over: is_empty(&from, &to),
+            snapshot,
+            from,
+            to,
+            is_reverse,
+            rows: Rows::new(),
+            given: 0,
+            rows_max: ROWS_FIRST,
+            value: Vec::new(),
+        }
+    }
+
+    /// The next key and its value; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotTooOld`], or if what is needed cannot be read.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "what is given is borrowed from the scan"
+    )]
+    pub fn next(&mut self) -> Result<Option<KeyValue<'_>>, Error> {
+        while self.given == self.rows.len() {
+            if self.is_over {
+                return Ok(None);
+            }
+            self.fill()?;
+        }
+        let (kind, key, value) = self.rows.get(self.given);
+        self.given += 1;
+        if kind != Kind::Blob {
+            return Ok(Some((key, value)));
+        }
+        self.value.clear();
+        self.value.extend_from_slice(value);
+        if !self.snapshot.shared.tree.read_blob(&mut self.value)? {
+            return Err(Error::SnapshotTooOld);
+        }
+        let (_, key, _) = self.rows.get(self.given - 1);
+        Ok(Some((key, &self.value)))
+    }
+
+    /// Takes rows of the next leaf.
+    fn fill(&mut self) -> Result<(), Error> {
+        self.rows.clear();
+        self.given = 0;
+        let place = match (self.is_reverse, &self.from, &self.to) {
+            (false, Bound::Included(key) | Bound::Excluded(key), _) => Place::Of(key),
+            (false, Bound::Unbounded, _) => Place::Of(&[]),
+            (true, _, Bound::Included(key)) => Place::Of(key),
+            (true, _, Bound::Excluded(key)) => Place::Before(key),
+            (true, _, Bound::Unbounded) => Place::Last,
+        };
+        let leaf = LeafScan {
+            place,
+            seq: self.snapshot.seq,
+            from: lend(&self.from),
+            to: lend(&self.to),
+            is_reverse: self.is_reverse,
+            rows_max: self.rows_max,
+            bytes_max: BYTES_MAX,
+        };
+        let next = self.snapshot.shared.tree.scan_leaf(&leaf, &mut self.rows)?;
+        self.rows_max = (self.rows_max * 2).min(ROWS_MAX);
+        match next {
+            Next::Here => {
+                let (_, last, _) = self.rows.get(self.rows.len() - 1);
+                let beyond = Bound::Excluded(last.into());
+                self.go_on(beyond);
+            }
+            Next::Beyond(edge) if self.is_reverse => self.go_on(Bound::Excluded(edge)),
+            Next::Beyond(edge) => self.go_on(Bound::Included(edge)),
+            Next::Nothing => self.is_over = true,
+            Next::TooOld => return Err(Error::SnapshotTooOld),
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, beyond: OwnedBound) {
+        if self.is_reverse {
+            self.to = beyond;
+        } else {
+            self.from = beyond;
+        }
+        self.is_over = is_empty(&self.from, &self.to);
+    }
+}

@@ -1,0 +1,466 @@
+//! Where images of nodes are written: segments, filled one after the other in streams of nodes that
+//! are expected to die at about the same time, and how much of each is still in use.
+//!
+//! Source: the hot and cold clusters of the CHC-Tree; survivors of cleaning have a stream of their own,
+//! which is what makes whole segments die together (docs/index.md). A segment is written once, from
+//! its start to its end, and again only after it was freed by a checkpoint. It must never hand out a
+//! segment that a checkpoint on the storage still names.
+
+use crate::error::{At, Error};
+use crate::layout::Geometry;
+use crate::node::{NodeId, seal};
+use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
+
+/// Images are placed at multiples of this.
+pub(crate) const GRANULE_BYTES: usize = 64;
+/// A stream writes when so much has gathered.
+const WRITE_BYTES: usize = 128 << 10;
+/// Segments that new leaves do not take: for cleaning, for inner nodes, and for a checkpoint.
+const SPARE_SEGMENTS: usize = 4;
+/// The storage grows by so many segments at a time.
+const GROWTH_SEGMENTS: u32 = 4;
+
+/// Where an image is: segment, first granule in it, granules. Zero is nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Location(u64);
+
+impl Location {
+    /// No place.
+    pub(crate) const NOWHERE: Location = Location(0);
+
+    fn new(segment: u32, at: usize, bytes: usize) -> Location {
+        assert!(
+            bytes > 0 && at.is_multiple_of(GRANULE_BYTES) && bytes.is_multiple_of(GRANULE_BYTES)
+        );
+        let (at, granules) = (at / GRANULE_BYTES, bytes / GRANULE_BYTES);
+        assert!(
+            at < 1 << 16 && granules < 1 << 16,
+            "segments are at most 4 MiB"
+        );
+        Location(u64::from(segment) << 32 | (at as u64) << 16 | granules as u64)
+    }
+
+    /// As it stands in a checkpoint; `None` if no such place can be.
+    pub(crate) fn from_stored(stored: u64, geometry: &Geometry, segments: u32) -> Option<Location> {
+        let location = Location(stored);
+        let fits = location.is_nowhere()
+            || (location.bytes() > 0
+                && location.segment() < segments
+                && location.at() + location.bytes() <= geometry.segment_bytes as usize);
+        fits.then_some(location)
+    }
+
+    pub(crate) fn stored(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn is_nowhere(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn segment(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Bytes from the start of the segment.
+    pub(crate) fn at(self) -> usize {
+        (self.0 >> 16 & 0xFFFF) as usize * GRANULE_BYTES
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        (self.0 & 0xFFFF) as usize * GRANULE_BYTES
+    }
+}
+
+/// Nodes that are expected to die at about the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Leaves that change often.
+    Hot,
+    /// Leaves that change rarely.
+    Cold,
+    /// What cleaning found in use.
+    Survivor,
+    /// Inner nodes.
+    Inner,
+}
+
+impl Class {
+    const ALL: [Class; 4] = [Class::Hot, Class::Cold, Class::Survivor, Class::Inner];
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// May be written.
+    Free,
+    /// Nothing of it is in use, but a checkpoint may name it.
+    Emptied,
+    /// A stream is writing it.
+    Open,
+    /// It was written to its end.
+    Written,
+    /// It holds a checkpoint.
+    Checkpoint,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    state: State,
+    live_bytes: u32,
+}
+
+/// The segment that a stream is filling.
+#[derive(Debug)]
+struct Stream {
+    segment: Option<u32>,
+    buffer: Aligned,
+    /// End of the images.
+    filled: usize,
+    /// Everything before this is on the storage; a multiple of the block.
+    written: usize,
+    /// Images beyond `written`.
+    waiting: Vec<(NodeId, Location)>,
+}
+
+/// All segments.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    geometry: Geometry,
+    all: Vec<Segment>,
+    free: usize,
+    streams: [Stream; 4],
+    live_bytes: u64,
+    /// Images that have reached the storage since this was taken last.
+    landed: Vec<(NodeId, Location)>,
+    written_bytes: u64,
+}
+
+/// Figures of the segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceFigures {
+    /// Segments there are.
+    pub segments: u32,
+    /// Segments that may be written.
+    pub free_segments: u32,
+    /// Bytes of images in use.
+    pub live_bytes: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u32,
+}
+
+impl Segments {
+    /// All segments of a storage, free; [`take_up`](Self::take_up) says which are not.
+    pub(crate) fn new(geometry: Geometry, segments: u32) -> Segments {
+        let stream = |_| Stream {
+            segment: None,
+            buffer: Aligned::default(),
+            filled: 0,
+            written: 0,
+            waiting: Vec::new(),
+        };
+        let free = Segment {
+            state: State::Free,
+            live_bytes: 0,
+        };
+        Segments {
+            geometry,
+            all: vec![free; segments as usize],
+            free: segments as usize,
+            streams: Class::ALL.map(stream),
+            live_bytes: 0,
+            landed: Vec::new(),
+            written_bytes: 0,
+        }
+    }
+
+    /// An image that a checkpoint names is here.
+    pub(crate) fn take_up(&mut self, location: Location) {
+        self.set_state(location.segment(), State::Written);
+        self.add_live(location);
+    }
+
+    /// A segment holds the checkpoint that is valid.
+    pub(crate) fn take_up_checkpoint(&mut self, segment: u32) {
+        self.set_state(segment, State::Checkpoint);
+    }
+
+    fn set_state(&mut self, segment: u32, state: State) {
+        let before = std::mem::replace(&mut self.all[segment as usize].state, state);
+        self.free -= usize::from(before == State::Free);
+        self.free += usize::from(state == State::Free);
+    }
+
+    fn add_live(&mut self, location: Location) {
+        let bytes = location.bytes() as u32;
+        self.all[location.segment() as usize].live_bytes += bytes;
+        self.live_bytes += u64::from(bytes);
+    }
+
+    /// The image here is not in use any more.
+    pub(crate) fn release(&mut self, location: Location) {
+        if location.is_nowhere() {
+            return;
+        }
+        let bytes = location.bytes() as u32;
+        let segment = &mut self.all[location.segment() as usize];
+        assert!(segment.live_bytes >= bytes, "released once");
+        segment.live_bytes -= bytes;
+        self.live_bytes -= u64::from(bytes);
+        if segment.live_bytes == 0 && segment.state == State::Written {
+            segment.state = State::Emptied;
+        }
+    }
+
+    /// Figures.
+    pub(crate) fn figures(&self) -> SpaceFigures {
+        SpaceFigures {
+            segments: self.all.len() as u32,
+            free_segments: self.free as u32,
+            live_bytes: self.live_bytes,
+            segment_bytes: self.geometry.segment_bytes,
+        }
+    }
+
+    /// Bytes written to segments so far.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// Segments that may be written now.
+    pub(crate) fn free_count(&self) -> usize {
+        self.free
+    }
+
+    /// Segments of which nothing is in use, to be freed once no checkpoint names them.
+    pub(crate) fn emptied(&self) -> Vec<u32> {
+        let states = self.all.iter().enumerate();
+        let emptied = states.filter(|(_, segment)| segment.state == State::Emptied);
+        emptied.map(|(number, _)| number as u32).collect()
+    }
+
+    /// No checkpoint names this segment any more.
+    pub(crate) fn free(&mut self, segment: u32) {
+        let state = self.all[segment as usize].state;
+        assert!(
+            matches!(state, State::Emptied | State::Checkpoint),
+            "nothing of it is in use"
+        );
+        self.set_state(segment, State::Free);
+    }
+
+    /// The written segment with the least in use, and how much that is.
+    pub(crate) fn cleanest(&self) -> Option<(u32, u32)> {
+        let written = self.all.iter().enumerate();
+        let written = written.filter(|(_, segment)| segment.state == State::Written);
+        let least = written.min_by_key(|(_, segment)| segment.live_bytes)?;
+        Some((least.0 as u32, least.1.live_bytes))
+    }
+
+    /// The written segment to empty next so that the storage becomes short: one with much that is not in
+    /// use, or the last one while there is room before it. `None` when there is nothing to gain.
+    pub(crate) fn worth_moving(&self) -> Option<u32> {
+        let segment_bytes = self.geometry.segment_bytes;
+        let (cleanest, live_bytes) = self.cleanest()?;
+        if live_bytes < segment_bytes / 10 * 9 {
+            return Some(cleanest);
+        }
+        let last = self.all.iter().rposition(|s| s.state == State::Written)?;
+        let first_free = self.all.iter().position(|s| s.state == State::Free)?;
+        let others = self.all.iter().filter(|s| s.state == State::Free).count();
+        // Its content needs a segment, and perhaps a part of a second.
+        (first_free < last && others > 2).then_some(last as u32)
+    }
+
+    /// Ends the segments that are being filled.
+    pub(crate) fn close_streams(&mut self, storage: &dyn Storage) -> Result<(), Error> {
+        self.flush_all(storage)?;
+        for class in Class::ALL {
+            if let Some(segment) = self.streams[class as usize].segment.take() {
+                let is_empty = self.all[segment as usize].live_bytes == 0;
+                let state = if is_empty {
+                    State::Emptied
+                } else {
+                    State::Written
+                };
+                self.set_state(segment, state);
+            }
+        }
+        Ok(())
+    }
+
+    /// A free segment, the lowest, so that the end of the storage becomes free. New leaves leave `spare`
+    /// ones to what makes room.
+    fn take(&mut self, storage: &dyn Storage, state: State, spare: usize) -> Result<u32, Error> {
+        if self.free <= spare {
+            self.grow(storage)?;
+        }
+        let free = self.all.iter().position(|s| s.state == State::Free);
+        let segment = free.expect("one is counted as free") as u32;
+        self.set_state(segment, state);
+        Ok(segment)
+    }
+
+    /// Makes the storage longer.
+    pub(crate) fn grow(&mut self, storage: &dyn Storage) -> Result<(), Error> {
+        let more = GROWTH_SEGMENTS.max(self.all.len() as u32 / 64);
+        let count = self.all.len() as u32 + more;
+        let len_bytes = self.geometry.segment_offset(count);
+        storage.resize(len_bytes).map_err(|source| match source {
+            crate::storage::StorageError::Full => Error::Full {
+                len_bytes: storage.len_bytes(),
+            },
+            source => Error::Storage {
+                action: "making the storage longer",
+                offset: len_bytes,
+                source,
+            },
+        })?;
+        let free = Segment {
+            state: State::Free,
+            live_bytes: 0,
+        };
+        self.all.resize(count as usize, free);
+        self.free += more as usize;
+        Ok(())
+    }
+
+    /// Gives the free end of the storage back. The caller has made durable that nothing names it.
+    pub(crate) fn shrink(&mut self, storage: &dyn Storage, spare: usize) -> Result<(), Error> {
+        let used = self.all.iter().rposition(|s| s.state != State::Free);
+        let keep = used.map_or(0, |last| last + 1);
+        let end_free = self.all.len() - keep;
+        let cut = end_free.min(self.free.saturating_sub(spare));
+        if cut < GROWTH_SEGMENTS as usize * 2 {
+            return Ok(());
+        }
+        let count = self.all.len() - cut;
+        let len_bytes = self.geometry.segment_offset(count as u32);
+        storage
+            .resize(len_bytes)
+            .at("making the storage shorter", len_bytes)?;
+        self.all.truncate(count);
+        self.free -= cut;
+        Ok(())
+    }
+
+    /// Writes an image into the stream of its class; returns where it will be. Until it is among the
+    /// landed it can only be had from memory.
+    pub(crate) fn append(
+        &mut self,
+        storage: &dyn Storage,
+        class: Class,
+        node: NodeId,
+        bytes: &mut [u8],
+    ) -> Result<Location, Error> {
+        let room = self.geometry.segment_bytes as usize;
+        assert!(bytes.len() <= room, "an image fits into a segment");
+        let stream = &self.streams[class as usize];
+        if stream.segment.is_none() || stream.filled + bytes.len() > room {
+            self.turn_over(storage, class)?;
+        }
+        let stream = &mut self.streams[class as usize];
+        let segment = stream.segment.expect("a stream has a segment now");
+        let location = Location::new(segment, stream.filled, bytes.len());
+        seal(bytes, location.stored());
+        let end = stream.filled + bytes.len();
+        stream.buffer[stream.filled..end].copy_from_slice(bytes);
+        stream.filled = end;
+        stream.waiting.push((node, location));
+        let whole = end / BLOCK_BYTES * BLOCK_BYTES;
+        let is_due = whole - stream.written >= WRITE_BYTES;
+        self.add_live(location);
+        if is_due {
+            self.write(storage, class, whole)?;
+        }
+        Ok(location)
+    }
+
+    /// Ends the segment of a stream and opens another.
+    fn turn_over(&mut self, storage: &dyn Storage, class: Class) -> Result<(), Error> {
+        self.flush(storage, class)?;
+        let spare = match class {
+            Class::Hot | Class::Cold => SPARE_SEGMENTS,
+            Class::Survivor | Class::Inner => 0,
+        };
+        let next = self.take(storage, State::Open, spare)?;
+        let room = self.geometry.segment_bytes as usize;
+        let stream = &mut self.streams[class as usize];
+        let ended = stream.segment.replace(next);
+        stream.buffer.reserve(room);
+        (stream.filled, stream.written) = (0, 0);
+        if let Some(ended) = ended {
+            let is_empty = self.all[ended as usize].live_bytes == 0;
+            let state = if is_empty {
+                State::Emptied
+            } else {
+                State::Written
+            };
+            self.set_state(ended, state);
+        }
+        Ok(())
+    }
+
+    /// Writes what a stream has gathered, with the rest of its last block, which stays empty.
+    pub(crate) fn flush(&mut self, storage: &dyn Storage, class: Class) -> Result<(), Error> {
+        let stream = &mut self.streams[class as usize];
+        let end = round_up(stream.filled);
+        if end > stream.written {
+            let filled = stream.filled;
+            stream.buffer[filled..end].fill(0);
+            self.write(storage, class, end)?;
+            self.streams[class as usize].filled = end;
+        }
+        Ok(())
+    }
+
+    /// Writes what all streams have gathered.
+    pub(crate) fn flush_all(&mut self, storage: &dyn Storage) -> Result<(), Error> {
+        Class::ALL
+            .into_iter()
+            .try_for_each(|class| self.flush(storage, class))
+    }
+
+    fn write(&mut self, storage: &dyn Storage, class: Class, end: usize) -> Result<(), Error> {
+        let stream = &mut self.streams[class as usize];
+        let segment = stream.segment.expect("what is filled is in a segment");
+        let offset = self.geometry.segment_offset(segment) + stream.written as u64;
+        let data = &stream.buffer[stream.written..end];
+        storage.write(offset, data).at("writing nodes", offset)?;
+        self.written_bytes += data.len() as u64;
+        stream.written = end;
+        let landed = &mut self.landed;
+        stream.waiting.retain(|(node, location)| {
+            let has_landed = location.at() + location.bytes() <= end;
+            if has_landed {
+                landed.push((*node, *location));
+            }
+            !has_landed
+        });
+        Ok(())
+    }
+
+    /// Images that have reached the storage since the last call.
+    pub(crate) fn take_landed(&mut self) -> Vec<(NodeId, Location)> {
+        std::mem::take(&mut self.landed)
+    }
+
+    /// Segments for so many bytes of a checkpoint.
+    pub(crate) fn take_for_checkpoint(
+        &mut self,
+        storage: &dyn Storage,
+        bytes: usize,
+    ) -> Result<Vec<u32>, Error> {
+        let count = bytes.div_ceil(self.geometry.segment_bytes as usize);
+        let mut taken = Vec::with_capacity(count);
+        for _ in 0..count {
+            match self.take(storage, State::Checkpoint, 0) {
+                Ok(segment) => taken.push(segment),
+                Err(error) => {
+                    taken.into_iter().for_each(|segment| self.free(segment));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(taken)
+    }
+}

@@ -1,0 +1,116 @@
+//! Values out of line: what a row has in place of a long value, and how it is read.
+//!
+//! A reference is the length of the value (8 bytes), its checksum (4), and the numbers of the blobs
+//! that hold it one after the other (4 each). Blobs are freed when no row needs them, and their numbers
+//! are used again; the checksum tells a reader that came too late.
+
+use super::Tree;
+use crate::error::Error;
+use crate::node::{NodeId, parse_blob};
+use crate::segments::Location;
+
+/// The bytes of a reference before the numbers.
+const HEAD_BYTES: usize = 12;
+
+/// What a row says of a long value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reference {
+    pub bytes: u64,
+    pub crc: u32,
+    pub blobs: Vec<NodeId>,
+}
+
+impl Reference {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.blobs.len() * 4);
+        bytes.extend_from_slice(&self.bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.crc.to_le_bytes());
+        for blob in &self.blobs {
+            bytes.extend_from_slice(&blob.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads one; `None` if it is none.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Reference> {
+        let (head, blobs) = bytes.split_at_checked(HEAD_BYTES)?;
+        let (length, crc) = head.split_at(8);
+        let blobs = blobs.chunks_exact(4);
+        if !blobs.remainder().is_empty() {
+            return None;
+        }
+        Some(Reference {
+            bytes: u64::from_le_bytes(length.try_into().ok()?),
+            crc: u32::from_le_bytes(crc.try_into().ok()?),
+            blobs: blobs
+                .map(|blob| blob.try_into().map(u32::from_le_bytes))
+                .collect::<Result<_, _>>()
+                .ok()?,
+        })
+    }
+}
+
+impl Tree {
+    /// Replaces the reference in `out` by the value. False if it is not there any more.
+    pub(crate) fn read_blob(&self, out: &mut Vec<u8>) -> Result<bool, Error> {
+        let Some(reference) = Reference::decode(out) else {
+            return Err(Error::Damaged {
+                what: "the reference to a value out of line".to_owned(),
+                offset: 0,
+            });
+        };
+        let mut value = Vec::with_capacity(reference.blobs.len().min(16) << 12);
+        for blob in &reference.blobs {
+            let location = self.slots.get(*blob).node.read().location;
+            if location.is_nowhere() {
+                return Ok(false);
+            }
+            match self.read_part(*blob, location) {
+                Ok(part) => value.extend_from_slice(&part),
+                Err(error) if self.slots.get(*blob).node.read().location == location => {
+                    return Err(error);
+                }
+                Err(_) => return Ok(false),
+            }
+        }
+        let is_whole =
+            value.len() as u64 == reference.bytes && crc32c::crc32c(&value) == reference.crc;
+        if is_whole {
+            *out = value;
+        }
+        Ok(is_whole)
+    }
+
+    /// The content of one blob.
+    fn read_part(&self, blob: NodeId, location: Location) -> Result<Vec<u8>, Error> {
+        let bytes = self.read_image(location)?;
+        let offset = self.offset(location);
+        let damaged = |what: String| Error::Damaged { what, offset };
+        let read = parse_blob(&bytes, location.stored())
+            .map_err(|error| damaged(format!("blob {blob}: {error}")))?;
+        if read.node != blob {
+            let what = format!("blob {blob}, where blob {} is", read.node);
+            return Err(damaged(what));
+        }
+        Ok(read.content.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_read_as_it_was_written() {
+        let reference = Reference {
+            bytes: 1 << 33,
+            crc: 0xDEAD_BEEF,
+            blobs: vec![7, 1 << 30],
+        };
+        let bytes = reference.encode();
+        assert_eq!(bytes.len(), 20);
+        assert_eq!(Reference::decode(&bytes), Some(reference));
+        assert_eq!(Reference::decode(&bytes[..19]), None);
+        assert_eq!(Reference::decode(&bytes[..11]), None);
+    }
+}

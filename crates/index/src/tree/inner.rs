@@ -1,0 +1,232 @@
+//! An inner node in memory: separators and children, never changed, only replaced.
+//!
+//! Separator `i` is the least key that may be under child `i`. The first child has none (it is empty):
+//! everything below the second separator is under it. Searching compares eight bytes of each
+//! separator after the prefix that all have, and whole keys only among equals.
+
+use crate::error::Error;
+use crate::node::{Builder, Image, Kind, NodeId, Row};
+
+/// Children of an inner node, at most.
+pub(crate) const CHILDREN_MAX: usize = 256;
+
+/// A separator and its child.
+pub(crate) type Child = (Box<[u8]>, NodeId);
+
+/// An inner node.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    /// One above its children's; leaves have 0.
+    level: u8,
+    /// Bytes that all separators but the first begin with.
+    prefix: Box<[u8]>,
+    /// Of each separator the eight bytes after the prefix; the first is 0.
+    heads: Box<[u64]>,
+    children: Box<[NodeId]>,
+    keys: Box<[u8]>,
+    ends: Box<[u32]>,
+}
+
+/// The first eight bytes as a number that orders as they do.
+fn head(bytes: &[u8]) -> u64 {
+    let mut first = [0; 8];
+    let len = bytes.len().min(8);
+    first[..len].copy_from_slice(&bytes[..len]);
+    u64::from_be_bytes(first)
+}
+
+fn common<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
+    let len = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    &a[..len]
+}
+
+impl Inner {
+    /// A node of these children, in order. The first separator does not matter.
+    pub(crate) fn new(level: u8, children: &[Child]) -> Inner {
+        assert!(
+            !children.is_empty() && level > 0,
+            "an inner node has children"
+        );
+        let others = &children[1..];
+        let prefix: &[u8] = match (others.first(), others.last()) {
+            (Some((first, _)), Some((last, _))) => common(first, last),
+            _ => &[],
+        };
+        let mut keys = Vec::with_capacity(children.iter().map(|(key, _)| key.len()).sum());
+        let mut ends = Vec::with_capacity(children.len());
+        let mut heads = Vec::with_capacity(children.len());
+        heads.push(0);
+        ends.push(0);
+        for (key, _) in others {
+            keys.extend_from_slice(key);
+            ends.push(keys.len() as u32);
+            heads.push(head(&key[prefix.len()..]));
+        }
+        Inner {
+            level,
+            prefix: prefix.into(),
+            heads: heads.into(),
+            children: children.iter().map(|(_, child)| *child).collect(),
+            keys: keys.into(),
+            ends: ends.into(),
+        }
+    }
+
+    /// The node of an image.
+    ///
+    /// # Errors
+    ///
+    /// If it has no children or is a leaf.
+    pub(crate) fn from_image(image: &Image, offset: u64) -> Result<Inner, Error> {
+        if image.level() == 0 || image.rows() == 0 {
+            return Err(Error::Damaged {
+                what: format!("inner node {}", image.node()),
+                offset,
+            });
+        }
+        let mut key = Vec::new();
+        let children = (0..image.rows()).map(|row| {
+            image.key(row, &mut key);
+            (key.clone().into_boxed_slice(), image.child(row))
+        });
+        Ok(Inner::new(image.level(), &children.collect::<Vec<Child>>()))
+    }
+
+    /// Its image.
+    pub(crate) fn image(&self, builder: &mut Builder, node: NodeId, lsn: u64) -> Vec<u8> {
+        builder.clear();
+        let least = self.least_like_others();
+        for index in 0..self.len() {
+            builder.push(Row {
+                key: if index == 0 {
+                    &least
+                } else {
+                    self.separator(index)
+                },
+                seq: 0,
+                kind: Kind::Put,
+                value: &self.children[index].to_le_bytes(),
+            });
+        }
+        builder.finish(node, self.level, lsn, 0)
+    }
+
+    /// A key below all separators that looks like them, so that they pack well together.
+    fn least_like_others(&self) -> Vec<u8> {
+        let mut least = self.prefix.to_vec();
+        if self.len() > 1 {
+            least.resize(self.separator(1).len(), 0);
+            if least[..] >= *self.separator(1) {
+                least.clear();
+            }
+        }
+        least
+    }
+
+    pub(crate) fn level(&self) -> u8 {
+        self.level
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.children.len()
+    }
+
+    pub(crate) fn child(&self, index: usize) -> NodeId {
+        self.children[index]
+    }
+
+    pub(crate) fn children(&self) -> &[NodeId] {
+        &self.children
+    }
+
+    pub(crate) fn separator(&self, index: usize) -> &[u8] {
+        let start = match index {
+            0 => 0,
+            _ => self.ends[index - 1] as usize,
+        };
+        &self.keys[start..self.ends[index] as usize]
+    }
+
+    /// Bytes of memory it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Inner>() + self.prefix.len() + self.len() * 16 + self.keys.len()
+    }
+
+    /// The child under which `key` is: the last whose separator is not above it.
+    pub(crate) fn find(&self, key: &[u8]) -> usize {
+        let others = &self.heads[1..];
+        let cut = key.len().min(self.prefix.len());
+        match key[..cut].cmp(&self.prefix[..]) {
+            std::cmp::Ordering::Less => return 0,
+            std::cmp::Ordering::Greater => return others.len(),
+            std::cmp::Ordering::Equal => {}
+        }
+        let wanted = head(&key[cut..]);
+        let mut index = others.partition_point(|head| *head <= wanted);
+        // Equal heads are of separators that may be above the key.
+        while index > 0 && self.heads[index] == wanted && self.separator(index) > key {
+            index -= 1;
+        }
+        index
+    }
+
+    /// All children with their separators.
+    pub(crate) fn to_children(&self) -> Vec<Child> {
+        let children = 0..self.len();
+        let children = children.map(|index| (self.separator(index).into(), self.children[index]));
+        children.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn inner(separators: &[&[u8]]) -> Inner {
+        let children: Vec<Child> = separators
+            .iter()
+            .zip(10..)
+            .map(|(k, c)| ((*k).into(), c))
+            .collect();
+        Inner::new(1, &children)
+    }
+
+    #[test]
+    fn a_key_is_under_the_last_separator_that_is_not_above_it() {
+        let inner = inner(&[
+            b"",
+            b"tree/a",
+            b"tree/bbbbbbbbbb1",
+            b"tree/bbbbbbbbbb2",
+            b"tree/c",
+        ]);
+        let child = |key: &[u8]| inner.child(inner.find(key));
+        assert_eq!(child(b""), 10);
+        assert_eq!(child(b"tree"), 10);
+        assert_eq!(child(b"tree/"), 10);
+        assert_eq!(child(b"tree/a"), 11);
+        assert_eq!(child(b"tree/bbbbbbbbbb0"), 11);
+        assert_eq!(child(b"tree/bbbbbbbbbb1"), 12);
+        assert_eq!(child(b"tree/bbbbbbbbbb2"), 13);
+        assert_eq!(child(b"tree/bzz"), 13);
+        assert_eq!(child(b"u"), 14);
+        assert_eq!(child(b"a"), 10);
+    }
+
+    proptest! {
+        #[test]
+        fn find_is_what_comparing_all_separators_gives(
+            mut keys in proptest::collection::btree_set(proptest::collection::vec(0u8..3, 0..14), 1..60),
+            probes in proptest::collection::vec(proptest::collection::vec(0u8..3, 0..14), 50),
+        ) {
+            keys.insert(Vec::new());
+            let children: Vec<Child> = keys.iter().zip(0..).map(|(k, c)| (k.clone().into(), c)).collect();
+            let inner = Inner::new(1, &children);
+            for probe in &probes {
+                let expected = keys.iter().filter(|key| *key <= probe).count() - 1;
+                prop_assert_eq!(inner.find(probe), expected);
+            }
+        }
+    }
+}

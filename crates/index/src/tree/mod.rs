@@ -1,0 +1,525 @@
+//! The tree as readers see it: from a key down to its leaf, and what the leaf says.
+//!
+//! Any number of threads read; one at a time changes ([`crate::writer`]). A reader takes a node's lock
+//! for the moment of a look. A change of the structure (a split, a node that goes away) makes the
+//! version odd, changes, and makes it even again; a reader that sees another version once it has the
+//! leaf's lock goes down anew, and while it has the lock no change of that leaf can begin. It must
+//! never answer from a leaf that is no longer in charge of the key, and never do I/O with a lock.
+
+pub(crate) mod blob;
+pub(crate) mod inner;
+mod memory;
+pub(crate) mod slots;
+
+use crate::error::{At, Error};
+use crate::layout::Geometry;
+use crate::node::{Found, Image, Kind, NodeId, Rows, Seq, view};
+use crate::segments::Location;
+use crate::storage::{Aligned, BLOCK_BYTES, Storage};
+use inner::Inner;
+pub(crate) use memory::Memory;
+use slots::{Content, Node, Slot, Slots};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Levels of a tree, at most; more are a circle.
+const LEVELS_MAX: usize = 16;
+/// Readings of an image that was moved meanwhile, at most: more are damage that moves.
+const ATTEMPTS_MAX: usize = 64;
+
+/// The tree.
+pub(crate) struct Tree {
+    pub storage: Arc<dyn Storage>,
+    pub geometry: Geometry,
+    pub slots: Slots,
+    root: AtomicU32,
+    /// Odd while the structure changes.
+    structure: AtomicU64,
+    pub memory: Memory,
+    /// Images read from the storage.
+    image_reads: AtomicU64,
+}
+
+/// What a leaf says.
+enum Answer {
+    Value,
+    Nothing,
+    /// The image is needed.
+    Unread(Location),
+    /// The value is out of line; the reference is in the buffer.
+    OutOfLine,
+    /// What this reader would see is not kept any more.
+    TooOld,
+}
+
+/// The way from the root to a leaf: inner nodes, and which of their children.
+pub(crate) type Path = Vec<(NodeId, Arc<Inner>, usize)>;
+
+impl Tree {
+    /// A tree with a root to be set.
+    pub(crate) fn new(storage: Arc<dyn Storage>, geometry: Geometry, memory: Memory) -> Tree {
+        Tree {
+            storage,
+            geometry,
+            slots: Slots::default(),
+            root: AtomicU32::new(0),
+            structure: AtomicU64::new(0),
+            memory,
+            image_reads: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn root(&self) -> NodeId {
+        self.root.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_root(&self, root: NodeId) {
+        self.root.store(root, Ordering::Release);
+    }
+
+    /// Images read from the storage so far.
+    pub(crate) fn image_reads(&self) -> u64 {
+        self.image_reads.load(Ordering::Relaxed)
+    }
+
+    /// Changes the structure: readers that were under way go down anew.
+    pub(crate) fn restructure<T>(&self, change: impl FnOnce() -> T) -> T {
+        let before = self.structure.fetch_add(1, Ordering::AcqRel);
+        assert!(before.is_multiple_of(2), "one change at a time");
+        let result = change();
+        self.structure.fetch_add(1, Ordering::AcqRel);
+        result
+    }
+
+    /// The version of a structure that is not being changed.
+    fn settled(&self) -> u64 {
+        loop {
+            let version = self.structure.load(Ordering::Acquire);
+            if version.is_multiple_of(2) {
+                return version;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// The inner node with this number, or `None` for a leaf. Reads it if it is not in memory.
+    fn inner(&self, id: NodeId) -> Result<Option<Arc<Inner>>, Error> {
+        let slot = self.slots.get(id);
+        loop {
+            let location = {
+                let node = slot.node.read();
+                match &node.content {
+                    Content::Inner(inner) => {
+                        let inner = Arc::clone(inner);
+                        slot.touch();
+                        return Ok(Some(inner));
+                    }
+                    Content::Leaf(_) => return Ok(None),
+                    // A leaf that has no image, or whose image is not needed to know that.
+                    Content::Absent if node.location.is_nowhere() || node.delta.is_some() => {
+                        return Ok(None);
+                    }
+                    Content::Absent => node.location,
+                }
+            };
+            self.load(id, slot, location)?;
+        }
+    }
+
+    /// Goes down to a leaf and looks at it.
+    pub(crate) fn at_leaf<T>(
+        &self,
+        place: Place<'_>,
+        mut look: impl FnMut(NodeId, &Slot, &Node) -> T,
+    ) -> Result<T, Error> {
+        loop {
+            let version = self.settled();
+            let Some(id) = self.descend(place, version, &mut |_, _| {})? else {
+                continue;
+            };
+            let slot = self.slots.get(id);
+            let node = slot.node.read();
+            if self.structure.load(Ordering::Acquire) == version {
+                return Ok(look(id, slot, &node));
+            }
+        }
+    }
+
+    /// The leaf of a place; `None` if the structure has changed on the way. `step` is shown every inner
+    /// node, and which of its children is taken.
+    fn descend(
+        &self,
+        place: Place<'_>,
+        version: u64,
+        step: &mut dyn FnMut(&Inner, usize),
+    ) -> Result<Option<NodeId>, Error> {
+        let mut id = self.root();
+        let mut level = None;
+        for _ in 0..LEVELS_MAX {
+            // Below an inner node of level 1 are leaves: those need not be asked.
+            if level == Some(1) {
+                return Ok(Some(id));
+            }
+            let inner = match self.inner(id) {
+                Ok(Some(inner)) if level.is_none_or(|above| inner.level() + 1 == above) => inner,
+                Ok(None) if level.is_none() => return Ok(Some(id)),
+                Ok(_) => return self.unless_changed(version, wrong_level(id)),
+                Err(error) => return self.unless_changed(version, error),
+            };
+            level = Some(inner.level());
+            let index = place.index(&inner);
+            step(&inner, index);
+            id = inner.child(index);
+        }
+        self.unless_changed(version, wrong_level(id))
+    }
+
+    fn unless_changed<T>(&self, version: u64, error: Error) -> Result<Option<T>, Error> {
+        if self.structure.load(Ordering::Acquire) == version {
+            Err(error)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// The way to the leaf of `key`, and the leaf. For the one that changes.
+    pub(crate) fn path(&self, key: &[u8]) -> Result<(Path, NodeId), Error> {
+        let mut path = Path::new();
+        let mut id = self.root();
+        while path.last().is_none_or(|(_, inner, _)| inner.level() > 1) {
+            let level = path.last().map(|(_, inner, _)| inner.level());
+            let inner = match self.inner(id)? {
+                Some(inner) if level.is_none_or(|above| inner.level() + 1 == above) => inner,
+                None if level.is_none() => break,
+                _ => return Err(wrong_level(id)),
+            };
+            let index = inner.find(key);
+            let child = inner.child(index);
+            path.push((id, inner, index));
+            id = child;
+        }
+        Ok((path, id))
+    }
+
+    /// The leaf of `key`. For the one that changes.
+    pub(crate) fn leaf_of(&self, key: &[u8]) -> Result<NodeId, Error> {
+        let version = self.settled();
+        let leaf = self.descend(Place::Of(key), version, &mut |_, _| {})?;
+        Ok(leaf.expect("only the one that changes changes the structure"))
+    }
+
+    /// The least key that is not in the leaf of `key` but above it. For the one that changes.
+    pub(crate) fn upper_edge(&self, key: &[u8]) -> Result<Option<Box<[u8]>>, Error> {
+        let mut edge = None;
+        for (_, inner, index) in &self.path(key)?.0 {
+            if index + 1 < inner.len() {
+                edge = Some(inner.separator(index + 1).into());
+            }
+        }
+        Ok(edge)
+    }
+
+    /// Reads the image of a node into its slot, unless somebody was faster.
+    fn load(&self, id: NodeId, slot: &Slot, wanted: Location) -> Result<(), Error> {
+        let mut location = wanted;
+        for _ in 0..ATTEMPTS_MAX {
+            let read = self.read_content(id, location);
+            let mut node = slot.node.write();
+            if node.location == location {
+                if matches!(node.content, Content::Absent) {
+                    let content = read?;
+                    self.memory.add_content(content.memory_bytes());
+                    node.content = content;
+                    slot.touch();
+                }
+                drop(node);
+                self.memory.evict(&self.slots);
+                return Ok(());
+            }
+            if !matches!(node.content, Content::Absent) || node.location.is_nowhere() {
+                return Ok(());
+            }
+            // It has moved, and what was read may be anything.
+            location = node.location;
+        }
+        Err(Error::Damaged {
+            what: format!("node {id}, which cannot be read where it is said to be"),
+            offset: self.offset(location),
+        })
+    }
+
+    /// The byte at which an image begins.
+    pub(crate) fn offset(&self, location: Location) -> u64 {
+        self.geometry.segment_offset(location.segment()) + location.at() as u64
+    }
+
+    /// The bytes of an image, as they are on the storage.
+    pub(crate) fn read_image(&self, location: Location) -> Result<Vec<u8>, Error> {
+        let offset = self.offset(location);
+        let first = offset / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let skip = (offset - first) as usize;
+        let len = crate::storage::round_up(skip + location.bytes());
+        let mut blocks = Aligned::zeroed(len);
+        self.image_reads.fetch_add(1, Ordering::Relaxed);
+        self.storage
+            .read(first, &mut blocks)
+            .at("reading a node", offset)?;
+        let mut bytes = Vec::with_capacity(location.bytes() + crate::node::PADDING_BYTES);
+        bytes.extend_from_slice(&blocks[skip..skip + location.bytes()]);
+        Ok(bytes)
+    }
+
+    fn read_content(&self, id: NodeId, location: Location) -> Result<Content, Error> {
+        let offset = self.offset(location);
+        let bytes = self.read_image(location)?;
+        let damaged = |what: String| Error::Damaged { what, offset };
+        let image = Image::parse(bytes, location.stored())
+            .map_err(|error| damaged(format!("node {id}: {error}")))?;
+        if image.node() != id {
+            return Err(damaged(format!(
+                "node {id}, where node {} is",
+                image.node()
+            )));
+        }
+        Ok(match image.level() {
+            0 => Content::Leaf(Arc::new(image)),
+            _ => Content::Inner(Arc::new(Inner::from_image(&image, offset)?)),
+        })
+    }
+
+    /// The image of a leaf, for the one that changes; `None` for a leaf without one.
+    pub(crate) fn leaf_image(&self, id: NodeId) -> Result<Option<Arc<Image>>, Error> {
+        let slot = self.slots.get(id);
+        loop {
+            let location = {
+                let node = slot.node.read();
+                match &node.content {
+                    Content::Leaf(image) => return Ok(Some(Arc::clone(image))),
+                    Content::Absent if node.location.is_nowhere() => return Ok(None),
+                    Content::Absent => node.location,
+                    Content::Inner(_) => {
+                        return Err(Error::Damaged {
+                            what: format!("node {id}, which should be a leaf"),
+                            offset: self.offset(node.location),
+                        });
+                    }
+                }
+            };
+            self.load(id, slot, location)?;
+        }
+    }
+
+    /// Puts the value of `key` that a reader at `seq` sees into `out`, in place of what is there.
+    /// `Ok(None)` if what that reader would see is not kept any more.
+    pub(crate) fn get(
+        &self,
+        key: &[u8],
+        seq: Seq,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<bool>, Error> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (id, answer) = self.at_leaf(Place::Of(key), |id, slot, node| {
+                slot.touch();
+                (id, look_up(node, key, seq, out))
+            })?;
+            match answer {
+                Answer::Value => return Ok(Some(true)),
+                Answer::Nothing => return Ok(Some(false)),
+                Answer::TooOld => return Ok(None),
+                Answer::Unread(location) => self.load(id, self.slots.get(id), location)?,
+                Answer::OutOfLine => {
+                    if self.read_blob(out)? {
+                        return Ok(Some(true));
+                    }
+                    // It was freed since: there is a newer answer.
+                }
+            }
+        }
+        Err(Error::Damaged {
+            what: "a value out of line, which cannot be read".to_owned(),
+            offset: 0,
+        })
+    }
+
+    /// The batch that has changed `key` last, as far as that is kept: 0 if it is older than all readers.
+    pub(crate) fn newest_seq(&self, key: &[u8]) -> Result<Seq, Error> {
+        loop {
+            let looked = self.at_leaf(Place::Of(key), |id, _, node| {
+                newest_in(node, key).map_err(|location| (id, location))
+            })?;
+            match looked {
+                Ok(seq) => return Ok(seq),
+                Err((id, location)) => self.load(id, self.slots.get(id), location)?,
+            }
+        }
+    }
+
+    /// Appends to `out` what a reader sees of a scan's keys in one leaf, and says how it goes on.
+    pub(crate) fn scan_leaf(&self, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Next, Error> {
+        loop {
+            let version = self.settled();
+            let mut edge = None;
+            let mut step = |inner: &Inner, index: usize| {
+                let beside = if scan.is_reverse { index } else { index + 1 };
+                if beside > 0 && beside < inner.len() {
+                    edge = Some(Box::from(inner.separator(beside)));
+                }
+            };
+            let Some(id) = self.descend(scan.place, version, &mut step)? else {
+                continue;
+            };
+            let slot = self.slots.get(id);
+            let looked = {
+                let node = slot.node.read();
+                if self.structure.load(Ordering::Acquire) != version {
+                    continue;
+                }
+                slot.touch();
+                view_leaf(&node, scan, out)
+            };
+            match looked {
+                Ok(Some(true)) => return Ok(Next::Here),
+                Ok(Some(false)) => return Ok(edge.map_or(Next::Nothing, Next::Beyond)),
+                Ok(None) => return Ok(Next::TooOld),
+                Err(location) => self.load(id, slot, location)?,
+            }
+        }
+    }
+}
+
+fn wrong_level(id: NodeId) -> Error {
+    Error::Damaged {
+        what: format!("node {id}, which is not of the level that it should have"),
+        offset: 0,
+    }
+}
+
+/// Which leaf is meant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place<'a> {
+    /// The one that this key belongs to.
+    Of(&'a [u8]),
+    /// The one that the greatest possible key below this one belongs to.
+    Before(&'a [u8]),
+    /// The one with the greatest keys.
+    Last,
+}
+
+impl Place<'_> {
+    fn index(&self, inner: &Inner) -> usize {
+        match self {
+            Place::Of(key) => inner.find(key),
+            Place::Before(key) => {
+                let index = inner.find(key);
+                // The first separator is never compared.
+                let is_at = index > 0 && inner.separator(index) == *key;
+                index - usize::from(is_at)
+            }
+            Place::Last => inner.len() - 1,
+        }
+    }
+}
+
+/// What is asked of one leaf in a scan.
+pub(crate) struct LeafScan<'a> {
+    pub place: Place<'a>,
+    pub seq: Seq,
+    pub from: Bound<&'a [u8]>,
+    pub to: Bound<&'a [u8]>,
+    pub is_reverse: bool,
+    pub rows_max: usize,
+    pub bytes_max: usize,
+}
+
+/// How a scan goes on after a leaf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// There is more in the leaf, after the last row given.
+    Here,
+    /// In the leaf beside, from this key on; in reverse, below it.
+    Beyond(Box<[u8]>),
+    /// It was the last leaf.
+    Nothing,
+    /// What this reader would see is not kept any more.
+    TooOld,
+}
+
+/// Whether a node still has what a reader at `seq` sees.
+fn is_kept(node: &Node, seq: Seq) -> bool {
+    let delta_floor = node.delta.as_ref().map_or(0, |delta| delta.floor());
+    seq >= node.floor && seq >= delta_floor
+}
+
+fn look_up(node: &Node, key: &[u8], seq: Seq, out: &mut Vec<u8>) -> Answer {
+    if !is_kept(node, seq) {
+        return Answer::TooOld;
+    }
+    if let Some(delta) = &node.delta {
+        match delta.find(key, seq) {
+            Found::Put(value) => {
+                out.clear();
+                out.extend_from_slice(value);
+                return Answer::Value;
+            }
+            Found::Deleted => return Answer::Nothing,
+            Found::Nothing => {}
+        }
+    }
+    let image = match &node.content {
+        Content::Leaf(image) => image,
+        Content::Absent if node.location.is_nowhere() => return Answer::Nothing,
+        Content::Absent => return Answer::Unread(node.location),
+        Content::Inner(_) => return Answer::Nothing,
+    };
+    let Some((kind, value)) = image.find(key, seq) else {
+        return Answer::Nothing;
+    };
+    out.clear();
+    out.extend_from_slice(value.as_slice());
+    match kind {
+        Kind::Put => Answer::Value,
+        Kind::Blob => Answer::OutOfLine,
+        Kind::Delete => Answer::Nothing,
+    }
+}
+
+/// The batch that has changed `key` last, or the place of the image that says it.
+fn newest_in(node: &Node, key: &[u8]) -> Result<Seq, Location> {
+    let in_delta = node.delta.as_ref().and_then(|delta| delta.newest_seq(key));
+    if let Some(seq) = in_delta {
+        return Ok(seq);
+    }
+    let image = match &node.content {
+        Content::Leaf(image) => image,
+        Content::Absent if !node.location.is_nowhere() => return Err(node.location),
+        _ => return Ok(0),
+    };
+    let row = image.lower_bound(key);
+    let is_there = row < image.rows() && image.compare_key(row, key).is_eq();
+    Ok(if is_there { image.seq(row) } else { 0 })
+}
+
+/// Whether there is more in the leaf; `None` if what the reader sees is not kept; the place of the image
+/// if that is needed.
+fn view_leaf(node: &Node, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Option<bool>, Location> {
+    if !is_kept(node, scan.seq) {
+        return Ok(None);
+    }
+    let image = match &node.content {
+        Content::Leaf(image) => Some(&**image),
+        Content::Absent if !node.location.is_nowhere() => return Err(node.location),
+        _ => None,
+    };
+    Ok(Some(view(
+        image,
+        node.delta.as_deref(),
+        scan.seq,
+        scan.from,
+        scan.to,
+        scan.is_reverse,
+        scan.rows_max,
+        scan.bytes_max,
+        out,
+    )))
+}

@@ -1,0 +1,120 @@
+//! Every node has a slot, found by its number: where its image is, what of it is in memory, and a lock
+//! that is held for the moment of a look or a change, never across I/O.
+
+use super::inner::Inner;
+use crate::node::{Delta, Image, NodeId, Seq};
+use crate::segments::Location;
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// What of a node's image is in memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Content {
+    /// Nothing.
+    #[default]
+    Absent,
+    Leaf(Arc<Image>),
+    Inner(Arc<Inner>),
+}
+
+impl Content {
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        match self {
+            Content::Absent => 0,
+            Content::Leaf(image) => image.memory_bytes(),
+            Content::Inner(inner) => inner.memory_bytes(),
+        }
+    }
+}
+
+/// A node.
+#[derive(Debug, Default)]
+pub(crate) struct Node {
+    /// Where its image is; nowhere for a leaf without one, which is empty.
+    pub location: Location,
+    pub content: Content,
+    /// What has changed since the image was written; of leaves only.
+    pub delta: Option<Box<Delta>>,
+    /// Answers from the image are right for readers from here on.
+    pub floor: Seq,
+    /// The first position in the log that has something of the delta.
+    pub logged_at: u64,
+    /// When the delta began, in the order in which deltas did.
+    pub dirty_since: u64,
+    /// The sequence number when it was written back last.
+    pub folded_at: Seq,
+    /// How far its updates lie apart, as a power of two of sequence numbers.
+    pub interval: u8,
+    /// The content is needed in memory: it has not landed, or it is an inner node that has changed.
+    pub is_pinned: bool,
+}
+
+/// A node and its lock.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub node: RwLock<Node>,
+    /// Used since the eviction passed by.
+    used: AtomicBool,
+}
+
+impl Slot {
+    /// Notes that the content is of use.
+    pub(crate) fn touch(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was used since this was asked last.
+    pub(crate) fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Slots in the first chunk; each further one has twice as many as the one before.
+const FIRST_CHUNK: usize = 1024;
+const CHUNKS: usize = 23;
+
+/// All slots. They are made as they are asked for, and stay where they are.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
+}
+
+/// Chunk, place in it, and its length.
+fn place(node: NodeId) -> (usize, usize, usize) {
+    let shifted = node as usize + FIRST_CHUNK;
+    let chunk = (shifted / FIRST_CHUNK).ilog2() as usize;
+    let len = FIRST_CHUNK << chunk;
+    (chunk, shifted - len, len)
+}
+
+/// Numbers of nodes are below this.
+pub(crate) const NODES_MAX: NodeId = u32::MAX - FIRST_CHUNK as u32;
+
+impl Slots {
+    /// The slot of a node.
+    pub(crate) fn get(&self, node: NodeId) -> &Slot {
+        let (chunk, index, len) = place(node);
+        let make = || (0..len).map(|_| Slot::default()).collect();
+        &self.chunks[chunk].get_or_init(make)[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_a_place_of_its_own() {
+        assert_eq!(place(0), (0, 0, 1024));
+        assert_eq!(place(1023), (0, 1023, 1024));
+        assert_eq!(place(1024), (1, 0, 2048));
+        assert_eq!(place(3071), (1, 2047, 2048));
+        assert_eq!(place(3072), (2, 0, 4096));
+        let (chunk, index, len) = place(NODES_MAX - 1);
+        assert!(chunk < CHUNKS && index < len);
+    }
+}

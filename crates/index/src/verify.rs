@@ -1,0 +1,332 @@
+//! Looking through a whole index without opening it: is everything there that should be, and nothing in
+//! two places? Nothing is written.
+
+use crate::error::Error;
+use crate::layout::Superblock;
+use crate::log::Reader;
+use crate::node::{Image, Kind, NodeId, parse_blob};
+use crate::segments::Location;
+use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
+use crate::tree::blob::Reference;
+use crate::writer::Stored;
+
+/// Problems that are listed; more are only counted.
+const LISTED_MAX: usize = 100;
+
+/// What is in an index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Inner nodes.
+    pub inner_nodes: u64,
+    /// Leaves.
+    pub leaves: u64,
+    /// Rows in them, older versions included; without what is only in the log.
+    pub rows: u64,
+    /// Values out of line.
+    pub blobs: u64,
+    /// Bytes of images and blobs.
+    pub live_bytes: u64,
+    /// Frames of the log after its tail.
+    pub log_frames: u64,
+    /// Bytes of the storage.
+    pub len_bytes: u64,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+    /// How much is wrong; as many as are listed, or more.
+    pub problems_found: u64,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What.
+    pub what: String,
+    /// Where, in bytes from the start of the storage.
+    pub offset: u64,
+}
+
+struct Walk<'a> {
+    storage: &'a dyn Storage,
+    superblock: Superblock,
+    stored: Stored,
+    is_seen: Vec<bool>,
+    found: Verified,
+    /// Nodes could not be read, so what is below them was not looked at.
+    is_cut: bool,
+    progress: &'a mut dyn FnMut(u64, u64),
+}
+
+/// Checks everything. `progress` is told how many nodes have been looked at, and of how many.
+///
+/// # Errors
+///
+/// If there is no index, it is of another version, or nothing leads to its nodes. What is wrong
+/// further down is in the result.
+pub fn verify(
+    storage: &dyn Storage,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Verified, Error> {
+    let superblock = Superblock::read(storage)?;
+    let stored = Stored::read(storage, &superblock)?;
+    let mut walk = Walk {
+        is_seen: vec![false; stored.locations.len()],
+        storage,
+        superblock,
+        stored,
+        found: Verified {
+            len_bytes: storage.len_bytes(),
+            ..Verified::default()
+        },
+        is_cut: false,
+        progress,
+    };
+    walk.check_places();
+    let root = walk.stored.root;
+    if !walk.stored.locations[root as usize].is_nowhere() {
+        walk.check_node(root, None, None, None);
+    }
+    walk.check_unseen();
+    walk.check_log()?;
+    Ok(walk.found)
+}
+
+impl Walk<'_> {
+    fn problem(&mut self, what: String, offset: u64) {
+        self.found.problems_found += 1;
+        if self.found.problems.len() < LISTED_MAX {
+            self.found.problems.push(Problem { what, offset });
+        }
+    }
+
+    fn offset(&self, location: Location) -> u64 {
+        self.superblock.geometry.segment_offset(location.segment()) + location.at() as u64
+    }
+
+    /// No two images share bytes, and none is in a segment of the checkpoint.
+    fn check_places(&mut self) {
+        let mut places: Vec<(Location, NodeId)> =
+            self.stored.locations.iter().copied().zip(0..).collect();
+        places.retain(|(location, _)| !location.is_nowhere());
+        places.sort_by_key(|(location, _)| location.stored());
+        for pair in places.windows(2) {
+            let ((first, a), (second, b)) = (pair[0], pair[1]);
+            let overlap =
+                first.segment() == second.segment() && first.at() + first.bytes() > second.at();
+            if overlap {
+                let offset = self.offset(second);
+                self.problem(format!("nodes {a} and {b} share bytes"), offset);
+            }
+        }
+        for (location, id) in &places {
+            if self.superblock.checkpoint.contains(&location.segment()) {
+                let offset = self.offset(*location);
+                self.problem(format!("node {id} is where the checkpoint is"), offset);
+            }
+        }
+        self.found.live_bytes = places
+            .iter()
+            .map(|(location, _)| location.bytes() as u64)
+            .sum();
+    }
+
+    /// The place of a node that has not been seen; notes that it has.
+    fn see(&mut self, id: NodeId, whose: &str) -> Option<Location> {
+        let Some(location) = self.stored.locations.get(id as usize).copied() else {
+            self.problem(format!("{whose} names node {id}, which does not exist"), 0);
+            return None;
+        };
+        if location.is_nowhere() {
+            self.problem(format!("{whose} names node {id}, which is nowhere"), 0);
+            return None;
+        }
+        if std::mem::replace(&mut self.is_seen[id as usize], true) {
+            let offset = self.offset(location);
+            self.problem(format!("node {id} is named more than once"), offset);
+            return None;
+        }
+        let seen = self.found.leaves + self.found.inner_nodes + self.found.blobs;
+        if seen.is_multiple_of(1024) {
+            (self.progress)(seen, self.is_seen.len() as u64);
+        }
+        Some(location)
+    }
+
+    fn read(&self, id: NodeId, location: Location) -> Result<Vec<u8>, String> {
+        let offset = self.offset(location);
+        let first = offset / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let skip = (offset - first) as usize;
+        let mut blocks = Aligned::zeroed(round_up(skip + location.bytes()));
+        match self.storage.read(first, &mut blocks) {
+            Ok(()) => Ok(blocks[skip..skip + location.bytes()].to_vec()),
+            Err(error) => Err(format!("node {id} cannot be read: {error}")),
+        }
+    }
+
+    /// Checks a node and what is below it. Its keys are from `from` to before `to`.
+    fn check_node(
+        &mut self,
+        id: NodeId,
+        level: Option<u8>,
+        from: Option<&[u8]>,
+        to: Option<&[u8]>,
+    ) {
+        let Some(location) = self.see(id, "an inner node") else {
+            return;
+        };
+        let offset = self.offset(location);
+        match self.read_node(id, location, level) {
+            Ok(image) if image.level() == 0 => {
+                self.found.leaves += 1;
+                self.check_leaf(&image, offset, from, to);
+            }
+            Ok(image) => {
+                self.found.inner_nodes += 1;
+                self.check_inner(&image, offset, from, to);
+            }
+            Err(what) => {
+                self.is_cut |= level != Some(0);
+                self.problem(what, offset);
+            }
+        }
+    }
+
+    /// The image of a node, or what is there instead.
+    fn read_node(
+        &self,
+        id: NodeId,
+        location: Location,
+        level: Option<u8>,
+    ) -> Result<Image, String> {
+        let bytes = self.read(id, location)?;
+        let image =
+            Image::parse(bytes, location.stored()).map_err(|e| format!("node {id}: {e}"))?;
+        if image.node() != id {
+            return Err(format!(
+                "node {} is where node {id} should be",
+                image.node()
+            ));
+        }
+        if level.is_some_and(|level| level != image.level()) {
+            return Err(format!("node {id} has level {}", image.level()));
+        }
+        Ok(image)
+    }
+
+    fn check_leaf(&mut self, image: &Image, offset: u64, from: Option<&[u8]>, to: Option<&[u8]>) {
+        let id = image.node();
+        self.found.rows += image.rows() as u64;
+        let mut key = Vec::new();
+        for row in [0, image.rows().saturating_sub(1)] {
+            if row < image.rows() {
+                image.key(row, &mut key);
+                let is_in =
+                    from.is_none_or(|from| from <= &key[..]) && to.is_none_or(|to| &key[..] < to);
+                if !is_in {
+                    self.problem(format!("leaf {id} has a key that is not its own"), offset);
+                }
+            }
+        }
+        for row in 0..image.rows() {
+            if image.kind(row) == Kind::Blob {
+                self.check_blob(id, image.value(row).as_slice(), offset);
+            }
+        }
+    }
+
+    fn check_blob(&mut self, leaf: NodeId, reference: &[u8], offset: u64) {
+        let Some(reference) = Reference::decode(reference) else {
+            return self.problem(format!("leaf {leaf} has a reference that is none"), offset);
+        };
+        self.found.blobs += 1;
+        let (mut bytes, mut crc) = (0, 0);
+        for blob in reference.blobs {
+            let Some(location) = self.see(blob, "a row") else {
+                return;
+            };
+            match self.read_blob(blob, location) {
+                Ok(content) => {
+                    bytes += content.len() as u64;
+                    crc = crc32c::crc32c_append(crc, &content);
+                }
+                Err(what) => {
+                    let at = self.offset(location);
+                    return self.problem(what, at);
+                }
+            }
+        }
+        if (bytes, crc) != (reference.bytes, reference.crc) {
+            self.problem(format!("a value of leaf {leaf} is not what it was"), offset);
+        }
+    }
+
+    fn read_blob(&self, blob: NodeId, location: Location) -> Result<Vec<u8>, String> {
+        let image = self.read(blob, location)?;
+        let read =
+            parse_blob(&image, location.stored()).map_err(|e| format!("blob {blob}: {e}"))?;
+        if read.node != blob {
+            return Err(format!("blob {} is where {blob} should be", read.node));
+        }
+        Ok(read.content.to_vec())
+    }
+
+    fn check_inner(&mut self, image: &Image, offset: u64, from: Option<&[u8]>, to: Option<&[u8]>) {
+        let keys: Vec<Vec<u8>> = (0..image.rows())
+            .map(|row| {
+                let mut key = Vec::new();
+                image.key(row, &mut key);
+                key
+            })
+            .collect();
+        for row in 0..image.rows() {
+            // The first child has what is below the second separator, from the node's own bound on.
+            let lower = if row == 0 { from } else { Some(&keys[row][..]) };
+            let upper = keys.get(row + 1).map(|key| &key[..]).or(to);
+            if let (Some(lower), Some(upper)) = (lower, upper)
+                && lower >= upper
+            {
+                let id = image.node();
+                self.problem(
+                    format!("inner node {id} has separators out of order"),
+                    offset,
+                );
+                continue;
+            }
+            self.check_node(image.child(row), Some(image.level() - 1), lower, upper);
+        }
+    }
+
+    /// What nothing leads to. Below a node that could not be read that says nothing.
+    fn check_unseen(&mut self) {
+        if self.is_cut {
+            return;
+        }
+        for id in 0..self.is_seen.len() {
+            let location = self.stored.locations[id];
+            if !self.is_seen[id] && !location.is_nowhere() {
+                let offset = self.offset(location);
+                self.problem(format!("nothing leads to node {id}"), offset);
+            }
+        }
+    }
+
+    fn check_log(&mut self) -> Result<(), Error> {
+        let Superblock {
+            geometry,
+            log_tail,
+            generation,
+            ..
+        } = self.superblock;
+        let mut log = Reader::new(self.storage, geometry, log_tail, generation);
+        loop {
+            match log.next() {
+                Ok(Some(_)) => self.found.log_frames += 1,
+                Ok(None) => return Ok(()),
+                Err(Error::Damaged { what, offset }) => {
+                    self.problem(what, offset);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Making room in the log: changes that are still only there are logged again, densely, before the ring
+//! comes round to them.
+//!
+//! A commit of one change fills a block of the log; the change itself is a hundredth of it. Writing its
+//! leaf back just because the log comes round would cost a whole image for one change, so its delta is
+//! put into the log once more beside many others. Where deltas take a large part of the log themselves,
+//! carrying them would go in circles, and leaves are written back instead.
+
+use super::Writer;
+use crate::batch::{Operation, push_operation};
+use crate::error::Error;
+use crate::node::{Kind, NodeId};
+use crate::storage::BLOCK_BYTES;
+use std::ops::Bound;
+
+/// Operations in a frame of carried records, in bytes, about.
+const FRAME_BYTES: usize = 60 << 10;
+
+impl Writer {
+    /// The first position in the log that some leaf needs, or the head.
+    pub(super) fn needed_from(&mut self) -> u64 {
+        while let Some((position, id)) = self.by_log.front() {
+            let node = self.tree.slots.get(*id).node.read();
+            if node.delta.is_some() && node.logged_at == *position {
+                return *position;
+            }
+            drop(node);
+            self.by_log.pop_front();
+        }
+        self.log.head()
+    }
+
+    /// True if deltas take so little of the log that logging them again gives room, and there is room to
+    /// do it.
+    fn may_carry(&self) -> bool {
+        let log_bytes = self.geometry.log_blocks * BLOCK_BYTES as u64;
+        let has_room = self.log.free_blocks() as usize * BLOCK_BYTES > FRAME_BYTES * 2;
+        has_room && self.tree.memory.delta_bytes() < log_bytes / 4
+    }
+
+    /// Frees some of the log before `target`: one frame of carried records, or one leaf written back.
+    /// False if nothing before it is needed.
+    pub(super) fn free_log(&mut self, target: u64) -> Result<bool, Error> {
+        if self.needed_from() >= target {
+            return Ok(false);
+        }
+        if self.may_carry() {
+            self.carry(target)?;
+        } else {
+            self.fold_first_logged()?;
+        }
+        Ok(true)
+    }
+
+    /// Writes the leaf back whose changes are first in the log.
+    fn fold_first_logged(&mut self) -> Result<(), Error> {
+        if let Some((_, id)) = self.by_log.front().copied() {
+            // It is in the queue until it is written: what is needed of the log is known by that.
+            self.fold_leaf(id)?;
+        }
+        Ok(())
+    }
+
+    /// Logs the deltas of the leaves again that are needed before `target`, as many as make a frame.
+    fn carry(&mut self, target: u64) -> Result<(), Error> {
+        let storage = self.storage();
+        self.log.write_out(&*storage, false)?;
+        let mut records = Vec::with_capacity(FRAME_BYTES * 2);
+        let mut leaves: Vec<(u64, NodeId)> = Vec::new();
+        let longest = self.log.batch_bytes_max();
+        while records.len() < FRAME_BYTES && self.needed_from() < target {
+            let Some(first) = self.by_log.front().copied() else {
+                break;
+            };
+            let before = records.len();
+            self.push_delta(first.1, &mut records);
+            if records.len() > longest {
+                records.truncate(before);
+                break;
+            }
+            self.by_log.pop_front();
+            leaves.push(first);
+        }
+        if leaves.is_empty() {
+            // The first is too long for any frame.
+            return self.fold_first_logged();
+        }
+        let position = self.log.head();
+        if let Err(error) = self.log_again(&records) {
+            leaves
+                .into_iter()
+                .rev()
+                .for_each(|leaf| self.by_log.push_front(leaf));
+            return Err(error);
+        }
+        self.figures.carried += leaves.len() as u64;
+        for (_, id) in leaves {
+            self.tree.slots.get(id).node.write().logged_at = position;
+            self.by_log.push_back((position, id));
+        }
+        Ok(())
+    }
+
+    fn log_again(&mut self, records: &[u8]) -> Result<(), Error> {
+        let storage = self.storage();
+        let blocks = records.len() / BLOCK_BYTES + 2;
+        if self.log.free_blocks() < blocks as u64 {
+            return Err(Error::Full {
+                len_bytes: storage.len_bytes(),
+            });
+        }
+        self.log.carry(self.seq, records);
+        self.log.write_out(&*storage, false)
+    }
+
+    /// Appends the newest of every key of a leaf's delta.
+    fn push_delta(&self, id: NodeId, records: &mut Vec<u8>) {
+        let node = self.tree.slots.get(id).node.read();
+        let Some(delta) = &node.delta else { return };
+        for range in delta.ranges() {
+            let start = match &range.start {
+                Bound::Included(start) | Bound::Excluded(start) => &start[..],
+                Bound::Unbounded => &[],
+            };
+            let end = match &range.end {
+                Bound::Included(end) | Bound::Excluded(end) => Some(&end[..]),
+                Bound::Unbounded => None,
+            };
+            push_operation(records, Operation::DeleteRange { start, end });
+        }
+        delta.newest(&mut |row| {
+            let operation = match row.kind {
+                Kind::Put | Kind::Blob => Operation::Put {
+                    key: row.key,
+                    value: row.value,
+                },
+                Kind::Delete => Operation::Delete { key: row.key },
+            };
+            push_operation(records, operation);
+        });
+    }
+}

@@ -1,0 +1,258 @@
+//! Checkpoints: where every node is, as of one moment, so that the log before it is not needed.
+//!
+//! A checkpoint is taken (the table of places is copied, a moment), written in pieces beside the commits,
+//! and counts from the superblock on that names it. Until then the one before counts, and nothing that
+//! it names has been written over. Source of the idea that no place is in a node: the mapping table of
+//! log-structured file systems and of the Bw-tree; here it is what lets a node move without its parent.
+
+use super::Writer;
+use crate::error::{At, Error};
+use crate::layout::{CHECKPOINT_SEGMENTS_MAX, Geometry, Superblock};
+use crate::node::NodeId;
+use crate::segments::{Class, Location};
+use crate::storage::{Aligned, Storage, round_up};
+use crate::tree::slots::Content;
+use std::sync::Arc;
+
+const MAGIC: [u8; 8] = *b"bimetmap";
+const HEAD_BYTES: usize = 24;
+/// Written at a time.
+const PIECE_BYTES: usize = 512 << 10;
+
+/// What a checkpoint says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub root: NodeId,
+    pub locations: Vec<Location>,
+}
+
+/// A checkpoint on its way.
+#[derive(Debug)]
+pub(super) struct Checkpoint {
+    bytes: Aligned,
+    used: usize,
+    crc: u32,
+    segments: Vec<u32>,
+    written: usize,
+    /// Where the log is needed from, with it.
+    tail: u64,
+    seq: u64,
+    /// Segments of which nothing was in use when it was taken.
+    emptied: Vec<u32>,
+}
+
+impl Stored {
+    fn encode(&self) -> (Aligned, usize) {
+        let used = HEAD_BYTES + self.locations.len() * 8;
+        let mut bytes = Aligned::zeroed(round_up(used));
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&self.root.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(self.locations.len() as u32).to_le_bytes());
+        let places = bytes[HEAD_BYTES..used].chunks_exact_mut(8);
+        for (place, location) in places.zip(&self.locations) {
+            place.copy_from_slice(&location.stored().to_le_bytes());
+        }
+        (bytes, used)
+    }
+
+    fn decode(bytes: &[u8], geometry: &Geometry, segments: u32) -> Option<Stored> {
+        let (head, places) = bytes.split_at_checked(HEAD_BYTES)?;
+        let number =
+            |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap_or_default());
+        let count = number(12) as usize;
+        if head[..8] != MAGIC || places.len() != count * 8 {
+            return None;
+        }
+        let places = places.chunks_exact(8);
+        let locations = places.map(|place| {
+            let stored = u64::from_le_bytes(place.try_into().unwrap_or_default());
+            Location::from_stored(stored, geometry, segments)
+        });
+        let stored = Stored {
+            root: number(8),
+            locations: locations.collect::<Option<_>>()?,
+        };
+        ((stored.root as usize) < count).then_some(stored)
+    }
+
+    /// Reads what a superblock names; an empty tree if it names nothing.
+    pub(crate) fn read(storage: &dyn Storage, superblock: &Superblock) -> Result<Stored, Error> {
+        let geometry = &superblock.geometry;
+        if superblock.checkpoint.is_empty() {
+            return Ok(Stored {
+                root: 0,
+                locations: vec![Location::NOWHERE],
+            });
+        }
+        let segments = geometry.segments(storage.len_bytes());
+        let used = superblock.checkpoint_bytes as usize;
+        let mut bytes = Aligned::zeroed(round_up(used));
+        let pieces = bytes.chunks_mut(geometry.segment_bytes as usize);
+        for (piece, segment) in pieces.zip(&superblock.checkpoint) {
+            let offset = geometry.segment_offset(*segment);
+            storage
+                .read(offset, piece)
+                .at("reading the checkpoint", offset)?;
+        }
+        let damaged = || Error::Damaged {
+            what: "the checkpoint".to_owned(),
+            offset: geometry.segment_offset(superblock.checkpoint[0]),
+        };
+        let bytes = &bytes[..used];
+        if crc32c::crc32c(bytes) != superblock.checkpoint_crc {
+            return Err(damaged());
+        }
+        Stored::decode(bytes, geometry, segments).ok_or_else(damaged)
+    }
+}
+
+impl Writer {
+    /// True while one is on its way.
+    pub(super) fn is_checkpointing(&self) -> bool {
+        self.checkpoint.is_some()
+    }
+
+    /// Takes a checkpoint: everything it names is on the storage when this returns, though not durable.
+    pub(super) fn take_checkpoint(&mut self) -> Result<(), Error> {
+        assert!(self.checkpoint.is_none(), "one checkpoint at a time");
+        let storage = self.storage();
+        self.write_log(true)?;
+        self.write_inners()?;
+        self.segments.flush_all(&*storage)?;
+        self.unpin_landed();
+        let stored = Stored {
+            root: self.tree.root(),
+            locations: self.locations.clone(),
+        };
+        let (bytes, used) = stored.encode();
+        let segments = self.segments.take_for_checkpoint(&*storage, bytes.len())?;
+        if segments.len() > CHECKPOINT_SEGMENTS_MAX {
+            segments
+                .into_iter()
+                .for_each(|segment| self.segments.free(segment));
+            return Err(Error::Full {
+                len_bytes: storage.len_bytes(),
+            });
+        }
+        self.changes_since_checkpoint = 0;
+        self.checkpoint = Some(Checkpoint {
+            crc: crc32c::crc32c(&bytes[..used]),
+            bytes,
+            used,
+            segments,
+            written: 0,
+            tail: self.needed_from(),
+            seq: self.seq,
+            emptied: self.segments.emptied(),
+        });
+        Ok(())
+    }
+
+    /// Writes the inner nodes that have changed.
+    fn write_inners(&mut self) -> Result<(), Error> {
+        let storage = self.storage();
+        while let Some(id) = self.changed_inners.first().copied() {
+            let content = self.tree.slots.get(id).node.read().content.clone();
+            let Content::Inner(inner) = content else {
+                unreachable!("what has changed is in memory and no leaf");
+            };
+            let mut bytes = inner.image(&mut self.builder, id, self.seq);
+            let location = self
+                .segments
+                .append(&*storage, Class::Inner, id, &mut bytes)?;
+            self.tree.slots.get(id).node.write().location = location;
+            self.relocate(id, location);
+            self.changed_inners.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Goes on with the checkpoint, by one piece or by one sync.
+    pub(super) fn continue_checkpoint(&mut self) -> Result<(), Error> {
+        let Some(mut checkpoint) = self.checkpoint.take() else {
+            return Ok(());
+        };
+        if checkpoint.written < checkpoint.bytes.len() {
+            self.write_piece(&mut checkpoint)?;
+            self.checkpoint = Some(checkpoint);
+            return Ok(());
+        }
+        let storage = self.storage();
+        storage.sync().at("making a checkpoint durable", 0)?;
+        self.complete(checkpoint)
+    }
+
+    fn write_piece(&self, checkpoint: &mut Checkpoint) -> Result<(), Error> {
+        let segment_bytes = self.geometry.segment_bytes as usize;
+        let at = checkpoint.written % segment_bytes;
+        let segment = checkpoint.segments[checkpoint.written / segment_bytes];
+        let rest = checkpoint.bytes.len() - checkpoint.written;
+        let len = PIECE_BYTES.min(segment_bytes - at).min(rest);
+        let offset = self.geometry.segment_offset(segment) + at as u64;
+        let piece = &checkpoint.bytes[checkpoint.written..checkpoint.written + len];
+        self.tree
+            .storage
+            .write(offset, piece)
+            .at("writing a checkpoint", offset)?;
+        checkpoint.written += len;
+        Ok(())
+    }
+
+    /// Makes a checkpoint count, and frees what only the one before needed.
+    fn complete(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
+        let storage = self.storage();
+        let before = std::mem::replace(&mut self.superblock.checkpoint, checkpoint.segments);
+        self.superblock.generation += 1;
+        self.superblock.log_tail = checkpoint.tail;
+        self.superblock.seq_at_tail = checkpoint.seq;
+        self.superblock.log_prepared = self.log.prepared();
+        self.superblock.checkpoint_bytes = checkpoint.used as u64;
+        self.superblock.checkpoint_crc = checkpoint.crc;
+        self.superblock.write(&*storage)?;
+        self.log
+            .release(checkpoint.tail, self.superblock.generation);
+        for segment in checkpoint.emptied.into_iter().chain(before) {
+            self.segments.free(segment);
+            self.stop_cleaning(segment);
+        }
+        self.figures.checkpoints += 1;
+        self.figures.checkpoint_bytes += checkpoint.used as u64;
+        let spare = self.spare_segments() * 2;
+        self.segments.shrink(&*storage, spare)
+    }
+
+    /// Takes and completes a checkpoint now.
+    pub(crate) fn checkpoint_now(&mut self) -> Result<(), Error> {
+        while self.is_checkpointing() {
+            self.continue_checkpoint()?;
+        }
+        self.take_checkpoint()?;
+        while self.is_checkpointing() {
+            self.continue_checkpoint()?;
+        }
+        Ok(())
+    }
+}
+
+/// What the segments hold, from what a checkpoint names.
+pub(crate) fn take_up(
+    tree: &Arc<crate::tree::Tree>,
+    superblock: &Superblock,
+    stored: &Stored,
+) -> crate::segments::Segments {
+    let geometry = superblock.geometry;
+    let count = geometry.segments(tree.storage.len_bytes());
+    let mut segments = crate::segments::Segments::new(geometry, count);
+    for (id, location) in stored.locations.iter().enumerate() {
+        if !location.is_nowhere() {
+            tree.slots.get(id as NodeId).node.write().location = *location;
+            segments.take_up(*location);
+        }
+    }
+    for segment in &superblock.checkpoint {
+        segments.take_up_checkpoint(*segment);
+    }
+    tree.set_root(stored.root);
+    tree.memory.set_nodes(stored.locations.len() as u32);
+    segments
+}

@@ -1,0 +1,77 @@
+//! Which leaves are hot: the third (or what the quota says) whose updates lie closest together.
+//!
+//! Source: the CHC-Tree keeps hot and cold nodes in clusters of 1 to 2. The border between them is set
+//! by what is there: leaves are counted by their interval, and the hot ones are those below the
+//! interval at which the quota is full.
+
+use crate::node::Seq;
+
+const CLASSES: usize = 64;
+
+/// How many leaves have which interval.
+#[derive(Clone, Debug)]
+pub(crate) struct Classes {
+    counts: [u64; CLASSES],
+    total: u64,
+    hot_share: f64,
+}
+
+impl Classes {
+    pub(crate) fn new(hot_share: f64) -> Classes {
+        Classes {
+            counts: [0; CLASSES],
+            total: 0,
+            hot_share,
+        }
+    }
+
+    /// A leaf that was written back at `before` is written back at `now`: its interval from now on, as a
+    /// power of two, half of it from what it was.
+    pub(crate) fn observe(&mut self, interval: u8, before: Seq, now: Seq) -> u8 {
+        let gap = now.saturating_sub(before).max(1).ilog2() as u8;
+        let next = if before == 0 {
+            gap
+        } else {
+            (interval + gap).div_ceil(2)
+        };
+        if before != 0 {
+            let count = &mut self.counts[usize::from(interval) % CLASSES];
+            self.total -= u64::from(*count > 0);
+            *count = count.saturating_sub(1);
+        }
+        self.counts[usize::from(next) % CLASSES] += 1;
+        self.total += 1;
+        next
+    }
+
+    /// True if leaves with this interval are within the quota.
+    pub(crate) fn is_hot(&self, interval: u8) -> bool {
+        let closer: u64 = self.counts[..usize::from(interval) % CLASSES].iter().sum();
+        let own = self.counts[usize::from(interval) % CLASSES];
+        // The class across the border belongs where most of it would be.
+        (closer as f64 + own as f64 / 2.0) < self.total as f64 * self.hot_share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_leaves_that_change_most_often_are_hot_up_to_the_quota() {
+        let mut classes = Classes::new(1.0 / 3.0);
+        // 300 leaves every 2^10 batches, 700 every 2^16, each seen a few times.
+        let mut intervals = vec![0; 1000];
+        for round in 1..=8u64 {
+            for (leaf, interval) in intervals.iter_mut().enumerate() {
+                let gap = if leaf < 300 { 1 << 10 } else { 1 << 16 };
+                let before = if round == 1 { 0 } else { 1_000_000 };
+                *interval = classes.observe(*interval, before, before + gap);
+            }
+        }
+        assert_eq!((intervals[0], intervals[999]), (10, 16));
+        assert!(classes.is_hot(10));
+        assert!(!classes.is_hot(16));
+        assert_eq!(classes.total, 1000, "each leaf is counted once");
+    }
+}

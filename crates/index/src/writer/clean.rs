@@ -1,0 +1,184 @@
+//! Cleaning: what is still in use of a segment that is nearly empty is moved, so that it can be written
+//! anew. A piece at a time, in step with the commits that fill segments, so that none of them waits for
+//! a whole segment.
+
+use super::Writer;
+use crate::error::{At, Error};
+use crate::node::{Image, NodeId, Peek, parse_blob};
+use crate::segments::{Class, GRANULE_BYTES};
+use crate::storage::Aligned;
+use crate::tree::inner::Inner;
+use crate::tree::slots::Content;
+use std::sync::Arc;
+
+/// Bytes of a segment looked through at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A segment that is being cleaned.
+#[derive(Debug)]
+pub(super) struct Cleaning {
+    segment: u32,
+    bytes: Aligned,
+    at: usize,
+}
+
+impl Writer {
+    /// Free segments that are kept for cleaning and checkpoints.
+    pub(super) fn spare_segments(&self) -> usize {
+        let figures = self.segments.figures();
+        let table = self.locations.len() * 8 / self.geometry.segment_bytes as usize;
+        6 + table * 2 + figures.segments as usize / 64
+    }
+
+    /// True if segments should be cleaned: few are free, and enough of the others is not in use.
+    pub(super) fn needs_cleaning(&self) -> bool {
+        if self.cleaning.is_some() {
+            return true;
+        }
+        let figures = self.segments.figures();
+        let total = f64::from(figures.segments) * f64::from(figures.segment_bytes);
+        let is_sparse = figures.live_bytes as f64 + f64::from(figures.segment_bytes) * 8.0
+            < total * self.options.utilisation;
+        self.segments.free_count() < self.spare_segments() && is_sparse
+    }
+
+    /// Cleans a piece of the segment with the least in use. False if none is worth it.
+    pub(super) fn clean_piece(&mut self) -> Result<bool, Error> {
+        let mut cleaning = match self.cleaning.take() {
+            Some(cleaning) => cleaning,
+            None => match self.begin_cleaning()? {
+                Some(cleaning) => cleaning,
+                None => return Ok(false),
+            },
+        };
+        let end = (cleaning.at + PIECE_BYTES).min(cleaning.bytes.len());
+        while cleaning.at < end {
+            let rest = &cleaning.bytes[cleaning.at..];
+            let Some(peek) = self.live_at(&cleaning, rest) else {
+                cleaning.at += GRANULE_BYTES;
+                continue;
+            };
+            let image = rest[..peek.len_bytes].to_vec();
+            cleaning.at += peek.len_bytes;
+            self.move_image(peek, image)?;
+        }
+        if cleaning.at < cleaning.bytes.len() {
+            self.cleaning = Some(cleaning);
+        } else {
+            self.figures.cleaned_segments += 1;
+        }
+        Ok(true)
+    }
+
+    /// Moves everything to the front of the storage, and gives the rest back. `progress` is told how many
+    /// segments there still are.
+    pub(crate) fn compact(&mut self, progress: &mut dyn FnMut(u32)) -> Result<(), Error> {
+        self.write_back()?;
+        self.segments.close_streams(&*self.storage())?;
+        // Each is moved once: where images do not fill segments well, nothing is ever dense enough.
+        for _ in 0..self.segments.figures().segments {
+            progress(self.segments.figures().segments);
+            let Some(victim) = self.segments.worth_moving() else {
+                break;
+            };
+            self.cleaning = Some(self.read_segment(victim)?);
+            while self.cleaning.is_some() {
+                self.clean_piece()?;
+            }
+            self.unpin_landed();
+            self.checkpoint_now()?;
+        }
+        self.checkpoint_now()
+    }
+
+    fn begin_cleaning(&self) -> Result<Option<Cleaning>, Error> {
+        let Some((segment, live_bytes)) = self.segments.cleanest() else {
+            return Ok(None);
+        };
+        if f64::from(live_bytes) > f64::from(self.geometry.segment_bytes) * 0.95 {
+            return Ok(None);
+        }
+        self.read_segment(segment).map(Some)
+    }
+
+    fn read_segment(&self, segment: u32) -> Result<Cleaning, Error> {
+        let mut bytes = Aligned::zeroed(self.geometry.segment_bytes as usize);
+        let offset = self.geometry.segment_offset(segment);
+        let read = self.tree.storage.read(offset, &mut bytes);
+        read.at("cleaning a segment", offset)?;
+        Ok(Cleaning {
+            segment,
+            bytes,
+            at: 0,
+        })
+    }
+
+    /// The image at the start of `rest`, if it is one that is in use.
+    fn live_at(&self, cleaning: &Cleaning, rest: &[u8]) -> Option<Peek> {
+        let peek = Image::peek(rest)?;
+        let location = *self.locations.get(peek.node as usize)?;
+        let is_here = location.stored() == peek.location
+            && location.segment() == cleaning.segment
+            && location.at() == cleaning.at
+            && location.bytes() == peek.len_bytes
+            && peek.len_bytes <= rest.len();
+        is_here.then_some(peek)
+    }
+
+    fn move_image(&mut self, peek: Peek, bytes: Vec<u8>) -> Result<(), Error> {
+        let id = peek.node;
+        let from = self.locations[id as usize];
+        let damaged = |what: String| Error::Damaged {
+            what: format!("node {id}: {what}"),
+            offset: self.tree.offset(from),
+        };
+        if peek.is_blob {
+            parse_blob(&bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
+            return self.move_bytes(id, bytes, Content::Absent);
+        }
+        let image =
+            Image::parse(bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
+        let bytes = image.bytes().to_vec();
+        let content = match image.level() {
+            0 => Content::Leaf(Arc::new(image)),
+            _ => Content::Inner(Arc::new(Inner::from_image(&image, self.tree.offset(from))?)),
+        };
+        self.move_bytes(id, bytes, content)
+    }
+
+    /// Writes an image elsewhere. Until it has landed, readers need its content from memory.
+    fn move_bytes(
+        &mut self,
+        id: NodeId,
+        mut bytes: Vec<u8>,
+        content: Content,
+    ) -> Result<(), Error> {
+        let storage = self.storage();
+        let location = self
+            .segments
+            .append(&*storage, Class::Survivor, id, &mut bytes)?;
+        self.figures.moved_bytes += bytes.len() as u64;
+        if matches!(content, Content::Absent) {
+            self.segments.flush(&*storage, Class::Survivor)?;
+        }
+        {
+            let mut node = self.tree.slots.get(id).node.write();
+            node.location = location;
+            if let Content::Absent = node.content
+                && !matches!(content, Content::Absent)
+            {
+                self.tree.memory.add_content(content.memory_bytes());
+                node.content = content;
+            }
+            node.is_pinned = true;
+        }
+        self.relocate(id, location);
+        Ok(())
+    }
+
+    /// A segment may be written anew, so what was read of it says nothing any more.
+    pub(super) fn stop_cleaning(&mut self, segment: u32) {
+        self.cleaning
+            .take_if(|cleaning| cleaning.segment == segment);
+    }
+}

@@ -1,0 +1,384 @@
+//! Writing a leaf back: its image and its delta become the rows of its next image, or of several.
+//!
+//! Leaves are written back in the order in which they became dirty, so that segments die in the order
+//! in which they were written and cleaning finds little in use (docs/index.md). A leaf that has grown
+//! is cut into even parts, or into full ones where keys were only added at the end; one that has
+//! become small takes in its neighbour. It must leave everything as it was when there is no space.
+
+use super::Writer;
+use crate::error::Error;
+use crate::node::{BLOB_BYTES_MAX, Delta, Image, Kind, NodeId, Row, Seq, blob_image, fold};
+use crate::segments::{Class, Location};
+use crate::tree::Path;
+use crate::tree::blob::Reference;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Rows between two images.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    bytes: Vec<u8>,
+    rows: Vec<ScratchRow>,
+    /// References of blobs that no row needs any more.
+    freed: Vec<Vec<u8>>,
+    /// References of blobs that were written for these rows.
+    new_blobs: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ScratchRow {
+    key_at: usize,
+    value_at: usize,
+    end: usize,
+    seq: Seq,
+    kind: Kind,
+}
+
+impl ScratchRow {
+    /// Its share of an image that is not packed.
+    fn bytes(&self) -> usize {
+        self.end - self.key_at + 8
+    }
+}
+
+fn push(bytes: &mut Vec<u8>, rows: &mut Vec<ScratchRow>, row: Row<'_>) {
+    let key_at = bytes.len();
+    bytes.extend_from_slice(row.key);
+    let value_at = bytes.len();
+    bytes.extend_from_slice(row.value);
+    rows.push(ScratchRow {
+        key_at,
+        value_at,
+        end: bytes.len(),
+        seq: row.seq,
+        kind: row.kind,
+    });
+}
+
+impl Scratch {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.rows.clear();
+        self.freed.clear();
+        self.new_blobs.clear();
+    }
+
+    fn row(&self, index: usize) -> Row<'_> {
+        let row = &self.rows[index];
+        Row {
+            key: &self.bytes[row.key_at..row.value_at],
+            seq: row.seq,
+            kind: row.kind,
+            value: &self.bytes[row.value_at..row.end],
+        }
+    }
+
+    fn set_value(&mut self, index: usize, kind: Kind, value: &[u8]) {
+        let row = &mut self.rows[index];
+        row.kind = kind;
+        // The key moves with the value, so that both are in one place.
+        let key = row.key_at..row.value_at;
+        row.key_at = self.bytes.len();
+        self.bytes.extend_from_within(key);
+        row.value_at = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        row.end = self.bytes.len();
+    }
+
+    /// Cuts the rows into parts of about `share` bytes, and never between versions of a key.
+    fn cut(&self, share: usize) -> Vec<Range<usize>> {
+        let (mut cuts, mut start, mut bytes) = (Vec::new(), 0, 0);
+        for (index, row) in self.rows.iter().enumerate() {
+            let is_due = bytes + row.bytes() / 2 > share;
+            if is_due && index > start && self.row(index).key != self.row(index - 1).key {
+                cuts.push(start..index);
+                (start, bytes) = (index, 0);
+            }
+            bytes += row.bytes();
+        }
+        cuts.push(start..self.rows.len());
+        cuts
+    }
+}
+
+/// An image that was written, for a node.
+pub(super) struct Written {
+    pub id: NodeId,
+    pub separator: Box<[u8]>,
+    pub image: Arc<Image>,
+    pub location: Location,
+}
+
+impl Writer {
+    /// Writes back the leaf that has been dirty longest. False if none is.
+    pub(super) fn fold_oldest(&mut self) -> Result<bool, Error> {
+        while let Some((since, id)) = self.by_age.pop_front() {
+            let is_current = {
+                let node = self.tree.slots.get(id).node.read();
+                node.delta.is_some() && node.dirty_since == since
+            };
+            if is_current {
+                if let Err(error) = self.fold_leaf(id) {
+                    self.by_age.push_front((since, id));
+                    return Err(error);
+                }
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Merges the image and the delta of a leaf into the scratch, after what is there. True if the delta
+    /// only adds keys beyond those of the image.
+    fn gather(&mut self, id: NodeId, oldest: Seq) -> Result<bool, Error> {
+        let image = self.tree.leaf_image(id)?;
+        let node = self.tree.slots.get(id).node.read();
+        let none = Delta::default();
+        let delta = node.delta.as_deref().unwrap_or(&none);
+        let Scratch {
+            bytes, rows, freed, ..
+        } = &mut self.scratch;
+        fold(
+            image.as_deref(),
+            delta,
+            oldest,
+            &mut |row| push(bytes, rows, row),
+            &mut |reference| freed.push(reference.to_vec()),
+        );
+        let Some(image) = image.filter(|image| image.rows() > 0) else {
+            return Ok(true);
+        };
+        let mut least = None;
+        delta.newest(&mut |row| {
+            least.get_or_insert_with(|| row.key.to_vec());
+        });
+        let last = image.rows() - 1;
+        Ok(least.is_some_and(|least| image.compare_key(last, &least).is_lt()))
+    }
+
+    /// Writes a leaf back.
+    pub(super) fn fold_leaf(&mut self, id: NodeId) -> Result<(), Error> {
+        self.has_ids_left()?;
+        self.scratch.clear();
+        let oldest = self.readers.oldest();
+        let is_appended = self.gather(id, oldest)?;
+        let path = match self.a_key_of(id)? {
+            Some(key) => self.tree.path(&key)?.0,
+            None => Path::new(),
+        };
+        let leaves = self.with_neighbour(id, &path, oldest)?;
+        let written = self.write_leaves(&leaves, is_appended)?;
+        self.figures.folds += 1;
+        self.figures.splits += u64::from(written.len() > leaves.len());
+        self.figures.joins += u64::from(leaves.len() > 1);
+        self.figures.folded_rows += self.scratch.rows.len() as u64;
+        let change = self.plan(path, &leaves, &written);
+        self.install(change, &leaves, written, oldest);
+        for reference in std::mem::take(&mut self.scratch.freed) {
+            self.free_blobs(&reference);
+        }
+        Ok(())
+    }
+
+    /// A key that leads to the leaf: one of its own.
+    fn a_key_of(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
+        if let Some(image) = self.tree.leaf_image(id)?
+            && image.rows() > 0
+        {
+            let mut key = Vec::new();
+            image.key(0, &mut key);
+            return Ok(Some(key));
+        }
+        assert_eq!(id, self.tree.root(), "only the root may be empty");
+        Ok(None)
+    }
+
+    /// The leaf; if it has become small and a neighbour fits into one image with it, both, and both are
+    /// in the scratch.
+    fn with_neighbour(
+        &mut self,
+        id: NodeId,
+        path: &Path,
+        oldest: Seq,
+    ) -> Result<Vec<NodeId>, Error> {
+        let Some((_, inner, index)) = path.last() else {
+            return Ok(vec![id]);
+        };
+        assert_eq!(inner.child(*index), id, "a leaf is where its keys lead");
+        let bytes = self.scratch.bytes.len();
+        let limit = self.options.node_bytes;
+        if bytes > limit / 4 || inner.len() < 2 {
+            return Ok(vec![id]);
+        }
+        let start = if index + 1 < inner.len() {
+            *index
+        } else {
+            index - 1
+        };
+        let both = [inner.child(start), inner.child(start + 1)];
+        let other = if both[0] == id { both[1] } else { both[0] };
+        if bytes + self.locations[other as usize].bytes() > limit / 4 * 3 {
+            return Ok(vec![id]);
+        }
+        self.scratch.clear();
+        self.gather(both[0], oldest)?;
+        self.gather(both[1], oldest)?;
+        Ok(both.to_vec())
+    }
+
+    /// Writes what is in the scratch as images: the first ones with the numbers in `ids`.
+    fn write_leaves(&mut self, ids: &[NodeId], is_appended: bool) -> Result<Vec<Written>, Error> {
+        let mut written = Vec::new();
+        let result = self.write_blobs().and_then(|()| {
+            for (number, cut) in self.cuts(is_appended).into_iter().enumerate() {
+                written.push(self.write_leaf(ids.get(number).copied(), cut, ids[0])?);
+            }
+            Ok(())
+        });
+        match result {
+            Ok(()) => Ok(written),
+            Err(error) => {
+                self.take_back(ids, written);
+                Err(error)
+            }
+        }
+    }
+
+    /// The rows of each image.
+    fn cuts(&mut self, is_appended: bool) -> Vec<Range<usize>> {
+        let rows = self.scratch.rows.len();
+        if rows == 0 {
+            return Vec::new();
+        }
+        self.builder.clear();
+        for index in 0..rows {
+            self.builder.push(self.scratch.row(index));
+        }
+        let packed = self.builder.estimated_bytes();
+        let parts = packed.div_ceil(self.options.node_bytes);
+        if parts <= 1 {
+            return std::iter::once(0..rows).collect();
+        }
+        let raw: usize = self.scratch.rows.iter().map(ScratchRow::bytes).sum();
+        // Where keys are only added at the end, full parts, with some room for what packs worse alone.
+        let share = match is_appended {
+            true => self.options.node_bytes / 8 * 7 * raw / packed,
+            false => raw.div_ceil(parts),
+        };
+        self.scratch.cut(share)
+    }
+
+    fn write_leaf(
+        &mut self,
+        known: Option<NodeId>,
+        rows: Range<usize>,
+        like: NodeId,
+    ) -> Result<Written, Error> {
+        let separator = self.scratch.row(rows.start).key.into();
+        self.builder.clear();
+        for index in rows {
+            self.builder.push(self.scratch.row(index));
+        }
+        let interval = self.tree.slots.get(like).node.read().interval;
+        let is_hot = self.classes.is_hot(interval);
+        let class = if is_hot { Class::Hot } else { Class::Cold };
+        let id = known.unwrap_or_else(|| self.new_id());
+        let mut bytes = self.builder.finish(id, 0, self.seq, interval);
+        let storage = self.storage();
+        match self.segments.append(&*storage, class, id, &mut bytes) {
+            Ok(location) => Ok(Written {
+                id,
+                separator,
+                image: Arc::new(made(bytes, location)),
+                location,
+            }),
+            Err(error) => {
+                if known.is_none() {
+                    self.free_ids.push(id);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Undoes the writing of images that will not be used.
+    fn take_back(&mut self, ids: &[NodeId], written: Vec<Written>) {
+        for image in written {
+            self.segments.release(image.location);
+            if !ids.contains(&image.id) {
+                self.free_ids.push(image.id);
+            }
+        }
+        for reference in std::mem::take(&mut self.scratch.new_blobs) {
+            self.free_blobs(&reference);
+        }
+    }
+
+    /// Moves long values out of the rows in the scratch.
+    fn write_blobs(&mut self) -> Result<(), Error> {
+        let mut has_any = false;
+        for index in 0..self.scratch.rows.len() {
+            let row = self.scratch.rows[index];
+            if row.kind == Kind::Put && row.end - row.value_at > self.options.inline_value_bytes {
+                let value = self.scratch.row(index).value.to_vec();
+                let reference = self.write_blob(&value)?;
+                self.scratch.set_value(index, Kind::Blob, &reference);
+                has_any = true;
+            }
+        }
+        if has_any {
+            // Blobs are never kept in memory, so they must be there before anybody asks.
+            let storage = self.storage();
+            self.segments.flush(&*storage, Class::Cold)?;
+        }
+        Ok(())
+    }
+
+    fn write_blob(&mut self, value: &[u8]) -> Result<Vec<u8>, Error> {
+        let storage = self.storage();
+        let mut reference = Reference {
+            bytes: value.len() as u64,
+            crc: crc32c::crc32c(value),
+            blobs: Vec::new(),
+        };
+        let longest = BLOB_BYTES_MAX.min(self.geometry.segment_bytes as usize / 2);
+        for part in value.chunks(longest) {
+            self.has_ids_left()?;
+            let id = self.new_id();
+            let mut bytes = blob_image(id, self.seq, part);
+            match self.segments.append(&*storage, Class::Cold, id, &mut bytes) {
+                Ok(location) => {
+                    self.relocate(id, location);
+                    self.tree.slots.get(id).node.write().location = location;
+                    reference.blobs.push(id);
+                }
+                Err(error) => {
+                    self.free_ids.push(id);
+                    self.free_blobs(&reference.encode());
+                    return Err(error);
+                }
+            }
+        }
+        self.figures.blobs += 1;
+        let reference = reference.encode();
+        self.scratch.new_blobs.push(reference.clone());
+        Ok(reference)
+    }
+
+    /// No row refers to these blobs any more.
+    fn free_blobs(&mut self, reference: &[u8]) {
+        let Some(reference) = Reference::decode(reference) else {
+            return;
+        };
+        for id in reference.blobs {
+            if (id as usize) < self.locations.len() && !self.locations[id as usize].is_nowhere() {
+                self.forget(id);
+            }
+        }
+    }
+}
+
+/// The image of bytes that were just made and sealed.
+fn made(bytes: Vec<u8>, location: Location) -> Image {
+    Image::parse(bytes, location.stored()).expect("an image that was just made can be read")
+}

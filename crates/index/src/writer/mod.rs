@@ -1,0 +1,454 @@
+//! The one that changes: takes batches into the log and the leaves, and keeps house.
+//!
+//! One thread at a time has it; there is no other, so that what it does is in step with the batches
+//! that make the work. A batch goes to the log, then to the deltas of its leaves, then readers see it.
+//! Everything else ([`upkeep`]) only moves what is there: deltas into images, images out of segments
+//! that are nearly empty, and the log's tail. It must never make readers see what is not in the log,
+//! and never let a checkpoint name what is not on the storage.
+
+mod carry;
+mod checkpoint;
+mod classes;
+mod clean;
+mod fold;
+mod structure;
+mod upkeep;
+
+pub(crate) use checkpoint::{Stored, take_up};
+
+use crate::batch::{END, Operation, Operations};
+use crate::error::Error;
+use crate::layout::{Geometry, Superblock};
+use crate::log::Log;
+use crate::node::{Builder, Delta, Kind, NodeId, Seq};
+use crate::options::Options;
+use crate::readers::Readers;
+use crate::replay::Leaf;
+use crate::segments::{Location, Segments};
+use crate::storage::Storage;
+use crate::tree::Tree;
+use crate::tree::slots::NODES_MAX;
+use checkpoint::Checkpoint;
+use classes::Classes;
+use clean::Cleaning;
+use fold::Scratch;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// When a batch survives a power cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When its write returns.
+    #[default]
+    Durable,
+    /// Some time later, with everything before it; at the latest with the next durable one.
+    Relaxed,
+}
+
+/// Counts of what was done to keep house.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UpkeepFigures {
+    /// Leaves written back.
+    pub folds: u64,
+    /// Rows in them.
+    pub folded_rows: u64,
+    /// Leaves that were cut into several.
+    pub splits: u64,
+    /// Leaves that were joined with a neighbour.
+    pub joins: u64,
+    /// Values written out of line.
+    pub blobs: u64,
+    /// Leaves whose changes were logged again, since the log came round.
+    pub carried: u64,
+    /// Bytes of images that cleaning moved.
+    pub moved_bytes: u64,
+    /// Segments cleaned.
+    pub cleaned_segments: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Bytes of them.
+    pub checkpoint_bytes: u64,
+}
+
+/// A delta that takes more memory than this many images of leaves is written back early.
+const DELTA_NODES_MAX: usize = 8;
+/// Numbers that one change of the tree may need: an even split of a leaf and of every level above.
+const IDS_SPARE: usize = 1 << 12;
+
+/// The one that changes.
+pub(crate) struct Writer {
+    pub tree: Arc<Tree>,
+    readers: Arc<Readers>,
+    options: Options,
+    geometry: Geometry,
+    pub log: Log,
+    pub segments: Segments,
+    /// Number of the last batch taken.
+    seq: Seq,
+    superblock: Superblock,
+    /// Where each node is, as the slots have it: what a checkpoint copies.
+    locations: Vec<Location>,
+    free_ids: Vec<NodeId>,
+    /// Leaves with changes, those that have had them longest first. An entry counts if the leaf still has its number.
+    by_age: VecDeque<(u64, NodeId)>,
+    /// The same by the first position in the log that is needed for them.
+    by_log: VecDeque<(u64, NodeId)>,
+    deltas_begun: u64,
+    /// Leaves whose deltas have become longer than is good for a lookup or an insertion.
+    overgrown: Vec<NodeId>,
+    changed_inners: BTreeSet<NodeId>,
+    changes_since_checkpoint: u64,
+    checkpoint: Option<Checkpoint>,
+    cleaning: Option<Cleaning>,
+    classes: Classes,
+    builder: Builder,
+    scratch: Scratch,
+    pub figures: UpkeepFigures,
+}
+
+impl Writer {
+    /// Goes on from a superblock and what its checkpoint says. The log is to be replayed.
+    pub(crate) fn new(
+        tree: Arc<Tree>,
+        readers: Arc<Readers>,
+        options: Options,
+        superblock: Superblock,
+        stored: Stored,
+        segments: Segments,
+    ) -> Writer {
+        let geometry = superblock.geometry;
+        let tail = superblock.log_tail;
+        let (opening, prepared) = (superblock.opening, superblock.log_prepared);
+        let log = Log::new(geometry, opening, tail, tail, prepared);
+        let root = stored.root;
+        let is_free = |(id, location): (usize, &Location)| {
+            (location.is_nowhere() && id as NodeId != root).then_some(id as NodeId)
+        };
+        let free_ids = stored.locations.iter().enumerate().rev();
+        let free_ids = free_ids.filter_map(is_free).collect();
+        let classes = Classes::new(options.hot_share);
+        Writer {
+            seq: superblock.seq_at_tail,
+            tree,
+            readers,
+            options,
+            geometry,
+            log,
+            segments,
+            superblock,
+            locations: stored.locations,
+            free_ids,
+            by_age: VecDeque::new(),
+            by_log: VecDeque::new(),
+            deltas_begun: 0,
+            overgrown: Vec::new(),
+            changed_inners: BTreeSet::new(),
+            changes_since_checkpoint: 0,
+            checkpoint: None,
+            cleaning: None,
+            classes,
+            builder: Builder::new(false),
+            scratch: Scratch::default(),
+            figures: UpkeepFigures::default(),
+        }
+    }
+
+    fn storage(&self) -> Arc<dyn Storage> {
+        Arc::clone(&self.tree.storage)
+    }
+
+    /// Number of the last batch taken.
+    pub(crate) fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// Refuses a batch that can never be taken.
+    pub(crate) fn check_batch(&self, operations: &[u8]) -> Result<(), Error> {
+        let max = self.log.batch_bytes_max();
+        if operations.len() > max {
+            return Err(Error::BatchTooLong {
+                bytes: operations.len(),
+                max,
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes the log have room for batches of so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`] if there is none and none can be made; nothing has changed then.
+    pub(crate) fn begin_group(&mut self, bytes: usize) -> Result<(), Error> {
+        self.make_log_room(bytes)
+    }
+
+    /// Puts a batch into the log, which was made to have room. It is neither durable nor visible yet.
+    pub(crate) fn enlog(&mut self, operations: &[u8]) -> Result<Seq, Error> {
+        if self.log.is_full_for(operations.len()) {
+            let storage = self.storage();
+            self.log.write_out(&*storage, false)?;
+        }
+        self.seq += 1;
+        self.log.append(self.seq, operations, &[END]);
+        Ok(self.seq)
+    }
+
+    /// Everything enlogged is written; durable if asked.
+    pub(crate) fn write_log(&mut self, durable: bool) -> Result<(), Error> {
+        let storage = self.storage();
+        self.log.write_out(&*storage, durable)
+    }
+
+    /// Changes the leaves as a batch says that is in the log at `position` or later.
+    pub(crate) fn apply(
+        &mut self,
+        seq: Seq,
+        operations: &[u8],
+        position: u64,
+    ) -> Result<(), Error> {
+        let oldest = self.readers.oldest();
+        let mut operations = Operations::new(operations);
+        while let Some(operation) = operations.take().map_err(|_| not_a_batch())? {
+            self.apply_one(seq, operation, position, oldest)?;
+        }
+        Ok(())
+    }
+
+    fn apply_one(
+        &mut self,
+        seq: Seq,
+        operation: Operation<'_>,
+        position: u64,
+        oldest: Seq,
+    ) -> Result<(), Error> {
+        match operation {
+            Operation::Put { key, value } => {
+                let put = |delta: &mut Delta| delta.insert(key, seq, Kind::Put, value, oldest);
+                self.change_leaf(key, position, put)?;
+            }
+            Operation::Delete { key } => {
+                let delete = |delta: &mut Delta| delta.insert(key, seq, Kind::Delete, &[], oldest);
+                self.change_leaf(key, position, delete)?;
+            }
+            Operation::DeleteRange { start, end } => {
+                self.delete_range(seq, start, end, position, oldest)?;
+            }
+            Operation::End => {}
+        }
+        Ok(())
+    }
+
+    /// Makes a change again that is in the log, after a stop. Nobody has read yet.
+    pub(crate) fn replay_operation(
+        &mut self,
+        seq: Seq,
+        operation: Operation<'_>,
+        position: u64,
+    ) -> Result<(), Error> {
+        self.apply_one(seq, operation, position, seq)
+    }
+
+    /// Everything up to this batch has been taken from the log.
+    pub(crate) fn replayed(&mut self, seq: Seq) {
+        self.seq = self.seq.max(seq);
+        self.readers.publish(self.seq);
+    }
+
+    /// Keeps the memory in bounds while the log is replayed. Where there is no space to write leaves back,
+    /// it takes more: a full disk must not keep anybody from reading and deleting.
+    pub(crate) fn keep_house_in_replay(&mut self) -> Result<(), Error> {
+        self.order_by_log();
+        self.unpin_landed();
+        unless_full(self.fold_beyond_budget())
+    }
+
+    /// Brings the leaves into the order in which the log is needed for them: a replay goes by keys.
+    pub(crate) fn order_by_log(&mut self) {
+        let slots = &self.tree.slots;
+        self.by_log.retain_mut(|(position, id)| {
+            let node = slots.get(*id).node.read();
+            *position = node.logged_at;
+            node.delta.is_some()
+        });
+        self.by_log.make_contiguous().sort_unstable();
+    }
+
+    /// The log goes on here after what was replayed, in a new opening.
+    pub(crate) fn begin_log(&mut self, head: u64) -> Result<(), Error> {
+        self.superblock.opening += 1;
+        self.superblock.generation += 1;
+        self.superblock.write(&*self.tree.storage)?;
+        let (tail, prepared) = (self.superblock.log_tail, self.superblock.log_prepared);
+        self.log = Log::new(self.geometry, self.superblock.opening, tail, head, prepared);
+        self.log.release(tail, self.superblock.generation);
+        Ok(())
+    }
+
+    /// Changes the delta of the leaf of `key`.
+    fn change_leaf(
+        &mut self,
+        key: &[u8],
+        position: u64,
+        change: impl FnOnce(&mut Delta),
+    ) -> Result<(), Error> {
+        let id = self.tree.leaf_of(key)?;
+        self.change_delta(id, position, change);
+        Ok(())
+    }
+
+    /// Changes the delta of a leaf.
+    fn change_delta(&mut self, id: NodeId, position: u64, change: impl FnOnce(&mut Delta)) {
+        let mut node = self.tree.slots.get(id).node.write();
+        if node.delta.is_none() {
+            self.deltas_begun += 1;
+            node.dirty_since = self.deltas_begun;
+            node.logged_at = position;
+            self.by_age.push_back((node.dirty_since, id));
+            self.by_log.push_back((position, id));
+        }
+        // In a replay, which goes by keys, the first change of a leaf need not be the oldest.
+        node.logged_at = node.logged_at.min(position);
+        let before = node.delta.as_ref().map_or(0, |delta| delta.memory_bytes());
+        let delta = node.delta.get_or_insert_default();
+        change(delta);
+        let after = delta.memory_bytes();
+        self.tree.memory.change_delta(before, after);
+        let limit = self.options.node_bytes * DELTA_NODES_MAX;
+        if before <= limit && limit < after {
+            self.overgrown.push(id);
+        }
+        self.changes_since_checkpoint += 1;
+    }
+
+    /// The leaf of a key, and where it ends.
+    pub(crate) fn leaf_with_edge(&self, key: &[u8]) -> Result<Leaf, Error> {
+        Ok(Leaf {
+            id: self.tree.leaf_of(key)?,
+            edge: self.tree.upper_edge(key)?,
+        })
+    }
+
+    /// Makes a change of one key again that is in the log. Nobody has read yet.
+    pub(crate) fn replay_change(
+        &mut self,
+        leaf: NodeId,
+        key: &[u8],
+        seq: Seq,
+        kind: Kind,
+        value: &[u8],
+        position: u64,
+    ) {
+        let change = |delta: &mut Delta| delta.insert(key, seq, kind, value, seq);
+        self.change_delta(leaf, position, change);
+    }
+
+    /// Every leaf that the range touches gets a note of it.
+    fn delete_range(
+        &mut self,
+        seq: Seq,
+        start: &[u8],
+        end: Option<&[u8]>,
+        position: u64,
+        oldest: Seq,
+    ) -> Result<(), Error> {
+        let mut at: Box<[u8]> = start.into();
+        while end.is_none_or(|end| *at < *end) {
+            // Cut to the leaf, so that it can be logged again for this leaf alone.
+            let edge = self.tree.upper_edge(&at)?;
+            let upper = match (end, &edge) {
+                (Some(end), Some(edge)) => Bound::Excluded(end.min(edge)),
+                (Some(end), None) => Bound::Excluded(end),
+                (None, Some(edge)) => Bound::Excluded(&edge[..]),
+                (None, None) => Bound::Unbounded,
+            };
+            self.change_leaf(&at, position, |delta| {
+                delta.insert_range(Bound::Included(&at), upper, seq, oldest);
+            })?;
+            match edge {
+                Some(edge) => at = edge,
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Readers see everything up to `seq`.
+    pub(crate) fn publish(&self, seq: Seq) {
+        self.readers.publish(seq);
+    }
+
+    /// Refuses to go on when numbers of nodes may run out.
+    fn has_ids_left(&self) -> Result<(), Error> {
+        let needed = IDS_SPARE.saturating_sub(self.free_ids.len()) as NodeId;
+        if self.locations.len() as NodeId > NODES_MAX - needed {
+            return Err(Error::Full {
+                len_bytes: self.tree.storage.len_bytes(),
+            });
+        }
+        Ok(())
+    }
+
+    /// A number for a new node. [`has_ids_left`](Self::has_ids_left) was asked.
+    fn new_id(&mut self) -> NodeId {
+        self.free_ids.pop().unwrap_or_else(|| {
+            let id = self.locations.len() as NodeId;
+            self.locations.push(Location::NOWHERE);
+            self.tree.memory.set_nodes(self.locations.len() as u32);
+            id
+        })
+    }
+
+    /// A node is gone: its slot is empty, its place and its number are free.
+    fn forget(&mut self, id: NodeId) {
+        self.empty(id);
+        self.changed_inners.remove(&id);
+        self.free_ids.push(id);
+    }
+
+    /// A node has nothing any more.
+    fn empty(&mut self, id: NodeId) {
+        let before = std::mem::take(&mut *self.tree.slots.get(id).node.write());
+        self.tree.memory.drop_content(before.content.memory_bytes());
+        if let Some(delta) = before.delta {
+            self.tree.memory.change_delta(delta.memory_bytes(), 0);
+        }
+        self.relocate(id, Location::NOWHERE);
+    }
+
+    /// The image of a node is here now; where it was is free.
+    fn relocate(&mut self, id: NodeId, location: Location) {
+        let before = std::mem::replace(&mut self.locations[id as usize], location);
+        self.segments.release(before);
+    }
+
+    /// What has landed can be read again, so it need not stay in memory.
+    fn unpin_landed(&mut self) {
+        for (id, location) in self.segments.take_landed() {
+            if self.changed_inners.contains(&id) {
+                continue;
+            }
+            let mut node = self.tree.slots.get(id).node.write();
+            if node.location == location {
+                node.is_pinned = false;
+            }
+        }
+    }
+}
+
+/// What stands in the log where a batch should be is none.
+pub(crate) fn not_a_batch() -> Error {
+    Error::Damaged {
+        what: "a batch in the log".to_owned(),
+        offset: crate::layout::LOG_OFFSET,
+    }
+}
+
+/// Takes a lack of space for a reason to do less.
+pub(crate) fn unless_full(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(Error::Full { .. }) => Ok(()),
+        other => other,
+    }
+}

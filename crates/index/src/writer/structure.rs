@@ -1,0 +1,217 @@
+//! Changes of the structure: what a leaf that was cut, joined or emptied means for the nodes above.
+//!
+//! A change is planned in full, then carried out in one moment, in which readers wait. Inner nodes are
+//! replaced in memory and written with the next checkpoint, which is also what makes the change count
+//! after a crash: until then the old images and the log give the same content.
+
+use super::Writer;
+use super::fold::Written;
+use crate::node::{NodeId, Seq};
+use crate::tree::Path;
+use crate::tree::inner::{CHILDREN_MAX, Child, Inner};
+use crate::tree::slots::{Content, Node};
+use std::sync::Arc;
+
+/// What becomes of the nodes above leaves.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    /// Nodes that are replaced, or gone.
+    inners: Vec<(NodeId, Option<Inner>)>,
+    root: Option<NodeId>,
+}
+
+impl Writer {
+    /// The change that leads to `written` where `leaves`, at the end of `path`, were.
+    pub(super) fn plan(
+        &mut self,
+        mut path: Path,
+        leaves: &[NodeId],
+        written: &[Written],
+    ) -> Change {
+        let mut change = Change::default();
+        if leaves.len() == 1 && written.len() == 1 {
+            return change;
+        }
+        let Some((parent, inner, _)) = path.pop() else {
+            // The leaf is the root. Emptied, it stays.
+            if written.len() > 1 {
+                let children: Vec<Child> = written.iter().map(child_of).collect();
+                self.plan_root(&mut change, 1, children);
+            }
+            return change;
+        };
+        let start = inner
+            .children()
+            .iter()
+            .position(|child| *child == leaves[0]);
+        let start = start.expect("the leaf is below its parent");
+        let mut news: Vec<Child> = written.iter().map(child_of).collect();
+        if let Some(first) = news.first_mut() {
+            first.0 = inner.separator(start).into();
+        }
+        let mut children = inner.to_children();
+        children.splice(start..start + leaves.len(), news);
+        self.plan_above(
+            &mut change,
+            path,
+            parent,
+            inner.level(),
+            children,
+            leaves[0],
+        );
+        change
+    }
+
+    /// Gives `id` these children, and cuts, removes and replaces above it as that needs.
+    fn plan_above(
+        &mut self,
+        change: &mut Change,
+        mut path: Path,
+        id: NodeId,
+        level: u8,
+        children: Vec<Child>,
+        empty_leaf: NodeId,
+    ) {
+        let is_root = path.is_empty();
+        if children.is_empty() {
+            change.inners.push((id, None));
+            if is_root {
+                change.root = Some(empty_leaf);
+                return;
+            }
+        } else if is_root && children.len() == 1 {
+            change.inners.push((id, None));
+            change.root = Some(children[0].1);
+            return;
+        } else if children.len() <= CHILDREN_MAX {
+            change.inners.push((id, Some(Inner::new(level, &children))));
+            return;
+        }
+        let parts = self.plan_parts(change, id, level, &children);
+        let Some((above, inner, index)) = path.pop() else {
+            self.plan_root(change, level + 1, parts);
+            return;
+        };
+        let mut siblings = inner.to_children();
+        let mut parts = parts;
+        if let Some(first) = parts.first_mut() {
+            first.0 = inner.separator(index).into();
+        }
+        siblings.splice(index..=index, parts);
+        self.plan_above(change, path, above, inner.level(), siblings, empty_leaf);
+    }
+
+    /// Cuts children into even parts; the first one is `id`. Without children there are none.
+    fn plan_parts(
+        &mut self,
+        change: &mut Change,
+        id: NodeId,
+        level: u8,
+        children: &[Child],
+    ) -> Vec<Child> {
+        let parts = children.len().div_ceil(CHILDREN_MAX / 4 * 3).max(1);
+        let share = children.len().div_ceil(parts).max(1);
+        let mut above = Vec::with_capacity(parts);
+        for (number, part) in children.chunks(share).enumerate() {
+            let part_id = if number == 0 { id } else { self.new_id() };
+            change.inners.push((part_id, Some(Inner::new(level, part))));
+            above.push((part[0].0.clone(), part_id));
+        }
+        above
+    }
+
+    fn plan_root(&mut self, change: &mut Change, level: u8, children: Vec<Child>) {
+        let root = self.new_id();
+        let above = self.plan_parts(change, root, level, &children);
+        if above.len() > 1 {
+            self.plan_root(change, level + 1, above);
+        } else {
+            change.root = Some(root);
+        }
+    }
+
+    /// Carries a change out: the leaves are as they were written, and what is above them as planned.
+    pub(super) fn install(
+        &mut self,
+        change: Change,
+        leaves: &[NodeId],
+        written: Vec<Written>,
+        oldest: Seq,
+    ) {
+        let like = leaves[0];
+        let (interval, folded_at) = {
+            let node = self.tree.slots.get(like).node.read();
+            (node.interval, node.folded_at)
+        };
+        let interval = self.classes.observe(interval, folded_at, self.seq);
+        let ids: Vec<NodeId> = written.iter().map(|image| image.id).collect();
+        let tree = Arc::clone(&self.tree);
+        let is_simple = change.inners.is_empty() && change.root.is_none();
+        if is_simple && ids == leaves {
+            self.install_leaves(written, interval, oldest);
+            return;
+        }
+        tree.restructure(|| {
+            self.install_leaves(written, interval, oldest);
+            for leaf in leaves.iter().filter(|leaf| !ids.contains(leaf)) {
+                let stays = change.root == Some(*leaf) || self.tree.root() == *leaf;
+                if stays {
+                    self.empty(*leaf)
+                } else {
+                    self.forget(*leaf)
+                }
+            }
+            if let Some(root) = change.root {
+                self.tree.set_root(root);
+            }
+            for (id, inner) in change.inners {
+                match inner {
+                    Some(inner) => self.replace_inner(id, inner),
+                    None => self.forget(id),
+                }
+            }
+        });
+    }
+
+    fn install_leaves(&mut self, written: Vec<Written>, interval: u8, oldest: Seq) {
+        for Written {
+            id,
+            image,
+            location,
+            ..
+        } in written
+        {
+            self.tree.memory.add_content(image.memory_bytes());
+            let next = Node {
+                location,
+                content: Content::Leaf(image),
+                floor: oldest,
+                folded_at: self.seq,
+                interval,
+                is_pinned: true,
+                ..Node::default()
+            };
+            let slot = self.tree.slots.get(id);
+            let before = std::mem::replace(&mut *slot.node.write(), next);
+            slot.touch();
+            self.tree.memory.drop_content(before.content.memory_bytes());
+            if let Some(delta) = before.delta {
+                self.tree.memory.change_delta(delta.memory_bytes(), 0);
+            }
+            self.relocate(id, location);
+        }
+    }
+
+    fn replace_inner(&mut self, id: NodeId, inner: Inner) {
+        self.tree.memory.add_content(inner.memory_bytes());
+        let mut node = self.tree.slots.get(id).node.write();
+        let before = std::mem::replace(&mut node.content, Content::Inner(Arc::new(inner)));
+        node.is_pinned = true;
+        self.tree.memory.drop_content(before.memory_bytes());
+        self.changed_inners.insert(id);
+    }
+}
+
+fn child_of(written: &Written) -> Child {
+    (written.separator.clone(), written.id)
+}

@@ -1,0 +1,125 @@
+//! When to keep house: a little after every group of batches, in proportion to what the group has added.
+//!
+//! Nothing here changes what readers see. Changes beyond the budget are written back; the log's tail is
+//! moved before the log is full; segments are cleaned before they run out. Each of these is also forced
+//! when it comes too late, which then is what the writer waits for.
+
+use super::Writer;
+use crate::error::Error;
+use crate::storage::BLOCK_BYTES;
+
+/// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
+const CHANGES_MAX: u64 = 1 << 20;
+
+impl Writer {
+    /// Keeps house after a group that took `blocks` blocks of the log.
+    pub(crate) fn keep_house(&mut self, blocks: u64) -> Result<(), Error> {
+        self.unpin_landed();
+        self.fold_overgrown()?;
+        self.fold_beyond_budget()?;
+        self.clean_some()?;
+        self.move_tail(blocks)?;
+        self.unpin_landed();
+        self.tree.memory.evict(&self.tree.slots);
+        Ok(())
+    }
+
+    /// Writes leaves back until changes take no more memory than they may.
+    pub(super) fn fold_beyond_budget(&mut self) -> Result<(), Error> {
+        while self.tree.memory.delta_bytes() > self.options.buffer_bytes && self.fold_oldest()? {
+            self.clean_some()?;
+        }
+        Ok(())
+    }
+
+    fn fold_overgrown(&mut self) -> Result<(), Error> {
+        while let Some(id) = self.overgrown.last().copied() {
+            let has_delta = self.tree.slots.get(id).node.read().delta.is_some();
+            // It may have been written back since, and its number may be another node's.
+            if has_delta {
+                self.fold_leaf(id)?;
+            }
+            self.overgrown.pop();
+            self.clean_some()?;
+        }
+        Ok(())
+    }
+
+    /// Cleans as much as keeps up with what is being written.
+    fn clean_some(&mut self) -> Result<(), Error> {
+        if self.needs_cleaning() && !self.clean_piece()? {
+            return Ok(());
+        }
+        let waiting = self.segments.free_count() < self.spare_segments();
+        if waiting && !self.is_checkpointing() && self.segments.emptied().len() > 2 {
+            // What has become empty can be written once no checkpoint names it.
+            self.take_checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a checkpoint, or gets the log ready for one.
+    fn move_tail(&mut self, blocks: u64) -> Result<(), Error> {
+        if self.is_checkpointing() {
+            return self.continue_checkpoint();
+        }
+        let ring = self.geometry.log_blocks;
+        let (head, tail) = (self.log.head(), self.log.tail());
+        if head - tail < ring / 2 {
+            let is_due = self.changes_since_checkpoint >= CHANGES_MAX;
+            return if is_due {
+                self.take_checkpoint()
+            } else {
+                Ok(())
+            };
+        }
+        let target = head - ring / 4;
+        for _ in 0..blocks.clamp(1, 64) {
+            if !self.free_log(target)? {
+                return self.take_checkpoint();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all changes back into nodes, and makes that count.
+    pub(crate) fn write_back(&mut self) -> Result<(), Error> {
+        while self.fold_oldest()? {
+            self.clean_some()?;
+            if self.is_checkpointing() {
+                self.continue_checkpoint()?;
+            }
+        }
+        self.checkpoint_now()
+    }
+
+    /// Makes the log have room for a batch of so many bytes, whatever that takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`] if the storage has no room for what would have to leave the log.
+    pub(super) fn make_log_room(&mut self, bytes: usize) -> Result<(), Error> {
+        let ring = self.geometry.log_blocks;
+        let needed = (bytes / BLOCK_BYTES) as u64 + 2 + ring / 8;
+        for _ in 0..4 {
+            if self.log.free_blocks() >= needed {
+                return Ok(());
+            }
+            while self.is_checkpointing() {
+                self.continue_checkpoint()?;
+            }
+            if self.log.free_blocks() >= needed {
+                return Ok(());
+            }
+            let target = self.log.head().saturating_sub(ring / 4);
+            while self.free_log(target)? {}
+            self.checkpoint_now()?;
+        }
+        if self.log.free_blocks() >= needed {
+            return Ok(());
+        }
+        Err(Error::Full {
+            len_bytes: self.tree.storage.len_bytes(),
+        })
+    }
+}

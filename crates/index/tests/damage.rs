@@ -1,0 +1,172 @@
+//! Bytes that are not what was written: nothing wrong is ever answered, and nothing panics.
+
+mod world;
+
+use bimetal_index::storage::memory::{Faults, MemoryStorage};
+use bimetal_index::{Db, Durability, Error, Options, verify};
+use std::ops::Bound;
+use std::sync::Arc;
+use world::{Disk, Draw, Map, Shape, World, collect};
+
+fn small() -> Options {
+    Options {
+        memory_bytes: 1 << 20,
+        buffer_bytes: 8 << 10,
+        log_bytes: 256 << 10,
+        segment_bytes: 64 << 10,
+        node_bytes: 512,
+        inline_value_bytes: 200,
+        ..Options::default()
+    }
+}
+
+/// A small index with every kind of structure, the log not empty.
+fn example() -> World {
+    let mut world = World::new(small()).expect("an index");
+    let shape = Shape {
+        keys: 60,
+        integers: false,
+        long_values: true,
+        ranges: true,
+    };
+    let mut draw = Draw::new(11);
+    for number in 0..120 {
+        world
+            .write(&shape.batch(&mut draw), Durability::Durable)
+            .expect("a write");
+        if number == 80 {
+            world.db.write_back().expect("a write-back");
+        }
+    }
+    world
+}
+
+fn all(db: &Db) -> Result<Map, Error> {
+    let pairs = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)))?;
+    Ok(pairs.into_iter().collect())
+}
+
+/// How far the bytes lie apart that are changed, one at a time: with `BIMETAL_EVERY_BYTE` set, all are,
+/// which takes minutes.
+fn step() -> usize {
+    match std::env::var_os("BIMETAL_EVERY_BYTE") {
+        Some(_) => 1,
+        None => 61,
+    }
+}
+
+/// Bytes of everything that was written, one at a time. The last frame of the log may have been torn
+/// by a power cut, for all that can be known, so without it is right as well.
+#[test]
+fn no_byte_can_change_without_being_noticed() {
+    let world = example();
+    let content = world.disk.0.content();
+    let (mut refused, mut same, mut torn) = (0, 0, 0);
+    let before_last = &world.history[world.history.len() - 2];
+    for at in (0..content.len()).step_by(step()) {
+        let block = at / 4096 * 4096;
+        if content[block..block + 4096].iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        let mut flipped = content.clone();
+        flipped[at] ^= 1 << (at % 8);
+        let disk = Disk(Arc::new(MemoryStorage::with_content(flipped)));
+        match Db::open(disk, &small()).and_then(|db| all(&db)) {
+            Ok(map) if map == *world.now() => same += 1,
+            Ok(map) if map == *before_last => torn += 1,
+            Ok(_) => panic!("byte {at} has changed what is there"),
+            Err(Error::Damaged { .. } | Error::NotAnIndex { .. } | Error::Version { .. }) => {
+                refused += 1;
+            }
+            Err(error) => panic!("byte {at}: {error}"),
+        }
+    }
+    assert!(
+        refused > 200 && same > 200,
+        "{refused} refused, {same} did not matter"
+    );
+    assert!(torn <= 2 * 4096, "{torn} in the last frame");
+}
+
+#[test]
+fn verify_finds_a_byte_that_has_changed_in_any_node() {
+    let world = example();
+    world.db.write_back().expect("a write-back");
+    let whole = verify(&world.disk, &mut |_, _| {}).expect("an index");
+    assert_eq!((whole.problems_found, whole.problems.len()), (0, 0));
+    assert!(
+        whole.leaves > 5 && whole.inner_nodes > 0 && whole.blobs > 0,
+        "{whole:?}"
+    );
+    let content = world.disk.0.content();
+    let mut found = 0;
+    for at in (world.options.log_bytes as usize + (64 << 10)..content.len()).step_by(127) {
+        let mut flipped = content.clone();
+        flipped[at] ^= 0x40;
+        let disk = MemoryStorage::with_content(flipped);
+        match verify(&disk, &mut |_, _| {}) {
+            Ok(verified) => {
+                for problem in &verified.problems {
+                    let near = problem.offset.abs_diff(at as u64) < 64 << 10;
+                    assert!(near || problem.offset == 0, "byte {at}: {problem:?}");
+                }
+                found += usize::from(verified.problems_found > 0);
+            }
+            Err(Error::Damaged { .. }) => found += 1,
+            Err(error) => panic!("byte {at}: {error}"),
+        }
+    }
+    // One in 127 bytes was tried: all that are in use were found.
+    let in_use = found as u64 * 127;
+    assert!(
+        in_use > whole.live_bytes / 10 * 9,
+        "{in_use} of {} bytes",
+        whole.live_bytes
+    );
+}
+
+#[test]
+fn any_bytes_at_all_are_refused_in_words() {
+    let mut draw = Draw::new(3);
+    for len in [0, 1, 4096, 8192, 65536, 1 << 20] {
+        for _ in 0..20 {
+            let mut content: Vec<u8> = (0..len).map(|_| draw.number() as u8).collect();
+            if len > 100 && draw.once_in(2) {
+                content[..8].copy_from_slice(b"bimetidx");
+            }
+            let error = Db::open(MemoryStorage::with_content(content), &small()).err();
+            assert!(
+                matches!(
+                    error,
+                    Some(Error::NotAnIndex { .. } | Error::Damaged { .. })
+                ),
+                "{error:?}"
+            );
+        }
+    }
+}
+
+/// A disk that acknowledges and forgets is not in the fault model; the model must see what it does.
+#[test]
+fn a_disk_that_lies_about_flushes_is_found_out_by_the_tests() {
+    let found = (0..40).filter(|seed| {
+        let mut draw = Draw::new(*seed);
+        let mut world = World::new(small()).expect("an index");
+        let shape = Shape::draw(&mut draw);
+        world.disk.0.lie_about_flushes();
+        let from = world.disk.0.counts().operations;
+        world.disk.0.set_faults(Faults {
+            power_cut_at: Some(from + 40 + draw.below(100)),
+            ..Faults::default()
+        });
+        while world
+            .write(&shape.batch(&mut draw), Durability::Durable)
+            .is_ok()
+        {}
+        let disk = Disk(Arc::new(world.disk.0.after_power_cut(&mut || 0)));
+        let reopened =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.reopen(disk).is_err()));
+        reopened.unwrap_or(true)
+    });
+    assert_eq!(found.count(), 40, "what was promised is gone each time");
+}

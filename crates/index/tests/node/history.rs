@@ -1,0 +1,459 @@
+//! Delta, fold and view against a list of all changes ever made, in their order: of those that a
+//! reader is new enough for, the last one that touches a key is what the reader sees.
+
+use crate::model::{Versions, contents, image, key};
+use bimetal_index::node::{Builder, Delta, Found, Image, Kind, Row, Rows, Seq, fold, seal, view};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::ops::{Bound, RangeBounds};
+
+/// Distinct keys of a test.
+const KEYS: u16 = 24;
+
+/// The last number of a version in an image; those of the deltas are above.
+const BASE_SEQ_MAX: Seq = 8;
+
+type Edge = Bound<Vec<u8>>;
+
+#[derive(Clone, Debug)]
+enum What {
+    Version(Vec<u8>, Kind, Vec<u8>),
+    Range(Edge, Edge),
+}
+
+#[derive(Clone, Debug)]
+struct Change {
+    seq: Seq,
+    prune_at: Seq,
+    what: What,
+}
+
+impl Change {
+    fn touches(&self, key: &[u8]) -> bool {
+        match &self.what {
+            What::Version(own, ..) => own == key,
+            What::Range(start, end) => is_between(start, end, key),
+        }
+    }
+
+    fn kind_and_value(&self) -> (Kind, Vec<u8>) {
+        match &self.what {
+            What::Version(_, kind, value) => (*kind, value.clone()),
+            What::Range(..) => (Kind::Delete, Vec::new()),
+        }
+    }
+}
+
+fn is_between(start: &Edge, end: &Edge, key: &[u8]) -> bool {
+    (slice(start), slice(end)).contains(key)
+}
+
+fn slice(edge: &Edge) -> Bound<&[u8]> {
+    edge.as_ref().map(Vec::as_slice)
+}
+
+/// An image's versions and the changes since, and the keys that occur.
+#[derive(Clone, Debug)]
+struct History {
+    keys: Vec<Vec<u8>>,
+    base: Versions,
+    changes: Vec<Change>,
+}
+
+fn edge(style: usize) -> impl Strategy<Value = Edge> {
+    prop_oneof![
+        3 => (0..KEYS).prop_map(move |n| Bound::Included(key(style, n))),
+        3 => (0..KEYS).prop_map(move |n| Bound::Excluded(key(style, n))),
+        1 => Just(Bound::Unbounded),
+    ]
+}
+
+fn change(style: usize) -> impl Strategy<Value = What> {
+    // Lengths around those that a slot holds, and long enough to make the heap move.
+    let value = (any::<u8>(), 0..40_usize).prop_map(|(byte, len)| vec![byte; len]);
+    let key = (0..KEYS).prop_map(move |n| key(style, n));
+    prop_oneof![
+        8 => (key.clone(), value).prop_map(|(k, v)| What::Version(k, Kind::Put, v)),
+        3 => key.prop_map(|k| What::Version(k, Kind::Delete, Vec::new())),
+        2 => (edge(style), edge(style)).prop_map(|(start, end)| What::Range(start, end)),
+    ]
+}
+
+fn history() -> impl Strategy<Value = History> {
+    let style = prop_oneof![
+        Just(0),
+        Just(2),
+        Just(3),
+        Just(5),
+        Just(6),
+        Just(8),
+        Just(10)
+    ];
+    style.prop_flat_map(|style| {
+        let base = vec((0..KEYS, 0..=BASE_SEQ_MAX, 0..5_u8, any::<u8>()), 0..40);
+        let step = (0..3_u64, 0..12_u64, change(style));
+        let changes = vec(step, 0..60);
+        let versioned = any::<bool>();
+        (base, versioned, changes).prop_map(move |(base, versioned, changes)| History {
+            keys: (0..KEYS)
+                .map(|n| key(style, n))
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect(),
+            base: base_of(style, &base, versioned),
+            changes: in_order(changes),
+        })
+    })
+}
+
+fn base_of(style: usize, rows: &[(u16, Seq, u8, u8)], versioned: bool) -> Versions {
+    let row = |&(n, seq, kind, byte): &(u16, Seq, u8, u8)| {
+        let (kind, value) = match kind {
+            0 if versioned => (Kind::Delete, Vec::new()),
+            1 => (Kind::Blob, vec![byte, kind, 7]),
+            _ => (Kind::Put, vec![byte; 8]),
+        };
+        let seq = if versioned { seq } else { 0 };
+        ((key(style, n), Reverse(seq)), (kind, value))
+    };
+    rows.iter().map(row).collect()
+}
+
+/// Gives changes their numbers: one batch has one to a few, and readers fall back some batches.
+fn in_order(changes: Vec<(u64, u64, What)>) -> Vec<Change> {
+    let (mut seq, mut prune_at) = (BASE_SEQ_MAX + 1, BASE_SEQ_MAX);
+    let change = |(step, lag, what): (u64, u64, What)| {
+        seq += step;
+        prune_at = seq.saturating_sub(lag).max(prune_at);
+        Change {
+            seq,
+            prune_at,
+            what,
+        }
+    };
+    changes.into_iter().map(change).collect()
+}
+
+impl History {
+    fn delta(&self) -> Delta {
+        let mut delta = Delta::new();
+        for change in &self.changes {
+            apply(&mut delta, change);
+        }
+        delta
+    }
+
+    /// The newest number.
+    fn now(&self) -> Seq {
+        self.changes
+            .last()
+            .map_or(BASE_SEQ_MAX, |change| change.seq)
+    }
+
+    /// What no reader is older than.
+    fn prune_at(&self) -> Seq {
+        self.changes
+            .last()
+            .map_or(BASE_SEQ_MAX, |change| change.prune_at)
+    }
+
+    /// The last change of `key` that a reader sees.
+    fn change(&self, key: &[u8], seq: Seq) -> Option<&Change> {
+        let seen = |change: &&Change| change.seq <= seq && change.touches(key);
+        self.changes.iter().rev().find(seen)
+    }
+
+    /// What a reader sees of `key` in image and delta.
+    fn visible(&self, key: &[u8], seq: Seq) -> Option<(Kind, Vec<u8>)> {
+        let base = || crate::model::visible(&self.base, key, seq).map(|(_, what)| what.clone());
+        let newest = self.change(key, seq).map(Change::kind_and_value);
+        newest
+            .or_else(base)
+            .filter(|(kind, _)| *kind != Kind::Delete)
+    }
+
+    /// All versions of `key`, from the newest to the oldest.
+    fn versions(&self, key: &[u8]) -> Vec<(Seq, Kind, Vec<u8>)> {
+        let mut versions: Vec<(Seq, Kind, Vec<u8>)> = Vec::new();
+        for change in self
+            .changes
+            .iter()
+            .rev()
+            .filter(|change| change.touches(key))
+        {
+            if versions.last().is_none_or(|(seq, ..)| *seq != change.seq) {
+                let (kind, value) = change.kind_and_value();
+                versions.push((change.seq, kind, value));
+            }
+        }
+        for ((own, Reverse(seq)), (kind, value)) in &self.base {
+            if own == key {
+                versions.push((*seq, *kind, value.clone()));
+            }
+        }
+        versions
+    }
+
+    /// The versions that a fold keeps.
+    fn folded(&self, oldest: Seq) -> Versions {
+        let mut folded = Versions::new();
+        for key in &self.keys {
+            let mut versions = self.versions(key);
+            let above = versions
+                .iter()
+                .take_while(|(seq, ..)| *seq > oldest)
+                .count();
+            versions.truncate(above + 1);
+            if let Some((seq, ..)) = versions.get_mut(above) {
+                *seq = 0;
+            }
+            while versions
+                .last()
+                .is_some_and(|(_, kind, _)| *kind == Kind::Delete)
+            {
+                versions.pop();
+            }
+            for (seq, kind, value) in versions {
+                folded.insert((key.clone(), Reverse(seq)), (kind, value));
+            }
+        }
+        folded
+    }
+}
+
+fn apply(delta: &mut Delta, change: &Change) {
+    let Change {
+        seq,
+        prune_at,
+        ref what,
+    } = *change;
+    match what {
+        What::Version(key, kind, value) => delta.insert(key, seq, *kind, value, prune_at),
+        What::Range(start, end) => delta.insert_range(slice(start), slice(end), seq, prune_at),
+    }
+}
+
+/// What [`Delta::find`] should say after a last change.
+fn found(change: Option<&Change>) -> (bool, Option<Vec<u8>>) {
+    let value = change.and_then(|change| match &change.what {
+        What::Version(_, Kind::Put, value) => Some(value.clone()),
+        _ => None,
+    });
+    (change.is_some(), value)
+}
+
+fn said(found: Found<'_>) -> (bool, Option<Vec<u8>>) {
+    match found {
+        Found::Put(value) => (true, Some(value.to_vec())),
+        Found::Deleted => (true, None),
+        Found::Nothing => (false, None),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn a_delta_answers_every_reader_that_is_left(history in history()) {
+        let mut delta = Delta::new();
+        let mut so_far = History { changes: Vec::new(), ..history.clone() };
+        for change in &history.changes {
+            apply(&mut delta, change);
+            so_far.changes.push(change.clone());
+            prop_assert!(delta.floor() <= change.prune_at);
+            for key in &history.keys {
+                for seq in change.prune_at..=change.seq + 1 {
+                    let expected = found(so_far.change(key, seq));
+                    prop_assert_eq!(said(delta.find(key, seq)), expected, "{:?} at {}", key, seq);
+                }
+            }
+        }
+    }
+
+    /// Readers below `prune_at` are told the truth as far down as the delta says.
+    #[test]
+    fn a_delta_knows_how_far_back_it_answers(history in history()) {
+        let delta = history.delta();
+        for key in &history.keys {
+            for seq in delta.floor()..=history.now() {
+                let expected = found(history.change(key, seq));
+                prop_assert_eq!(said(delta.find(key, seq)), expected, "{:?} at {}", key, seq);
+            }
+        }
+    }
+
+    #[test]
+    fn the_newest_versions_make_the_same_delta(history in history()) {
+        let delta = history.delta();
+        let mut again = Delta::new();
+        for range in delta.ranges() {
+            let edges = (range.start.as_ref(), range.end.as_ref());
+            let (start, end) = (edges.0.map(|k| &**k), edges.1.map(|k| &**k));
+            again.insert_range(start, end, range.seq, 0);
+        }
+        let mut last = None;
+        delta.newest(&mut |row| {
+            assert!(last.as_deref() < Some(row.key), "keys ascend");
+            last = Some(row.key.to_vec());
+            again.insert(row.key, row.seq, row.kind, row.value, 0);
+        });
+        for key in &history.keys {
+            prop_assert_eq!(delta.find(key, Seq::MAX), again.find(key, Seq::MAX));
+        }
+    }
+
+    #[test]
+    fn a_fold_keeps_what_a_reader_can_see(history in history(), later in 0..5_u64) {
+        let base = image(&history.base, false);
+        let oldest = history.prune_at() + later;
+        let mut builder = Builder::new(false);
+        let mut freed = Vec::new();
+        fold(
+            Some(&base),
+            &history.delta(),
+            oldest,
+            &mut |row| builder.push(row),
+            &mut |value| freed.push(value.to_vec()),
+        );
+        let mut bytes = builder.finish(0, 0, 0, 0);
+        seal(&mut bytes, 0);
+        let folded = contents(&Image::parse(bytes, 0).expect("sealed for it"));
+        prop_assert_eq!(&folded, &history.folded(oldest));
+        // A reference is either still there or has been given up.
+        let blobs = |versions: &Versions| {
+            let blobs = versions.values().filter(|(kind, _)| *kind == Kind::Blob);
+            blobs.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+        };
+        freed.extend(blobs(&folded));
+        freed.sort();
+        let mut before = blobs(&history.base);
+        before.sort();
+        prop_assert_eq!(freed, before);
+    }
+
+    #[test]
+    fn a_scan_gives_what_a_reader_sees(
+        history in history(),
+        which in 0..4_u8,
+        edges in (edge(0), edge(3), any::<u16>(), any::<u16>()),
+        (reverse, later) in (any::<bool>(), 0..30_u64),
+        (rows_max, bytes_max) in (0..40_usize, prop_oneof![Just(usize::MAX), 0..300_usize]),
+    ) {
+        let mut history = history;
+        let (base, delta) = (which != 1, which != 2);
+        let floor = history.prune_at();
+        if !base {
+            history.base.clear();
+        }
+        if !delta {
+            history.changes.clear();
+        }
+        let near = |edge: Edge, n: u16| edge.map(|_| history.keys[usize::from(n) % history.keys.len()].clone());
+        let (from, to) = (near(edges.0, edges.2), near(edges.1, edges.3));
+        let (image, changes) = (image(&history.base, false), history.delta());
+        let seq = floor + later;
+        let mut expected: Vec<_> = history
+            .keys
+            .iter()
+            .filter(|key| is_between(&from, &to, key))
+            .filter_map(|key| Some((key.clone(), history.visible(key, seq)?)))
+            .collect();
+        if reverse {
+            expected.reverse();
+        }
+        let mut bytes = 0;
+        let mut count = 0;
+        for (key, (_, value)) in expected.iter().take(rows_max) {
+            bytes += key.len() + value.len();
+            if count > 0 && bytes > bytes_max {
+                break;
+            }
+            count += 1;
+        }
+        let more = count < expected.len();
+        expected.truncate(count);
+
+        let mut out = Rows::new();
+        out.push(Kind::Put, b"before", b"it");
+        let cut = view(
+            base.then_some(&image),
+            delta.then_some(&changes),
+            seq,
+            slice(&from),
+            slice(&to),
+            reverse,
+            rows_max,
+            bytes_max,
+            &mut out,
+        );
+        let row = |n: usize| {
+            let (kind, key, value) = out.get(n);
+            (key.to_vec(), (kind, value.to_vec()))
+        };
+        prop_assert_eq!((1..out.len()).map(row).collect::<Vec<_>>(), expected);
+        prop_assert_eq!(out.get(0), (Kind::Put, &b"before"[..], &b"it"[..]));
+        prop_assert_eq!(cut, more);
+    }
+}
+
+#[test]
+fn a_delta_that_is_written_over_stays_small() {
+    let mut delta = Delta::new();
+    for seq in 1..10_000 {
+        delta.insert(b"a key that is long", seq, Kind::Put, &[7; 100], seq);
+    }
+    assert_eq!((delta.rows(), delta.floor()), (1, 9999));
+    // One slot of 32 bytes and 110 bytes of heap, each up to twice as often, and the struct.
+    assert!(delta.memory_bytes() < 700, "{}", delta.memory_bytes());
+}
+
+#[test]
+fn a_delta_counts_all_that_it_holds() {
+    let mut delta = Delta::new();
+    let empty = delta.memory_bytes();
+    assert_eq!(empty, size_of::<Delta>());
+    for n in 0..1000_u64 {
+        delta.insert(&n.to_be_bytes(), 1, Kind::Put, &[7; 20], 0);
+    }
+    // A slot of 32 bytes and the value, and not much more.
+    let bytes = delta.memory_bytes() - empty;
+    assert!((52_000..66_000).contains(&bytes), "{bytes}");
+    let edge = vec![b'x'; 3000];
+    delta.insert_range(Bound::Included(&edge), Bound::Unbounded, 2, 0);
+    assert!(delta.memory_bytes() >= bytes + 3000);
+    delta.insert_range(Bound::Unbounded, Bound::Unbounded, 3, 3);
+    assert_eq!((delta.rows(), delta.ranges().len()), (0, 1));
+    assert!(delta.memory_bytes() < 600, "{}", delta.memory_bytes());
+}
+
+#[test]
+fn a_batch_is_applied_in_its_order() {
+    let mut delta = Delta::new();
+    let all = || (Bound::Included(&b"a"[..]), Bound::Excluded(&b"c"[..]));
+    delta.insert(b"a", 5, Kind::Put, b"before", 0);
+    delta.insert_range(all().0, all().1, 5, 0);
+    delta.insert(b"b", 5, Kind::Put, b"after", 0);
+    assert_eq!(delta.find(b"a", 5), Found::Deleted);
+    assert_eq!(delta.find(b"b", 5), Found::Put(b"after"));
+    assert_eq!(delta.find(b"b", 4), Found::Nothing);
+    assert_eq!(delta.find(b"c", 5), Found::Nothing);
+}
+
+#[test]
+fn a_fold_of_nothing_is_nothing() {
+    let mut rows = 0;
+    let mut count = |_: Row<'_>| rows += 1;
+    fold(None, &Delta::new(), 0, &mut count, &mut |_| ());
+    assert_eq!(rows, 0);
+}
+
+#[test]
+fn a_range_of_no_keys_deletes_nothing() {
+    let mut delta = Delta::new();
+    let (a, b) = (Bound::Included(&b"a"[..]), Bound::Excluded(&b"a"[..]));
+    delta.insert_range(a, b, 1, 0);
+    delta.insert_range(Bound::Excluded(b"b"), Bound::Included(b"a"), 1, 0);
+    assert!(delta.is_empty());
+}
