@@ -117,13 +117,9 @@ fn run_and_kill(path: &Path, lines: usize) -> [u64; THREADS] {
 }
 
 fn check(db: &Db, durable: &[u64; THREADS]) -> Result<(), Error> {
-    for thread in 0..THREADS {
+    for (thread, durable) in durable.iter().enumerate() {
         let last = last(db, thread);
-        assert!(
-            last >= durable[thread],
-            "{last} is there, {} was durable",
-            durable[thread]
-        );
+        assert!(last >= *durable, "{last} is there, {durable} was durable");
         // A batch has both of its keys, so each key has the newest number that is not above the last.
         for number in last.saturating_sub(KEYS - 1).max(1)..=last {
             let found = db.get(&key(thread, number))?.expect("a value");
