@@ -25,6 +25,8 @@ pub struct Options {
     pub utilisation: f64,
     /// The part of all leaves that counts as hot (the paper: hot to cold as 1 to 2).
     pub hot_share: f64,
+    /// How long a batch that is to be durable as one of a group waits for others, in microseconds.
+    pub group_wait_us: u32,
     /// How many batches a snapshot may hold back; older ones end with [`Error::SnapshotTooOld`].
     pub snapshot_batches_max: u64,
 }
@@ -40,6 +42,7 @@ impl Default for Options {
             inline_value_bytes: 1024,
             utilisation: 0.85,
             hot_share: 1.0 / 3.0,
+            group_wait_us: 100,
             snapshot_batches_max: u64::MAX,
         }
     }

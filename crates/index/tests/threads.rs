@@ -235,6 +235,43 @@ fn writers_that_wait_share_one_flush() {
 }
 
 #[test]
+fn a_batch_of_a_group_goes_along_with_one_that_is_in_a_hurry() {
+    let disk = Disk::new();
+    let options = Options {
+        // Longer than anybody would wait: only company ends it.
+        group_wait_us: 600_000_000,
+        ..small()
+    };
+    let db = Db::create(disk.clone(), 3, &options).expect("an index");
+    db.put(b"first", b"prepares the log").expect("a put");
+    let before = disk.0.counts().flushes;
+    std::thread::scope(|scope| {
+        let patient = |number: u8| {
+            let db = db.clone();
+            scope.spawn(move || {
+                let mut batch = Batch::new();
+                batch.put(&[number], b"patient");
+                db.write(&batch, Durability::Group).expect("a write");
+            });
+        };
+        (0..3).for_each(patient);
+        while db.waiting() < 3 {
+            std::thread::yield_now();
+        }
+        db.put(b"hurry", b"now").expect("a put");
+    });
+    assert_eq!(
+        disk.0.counts().flushes - before,
+        1,
+        "one flush for all four"
+    );
+    assert_eq!(
+        db.get(&[2]).expect("a get").as_deref(),
+        Some(&b"patient"[..])
+    );
+}
+
+#[test]
 fn a_reader_does_not_wait_for_a_writer_that_waits_for_the_disk() {
     let gate = Gate {
         disk: Disk::new(),
