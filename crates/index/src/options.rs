@@ -38,7 +38,7 @@ impl Default for Options {
             buffer_bytes: 64 << 20,
             log_bytes: 64 << 20,
             segment_bytes: 1 << 20,
-            node_bytes: 4096,
+            node_bytes: 8192,
             inline_value_bytes: 1024,
             utilisation: 0.85,
             hot_share: 1.0 / 3.0,
