@@ -67,6 +67,11 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
     }
 }
 
+/// Bytes of the log that the next program may find when it opens the index. Beyond that the load writes
+/// its changes into nodes, for otherwise each `get` would replay them; below it, a checkpoint for every
+/// small load would cost more.
+const LOG_LEFT_BYTES: u64 = 1 << 20;
+
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // All of them before anything is made or loaded: a name that is wrong is found at once.
@@ -83,6 +88,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let loaded = loading.finish(outcome)?;
+    if db.figures().log_used_bytes > LOG_LEFT_BYTES {
+        progress.bar().set_message("writing changes into nodes");
+        db.write_back().map_err(|error| {
+            let loaded = show_records(loaded);
+            failed(&args.index, &error).context(format!("{loaded} are loaded and durable"))
+        })?;
+    }
     let seconds = progress.seconds();
     drop(progress);
     writeln!(

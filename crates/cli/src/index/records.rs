@@ -163,6 +163,14 @@ impl<R: BufRead> Read for ByLine<R> {
     }
 }
 
+/// The error of a file as it was: the one that it comes in hides what kind it is of.
+pub(crate) fn io_error(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
+    }
+}
+
 struct Csv<R> {
     reading: Reading,
     reader: csv::Reader<ByLine<R>>,
@@ -197,7 +205,7 @@ impl<R: BufRead> Csv<R> {
             return Ok(false);
         }
         let read = self.reader.read_byte_record(&mut self.fields);
-        read.map_err(|error| Bad::Input(error.into()))?;
+        read.map_err(|error| Bad::Input(io_error(error)))?;
         let feeds = self.fields.as_slice().iter().filter(|byte| **byte == b'\n');
         let feeds = feeds.count() as u64;
         let given = self.reader.get_ref();

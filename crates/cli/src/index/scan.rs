@@ -12,6 +12,7 @@ use serde_json::json;
 use super::form::{Form, is_text};
 use super::get::read_key;
 use super::progress::{Progress, Unit};
+use super::records::io_error;
 use super::{OpenArgs, failed};
 use crate::latency::show_count;
 use crate::said::say;
@@ -264,7 +265,7 @@ impl<W: Write> Writer<W> {
                     form.show(bytes, field).map_err(Refused::Form)?;
                 }
                 let written = writer.write_record(fields);
-                written.map_err(|error| Refused::Output(error.into()))
+                written.map_err(|error| Refused::Output(io_error(error)))
             }
             Writer::Binary(out) => write_binary(out, key, value),
             Writer::Json(looks, out) => {
