@@ -71,6 +71,8 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
 /// its changes into nodes, for otherwise each `get` would replay them; below it, a checkpoint for every
 /// small load would cost more.
 const LOG_LEFT_BYTES: u64 = 1 << 20;
+/// What took less says nothing of the rate.
+const SECONDS_TOLD: f64 = 0.1;
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -97,13 +99,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let seconds = progress.seconds();
     drop(progress);
-    writeln!(
-        std::io::stdout().lock(),
-        "{}: {} loaded in {seconds:.1} s, {} records/s",
-        args.index.display(),
-        show_records(loaded),
-        show_count((loaded as f64 / seconds) as u64)
-    )?;
+    let mut line = format!("{}: {} loaded", args.index.display(), show_records(loaded));
+    if seconds >= SECONDS_TOLD {
+        let rate = show_count((loaded as f64 / seconds) as u64);
+        line.push_str(&format!(" in {seconds:.1} s, {rate}/s"));
+    }
+    writeln!(std::io::stdout().lock(), "{line}")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -147,7 +148,7 @@ impl Input {
         };
         let Some((format, delimiter)) = args.format.map(|f| (f, b',')).or_else(|| by_name(path))
         else {
-            bail!("{name}: the name does not say how records stand in it; give --format");
+            bail!("{name}: no ending of a name says how records stand in it; give --format");
         };
         let mut input = Input {
             name,
@@ -369,17 +370,12 @@ impl<'a> Loading<'a> {
         let loaded = show_records(self.loaded);
         if let Err(error) = self.db.sync() {
             let why = ended.map_or_else(|| failed(&self.args.index, &error), |ended| ended.why);
-            bail!(
-                "{why:#}; {loaded} went in before, and it is not known which of them are kept"
-            );
+            bail!("{why:#}; {loaded} went in before, and it is not known which of them are kept");
         }
         match ended {
             None => Ok(self.loaded),
             Some(ended) if self.loaded == 0 => bail!("{:#}; nothing was loaded", ended.why),
-            Some(ended) => bail!(
-                "{:#}; {loaded} before it went into {index}",
-                ended.why
-            ),
+            Some(ended) => bail!("{:#}; {loaded} before it went into {index}", ended.why),
         }
     }
 }

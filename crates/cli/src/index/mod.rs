@@ -94,6 +94,7 @@ fn failed(path: &Path, error: &Error) -> anyhow::Error {
         Error::Damaged { .. } => {
             anyhow!("{path}: {error}; `bimetal index verify` lists what is wrong")
         }
+        Error::Full { .. } => anyhow!("{path}: {error}; make room on the file system"),
         Error::Version { .. } => anyhow!("{path}: {error}; take the program that wrote it"),
         Error::Option { option, reason } => {
             // Options have the names of the engine, which are those of the flags without the unit.

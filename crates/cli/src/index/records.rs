@@ -220,7 +220,7 @@ impl<R: BufRead> Csv<R> {
         }
         // The last line has no line feed here.
         self.line += 1;
-        let why = "a quote is opened and never closed: is the file cut off?";
+        let why = "a quote is opened here and never closed";
         Err(Bad::Record(why.to_owned()))
     }
 }
@@ -236,7 +236,7 @@ impl<R: BufRead> Records for Csv<R> {
         if self.fields.len() != 2 {
             let (count, delimiter) = (self.fields.len(), self.reading.delimiter);
             return Err(Bad::Record(format!(
-                "expected two columns, key and value, and found {count}; is `{}` the delimiter?",
+                "expected two columns, key and value, between them `{}`, and found {count}",
                 delimiter.escape_ascii()
             )));
         }
@@ -289,8 +289,8 @@ impl<R: BufRead> Records for Binary<R> {
         let [key_bytes, value_bytes] = lengths;
         if key_bytes as usize > KEY_BYTES_MAX {
             return Err(Bad::Record(format!(
-                "a key of {key_bytes} bytes: at most {KEY_BYTES_MAX} are possible; \
-                 is the file in this format?"
+                "a key of {key_bytes} bytes: at most {KEY_BYTES_MAX} are possible, if the file is \
+                 of the format binary at all"
             )));
         }
         self.take(key_bytes, &mut record.key)?;

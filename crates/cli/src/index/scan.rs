@@ -241,7 +241,7 @@ impl<W: Write> Writer<W> {
     fn new(format: Format, looks: Looks, out: W) -> Writer<W> {
         match format {
             Format::Csv => {
-                let quotes = if looks.has_mark {
+                let quotes = if looks.has_mark && looks.key == Form::Text {
                     csv::QuoteStyle::Always
                 } else {
                     csv::QuoteStyle::Necessary

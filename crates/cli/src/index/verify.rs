@@ -113,7 +113,11 @@ fn print(out: &mut impl Write, path: &Path, verified: &Verified) -> io::Result<(
         &[
             ("inner nodes", show_count(verified.inner_nodes), ""),
             ("leaves", show_count(verified.leaves), ""),
-            ("rows in them", show_count(verified.rows), "without the log"),
+            (
+                "rows in them",
+                show_count(verified.rows),
+                "and what the log has",
+            ),
             ("parts of long values", show_count(verified.blobs), ""),
             (
                 "live",
