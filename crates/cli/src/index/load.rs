@@ -70,7 +70,7 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
 /// Bytes of the log that the next program may find when it opens the index. Beyond that the load writes
 /// its changes into nodes, for otherwise each `get` would replay them; below it, a checkpoint for every
 /// small load would cost more.
-const LOG_LEFT_BYTES: u64 = 1 << 20;
+const LOG_LEFT_BYTES: u64 = 256 << 10;
 /// What took less says nothing of the rate.
 const SECONDS_TOLD: f64 = 0.1;
 

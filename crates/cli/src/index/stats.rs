@@ -140,10 +140,10 @@ fn print(
     space_bytes: u64,
     figures: &Figures,
 ) -> io::Result<()> {
-    let (path, batches) = (path.display(), show_count(figures.batches));
+    let (path, batches) = (path.display(), counted(figures.batches, "batch", "batches"));
     match keys {
-        Some(keys) => writeln!(out, "{path}: {} keys, {batches} batches", show_count(keys))?,
-        None => writeln!(out, "{path}: {batches} batches")?,
+        Some(keys) => writeln!(out, "{path}: {}, {batches}", counted(keys, "key", "keys"))?,
+        None => writeln!(out, "{path}: {batches}")?,
     }
     write_space(out, space_bytes, figures)?;
     write_group(
@@ -178,6 +178,11 @@ fn print(
         return Ok(());
     }
     write_group(out, "done to open it", &done)
+}
+
+fn counted(count: u64, one: &str, more: &str) -> String {
+    let word = if count == 1 { one } else { more };
+    format!("{} {word}", show_count(count))
 }
 
 fn write_space(out: &mut impl Write, space_bytes: u64, figures: &Figures) -> io::Result<()> {
