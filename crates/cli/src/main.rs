@@ -18,6 +18,7 @@ mod facts;
 mod figures;
 mod format;
 mod grow;
+mod index;
 mod latency;
 mod load;
 mod operations;
@@ -76,6 +77,8 @@ enum Verb {
     Bench(bench::Args),
     /// Find out what size of writes a device likes, for the caches over it.
     Probe(probe::Args),
+    /// Load, read and check an index: keys and values in order, in one file.
+    Index(index::Args),
     /// Run the simulation tester, or an experiment in virtual time.
     Sim(sim::Args),
     /// Look at an I/O trace, or convert it.
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Verb::Grow(args) => grow::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Probe(args) => probe::run(&args),
+        Verb::Index(args) => index::run(&args),
         Verb::Sim(args) => sim::run(&args),
         Verb::Trace(args) => trace::run(&args),
     };

@@ -13,9 +13,13 @@ use crate::writer::{Durability, Writer};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// A group takes no further batch when it has so many bytes.
 const GROUP_BYTES: usize = 1 << 20;
+
+/// So many batches need not wait for more.
+const GROUP_BATCHES: usize = 16;
 
 /// What must not have changed since.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +46,14 @@ struct Queue {
     outcomes: BTreeMap<u64, Result<Seq, Error>>,
 }
 
+impl Queue {
+    /// True if all that waits may wait for more.
+    fn may_wait(&self) -> bool {
+        let is_patient = |request: &Request| request.durability == Durability::Group;
+        self.waiting.len() < GROUP_BATCHES && self.waiting.iter().all(is_patient)
+    }
+}
+
 /// Everything an open index has.
 pub(crate) struct Shared {
     pub tree: Arc<Tree>,
@@ -49,17 +61,24 @@ pub(crate) struct Shared {
     writer: Mutex<Writer>,
     queue: Mutex<Queue>,
     turn: Condvar,
+    group_wait: Duration,
     failure: OnceLock<String>,
 }
 
 impl Shared {
-    pub(crate) fn new(tree: Arc<Tree>, readers: Arc<Readers>, writer: Writer) -> Shared {
+    pub(crate) fn new(
+        tree: Arc<Tree>,
+        readers: Arc<Readers>,
+        writer: Writer,
+        group_wait_us: u32,
+    ) -> Shared {
         Shared {
             tree,
             readers,
             writer: Mutex::new(writer),
             queue: Mutex::default(),
             turn: Condvar::new(),
+            group_wait: Duration::from_micros(u64::from(group_wait_us)),
             failure: OnceLock::new(),
         }
     }
@@ -99,12 +118,19 @@ impl Shared {
             durability,
             expects,
         });
+        let mut has_waited = false;
         loop {
             if let Some(outcome) = queue.outcomes.remove(&ticket) {
                 return outcome;
             }
             if queue.is_led {
                 self.turn.wait(&mut queue);
+                continue;
+            }
+            if !has_waited && queue.may_wait() {
+                // Somebody who is in a hurry takes this batch along.
+                has_waited = true;
+                self.turn.wait_for(&mut queue, self.group_wait);
                 continue;
             }
             queue.is_led = true;
@@ -173,7 +199,7 @@ impl Shared {
             }
             taken.push((request, writer.enlog(&request.operations)?));
         }
-        let is_durable = |(request, _): &(&Request, Seq)| request.durability == Durability::Durable;
+        let is_durable = |(request, _): &(&Request, Seq)| request.durability != Durability::Relaxed;
         if taken.iter().any(is_durable) {
             writer.write_log(true)?;
         }

@@ -141,7 +141,7 @@ impl Db {
         writer.begin_log(log.end())?;
         unless_full(writer.keep_house(0))?;
         Ok(Db {
-            shared: Arc::new(Shared::new(tree, readers, writer)),
+            shared: Arc::new(Shared::new(tree, readers, writer, options.group_wait_us)),
         })
     }
 

@@ -25,6 +25,8 @@ pub struct Options {
     pub utilisation: f64,
     /// The part of all leaves that counts as hot (the paper: hot to cold as 1 to 2).
     pub hot_share: f64,
+    /// How long a batch that is to be durable as one of a group waits for others, in microseconds.
+    pub group_wait_us: u32,
     /// How many batches a snapshot may hold back; older ones end with [`Error::SnapshotTooOld`].
     pub snapshot_batches_max: u64,
 }
@@ -36,10 +38,11 @@ impl Default for Options {
             buffer_bytes: 64 << 20,
             log_bytes: 64 << 20,
             segment_bytes: 1 << 20,
-            node_bytes: 4096,
+            node_bytes: 8192,
             inline_value_bytes: 1024,
             utilisation: 0.85,
             hot_share: 1.0 / 3.0,
+            group_wait_us: 100,
             snapshot_batches_max: u64::MAX,
         }
     }

@@ -235,6 +235,43 @@ fn writers_that_wait_share_one_flush() {
 }
 
 #[test]
+fn a_batch_of_a_group_goes_along_with_one_that_is_in_a_hurry() {
+    let disk = Disk::new();
+    let options = Options {
+        // Longer than anybody would wait: only company ends it.
+        group_wait_us: 600_000_000,
+        ..small()
+    };
+    let db = Db::create(disk.clone(), 3, &options).expect("an index");
+    db.put(b"first", b"prepares the log").expect("a put");
+    let before = disk.0.counts().flushes;
+    std::thread::scope(|scope| {
+        let patient = |number: u8| {
+            let db = db.clone();
+            scope.spawn(move || {
+                let mut batch = Batch::new();
+                batch.put(&[number], b"patient");
+                db.write(&batch, Durability::Group).expect("a write");
+            });
+        };
+        (0..3).for_each(patient);
+        while db.waiting() < 3 {
+            std::thread::yield_now();
+        }
+        db.put(b"hurry", b"now").expect("a put");
+    });
+    assert_eq!(
+        disk.0.counts().flushes - before,
+        1,
+        "one flush for all four"
+    );
+    assert_eq!(
+        db.get(&[2]).expect("a get").as_deref(),
+        Some(&b"patient"[..])
+    );
+}
+
+#[test]
 fn a_reader_does_not_wait_for_a_writer_that_waits_for_the_disk() {
     let gate = Gate {
         disk: Disk::new(),
@@ -285,4 +322,52 @@ fn a_snapshot_that_holds_back_too_much_ends() {
     }
     assert_eq!(snapshot.get(b"key"), Err(Error::SnapshotTooOld));
     assert_eq!(db.figures().snapshots.oldest_batches, 80);
+}
+
+#[test]
+fn a_key_that_is_written_on_and_on_beside_a_snapshot_does_not_fill_the_leaf() {
+    let disk = Disk::new();
+    let db = Db::create(disk.clone(), 3, &small()).expect("an index");
+    db.put(b"other", b"value").expect("a put");
+    let snapshot = db.snapshot();
+    let mut batch = Batch::new();
+    for number in 0..100_000_u64 {
+        batch.clear();
+        batch.put(b"key", &number.to_le_bytes());
+        db.write(&batch, Durability::Relaxed).expect("a write");
+    }
+    assert_eq!(
+        db.get(b"key").expect("a get"),
+        Some(99_999_u64.to_le_bytes().to_vec())
+    );
+    // What the snapshot would need is gone, and it is told so.
+    assert_eq!(snapshot.get(b"key"), Err(Error::SnapshotTooOld));
+    drop(snapshot);
+    db.write_back().expect("a write-back");
+    assert!(db.figures().space.live_bytes < 4096, "one row is left");
+}
+
+#[test]
+fn many_short_rows_in_one_leaf_are_taken_up_after_a_stop() {
+    let disk = Disk::new();
+    let options = Options {
+        memory_bytes: 64 << 20,
+        buffer_bytes: 48 << 20,
+        log_bytes: 16 << 20,
+        ..Options::default()
+    };
+    let db = Db::create(disk.clone(), 3, &options).expect("an index");
+    let mut batch = Batch::new();
+    for number in 0..150_000_u32 {
+        batch.put(&number.to_be_bytes(), b"");
+        if batch.len() == 1000 {
+            db.write(&batch, Durability::Relaxed).expect("a write");
+            batch.clear();
+        }
+    }
+    db.sync().expect("a sync");
+    drop(db);
+    // All of it is in the log: the checkpoint knows one leaf, if any.
+    let db = Db::open(disk, &options).expect("it opens");
+    assert_eq!(sum_of_rows(&db), 150_000);
 }

@@ -181,7 +181,7 @@ impl Delta {
                 self.remove(hidden.start.max(at + 1)..hidden.end);
             } else {
                 self.remove(hidden);
-                let spare = self.slots.len() / 4 + 3;
+                let spare = self.slots.len() / 8 + 1;
                 grow(&mut self.slots, 1, spare);
                 self.slots.insert(at, slot);
             }
@@ -208,7 +208,7 @@ impl Delta {
             kind,
         };
         let len = self.heap.len();
-        grow(&mut self.heap, slot.heap_bytes(), len / 4 + 24);
+        grow(&mut self.heap, slot.heap_bytes(), len / 8 + 8);
         self.heap.extend_from_slice(rest);
         self.heap.extend_from_slice(value);
         self.live_bytes += slot.heap_bytes();

@@ -13,8 +13,10 @@ use crate::node::{Kind, NodeId};
 use crate::storage::BLOCK_BYTES;
 use std::ops::Bound;
 
-/// Operations in a frame of carried records, in bytes, about.
-const FRAME_BYTES: usize = 60 << 10;
+/// Operations in a frame of carried records, in bytes, at most about this; in a short log a part of it.
+const FRAME_BYTES_MAX: usize = 60 << 10;
+/// Frames of carried records that go into the log.
+const FRAMES_MIN: usize = 32;
 
 impl Writer {
     /// The first position in the log that some leaf needs, or the head.
@@ -33,9 +35,16 @@ impl Writer {
     /// True if deltas take so little of the log that logging them again gives room, and there is room to
     /// do it.
     fn may_carry(&self) -> bool {
-        let log_bytes = self.geometry.log_blocks * BLOCK_BYTES as u64;
-        let has_room = self.log.free_blocks() as usize * BLOCK_BYTES > FRAME_BYTES * 2;
-        has_room && self.tree.memory.delta_bytes() < log_bytes / 4
+        let has_room = self.log.free_blocks() as usize * BLOCK_BYTES > self.frame_bytes() * 2;
+        has_room && self.tree.memory.delta_bytes() < self.log_bytes() as u64 / 4
+    }
+
+    fn log_bytes(&self) -> usize {
+        self.geometry.log_blocks as usize * BLOCK_BYTES
+    }
+
+    fn frame_bytes(&self) -> usize {
+        FRAME_BYTES_MAX.min(self.log_bytes() / FRAMES_MIN)
     }
 
     /// Frees some of the log before `target`: one frame of carried records, or one leaf written back.
@@ -65,10 +74,11 @@ impl Writer {
     fn carry(&mut self, target: u64) -> Result<(), Error> {
         let storage = self.storage();
         self.log.write_out(&*storage, false)?;
-        let mut records = Vec::with_capacity(FRAME_BYTES * 2);
+        let frame_bytes = self.frame_bytes();
+        let mut records = Vec::with_capacity(frame_bytes * 2);
         let mut leaves: Vec<(u64, NodeId)> = Vec::new();
         let longest = self.log.batch_bytes_max();
-        while records.len() < FRAME_BYTES && self.needed_from() < target {
+        while records.len() < frame_bytes && self.needed_from() < target {
             let Some(first) = self.by_log.front().copied() else {
                 break;
             };

@@ -7,12 +7,21 @@
 
 use super::Writer;
 use crate::error::Error;
-use crate::node::{BLOB_BYTES_MAX, Delta, Image, Kind, NodeId, Row, Seq, blob_image, fold};
+use crate::node::{
+    BLOB_BYTES_MAX, Delta, Image, Kind, NodeId, ROWS_MAX, Row, Seq, blob_image, fold,
+};
 use crate::segments::{Class, Location};
 use crate::tree::Path;
 use crate::tree::blob::Reference;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Versions of a key in an image, at most.
+const VERSIONS_MAX: usize = 1024;
+/// Rows of an image, at most but for the versions of its last key.
+const PART_ROWS_MAX: usize = ROWS_MAX / 2;
+/// Rows whose packed length is reckoned at once.
+const ESTIMATED_ROWS: usize = 8192;
 
 /// Rows between two images.
 #[derive(Debug, Default)]
@@ -23,6 +32,8 @@ pub(super) struct Scratch {
     freed: Vec<Vec<u8>>,
     /// References of blobs that were written for these rows.
     new_blobs: Vec<Vec<u8>>,
+    /// Readers below this may miss what they would see: a key had too many versions.
+    floor: Seq,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +68,7 @@ fn push(bytes: &mut Vec<u8>, rows: &mut Vec<ScratchRow>, row: Row<'_>) {
 
 impl Scratch {
     fn clear(&mut self) {
+        self.floor = 0;
         self.bytes.clear();
         self.rows.clear();
         self.freed.clear();
@@ -89,7 +101,7 @@ impl Scratch {
     fn cut(&self, share: usize) -> Vec<Range<usize>> {
         let (mut cuts, mut start, mut bytes) = (Vec::new(), 0, 0);
         for (index, row) in self.rows.iter().enumerate() {
-            let is_due = bytes + row.bytes() / 2 > share;
+            let is_due = bytes + row.bytes() / 2 > share || index - start >= PART_ROWS_MAX;
             if is_due && index > start && self.row(index).key != self.row(index - 1).key {
                 cuts.push(start..index);
                 (start, bytes) = (index, 0);
@@ -136,15 +148,37 @@ impl Writer {
         let none = Delta::default();
         let delta = node.delta.as_deref().unwrap_or(&none);
         let Scratch {
-            bytes, rows, freed, ..
+            bytes,
+            rows,
+            freed,
+            floor,
+            ..
         } = &mut self.scratch;
+        let (mut versions, mut dropped) = (0, Vec::new());
         fold(
             image.as_deref(),
             delta,
             oldest,
-            &mut |row| push(bytes, rows, row),
+            &mut |row| {
+                let last = rows.last().map(|last| &bytes[last.key_at..last.value_at]);
+                versions = if last == Some(row.key) {
+                    versions + 1
+                } else {
+                    1
+                };
+                if versions <= VERSIONS_MAX {
+                    push(bytes, rows, row);
+                } else {
+                    // The newest come first; who needs an older one has held it for too long.
+                    *floor = rows.last().map_or(0, |last| last.seq).max(*floor);
+                    if row.kind == Kind::Blob {
+                        dropped.push(row.value.to_vec());
+                    }
+                }
+            },
             &mut |reference| freed.push(reference.to_vec()),
         );
+        freed.append(&mut dropped);
         let Some(image) = image.filter(|image| image.rows() > 0) else {
             return Ok(true);
         };
@@ -173,7 +207,8 @@ impl Writer {
         self.figures.joins += u64::from(leaves.len() > 1);
         self.figures.folded_rows += self.scratch.rows.len() as u64;
         let change = self.plan(path, &leaves, &written);
-        self.install(change, &leaves, written, oldest);
+        let floor = oldest.max(self.scratch.floor);
+        self.install(change, &leaves, written, floor);
         for reference in std::mem::take(&mut self.scratch.freed) {
             self.free_blobs(&reference);
         }
@@ -250,12 +285,18 @@ impl Writer {
         if rows == 0 {
             return Vec::new();
         }
-        self.builder.clear();
-        for index in 0..rows {
-            self.builder.push(self.scratch.row(index));
+        // What packs worse in parts than as a whole is not seen, nor need it be: an image may be longer.
+        let mut packed = 0;
+        for start in (0..rows).step_by(ESTIMATED_ROWS) {
+            self.builder.clear();
+            for index in start..rows.min(start + ESTIMATED_ROWS) {
+                self.builder.push(self.scratch.row(index));
+            }
+            packed += self.builder.estimated_bytes();
         }
-        let packed = self.builder.estimated_bytes();
-        let parts = packed.div_ceil(self.options.node_bytes);
+        let parts = packed
+            .div_ceil(self.options.node_bytes)
+            .max(rows.div_ceil(PART_ROWS_MAX));
         if parts <= 1 {
             return std::iter::once(0..rows).collect();
         }

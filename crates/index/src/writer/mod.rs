@@ -42,6 +42,9 @@ pub enum Durability {
     /// When its write returns.
     #[default]
     Durable,
+    /// When its write returns, which waits up to [`Options::group_wait_us`] for batches of other threads, so
+    /// that one flush is for several: fewer flushes, each a little later.
+    Group,
     /// Some time later, with everything before it; at the latest with the next durable one.
     Relaxed,
 }

@@ -65,7 +65,7 @@ impl Writer {
         }
         let ring = self.geometry.log_blocks;
         let (head, tail) = (self.log.head(), self.log.tail());
-        if head - tail < ring / 2 {
+        if head - tail < ring / 4 * 3 {
             let is_due = self.changes_since_checkpoint >= CHANGES_MAX;
             return if is_due {
                 self.take_checkpoint()
@@ -73,7 +73,7 @@ impl Writer {
                 Ok(())
             };
         }
-        let target = head - ring / 4;
+        let target = head - ring / 8;
         for _ in 0..blocks.clamp(1, 64) {
             if !self.free_log(target)? {
                 return self.take_checkpoint();

@@ -1,0 +1,47 @@
+//! `bimetal index compact`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use bimetal_block::units::show_size;
+
+use super::progress::{Progress, Unit};
+use super::stats::space_bytes;
+use super::{OpenArgs, failed};
+use crate::latency::show_count;
+
+/// Which index.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The index
+    #[arg(value_name = "INDEX")]
+    index: PathBuf,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let db = args.open.open(&args.index)?;
+    let before = space_bytes(&db);
+    let progress = Progress::start(Unit::Nothing, "writing changes back");
+    let compacted = db.compact(|segments| {
+        let segments = show_count(segments.into());
+        progress.bar().set_message(format!("{segments} segments"));
+    });
+    compacted.map_err(|error| failed(&args.index, &error))?;
+    let seconds = progress.seconds();
+    drop(progress);
+    let after = space_bytes(&db);
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{}: {} before, {} now, in {seconds:.1} s",
+        args.index.display(),
+        show_size(before),
+        show_size(after)
+    )?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,80 @@
+//! `bimetal index get`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+
+use super::form::{Form, excerpt};
+use super::{OpenArgs, failed};
+use crate::said::say;
+
+/// Which keys.
+///
+/// The index is opened as by a program that writes: no other may have it open.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The index
+    #[arg(value_name = "INDEX")]
+    index: PathBuf,
+    /// The keys
+    #[arg(value_name = "KEY", required = true)]
+    keys: Vec<String>,
+    /// How keys are written
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    key: Form,
+    /// How to print values
+    #[arg(
+        long,
+        value_name = "FORM",
+        default_value = "text",
+        conflicts_with = "hex"
+    )]
+    value: Form,
+    /// Print values as hexadecimal digits
+    #[arg(long)]
+    hex: bool,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+/// Runs the verb: a line for each value; the status is 1 when a key is missing.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let keys = args.keys.iter().map(|key| read_key(args.key, key));
+    let keys = keys.collect::<Result<Vec<Vec<u8>>>>()?;
+    let form = if args.hex { Form::Hex } else { args.value };
+    let db = args.open.open(&args.index)?;
+    let mut out = std::io::stdout().lock();
+    let (mut value, mut line) = (Vec::new(), Vec::new());
+    let mut status = ExitCode::SUCCESS;
+    for (key, named) in keys.iter().zip(&args.keys) {
+        let found = db.get_into(key, &mut value);
+        if !found.map_err(|error| failed(&args.index, &error))? {
+            let (index, named) = (args.index.display(), excerpt(named.as_bytes()));
+            say(format_args!("bimetal: {index}: there is no key {named}"));
+            status = ExitCode::FAILURE;
+            continue;
+        }
+        line.clear();
+        form.show(&value, &mut line).map_err(|why| {
+            let (index, named) = (args.index.display(), excerpt(named.as_bytes()));
+            anyhow!("{index}: the value of {named}: {why}; --hex shows any")
+        })?;
+        line.push(b'\n');
+        out.write_all(&line)?;
+    }
+    out.flush()?;
+    Ok(status)
+}
+
+/// The bytes of a key on the command line.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn read_key(form: Form, text: &str) -> Result<Vec<u8>> {
+    let mut key = Vec::new();
+    form.read(text.as_bytes(), &mut key)
+        .map_err(|why| anyhow!("key {why}"))?;
+    Ok(key)
+}

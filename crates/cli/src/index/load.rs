@@ -1,0 +1,391 @@
+//! `bimetal index load`: batches that need not be durable one by one, and are all at the end. Whatever
+//! ends it early, what was loaded before is said, and is there.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow, bail};
+use bimetal_block::units::{Size, parse_size, show_size};
+use bimetal_index::{Batch, Db, Durability, Error, KEY_BYTES_MAX, Options};
+
+use super::form::Form;
+use super::progress::{Progress, Unit};
+use super::records::{self, Bad, Format, Place, Reading, Record, Records};
+use super::{OpenArgs, failed};
+use crate::latency::show_count;
+
+/// Bytes of a batch, unless the log is so short that it takes less.
+const BATCH_BYTES: usize = 256 << 10;
+/// Bytes that an operation takes beside key and value, at most: a kind and two lengths.
+const OPERATION_BYTES: usize = 16;
+
+/// What to load, and into what.
+///
+/// Records of the same key: the last one counts. Files are known by the ends of their names: .csv,
+/// .tsv (CSV with tabs), .bin, .txt (lines), .json and .jsonl.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The index
+    #[arg(value_name = "INDEX")]
+    index: PathBuf,
+    /// The files; none, or `-`: standard input
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// How records stand in the files, where their names do not say
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// How keys are written in CSV, lines and JSON
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    key: Form,
+    /// How values are written in CSV and JSON
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    value: Form,
+    /// Pass over the first line of each CSV file
+    #[arg(long)]
+    header: bool,
+    /// What is between the columns of CSV, or `tab`; default: a comma
+    #[arg(long, value_name = "CHAR", value_parser = parse_delimiter)]
+    delimiter: Option<u8>,
+    /// Length of the log of a new index; default: 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    log_bytes: Option<Size>,
+    /// Length of a segment of a new index: what the SSD erases at once; default: 1MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    segment_bytes: Option<Size>,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+fn parse_delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"tab" | b"\\t" => Ok(b'\t'),
+        [b'"' | b'\n' | b'\r'] => Err("it has a meaning of its own in CSV".to_owned()),
+        [one] if one.is_ascii() => Ok(*one),
+        _ => Err("expected one ASCII character or `tab`".to_owned()),
+    }
+}
+
+/// Bytes of the log that the next program may find when it opens the index. Beyond that the load writes
+/// its changes into nodes, for otherwise each `get` would replay them; below it, a checkpoint for every
+/// small load would cost more.
+const LOG_LEFT_BYTES: u64 = 256 << 10;
+/// What took less says nothing of the rate.
+const SECONDS_TOLD: f64 = 0.1;
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    // All of them before anything is made or loaded: a name that is wrong is found at once.
+    let inputs = Input::all(args)?;
+    let total = inputs.iter().map(|input| input.len_bytes).sum();
+    let db = open_or_make(args)?;
+    let progress = Progress::start(Unit::Bytes(total), "");
+    let mut loading = Loading::new(args, &db, &progress);
+    let mut outcome = Ok(());
+    for input in inputs {
+        outcome = loading.load(input);
+        if outcome.is_err() {
+            break;
+        }
+    }
+    let loaded = loading.finish(outcome)?;
+    if db.figures().log_used_bytes > LOG_LEFT_BYTES {
+        progress.bar().set_message("writing changes into nodes");
+        db.write_back().map_err(|error| {
+            let loaded = show_records(loaded);
+            failed(&args.index, &error).context(format!("{loaded} are loaded and durable"))
+        })?;
+    }
+    let seconds = progress.seconds();
+    drop(progress);
+    let mut line = format!("{}: {} loaded", args.index.display(), show_records(loaded));
+    if seconds >= SECONDS_TOLD {
+        let rate = show_count((loaded as f64 / seconds) as u64);
+        line.push_str(&format!(" in {seconds:.1} s, {rate}/s"));
+    }
+    writeln!(std::io::stdout().lock(), "{line}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_records(count: u64) -> String {
+    match count {
+        1 => "1 record".to_owned(),
+        _ => format!("{} records", show_count(count)),
+    }
+}
+
+/// An input that is open.
+struct Input {
+    name: String,
+    format: Format,
+    delimiter: u8,
+    bytes: Box<dyn Read>,
+    /// None where it cannot be told.
+    len_bytes: Option<u64>,
+}
+
+impl Input {
+    /// All inputs in their order.
+    fn all(args: &Args) -> Result<Vec<Input>> {
+        let standard = [PathBuf::from("-")];
+        let files = if args.files.is_empty() {
+            &standard[..]
+        } else {
+            &args.files
+        };
+        if files.iter().filter(|file| is_standard(file)).count() > 1 {
+            bail!("standard input can be loaded only once");
+        }
+        files.iter().map(|path| Input::open(args, path)).collect()
+    }
+
+    fn open(args: &Args, path: &Path) -> Result<Input> {
+        let name = if is_standard(path) {
+            "standard input".to_owned()
+        } else {
+            path.display().to_string()
+        };
+        let Some((format, delimiter)) = args.format.map(|f| (f, b',')).or_else(|| by_name(path))
+        else {
+            bail!("{name}: no ending of a name says how records stand in it; give --format");
+        };
+        let mut input = Input {
+            name,
+            format,
+            delimiter: args.delimiter.unwrap_or(delimiter),
+            bytes: Box::new(std::io::stdin()),
+            len_bytes: None,
+        };
+        if !is_standard(path) {
+            let about = |error| anyhow!("{}: {error}", input.name);
+            let file = File::open(path).map_err(about)?;
+            let metadata = file.metadata().map_err(about)?;
+            if metadata.is_dir() {
+                bail!("{}: this is a directory", input.name);
+            }
+            input.len_bytes = metadata.is_file().then_some(metadata.len());
+            input.bytes = Box::new(file);
+        }
+        Ok(input)
+    }
+}
+
+fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Format and delimiter, by the end of a name.
+fn by_name(path: &Path) -> Option<(Format, u8)> {
+    let end = path.extension()?.to_str()?.to_ascii_lowercase();
+    Some(match &*end {
+        "csv" => (Format::Csv, b','),
+        "tsv" => (Format::Csv, b'\t'),
+        "bin" => (Format::Binary, b','),
+        "txt" => (Format::Lines, b','),
+        "json" | "jsonl" => (Format::Json, b','),
+        _ => return None,
+    })
+}
+
+/// Opens the index; makes it where there is no file, or an empty one.
+fn open_or_make(args: &Args) -> Result<Db> {
+    let path = &args.index;
+    let is_there = path.exists();
+    let is_new = !is_there || path.metadata().is_ok_and(|m| m.is_file() && m.len() == 0);
+    if !is_new {
+        let db = args.open.open(path)?;
+        check_geometry(args, &db)?;
+        return Ok(db);
+    }
+    let made = Db::open_path(path, &options(args)).map_err(|error| failed(path, &error));
+    let is_empty = || path.metadata().is_ok_and(|metadata| metadata.len() == 0);
+    if made.is_err() && !is_there && is_empty() {
+        // Nobody needs the empty file of a refusal; the refusal is the error to tell.
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
+fn options(args: &Args) -> Options {
+    let mut options = args.open.options();
+    if let Some(log) = args.log_bytes {
+        options.log_bytes = log.0;
+    }
+    if let Some(segment) = args.segment_bytes {
+        // What is too long is refused with its own reason.
+        options.segment_bytes = u32::try_from(segment.0).unwrap_or(u32::MAX);
+    }
+    options
+}
+
+/// Lengths that were asked for must be those that the index has had from its making on.
+fn check_geometry(args: &Args, db: &Db) -> Result<()> {
+    let (figures, path) = (db.figures(), args.index.display());
+    let segment_bytes = u64::from(figures.space.segment_bytes);
+    for (flag, asked, has) in [
+        ("log-bytes", args.log_bytes, figures.log_bytes),
+        ("segment-bytes", args.segment_bytes, segment_bytes),
+    ] {
+        if let Some(Size(asked)) = asked
+            && asked != has
+        {
+            bail!(
+                "{path}: it was made with {}, which cannot change; leave out --{flag}, or load into a \
+                 new index",
+                show_size(has)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Why loading ended early, and whether more can be written.
+struct Ended {
+    why: anyhow::Error,
+    is_index: bool,
+}
+
+/// Loads records of one input after the other.
+struct Loading<'a> {
+    args: &'a Args,
+    db: &'a Db,
+    progress: &'a Progress,
+    batch: Batch,
+    batch_bytes: usize,
+    batch_bytes_max: usize,
+    /// Records that the index has taken.
+    loaded: u64,
+}
+
+impl<'a> Loading<'a> {
+    fn new(args: &'a Args, db: &'a Db, progress: &'a Progress) -> Loading<'a> {
+        // Half of what a batch may be, so that it is only too long if one record is.
+        let half = db.figures().log_bytes as usize / 16;
+        Loading {
+            args,
+            db,
+            progress,
+            batch: Batch::new(),
+            batch_bytes: 0,
+            batch_bytes_max: BATCH_BYTES.min(half),
+            loaded: 0,
+        }
+    }
+
+    fn load(&mut self, input: Input) -> Result<(), Ended> {
+        let reading = Reading {
+            key: self.args.key,
+            value: self.args.value,
+            delimiter: input.delimiter,
+            has_header: self.args.header,
+        };
+        let bytes = self.progress.bar().wrap_read(input.bytes);
+        let mut records = records::open(input.format, reading, bytes);
+        let mut record = Record::default();
+        loop {
+            match records.next(&mut record) {
+                Ok(true) => self.put(&record, &input.name, &*records)?,
+                Ok(false) => return Ok(()),
+                Err(Bad::Record(why)) => return Err(bad(&input.name, records.place(), &why)),
+                Err(Bad::Input(error)) => {
+                    return Err(Ended {
+                        why: anyhow!("{}: {error}", input.name),
+                        is_index: false,
+                    });
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, record: &Record, name: &str, records: &dyn Records) -> Result<(), Ended> {
+        let key_bytes = record.key.len();
+        if key_bytes > KEY_BYTES_MAX {
+            let error = Error::KeyTooLong {
+                bytes: key_bytes,
+                max: KEY_BYTES_MAX,
+            };
+            return Err(bad(name, records.place(), &error.to_string()));
+        }
+        let bytes = key_bytes + record.value.len() + OPERATION_BYTES;
+        if self.batch_bytes + bytes > self.batch_bytes_max {
+            self.write().map_err(|error| self.ended(&error))?;
+        }
+        self.batch.put(&record.key, &record.value);
+        self.batch_bytes += bytes;
+        if self.batch_bytes <= self.batch_bytes_max {
+            return Ok(());
+        }
+        // It is alone in its batch, so what is too long is this record.
+        self.write().map_err(|error| match error {
+            Error::BatchTooLong { bytes, max } => {
+                let why = format!(
+                    "a record of {}: with this log at most {} are possible; make the index with \
+                     a longer --log-bytes",
+                    show_size(bytes as u64),
+                    show_size(max as u64)
+                );
+                bad(name, records.place(), &why)
+            }
+            error => self.ended(&error),
+        })
+    }
+
+    fn ended(&self, error: &Error) -> Ended {
+        Ended {
+            why: failed(&self.args.index, error),
+            is_index: true,
+        }
+    }
+
+    /// Gives the index what waits, or forgets it when it is refused.
+    fn write(&mut self) -> Result<(), Error> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let written = self.db.write(&self.batch, Durability::Relaxed);
+        if written.is_ok() {
+            self.loaded += self.batch.len() as u64;
+        }
+        self.batch.clear();
+        self.batch_bytes = 0;
+        let seconds = self.progress.seconds();
+        let rate = show_count((self.loaded as f64 / seconds) as u64);
+        let message = format!("{}, {rate}/s", show_records(self.loaded));
+        self.progress.bar().set_message(message);
+        written
+    }
+
+    /// Makes all that was loaded durable; how much it is, if nothing ended it early.
+    fn finish(mut self, outcome: Result<(), Ended>) -> Result<u64> {
+        let ended = match outcome {
+            Ok(()) => self.write().map_err(|error| self.ended(&error)).err(),
+            Err(ended) if ended.is_index => Some(ended),
+            Err(ended) => match self.write() {
+                Ok(()) => Some(ended),
+                Err(error) => Some(self.ended(&error)),
+            },
+        };
+        let index = self.args.index.display();
+        let loaded = show_records(self.loaded);
+        if let Err(error) = self.db.sync() {
+            let why = ended.map_or_else(|| failed(&self.args.index, &error), |ended| ended.why);
+            bail!("{why:#}; {loaded} went in before, and it is not known which of them are kept");
+        }
+        match ended {
+            None => Ok(self.loaded),
+            Some(ended) if self.loaded == 0 => bail!("{:#}; nothing was loaded", ended.why),
+            Some(ended) => bail!("{:#}; {loaded} before it went into {index}", ended.why),
+        }
+    }
+}
+
+fn bad(name: &str, place: Place, why: &str) -> Ended {
+    Ended {
+        why: match place {
+            Place::Line(line) => anyhow!("{name}:{line}: {why}"),
+            Place::Record { .. } => anyhow!("{name}: {place}: {why}"),
+        },
+        is_index: false,
+    }
+}

@@ -1,0 +1,145 @@
+//! `bimetal index`: an index (docs/index.md) from the command line. It only opens, asks and shows;
+//! what an index is, and every decision about it, is in the crate `bimetal-index`.
+
+mod compact;
+mod form;
+mod get;
+mod load;
+mod progress;
+mod records;
+mod scan;
+mod stats;
+mod verify;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use bimetal_block::units::{Size, parse_size};
+use bimetal_index::storage::file::{FileStorage, Presence};
+use bimetal_index::{Db, Error, Options};
+
+use crate::table::{Align, Table};
+use progress::{Progress, Unit};
+
+/// What to do with an index.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Put records of files into an index, which is made if it does not exist.
+    Load(load::Args),
+    /// Print the values of keys.
+    Get(get::Args),
+    /// Print keys and their values in order.
+    Scan(scan::Args),
+    /// Check every byte of an index that something leads to, writing nothing.
+    Verify(verify::Args),
+    /// Make an index as short as it can be.
+    Compact(compact::Args),
+    /// Show what an index takes of space and memory.
+    Stats(stats::Args),
+}
+
+/// How to open an index.
+#[derive(clap::Args)]
+struct OpenArgs {
+    /// Memory for nodes and changes
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
+    memory: Size,
+}
+
+impl OpenArgs {
+    fn options(&self) -> Options {
+        Options {
+            memory_bytes: self.memory.0,
+            // The share that changes have of the memory by default.
+            buffer_bytes: self.memory.0 / 4,
+            ..Options::default()
+        }
+    }
+
+    /// Opens an index that exists.
+    fn open(&self, path: &Path) -> Result<Db> {
+        let _progress = Progress::start(Unit::Nothing, "opening");
+        let storage = FileStorage::open(path, Presence::Existing);
+        let storage = storage.map_err(|error| unopened(path, &error))?;
+        Db::open(storage, &self.options()).map_err(|error| failed(path, &error))
+    }
+}
+
+/// A file that could not be opened, in a line that says what to do.
+fn unopened(path: &Path, error: &io::Error) -> anyhow::Error {
+    let path = path.display();
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            anyhow!("{path}: another program has it open; try again when that has ended")
+        }
+        io::ErrorKind::NotFound => {
+            anyhow!("{path}: there is no such file; `bimetal index load` makes an index")
+        }
+        _ => anyhow!("{path}: {error}"),
+    }
+}
+
+/// What an index says, in a line with its file and what to do.
+fn failed(path: &Path, error: &Error) -> anyhow::Error {
+    let path = path.display();
+    match error {
+        Error::Damaged { .. } => {
+            anyhow!("{path}: {error}; `bimetal index verify` lists what is wrong")
+        }
+        Error::Full { .. } => anyhow!("{path}: {error}; make room on the file system"),
+        Error::Version { .. } => anyhow!("{path}: {error}; take the program that wrote it"),
+        Error::Option { option, reason } => {
+            // Options have the names of the engine, which are those of the flags without the unit.
+            let flag = match *option {
+                "memory_bytes" | "buffer_bytes" => "memory".to_owned(),
+                other => other.replace('_', "-"),
+            };
+            anyhow!("--{flag}: {reason}")
+        }
+        // It names the file itself.
+        Error::Open { .. } => anyhow!("{error}"),
+        _ => anyhow!("{path}: {error}"),
+    }
+}
+
+/// Writes figures under a heading: what, how much, and what there is to say of it.
+fn write_group(
+    out: &mut impl Write,
+    heading: &str,
+    rows: &[(&str, String, &str)],
+) -> io::Result<()> {
+    let columns = [("", Align::Left), ("", Align::Right), ("", Align::Left)];
+    let mut table = Table::new(&columns);
+    for (what, figure, remark) in rows {
+        table.row(vec![
+            (*what).to_owned(),
+            figure.clone(),
+            (*remark).to_owned(),
+        ]);
+    }
+    writeln!(out, "  {heading}")?;
+    for line in table.lines().iter().skip(1) {
+        writeln!(out, "    {line}")?;
+    }
+    Ok(())
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Load(args) => load::run(args),
+        Verb::Get(args) => get::run(args),
+        Verb::Scan(args) => scan::run(args),
+        Verb::Verify(args) => verify::run(args),
+        Verb::Compact(args) => compact::run(args),
+        Verb::Stats(args) => stats::run(args),
+    }
+}

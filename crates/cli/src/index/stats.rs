@@ -1,0 +1,239 @@
+//! `bimetal index stats`.
+
+use std::io::{self, Write};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use bimetal_block::units::show_size;
+use bimetal_index::{Db, Error, Figures};
+use serde_json::{Value, json};
+
+use super::progress::{Progress, Unit};
+use super::{OpenArgs, failed, write_group};
+use crate::latency::show_count;
+
+/// Keys between two looks at the bar.
+const KEYS_BETWEEN: u64 = 1 << 16;
+
+/// Which index.
+///
+/// The index is opened as by a program that writes: no other may have it open.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The index
+    #[arg(value_name = "INDEX")]
+    index: PathBuf,
+    /// Count the keys, which reads all of them
+    #[arg(long)]
+    count: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let db = args.open.open(&args.index)?;
+    // Before counting, which fills the memory with nodes.
+    let figures = db.figures();
+    let keys = args.count.then(|| count(&db)).transpose();
+    let keys = keys.map_err(|error| failed(&args.index, &error))?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let value = to_json(&args.index, keys, space_bytes(&db), &figures);
+        writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
+    } else {
+        print(&mut out, &args.index, keys, space_bytes(&db), &figures)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn count(db: &Db) -> Result<u64, Error> {
+    let progress = Progress::start(Unit::Nothing, "counting keys");
+    let mut rows = db.scan((Bound::Unbounded, Bound::Unbounded));
+    let mut keys = 0;
+    while rows.next()?.is_some() {
+        keys += 1;
+        if keys % KEYS_BETWEEN == 0 {
+            let message = format!("{} keys counted", show_count(keys));
+            progress.bar().set_message(message);
+        }
+    }
+    Ok(keys)
+}
+
+/// Bytes from the start of the storage to the end of its last segment.
+pub(super) fn space_bytes(db: &Db) -> u64 {
+    let space = db.figures().space;
+    let segment_bytes = u64::from(space.segment_bytes);
+    let segments_from = db.log_range().end.next_multiple_of(segment_bytes);
+    segments_from + u64::from(space.segments) * segment_bytes
+}
+
+/// Segments by what is in them, in bytes.
+struct Segments {
+    used: u32,
+    live_bytes: u64,
+    /// In segments that are used, but not by anything.
+    dead_bytes: u64,
+    reserve_bytes: u64,
+}
+
+impl Segments {
+    fn of(figures: &Figures) -> Segments {
+        let space = figures.space;
+        let used = space.segments - space.free_segments;
+        let segment_bytes = u64::from(space.segment_bytes);
+        Segments {
+            used,
+            live_bytes: space.live_bytes,
+            dead_bytes: (u64::from(used) * segment_bytes).saturating_sub(space.live_bytes),
+            reserve_bytes: u64::from(space.free_segments) * segment_bytes,
+        }
+    }
+}
+
+fn to_json(path: &Path, keys: Option<u64>, space_bytes: u64, figures: &Figures) -> Value {
+    let segments = Segments::of(figures);
+    let upkeep = figures.upkeep;
+    json!({
+        "index": path.display().to_string(),
+        "keys": keys,
+        "batches": figures.batches,
+        "space": {
+            "whole_bytes": space_bytes,
+            "live_bytes": segments.live_bytes,
+            "dead_bytes": segments.dead_bytes,
+            "reserve_bytes": segments.reserve_bytes,
+            "log_bytes": figures.log_bytes,
+            "segments": figures.space.segments,
+            "free_segments": figures.space.free_segments,
+            "segment_bytes": figures.space.segment_bytes,
+        },
+        "log": { "bytes": figures.log_bytes, "used_bytes": figures.log_used_bytes },
+        "memory": { "nodes_bytes": figures.content_bytes, "changes_bytes": figures.delta_bytes },
+        "done": {
+            "image_reads": figures.image_reads,
+            "segment_written_bytes": figures.segment_written_bytes,
+            "folds": upkeep.folds,
+            "folded_rows": upkeep.folded_rows,
+            "splits": upkeep.splits,
+            "joins": upkeep.joins,
+            "blobs": upkeep.blobs,
+            "carried": upkeep.carried,
+            "moved_bytes": upkeep.moved_bytes,
+            "cleaned_segments": upkeep.cleaned_segments,
+            "checkpoints": upkeep.checkpoints,
+            "checkpoint_bytes": upkeep.checkpoint_bytes,
+        },
+    })
+}
+
+fn print(
+    out: &mut impl Write,
+    path: &Path,
+    keys: Option<u64>,
+    space_bytes: u64,
+    figures: &Figures,
+) -> io::Result<()> {
+    let (path, batches) = (path.display(), counted(figures.batches, "batch", "batches"));
+    match keys {
+        Some(keys) => writeln!(out, "{path}: {}, {batches}", counted(keys, "key", "keys"))?,
+        None => writeln!(out, "{path}: {batches}")?,
+    }
+    write_space(out, space_bytes, figures)?;
+    write_group(
+        out,
+        "log",
+        &[
+            (
+                "needed",
+                show_size(figures.log_used_bytes),
+                "read when it is opened",
+            ),
+            ("whole", show_size(figures.log_bytes), ""),
+        ],
+    )?;
+    write_group(
+        out,
+        "memory",
+        &[
+            ("nodes", show_size(figures.content_bytes), ""),
+            (
+                "changes",
+                show_size(figures.delta_bytes),
+                "not in nodes yet",
+            ),
+        ],
+    )?;
+    let done: Vec<_> = done(figures)
+        .into_iter()
+        .filter(|row| row.1 != "0")
+        .collect();
+    if done.is_empty() {
+        return Ok(());
+    }
+    write_group(out, "done to open it", &done)
+}
+
+fn counted(count: u64, one: &str, more: &str) -> String {
+    let word = if count == 1 { one } else { more };
+    format!("{} {word}", show_count(count))
+}
+
+fn write_space(out: &mut impl Write, space_bytes: u64, figures: &Figures) -> io::Result<()> {
+    let segments = Segments::of(figures);
+    let used = format!(
+        "{} of {} segments of {} are used",
+        show_count(segments.used.into()),
+        show_count(figures.space.segments.into()),
+        show_size(figures.space.segment_bytes.into())
+    );
+    write_group(
+        out,
+        "space",
+        &[
+            (
+                "live",
+                show_size(segments.live_bytes),
+                "nodes and long values",
+            ),
+            (
+                "dead",
+                show_size(segments.dead_bytes),
+                "the rest of their segments",
+            ),
+            (
+                "reserve",
+                show_size(segments.reserve_bytes),
+                "free segments",
+            ),
+            (
+                "log",
+                show_size(figures.log_bytes),
+                "a ring; it never grows",
+            ),
+            ("whole", show_size(space_bytes), &used),
+        ],
+    )
+}
+
+/// What was done, in words.
+fn done(figures: &Figures) -> Vec<(&'static str, String, &'static str)> {
+    let upkeep = figures.upkeep;
+    vec![
+        ("nodes read", show_count(figures.image_reads), ""),
+        ("leaves written back", show_count(upkeep.folds), ""),
+        ("rows in them", show_count(upkeep.folded_rows), ""),
+        ("leaves cut", show_count(upkeep.splits), ""),
+        ("leaves joined", show_count(upkeep.joins), ""),
+        ("long values written", show_count(upkeep.blobs), ""),
+        ("leaves logged again", show_count(upkeep.carried), ""),
+        ("segments cleaned", show_count(upkeep.cleaned_segments), ""),
+        ("checkpoints", show_count(upkeep.checkpoints), ""),
+    ]
+}

@@ -1,0 +1,131 @@
+//! `bimetal index verify`. The file is opened only to read, beside other readers; what is wrong is the
+//! result, for people and for programs, and not a failure of the verb.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use bimetal_block::units::show_size;
+use bimetal_index::storage::Storage;
+use bimetal_index::storage::file::FileStorage;
+use bimetal_index::{Error, Problem, Verified};
+use serde_json::{Value, json};
+
+use super::progress::{Progress, Unit};
+use super::{failed, unopened, write_group};
+use crate::latency::show_count;
+use crate::table::{Align, Table};
+
+/// Which index.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The index
+    #[arg(value_name = "INDEX")]
+    index: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb: status 1 when something is wrong.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let storage = FileStorage::open_read_only(&args.index).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => anyhow!(
+            "{}: a program has it open to write; verify it when that has ended",
+            args.index.display()
+        ),
+        _ => unopened(&args.index, &error),
+    })?;
+    let progress = Progress::start(Unit::Nodes, "");
+    let verified = bimetal_index::verify(&storage, &mut |seen, all| {
+        progress.bar().set_length(all);
+        progress.bar().set_position(seen);
+    });
+    drop(progress);
+    let verified = match verified {
+        // Nothing leads to its nodes, so none was looked at. That is a result like any other damage.
+        Err(Error::Damaged { what, offset }) => Verified {
+            len_bytes: storage.len_bytes(),
+            problems: vec![Problem { what, offset }],
+            problems_found: 1,
+            ..Verified::default()
+        },
+        other => other.map_err(|error| failed(&args.index, &error))?,
+    };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let value = to_json(&args.index, &verified);
+        writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
+    } else {
+        print(&mut out, &args.index, &verified)?;
+    }
+    Ok(match verified.problems_found {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+fn to_json(path: &Path, verified: &Verified) -> Value {
+    let problems = verified.problems.iter();
+    let problems =
+        problems.map(|problem| json!({ "offset_bytes": problem.offset, "what": problem.what }));
+    json!({
+        "index": path.display().to_string(),
+        "whole": verified.problems_found == 0,
+        "looked_at": {
+            "inner_nodes": verified.inner_nodes,
+            "leaves": verified.leaves,
+            "rows": verified.rows,
+            "blobs": verified.blobs,
+            "live_bytes": verified.live_bytes,
+            "log_frames": verified.log_frames,
+            "len_bytes": verified.len_bytes,
+        },
+        "problems_found": verified.problems_found,
+        "problems": problems.collect::<Vec<_>>(),
+    })
+}
+
+fn print(out: &mut impl Write, path: &Path, verified: &Verified) -> io::Result<()> {
+    let path = path.display();
+    match verified.problems_found {
+        0 => writeln!(out, "{path}: whole")?,
+        1 => writeln!(out, "{path}: damaged, 1 problem")?,
+        count => writeln!(out, "{path}: damaged, {} problems", show_count(count))?,
+    }
+    let mut table = Table::new(&[("at byte", Align::Right), ("what", Align::Left)]);
+    for problem in &verified.problems {
+        table.row(vec![problem.offset.to_string(), problem.what.clone()]);
+    }
+    if !table.is_empty() {
+        for line in table.lines() {
+            writeln!(out, "  {line}")?;
+        }
+    }
+    let unlisted = verified.problems_found - verified.problems.len() as u64;
+    if unlisted > 0 {
+        writeln!(out, "  and {} more", show_count(unlisted))?;
+    }
+    write_group(
+        out,
+        "looked at",
+        &[
+            ("inner nodes", show_count(verified.inner_nodes), ""),
+            ("leaves", show_count(verified.leaves), ""),
+            (
+                "rows in them",
+                show_count(verified.rows),
+                "and what the log has",
+            ),
+            ("parts of long values", show_count(verified.blobs), ""),
+            (
+                "live",
+                show_size(verified.live_bytes),
+                "nodes and long values",
+            ),
+            ("frames of the log", show_count(verified.log_frames), ""),
+            ("whole storage", show_size(verified.len_bytes), ""),
+        ],
+    )
+}

@@ -1,0 +1,578 @@
+//! `bimetal index` as a person or a script sees it: what goes in comes out, and what is wrong is said.
+
+#[allow(dead_code, reason = "every test file uses its part")]
+mod common;
+
+use common::{Scratch, arg, assert_refused, bimetal, command, stdout_of};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::process::Stdio;
+
+/// Loads a file into an index, with a short log so that nothing large is made.
+fn load(index: &Path, file: &Path, options: &[&str]) -> String {
+    let mut args = vec!["index", "load", arg(index), arg(file)];
+    if !index.exists() {
+        args.extend(["--log-bytes", "1MiB", "--segment-bytes", "64KiB"]);
+    }
+    args.extend(options);
+    stdout_of(&args)
+}
+
+fn scan(index: &Path, options: &[&str]) -> String {
+    let mut args = vec!["index", "scan", arg(index)];
+    args.extend(options);
+    stdout_of(&args)
+}
+
+fn json_of(args: &[&str], status: i32) -> Value {
+    let output = bimetal(args);
+    assert_eq!(output.status.code(), Some(status), "{args:?}");
+    assert_eq!(output.stderr, b"");
+    serde_json::from_slice(&output.stdout).expect("it is JSON")
+}
+
+/// Records in binary: no key is text, and among the values are quotes, line ends and a long one.
+fn binary_records() -> Vec<u8> {
+    let mut file = Vec::new();
+    let long = vec![b'\n'; 20_000];
+    let values: [&[u8]; 5] = [b"", b"\"", b"a,b\r\n", b"\xFF\x00", &long];
+    for (number, value) in (0u8..).zip(values) {
+        let key = [0, number, 0xFF];
+        file.extend((key.len() as u32).to_le_bytes());
+        file.extend((value.len() as u32).to_le_bytes());
+        file.extend(key);
+        file.extend(value);
+    }
+    file
+}
+
+#[test]
+fn what_a_scan_writes_is_loaded_again_in_every_format() {
+    let dir = Scratch::new("index-formats");
+    let binary = dir.path("in.bin");
+    std::fs::write(&binary, binary_records()).unwrap();
+    let first = dir.path("first.index");
+    assert!(load(&first, &binary, &[]).contains("5 records"));
+    for (format, forms) in [
+        ("binary", &[][..]),
+        ("csv", &["--key", "hex", "--value", "hex"]),
+        ("csv", &["--key", "text", "--value", "text"]),
+        ("json", &["--key", "hex", "--value", "hex"]),
+    ] {
+        let mut args = vec!["index", "scan", arg(&first), "--format", format];
+        args.extend(forms);
+        let dumped = bimetal(&args);
+        assert!(dumped.status.success());
+        let (dump, next) = (dir.path("dump"), dir.path("next.index"));
+        std::fs::write(&dump, dumped.stdout).unwrap();
+        let mut options = vec!["--format", format];
+        options.extend(forms);
+        load(&next, &dump, &options);
+        let again = bimetal(&["index", "scan", arg(&next), "--format", "binary"]);
+        assert_eq!(again.stdout, binary_records(), "{format} {forms:?}");
+        std::fs::remove_file(&next).unwrap();
+    }
+}
+
+#[test]
+fn keys_that_are_not_text_come_as_hex_and_it_is_said() {
+    let dir = Scratch::new("index-hex");
+    let index = dir.path("x.index");
+    let file = dir.text("in.csv", "0001,one\nff,two\n");
+    load(&index, &file, &["--key", "hex"]);
+    let output = bimetal(&["index", "scan", arg(&index)]);
+    assert_eq!(output.stdout, b"0001,one\nff,two\n");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("--key hex") && !said.contains("--value"),
+        "{said}"
+    );
+    // Whoever asks for it is not told.
+    assert_eq!(scan(&index, &["--key", "hex"]), "0001,one\nff,two\n");
+}
+
+#[test]
+fn a_mark_of_byte_order_is_part_of_a_key() {
+    let dir = Scratch::new("index-mark");
+    let (first, second) = (dir.path("1.index"), dir.path("2.index"));
+    let hex = dir.text("in.csv", "efbbbf61,1\n");
+    load(&first, &hex, &["--key", "hex"]);
+    let dump = dir.text("dump.csv", &scan(&first, &[]));
+    load(&second, &dump, &[]);
+    assert_eq!(scan(&second, &["--key", "hex"]), "efbbbf61,1\n");
+}
+
+#[test]
+fn numbers_are_in_order_and_bounds_are_numbers() {
+    let dir = Scratch::new("index-numbers");
+    let index = dir.path("n.index");
+    let file = dir.text("n.csv", "id,n\n10,x\n9,y\n18446744073709551615,z\n256,\n");
+    load(&index, &file, &["--key", "u64", "--header"]);
+    let u64s = |options: &[&str]| scan(&index, &[&["--key", "u64"], options].concat());
+    assert_eq!(u64s(&[]), "9,y\n10,x\n256,\n18446744073709551615,z\n");
+    assert_eq!(
+        u64s(&["--reverse", "--limit", "2"]),
+        "18446744073709551615,z\n256,\n"
+    );
+    assert_eq!(u64s(&["--from", "10", "--to", "256"]), "10,x\n");
+    assert_eq!(u64s(&["--from", "11", "--limit", "1"]), "256,\n");
+    let line = scan(
+        &index,
+        &["--key", "u64", "--format", "json", "--limit", "1"],
+    );
+    assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["key"], 9);
+    let json = dir.text("n.json", &u64s(&["--format", "json"]));
+    let again = dir.path("again.index");
+    load(&again, &json, &["--key", "u64"]);
+    assert_eq!(scan(&again, &["--key", "u64"]), u64s(&[]));
+    assert_refused(
+        &[
+            "index",
+            "scan",
+            arg(&index),
+            "--key",
+            "u64",
+            "--prefix",
+            "1",
+        ],
+        1,
+        &["--prefix", "--from"],
+    );
+}
+
+#[test]
+fn lines_and_standard_input_and_prefixes() {
+    let dir = Scratch::new("index-lines");
+    let index = dir.path("w.index");
+    load(&index, &dir.text("words.txt", "car\ncat\r\ndog\n"), &[]);
+    let mut child = command(&["index", "load", arg(&index), "-", "--format", "csv"])
+        .args(["--delimiter", "tab"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"cat\tmeows\ncow\t\"\"\n").unwrap();
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(scan(&index, &[]), "car,\ncat,meows\ncow,\ndog,\n");
+    assert_eq!(scan(&index, &["--prefix", "ca"]), "car,\ncat,meows\n");
+    assert_eq!(scan(&index, &["--prefix", "x"]), "");
+}
+
+#[test]
+fn get_prints_values_and_names_what_is_missing() {
+    let dir = Scratch::new("index-get");
+    let index = dir.path("g.index");
+    load(&index, &dir.text("g.csv", "a,1\nb,\"x\ny\"\n"), &[]);
+    let get = |options: &[&str]| {
+        let output = bimetal(&[&["index", "get", arg(&index)], options].concat());
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    assert_eq!(
+        get(&["b", "a"]),
+        (Some(0), "x\ny\n1\n".into(), String::new())
+    );
+    assert_eq!(get(&["--key", "hex", "61", "--hex"]).1, "31\n");
+    let (status, out, said) = get(&["nothing", "a"]);
+    assert_eq!((status, &*out), (Some(1), "1\n"));
+    assert!(
+        said.contains("g.index: there is no key `nothing`"),
+        "{said}"
+    );
+    assert_eq!(get(&["a", "--value", "u64"]).0, Some(1));
+}
+
+/// Loading `content` must fail at `place`, having said what it loaded before.
+fn assert_load_refused(name: &str, content: &[u8], options: &[&str], words: &[&str], left: &str) {
+    let dir = Scratch::new(&format!("index-bad-{name}"));
+    let (index, file) = (dir.path("x.index"), dir.path(name));
+    std::fs::write(&file, content).unwrap();
+    let mut args = vec![
+        "index",
+        "load",
+        arg(&index),
+        arg(&file),
+        "--log-bytes",
+        "256KiB",
+    ];
+    args.extend(options);
+    assert_refused(&args, 1, words);
+    assert_eq!(scan(&index, &["--key", "text", "--value", "text"]), left);
+}
+
+#[test]
+fn a_bad_record_has_its_place_and_what_was_before_it_is_there() {
+    let one = ["1 record before it went into"];
+    let none = ["nothing was loaded"];
+    let refused = |name: &str, content: &[u8], options: &[&str], words: &[&str]| {
+        let (said, left) = match name.starts_with('1') {
+            true => (one, "a,b\n"),
+            false => (none, ""),
+        };
+        assert_load_refused(name, content, options, &[words, &said].concat(), left);
+    };
+    refused(
+        "1one.csv",
+        b"a,b\n\nc\nd,e\n",
+        &[],
+        &["1one.csv:3:", "found 1"],
+    );
+    refused(
+        "1three.csv",
+        b"a,b\nc,d,e\n",
+        &[],
+        &["1three.csv:2:", "found 3"],
+    );
+    refused(
+        "1quote.csv",
+        b"a,b\nc,\"d\ne,f\n",
+        &[],
+        &["1quote.csv:2:", "never closed"],
+    );
+    refused(
+        "number.csv",
+        b"a,b\n",
+        &["--value", "u64"],
+        &["number.csv:1:", "value `b`"],
+    );
+    refused(
+        "digits.csv",
+        b"abc,b\n",
+        &["--key", "hex"],
+        &["digits.csv:1:", "key `abc`"],
+    );
+    let long = format!("a,b\n{},1\n", "k".repeat(4097));
+    refused(
+        "1long.csv",
+        long.as_bytes(),
+        &[],
+        &["1long.csv:2:", "4097", "4096"],
+    );
+    let huge = format!("a,b\nc,{}\n", "v".repeat(40_000));
+    refused(
+        "1huge.csv",
+        huge.as_bytes(),
+        &[],
+        &["1huge.csv:2:", "--log-bytes"],
+    );
+    let cut = b"\x01\0\0\0\x01\0\0\0ab\x01\0\0\0\x05\0\0\0cde";
+    refused("1cut.bin", cut, &[], &["record 2 at byte 10", "at byte 21"]);
+    refused("noise.bin", &[0xAA; 100], &[], &["record 1 at byte 0"]);
+    refused(
+        "1.json",
+        b"{\"key\":\"a\",\"value\":\"b\"}\n{}\n",
+        &[],
+        &["1.json:2:", "key"],
+    );
+}
+
+#[test]
+fn a_mistake_on_the_command_line_makes_no_index() {
+    let dir = Scratch::new("index-usage");
+    let (index, csv) = (dir.path("x.index"), dir.text("in.csv", "a,1\n"));
+    let refused = |options: &[&str], words: &[&str]| {
+        let args = [&["index", "load", arg(&index)], options].concat();
+        assert_refused(&args, 1, words);
+        assert!(!index.exists(), "{options:?}");
+    };
+    refused(&[], &["standard input", "--format"]);
+    refused(&["missing.csv"], &["missing.csv"]);
+    refused(
+        &[arg(&csv), arg(&dir.text("in.dat", ""))],
+        &["in.dat", "--format"],
+    );
+    refused(
+        &[arg(&csv), "--log-bytes", "1KiB"],
+        &["--log-bytes", "256 KiB"],
+    );
+    refused(
+        &[arg(&csv), "--segment-bytes", "3MiB"],
+        &["--segment-bytes", "power of two"],
+    );
+    refused(&[arg(&csv), "--memory", "1KiB"], &["--memory", "1 MiB"]);
+    let wrong = ["index", "load", "x", arg(&csv), "--delimiter", "ab"];
+    assert_refused(&wrong, 2, &["ab", "tab"]);
+    load(&index, &csv, &[]);
+    assert_refused(
+        &[
+            "index",
+            "load",
+            arg(&index),
+            arg(&csv),
+            "--segment-bytes",
+            "1MiB",
+        ],
+        1,
+        &["64 KiB", "--segment-bytes", "new index"],
+    );
+}
+
+/// All verbs that open an index that is there.
+fn verbs(index: &Path) -> [Vec<&str>; 5] {
+    let index = arg(index);
+    [
+        vec!["index", "get", index, "a"],
+        vec!["index", "scan", index],
+        vec!["index", "verify", index],
+        vec!["index", "compact", index],
+        vec!["index", "stats", index],
+    ]
+}
+
+#[test]
+fn what_is_no_index_is_refused_and_left_as_it_is() {
+    let dir = Scratch::new("index-none");
+    let missing = dir.path("missing");
+    let text = dir.text("notes.txt", "not an index\n");
+    let zeroes = dir.zeroes("zeroes", 1 << 20);
+    for (path, words) in [
+        (&missing, ["missing", "no such file"]),
+        (&text, ["notes.txt", "not an index"]),
+        (&zeroes, ["zeroes", "not an index"]),
+    ] {
+        let before = std::fs::read(path).ok();
+        for verb in verbs(path) {
+            assert_refused(&verb, 1, &words);
+        }
+        assert_eq!(std::fs::read(path).ok(), before);
+    }
+    let csv = dir.text("in.csv", "a,1\n");
+    let args = ["index", "load", arg(&zeroes), arg(&csv)];
+    assert_refused(&args, 1, &["zeroes", "not an index"]);
+}
+
+const BLOCK: usize = 4096;
+
+fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
+    let bytes = bytes[at..at + len].iter().rev();
+    bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+#[test]
+fn an_index_of_another_version_is_refused() {
+    let dir = Scratch::new("index-version");
+    let index = dir.path("v.index");
+    load(&index, &dir.text("in.csv", "a,1\n"), &[]);
+    let mut content = std::fs::read(&index).unwrap();
+    for block in content[..2 * BLOCK].chunks_mut(BLOCK) {
+        if block.starts_with(b"bimetidx") {
+            block[8] = 9;
+            let crc = crc32c::crc32c(&block[..BLOCK - 4]);
+            block[BLOCK - 4..].copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+    std::fs::write(&index, content).unwrap();
+    for verb in verbs(&index) {
+        assert_refused(&verb, 1, &["v.index", "version 9", "knows 1"]);
+    }
+}
+
+#[test]
+fn an_index_that_is_open_elsewhere_is_refused() {
+    let dir = Scratch::new("index-locked");
+    let index = dir.path("l.index");
+    let csv = dir.text("in.csv", "a,1\n");
+    load(&index, &csv, &[]);
+    let file = std::fs::File::open(&index).unwrap();
+    file.lock().unwrap();
+    for verb in verbs(&index) {
+        assert_refused(&verb, 1, &["l.index", "open", "when that has ended"]);
+    }
+    let args = ["index", "load", arg(&index), arg(&csv)];
+    assert_refused(&args, 1, &["l.index", "open", "when that has ended"]);
+    file.unlock().unwrap();
+    // Readers do not keep each other out.
+    file.lock_shared().unwrap();
+    assert!(stdout_of(&["index", "verify", arg(&index)]).contains("whole"));
+}
+
+/// The bytes of the image of the root, as docs/format/index.md says: from the newer superblock to the
+/// checkpoint, and from there to the node.
+fn root_image(content: &[u8]) -> Range<usize> {
+    let blocks = content[..2 * BLOCK].chunks(BLOCK);
+    let newest = blocks.max_by_key(|block| number(block, 32, 8)).unwrap();
+    let segment_bytes = number(newest, 12, 4);
+    let log_end = (64 << 10) + number(newest, 24, 8) * BLOCK as u64;
+    let segments_at = log_end.next_multiple_of(segment_bytes);
+    let offset = |segment: u64| (segments_at + segment * segment_bytes) as usize;
+    let checkpoint = offset(number(newest, 256, 4));
+    assert_eq!(&content[checkpoint..checkpoint + 8], b"bimetmap");
+    let root = number(content, checkpoint + 8, 4) as usize;
+    let place = number(content, checkpoint + 24 + 8 * root, 8);
+    let granule = |shift: u32| ((place >> shift & 0xFFFF) * 64) as usize;
+    let start = offset(place >> 32) + granule(16);
+    start..start + granule(0)
+}
+
+#[test]
+fn verify_says_where_a_node_is_damaged_and_changes_nothing() {
+    let dir = Scratch::new("index-damage");
+    let index = dir.path("d.index");
+    let rows: String = (0..100).map(|n| format!("{n},value {n}\n")).collect();
+    load(&index, &dir.text("in.csv", &rows), &[]);
+    stdout_of(&["index", "compact", arg(&index)]);
+    let verify = ["index", "verify", arg(&index)];
+    assert!(stdout_of(&verify).starts_with(&format!("{}: whole\n", arg(&index))));
+    let whole = json_of(&[&verify[..], &["--json"]].concat(), 0);
+    assert_eq!(
+        (&whole["whole"], &whole["problems_found"]),
+        (&true.into(), &0.into())
+    );
+    // All rows are in nodes, since a compaction writes changes back.
+    assert_eq!(whole["looked_at"]["rows"], 100);
+
+    let mut content = std::fs::read(&index).unwrap();
+    let image = root_image(&content);
+    content[image.end - 70] ^= 1;
+    std::fs::write(&index, &content).unwrap();
+    let damaged = json_of(&[&verify[..], &["--json"]].concat(), 1);
+    assert_eq!(
+        (&damaged["whole"], &damaged["problems_found"]),
+        (&false.into(), &1.into())
+    );
+    assert_eq!(damaged["problems"][0]["offset_bytes"], image.start);
+    let output = bimetal(&verify);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains("damaged, 1 problem"), "{text}");
+    assert!(text.contains(&format!("{}  node", image.start)), "{text}");
+    assert_eq!(std::fs::read(&index).unwrap(), content, "it only reads");
+    assert_refused(
+        &["index", "get", arg(&index), "7"],
+        1,
+        &["d.index", "verify"],
+    );
+
+    // Without any superblock nothing leads anywhere, which is a finding as well.
+    for block in [0, BLOCK] {
+        content[block + 100] ^= 1;
+    }
+    std::fs::write(&index, &content).unwrap();
+    let lost = json_of(&[&verify[..], &["--json"]].concat(), 1);
+    assert_eq!(lost["problems"][0]["what"], "both superblocks");
+}
+
+#[test]
+fn a_reader_of_a_scan_may_leave() {
+    let dir = Scratch::new("index-pipe");
+    let index = dir.path("p.index");
+    let rows: String = (0..30_000).map(|n| format!("{n:08},value {n}\n")).collect();
+    load(&index, &dir.text("in.csv", &rows), &[]);
+    for format in ["csv", "json", "binary"] {
+        let mut child = command(&["index", "scan", arg(&index), "--format", format])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::with_capacity(16, child.stdout.take().unwrap());
+        assert!(!out.fill_buf().unwrap().is_empty());
+        // Far more is to come than a pipe holds.
+        drop(out);
+        let mut said = String::new();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        assert_eq!(
+            (child.wait().unwrap().code(), &*said),
+            (Some(0), ""),
+            "{format}"
+        );
+    }
+    assert_eq!(scan(&index, &[]), rows);
+}
+
+#[test]
+fn compaction_gives_space_back_and_stats_add_up() {
+    let dir = Scratch::new("index-space");
+    let index = dir.path("s.index");
+    let rows =
+        |value: &str| -> String { (0..6000).map(|n| format!("{n:06},{n}{value}\n")).collect() };
+    load(&index, &dir.text("long.csv", &rows(&"x".repeat(1000))), &[]);
+    load(&index, &dir.text("short.csv", &rows("")), &[]);
+    let stats = || json_of(&["index", "stats", arg(&index), "--count", "--json"], 0);
+    let before = stats();
+    let said = stdout_of(&["index", "compact", arg(&index)]);
+    assert!(
+        said.contains(" before, ") && said.contains(" now, "),
+        "{said}"
+    );
+    let after = stats();
+    let bytes = |stats: &Value, name: &str| stats["space"][name].as_u64().unwrap();
+    assert!(
+        bytes(&after, "whole_bytes") < bytes(&before, "whole_bytes") / 2,
+        "{said}"
+    );
+    assert_eq!(
+        bytes(&after, "whole_bytes"),
+        index.metadata().unwrap().len()
+    );
+    let of_segments = ["live_bytes", "dead_bytes", "reserve_bytes"].map(|n| bytes(&after, n));
+    let segments = bytes(&after, "segments") * bytes(&after, "segment_bytes");
+    assert_eq!(of_segments.iter().sum::<u64>(), segments);
+    assert_eq!(bytes(&after, "log_bytes"), 1 << 20);
+    assert_eq!(after["keys"], 6000);
+    assert_eq!(scan(&index, &[]), rows(""));
+    let text = stdout_of(&["index", "stats", arg(&index), "--count"]);
+    for words in [
+        "6,000 keys",
+        "  space",
+        "reserve",
+        "1 MiB",
+        "  memory",
+        "  log",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+/// A file may not become longer than 4 MiB here, as on a disk that is full.
+#[test]
+fn a_full_disk_ends_a_load_with_what_was_loaded() {
+    let dir = Scratch::new("index-full");
+    let index = dir.path("f.index");
+    let rows: String = (0..8000)
+        .map(|n| format!("{n:06},{}\n", format!("{n:010}").repeat(100)))
+        .collect();
+    let file = dir.text("in.csv", &rows);
+    load(&index, &dir.text("none.csv", ""), &[]);
+    // Without the signal the write fails; the shell counts in 512 bytes.
+    let limited = "trap '' XFSZ; ulimit -f 8192; exec \"$@\"";
+    let program = env!("CARGO_BIN_EXE_bimetal");
+    let output = std::process::Command::new("sh")
+        .args([
+            "-c",
+            limited,
+            "sh",
+            program,
+            "index",
+            "load",
+            arg(&index),
+            arg(&file),
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no space left"), "{said}");
+    let (before, _) = said
+        .split_once(" records before it")
+        .expect("it says how many");
+    let loaded = before.rsplit(' ').next().unwrap().replace(',', "");
+    let loaded: usize = loaded.parse().unwrap();
+    // 4 MiB hold no more than 4,161 records of 1,008 bytes, log and all.
+    assert!((1..=4161).contains(&loaded), "{said}");
+    let there = scan(&index, &[]);
+    assert_eq!(there.lines().count(), loaded);
+    assert!(rows.starts_with(&there), "it is the beginning of the file");
+}

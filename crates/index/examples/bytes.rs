@@ -1,0 +1,142 @@
+//! Bytes and flushes of an index, counted on a disk in memory, so that nothing but the engine decides: `bytes KEYS [8|16] [BUFFER_PERCENT] [LOG_MIB]`.
+
+use bimetal_index::storage::memory::MemoryStorage;
+use bimetal_index::storage::{Storage, StorageError};
+use bimetal_index::{Batch, Db, Durability, Options};
+use std::sync::Arc;
+
+#[derive(Clone)]
+struct Disk(Arc<MemoryStorage>);
+
+impl Storage for Disk {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        self.0.read(offset, buffer)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.0.write(offset, data)
+    }
+    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.0.write_durable(offset, data)
+    }
+    fn sync(&self) -> Result<(), StorageError> {
+        self.0.sync()
+    }
+    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        self.0.resize(len_bytes)
+    }
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+fn key(id: u64, long: bool) -> Vec<u8> {
+    let mut key = Vec::with_capacity(16);
+    if long {
+        key.extend_from_slice(&mix(id).to_be_bytes());
+    }
+    key.extend_from_slice(&id.to_be_bytes());
+    key
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    let number = |at: usize, default: u64| {
+        words
+            .get(at)
+            .and_then(|w| w.parse().ok())
+            .unwrap_or(default)
+    };
+    let (keys, shape, percent, log_mib) = (
+        number(1, 200_000),
+        number(2, 8),
+        number(3, 10),
+        number(4, 51),
+    );
+    let long = shape == 16;
+    let entry = if long { 160 } else { 48 };
+    let options = Options {
+        memory_bytes: 2 << 30,
+        buffer_bytes: keys * percent / 100 * entry,
+        log_bytes: log_mib << 20,
+        ..Options::default()
+    };
+    let disk = Disk(Arc::new(MemoryStorage::new()));
+    let db = Db::create(disk.clone(), 1, &options).expect("an index");
+    let mut state = 1_u64;
+    let mut draw = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mix(state)
+    };
+    let mut value = vec![0; if long { 100 } else { 8 }];
+    let mut batch = Batch::new();
+    for id in 0..keys {
+        value.fill_with(|| draw() as u8);
+        batch.put(&key(mix(id) % keys * 2, long), &value);
+        if batch.len() == 1000 {
+            db.write(&batch, Durability::Relaxed).expect("a write");
+            batch.clear();
+        }
+    }
+    for id in 0..keys {
+        value.fill_with(|| draw() as u8);
+        batch.put(&key(id * 2, long), &value);
+        if batch.len() == 1000 {
+            db.write(&batch, Durability::Relaxed).expect("a write");
+            batch.clear();
+        }
+    }
+    db.write(&batch, Durability::Durable).expect("a write");
+    db.write_back().expect("a write-back");
+    let space = db.figures().space;
+    let user = keys * if long { 116 } else { 16 };
+    println!(
+        "space: in use {:.3} of user bytes, segments that are not free {:.3}, all {:.3}",
+        space.live_bytes as f64 / user as f64,
+        (u64::from(space.segments - space.free_segments) * u64::from(space.segment_bytes)) as f64
+            / user as f64,
+        (u64::from(space.segments) * u64::from(space.segment_bytes)) as f64 / user as f64
+    );
+    for (size, commits) in [(1, keys * 2), (100, keys / 10), (1000, keys / 100)] {
+        let mut from = disk.0.counts();
+        let mut before = db.figures();
+        for round in 0..commits {
+            if round == commits / 2 {
+                (from, before) = (disk.0.counts(), db.figures());
+            }
+            batch.clear();
+            for _ in 0..size {
+                value.fill_with(|| draw() as u8);
+                batch.put(&key(draw() % keys * 2, long), &value);
+            }
+            let durability = if size == 1000 {
+                Durability::Relaxed
+            } else {
+                Durability::Durable
+            };
+            db.write(&batch, durability).expect("a write");
+        }
+        let (counts, figures) = (disk.0.counts(), db.figures());
+        let updates = size * (commits - commits / 2);
+        println!(
+            "updates of {size}: {:.1} B an update ({:.1} in segments, {:.1} in checkpoints), {:.3} flushes a commit; {} folds, {} carried, {} cleaned ({} MiB moved), {} checkpoints, delta {} of {} KiB",
+            (counts.written_bytes - from.written_bytes) as f64 / updates as f64,
+            (figures.segment_written_bytes - before.segment_written_bytes) as f64 / updates as f64,
+            (figures.upkeep.checkpoint_bytes - before.upkeep.checkpoint_bytes) as f64
+                / updates as f64,
+            (counts.flushes - from.flushes) as f64 / (commits - commits / 2) as f64,
+            figures.upkeep.folds - before.upkeep.folds,
+            figures.upkeep.carried - before.upkeep.carried,
+            figures.upkeep.cleaned_segments - before.upkeep.cleaned_segments,
+            (figures.upkeep.moved_bytes - before.upkeep.moved_bytes) >> 20,
+            figures.upkeep.checkpoints - before.upkeep.checkpoints,
+            figures.delta_bytes >> 10,
+            options.buffer_bytes >> 10,
+        );
+    }
+}
