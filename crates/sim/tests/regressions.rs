@@ -390,7 +390,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
 }
 
 /// Seeds that need a heavy tail of operations.
-const HEAVY: [(u64, &str, &str); 4] = [
+const HEAVY: [(u64, &str, &str); 5] = [
     (
         74_876,
         ALL_DEATHS,
@@ -408,8 +408,13 @@ const HEAVY: [(u64, &str, &str); 4] = [
     ),
     (
         86_186,
-        "withstood",
+        "crash-in-scrub",
         "a side that was away for more epochs than a history holds kept the volume shut after a crash",
+    ),
+    (
+        86_186,
+        "flapping",
+        "a side that was away for more epochs than a history holds was not taken back by a volume in use",
     ),
 ];
 
