@@ -390,7 +390,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
 }
 
 /// Seeds that need a heavy tail of operations.
-const HEAVY: [(u64, &str, &str); 3] = [
+const HEAVY: [(u64, &str, &str); 5] = [
     (
         74_876,
         ALL_DEATHS,
@@ -405,6 +405,16 @@ const HEAVY: [(u64, &str, &str); 3] = [
         83_028,
         "older-side,alone,cut-opening,first-answer,full-log,crash-at-epoch",
         "what counted and was answered beside a side that was behind did not count without that side",
+    ),
+    (
+        86_186,
+        "crash-in-scrub",
+        "a side that was away for more epochs than a history holds kept the volume shut after a crash",
+    ),
+    (
+        86_186,
+        "flapping",
+        "a side that was away for more epochs than a history holds was not taken back by a volume in use",
     ),
 ];
 

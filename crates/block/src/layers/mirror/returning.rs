@@ -8,7 +8,7 @@ use super::family::Behind;
 use super::opening::{lacking, newest_among, store_device};
 use super::side::{Health, Side, add};
 use super::store::Store;
-use super::superblock::{Candidate, State};
+use super::superblock::{Candidate, Epoch, State};
 use super::{Shared, VolumeState};
 use crate::device::Device;
 use crate::error::IoError;
@@ -125,7 +125,7 @@ impl Shared {
         }
         let found = candidate.look().await.map_err(|_| IoError::Medium)?;
         let found = found.ok_or(IoError::Offline)?;
-        let known = volume.knows_epoch(&found.history.current().id);
+        let known = volume.was_in_epoch_of(&found);
         // One that ran without the others is a split, which is never resolved by itself.
         if !volume.misses(index, &found) || !known {
             return Err(IoError::Offline);
@@ -142,8 +142,11 @@ impl Shared {
             || before.is_none_or(|before| found.generation < before.generation)
             || store.found().complete_below < had;
         // What the side lacks is what changed since it was last a member; a rebuild that was cut short
-        // has left it with a newer history.
-        let since = found.last_epoch().filter(|_| !everything);
+        // has left it with a newer history. Of a time that ours does not reach back to nobody knows
+        // whether the side was a member in it.
+        let reaches_back = |epoch: &&Epoch| volume.knows_epoch(&epoch.id);
+        let since = found.last_epoch().filter(reaches_back);
+        let since = since.filter(|_| !everything);
         let epoch = since.map_or(0, |epoch| epoch.number);
         let everything = since.is_none();
         let behind = match everything {

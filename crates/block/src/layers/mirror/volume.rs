@@ -10,8 +10,10 @@ use std::rc::Rc;
 
 use bimetal_rt::{Rng, Rt};
 
-use super::family::Behind;
-use super::superblock::{Candidate, Epoch, History, SIDES_MAX, State, Superblock, Table, Uuid};
+use super::family::{Behind, is_past, remember};
+use super::superblock::{
+    Candidate, Epoch, History, Listed, SIDES_MAX, State, Superblock, Table, Uuid, place_in,
+};
 use crate::error::{IoError, OpenError};
 
 /// A side that has a superblock.
@@ -92,7 +94,13 @@ impl Volume {
         self.history.borrow().epoch_of(change)
     }
 
-    /// True when the volume's past contains an epoch.
+    /// True when the volume has been in the current epoch of a side, which then did not run alone.
+    pub(super) fn was_in_epoch_of(&self, found: &Superblock) -> bool {
+        let (history, table) = (self.history.borrow(), self.table.borrow());
+        is_past(&history, &table, &found.side, found.history.current())
+    }
+
+    /// True when the history still has this epoch.
     pub(super) fn knows_epoch(&self, id: &Uuid) -> bool {
         self.history.borrow().contains(id)
     }
@@ -127,13 +135,14 @@ impl Volume {
         let mut table = self.table.borrow_mut();
         let place = table.iter().position(Option::is_none);
         let place = place.ok_or_else(|| format!("a volume has at most {SIDES_MAX} sides"))?;
-        table[place] = Some(self.random());
+        table[place] = Some(Listed::new(self.random()));
         Ok(place)
     }
 
     /// Gives a side that is to come this place in the table.
     pub(super) fn list(&self, place: usize) {
-        self.table.borrow_mut()[place] = Some(self.random());
+        let listed = Listed::new(self.random());
+        self.table.borrow_mut()[place] = Some(listed);
     }
 
     /// The size of the volume as it is to be.
@@ -172,7 +181,7 @@ impl Volume {
             return is(marked);
         }
         let same_volume = |marked: &Marked| marked.superblock.volume == found.volume;
-        let listed = self.table.borrow().contains(&Some(found.side));
+        let listed = place_in(&self.table.borrow(), &found.side).is_some();
         let mut there = sides.iter().flatten();
         listed && there.clone().all(same_volume) && !there.any(is)
     }
@@ -228,8 +237,24 @@ impl Volume {
             members: members.fold(0, |all, bit| all | bit),
             began_s: self.rt.unix_seconds(),
         };
+        self.note_epochs_of_sides();
         self.history.borrow_mut().push(epoch);
         number
+    }
+
+    /// Before an epoch is dropped from the history, the table says which sides had it last.
+    fn note_epochs_of_sides(&self) {
+        let sides = self.sides.borrow();
+        let current = |side: &Uuid| {
+            let mut there = sides.iter().flatten();
+            let marked = there.find(|marked| marked.superblock.side == *side)?;
+            Some((marked.written.0, marked.superblock.history.current().id))
+        };
+        remember(
+            &mut self.table.borrow_mut(),
+            &self.history.borrow(),
+            current,
+        );
     }
 
     fn random(&self) -> Uuid {
@@ -327,7 +352,7 @@ impl Volume {
             let mut sides = self.sides.borrow_mut();
             let side = sides[index].as_mut().ok_or(IoError::Offline)?;
             let table = *self.table.borrow();
-            if !table.contains(&Some(side.superblock.side)) {
+            if place_in(&table, &side.superblock.side).is_none() {
                 // It has left the volume, and is left as it is.
                 return Err(IoError::Offline);
             }

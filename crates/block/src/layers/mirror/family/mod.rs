@@ -6,12 +6,14 @@
 //! # Rules
 //!
 //! **Who is related.** Every side carries the history of its epochs. Side P *descends* from side Q
-//! when the identity of Q's current epoch is in P's history. Numbers decide nothing: two sides that
-//! each ran alone both count on from the same number.
+//! when the identity of Q's current epoch is in P's history, or has been dropped from it and is the
+//! one that P's table has for Q ([`is_past`]). Numbers decide nothing: two sides that each ran alone
+//! both count on from the same number.
 //!
 //! **Which epoch is the newest.** The one whose history contains the current epoch of every other
 //! consistent side. When there is none, two sides each ran without the other: split (T8). When a
-//! side's epoch may only have been dropped from a full history, that cannot be told: refused too.
+//! side's epoch may only have been dropped from a full history, and no table names it, that cannot be
+//! told: refused too.
 //!
 //! **Who is asked.** Inconsistent sides are not: when one began to be rebuilt, it was decided
 //! whose content counts. Neither are sides that the operator gave up by naming them in `rebuild`;
@@ -52,7 +54,7 @@
 //! changes count only up to the first change of any epoch that followed ([`Behind::Since`]), and no
 //! further than the sources are complete: those may have lost in a crash what they had not flushed,
 //! and then it counts nowhere. The epoch that the opening begins says so to sides that come later. Where
-//! that is unknown, everything is copied; so also when it should have been a member of an epoch
+//! that is unknown, everything is copied; so when that epoch has been dropped from the history, and when it should have been a member of an epoch
 //! between that one and the newest, for then it is an older copy (or was lost while it was being
 //! told). An older copy from the very epoch in which the side was left cannot be recognised.
 //!
@@ -66,6 +68,8 @@
 //!   complete: a source may be the only one of the next opening, where only what is complete counts. After that the opening takes a number, like a change
 //!   without content, and [`Seen::shared_below`] is the one after it. So an older copy of a side is
 //!   not complete, and cannot bring back what the opening decided to be lost (T4).
+//! - Every epoch comes with a table that says which one each side had last, as far as that is known
+//!   ([`remember`]), before the history drops it.
 //! - An epoch without a side begins only when what was flushed is durable on one durable member of
 //!   the new epoch. Until one member has it durably, nothing is acknowledged that the side lacks.
 //! - A side is given up only when its superblock says of another healthy side that it counts. Else,
@@ -85,13 +89,15 @@
 //!   less than it does, or for a part of another history; and sides that were left earlier do not
 //!   pass for the newest.
 
+mod ancestry;
 #[cfg(test)]
 mod model;
 mod refusal;
 #[cfg(test)]
 mod tests;
 
-use super::superblock::{Epoch, History, SIDES_MAX, State, Superblock, Table, Uuid};
+use super::superblock::{Epoch, History, SIDES_MAX, State, Superblock, Table, Uuid, place_in};
+pub use ancestry::{is_past, remember};
 pub use refusal::{Refusal, Split};
 
 /// Why a side has no superblock.
@@ -295,7 +301,8 @@ impl Present<'_> {
 
     /// True when it descends from the other, or is in the same epoch.
     fn descends_from(&self, other: &Present<'_>) -> bool {
-        self.superblock.history.contains(&other.current().id)
+        let (own, side) = (self.superblock, &other.superblock.side);
+        is_past(&own.history, &own.table, side, other.current())
     }
 
     /// True when it holds the newest epoch, or is a member of every epoch that followed its own.
@@ -327,7 +334,8 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
     }
     let holder = newest_of(&consistent)?;
     let is_listed = |side: &Present<'_>| {
-        holder.superblock.table[side.superblock.place()] == Some(side.superblock.side)
+        let listed = place_in(&holder.superblock.table, &side.superblock.side);
+        listed == Some(side.superblock.place())
     };
     let (present, unlisted): (Vec<Present<'_>>, Vec<Present<'_>>) =
         present.iter().copied().partition(is_listed);
@@ -532,7 +540,8 @@ fn perhaps_dropped<'p, 's>(
     other: &'p Present<'s>,
 ) -> Option<&'p Present<'s>> {
     let older = |side: &Present<'_>, than: &Present<'_>| {
-        side.current().number < than.superblock.history.oldest().number
+        let history = &than.superblock.history;
+        history.may_have_dropped(side.current())
     };
     if older(one, other) {
         return Some(one);

@@ -1,7 +1,7 @@
 //! Each row of the contract as one case.
 
 use super::*;
-use crate::layers::mirror::superblock::{EPOCHS_MAX, Layout, SideFlags};
+use crate::layers::mirror::superblock::{EPOCHS_MAX, Layout, Listed, SideFlags, Told};
 
 const A: usize = 0;
 const B: usize = 1;
@@ -10,7 +10,7 @@ const C: usize = 2;
 /// Epoch `number` of branch `branch`: sides that ran alone are on branches of their own.
 fn epoch(branch: u8, number: u64, members: &[usize]) -> Epoch {
     let mut id = [branch; 16];
-    id[..8].copy_from_slice(&number.to_le_bytes());
+    id[..4].copy_from_slice(&(number as u32).to_le_bytes());
     Epoch {
         number,
         id,
@@ -30,7 +30,7 @@ pub(super) fn superblock(place: usize, sides: usize, state: State, history: Hist
     Superblock {
         volume: [0xee; 16],
         side: uuid(place),
-        table: std::array::from_fn(|place| (place < sides).then(|| uuid(place))),
+        table: std::array::from_fn(|place| (place < sides).then(|| Listed::new(uuid(place)))),
         state,
         flags: SideFlags::default(),
         generation: 1,
@@ -505,7 +505,7 @@ fn what_does_not_belong_together_is_refused() {
         Refusal::SameSideTwice { .. }
     ));
     let mut replaced = b();
-    replaced.found.as_mut().unwrap().table[B] = Some([9; 16]);
+    replaced.found.as_mut().unwrap().table[B] = Some(Listed::new([9; 16]));
     replaced.found.as_mut().unwrap().side = [9; 16];
     let without = plan(&[a(), replaced]);
     assert_eq!(indices(&without), [A]);
@@ -572,4 +572,140 @@ fn an_epoch_that_nobody_remembers_is_not_taken_for_an_ancestor() {
     assert_eq!(refused, expected);
     let plan = decide(&seen(&long), &["b".to_owned()], None).unwrap();
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
+}
+
+/// Side A went on alone for more epochs than a history holds; its table says of B what it is given.
+fn long_after(told: Told) -> Seen {
+    let mut long = history(&[together()]);
+    (2..=EPOCHS_MAX as u64 + 5).for_each(|number| long.push(epoch(0, number, &[A])));
+    let mut newest = superblock(A, 2, State::Active, long);
+    newest.table[B].as_mut().unwrap().told = told;
+    Seen::of("a", Ok(newest))
+}
+
+#[test]
+fn an_epoch_that_the_table_names_for_a_side_is_an_ancestor() {
+    let first = together();
+    let second = epoch(0, 2, &[A, B]);
+    // The side was being told of the second one when it was given up.
+    let told = Told::one_of(Some(first.id), Some(second.id));
+    let newest = long_after(told);
+    for epochs in [&[first][..], &[first, second]] {
+        for state in [State::Active, State::Quiet, State::Clean] {
+            let left = at(9_999, side(B, 2, state, epochs));
+            let plan = plan(&[newest.clone(), left]);
+            assert_eq!(indices(&plan), [A]);
+            assert_eq!(plan.behind, [(B, Behind::Everything)]);
+        }
+    }
+    // Started alone, it is refused as ever.
+    let alone = [
+        absent(A, Absence::Missing),
+        side(B, 2, State::Active, &[first]),
+    ];
+    assert!(matches!(refusal(&alone), Refusal::FreshestMissing { .. }));
+}
+
+#[test]
+fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
+    let first = together();
+    let newest = || long_after(Told::one_of(Some(first.id), None));
+    let too_old = |seen: &[Seen]| matches!(refusal(seen), Refusal::HistoryTooOld { .. });
+    // It ran alone since, forced.
+    let alone = side(B, 2, State::Active, &[first, epoch(7, 2, &[B])]);
+    assert!(too_old(&[newest(), alone]));
+    // So far that it cannot be older than what is remembered.
+    let mut far = history(&[first]);
+    (2..=EPOCHS_MAX as u64 + 9).for_each(|number| far.push(epoch(7, number, &[B])));
+    let far = Seen::of("b", Ok(superblock(B, 2, State::Active, far)));
+    assert!(matches!(
+        refusal(&[newest(), far]),
+        Refusal::SplitBrain { .. }
+    ));
+    // An older copy, of an epoch before the one that the side had.
+    let second = epoch(0, 2, &[A, B]);
+    let later = long_after(Told::one_of(Some(second.id), Some(second.id)));
+    assert!(too_old(&[later, side(B, 2, State::Active, &[first])]));
+    // A new side has the place, and the old one comes back: it has left the volume.
+    let mut replaced = newest();
+    let table = &mut replaced.found.as_mut().unwrap().table;
+    table[B].as_mut().unwrap().side = [9; 16];
+    assert!(too_old(&[replaced, side(B, 2, State::Active, &[first])]));
+    // Nothing is known, and an identity of zeroes is no exception.
+    let nameless = Epoch {
+        id: [0; 16],
+        ..first
+    };
+    let unknown = long_after(Told::default());
+    assert!(too_old(&[unknown, side(B, 2, State::Active, &[nameless])]));
+}
+
+#[test]
+fn the_newest_history_has_the_table_that_decides() {
+    let first = epoch(0, 1, &[A, B, C]);
+    let mut long = history(&[first, epoch(0, 2, &[A, B])]);
+    (3..=EPOCHS_MAX as u64 + 5).for_each(|number| long.push(epoch(0, number, &[A])));
+    let tables = |by_a: Told, by_b: Told| {
+        let mut newest = superblock(A, 3, State::Active, long.clone());
+        newest.table[C].as_mut().unwrap().told = by_a;
+        newest.table[B].as_mut().unwrap().told = Told::one_of(Some(epoch(0, 2, &[]).id), None);
+        let mut left = superblock(B, 3, State::Active, history(&[first, epoch(0, 2, &[A, B])]));
+        left.table[C].as_mut().unwrap().told = by_b;
+        let oldest = side(C, 3, State::Active, &[first]);
+        [Seen::of("a", Ok(newest)), Seen::of("b", Ok(left)), oldest]
+    };
+    let told = Told::one_of(Some(first.id), None);
+    let opened = plan(&tables(told, Told::default()));
+    let everything = [(B, Behind::Everything), (C, Behind::Everything)];
+    assert_eq!(
+        (indices(&opened), &opened.behind[..]),
+        (vec![A], &everything[..])
+    );
+    let refused = refusal(&tables(Told::default(), told));
+    assert!(matches!(refused, Refusal::HistoryTooOld { side, .. } if side == "c"));
+}
+
+/// What the table is to say when an epoch follows on those of `members`.
+fn remembered(members: &[&[usize]], mut table: Table, found: Option<(Uuid, Uuid)>) -> Table {
+    let numbered = members.iter().zip(1..);
+    let epochs: Vec<Epoch> = numbered.map(|(of, number)| epoch(0, number, of)).collect();
+    let b = table[B].unwrap().side;
+    remember(&mut table, &history(&epochs), |side| {
+        found.filter(|_| *side == b)
+    });
+    table
+}
+
+#[test]
+fn the_table_says_what_each_side_was_told_last() {
+    let blank = || superblock(A, 2, State::Active, history(&[together()])).table;
+    let id = |number| epoch(0, number, &[]).id;
+    let may_be = |table: Table| {
+        let told = table[B].unwrap().told;
+        (1..=5)
+            .filter(|number| told.may_be(&id(*number)))
+            .collect::<Vec<u64>>()
+    };
+    let (both, one): (&[usize], &[usize]) = (&[A, B], &[A]);
+    let there = |table, durable, written| {
+        remembered(&[both, both, one], table, Some((id(durable), id(written))))
+    };
+    assert_eq!(may_be(there(blank(), 1, 2)), [1, 2]);
+    // It is not there: what it had, and what it may have been told after that.
+    let missing = |members: &[&[usize]], table| remembered(members, table, None);
+    assert_eq!(may_be(missing(&[both, one], blank())), [1]);
+    let known = there(blank(), 1, 1);
+    assert_eq!(may_be(missing(&[both, both, both], known)), [1, 3]);
+    assert_eq!(may_be(missing(&[both, one, one, one], known)), [1]);
+    // What was dropped from the history stays, what it never had does not get in.
+    let dropped = |id: Uuid| {
+        let mut table = known;
+        let later = history(&[epoch(0, 4, &[A]), epoch(0, 5, &[A])]);
+        remember(&mut table, &later, |_| Some((id, id)));
+        may_be(table)
+    };
+    assert_eq!(dropped(id(1)), [1]);
+    assert_eq!(dropped(id(4)), [4]);
+    let alone = epoch(7, 9, &[B]).id;
+    assert_eq!(dropped(alone), [1]);
 }

@@ -22,7 +22,9 @@ use super::Health;
 use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::store::{Store, StoreDevice};
-use super::superblock::{Candidate, Epoch, NewSide, NotSeen, State, Superblock, Uuid, make_side};
+use super::superblock::{
+    Candidate, Epoch, NewSide, NotSeen, State, Superblock, Table, Uuid, make_side, place_in,
+};
 use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;
@@ -155,9 +157,18 @@ struct Attempt<'a> {
     sides: Vec<SideByWay>,
     /// Sides that have failed while the volume was being opened.
     failed: Vec<Option<IoError>>,
-    /// The epochs that attempts have begun, each with the identity of the one before it. A side that
-    /// failed while it was told may have it, and must find it in the past of the others.
-    begun: RefCell<Vec<(Uuid, Epoch)>>,
+    /// The epochs that attempts have begun. A side that failed while it was told may have it, and must
+    /// find it in the past of the others.
+    begun: RefCell<Vec<Begun>>,
+}
+
+/// An epoch that an attempt to open has begun.
+struct Begun {
+    /// Identity of the one before it.
+    before: Uuid,
+    epoch: Epoch,
+    /// What was known then of the sides, also of one that has failed since.
+    table: Table,
 }
 
 impl Attempt<'_> {
@@ -491,26 +502,25 @@ impl Attempt<'_> {
         let sides = self.sides.iter().zip(looked).map(|(side, looked)| {
             let superblock = looked.seen.found.as_ref().ok()?;
             // One that is not listed has left the volume, or is made anew.
-            plan.table.contains(&Some(superblock.side)).then_some(())?;
+            place_in(&plan.table, &superblock.side)?;
             let candidate = Candidate {
                 name: side.name.clone(),
                 device: side.device()?,
             };
             Some((candidate, superblock.clone()))
         });
-        let mut history = plan.newest.clone();
-        for (before, epoch) in self.begun.borrow().iter() {
-            if history.current().id == *before {
-                history.push(*epoch);
+        let (mut history, mut table) = (plan.newest.clone(), plan.table);
+        for begun in self.begun.borrow().iter() {
+            if history.current().id == begun.before {
+                history.push(begun.epoch);
+                for listed in table.iter_mut().flatten() {
+                    let known = place_in(&begun.table, &listed.side);
+                    let known = known.and_then(|place| begun.table[place]);
+                    *listed = known.unwrap_or(*listed);
+                }
             }
         }
-        let volume = Volume::new(
-            self.rt,
-            sides.collect(),
-            history,
-            plan.table,
-            plan.volume_bytes,
-        );
+        let volume = Volume::new(self.rt, sides.collect(), history, table, plan.volume_bytes);
         let volume = volume.map_err(Setback::Refused)?;
         plan.made.iter().for_each(|(_, place)| volume.list(*place));
         Ok(volume)
@@ -525,8 +535,11 @@ impl Attempt<'_> {
     ) -> Result<(), Setback> {
         let before = volume.history().current().id;
         volume.begin_epoch(&plan.sources, next_number);
-        let begun = (before, *volume.history().current());
-        self.begun.borrow_mut().push(begun);
+        self.begun.borrow_mut().push(Begun {
+            before,
+            epoch: *volume.history().current(),
+            table: volume.table(),
+        });
         for &index in &plan.sources {
             let mark = volume.mark_one(index, State::Active, 0);
             self.on_side(index, mark).await?;

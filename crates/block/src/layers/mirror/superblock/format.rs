@@ -10,8 +10,8 @@ use bimetal_rt::Rt;
 
 use super::layout::device_bytes_for;
 use super::{
-    Asked, Epoch, FIRST_CHANGE, History, Layout, SIDES_MAX, SUPERBLOCK_BYTES, SideFlags, State,
-    Superblock, Uuid, adopting, newest, show_uuid,
+    Asked, Epoch, FIRST_CHANGE, History, Layout, Listed, SIDES_MAX, SUPERBLOCK_BYTES, SideFlags,
+    State, Superblock, Uuid, adopting, newest, show_uuid,
 };
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
@@ -288,7 +288,7 @@ pub(super) fn first_superblocks(
     let volume = random()?;
     let mut table = [None; SIDES_MAX];
     for place in table.iter_mut().take(layouts.len()) {
-        *place = Some(random()?);
+        *place = Some(Listed::new(random()?));
     }
     let now_s = rt.unix_seconds();
     let history = History::new(Epoch {
@@ -298,9 +298,9 @@ pub(super) fn first_superblocks(
         members: u32::MAX >> (32 - layouts.len()),
         began_s: now_s,
     });
-    let of_side = |(layout, side): (&Layout, &Option<Uuid>)| Superblock {
+    let of_side = |(layout, listed): (&Layout, &Option<Listed>)| Superblock {
         volume,
-        side: side.expect("every side has its place"),
+        side: listed.expect("every side has its place").side,
         table,
         state: State::Clean,
         flags: SideFlags::default(),
@@ -368,7 +368,7 @@ pub(in crate::layers::mirror) async fn make_side(
     let layout = new.check(side, template.volume_bytes, true).await?;
     let no_checksums = template.flags.no_checksums;
     let superblock = Superblock {
-        side: template.table[place].expect("the side is listed"),
+        side: template.table[place].expect("the side is listed").side,
         state: State::Inconsistent,
         flags: SideFlags {
             not_durable: new.not_durable,

@@ -81,17 +81,27 @@ impl History {
         self.0.iter().any(|epoch| epoch.id == *id)
     }
 
+    /// True when an epoch is older than all that are in it.
+    pub fn may_have_dropped(&self, epoch: &Epoch) -> bool {
+        epoch.number < self.oldest().number
+    }
+
     /// Starts a new epoch. The oldest one is dropped when there is no room.
     ///
     /// # Panics
     /// When its number is not the next one.
     pub fn push(&mut self, epoch: Epoch) {
+        self.push_within(EPOCHS_MAX, epoch);
+    }
+
+    /// The same with room for this many epochs.
+    pub(in crate::layers::mirror) fn push_within(&mut self, epochs_max: usize, epoch: Epoch) {
         assert_eq!(
             self.current().number.checked_add(1),
             Some(epoch.number),
             "epochs are numbered one by one"
         );
-        if self.0.len() == EPOCHS_MAX {
+        if self.0.len() == epochs_max {
             self.0.remove(0);
         }
         self.0.push(epoch);

@@ -11,6 +11,7 @@ mod adopting;
 mod format;
 mod history;
 mod layout;
+mod listed;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ pub use format::{Candidate, Formatted, Formatting, format};
 pub(in crate::layers::mirror) use format::{NewSide, make_side};
 pub use history::{EPOCHS_MAX, Epoch, History};
 pub use layout::{Asked, LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
+pub use listed::{Listed, Table, Told, place_in};
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
 /// Readers refuse any other major version.
@@ -37,6 +39,8 @@ const NAME_AT: usize = 192;
 const NAME_BYTES: usize = 64;
 const SIDE_TABLE_AT: usize = 256;
 const SIDE_ENTRY_BYTES: usize = 32;
+/// Within an entry.
+const TOLD_AT: usize = 16;
 const EPOCH_COUNT_AT: usize = 768;
 const HISTORY_AT: usize = 776;
 const EPOCH_BYTES: usize = 48;
@@ -46,9 +50,6 @@ pub const FIRST_CHANGE: u64 = 1;
 
 /// 16 random bytes that name a volume, a side or an epoch.
 pub type Uuid = [u8; 16];
-
-/// All sides by their places; `None` where a place is free.
-pub type Table = [Option<Uuid>; SIDES_MAX];
 
 /// A place in the table of sides that no side has.
 const FREE: Uuid = [0; 16];
@@ -251,11 +252,16 @@ impl Block<'_> {
         }
     }
 
-    fn table(&self) -> Result<[Option<Uuid>; SIDES_MAX], String> {
-        let entry = |place| self.uuid_at(SIDE_TABLE_AT + place * SIDE_ENTRY_BYTES);
-        let table: [Option<Uuid>; SIDES_MAX] =
-            std::array::from_fn(|place| Some(entry(place)).filter(|uuid| *uuid != FREE));
-        let used: Vec<Uuid> = table.iter().flatten().copied().collect();
+    fn table(&self) -> Result<Table, String> {
+        let entry = |place| {
+            let at = SIDE_TABLE_AT + place * SIDE_ENTRY_BYTES;
+            let told = Told::decode(self.uuid_at(at + TOLD_AT));
+            let side = self.uuid_at(at);
+            Listed { side, told }
+        };
+        let table: Table =
+            std::array::from_fn(|place| Some(entry(place)).filter(|listed| listed.side != FREE));
+        let used: Vec<Uuid> = table.iter().flatten().map(|listed| listed.side).collect();
         if used.is_empty() || used.len() != self.u32_at(76) as usize {
             return Err(format!(
                 "it says {} sides and names {}",
@@ -267,8 +273,7 @@ impl Block<'_> {
         if (0..used.len()).any(twice) {
             return Err("it names a side twice".to_owned());
         }
-        let own = table.get(self.u32_at(72) as usize).copied().flatten();
-        if own != Some(self.uuid_at(56)) {
+        if place_in(&table, &self.uuid_at(56)) != Some(self.u32_at(72) as usize) {
             return Err("it is not at its place in the table of sides".to_owned());
         }
         Ok(table)
@@ -290,7 +295,7 @@ impl Superblock {
     /// # Panics
     /// When it is not there; no superblock that was decoded is like that.
     pub fn place(&self) -> usize {
-        let place = self.table.iter().position(|uuid| *uuid == Some(self.side));
+        let place = place_in(&self.table, &self.side);
         place.expect("a side is in its own table")
     }
 
@@ -335,9 +340,12 @@ impl Superblock {
         fields.put_u64(self.created_s);
         fields.put_u64(self.written_s);
         fields.put(cut_to_bytes(&self.name, NAME_BYTES).as_bytes());
-        for (place, uuid) in self.table.iter().enumerate() {
+        for (place, listed) in self.table.iter().enumerate() {
             let at = SIDE_TABLE_AT + place * SIDE_ENTRY_BYTES;
-            Fields::at(&mut block, at).put(&uuid.unwrap_or(FREE));
+            if let Some(listed) = listed {
+                Fields::at(&mut block, at).put(&listed.side);
+                Fields::at(&mut block, at + TOLD_AT).put(&listed.told.encode());
+            }
         }
         let mut fields = Fields::at(&mut block, EPOCH_COUNT_AT);
         fields.put_u64(self.history.epochs().len() as u64);

@@ -24,8 +24,11 @@ fn epoch(number: u64) -> Epoch {
 
 fn sample() -> Superblock {
     let mut table = [None; SIDES_MAX];
-    table[0] = Some([2; 16]);
-    table[2] = Some([3; 16]);
+    table[0] = Some(Listed::new([2; 16]));
+    table[2] = Some(Listed {
+        side: [3; 16],
+        told: Told::one_of(Some([0x51; 16]), Some([0x52; 16])),
+    });
     Superblock {
         volume: [1; 16],
         side: [3; 16],
@@ -59,7 +62,7 @@ fn altered(at: usize, bytes: &[u8]) -> Vec<u8> {
 fn a_superblock_survives_and_every_damaged_bit_is_noticed() {
     let mut full = sample();
     full.history = History::of((1..=64).map(epoch).collect()).unwrap();
-    full.table = std::array::from_fn(|place| Some([place as u8 + 1; 16]));
+    full.table = std::array::from_fn(|place| Some(Listed::new([place as u8 + 1; 16])));
     full.name = "n".repeat(64);
     for superblock in [sample(), full] {
         let block = superblock.encode();
@@ -102,6 +105,8 @@ fn fields_lie_where_the_format_page_says() {
     put(192, b"vol");
     put(256, &[2; 16]);
     put(320, &[3; 16]);
+    put(336, &[0x51; 8]);
+    put(344, &[0x52; 8]);
     put(768, &[2]);
     // Epoch 8: from change 800 on, of places 0 and 1, begun at 5008.
     put(776, &[8]);
@@ -195,8 +200,8 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
     ] {
         refused(at, bytes);
     }
-    // Reserved bytes are ignored: in the table, in an epoch, and behind the history.
-    for at in [272, 812, 3900] {
+    // Reserved bytes are ignored: in a free place, in an epoch, and behind the history.
+    for at in [304, 812, 3900] {
         let found = Superblock::decode(&altered(at, &[9])).unwrap();
         assert_eq!(found, Some(sample()));
     }
