@@ -280,18 +280,55 @@ pub fn tree_checksums(dir: &Path) -> String {
     sums
 }
 
-/// A real source tree that every machine that built this project has: the crates it depends on.
+/// The bytes of [`source_tree`] end at the first crate that brings them beyond this.
+const TREE_BYTES: u64 = 64 << 20;
+
+/// A real source tree in `dir`: the crates that this workspace is locked to, as cargo unpacked them,
+/// in the order of the lock until there are [`TREE_BYTES`]. What else the machine's registry holds
+/// plays no part, so that the tree has one size everywhere.
 ///
 /// # Panics
 /// If cargo keeps no unpacked sources (a vendored build).
-pub fn source_tree() -> PathBuf {
+pub fn source_tree(dir: &Scratch) -> PathBuf {
+    let tree = dir.file("sources");
+    std::fs::create_dir(&tree).expect("a folder for the sources");
+    let mut bytes = 0;
+    for source in locked_sources() {
+        if bytes >= TREE_BYTES {
+            break;
+        }
+        Client::new("cp").arg("-a").arg(&source).arg(&tree).ok();
+        bytes += disk_usage_bytes(&source);
+    }
+    assert!(bytes > 1 << 20, "cargo keeps no unpacked sources");
+    tree
+}
+
+/// The folders of the crates that the workspace's lock names, as far as cargo has unpacked them: not
+/// those for other systems.
+fn locked_sources() -> Vec<PathBuf> {
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cargo");
-    let registry = cargo.unwrap_or_else(home).join("registry/src");
-    assert!(
-        registry.is_dir(),
-        "no sources of crates in {}",
-        registry.display()
-    );
-    registry
+    let registries = cargo.unwrap_or_else(home).join("registry/src");
+    let registries: Vec<PathBuf> = std::fs::read_dir(&registries)
+        .unwrap_or_else(|e| panic!("no sources of crates in {}: {e}", registries.display()))
+        .map(|entry| entry.expect("an entry of the registry's folder").path())
+        .collect();
+    let lock = include_str!("../../Cargo.lock");
+    let lock: toml::Table = lock.parse().expect("cargo's own lock file");
+    let packages = lock["package"].as_array().expect("packages");
+    let text = |package: &toml::Value, key: &str| package[key].as_str().expect("text").to_owned();
+    packages
+        .iter()
+        .map(|p| format!("{}-{}", text(p, "name"), text(p, "version")))
+        .flat_map(|name| registries.iter().map(move |r| r.join(&name)))
+        .filter(|folder| folder.is_dir())
+        .collect()
+}
+
+/// The bytes of the files under `folder`, by du(1).
+fn disk_usage_bytes(folder: &Path) -> u64 {
+    let said = Client::new("du").arg("-sb").arg(folder).ok().stdout;
+    let number = said.split_whitespace().next().expect("a number");
+    number.parse().expect("a number of bytes")
 }

@@ -13,7 +13,7 @@ fn tarball(dir: &Scratch) -> std::path::PathBuf {
     let tar = dir.file("tree.tar");
     Client::new("tar")
         .arg("-C")
-        .arg(source_tree())
+        .arg(source_tree(dir))
         .arg("-cf")
         .arg(&tar)
         .arg(".")

@@ -19,7 +19,7 @@ fn a_right_server_passes() {
     let verified = checks::fio_verify(&uri, 8 * MIB);
     assert_eq!(verified.status, Some(0), "{verified}");
     let dir = Scratch::new("peer-image");
-    let image = checks::image_of_tree(&dir, 256 * MIB, &source_tree());
+    let image = checks::image_of_tree(&dir, 256 * MIB, &source_tree(&dir));
     checks::nbdcopy_there_and_back(&uri, &dir, &image);
     checks::qemu_img_convert_and_compare(&uri, &dir, &image);
 }
@@ -49,7 +49,7 @@ fn fio_finds_a_server_that_forgets_writes() {
 fn nbdcopy_finds_a_server_that_forgets_writes() {
     let peer = Peer::nbdkit(&["null", "256M"]);
     let dir = Scratch::new("peer-null");
-    let image = checks::image_of_tree(&dir, 256 * MIB, &source_tree());
+    let image = checks::image_of_tree(&dir, 256 * MIB, &source_tree(&dir));
     let said = complaint(|| checks::nbdcopy_there_and_back(&peer.uri(""), &dir, &image));
     assert!(said.contains("differ"), "{said}");
 }
