@@ -96,7 +96,7 @@ impl Draw {
 
     /// A number below `bound`, each about equally often.
     pub fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.number()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.number()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Fills bytes.
