@@ -475,9 +475,11 @@ def measure(args, points, records):
 
 def engines_of(binary):
     """The engines that were built in."""
-    said = run([binary, "--help"])
+    said = run([binary, "-h"])
     listed = re.search(r"\[possible values: (floor[^]]*)\]", said)
-    return listed.group(1).split(", ") if listed else []
+    if listed is None:
+        raise SystemExit(f"{binary} -h lists no engines")
+    return listed.group(1).split(", ")
 
 
 def words_of(text):

@@ -228,9 +228,7 @@ impl Tree {
             let mut node = slot.node.write();
             if node.location == location {
                 if matches!(node.content, Content::Absent) {
-                    let content = read?;
-                    self.memory.add_content(content.memory_bytes());
-                    node.content = content;
+                    self.memory.put_content(id, slot, &mut node, read?);
                     slot.touch();
                 }
                 drop(node);

@@ -57,6 +57,8 @@ pub(crate) struct Slot {
     pub node: RwLock<Node>,
     /// Used since the eviction passed by.
     used: AtomicBool,
+    /// The eviction passes by; changed with the lock held.
+    listed: AtomicBool,
 }
 
 impl Slot {
@@ -70,6 +72,17 @@ impl Slot {
     /// Whether it was used since this was asked last.
     pub(crate) fn take_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
+    }
+
+    /// True if it was not among those that the eviction passes by, and has to be brought there. The lock
+    /// is held.
+    pub(crate) fn enlist(&self) -> bool {
+        !self.listed.swap(true, Ordering::Relaxed)
+    }
+
+    /// The eviction does not pass by any more. The lock is held.
+    pub(crate) fn unlist(&self) {
+        self.listed.store(false, Ordering::Relaxed);
     }
 }
 

@@ -253,6 +253,5 @@ pub(crate) fn take_up(
         segments.take_up_checkpoint(*segment);
     }
     tree.set_root(stored.root);
-    tree.memory.set_nodes(stored.locations.len() as u32);
     segments
 }

@@ -162,13 +162,13 @@ impl Writer {
             self.segments.flush(&*storage, Class::Survivor)?;
         }
         {
-            let mut node = self.tree.slots.get(id).node.write();
+            let slot = self.tree.slots.get(id);
+            let mut node = slot.node.write();
             node.location = location;
             if let Content::Absent = node.content
                 && !matches!(content, Content::Absent)
             {
-                self.tree.memory.add_content(content.memory_bytes());
-                node.content = content;
+                self.tree.memory.put_content(id, slot, &mut node, content);
             }
             node.is_pinned = true;
         }

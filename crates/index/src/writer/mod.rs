@@ -398,7 +398,6 @@ impl Writer {
         self.free_ids.pop().unwrap_or_else(|| {
             let id = self.locations.len() as NodeId;
             self.locations.push(Location::NOWHERE);
-            self.tree.memory.set_nodes(self.locations.len() as u32);
             id
         })
     }

@@ -181,33 +181,38 @@ impl Writer {
             ..
         } in written
         {
-            self.tree.memory.add_content(image.memory_bytes());
-            let next = Node {
-                location,
-                content: Content::Leaf(image),
-                floor: oldest,
-                folded_at: self.seq,
-                interval,
-                is_pinned: true,
-                ..Node::default()
-            };
             let slot = self.tree.slots.get(id);
-            let before = std::mem::replace(&mut *slot.node.write(), next);
+            let mut node = slot.node.write();
+            let before = std::mem::replace(
+                &mut *node,
+                Node {
+                    location,
+                    floor: oldest,
+                    folded_at: self.seq,
+                    interval,
+                    is_pinned: true,
+                    ..Node::default()
+                },
+            );
+            let memory = &self.tree.memory;
+            memory.drop_content(before.content.memory_bytes());
+            memory.put_content(id, slot, &mut node, Content::Leaf(image));
             slot.touch();
-            self.tree.memory.drop_content(before.content.memory_bytes());
             if let Some(delta) = before.delta {
-                self.tree.memory.change_delta(delta.memory_bytes(), 0);
+                memory.change_delta(delta.memory_bytes(), 0);
             }
+            drop(node);
             self.relocate(id, location);
         }
     }
 
     fn replace_inner(&mut self, id: NodeId, inner: Inner) {
-        self.tree.memory.add_content(inner.memory_bytes());
-        let mut node = self.tree.slots.get(id).node.write();
-        let before = std::mem::replace(&mut node.content, Content::Inner(Arc::new(inner)));
+        let slot = self.tree.slots.get(id);
+        let mut node = slot.node.write();
         node.is_pinned = true;
-        self.tree.memory.drop_content(before.memory_bytes());
+        let content = Content::Inner(Arc::new(inner));
+        self.tree.memory.put_content(id, slot, &mut node, content);
+        drop(node);
         self.changed_inners.insert(id);
     }
 }
