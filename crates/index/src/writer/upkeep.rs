@@ -45,17 +45,20 @@ impl Writer {
         Ok(())
     }
 
-    /// Cleans as much as keeps up with what is being written.
+    /// Cleans as much as keeps up with what is being written, and gets back what has become empty: it can
+    /// be written once no checkpoint names it. Without that the storage would grow instead.
     fn clean_some(&mut self) -> Result<(), Error> {
         if self.needs_cleaning() && !self.clean_piece()? {
             return Ok(());
         }
-        let waiting = self.segments.free_count() < self.spare_segments();
-        if waiting && !self.is_checkpointing() && self.segments.emptied().len() > 2 {
-            // What has become empty can be written once no checkpoint names it.
-            self.take_checkpoint()?;
+        let is_short = self.segments.free_count() < self.spare_segments();
+        if is_short && self.is_checkpointing() {
+            self.continue_checkpoint()
+        } else if is_short && self.segments.emptied().len() > 2 {
+            self.take_checkpoint()
+        } else {
+            Ok(())
         }
-        Ok(())
     }
 
     /// Goes on with a checkpoint, or gets the log ready for one.
