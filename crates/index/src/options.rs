@@ -58,8 +58,8 @@ fn refused(option: &'static str, reason: &str) -> Error {
 impl Options {
     /// Refuses what cannot be.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.memory_bytes < 1 << 20 {
-            return Err(refused("memory_bytes", "at least 1 MiB is needed"));
+        if self.memory_bytes < 256 << 10 {
+            return Err(refused("memory_bytes", "at least 256 KiB are needed"));
         }
         if self.buffer_bytes > self.memory_bytes / 4 * 3 {
             return Err(refused(

@@ -86,6 +86,7 @@ fn nothing_durable_is_lost_and_nothing_is_half_there() {
     // Lives in which nothing happens prove nothing.
     assert!(reached.folds > 10_000, "{reached:?}");
     assert!(reached.splits > 1000 && reached.joins > 100, "{reached:?}");
+    assert!(reached.patches > 300, "{reached:?}");
     assert!(
         reached.carried > 1000 && reached.cleaned_segments > 100,
         "{reached:?}"
@@ -98,6 +99,7 @@ fn nothing_durable_is_lost_and_nothing_is_half_there() {
 
 fn add(sum: &mut UpkeepFigures, figures: &UpkeepFigures) {
     sum.folds += figures.folds;
+    sum.patches += figures.patches;
     sum.splits += figures.splits;
     sum.joins += figures.joins;
     sum.blobs += figures.blobs;

@@ -1,7 +1,7 @@
 //! Writing images: rows in order in, packed bytes out.
 
 use super::column::{number, width};
-use super::header::{ColumnHead, Form, Header};
+use super::header::{ColumnHead, Form, Header, Sort};
 use super::{
     GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES,
     ROWS_MAX, Row, Seq, VALUE_BYTES_MAX,
@@ -155,7 +155,7 @@ impl Shape {
             bytes += rows.div_ceil(4);
         }
         let header = Header {
-            is_blob: false,
+            sort: Sort::Node,
             level: 0,
             has_seqs,
             has_kinds: self.has_kinds,
@@ -324,8 +324,25 @@ impl Builder {
     /// If it would be longer than [`IMAGE_BYTES_MAX`], or if `level` is above 0 and a row is a
     /// version or its value is not the 4 bytes of a node's number.
     pub fn finish(&mut self, node: NodeId, level: u8, lsn: u64, interval: u8) -> Vec<u8> {
+        self.image(Sort::Node, node, level, lsn, interval)
+    }
+
+    /// The image of the rows as changes of a leaf; as [`finish`](Self::finish) otherwise.
+    ///
+    /// # Panics
+    /// Also if a row has a number, or a value out of line.
+    pub fn finish_patch(&mut self, node: NodeId, lsn: u64, interval: u8) -> Vec<u8> {
+        assert!(
+            self.shape.seq_max == 0 && !self.kinds.contains(&Kind::Blob),
+            "every reader sees what a patch says, and it says it itself"
+        );
+        self.image(Sort::Patch, node, 0, lsn, interval)
+    }
+
+    fn image(&mut self, sort: Sort, node: NodeId, level: u8, lsn: u64, interval: u8) -> Vec<u8> {
         let (header, len) = self.header();
         let header = Header {
+            sort,
             node,
             level,
             lsn,

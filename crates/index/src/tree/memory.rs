@@ -9,7 +9,7 @@ use super::slots::{Content, Node, Slot, Slots};
 use crate::node::NodeId;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Nodes looked at in one eviction, at most: where everything is in use or has not landed, going on would
 /// find no more.
@@ -24,6 +24,10 @@ pub(crate) struct Memory {
     delta_bytes: AtomicU64,
     /// Every node with content once, the next to be looked at first; and some that have none any more.
     resident: Mutex<VecDeque<NodeId>>,
+    /// How many these are.
+    residents: AtomicUsize,
+    /// Misses of leaves with patches.
+    misses: AtomicU32,
 }
 
 impl Memory {
@@ -33,6 +37,8 @@ impl Memory {
             content_bytes: AtomicU64::new(0),
             delta_bytes: AtomicU64::new(0),
             resident: Mutex::default(),
+            residents: AtomicUsize::new(0),
+            misses: AtomicU32::new(0),
         }
     }
 
@@ -47,13 +53,28 @@ impl Memory {
     /// Gives a node content, in place of what it has. The lock of the slot is held, which is what `node`
     /// shows.
     pub(crate) fn put_content(&self, id: NodeId, slot: &Slot, node: &mut Node, content: Content) {
-        self.content_bytes
-            .fetch_add(content.memory_bytes() as u64, Ordering::Relaxed);
+        self.add_content(content.memory_bytes());
         let before = std::mem::replace(&mut node.content, content);
         self.drop_content(before.memory_bytes());
         if slot.enlist() {
             self.resident.lock().push_back(id);
+            self.residents.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Content of so many bytes is there that is not gone round.
+    pub(crate) fn add_content(&self, bytes: usize) {
+        self.content_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Notes that a leaf with patches was looked for. True if it was before, and so lately that it would
+    /// still be here if it had been kept then: only such a leaf is worth reading whole.
+    pub(crate) fn is_missed_again(&self, slot: &Slot) -> bool {
+        let now = self.misses.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let before = slot.miss(now);
+        let since = now.wrapping_sub(before) as usize;
+        before != 0 && since <= self.residents.load(Ordering::Relaxed)
     }
 
     /// Content of so many bytes is gone.
@@ -82,13 +103,14 @@ impl Memory {
         self.content_bytes() + self.delta_bytes() > self.budget_bytes
     }
 
-    /// Gives content up until the budget is kept, as far as [`LOOKS_MAX`] looks find any.
+    /// Gives content up until the budget is kept, as far as [`LOOKS_MAX`] looks find any. Once round and no
+    /// further: what has just been read survives it, also where the budget cannot be kept at all.
     pub(crate) fn evict(&self, slots: &Slots) {
         if !self.excess() {
             return;
         }
         let mut resident = self.resident.lock();
-        let mut looks = LOOKS_MAX.min(resident.len() * 2);
+        let mut looks = LOOKS_MAX.min(resident.len());
         while looks > 0 && self.excess() {
             looks -= 1;
             let Some(id) = resident.pop_front() else {
@@ -116,6 +138,7 @@ impl Memory {
         let content = std::mem::replace(&mut node.content, Content::Absent);
         self.drop_content(content.memory_bytes());
         slot.unlist();
+        self.residents.fetch_sub(1, Ordering::Relaxed);
         true
     }
 }
@@ -172,6 +195,7 @@ mod tests {
             put(&memory, &slots, id, id == 0);
         }
         slots.get(2).touch();
+        slots.get(5).touch();
         memory.evict(&slots);
         let there: Vec<NodeId> = (0..6).filter(|id| is_there(&slots, *id)).collect();
         assert_eq!(there, [0, 2, 5], "1, 3 and 4 were the oldest of the others");

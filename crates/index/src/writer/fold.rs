@@ -130,7 +130,7 @@ impl Writer {
                 node.delta.is_some() && node.dirty_since == since
             };
             if is_current {
-                if let Err(error) = self.fold_leaf(id) {
+                if let Err(error) = self.write_leaf_back(id) {
                     self.by_age.push_front((since, id));
                     return Err(error);
                 }
@@ -144,6 +144,7 @@ impl Writer {
     /// only adds keys beyond those of the image.
     fn gather(&mut self, id: NodeId, oldest: Seq) -> Result<bool, Error> {
         let image = self.tree.leaf_image(id)?;
+        self.scratch.freed.append(&mut self.tree.dropped_blobs(id)?);
         let node = self.tree.slots.get(id).node.read();
         let none = Delta::default();
         let delta = node.delta.as_deref().unwrap_or(&none);
@@ -190,7 +191,15 @@ impl Writer {
         Ok(least.is_some_and(|least| image.compare_key(last, &least).is_lt()))
     }
 
-    /// Writes a leaf back.
+    /// Writes what has changed of a leaf, with the leaf or without.
+    pub(super) fn write_leaf_back(&mut self, id: NodeId) -> Result<(), Error> {
+        if self.write_patch(id)? {
+            return Ok(());
+        }
+        self.fold_leaf(id)
+    }
+
+    /// Writes a leaf anew, with what has changed of it.
     pub(super) fn fold_leaf(&mut self, id: NodeId) -> Result<(), Error> {
         self.has_ids_left()?;
         self.scratch.clear();
@@ -222,6 +231,9 @@ impl Writer {
         {
             let mut key = Vec::new();
             image.key(0, &mut key);
+            return Ok(Some(key));
+        }
+        if let Some(key) = self.tree.key_below_patches(id)? {
             return Ok(Some(key));
         }
         assert_eq!(id, self.tree.root(), "only the root may be empty");

@@ -195,7 +195,7 @@ impl Writer {
                 },
             );
             let memory = &self.tree.memory;
-            memory.drop_content(before.content.memory_bytes());
+            memory.drop_content(before.content_bytes());
             memory.put_content(id, slot, &mut node, Content::Leaf(image));
             slot.touch();
             if let Some(delta) = before.delta {
@@ -203,6 +203,7 @@ impl Writer {
             }
             drop(node);
             self.relocate(id, location);
+            self.release_patches(id);
         }
     }
 

@@ -183,10 +183,11 @@ pub struct World {
 
 /// The smallest index there can be, so that everything happens often.
 pub fn small_options(draw: &mut Draw) -> Options {
-    let memory_bytes = 1 << 20;
+    let memory_bytes = [256 << 10, 1 << 20][draw.below(2) as usize];
+    let buffer_bytes = [4 << 10, 64 << 10, 400 << 10][draw.below(3) as usize];
     Options {
         memory_bytes,
-        buffer_bytes: [4 << 10, 64 << 10, 400 << 10][draw.below(3) as usize],
+        buffer_bytes: buffer_bytes.min(memory_bytes / 2),
         log_bytes: [256 << 10, 1 << 20][draw.below(2) as usize],
         segment_bytes: 64 << 10,
         node_bytes: [512, 1024, 4096][draw.below(3) as usize],
