@@ -47,10 +47,8 @@ pub(crate) struct Tree {
 enum Answer {
     Value,
     Nothing,
-    /// The image is needed.
-    Unread,
-    /// One of the images of a leaf with patches is needed.
-    UnreadPiece(Location),
+    /// This image is needed, which is one of several of a leaf with patches.
+    Unread(Location),
     /// The value is out of line; the reference is in the buffer.
     OutOfLine,
     /// What this reader would see is not kept any more.
@@ -127,7 +125,11 @@ impl Tree {
                     Content::Absent => {}
                 }
             }
-            self.load(id, slot)?;
+            match self.load(id, slot)?.map(|loaded| loaded.content) {
+                Some(Content::Inner(inner)) => return Ok(Some(inner)),
+                Some(Content::Leaf(_)) => return Ok(None),
+                Some(Content::Absent) | None => {}
+            }
         }
     }
 
@@ -224,25 +226,27 @@ impl Tree {
         Ok(edge)
     }
 
-    /// Reads a node into its slot, unless somebody was faster.
-    fn load(&self, id: NodeId, slot: &Slot) -> Result<(), Error> {
+    /// Reads a node into its slot, unless somebody was faster, and returns it: where memory is short it may
+    /// be given up again before the next look.
+    fn load(&self, id: NodeId, slot: &Slot) -> Result<Option<Loaded>, Error> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(places) = Places::of(&slot.node.read()) else {
-                return Ok(());
+                return Ok(None);
             };
             let read = self.read_whole(id, &places);
             let mut node = slot.node.write();
             // If it has moved, what was read may be anything.
             if Places::of(&node).as_ref() == Some(&places) {
                 let (content, drops_blobs) = read?;
-                self.memory.put_content(id, slot, &mut node, content);
+                self.memory
+                    .put_content(id, slot, &mut node, content.clone());
                 if let Some(patched) = &mut node.patched {
                     patched.drops_blobs = drops_blobs;
                 }
                 slot.touch();
                 drop(node);
                 self.memory.evict(&self.slots);
-                return Ok(());
+                return Ok(Some(Loaded { places, content }));
             }
         }
         let location = slot.node.read().location;
@@ -394,7 +398,13 @@ impl Tree {
                     }
                 }
             }
-            self.load(id, slot)?;
+            if let Some(Loaded {
+                content: Content::Leaf(image),
+                ..
+            }) = self.load(id, slot)?
+            {
+                return Ok(Some(image));
+            }
         }
     }
 
@@ -406,7 +416,7 @@ impl Tree {
         seq: Seq,
         out: &mut Vec<u8>,
     ) -> Result<Option<bool>, Error> {
-        let mut at_hand: Vec<Placed> = Vec::new();
+        let mut at_hand = AtHand::default();
         for _ in 0..ATTEMPTS_MAX {
             let (id, answer) = self.at_leaf(Place::Of(key), |id, slot, node| {
                 slot.touch();
@@ -416,10 +426,7 @@ impl Tree {
                 Answer::Value => return Ok(Some(true)),
                 Answer::Nothing => return Ok(Some(false)),
                 Answer::TooOld => return Ok(None),
-                Answer::Unread => self.load(id, self.slots.get(id))?,
-                Answer::UnreadPiece(location) => {
-                    self.fetch(id, location, &mut at_hand)?;
-                }
+                Answer::Unread(location) => self.fetch(id, location, &mut at_hand)?,
                 Answer::OutOfLine => {
                     if self.read_blob(out)? {
                         return Ok(Some(true));
@@ -434,19 +441,17 @@ impl Tree {
         })
     }
 
-    /// Gets one image of a leaf with patches for a reader, or all of it if it is asked for again and again.
-    fn fetch(
-        &self,
-        id: NodeId,
-        location: Location,
-        at_hand: &mut Vec<Placed>,
-    ) -> Result<(), Error> {
+    /// Gets a leaf for a reader; of one with patches the one image that is needed, unless it is asked for
+    /// again and again.
+    fn fetch(&self, id: NodeId, location: Location, at_hand: &mut AtHand) -> Result<(), Error> {
         let slot = self.slots.get(id);
-        if at_hand.is_empty() && self.memory.is_missed_again(slot) {
-            return self.load(id, slot);
+        let is_patched = !slot.node.read().patches().is_empty();
+        if !is_patched || (at_hand.pieces.is_empty() && self.memory.is_missed_again(slot)) {
+            at_hand.whole = self.load(id, slot)?;
+            return Ok(());
         }
         match self.read_piece(id, location) {
-            Ok(image) => at_hand.push((location, image)),
+            Ok(image) => at_hand.pieces.push((location, image)),
             Err(error) => {
                 // If it is not there any more, the next look says where to go.
                 let node = slot.node.read();
@@ -461,18 +466,21 @@ impl Tree {
 
     /// The batch that has changed `key` last, as far as that is kept: 0 if it is older than all readers.
     pub(crate) fn newest_seq(&self, key: &[u8]) -> Result<Seq, Error> {
+        let mut at_hand = AtHand::default();
         loop {
-            let looked =
-                self.at_leaf(Place::Of(key), |id, _, node| newest_in(node, key).ok_or(id))?;
+            let looked = self.at_leaf(Place::Of(key), |id, _, node| {
+                newest_in(node, key, &at_hand).ok_or(id)
+            })?;
             match looked {
                 Ok(seq) => return Ok(seq),
-                Err(id) => self.load(id, self.slots.get(id))?,
+                Err(id) => at_hand.whole = self.load(id, self.slots.get(id))?,
             }
         }
     }
 
     /// Appends to `out` what a reader sees of a scan's keys in one leaf, and says how it goes on.
     pub(crate) fn scan_leaf(&self, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Next, Error> {
+        let mut at_hand = AtHand::default();
         loop {
             let version = self.settled();
             let mut edge = None;
@@ -492,13 +500,13 @@ impl Tree {
                     continue;
                 }
                 slot.touch();
-                view_leaf(&node, scan, out)
+                view_leaf(&node, scan, &at_hand, out)
             };
             match looked {
                 Some(Ok(true)) => return Ok(Next::Here),
                 Some(Ok(false)) => return Ok(edge.map_or(Next::Nothing, Next::Beyond)),
                 Some(Err(TooOld)) => return Ok(Next::TooOld),
-                None => self.load(id, slot)?,
+                None => at_hand.whole = self.load(id, slot)?,
             }
         }
     }
@@ -567,7 +575,7 @@ fn is_kept(node: &Node, seq: Seq) -> bool {
     seq >= node.floor && seq >= delta_floor
 }
 
-fn look_up(node: &Node, key: &[u8], seq: Seq, at_hand: &[Placed], out: &mut Vec<u8>) -> Answer {
+fn look_up(node: &Node, key: &[u8], seq: Seq, at_hand: &AtHand, out: &mut Vec<u8>) -> Answer {
     if !is_kept(node, seq) {
         return Answer::TooOld;
     }
@@ -582,12 +590,10 @@ fn look_up(node: &Node, key: &[u8], seq: Seq, at_hand: &[Placed], out: &mut Vec<
             Found::Nothing => {}
         }
     }
-    match &node.content {
-        Content::Leaf(image) => look_in(image, key, seq, out).unwrap_or(Answer::Nothing),
-        Content::Absent if node.location.is_nowhere() => Answer::Nothing,
-        Content::Absent if node.patches().is_empty() => Answer::Unread,
-        Content::Absent => look_in_pieces(node, key, seq, at_hand, out),
-        Content::Inner(_) => Answer::Nothing,
+    match at_hand.image_of(node) {
+        Some(Some(image)) => look_in(image, key, seq, out).unwrap_or(Answer::Nothing),
+        Some(None) => Answer::Nothing,
+        None => look_in_pieces(node, key, seq, &at_hand.pieces, out),
     }
 }
 
@@ -595,13 +601,13 @@ fn look_in_pieces(
     node: &Node,
     key: &[u8],
     seq: Seq,
-    at_hand: &[Placed],
+    pieces: &[Placed],
     out: &mut Vec<u8>,
 ) -> Answer {
     for location in places_of(node, key) {
         let unlanded = placed(node.unlanded(), location);
-        let Some(image) = unlanded.or_else(|| placed(at_hand, location)) else {
-            return Answer::UnreadPiece(location);
+        let Some(image) = unlanded.or_else(|| placed(pieces, location)) else {
+            return Answer::Unread(location);
         };
         if let Some(answer) = look_in(image, key, seq, out) {
             return answer;
@@ -623,15 +629,13 @@ fn look_in(image: &Image, key: &[u8], seq: Seq, out: &mut Vec<u8>) -> Option<Ans
 }
 
 /// The batch that has changed `key` last; `None` if the image is needed to say it.
-fn newest_in(node: &Node, key: &[u8]) -> Option<Seq> {
+fn newest_in(node: &Node, key: &[u8], at_hand: &AtHand) -> Option<Seq> {
     let in_delta = node.delta.as_ref().and_then(|delta| delta.newest_seq(key));
     if in_delta.is_some() {
         return in_delta;
     }
-    let image = match &node.content {
-        Content::Leaf(image) => image,
-        Content::Absent if !node.location.is_nowhere() => return None,
-        _ => return Some(0),
+    let Some(image) = at_hand.image_of(node)? else {
+        return Some(0);
     };
     let row = image.lower_bound(key);
     let is_there = row < image.rows() && image.compare_key(row, key).is_eq();
@@ -642,17 +646,17 @@ fn newest_in(node: &Node, key: &[u8]) -> Option<Seq> {
 struct TooOld;
 
 /// Whether there is more in the leaf; `None` if the image is needed.
-fn view_leaf(node: &Node, scan: &LeafScan<'_>, out: &mut Rows) -> Option<Result<bool, TooOld>> {
+fn view_leaf(
+    node: &Node,
+    scan: &LeafScan<'_>,
+    at_hand: &AtHand,
+    out: &mut Rows,
+) -> Option<Result<bool, TooOld>> {
     if !is_kept(node, scan.seq) {
         return Some(Err(TooOld));
     }
-    let image = match &node.content {
-        Content::Leaf(image) => Some(&**image),
-        Content::Absent if !node.location.is_nowhere() => return None,
-        _ => None,
-    };
     Some(Ok(view(
-        image,
+        at_hand.image_of(node)?,
         node.delta.as_deref(),
         scan.seq,
         scan.from,
@@ -662,6 +666,38 @@ fn view_leaf(node: &Node, scan: &LeafScan<'_>, out: &mut Rows) -> Option<Result<
         scan.bytes_max,
         out,
     )))
+}
+
+/// What one reader has read of a leaf, for its next look.
+#[derive(Default)]
+struct AtHand {
+    whole: Option<Loaded>,
+    pieces: Vec<Placed>,
+}
+
+impl AtHand {
+    /// The image of a whole leaf, `Some(None)` for one that has none; `None` if it is not at hand.
+    fn image_of<'a>(&'a self, node: &'a Node) -> Option<Option<&'a Image>> {
+        match &node.content {
+            Content::Leaf(image) => return Some(Some(image)),
+            Content::Inner(_) => return Some(None),
+            Content::Absent if node.location.is_nowhere() => return Some(None),
+            Content::Absent => {}
+        }
+        match &self.whole {
+            Some(Loaded {
+                places,
+                content: Content::Leaf(image),
+            }) if *places == Places::at(node) => Some(Some(image)),
+            _ => None,
+        }
+    }
+}
+
+/// A node that was read.
+struct Loaded {
+    places: Places,
+    content: Content,
 }
 
 /// Where the images of a node are that is not in memory, and as of when.
