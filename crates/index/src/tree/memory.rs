@@ -4,7 +4,9 @@
 //! passed last (CLOCK). Changes are kept: who writes makes room for them. It must never give up what
 //! has not reached the storage.
 
-use super::slots::{Content, Slots};
+use super::slots::{Content, Node, Slots};
+use crate::node::NodeId;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Memory of a tree, in bytes.
@@ -17,16 +19,20 @@ pub(crate) struct Memory {
     hand: AtomicU32,
     /// Slots in use are below this.
     nodes: AtomicU32,
+    /// Nodes that are to be given up after the operation, where none is kept for longer.
+    passing: Option<Mutex<Vec<NodeId>>>,
 }
 
 impl Memory {
-    pub(crate) fn new(budget_bytes: u64) -> Memory {
+    /// With `keeps` content stays while the budget allows it, else until the operation has ended.
+    pub(crate) fn new(budget_bytes: u64, keeps: bool) -> Memory {
         Memory {
             budget_bytes,
             content_bytes: AtomicU64::new(0),
             delta_bytes: AtomicU64::new(0),
             hand: AtomicU32::new(0),
             nodes: AtomicU32::new(0),
+            passing: (!keeps).then(Mutex::default),
         }
     }
 
@@ -87,10 +93,30 @@ impl Memory {
             let Some(mut node) = slot.node.try_write() else {
                 continue;
             };
-            if !node.is_pinned && !node.location.is_nowhere() {
-                let content = std::mem::replace(&mut node.content, Content::Absent);
-                self.drop_content(content.memory_bytes());
-            }
+            self.give_up(&mut node);
+        }
+    }
+
+    fn give_up(&self, node: &mut Node) {
+        if !node.is_pinned && !node.location.is_nowhere() {
+            let content = std::mem::replace(&mut node.content, Content::Absent);
+            self.drop_content(content.memory_bytes());
+        }
+    }
+
+    /// The content of this node is in memory, and could be read again.
+    pub(crate) fn note_kept(&self, node: NodeId) {
+        if let Some(passing) = &self.passing {
+            passing.lock().push(node);
+        }
+    }
+
+    /// Ends an operation: where nothing is kept, gives up what was noted.
+    pub(crate) fn give_up_kept(&self, slots: &Slots) {
+        let Some(passing) = &self.passing else { return };
+        let nodes = std::mem::take(&mut *passing.lock());
+        for node in nodes {
+            self.give_up(&mut slots.get(node).node.write());
         }
     }
 }

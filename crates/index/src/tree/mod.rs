@@ -232,6 +232,7 @@ impl Tree {
                     self.memory.add_content(content.memory_bytes());
                     node.content = content;
                     slot.touch();
+                    self.memory.note_kept(id);
                 }
                 drop(node);
                 self.memory.evict(&self.slots);

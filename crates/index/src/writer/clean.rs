@@ -42,6 +42,18 @@ impl Writer {
         self.segments.free_count() < self.spare_segments() && is_sparse
     }
 
+    /// Cleans one segment of a cluster of fixed size that is overfull, if one is worth it. Not more at a
+    /// time: where images do not fill segments well, a cluster may never keep to its size.
+    pub(super) fn clean_clusters(&mut self) -> Result<(), Error> {
+        if self.overfull_cluster().is_none() || !self.clean_piece()? {
+            return Ok(());
+        }
+        while self.cleaning.is_some() {
+            self.clean_piece()?;
+        }
+        Ok(())
+    }
+
     /// Cleans a piece of the segment with the least in use. False if none is worth it.
     pub(super) fn clean_piece(&mut self) -> Result<bool, Error> {
         let mut cleaning = match self.cleaning.take() {
@@ -51,6 +63,7 @@ impl Writer {
                 None => return Ok(false),
             },
         };
+        let stream = self.survivor_stream(cleaning.segment);
         let end = (cleaning.at + PIECE_BYTES).min(cleaning.bytes.len());
         while cleaning.at < end {
             let rest = &cleaning.bytes[cleaning.at..];
@@ -60,7 +73,7 @@ impl Writer {
             };
             let image = rest[..peek.len_bytes].to_vec();
             cleaning.at += peek.len_bytes;
-            self.move_image(peek, image)?;
+            self.move_image(peek, image, stream)?;
         }
         if cleaning.at < cleaning.bytes.len() {
             self.cleaning = Some(cleaning);
@@ -92,7 +105,7 @@ impl Writer {
     }
 
     fn begin_cleaning(&self) -> Result<Option<Cleaning>, Error> {
-        let Some((segment, live_bytes)) = self.segments.cleanest() else {
+        let Some((segment, live_bytes)) = self.segments.cleanest(self.overfull_cluster()) else {
             return Ok(None);
         };
         if f64::from(live_bytes) > f64::from(self.geometry.segment_bytes) * 0.95 {
@@ -125,7 +138,7 @@ impl Writer {
         is_here.then_some(peek)
     }
 
-    fn move_image(&mut self, peek: Peek, bytes: Vec<u8>) -> Result<(), Error> {
+    fn move_image(&mut self, peek: Peek, bytes: Vec<u8>, stream: Class) -> Result<(), Error> {
         let id = peek.node;
         let from = self.locations[id as usize];
         let damaged = |what: String| Error::Damaged {
@@ -134,7 +147,7 @@ impl Writer {
         };
         if peek.is_blob {
             parse_blob(&bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
-            return self.move_bytes(id, bytes, Content::Absent);
+            return self.move_bytes(id, bytes, Content::Absent, stream);
         }
         let image =
             Image::parse(bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
@@ -143,7 +156,7 @@ impl Writer {
             0 => Content::Leaf(Arc::new(image)),
             _ => Content::Inner(Arc::new(Inner::from_image(&image, self.tree.offset(from))?)),
         };
-        self.move_bytes(id, bytes, content)
+        self.move_bytes(id, bytes, content, stream)
     }
 
     /// Writes an image elsewhere. Until it has landed, readers need its content from memory.
@@ -152,14 +165,13 @@ impl Writer {
         id: NodeId,
         mut bytes: Vec<u8>,
         content: Content,
+        stream: Class,
     ) -> Result<(), Error> {
         let storage = self.storage();
-        let location = self
-            .segments
-            .append(&*storage, Class::Survivor, id, &mut bytes)?;
+        let location = self.segments.append(&*storage, stream, id, &mut bytes)?;
         self.figures.moved_bytes += bytes.len() as u64;
         if matches!(content, Content::Absent) {
-            self.segments.flush(&*storage, Class::Survivor)?;
+            self.segments.flush(&*storage, stream)?;
         }
         {
             let mut node = self.tree.slots.get(id).node.write();

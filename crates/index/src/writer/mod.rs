@@ -11,6 +11,7 @@ mod checkpoint;
 mod classes;
 mod clean;
 mod fold;
+mod paper;
 mod structure;
 mod upkeep;
 
@@ -118,8 +119,11 @@ impl Writer {
         options: Options,
         superblock: Superblock,
         stored: Stored,
-        segments: Segments,
+        mut segments: Segments,
     ) -> Writer {
+        if options.paper.is_some() {
+            segments.write_by_blocks();
+        }
         let geometry = superblock.geometry;
         let tail = superblock.log_tail;
         let (opening, prepared) = (superblock.opening, superblock.log_prepared);
@@ -159,6 +163,11 @@ impl Writer {
 
     fn storage(&self) -> Arc<dyn Storage> {
         Arc::clone(&self.tree.storage)
+    }
+
+    /// Nodes there are, parts of long values among them.
+    pub(crate) fn nodes(&self) -> u32 {
+        (self.locations.len() - self.free_ids.len()) as u32
     }
 
     /// Number of the last batch taken.
@@ -435,6 +444,7 @@ impl Writer {
             let mut node = self.tree.slots.get(id).node.write();
             if node.location == location {
                 node.is_pinned = false;
+                self.tree.memory.note_kept(id);
             }
         }
     }
