@@ -21,7 +21,7 @@ pub(crate) struct Args {
     seeds: u64,
     /// Keys that are loaded
     #[arg(long, value_name = "N", default_value = "1000000",
-          value_parser = clap::value_parser!(u64).range(20_000..=100_000_000))]
+          value_parser = clap::value_parser!(u64).range(100_000..=100_000_000))]
     keys: u64,
     /// Updates before anything is measured
     #[arg(long, value_name = "N", default_value = "60000",
@@ -203,6 +203,7 @@ fn gains_table<'g>(first: &str, gains: impl Iterator<Item = (&'g str, &'g Gain)>
         ("update response", Align::Right),
         ("searches 5,000/s", Align::Right),
         ("search response", Align::Right),
+        ("its area in use", Align::Right),
     ]);
     for (name, gain) in gains {
         table.row(vec![
@@ -215,6 +216,7 @@ fn gains_table<'g>(first: &str, gains: impl Iterator<Item = (&'g str, &'g Gain)>
             percent(gain.update_response),
             percent(gain.search),
             percent(gain.search_response),
+            format!("{:.0} %", gain.utilisation_over * 100.0),
         ]);
     }
     table

@@ -73,6 +73,8 @@ pub struct Gain {
     pub search: f64,
     /// Mean response of searches there.
     pub search_response: f64,
+    /// How much of the other's area was in use in the end. More than was set: it has grown.
+    pub utilisation_over: f64,
 }
 
 /// All schemes under all loads.
@@ -124,13 +126,18 @@ pub fn compare(
     };
     let seeds = extent.seeds as usize;
     for &area in &extent.areas {
-        for kind in 0..Kind::ALL.len() {
-            for (jobs, lives) in jobs.chunks(seeds).zip(lives.chunks(seeds)) {
-                let Entrant { area: own, scheme } = jobs[0].0;
-                if own == area || !scheme.is_papers() {
-                    let lived: Vec<&Lived> = lives.iter().map(|life| &life[kind]).collect();
-                    comparison.add(area, scheme, &lived);
-                }
+        for (number, kind) in Kind::ALL.into_iter().enumerate() {
+            for &scheme in &extent.schemes {
+                let is_meant = |job: &(Entrant, u64)| {
+                    job.0.scheme == scheme && (job.0.area == area || !scheme.is_papers())
+                };
+                let first = jobs
+                    .iter()
+                    .position(is_meant)
+                    .expect("every scheme has lived");
+                let lives = &lives[first..first + seeds];
+                let lived: Vec<&Lived> = lives.iter().map(|life| &life[number]).collect();
+                comparison.add(area, kind, scheme, &lived);
             }
         }
     }
@@ -146,8 +153,7 @@ fn median<T>(all: &[T], figure: impl Fn(&T) -> f64) -> f64 {
 
 impl Comparison {
     /// One kind of load of the lives of one scheme, a life for each seed.
-    fn add(&mut self, area: Area, scheme: Scheme, lived: &[&Lived]) {
-        let kind = lived[0].kind;
+    fn add(&mut self, area: Area, kind: Kind, scheme: Scheme, lived: &[&Lived]) {
         for asked_per_s in kind.loads_per_s() {
             let serve_one = |(number, lived): (usize, &&Lived)| {
                 let mut rng = Rng::labelled(number as u64 + 1, "thinking");
@@ -196,6 +202,13 @@ impl Comparison {
         rows.map(|r| (r.asked_per_s, r.served)).collect()
     }
 
+    /// What an operation came to.
+    pub fn cost(&self, area: Area, kind: Kind, scheme: Scheme) -> Option<&PerOperation> {
+        let mut costs = self.costs.iter();
+        let cost = costs.find(|c| (c.area, c.kind, c.scheme) == (area, kind, scheme));
+        cost.map(|cost| &cost.per_operation)
+    }
+
     /// What the paper's tree gains over the others that were run.
     pub fn gains(&self) -> Vec<Gain> {
         let mut gains = Vec::new();
@@ -238,6 +251,51 @@ impl Comparison {
             update_response: least(&changes(Kind::Update, response)),
             search: last(&changes(Kind::Search, done))?,
             search_response: last(&changes(Kind::Search, response))?,
+            utilisation_over: self.cost(area, Kind::Update, over)?.utilisation,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_cold_nodes_make_updates_cheaper_than_in_a_tree_without_them() {
+        let setting = Setting {
+            keys: 100_000,
+            warm_up: 6_000,
+            operations: 4_000,
+            ..Setting::default()
+        };
+        let extent = Extent {
+            schemes: Scheme::ALL.to_vec(),
+            areas: Area::ALL.to_vec(),
+            seeds: 1,
+        };
+        let comparison = compare(&setting, &extent, |_, _| {}).unwrap();
+        // Three kinds of eight loads, of four schemes, in two readings.
+        assert_eq!(comparison.rows.len(), 3 * 8 * 4 * 2);
+        for area in Area::ALL {
+            let programs = |scheme| {
+                let cost = comparison.cost(area, Kind::Update, scheme).unwrap();
+                cost.programs
+            };
+            // A third of the updates programs a part of a page only; the rest is cleaning.
+            assert!(
+                programs(Scheme::Chctr) < programs(Scheme::BtrN) * 0.9,
+                "{area:?}"
+            );
+            let gain = comparison.gain(area, Scheme::BtrN).unwrap();
+            assert!(gain.update > 0.0 && gain.update_response < 0.0, "{gain:?}");
+            let served = comparison.served(area, Kind::Mix, Scheme::BtrN);
+            assert!(
+                served
+                    .iter()
+                    .all(|(load, s)| s.done_per_s < *load as f64 * 1.05)
+            );
+        }
+        let ours = |area| comparison.served(area, Kind::Mix, Scheme::Ours);
+        assert_eq!(ours(Area::Same), ours(Area::Own), "it has one reading");
     }
 }

@@ -113,8 +113,6 @@ pub struct PerOperation {
 /// One kind of load of a life.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lived {
-    /// Which.
-    pub kind: Kind,
     /// What each operation took, in microseconds, in order.
     pub service_us: Vec<f64>,
     /// The same on average, and what for.
@@ -203,7 +201,6 @@ impl Life {
         let area = f64::from(self.area_segments.unwrap_or(space.used_segments));
         let used = f64::from(space.used_segments);
         Ok(Lived {
-            kind,
             per_operation: PerOperation {
                 reads: per(sum.reads),
                 programs: per(sum.programs),

@@ -14,7 +14,7 @@ mod scheme;
 mod setting;
 mod sweep;
 
-pub use comparison::{Comparison, Extent, Gain, Row, compare};
+pub use comparison::{Comparison, Cost, Extent, Gain, Row, compare};
 pub use life::{Kind, LifeError, Lived, PerOperation, live};
 pub use queue::{Served, serve};
 pub use scheme::{Area, Scheme};
