@@ -28,10 +28,13 @@ pub(crate) struct Memory {
     residents: AtomicUsize,
     /// Misses of leaves with patches.
     misses: AtomicU32,
+    /// Content stays while the budget allows it.
+    keeps: bool,
 }
 
 impl Memory {
-    pub(crate) fn new(budget_bytes: u64) -> Memory {
+    /// With `keeps` content stays while the budget allows it, else until the operation has ended.
+    pub(crate) fn new(budget_bytes: u64, keeps: bool) -> Memory {
         Memory {
             budget_bytes,
             content_bytes: AtomicU64::new(0),
@@ -39,6 +42,7 @@ impl Memory {
             resident: Mutex::default(),
             residents: AtomicUsize::new(0),
             misses: AtomicU32::new(0),
+            keeps,
         }
     }
 
@@ -122,6 +126,19 @@ impl Memory {
         }
     }
 
+    /// Ends an operation: where nothing is kept, gives up everything that can be read again.
+    pub(crate) fn give_up_kept(&self, slots: &Slots) {
+        if self.keeps {
+            return;
+        }
+        let mut resident = self.resident.lock();
+        resident.retain(|id| {
+            let slot = slots.get(*id);
+            slot.take_used();
+            !self.give_up(slot)
+        });
+    }
+
     /// Gives up the content of a node that was not used since the last look. True if it has none now.
     fn give_up(&self, slot: &Slot) -> bool {
         if slot.take_used() {
@@ -190,7 +207,7 @@ mod tests {
     #[test]
     fn what_was_not_used_goes_and_what_has_not_landed_stays() {
         let one = leaf(0).memory_bytes() as u64;
-        let (memory, slots) = (Memory::new(one * 3), Slots::default());
+        let (memory, slots) = (Memory::new(one * 3, true), Slots::default());
         for id in 0..6 {
             put(&memory, &slots, id, id == 0);
         }
@@ -205,7 +222,7 @@ mod tests {
     #[test]
     fn a_node_that_comes_back_is_gone_round_once() {
         let one = leaf(0).memory_bytes() as u64;
-        let (memory, slots) = (Memory::new(one), Slots::default());
+        let (memory, slots) = (Memory::new(one, true), Slots::default());
         for turn in 0..100 {
             put(&memory, &slots, turn % 2, false);
             put(&memory, &slots, turn % 2, false);
@@ -218,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_is_all_pinned_is_looked_at_a_bounded_number_of_times() {
-        let (memory, slots) = (Memory::new(0), Slots::default());
+        let (memory, slots) = (Memory::new(0, true), Slots::default());
         for id in 0..1000 {
             put(&memory, &slots, id, true);
         }

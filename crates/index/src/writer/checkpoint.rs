@@ -204,17 +204,17 @@ impl Writer {
     }
 
     /// Writes the inner nodes that have changed.
-    fn write_inners(&mut self) -> Result<(), Error> {
+    pub(super) fn write_inners(&mut self) -> Result<(), Error> {
         let storage = self.storage();
         while let Some(id) = self.changed_inners.first().copied() {
             let content = self.tree.slots.get(id).node.read().content.clone();
             let Content::Inner(inner) = content else {
                 unreachable!("what has changed is in memory and no leaf");
             };
-            let mut bytes = inner.image(&mut self.builder, id, self.seq);
-            let location = self
-                .segments
-                .append(&*storage, Class::Inner, id, &mut bytes)?;
+            let stream = self.stream(Class::Inner);
+            let least_bytes = self.lay_out(stream);
+            let mut bytes = inner.image(&mut self.builder, id, self.seq, least_bytes);
+            let location = self.segments.append(&*storage, stream, id, &mut bytes)?;
             self.tree.slots.get(id).node.write().location = location;
             self.relocate(id, location);
             self.changed_inners.pop_first();

@@ -42,6 +42,18 @@ impl Writer {
         self.segments.free_count() < self.spare_segments() && is_sparse
     }
 
+    /// Cleans one segment of a cluster of fixed size that is overfull, if one is worth it. Not more at a
+    /// time: where images do not fill segments well, a cluster may never keep to its size.
+    pub(super) fn clean_clusters(&mut self) -> Result<(), Error> {
+        if self.overfull_cluster().is_none() || !self.clean_piece()? {
+            return Ok(());
+        }
+        while self.cleaning.is_some() {
+            self.clean_piece()?;
+        }
+        Ok(())
+    }
+
     /// Cleans a piece of the segment with the least in use. False if none is worth it.
     pub(super) fn clean_piece(&mut self) -> Result<bool, Error> {
         let mut cleaning = match self.cleaning.take() {
@@ -51,6 +63,7 @@ impl Writer {
                 None => return Ok(false),
             },
         };
+        let stream = self.survivor_stream(cleaning.segment);
         let end = (cleaning.at + PIECE_BYTES).min(cleaning.bytes.len());
         while cleaning.at < end {
             let rest = &cleaning.bytes[cleaning.at..];
@@ -60,7 +73,7 @@ impl Writer {
             };
             let image = rest[..peek.len_bytes].to_vec();
             cleaning.at += peek.len_bytes;
-            self.move_image(&peek, location, image)?;
+            self.move_image(&peek, location, image, stream)?;
         }
         if cleaning.at < cleaning.bytes.len() {
             self.cleaning = Some(cleaning);
@@ -97,7 +110,7 @@ impl Writer {
     }
 
     fn begin_cleaning(&self) -> Result<Option<Cleaning>, Error> {
-        let Some((segment, live_bytes)) = self.segments.cleanest() else {
+        let Some((segment, live_bytes)) = self.segments.cleanest(self.overfull_cluster()) else {
             return Ok(None);
         };
         if f64::from(live_bytes) > f64::from(self.geometry.segment_bytes) * 0.95 {
@@ -134,7 +147,13 @@ impl Writer {
         is_here.then_some((peek, location))
     }
 
-    fn move_image(&mut self, peek: &Peek, from: Location, bytes: Vec<u8>) -> Result<(), Error> {
+    fn move_image(
+        &mut self,
+        peek: &Peek,
+        from: Location,
+        bytes: Vec<u8>,
+        stream: Class,
+    ) -> Result<(), Error> {
         let id = peek.node;
         let damaged = |what: String| Error::Damaged {
             what: format!("node {id}: {what}"),
@@ -142,27 +161,31 @@ impl Writer {
         };
         if peek.sort == Sort::Blob {
             parse_blob(&bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
-            return self.move_bytes(id, bytes, Content::Absent);
+            return self.move_bytes(id, bytes, Content::Absent, stream);
         }
         let image =
             Image::parse(bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
         let bytes = image.bytes().to_vec();
         if self.patches.contains_key(&id) {
-            return self.move_piece(id, from, bytes);
+            return self.move_piece(id, from, bytes, stream);
         }
         let content = match image.level() {
             0 => Content::Leaf(Arc::new(image)),
             _ => Content::Inner(Arc::new(Inner::from_image(&image, self.tree.offset(from))?)),
         };
-        self.move_bytes(id, bytes, content)
+        self.move_bytes(id, bytes, content, stream)
     }
 
     /// Writes an image of a leaf with patches elsewhere.
-    fn move_piece(&mut self, id: NodeId, from: Location, mut bytes: Vec<u8>) -> Result<(), Error> {
+    fn move_piece(
+        &mut self,
+        id: NodeId,
+        from: Location,
+        mut bytes: Vec<u8>,
+        stream: Class,
+    ) -> Result<(), Error> {
         let storage = self.storage();
-        let to = self
-            .segments
-            .append(&*storage, Class::Survivor, id, &mut bytes)?;
+        let to = self.segments.append(&*storage, stream, id, &mut bytes)?;
         self.figures.moved_bytes += bytes.len() as u64;
         let image = Image::parse(bytes, to.stored());
         let image = image.expect("an image that was sealed for its place can be read");
@@ -176,14 +199,13 @@ impl Writer {
         id: NodeId,
         mut bytes: Vec<u8>,
         content: Content,
+        stream: Class,
     ) -> Result<(), Error> {
         let storage = self.storage();
-        let location = self
-            .segments
-            .append(&*storage, Class::Survivor, id, &mut bytes)?;
+        let location = self.segments.append(&*storage, stream, id, &mut bytes)?;
         self.figures.moved_bytes += bytes.len() as u64;
         if matches!(content, Content::Absent) {
-            self.segments.flush(&*storage, Class::Survivor)?;
+            self.segments.flush(&*storage, stream)?;
         }
         {
             let slot = self.tree.slots.get(id);

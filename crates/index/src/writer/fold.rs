@@ -218,6 +218,7 @@ impl Writer {
         let change = self.plan(path, &leaves, &written);
         let floor = oldest.max(self.scratch.floor);
         self.install(change, &leaves, written, floor);
+        self.write_inners_at_once()?;
         for reference in std::mem::take(&mut self.scratch.freed) {
             self.free_blobs(&reference);
         }
@@ -297,6 +298,7 @@ impl Writer {
         if rows == 0 {
             return Vec::new();
         }
+        self.lay_out_for_cutting();
         // What packs worse in parts than as a whole is not seen, nor need it be: an image may be longer.
         let mut packed = 0;
         for start in (0..rows).step_by(ESTIMATED_ROWS) {
@@ -313,9 +315,9 @@ impl Writer {
             return std::iter::once(0..rows).collect();
         }
         let raw: usize = self.scratch.rows.iter().map(ScratchRow::bytes).sum();
-        // Where keys are only added at the end, full parts, with some room for what packs worse alone.
+        // Where keys are only added at the end, parts as full as they are to be.
         let share = match is_appended {
-            true => self.options.node_bytes / 8 * 7 * raw / packed,
+            true => self.appended_bytes() * raw / packed,
             false => raw.div_ceil(parts),
         };
         self.scratch.cut(share)
@@ -333,10 +335,10 @@ impl Writer {
             self.builder.push(self.scratch.row(index));
         }
         let interval = self.tree.slots.get(like).node.read().interval;
-        let is_hot = self.classes.is_hot(interval);
-        let class = if is_hot { Class::Hot } else { Class::Cold };
+        let class = self.leaf_class(interval);
+        let least_bytes = self.lay_out(class);
         let id = known.unwrap_or_else(|| self.new_id());
-        let mut bytes = self.builder.finish(id, 0, self.seq, interval);
+        let mut bytes = (self.builder).finish_padded(id, 0, self.seq, interval, least_bytes);
         let storage = self.storage();
         match self.segments.append(&*storage, class, id, &mut bytes) {
             Ok(location) => Ok(Written {

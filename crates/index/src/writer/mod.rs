@@ -11,6 +11,7 @@ mod checkpoint;
 mod classes;
 mod clean;
 mod fold;
+mod paper;
 pub(crate) mod patch;
 mod structure;
 mod upkeep;
@@ -124,8 +125,11 @@ impl Writer {
         options: Options,
         superblock: Superblock,
         stored: Stored,
-        segments: Segments,
+        mut segments: Segments,
     ) -> Writer {
+        if options.paper.is_some() {
+            segments.write_by_blocks();
+        }
         let geometry = superblock.geometry;
         let tail = superblock.log_tail;
         let (opening, prepared) = (superblock.opening, superblock.log_prepared);
@@ -166,6 +170,11 @@ impl Writer {
 
     fn storage(&self) -> Arc<dyn Storage> {
         Arc::clone(&self.tree.storage)
+    }
+
+    /// Nodes there are, parts of long values among them.
+    pub(crate) fn nodes(&self) -> u32 {
+        (self.locations.len() - self.free_ids.len()) as u32
     }
 
     /// Number of the last batch taken.

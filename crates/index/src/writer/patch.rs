@@ -23,7 +23,7 @@ impl Writer {
     /// Writes the changes of a leaf as a patch, if that is worth it. False if nothing was done.
     pub(super) fn write_patch(&mut self, id: NodeId) -> Result<bool, Error> {
         let oldest = self.readers.oldest();
-        if !self.collect_patch(id, oldest) {
+        if self.options.paper.is_some() || !self.collect_patch(id, oldest) {
             return Ok(false);
         }
         let (interval, folded_at) = {

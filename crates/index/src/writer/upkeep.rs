@@ -22,12 +22,13 @@ impl Writer {
         self.move_tail(blocks)?;
         self.unpin_landed();
         self.tree.memory.evict(&self.tree.slots);
+        self.tree.memory.give_up_kept(&self.tree.slots);
         Ok(())
     }
 
     /// Writes leaves back until changes take no more memory than they may.
     pub(super) fn fold_beyond_budget(&mut self) -> Result<(), Error> {
-        while self.tree.memory.delta_bytes() > self.options.buffer_bytes && self.fold_oldest()? {
+        while self.tree.memory.delta_bytes() > self.buffer_bytes() && self.fold_oldest()? {
             self.clean_some()?;
         }
         Ok(())
@@ -49,7 +50,9 @@ impl Writer {
     /// Cleans as much as keeps up with what is being written, and gets back what has become empty: it can
     /// be written once no checkpoint names it. Without that the storage would grow instead.
     pub(super) fn clean_some(&mut self) -> Result<(), Error> {
-        if self.needs_cleaning() && !self.clean_piece()? {
+        if self.options.paper.is_some() {
+            self.clean_clusters()?;
+        } else if self.needs_cleaning() && !self.clean_piece()? {
             return Ok(());
         }
         let is_short = self.segments.free_count() < self.spare_segments();

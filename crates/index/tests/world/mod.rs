@@ -8,7 +8,7 @@
 
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::storage::{Storage, StorageError};
-use bimetal_index::{Batch, Db, Durability, Error, Options, ScanBounds};
+use bimetal_index::{Batch, Clusters, Db, Durability, Error, Options, PaperRules, ScanBounds};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -194,6 +194,29 @@ pub fn small_options(draw: &mut Draw) -> Options {
         inline_value_bytes: [100, 1024][draw.below(2) as usize],
         utilisation: [0.5, 0.85][draw.below(2) as usize],
         ..Options::default()
+    }
+}
+
+/// The same under the paper's rules.
+pub fn small_paper_options(draw: &mut Draw) -> Options {
+    let paper = Some(small_paper_rules(draw));
+    Options {
+        paper,
+        ..small_options(draw)
+    }
+}
+
+fn small_paper_rules(draw: &mut Draw) -> PaperRules {
+    let one = Clusters::One {
+        segments: 4 + draw.below(12) as u32,
+    };
+    let two = Clusters::HotAndCold {
+        hot_segments: 4 + draw.below(4) as u32,
+        cold_segments: 4 + draw.below(8) as u32,
+    };
+    PaperRules {
+        clusters: if draw.once_in(2) { one } else { two },
+        fill: [0.69, 0.97][draw.below(2) as usize],
     }
 }
 
