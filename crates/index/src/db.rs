@@ -13,7 +13,7 @@ use crate::scan::{Scan, ScanBounds};
 use crate::segments::SpaceFigures;
 use crate::storage::file::{FileStorage, Presence};
 use crate::storage::{BLOCK_BYTES, Storage};
-use crate::tree::{Memory, Tree};
+use crate::tree::{AsOf, Memory, Tree};
 use crate::writer::{Durability, Stored, UpkeepFigures, Writer, take_up, unless_full};
 use std::io;
 use std::path::Path;
@@ -170,7 +170,7 @@ impl Db {
             let visible = self.shared.readers.visible();
             // What this number sees may have been replaced since; then there is a newer number.
             let tree = &self.shared.tree;
-            if let Some(found) = tree.get(key, visible, value)? {
+            if let Some(found) = tree.get(key, AsOf::Passing(visible), value)? {
                 tree.memory.give_up_kept(&tree.slots);
                 return Ok(found);
             }
@@ -324,7 +324,11 @@ impl Snapshot {
     /// [`Error::SnapshotTooOld`], or if what is needed cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
-        match self.shared.tree.get(key, self.seq, &mut value)? {
+        match self
+            .shared
+            .tree
+            .get(key, AsOf::Held(self.seq), &mut value)?
+        {
             Some(found) => Ok(found.then_some(value)),
             None => Err(Error::SnapshotTooOld),
         }

@@ -408,19 +408,19 @@ impl Tree {
         }
     }
 
-    /// Puts the value of `key` that a reader at `seq` sees into `out`, in place of what is there.
+    /// Puts the value of `key` that a reader sees into `out`, in place of what is there.
     /// `Ok(None)` if what that reader would see is not kept any more.
     pub(crate) fn get(
         &self,
         key: &[u8],
-        seq: Seq,
+        reader: AsOf,
         out: &mut Vec<u8>,
     ) -> Result<Option<bool>, Error> {
         let mut at_hand = AtHand::default();
         for _ in 0..ATTEMPTS_MAX {
             let (id, answer) = self.at_leaf(Place::Of(key), |id, slot, node| {
                 slot.touch();
-                (id, look_up(node, key, seq, &at_hand, out))
+                (id, look_up(node, key, reader, &at_hand, out))
             })?;
             match answer {
                 Answer::Value => return Ok(Some(true)),
@@ -519,6 +519,15 @@ fn wrong_level(id: NodeId) -> Error {
     }
 }
 
+/// As of which batch somebody reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AsOf {
+    /// A snapshot, for which everything is kept.
+    Held(Seq),
+    /// One who has looked what is visible. What only that number sees may go when a leaf is written anew.
+    Passing(Seq),
+}
+
 /// Which leaf is meant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place<'a> {
@@ -575,7 +584,12 @@ fn is_kept(node: &Node, seq: Seq) -> bool {
     seq >= node.floor && seq >= delta_floor
 }
 
-fn look_up(node: &Node, key: &[u8], seq: Seq, at_hand: &AtHand, out: &mut Vec<u8>) -> Answer {
+fn look_up(node: &Node, key: &[u8], reader: AsOf, at_hand: &AtHand, out: &mut Vec<u8>) -> Answer {
+    let seq = match reader {
+        AsOf::Held(seq) => seq,
+        AsOf::Passing(seq) if seq < node.folded_at => return Answer::TooOld,
+        AsOf::Passing(seq) => seq,
+    };
     if !is_kept(node, seq) {
         return Answer::TooOld;
     }

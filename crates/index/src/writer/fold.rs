@@ -113,6 +113,59 @@ impl Scratch {
     }
 }
 
+/// What becomes of a version when a leaf is written anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Kept,
+    /// Nobody sees it.
+    Unseen,
+    /// Somebody may see it, but there are too many of its key.
+    Beyond,
+}
+
+/// The versions of one key so far, the newest first.
+#[derive(Debug)]
+struct OfKey {
+    /// The number of the one before.
+    newer: Seq,
+    kept: usize,
+    bytes: usize,
+    /// They stay in one image, which stays in one segment.
+    bytes_max: usize,
+}
+
+impl OfKey {
+    fn new(bytes_max: usize) -> OfKey {
+        OfKey {
+            newer: 0,
+            kept: 0,
+            bytes: 0,
+            bytes_max,
+        }
+    }
+
+    /// Judges the next version, of the same key or of another. It is seen by readers from its number on to
+    /// before that of the next newer one.
+    fn judge(&mut self, row: &Row<'_>, is_same_key: bool, held: &[Seq]) -> Verdict {
+        let bytes = row.key.len() + row.value.len();
+        let newer = std::mem::replace(&mut self.newer, row.seq);
+        if !is_same_key {
+            (self.kept, self.bytes) = (1, bytes);
+            return Verdict::Kept;
+        }
+        let first = held.partition_point(|seq| *seq < row.seq);
+        if held.get(first).is_none_or(|seq| *seq >= newer) {
+            return Verdict::Unseen;
+        }
+        if self.kept == VERSIONS_MAX || self.bytes + bytes > self.bytes_max {
+            return Verdict::Beyond;
+        }
+        self.kept += 1;
+        self.bytes += bytes;
+        Verdict::Kept
+    }
+}
+
 /// An image that was written, for a node.
 pub(super) struct Written {
     pub id: NodeId,
@@ -155,26 +208,25 @@ impl Writer {
             floor,
             ..
         } = &mut self.scratch;
-        let (mut versions, mut dropped) = (0, Vec::new());
+        let mut of_key = OfKey::new(self.geometry.segment_bytes as usize / 4);
+        let held = self.readers.held();
+        let mut dropped = Vec::new();
         fold(
             image.as_deref(),
             delta,
             oldest,
             &mut |row| {
                 let last = rows.last().map(|last| &bytes[last.key_at..last.value_at]);
-                versions = if last == Some(row.key) {
-                    versions + 1
-                } else {
-                    1
-                };
-                if versions <= VERSIONS_MAX {
-                    push(bytes, rows, row);
-                } else {
+                match of_key.judge(&row, last == Some(row.key), &held) {
+                    Verdict::Kept => return push(bytes, rows, row),
+                    Verdict::Unseen => {}
                     // The newest come first; who needs an older one has held it for too long.
-                    *floor = rows.last().map_or(0, |last| last.seq).max(*floor);
-                    if row.kind == Kind::Blob {
-                        dropped.push(row.value.to_vec());
+                    Verdict::Beyond => {
+                        *floor = rows.last().map_or(0, |last| last.seq).max(*floor);
                     }
+                }
+                if row.kind == Kind::Blob {
+                    dropped.push(row.value.to_vec());
                 }
             },
             &mut |reference| freed.push(reference.to_vec()),
