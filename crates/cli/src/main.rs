@@ -31,6 +31,7 @@ mod serve;
 mod side;
 mod sim;
 mod sim_cache;
+mod sim_index;
 mod status;
 mod table;
 mod terminal;

@@ -16,6 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::sim_cache;
+use crate::sim_index;
 use crate::table::{Align, Table};
 use crate::tester::{self, EveryArgs, RunArgs, SwarmArgs};
 
@@ -37,6 +38,8 @@ enum Verb {
     Every(EveryArgs),
     /// Compare replacement policies of a buffer cache on traces.
     Cache(sim_cache::Args),
+    /// Run the CHC-Tree paper's experiment on an ordered index in virtual time.
+    Index(sim_index::Args),
     /// Run the hetero-mirroring paper's experiment in virtual time.
     Hetero {
         /// Seconds of virtual time for each run
@@ -83,6 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Swarm(args) => tester::swarm(args),
         Verb::Every(args) => tester::run_every(args),
         Verb::Cache(args) => sim_cache::run(args),
+        Verb::Index(args) => sim_index::run(args),
         Verb::Hetero {
             seconds,
             seeds,
@@ -295,7 +299,7 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
     )
 }
 
-fn print_lines(out: &mut impl Write, table: &Table) -> Result<()> {
+pub(crate) fn print_lines(out: &mut impl Write, table: &Table) -> Result<()> {
     for line in table.lines() {
         writeln!(out, "    {line}")?;
     }
@@ -303,7 +307,7 @@ fn print_lines(out: &mut impl Write, table: &Table) -> Result<()> {
     Ok(())
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)
 }
 

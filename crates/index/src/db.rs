@@ -13,7 +13,7 @@ use crate::scan::{Scan, ScanBounds};
 use crate::segments::SpaceFigures;
 use crate::storage::file::{FileStorage, Presence};
 use crate::storage::{BLOCK_BYTES, Storage};
-use crate::tree::{Memory, Tree};
+use crate::tree::{AsOf, Memory, Tree};
 use crate::writer::{Durability, Stored, UpkeepFigures, Writer, take_up, unless_full};
 use std::io;
 use std::path::Path;
@@ -52,6 +52,10 @@ pub struct Figures {
     pub image_reads: u64,
     /// Bytes written to segments, without checkpoints.
     pub segment_written_bytes: u64,
+    /// Segments that were begun to be filled with nodes: each is erased before, on flash.
+    pub segments_begun: u64,
+    /// Nodes there are, parts of long values among them.
+    pub nodes: u32,
     /// Number of the last batch.
     pub batches: u64,
     /// What was done to keep house.
@@ -117,7 +121,7 @@ impl Db {
         let superblock = Superblock::read(&*storage)?;
         let stored = Stored::read(&*storage, &superblock)?;
         let geometry = superblock.geometry;
-        let memory = Memory::new(options.memory_bytes);
+        let memory = Memory::new(options.memory_bytes, options.paper.is_none());
         let tree = Arc::new(Tree::new(Arc::clone(&storage), geometry, memory));
         let segments = take_up(&tree, &superblock, &stored);
         let seq = superblock.seq_at_tail;
@@ -165,7 +169,9 @@ impl Db {
         loop {
             let visible = self.shared.readers.visible();
             // What this number sees may have been replaced since; then there is a newer number.
-            if let Some(found) = self.shared.tree.get(key, visible, value)? {
+            let tree = &self.shared.tree;
+            if let Some(found) = tree.get(key, AsOf::Passing(visible), value)? {
+                tree.memory.give_up_kept(&tree.slots);
                 return Ok(found);
             }
         }
@@ -284,6 +290,8 @@ impl Db {
             delta_bytes: tree.memory.delta_bytes(),
             image_reads: tree.image_reads(),
             segment_written_bytes: writer.segments.written_bytes(),
+            segments_begun: writer.segments.begun(),
+            nodes: writer.nodes(),
             batches: writer.seq(),
             upkeep: writer.figures,
             snapshots,
@@ -316,7 +324,11 @@ impl Snapshot {
     /// [`Error::SnapshotTooOld`], or if what is needed cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
-        match self.shared.tree.get(key, self.seq, &mut value)? {
+        match self
+            .shared
+            .tree
+            .get(key, AsOf::Held(self.seq), &mut value)?
+        {
             Some(found) => Ok(found.then_some(value)),
             None => Err(Error::SnapshotTooOld),
         }

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::layout::{MAX_LOG_BLOCKS, MAX_SEGMENT_BYTES, MIN_LOG_BLOCKS, MIN_SEGMENT_BYTES};
+use crate::paper::PaperRules;
 use crate::storage::BLOCK_BYTES;
 
 /// Settings. The default suits a program that has some hundred MiB to spare.
@@ -29,6 +30,8 @@ pub struct Options {
     pub group_wait_us: u32,
     /// How many batches a snapshot may hold back; older ones end with [`Error::SnapshotTooOld`].
     pub snapshot_batches_max: u64,
+    /// Rules of the paper instead of the engine's own, for its experiment.
+    pub paper: Option<PaperRules>,
 }
 
 impl Default for Options {
@@ -44,6 +47,7 @@ impl Default for Options {
             hot_share: 1.0 / 3.0,
             group_wait_us: 100,
             snapshot_batches_max: u64::MAX,
+            paper: None,
         }
     }
 }
@@ -58,8 +62,8 @@ fn refused(option: &'static str, reason: &str) -> Error {
 impl Options {
     /// Refuses what cannot be.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.memory_bytes < 1 << 20 {
-            return Err(refused("memory_bytes", "at least 1 MiB is needed"));
+        if self.memory_bytes < 256 << 10 {
+            return Err(refused("memory_bytes", "at least 256 KiB are needed"));
         }
         if self.buffer_bytes > self.memory_bytes / 4 * 3 {
             return Err(refused(
@@ -93,6 +97,6 @@ impl Options {
         if !(0.0..=1.0).contains(&self.hot_share) {
             return Err(refused("hot_share", "0 to 1"));
         }
-        Ok(())
+        self.paper.iter().try_for_each(PaperRules::check)
     }
 }

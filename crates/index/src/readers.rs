@@ -53,6 +53,16 @@ impl Readers {
         oldest.map_or(visible, |(seq, _)| (*seq).min(visible))
     }
 
+    /// The batches as of which readers look that have a promise, and readers to come, in order: versions that
+    /// none of these sees are of no use.
+    pub(crate) fn held(&self) -> Vec<Seq> {
+        let snapshots = self.snapshots.lock();
+        let visible = self.visible();
+        let allowed = visible.saturating_sub(self.batches_max);
+        let held = snapshots.range(allowed..visible).map(|(seq, _)| *seq);
+        held.chain([visible]).collect()
+    }
+
     /// Holds what is visible now.
     pub(crate) fn hold(&self) -> Seq {
         let mut snapshots = self.snapshots.lock();
@@ -99,8 +109,10 @@ mod tests {
         readers.publish(50);
         let second = readers.hold();
         assert_eq!((first, second, readers.oldest()), (10, 50, 10));
+        assert_eq!(readers.held(), [10, 50]);
         readers.publish(111);
         assert_eq!(readers.oldest(), 50, "the first is 101 batches old");
+        assert_eq!(readers.held(), [50, 111]);
         assert_eq!(readers.figures().oldest_batches, 101);
         readers.release(first);
         readers.release(second);

@@ -13,7 +13,7 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 
 /// Images are placed at multiples of this.
 pub(crate) const GRANULE_BYTES: usize = 64;
-/// A stream writes when so much has gathered.
+/// A stream writes when so much has gathered, unless it is to write less at a time.
 const WRITE_BYTES: usize = 128 << 10;
 /// Segments that new leaves do not take: for cleaning, for inner nodes, and for a checkpoint.
 const SPARE_SEGMENTS: usize = 4;
@@ -107,6 +107,8 @@ enum State {
 struct Segment {
     state: State,
     live_bytes: u32,
+    /// Of the stream that filled it last.
+    class: Class,
 }
 
 /// The segment that a stream is filling.
@@ -133,6 +135,10 @@ pub(crate) struct Segments {
     /// Images that have reached the storage since this was taken last.
     landed: Vec<(NodeId, Location)>,
     written_bytes: u64,
+    /// Segments that streams have begun to fill.
+    begun: u64,
+    /// A stream writes when so much has gathered.
+    write_bytes: usize,
 }
 
 /// Figures of the segments.
@@ -142,6 +148,10 @@ pub struct SpaceFigures {
     pub segments: u32,
     /// Segments that may be written.
     pub free_segments: u32,
+    /// Segments of nodes: being filled, or with something in use.
+    pub used_segments: u32,
+    /// Those of them that hot leaves were written to.
+    pub hot_segments: u32,
     /// Bytes of images in use.
     pub live_bytes: u64,
     /// Bytes of a segment.
@@ -161,6 +171,7 @@ impl Segments {
         let free = Segment {
             state: State::Free,
             live_bytes: 0,
+            class: Class::Cold,
         };
         Segments {
             geometry,
@@ -170,6 +181,8 @@ impl Segments {
             live_bytes: 0,
             landed: Vec::new(),
             written_bytes: 0,
+            begun: 0,
+            write_bytes: WRITE_BYTES,
         }
     }
 
@@ -216,6 +229,11 @@ impl Segments {
         SpaceFigures {
             segments: self.all.len() as u32,
             free_segments: self.free as u32,
+            used_segments: Class::ALL
+                .map(|class| self.used_by(class) as u32)
+                .iter()
+                .sum(),
+            hot_segments: self.used_by(Class::Hot) as u32,
             live_bytes: self.live_bytes,
             segment_bytes: self.geometry.segment_bytes,
         }
@@ -224,6 +242,38 @@ impl Segments {
     /// Bytes written to segments so far.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.written_bytes
+    }
+
+    /// Segments that streams have begun to fill so far.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Streams write block by block from now on.
+    pub(crate) fn write_by_blocks(&mut self) {
+        self.write_bytes = BLOCK_BYTES;
+    }
+
+    fn of(&self, class: Class) -> impl Iterator<Item = &Segment> {
+        let holds_nodes = |state| matches!(state, State::Open | State::Written);
+        let all = self.all.iter();
+        all.filter(move |segment| segment.class == class && holds_nodes(segment.state))
+    }
+
+    /// Segments of a class that are being filled or have something in use.
+    pub(crate) fn used_by(&self, class: Class) -> usize {
+        self.of(class).count()
+    }
+
+    /// Bytes in use in the segments of a class.
+    pub(crate) fn live_bytes_of(&self, class: Class) -> u64 {
+        let segments = self.of(class);
+        segments.map(|segment| u64::from(segment.live_bytes)).sum()
+    }
+
+    /// The class of a segment that holds nodes.
+    pub(crate) fn class_of(&self, segment: u32) -> Class {
+        self.all[segment as usize].class
     }
 
     /// Segments that may be written now.
@@ -248,10 +298,12 @@ impl Segments {
         self.set_state(segment, State::Free);
     }
 
-    /// The written segment with the least in use, and how much that is.
-    pub(crate) fn cleanest(&self) -> Option<(u32, u32)> {
+    /// The written segment with the least in use, and how much that is; of one class if that is asked.
+    pub(crate) fn cleanest(&self, class: Option<Class>) -> Option<(u32, u32)> {
         let written = self.all.iter().enumerate();
-        let written = written.filter(|(_, segment)| segment.state == State::Written);
+        let written = written.filter(|(_, segment)| {
+            segment.state == State::Written && class.is_none_or(|class| segment.class == class)
+        });
         let least = written.min_by_key(|(_, segment)| segment.live_bytes)?;
         Some((least.0 as u32, least.1.live_bytes))
     }
@@ -260,7 +312,7 @@ impl Segments {
     /// use, or the last one while there is room before it. `None` when there is nothing to gain.
     pub(crate) fn worth_moving(&self) -> Option<u32> {
         let segment_bytes = self.geometry.segment_bytes;
-        let (cleanest, live_bytes) = self.cleanest()?;
+        let (cleanest, live_bytes) = self.cleanest(None)?;
         if live_bytes < segment_bytes / 10 * 9 {
             return Some(cleanest);
         }
@@ -318,6 +370,7 @@ impl Segments {
         let free = Segment {
             state: State::Free,
             live_bytes: 0,
+            class: Class::Cold,
         };
         self.all.resize(count as usize, free);
         self.free += more as usize;
@@ -367,7 +420,7 @@ impl Segments {
         stream.filled = end;
         stream.waiting.push((node, location));
         let whole = end / BLOCK_BYTES * BLOCK_BYTES;
-        let is_due = whole - stream.written >= WRITE_BYTES;
+        let is_due = whole - stream.written >= self.write_bytes;
         self.add_live(location);
         if is_due {
             self.write(storage, class, whole)?;
@@ -383,6 +436,8 @@ impl Segments {
             Class::Survivor | Class::Inner => 0,
         };
         let next = self.take(storage, State::Open, spare)?;
+        self.all[next as usize].class = class;
+        self.begun += 1;
         let room = self.geometry.segment_bytes as usize;
         let stream = &mut self.streams[class as usize];
         let ended = stream.segment.replace(next);

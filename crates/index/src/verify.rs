@@ -8,6 +8,7 @@ use crate::node::{Image, Kind, NodeId, parse_blob};
 use crate::segments::Location;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 use crate::tree::blob::Reference;
+use crate::tree::patch::Filter;
 use crate::writer::Stored;
 
 /// Problems that are listed; more are only counted.
@@ -20,7 +21,9 @@ pub struct Verified {
     pub inner_nodes: u64,
     /// Leaves.
     pub leaves: u64,
-    /// Rows in them, older versions included; without what is only in the log.
+    /// Patches of them.
+    pub patches: u64,
+    /// Rows in leaves and patches, older versions included; without what is only in the log.
     pub rows: u64,
     /// Values out of line.
     pub blobs: u64,
@@ -106,6 +109,8 @@ impl Walk<'_> {
     fn check_places(&mut self) {
         let mut places: Vec<(Location, NodeId)> =
             self.stored.locations.iter().copied().zip(0..).collect();
+        let patches = self.stored.patches.iter();
+        places.extend(patches.flat_map(|(id, all)| all.iter().map(|p| (p.location, *id))));
         places.retain(|(location, _)| !location.is_nowhere());
         places.sort_by_key(|(location, _)| location.stored());
         for pair in places.windows(2) {
@@ -175,6 +180,12 @@ impl Walk<'_> {
         };
         let offset = self.offset(location);
         match self.read_node(id, location, level) {
+            Ok(image) if image.is_patch() => {
+                self.problem(
+                    format!("node {id}: a patch where its image belongs"),
+                    offset,
+                );
+            }
             Ok(image) if image.level() == 0 => {
                 self.found.leaves += 1;
                 self.check_leaf(&image, offset, from, to);
@@ -213,6 +224,27 @@ impl Walk<'_> {
     }
 
     fn check_leaf(&mut self, image: &Image, offset: u64, from: Option<&[u8]>, to: Option<&[u8]>) {
+        let id = image.node();
+        self.check_rows(image, offset, from, to);
+        for patch in self.stored.patches.get(&id).cloned().unwrap_or_default() {
+            let at = self.offset(patch.location);
+            match self.read_node(id, patch.location, Some(0)) {
+                Ok(image) if !image.is_patch() => {
+                    self.problem(format!("node {id}: no patch where one belongs"), at);
+                }
+                Ok(image) => {
+                    self.found.patches += 1;
+                    if patch.filter.prints().is_some() && patch.filter != Filter::of(&image) {
+                        self.problem(format!("node {id}: the filter of a patch is wrong"), at);
+                    }
+                    self.check_rows(&image, at, from, to);
+                }
+                Err(what) => self.problem(what, at),
+            }
+        }
+    }
+
+    fn check_rows(&mut self, image: &Image, offset: u64, from: Option<&[u8]>, to: Option<&[u8]>) {
         let id = image.node();
         self.found.rows += image.rows() as u64;
         let mut key = Vec::new();

@@ -4,9 +4,9 @@
 mod world;
 
 use bimetal_index::storage::memory::Faults;
-use bimetal_index::{Durability, Error, UpkeepFigures};
+use bimetal_index::{Durability, Error, Options, UpkeepFigures};
 use std::sync::Arc;
-use world::{Disk, Draw, Shape, World, small_options};
+use world::{Disk, Draw, Shape, World, small_options, small_paper_options};
 
 /// Writes until the disk stops, or for so many batches.
 fn write_some(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u64) {
@@ -38,9 +38,9 @@ fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
     Disk(Arc::new(disk.0.after_power_cut(&mut choose)))
 }
 
-fn run(seed: u64, reached: &mut UpkeepFigures) {
+fn run(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepFigures) {
     let mut draw = Draw::new(seed);
-    let options = small_options(&mut draw);
+    let options = options(&mut draw);
     let shape = Shape::draw(&mut draw);
     let mut world = World::new(options).expect("an index on an empty disk");
     for _ in 0..4 {
@@ -81,11 +81,12 @@ fn run(seed: u64, reached: &mut UpkeepFigures) {
 fn nothing_durable_is_lost_and_nothing_is_half_there() {
     let mut reached = UpkeepFigures::default();
     for seed in 0..400 {
-        run(seed, &mut reached);
+        run(seed, small_options, &mut reached);
     }
     // Lives in which nothing happens prove nothing.
     assert!(reached.folds > 10_000, "{reached:?}");
     assert!(reached.splits > 1000 && reached.joins > 100, "{reached:?}");
+    assert!(reached.patches > 300, "{reached:?}");
     assert!(
         reached.carried > 1000 && reached.cleaned_segments > 100,
         "{reached:?}"
@@ -96,8 +97,21 @@ fn nothing_durable_is_lost_and_nothing_is_half_there() {
     );
 }
 
+#[test]
+fn nothing_durable_is_lost_under_the_papers_rules() {
+    let mut reached = UpkeepFigures::default();
+    for seed in 0..100 {
+        run(seed, small_paper_options, &mut reached);
+    }
+    assert!(reached.folds > 10_000, "{reached:?}");
+    assert!(reached.splits > 500, "{reached:?}");
+    assert!(reached.cleaned_segments > 20, "{reached:?}");
+    assert!(reached.checkpoints > 100, "{reached:?}");
+}
+
 fn add(sum: &mut UpkeepFigures, figures: &UpkeepFigures) {
     sum.folds += figures.folds;
+    sum.patches += figures.patches;
     sum.splits += figures.splits;
     sum.joins += figures.joins;
     sum.blobs += figures.blobs;

@@ -2,14 +2,14 @@
 
 mod world;
 
-use bimetal_index::Durability;
+use bimetal_index::{Durability, Options};
 use std::ops::Bound;
-use world::{Draw, Map, Shape, World, check_scan, collect, small_options};
+use world::{Draw, Map, Shape, World, check_scan, collect, small_options, small_paper_options};
 
 /// One life of many operations.
-fn run(seed: u64, operations: usize) {
+fn run(seed: u64, options: fn(&mut Draw) -> Options, operations: usize) {
     let mut draw = Draw::new(seed);
-    let options = small_options(&mut draw);
+    let options = options(&mut draw);
     let shape = Shape::draw(&mut draw);
     let mut world = World::new(options).expect("an index on an empty disk");
     let mut snapshots: Vec<(bimetal_index::Snapshot, Map)> = Vec::new();
@@ -69,11 +69,18 @@ fn run(seed: u64, operations: usize) {
 #[test]
 fn an_index_is_an_ordered_map() {
     for seed in 0..60 {
-        run(seed, 400);
+        run(seed, small_options, 400);
+    }
+}
+
+#[test]
+fn an_index_under_the_papers_rules_is_an_ordered_map() {
+    for seed in 0..30 {
+        run(seed, small_paper_options, 400);
     }
 }
 
 #[test]
 fn one_life_of_many_operations() {
-    run(1_000_001, 8_000);
+    run(1_000_001, small_options, 8_000);
 }

@@ -16,7 +16,9 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("lab", &["sim", "index", "trace", "block", "rt", "policy"]),
     (
         "sim",
-        &["export", "block", "proto", "trace", "rt", "policy", "flash"],
+        &[
+            "export", "index", "block", "proto", "trace", "rt", "policy", "flash",
+        ],
     ),
     ("export", &["block", "proto", "rt"]),
     ("index", &["block", "rt"]),

@@ -1,6 +1,6 @@
 //! Content out of line: one value in an image of its own.
 
-use super::header::{ColumnHead, Form, Header};
+use super::header::{ColumnHead, Form, Header, Sort};
 use super::{GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, ImageError, NodeId};
 
 /// Longest content of a blob, in bytes.
@@ -31,7 +31,7 @@ pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
         len,
     };
     let header = Header {
-        is_blob: true,
+        sort: Sort::Blob,
         level: 0,
         has_seqs: false,
         has_kinds: false,
@@ -60,7 +60,7 @@ pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
 /// If the bytes are not, whole and unchanged, a blob sealed for `location`.
 pub fn parse_blob(bytes: &[u8], location: u64) -> Result<Blob<'_>, ImageError> {
     let header = Header::open(bytes, location)?;
-    if !header.is_blob {
+    if header.sort != Sort::Blob {
         return Err(ImageError::Malformed("a node where a blob belongs"));
     }
     let image = &bytes[HEADER_BYTES..header.len_bytes as usize];

@@ -1,7 +1,7 @@
 //! Writing images: rows in order in, packed bytes out.
 
 use super::column::{number, width};
-use super::header::{ColumnHead, Form, Header};
+use super::header::{ColumnHead, Form, Header, Sort};
 use super::{
     GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES,
     ROWS_MAX, Row, Seq, VALUE_BYTES_MAX,
@@ -155,7 +155,7 @@ impl Shape {
             bytes += rows.div_ceil(4);
         }
         let header = Header {
-            is_blob: false,
+            sort: Sort::Node,
             level: 0,
             has_seqs,
             has_kinds: self.has_kinds,
@@ -263,6 +263,11 @@ impl Builder {
         }
     }
 
+    /// From now on, rows are laid out plain or packed, those that are here already too.
+    pub fn set_plain(&mut self, plain: bool) {
+        self.plain = plain;
+    }
+
     /// Adds a row behind all others.
     ///
     /// # Panics
@@ -324,8 +329,50 @@ impl Builder {
     /// If it would be longer than [`IMAGE_BYTES_MAX`], or if `level` is above 0 and a row is a
     /// version or its value is not the 4 bytes of a node's number.
     pub fn finish(&mut self, node: NodeId, level: u8, lsn: u64, interval: u8) -> Vec<u8> {
+        self.image(Sort::Node, node, level, lsn, interval, 0)
+    }
+
+    /// The same, with zeroes behind it up to `least_bytes`: an image of a fixed length.
+    ///
+    /// # Panics
+    /// As [`Builder::finish`].
+    pub fn finish_padded(
+        &mut self,
+        node: NodeId,
+        level: u8,
+        lsn: u64,
+        interval: u8,
+        least_bytes: usize,
+    ) -> Vec<u8> {
+        self.image(Sort::Node, node, level, lsn, interval, least_bytes)
+    }
+
+    /// The image of the rows as changes of a leaf; as [`finish`](Self::finish) otherwise.
+    ///
+    /// # Panics
+    /// Also if a row has a number, or a value out of line.
+    pub fn finish_patch(&mut self, node: NodeId, lsn: u64, interval: u8) -> Vec<u8> {
+        assert!(
+            self.shape.seq_max == 0 && !self.kinds.contains(&Kind::Blob),
+            "every reader sees what a patch says, and it says it itself"
+        );
+        self.image(Sort::Patch, node, 0, lsn, interval, 0)
+    }
+
+    fn image(
+        &mut self,
+        sort: Sort,
+        node: NodeId,
+        level: u8,
+        lsn: u64,
+        interval: u8,
+        least_bytes: usize,
+    ) -> Vec<u8> {
         let (header, len) = self.header();
+        let least_bytes = small(least_bytes.next_multiple_of(GRANULE_BYTES));
         let header = Header {
+            sort,
+            len_bytes: header.len_bytes.max(least_bytes),
             node,
             level,
             lsn,
@@ -333,7 +380,7 @@ impl Builder {
             ..header
         };
         assert!(
-            len <= IMAGE_BYTES_MAX,
+            header.len_bytes as usize <= IMAGE_BYTES_MAX,
             "the caller has cut the rows in time"
         );
         if level > 0 && !self.is_empty() {

@@ -38,10 +38,21 @@ pub(super) struct ColumnHead {
     pub len: u32,
 }
 
+/// What an image is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sort {
+    /// All rows of a node.
+    Node = 0,
+    /// A value out of line, or a part of one.
+    Blob = 1,
+    /// Changes of a leaf: the newest version of some of its keys, over what older images say.
+    Patch = 2,
+}
+
 /// The fields of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
-    pub is_blob: bool,
+    pub sort: Sort,
     pub level: u8,
     pub has_seqs: bool,
     pub has_kinds: bool,
@@ -65,7 +76,7 @@ impl Header {
         let mut out = [0; HEADER_BYTES];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         put(4, &MAGIC);
-        put(8, &[VERSION, u8::from(self.is_blob), self.level]);
+        put(8, &[VERSION, self.sort as u8, self.level]);
         let seqs = if self.has_seqs { HAS_SEQS } else { 0 };
         let kinds = if self.has_kinds { HAS_KINDS } else { 0 };
         put(11, &[seqs | kinds]);
@@ -95,11 +106,16 @@ impl Header {
         if bytes[8] != VERSION {
             return Err(ImageError::Version(bytes[8]));
         }
-        if bytes[9] > 1 || bytes[11] & !(HAS_SEQS | HAS_KINDS) != 0 || bytes[52..56] != [0; 4] {
+        if bytes[11] & !(HAS_SEQS | HAS_KINDS) != 0 || bytes[52..56] != [0; 4] {
             return Err(ImageError::Malformed("a flag that is not known"));
         }
         let header = Self {
-            is_blob: bytes[9] == 1,
+            sort: match bytes[9] {
+                0 => Sort::Node,
+                1 => Sort::Blob,
+                2 => Sort::Patch,
+                _ => return Err(ImageError::Malformed("an image of an unknown kind")),
+            },
             level: bytes[10],
             has_seqs: bytes[11] & HAS_SEQS != 0,
             has_kinds: bytes[11] & HAS_KINDS != 0,
@@ -132,7 +148,7 @@ impl Header {
         if !(HEADER_BYTES..=IMAGE_BYTES_MAX).contains(&len) || !len.is_multiple_of(GRANULE_BYTES) {
             return Err(ImageError::Length);
         }
-        let value_max = if self.is_blob {
+        let value_max = if self.sort == Sort::Blob {
             BLOB_BYTES_MAX
         } else {
             VALUE_BYTES_MAX

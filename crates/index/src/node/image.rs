@@ -1,7 +1,7 @@
 //! Reading images.
 
 use super::column::{Column, Ints, Sections};
-use super::header::{Form, Header};
+use super::header::{Form, Header, Sort};
 use super::{HEADER_BYTES, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX};
 use std::cmp::Ordering;
 use std::ops::{Bound, Deref, Range};
@@ -48,8 +48,8 @@ pub struct Peek {
     pub len_bytes: usize,
     /// The location that it was sealed for.
     pub location: u64,
-    /// True for a blob, false for a node.
-    pub is_blob: bool,
+    /// What it is of.
+    pub sort: Sort,
     /// Level of the node; 0 for a leaf and for a blob.
     pub level: u8,
     /// Class of its update interval, as it was given.
@@ -102,6 +102,7 @@ pub struct Image {
     prefix_len: u16,
     level: u8,
     interval: u8,
+    is_patch: bool,
 }
 
 impl Image {
@@ -114,7 +115,7 @@ impl Image {
     /// If the bytes are not, whole and unchanged, an image of a node sealed for `location`.
     pub fn parse(mut bytes: Vec<u8>, location: u64) -> Result<Self, ImageError> {
         let header = Header::open(&bytes, location)?;
-        if header.is_blob {
+        if header.sort == Sort::Blob {
             return Err(ImageError::Malformed("a blob where a node belongs"));
         }
         let end = header.len_bytes as usize;
@@ -161,6 +162,7 @@ impl Image {
             prefix_len: header.prefix_len,
             level: header.level,
             interval: header.interval,
+            is_patch: header.sort == Sort::Patch,
             bytes,
         })
     }
@@ -170,6 +172,12 @@ impl Image {
         let malformed = |what| Err(ImageError::Malformed(what));
         if self.kinds_at.is_some() && (0..self.rows()).any(|row| self.kind_bits(row) > 2) {
             return malformed("a row of unknown kind");
+        }
+        if self.is_patch {
+            let says_itself = (0..self.rows()).all(|row| self.kind(row) != Kind::Blob);
+            if self.level > 0 || header.has_seqs || !says_itself {
+                return malformed("a patch of other rows than changes");
+            }
         }
         if self.level > 0 {
             let numbers = header.values.form != Form::Var && header.values.len == 4;
@@ -221,7 +229,7 @@ impl Image {
             lsn: header.lsn,
             len_bytes: header.len_bytes as usize,
             location: header.location,
-            is_blob: header.is_blob,
+            sort: header.sort,
             level: header.level,
             interval: header.interval,
         })
@@ -240,6 +248,11 @@ impl Image {
     /// Level of the node: 0 for a leaf.
     pub fn level(&self) -> u8 {
         self.level
+    }
+
+    /// True if it says only what has changed of a leaf.
+    pub fn is_patch(&self) -> bool {
+        self.is_patch
     }
 
     /// The position in the log that it was written at.

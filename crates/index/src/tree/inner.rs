@@ -92,8 +92,14 @@ impl Inner {
         Ok(Inner::new(image.level(), &children.collect::<Vec<Child>>()))
     }
 
-    /// Its image.
-    pub(crate) fn image(&self, builder: &mut Builder, node: NodeId, lsn: u64) -> Vec<u8> {
+    /// Its image, of `least_bytes` at least.
+    pub(crate) fn image(
+        &self,
+        builder: &mut Builder,
+        node: NodeId,
+        lsn: u64,
+        least_bytes: usize,
+    ) -> Vec<u8> {
         builder.clear();
         let least = self.least_like_others();
         for index in 0..self.len() {
@@ -108,7 +114,7 @@ impl Inner {
                 value: &self.children[index].to_le_bytes(),
             });
         }
-        builder.finish(node, self.level, lsn, 0)
+        builder.finish_padded(node, self.level, lsn, 0, least_bytes)
     }
 
     /// A key below all separators that looks like them, so that they pack well together.

@@ -1,11 +1,19 @@
 //! How much memory content and changes take, and what is given up when it is too much.
 //!
-//! Images and inner nodes that can be read again are given up, those that were not used since the hand
-//! passed last (CLOCK). Changes are kept: who writes makes room for them. It must never give up what
-//! has not reached the storage.
+//! Images and inner nodes that can be read again are given up, those that were not used since they came
+//! round last (CLOCK). Changes are kept: who writes makes room for them. Only nodes that are in memory
+//! are gone round, so that giving one up costs the same however many there are on the storage. It must
+//! never give up what has not reached the storage.
 
-use super::slots::{Content, Slots};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::slots::{Content, Node, Slot, Slots};
+use crate::node::NodeId;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Nodes looked at in one eviction, at most: where everything is in use or has not landed, going on would
+/// find no more.
+const LOOKS_MAX: usize = 256;
 
 /// Memory of a tree, in bytes.
 #[derive(Debug)]
@@ -14,24 +22,28 @@ pub(crate) struct Memory {
     budget_bytes: u64,
     content_bytes: AtomicU64,
     delta_bytes: AtomicU64,
-    hand: AtomicU32,
-    /// Slots in use are below this.
-    nodes: AtomicU32,
+    /// Every node with content once, the next to be looked at first; and some that have none any more.
+    resident: Mutex<VecDeque<NodeId>>,
+    /// How many these are.
+    residents: AtomicUsize,
+    /// Misses of leaves with patches.
+    misses: AtomicU32,
+    /// Content stays while the budget allows it.
+    keeps: bool,
 }
 
 impl Memory {
-    pub(crate) fn new(budget_bytes: u64) -> Memory {
+    /// With `keeps` content stays while the budget allows it, else until the operation has ended.
+    pub(crate) fn new(budget_bytes: u64, keeps: bool) -> Memory {
         Memory {
             budget_bytes,
             content_bytes: AtomicU64::new(0),
             delta_bytes: AtomicU64::new(0),
-            hand: AtomicU32::new(0),
-            nodes: AtomicU32::new(0),
+            resident: Mutex::default(),
+            residents: AtomicUsize::new(0),
+            misses: AtomicU32::new(0),
+            keeps,
         }
-    }
-
-    pub(crate) fn set_nodes(&self, nodes: u32) {
-        self.nodes.store(nodes, Ordering::Relaxed);
     }
 
     pub(crate) fn content_bytes(&self) -> u64 {
@@ -42,11 +54,34 @@ impl Memory {
         self.delta_bytes.load(Ordering::Relaxed)
     }
 
+    /// Gives a node content, in place of what it has. The lock of the slot is held, which is what `node`
+    /// shows.
+    pub(crate) fn put_content(&self, id: NodeId, slot: &Slot, node: &mut Node, content: Content) {
+        self.add_content(content.memory_bytes());
+        let before = std::mem::replace(&mut node.content, content);
+        self.drop_content(before.memory_bytes());
+        if slot.enlist() {
+            self.resident.lock().push_back(id);
+            self.residents.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Content of so many bytes is there that is not gone round.
     pub(crate) fn add_content(&self, bytes: usize) {
         self.content_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// Notes that a leaf with patches was looked for. True if it was before, and so lately that it would
+    /// still be here if it had been kept then: only such a leaf is worth reading whole.
+    pub(crate) fn is_missed_again(&self, slot: &Slot) -> bool {
+        let now = self.misses.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let before = slot.miss(now);
+        let since = now.wrapping_sub(before) as usize;
+        before != 0 && since <= self.residents.load(Ordering::Relaxed)
+    }
+
+    /// Content of so many bytes is gone.
     pub(crate) fn drop_content(&self, bytes: usize) {
         let before = self
             .content_bytes
@@ -72,25 +107,144 @@ impl Memory {
         self.content_bytes() + self.delta_bytes() > self.budget_bytes
     }
 
-    /// Gives content up until the budget is kept, or twice round all nodes.
+    /// Gives content up until the budget is kept, as far as [`LOOKS_MAX`] looks find any. Once round and no
+    /// further: what has just been read survives it, also where the budget cannot be kept at all.
     pub(crate) fn evict(&self, slots: &Slots) {
-        let nodes = self.nodes.load(Ordering::Relaxed);
-        let mut left = u64::from(nodes) * 2;
-        while left > 0 && self.excess() {
-            left -= 1;
-            let hand = self.hand.fetch_add(1, Ordering::Relaxed) % nodes;
-            let slot = slots.get(hand);
-            if slot.take_used() {
-                continue;
-            }
-            // Who holds the lock uses it.
-            let Some(mut node) = slot.node.try_write() else {
-                continue;
+        if !self.excess() {
+            return;
+        }
+        let mut resident = self.resident.lock();
+        let mut looks = LOOKS_MAX.min(resident.len());
+        while looks > 0 && self.excess() {
+            looks -= 1;
+            let Some(id) = resident.pop_front() else {
+                return;
             };
-            if !node.is_pinned && !node.location.is_nowhere() {
-                let content = std::mem::replace(&mut node.content, Content::Absent);
-                self.drop_content(content.memory_bytes());
+            if !self.give_up(slots.get(id)) {
+                resident.push_back(id);
             }
         }
+    }
+
+    /// Ends an operation: where nothing is kept, gives up everything that can be read again.
+    pub(crate) fn give_up_kept(&self, slots: &Slots) {
+        if self.keeps {
+            return;
+        }
+        let mut resident = self.resident.lock();
+        resident.retain(|id| {
+            let slot = slots.get(*id);
+            slot.take_used();
+            !self.give_up(slot)
+        });
+    }
+
+    /// Gives up the content of a node that was not used since the last look. True if it has none now.
+    fn give_up(&self, slot: &Slot) -> bool {
+        if slot.take_used() {
+            return false;
+        }
+        // Who holds the lock uses it.
+        let Some(mut node) = slot.node.try_write() else {
+            return false;
+        };
+        let is_there = !matches!(node.content, Content::Absent);
+        if is_there && (node.is_pinned || node.location.is_nowhere()) {
+            return false;
+        }
+        let content = std::mem::replace(&mut node.content, Content::Absent);
+        self.drop_content(content.memory_bytes());
+        slot.unlist();
+        self.residents.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Geometry;
+    use crate::node::{Builder, Image, Kind, Row, seal};
+    use crate::segments::Location;
+    use std::sync::Arc;
+
+    fn leaf(id: NodeId) -> Content {
+        let mut builder = Builder::new(false);
+        builder.push(Row {
+            key: b"key",
+            seq: 0,
+            kind: Kind::Put,
+            value: &[7; 1000],
+        });
+        let mut bytes = builder.finish(id, 0, 1, 0);
+        let at = somewhere().stored();
+        seal(&mut bytes, at);
+        Content::Leaf(Arc::new(Image::parse(bytes, at).expect("an image")))
+    }
+
+    /// A place like that of an image in segment 1.
+    fn somewhere() -> Location {
+        let geometry = Geometry {
+            id: 1,
+            segment_bytes: 1 << 20,
+            log_blocks: 1024,
+        };
+        Location::from_stored(1 << 32 | 1, &geometry, 2).expect("a place")
+    }
+
+    fn put(memory: &Memory, slots: &Slots, id: NodeId, is_pinned: bool) {
+        let slot = slots.get(id);
+        let mut node = slot.node.write();
+        node.location = somewhere();
+        node.is_pinned = is_pinned;
+        memory.put_content(id, slot, &mut node, leaf(id));
+    }
+
+    fn is_there(slots: &Slots, id: NodeId) -> bool {
+        !matches!(slots.get(id).node.read().content, Content::Absent)
+    }
+
+    #[test]
+    fn what_was_not_used_goes_and_what_has_not_landed_stays() {
+        let one = leaf(0).memory_bytes() as u64;
+        let (memory, slots) = (Memory::new(one * 3, true), Slots::default());
+        for id in 0..6 {
+            put(&memory, &slots, id, id == 0);
+        }
+        slots.get(2).touch();
+        slots.get(5).touch();
+        memory.evict(&slots);
+        let there: Vec<NodeId> = (0..6).filter(|id| is_there(&slots, *id)).collect();
+        assert_eq!(there, [0, 2, 5], "1, 3 and 4 were the oldest of the others");
+        assert_eq!(memory.content_bytes(), one * 3);
+    }
+
+    #[test]
+    fn a_node_that_comes_back_is_gone_round_once() {
+        let one = leaf(0).memory_bytes() as u64;
+        let (memory, slots) = (Memory::new(one, true), Slots::default());
+        for turn in 0..100 {
+            put(&memory, &slots, turn % 2, false);
+            put(&memory, &slots, turn % 2, false);
+            memory.evict(&slots);
+            assert!(is_there(&slots, turn % 2), "the newest stays");
+            assert!(memory.resident.lock().len() <= 2);
+        }
+        assert_eq!(memory.content_bytes(), one);
+    }
+
+    #[test]
+    fn what_is_all_pinned_is_looked_at_a_bounded_number_of_times() {
+        let (memory, slots) = (Memory::new(0, true), Slots::default());
+        for id in 0..1000 {
+            put(&memory, &slots, id, true);
+        }
+        memory.evict(&slots);
+        assert_eq!(memory.resident.lock().len(), 1000);
+        let front = *memory.resident.lock().front().expect("one");
+        assert_eq!(
+            front, LOOKS_MAX as NodeId,
+            "as many as were looked at went to the end"
+        );
     }
 }

@@ -9,6 +9,7 @@
 pub(crate) mod blob;
 pub(crate) mod inner;
 mod memory;
+pub(crate) mod patch;
 pub(crate) mod slots;
 
 use crate::error::{At, Error};
@@ -18,6 +19,7 @@ use crate::segments::Location;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 use inner::Inner;
 pub(crate) use memory::Memory;
+use patch::{Patch, Placed, merged, placed, places_of};
 use slots::{Content, Node, Slot, Slots};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -45,7 +47,7 @@ pub(crate) struct Tree {
 enum Answer {
     Value,
     Nothing,
-    /// The image is needed.
+    /// This image is needed, which is one of several of a leaf with patches.
     Unread(Location),
     /// The value is out of line; the reference is in the buffer.
     OutOfLine,
@@ -107,7 +109,7 @@ impl Tree {
     fn inner(&self, id: NodeId) -> Result<Option<Arc<Inner>>, Error> {
         let slot = self.slots.get(id);
         loop {
-            let location = {
+            {
                 let node = slot.node.read();
                 match &node.content {
                     Content::Inner(inner) => {
@@ -120,10 +122,14 @@ impl Tree {
                     Content::Absent if node.location.is_nowhere() || node.delta.is_some() => {
                         return Ok(None);
                     }
-                    Content::Absent => node.location,
+                    Content::Absent => {}
                 }
-            };
-            self.load(id, slot, location)?;
+            }
+            match self.load(id, slot)?.map(|loaded| loaded.content) {
+                Some(Content::Inner(inner)) => return Ok(Some(inner)),
+                Some(Content::Leaf(_)) => return Ok(None),
+                Some(Content::Absent) | None => {}
+            }
         }
     }
 
@@ -220,33 +226,106 @@ impl Tree {
         Ok(edge)
     }
 
-    /// Reads the image of a node into its slot, unless somebody was faster.
-    fn load(&self, id: NodeId, slot: &Slot, wanted: Location) -> Result<(), Error> {
-        let mut location = wanted;
+    /// Reads a node into its slot, unless somebody was faster, and returns it: where memory is short it may
+    /// be given up again before the next look.
+    fn load(&self, id: NodeId, slot: &Slot) -> Result<Option<Loaded>, Error> {
         for _ in 0..ATTEMPTS_MAX {
-            let read = self.read_content(id, location);
+            let Some(places) = Places::of(&slot.node.read()) else {
+                return Ok(None);
+            };
+            let read = self.read_whole(id, &places);
             let mut node = slot.node.write();
-            if node.location == location {
-                if matches!(node.content, Content::Absent) {
-                    let content = read?;
-                    self.memory.add_content(content.memory_bytes());
-                    node.content = content;
-                    slot.touch();
+            // If it has moved, what was read may be anything.
+            if Places::of(&node).as_ref() == Some(&places) {
+                let (content, drops_blobs) = read?;
+                self.memory
+                    .put_content(id, slot, &mut node, content.clone());
+                if let Some(patched) = &mut node.patched {
+                    patched.drops_blobs = drops_blobs;
                 }
+                slot.touch();
                 drop(node);
                 self.memory.evict(&self.slots);
-                return Ok(());
+                return Ok(Some(Loaded { places, content }));
             }
-            if !matches!(node.content, Content::Absent) || node.location.is_nowhere() {
-                return Ok(());
-            }
-            // It has moved, and what was read may be anything.
-            location = node.location;
         }
+        let location = slot.node.read().location;
         Err(Error::Damaged {
             what: format!("node {id}, which cannot be read where it is said to be"),
             offset: self.offset(location),
         })
+    }
+
+    /// A node, and whether values out of line are left without a reference when its images are put
+    /// together.
+    fn read_whole(&self, id: NodeId, places: &Places) -> Result<(Content, bool), Error> {
+        if places.patches.is_empty() {
+            return Ok((self.read_content(id, places.location)?, false));
+        }
+        let mut drops_blobs = false;
+        let image = self.read_merged(id, places, &mut |_| drops_blobs = true)?;
+        Ok((Content::Leaf(Arc::new(image)), drops_blobs))
+    }
+
+    fn read_merged(
+        &self,
+        id: NodeId,
+        places: &Places,
+        freed: &mut dyn FnMut(&[u8]),
+    ) -> Result<Image, Error> {
+        let read = |location: &Location| match placed(&places.unlanded, *location) {
+            Some(image) => Ok(Arc::clone(image)),
+            None => self.read_piece(id, *location),
+        };
+        let image = read(&places.location)?;
+        let patches: Vec<Arc<Image>> = places.patches.iter().map(read).collect::<Result<_, _>>()?;
+        if image.is_patch() || image.level() > 0 || !patches.iter().all(|patch| patch.is_patch()) {
+            return Err(Error::Damaged {
+                what: format!("node {id}, which should be a leaf with patches"),
+                offset: self.offset(places.location),
+            });
+        }
+        Ok(merged(&image, &patches, places.location, freed))
+    }
+
+    /// A key that a leaf had before its patches, if it has any. For the one that changes.
+    pub(crate) fn key_below_patches(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
+        let places = {
+            let node = self.slots.get(id).node.read();
+            if node.patches().is_empty() {
+                return Ok(None);
+            }
+            Places::at(&node)
+        };
+        let image = match placed(&places.unlanded, places.location) {
+            Some(image) => Arc::clone(image),
+            None => self.read_piece(id, places.location)?,
+        };
+        let mut key = Vec::new();
+        if image.rows() == 0 {
+            return Ok(None);
+        }
+        image.key(0, &mut key);
+        Ok(Some(key))
+    }
+
+    /// The references of values out of line that the patches of a leaf have replaced. For the one that
+    /// changes.
+    pub(crate) fn dropped_blobs(&self, id: NodeId) -> Result<Vec<Vec<u8>>, Error> {
+        let mut dropped = Vec::new();
+        let places = {
+            let node = self.slots.get(id).node.read();
+            let drops = node.patched.as_ref().is_some_and(|p| p.drops_blobs);
+            if drops {
+                Places::at(&node)
+            } else {
+                return Ok(dropped);
+            }
+        };
+        self.read_merged(id, &places, &mut |reference| {
+            dropped.push(reference.to_vec())
+        })?;
+        Ok(dropped)
     }
 
     /// The byte at which an image begins.
@@ -270,7 +349,8 @@ impl Tree {
         Ok(bytes)
     }
 
-    fn read_content(&self, id: NodeId, location: Location) -> Result<Content, Error> {
+    /// One image of a node: all of it, or a patch.
+    fn read_piece(&self, id: NodeId, location: Location) -> Result<Arc<Image>, Error> {
         let offset = self.offset(location);
         let bytes = self.read_image(location)?;
         let damaged = |what: String| Error::Damaged { what, offset };
@@ -282,8 +362,20 @@ impl Tree {
                 image.node()
             )));
         }
+        Ok(Arc::new(image))
+    }
+
+    fn read_content(&self, id: NodeId, location: Location) -> Result<Content, Error> {
+        let image = self.read_piece(id, location)?;
+        let offset = self.offset(location);
+        if image.is_patch() {
+            return Err(Error::Damaged {
+                what: format!("node {id}: a patch where its image belongs"),
+                offset,
+            });
+        }
         Ok(match image.level() {
-            0 => Content::Leaf(Arc::new(image)),
+            0 => Content::Leaf(image),
             _ => Content::Inner(Arc::new(Inner::from_image(&image, offset)?)),
         })
     }
@@ -292,12 +384,12 @@ impl Tree {
     pub(crate) fn leaf_image(&self, id: NodeId) -> Result<Option<Arc<Image>>, Error> {
         let slot = self.slots.get(id);
         loop {
-            let location = {
+            {
                 let node = slot.node.read();
                 match &node.content {
                     Content::Leaf(image) => return Ok(Some(Arc::clone(image))),
                     Content::Absent if node.location.is_nowhere() => return Ok(None),
-                    Content::Absent => node.location,
+                    Content::Absent => {}
                     Content::Inner(_) => {
                         return Err(Error::Damaged {
                             what: format!("node {id}, which should be a leaf"),
@@ -305,29 +397,36 @@ impl Tree {
                         });
                     }
                 }
-            };
-            self.load(id, slot, location)?;
+            }
+            if let Some(Loaded {
+                content: Content::Leaf(image),
+                ..
+            }) = self.load(id, slot)?
+            {
+                return Ok(Some(image));
+            }
         }
     }
 
-    /// Puts the value of `key` that a reader at `seq` sees into `out`, in place of what is there.
+    /// Puts the value of `key` that a reader sees into `out`, in place of what is there.
     /// `Ok(None)` if what that reader would see is not kept any more.
     pub(crate) fn get(
         &self,
         key: &[u8],
-        seq: Seq,
+        reader: AsOf,
         out: &mut Vec<u8>,
     ) -> Result<Option<bool>, Error> {
+        let mut at_hand = AtHand::default();
         for _ in 0..ATTEMPTS_MAX {
             let (id, answer) = self.at_leaf(Place::Of(key), |id, slot, node| {
                 slot.touch();
-                (id, look_up(node, key, seq, out))
+                (id, look_up(node, key, reader, &at_hand, out))
             })?;
             match answer {
                 Answer::Value => return Ok(Some(true)),
                 Answer::Nothing => return Ok(Some(false)),
                 Answer::TooOld => return Ok(None),
-                Answer::Unread(location) => self.load(id, self.slots.get(id), location)?,
+                Answer::Unread(location) => self.fetch(id, location, &mut at_hand)?,
                 Answer::OutOfLine => {
                     if self.read_blob(out)? {
                         return Ok(Some(true));
@@ -342,21 +441,46 @@ impl Tree {
         })
     }
 
+    /// Gets a leaf for a reader; of one with patches the one image that is needed, unless it is asked for
+    /// again and again.
+    fn fetch(&self, id: NodeId, location: Location, at_hand: &mut AtHand) -> Result<(), Error> {
+        let slot = self.slots.get(id);
+        let is_patched = !slot.node.read().patches().is_empty();
+        if !is_patched || (at_hand.pieces.is_empty() && self.memory.is_missed_again(slot)) {
+            at_hand.whole = self.load(id, slot)?;
+            return Ok(());
+        }
+        match self.read_piece(id, location) {
+            Ok(image) => at_hand.pieces.push((location, image)),
+            Err(error) => {
+                // If it is not there any more, the next look says where to go.
+                let node = slot.node.read();
+                let is_there = |patch: &Patch| patch.location == location;
+                if node.location == location || node.patches().iter().any(is_there) {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The batch that has changed `key` last, as far as that is kept: 0 if it is older than all readers.
     pub(crate) fn newest_seq(&self, key: &[u8]) -> Result<Seq, Error> {
+        let mut at_hand = AtHand::default();
         loop {
             let looked = self.at_leaf(Place::Of(key), |id, _, node| {
-                newest_in(node, key).map_err(|location| (id, location))
+                newest_in(node, key, &at_hand).ok_or(id)
             })?;
             match looked {
                 Ok(seq) => return Ok(seq),
-                Err((id, location)) => self.load(id, self.slots.get(id), location)?,
+                Err(id) => at_hand.whole = self.load(id, self.slots.get(id))?,
             }
         }
     }
 
     /// Appends to `out` what a reader sees of a scan's keys in one leaf, and says how it goes on.
     pub(crate) fn scan_leaf(&self, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Next, Error> {
+        let mut at_hand = AtHand::default();
         loop {
             let version = self.settled();
             let mut edge = None;
@@ -376,13 +500,13 @@ impl Tree {
                     continue;
                 }
                 slot.touch();
-                view_leaf(&node, scan, out)
+                view_leaf(&node, scan, &at_hand, out)
             };
             match looked {
-                Ok(Some(true)) => return Ok(Next::Here),
-                Ok(Some(false)) => return Ok(edge.map_or(Next::Nothing, Next::Beyond)),
-                Ok(None) => return Ok(Next::TooOld),
-                Err(location) => self.load(id, slot, location)?,
+                Some(Ok(true)) => return Ok(Next::Here),
+                Some(Ok(false)) => return Ok(edge.map_or(Next::Nothing, Next::Beyond)),
+                Some(Err(TooOld)) => return Ok(Next::TooOld),
+                None => at_hand.whole = self.load(id, slot)?,
             }
         }
     }
@@ -393,6 +517,15 @@ fn wrong_level(id: NodeId) -> Error {
         what: format!("node {id}, which is not of the level that it should have"),
         offset: 0,
     }
+}
+
+/// As of which batch somebody reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AsOf {
+    /// A snapshot, for which everything is kept.
+    Held(Seq),
+    /// One who has looked what is visible. What only that number sees may go when a leaf is written anew.
+    Passing(Seq),
 }
 
 /// Which leaf is meant.
@@ -451,7 +584,12 @@ fn is_kept(node: &Node, seq: Seq) -> bool {
     seq >= node.floor && seq >= delta_floor
 }
 
-fn look_up(node: &Node, key: &[u8], seq: Seq, out: &mut Vec<u8>) -> Answer {
+fn look_up(node: &Node, key: &[u8], reader: AsOf, at_hand: &AtHand, out: &mut Vec<u8>) -> Answer {
+    let seq = match reader {
+        AsOf::Held(seq) => seq,
+        AsOf::Passing(seq) if seq < node.folded_at => return Answer::TooOld,
+        AsOf::Passing(seq) => seq,
+    };
     if !is_kept(node, seq) {
         return Answer::TooOld;
     }
@@ -466,53 +604,73 @@ fn look_up(node: &Node, key: &[u8], seq: Seq, out: &mut Vec<u8>) -> Answer {
             Found::Nothing => {}
         }
     }
-    let image = match &node.content {
-        Content::Leaf(image) => image,
-        Content::Absent if node.location.is_nowhere() => return Answer::Nothing,
-        Content::Absent => return Answer::Unread(node.location),
-        Content::Inner(_) => return Answer::Nothing,
-    };
-    let Some((kind, value)) = image.find(key, seq) else {
-        return Answer::Nothing;
-    };
+    match at_hand.image_of(node) {
+        Some(Some(image)) => look_in(image, key, seq, out).unwrap_or(Answer::Nothing),
+        Some(None) => Answer::Nothing,
+        None => look_in_pieces(node, key, seq, &at_hand.pieces, out),
+    }
+}
+
+fn look_in_pieces(
+    node: &Node,
+    key: &[u8],
+    seq: Seq,
+    pieces: &[Placed],
+    out: &mut Vec<u8>,
+) -> Answer {
+    for location in places_of(node, key) {
+        let unlanded = placed(node.unlanded(), location);
+        let Some(image) = unlanded.or_else(|| placed(pieces, location)) else {
+            return Answer::Unread(location);
+        };
+        if let Some(answer) = look_in(image, key, seq, out) {
+            return answer;
+        }
+    }
+    Answer::Nothing
+}
+
+/// What an image says of a key; `None` if nothing.
+fn look_in(image: &Image, key: &[u8], seq: Seq, out: &mut Vec<u8>) -> Option<Answer> {
+    let (kind, value) = image.find(key, seq)?;
     out.clear();
     out.extend_from_slice(value.as_slice());
-    match kind {
+    Some(match kind {
         Kind::Put => Answer::Value,
         Kind::Blob => Answer::OutOfLine,
         Kind::Delete => Answer::Nothing,
-    }
+    })
 }
 
-/// The batch that has changed `key` last, or the place of the image that says it.
-fn newest_in(node: &Node, key: &[u8]) -> Result<Seq, Location> {
+/// The batch that has changed `key` last; `None` if the image is needed to say it.
+fn newest_in(node: &Node, key: &[u8], at_hand: &AtHand) -> Option<Seq> {
     let in_delta = node.delta.as_ref().and_then(|delta| delta.newest_seq(key));
-    if let Some(seq) = in_delta {
-        return Ok(seq);
+    if in_delta.is_some() {
+        return in_delta;
     }
-    let image = match &node.content {
-        Content::Leaf(image) => image,
-        Content::Absent if !node.location.is_nowhere() => return Err(node.location),
-        _ => return Ok(0),
+    let Some(image) = at_hand.image_of(node)? else {
+        return Some(0);
     };
     let row = image.lower_bound(key);
     let is_there = row < image.rows() && image.compare_key(row, key).is_eq();
-    Ok(if is_there { image.seq(row) } else { 0 })
+    Some(if is_there { image.seq(row) } else { 0 })
 }
 
-/// Whether there is more in the leaf; `None` if what the reader sees is not kept; the place of the image
-/// if that is needed.
-fn view_leaf(node: &Node, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Option<bool>, Location> {
+/// What a reader sees is not kept any more.
+struct TooOld;
+
+/// Whether there is more in the leaf; `None` if the image is needed.
+fn view_leaf(
+    node: &Node,
+    scan: &LeafScan<'_>,
+    at_hand: &AtHand,
+    out: &mut Rows,
+) -> Option<Result<bool, TooOld>> {
     if !is_kept(node, scan.seq) {
-        return Ok(None);
+        return Some(Err(TooOld));
     }
-    let image = match &node.content {
-        Content::Leaf(image) => Some(&**image),
-        Content::Absent if !node.location.is_nowhere() => return Err(node.location),
-        _ => None,
-    };
-    Ok(Some(view(
-        image,
+    Some(Ok(view(
+        at_hand.image_of(node)?,
         node.delta.as_deref(),
         scan.seq,
         scan.from,
@@ -522,4 +680,71 @@ fn view_leaf(node: &Node, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Option<
         scan.bytes_max,
         out,
     )))
+}
+
+/// What one reader has read of a leaf, for its next look.
+#[derive(Default)]
+struct AtHand {
+    whole: Option<Loaded>,
+    pieces: Vec<Placed>,
+}
+
+impl AtHand {
+    /// The image of a whole leaf, `Some(None)` for one that has none; `None` if it is not at hand.
+    fn image_of<'a>(&'a self, node: &'a Node) -> Option<Option<&'a Image>> {
+        match &node.content {
+            Content::Leaf(image) => return Some(Some(image)),
+            Content::Inner(_) => return Some(None),
+            Content::Absent if node.location.is_nowhere() => return Some(None),
+            Content::Absent => {}
+        }
+        match &self.whole {
+            Some(Loaded {
+                places,
+                content: Content::Leaf(image),
+            }) if *places == Places::at(node) => Some(Some(image)),
+            _ => None,
+        }
+    }
+}
+
+/// A node that was read.
+struct Loaded {
+    places: Places,
+    content: Content,
+}
+
+/// Where the images of a node are that is not in memory, and as of when.
+#[derive(Debug)]
+struct Places {
+    location: Location,
+    patches: Vec<Location>,
+    unlanded: Vec<Placed>,
+    /// A place may have been freed and taken again by the same node.
+    folded_at: Seq,
+}
+
+impl PartialEq for Places {
+    fn eq(&self, other: &Places) -> bool {
+        // Landing changes nothing of what they say.
+        (self.location, self.folded_at) == (other.location, other.folded_at)
+            && self.patches == other.patches
+    }
+}
+
+impl Places {
+    /// `None` if there is nothing to be read.
+    fn of(node: &Node) -> Option<Places> {
+        let is_read = !matches!(node.content, Content::Absent) || node.location.is_nowhere();
+        (!is_read).then(|| Places::at(node))
+    }
+
+    fn at(node: &Node) -> Places {
+        Places {
+            location: node.location,
+            patches: node.patches().iter().map(|p| p.location).collect(),
+            unlanded: node.unlanded().to_vec(),
+            folded_at: node.folded_at,
+        }
+    }
 }

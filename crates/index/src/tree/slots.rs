@@ -2,10 +2,11 @@
 //! that is held for the moment of a look or a change, never across I/O.
 
 use super::inner::Inner;
+use super::patch::{Patch, Patched, Placed};
 use crate::node::{Delta, Image, NodeId, Seq};
 use crate::segments::Location;
 use parking_lot::RwLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What of a node's image is in memory.
@@ -49,6 +50,26 @@ pub(crate) struct Node {
     pub interval: u8,
     /// The content is needed in memory: it has not landed, or it is an inner node that has changed.
     pub is_pinned: bool,
+    /// Of leaves with patches.
+    pub patched: Option<Box<Patched>>,
+}
+
+impl Node {
+    /// Patches, the oldest first.
+    pub(crate) fn patches(&self) -> &[Patch] {
+        self.patched.as_deref().map_or(&[], |p| &p.patches)
+    }
+
+    /// Images of a leaf with patches that have not reached the storage.
+    pub(crate) fn unlanded(&self) -> &[Placed] {
+        self.patched.as_deref().map_or(&[], |p| &p.unlanded)
+    }
+
+    /// Memory of content and patches, in bytes.
+    pub(crate) fn content_bytes(&self) -> usize {
+        let patched = self.patched.as_deref().map_or(0, Patched::memory_bytes);
+        self.content.memory_bytes() + patched
+    }
 }
 
 /// A node and its lock.
@@ -57,6 +78,10 @@ pub(crate) struct Slot {
     pub node: RwLock<Node>,
     /// Used since the eviction passed by.
     used: AtomicBool,
+    /// The eviction passes by; changed with the lock held.
+    listed: AtomicBool,
+    /// When it was missed last, as [`Memory`](super::Memory) counts.
+    missed_at: AtomicU32,
 }
 
 impl Slot {
@@ -70,6 +95,22 @@ impl Slot {
     /// Whether it was used since this was asked last.
     pub(crate) fn take_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
+    }
+
+    /// True if it was not among those that the eviction passes by, and has to be brought there. The lock
+    /// is held.
+    pub(crate) fn enlist(&self) -> bool {
+        !self.listed.swap(true, Ordering::Relaxed)
+    }
+
+    /// Notes a miss, and returns the one before; 0 if there was none.
+    pub(crate) fn miss(&self, now: u32) -> u32 {
+        self.missed_at.swap(now, Ordering::Relaxed)
+    }
+
+    /// The eviction does not pass by any more. The lock is held.
+    pub(crate) fn unlist(&self) {
+        self.listed.store(false, Ordering::Relaxed);
     }
 }
 
@@ -106,6 +147,12 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// docs/index.md promises it.
+    #[test]
+    fn a_node_takes_what_the_documentation_says() {
+        assert_eq!(size_of::<Slot>() + size_of::<Location>(), 104);
+    }
 
     #[test]
     fn every_number_has_a_place_of_its_own() {

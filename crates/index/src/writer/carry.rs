@@ -65,7 +65,7 @@ impl Writer {
     fn fold_first_logged(&mut self) -> Result<(), Error> {
         if let Some((_, id)) = self.by_log.front().copied() {
             // It is in the queue until it is written: what is needed of the log is known by that.
-            self.fold_leaf(id)?;
+            self.write_leaf_back(id)?;
         }
         Ok(())
     }

@@ -6,16 +6,23 @@
 //! log-structured file systems and of the Bw-tree; here it is what lets a node move without its parent.
 
 use super::Writer;
+use super::patch::PATCHES_MAX;
 use crate::error::{At, Error};
 use crate::layout::{CHECKPOINT_SEGMENTS_MAX, Geometry, Superblock};
 use crate::node::NodeId;
 use crate::segments::{Class, Location};
 use crate::storage::{Aligned, Storage, round_up};
+use crate::tree::patch::{Filter, Patch, Patched};
 use crate::tree::slots::Content;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"bimetmap";
 const HEAD_BYTES: usize = 24;
+/// Bytes of a patch, without its filter.
+const PATCH_BYTES: usize = 16;
+/// Instead of a number of prints: the filter is not here.
+const UNKNOWN: u32 = u32::MAX;
 /// Written at a time.
 const PIECE_BYTES: usize = 512 << 10;
 
@@ -24,6 +31,17 @@ const PIECE_BYTES: usize = 512 << 10;
 pub(crate) struct Stored {
     pub root: NodeId,
     pub locations: Vec<Location>,
+    /// Of leaves that have any, the oldest first.
+    pub patches: BTreeMap<NodeId, Vec<Patch>>,
+}
+
+/// How much a checkpoint says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// Places. Filters of patches are found again by reading these.
+    Places,
+    /// Filters as well: for one that is taken to be opened from.
+    Filters,
 }
 
 /// A checkpoint on its way.
@@ -42,13 +60,17 @@ pub(super) struct Checkpoint {
 }
 
 impl Stored {
-    fn encode(&self) -> (Aligned, usize) {
-        let used = HEAD_BYTES + self.locations.len() * 8;
+    fn encode(&self, detail: Detail) -> (Aligned, usize) {
+        let patches = self.encode_patches(detail);
+        let places_end = HEAD_BYTES + self.locations.len() * 8;
+        let used = places_end + patches.len();
         let mut bytes = Aligned::zeroed(round_up(used));
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.root.to_le_bytes());
         bytes[12..16].copy_from_slice(&(self.locations.len() as u32).to_le_bytes());
-        let places = bytes[HEAD_BYTES..used].chunks_exact_mut(8);
+        bytes[16..24].copy_from_slice(&(patches.len() as u64).to_le_bytes());
+        bytes[places_end..used].copy_from_slice(&patches);
+        let places = bytes[HEAD_BYTES..places_end].chunks_exact_mut(8);
         for (place, location) in places.zip(&self.locations) {
             place.copy_from_slice(&location.stored().to_le_bytes());
         }
@@ -56,11 +78,13 @@ impl Stored {
     }
 
     fn decode(bytes: &[u8], geometry: &Geometry, segments: u32) -> Option<Stored> {
-        let (head, places) = bytes.split_at_checked(HEAD_BYTES)?;
+        let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
         let number =
             |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap_or_default());
         let count = number(12) as usize;
-        if head[..8] != MAGIC || places.len() != count * 8 {
+        let (places, patches) = rest.split_at_checked(count.checked_mul(8)?)?;
+        let patches_len = u64::from_le_bytes(head[16..24].try_into().unwrap_or_default());
+        if head[..8] != MAGIC || patches.len() as u64 != patches_len {
             return None;
         }
         let places = places.chunks_exact(8);
@@ -71,8 +95,32 @@ impl Stored {
         let stored = Stored {
             root: number(8),
             locations: locations.collect::<Option<_>>()?,
+            patches: decode_patches(patches, geometry, segments)?,
         };
-        ((stored.root as usize) < count).then_some(stored)
+        let is_based = |id: &NodeId| {
+            let place = stored.locations.get(*id as usize);
+            place.is_some_and(|location| !location.is_nowhere())
+        };
+        let is_whole = (stored.root as usize) < count && stored.patches.keys().all(is_based);
+        is_whole.then_some(stored)
+    }
+
+    fn encode_patches(&self, detail: Detail) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let patches = self.patches.iter();
+        for (id, patch) in patches.flat_map(|(id, all)| all.iter().map(move |patch| (id, patch))) {
+            let prints = patch.filter.prints();
+            let prints = prints.filter(|_| detail == Detail::Filters);
+            let count = prints.map_or(UNKNOWN, |prints| prints.len() as u32);
+            bytes.extend_from_slice(&patch.location.stored().to_le_bytes());
+            bytes.extend_from_slice(&id.to_le_bytes());
+            bytes.extend_from_slice(&count.to_le_bytes());
+            for print in prints.unwrap_or_default() {
+                bytes.extend_from_slice(&print.to_le_bytes());
+            }
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+        }
+        bytes
     }
 
     /// Reads what a superblock names; an empty tree if it names nothing.
@@ -82,6 +130,7 @@ impl Stored {
             return Ok(Stored {
                 root: 0,
                 locations: vec![Location::NOWHERE],
+                patches: BTreeMap::new(),
             });
         }
         let segments = geometry.segments(storage.len_bytes());
@@ -107,13 +156,18 @@ impl Stored {
 }
 
 impl Writer {
+    /// Bytes of one with places alone, about.
+    pub(super) fn checkpoint_bytes(&self) -> usize {
+        self.locations.len() * 8 + self.patches.len() * PATCH_BYTES * 2
+    }
+
     /// True while one is on its way.
     pub(super) fn is_checkpointing(&self) -> bool {
         self.checkpoint.is_some()
     }
 
     /// Takes a checkpoint: everything it names is on the storage when this returns, though not durable.
-    pub(super) fn take_checkpoint(&mut self) -> Result<(), Error> {
+    pub(super) fn take_checkpoint(&mut self, detail: Detail) -> Result<(), Error> {
         assert!(self.checkpoint.is_none(), "one checkpoint at a time");
         let storage = self.storage();
         self.write_log(true)?;
@@ -123,8 +177,9 @@ impl Writer {
         let stored = Stored {
             root: self.tree.root(),
             locations: self.locations.clone(),
+            patches: self.patches.clone(),
         };
-        let (bytes, used) = stored.encode();
+        let (bytes, used) = stored.encode(detail);
         let segments = self.segments.take_for_checkpoint(&*storage, bytes.len())?;
         if segments.len() > CHECKPOINT_SEGMENTS_MAX {
             segments
@@ -149,17 +204,17 @@ impl Writer {
     }
 
     /// Writes the inner nodes that have changed.
-    fn write_inners(&mut self) -> Result<(), Error> {
+    pub(super) fn write_inners(&mut self) -> Result<(), Error> {
         let storage = self.storage();
         while let Some(id) = self.changed_inners.first().copied() {
             let content = self.tree.slots.get(id).node.read().content.clone();
             let Content::Inner(inner) = content else {
                 unreachable!("what has changed is in memory and no leaf");
             };
-            let mut bytes = inner.image(&mut self.builder, id, self.seq);
-            let location = self
-                .segments
-                .append(&*storage, Class::Inner, id, &mut bytes)?;
+            let stream = self.stream(Class::Inner);
+            let least_bytes = self.lay_out(stream);
+            let mut bytes = inner.image(&mut self.builder, id, self.seq, least_bytes);
+            let location = self.segments.append(&*storage, stream, id, &mut bytes)?;
             self.tree.slots.get(id).node.write().location = location;
             self.relocate(id, location);
             self.changed_inners.pop_first();
@@ -226,12 +281,51 @@ impl Writer {
         while self.is_checkpointing() {
             self.continue_checkpoint()?;
         }
-        self.take_checkpoint()?;
+        self.take_checkpoint(Detail::Filters)?;
         while self.is_checkpointing() {
             self.continue_checkpoint()?;
         }
         Ok(())
     }
+}
+
+/// Patches as they stand in a checkpoint.
+fn decode_patches(
+    mut bytes: &[u8],
+    geometry: &Geometry,
+    segments: u32,
+) -> Option<BTreeMap<NodeId, Vec<Patch>>> {
+    let mut all: BTreeMap<NodeId, Vec<Patch>> = BTreeMap::new();
+    while !bytes.is_empty() {
+        let (head, rest) = bytes.split_first_chunk::<PATCH_BYTES>()?;
+        let stored = u64::from_le_bytes(*head.first_chunk()?);
+        let location = Location::from_stored(stored, geometry, segments)?;
+        let id = NodeId::from_le_bytes(*head[8..].first_chunk()?);
+        let count = u32::from_le_bytes(*head[12..].first_chunk()?);
+        let patches = all.entry(id).or_default();
+        if location.is_nowhere() || patches.len() == PATCHES_MAX {
+            return None;
+        }
+        let count = if count == UNKNOWN {
+            None
+        } else {
+            Some(count as usize)
+        };
+        let (prints, rest) =
+            rest.split_at_checked(count.unwrap_or(0).checked_mul(2)?.next_multiple_of(8))?;
+        let prints = count.map(|count| {
+            let prints = prints.chunks_exact(2).take(count);
+            prints
+                .map(|print| u16::from_le_bytes([print[0], print[1]]))
+                .collect()
+        });
+        patches.push(Patch {
+            location,
+            filter: Filter::from_prints(prints),
+        });
+        bytes = rest;
+    }
+    Some(all)
 }
 
 /// What the segments hold, from what a checkpoint names.
@@ -249,10 +343,20 @@ pub(crate) fn take_up(
             segments.take_up(*location);
         }
     }
+    for (id, patches) in &stored.patches {
+        let patched = Patched {
+            patches: patches.clone(),
+            ..Patched::default()
+        };
+        patches
+            .iter()
+            .for_each(|patch| segments.take_up(patch.location));
+        tree.memory.add_content(patched.memory_bytes());
+        tree.slots.get(*id).node.write().patched = Some(Box::new(patched));
+    }
     for segment in &superblock.checkpoint {
         segments.take_up_checkpoint(*segment);
     }
     tree.set_root(stored.root);
-    tree.memory.set_nodes(stored.locations.len() as u32);
     segments
 }

@@ -4,8 +4,8 @@
 
 use super::Writer;
 use crate::error::{At, Error};
-use crate::node::{Image, NodeId, Peek, parse_blob};
-use crate::segments::{Class, GRANULE_BYTES};
+use crate::node::{Image, NodeId, Peek, Sort, parse_blob};
+use crate::segments::{Class, GRANULE_BYTES, Location};
 use crate::storage::Aligned;
 use crate::tree::inner::Inner;
 use crate::tree::slots::Content;
@@ -26,8 +26,8 @@ impl Writer {
     /// Free segments that are kept for cleaning and checkpoints.
     pub(super) fn spare_segments(&self) -> usize {
         let figures = self.segments.figures();
-        let table = self.locations.len() * 8 / self.geometry.segment_bytes as usize;
-        6 + table * 2 + figures.segments as usize / 64
+        let table = self.checkpoint_bytes() / self.geometry.segment_bytes as usize;
+        6 + table * 6 + figures.segments as usize / 64
     }
 
     /// True if segments should be cleaned: few are free, and enough of the others is not in use.
@@ -42,6 +42,18 @@ impl Writer {
         self.segments.free_count() < self.spare_segments() && is_sparse
     }
 
+    /// Cleans one segment of a cluster of fixed size that is overfull, if one is worth it. Not more at a
+    /// time: where images do not fill segments well, a cluster may never keep to its size.
+    pub(super) fn clean_clusters(&mut self) -> Result<(), Error> {
+        if self.overfull_cluster().is_none() || !self.clean_piece()? {
+            return Ok(());
+        }
+        while self.cleaning.is_some() {
+            self.clean_piece()?;
+        }
+        Ok(())
+    }
+
     /// Cleans a piece of the segment with the least in use. False if none is worth it.
     pub(super) fn clean_piece(&mut self) -> Result<bool, Error> {
         let mut cleaning = match self.cleaning.take() {
@@ -51,16 +63,17 @@ impl Writer {
                 None => return Ok(false),
             },
         };
+        let stream = self.survivor_stream(cleaning.segment);
         let end = (cleaning.at + PIECE_BYTES).min(cleaning.bytes.len());
         while cleaning.at < end {
             let rest = &cleaning.bytes[cleaning.at..];
-            let Some(peek) = self.live_at(&cleaning, rest) else {
+            let Some((peek, location)) = self.live_at(&cleaning, rest) else {
                 cleaning.at += GRANULE_BYTES;
                 continue;
             };
             let image = rest[..peek.len_bytes].to_vec();
             cleaning.at += peek.len_bytes;
-            self.move_image(peek, image)?;
+            self.move_image(&peek, location, image, stream)?;
         }
         if cleaning.at < cleaning.bytes.len() {
             self.cleaning = Some(cleaning);
@@ -74,6 +87,11 @@ impl Writer {
     /// segments there still are.
     pub(crate) fn compact(&mut self, progress: &mut dyn FnMut(u32)) -> Result<(), Error> {
         self.write_back()?;
+        while let Some((id, _)) = self.patches.first_key_value() {
+            self.fold_leaf(*id)?;
+            self.clean_some()?;
+        }
+        self.checkpoint_now()?;
         self.segments.close_streams(&*self.storage())?;
         // Each is moved once: where images do not fill segments well, nothing is ever dense enough.
         for _ in 0..self.segments.figures().segments {
@@ -92,7 +110,7 @@ impl Writer {
     }
 
     fn begin_cleaning(&self) -> Result<Option<Cleaning>, Error> {
-        let Some((segment, live_bytes)) = self.segments.cleanest() else {
+        let Some((segment, live_bytes)) = self.segments.cleanest(self.overfull_cluster()) else {
             return Ok(None);
         };
         if f64::from(live_bytes) > f64::from(self.geometry.segment_bytes) * 0.95 {
@@ -114,36 +132,65 @@ impl Writer {
     }
 
     /// The image at the start of `rest`, if it is one that is in use.
-    fn live_at(&self, cleaning: &Cleaning, rest: &[u8]) -> Option<Peek> {
+    fn live_at(&self, cleaning: &Cleaning, rest: &[u8]) -> Option<(Peek, Location)> {
         let peek = Image::peek(rest)?;
-        let location = *self.locations.get(peek.node as usize)?;
-        let is_here = location.stored() == peek.location
-            && location.segment() == cleaning.segment
+        let places = [*self.locations.get(peek.node as usize)?];
+        let patches = self.patches.get(&peek.node).into_iter().flatten();
+        let mut places = places
+            .into_iter()
+            .chain(patches.map(|patch| patch.location));
+        let location = places.find(|location| location.stored() == peek.location)?;
+        let is_here = location.segment() == cleaning.segment
             && location.at() == cleaning.at
             && location.bytes() == peek.len_bytes
             && peek.len_bytes <= rest.len();
-        is_here.then_some(peek)
+        is_here.then_some((peek, location))
     }
 
-    fn move_image(&mut self, peek: Peek, bytes: Vec<u8>) -> Result<(), Error> {
+    fn move_image(
+        &mut self,
+        peek: &Peek,
+        from: Location,
+        bytes: Vec<u8>,
+        stream: Class,
+    ) -> Result<(), Error> {
         let id = peek.node;
-        let from = self.locations[id as usize];
         let damaged = |what: String| Error::Damaged {
             what: format!("node {id}: {what}"),
             offset: self.tree.offset(from),
         };
-        if peek.is_blob {
+        if peek.sort == Sort::Blob {
             parse_blob(&bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
-            return self.move_bytes(id, bytes, Content::Absent);
+            return self.move_bytes(id, bytes, Content::Absent, stream);
         }
         let image =
             Image::parse(bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
         let bytes = image.bytes().to_vec();
+        if self.patches.contains_key(&id) {
+            return self.move_piece(id, from, bytes, stream);
+        }
         let content = match image.level() {
             0 => Content::Leaf(Arc::new(image)),
             _ => Content::Inner(Arc::new(Inner::from_image(&image, self.tree.offset(from))?)),
         };
-        self.move_bytes(id, bytes, content)
+        self.move_bytes(id, bytes, content, stream)
+    }
+
+    /// Writes an image of a leaf with patches elsewhere.
+    fn move_piece(
+        &mut self,
+        id: NodeId,
+        from: Location,
+        mut bytes: Vec<u8>,
+        stream: Class,
+    ) -> Result<(), Error> {
+        let storage = self.storage();
+        let to = self.segments.append(&*storage, stream, id, &mut bytes)?;
+        self.figures.moved_bytes += bytes.len() as u64;
+        let image = Image::parse(bytes, to.stored());
+        let image = image.expect("an image that was sealed for its place can be read");
+        self.move_patched(id, from, to, image);
+        Ok(())
     }
 
     /// Writes an image elsewhere. Until it has landed, readers need its content from memory.
@@ -152,23 +199,22 @@ impl Writer {
         id: NodeId,
         mut bytes: Vec<u8>,
         content: Content,
+        stream: Class,
     ) -> Result<(), Error> {
         let storage = self.storage();
-        let location = self
-            .segments
-            .append(&*storage, Class::Survivor, id, &mut bytes)?;
+        let location = self.segments.append(&*storage, stream, id, &mut bytes)?;
         self.figures.moved_bytes += bytes.len() as u64;
         if matches!(content, Content::Absent) {
-            self.segments.flush(&*storage, Class::Survivor)?;
+            self.segments.flush(&*storage, stream)?;
         }
         {
-            let mut node = self.tree.slots.get(id).node.write();
+            let slot = self.tree.slots.get(id);
+            let mut node = slot.node.write();
             node.location = location;
             if let Content::Absent = node.content
                 && !matches!(content, Content::Absent)
             {
-                self.tree.memory.add_content(content.memory_bytes());
-                node.content = content;
+                self.tree.memory.put_content(id, slot, &mut node, content);
             }
             node.is_pinned = true;
         }

@@ -113,6 +113,59 @@ impl Scratch {
     }
 }
 
+/// What becomes of a version when a leaf is written anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Kept,
+    /// Nobody sees it.
+    Unseen,
+    /// Somebody may see it, but there are too many of its key.
+    Beyond,
+}
+
+/// The versions of one key so far, the newest first.
+#[derive(Debug)]
+struct OfKey {
+    /// The number of the one before.
+    newer: Seq,
+    kept: usize,
+    bytes: usize,
+    /// They stay in one image, which stays in one segment.
+    bytes_max: usize,
+}
+
+impl OfKey {
+    fn new(bytes_max: usize) -> OfKey {
+        OfKey {
+            newer: 0,
+            kept: 0,
+            bytes: 0,
+            bytes_max,
+        }
+    }
+
+    /// Judges the next version, of the same key or of another. It is seen by readers from its number on to
+    /// before that of the next newer one.
+    fn judge(&mut self, row: &Row<'_>, is_same_key: bool, held: &[Seq]) -> Verdict {
+        let bytes = row.key.len() + row.value.len();
+        let newer = std::mem::replace(&mut self.newer, row.seq);
+        if !is_same_key {
+            (self.kept, self.bytes) = (1, bytes);
+            return Verdict::Kept;
+        }
+        let first = held.partition_point(|seq| *seq < row.seq);
+        if held.get(first).is_none_or(|seq| *seq >= newer) {
+            return Verdict::Unseen;
+        }
+        if self.kept == VERSIONS_MAX || self.bytes + bytes > self.bytes_max {
+            return Verdict::Beyond;
+        }
+        self.kept += 1;
+        self.bytes += bytes;
+        Verdict::Kept
+    }
+}
+
 /// An image that was written, for a node.
 pub(super) struct Written {
     pub id: NodeId,
@@ -130,7 +183,7 @@ impl Writer {
                 node.delta.is_some() && node.dirty_since == since
             };
             if is_current {
-                if let Err(error) = self.fold_leaf(id) {
+                if let Err(error) = self.write_leaf_back(id) {
                     self.by_age.push_front((since, id));
                     return Err(error);
                 }
@@ -144,6 +197,7 @@ impl Writer {
     /// only adds keys beyond those of the image.
     fn gather(&mut self, id: NodeId, oldest: Seq) -> Result<bool, Error> {
         let image = self.tree.leaf_image(id)?;
+        self.scratch.freed.append(&mut self.tree.dropped_blobs(id)?);
         let node = self.tree.slots.get(id).node.read();
         let none = Delta::default();
         let delta = node.delta.as_deref().unwrap_or(&none);
@@ -154,26 +208,25 @@ impl Writer {
             floor,
             ..
         } = &mut self.scratch;
-        let (mut versions, mut dropped) = (0, Vec::new());
+        let mut of_key = OfKey::new(self.geometry.segment_bytes as usize / 4);
+        let held = self.readers.held();
+        let mut dropped = Vec::new();
         fold(
             image.as_deref(),
             delta,
             oldest,
             &mut |row| {
                 let last = rows.last().map(|last| &bytes[last.key_at..last.value_at]);
-                versions = if last == Some(row.key) {
-                    versions + 1
-                } else {
-                    1
-                };
-                if versions <= VERSIONS_MAX {
-                    push(bytes, rows, row);
-                } else {
+                match of_key.judge(&row, last == Some(row.key), &held) {
+                    Verdict::Kept => return push(bytes, rows, row),
+                    Verdict::Unseen => {}
                     // The newest come first; who needs an older one has held it for too long.
-                    *floor = rows.last().map_or(0, |last| last.seq).max(*floor);
-                    if row.kind == Kind::Blob {
-                        dropped.push(row.value.to_vec());
+                    Verdict::Beyond => {
+                        *floor = rows.last().map_or(0, |last| last.seq).max(*floor);
                     }
+                }
+                if row.kind == Kind::Blob {
+                    dropped.push(row.value.to_vec());
                 }
             },
             &mut |reference| freed.push(reference.to_vec()),
@@ -190,7 +243,15 @@ impl Writer {
         Ok(least.is_some_and(|least| image.compare_key(last, &least).is_lt()))
     }
 
-    /// Writes a leaf back.
+    /// Writes what has changed of a leaf, with the leaf or without.
+    pub(super) fn write_leaf_back(&mut self, id: NodeId) -> Result<(), Error> {
+        if self.write_patch(id)? {
+            return Ok(());
+        }
+        self.fold_leaf(id)
+    }
+
+    /// Writes a leaf anew, with what has changed of it.
     pub(super) fn fold_leaf(&mut self, id: NodeId) -> Result<(), Error> {
         self.has_ids_left()?;
         self.scratch.clear();
@@ -209,6 +270,7 @@ impl Writer {
         let change = self.plan(path, &leaves, &written);
         let floor = oldest.max(self.scratch.floor);
         self.install(change, &leaves, written, floor);
+        self.write_inners_at_once()?;
         for reference in std::mem::take(&mut self.scratch.freed) {
             self.free_blobs(&reference);
         }
@@ -222,6 +284,9 @@ impl Writer {
         {
             let mut key = Vec::new();
             image.key(0, &mut key);
+            return Ok(Some(key));
+        }
+        if let Some(key) = self.tree.key_below_patches(id)? {
             return Ok(Some(key));
         }
         assert_eq!(id, self.tree.root(), "only the root may be empty");
@@ -285,6 +350,7 @@ impl Writer {
         if rows == 0 {
             return Vec::new();
         }
+        self.lay_out_for_cutting();
         // What packs worse in parts than as a whole is not seen, nor need it be: an image may be longer.
         let mut packed = 0;
         for start in (0..rows).step_by(ESTIMATED_ROWS) {
@@ -301,9 +367,9 @@ impl Writer {
             return std::iter::once(0..rows).collect();
         }
         let raw: usize = self.scratch.rows.iter().map(ScratchRow::bytes).sum();
-        // Where keys are only added at the end, full parts, with some room for what packs worse alone.
+        // Where keys are only added at the end, parts as full as they are to be.
         let share = match is_appended {
-            true => self.options.node_bytes / 8 * 7 * raw / packed,
+            true => self.appended_bytes() * raw / packed,
             false => raw.div_ceil(parts),
         };
         self.scratch.cut(share)
@@ -321,10 +387,10 @@ impl Writer {
             self.builder.push(self.scratch.row(index));
         }
         let interval = self.tree.slots.get(like).node.read().interval;
-        let is_hot = self.classes.is_hot(interval);
-        let class = if is_hot { Class::Hot } else { Class::Cold };
+        let class = self.leaf_class(interval);
+        let least_bytes = self.lay_out(class);
         let id = known.unwrap_or_else(|| self.new_id());
-        let mut bytes = self.builder.finish(id, 0, self.seq, interval);
+        let mut bytes = (self.builder).finish_padded(id, 0, self.seq, interval, least_bytes);
         let storage = self.storage();
         match self.segments.append(&*storage, class, id, &mut bytes) {
             Ok(location) => Ok(Written {

@@ -11,6 +11,8 @@ mod checkpoint;
 mod classes;
 mod clean;
 mod fold;
+mod paper;
+pub(crate) mod patch;
 mod structure;
 mod upkeep;
 
@@ -27,12 +29,13 @@ use crate::replay::Leaf;
 use crate::segments::{Location, Segments};
 use crate::storage::Storage;
 use crate::tree::Tree;
+use crate::tree::patch::Patch;
 use crate::tree::slots::NODES_MAX;
 use checkpoint::Checkpoint;
 use classes::Classes;
 use clean::Cleaning;
 use fold::Scratch;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -56,6 +59,8 @@ pub struct UpkeepFigures {
     pub folds: u64,
     /// Rows in them.
     pub folded_rows: u64,
+    /// Leaves of which only the changes were written, as patches.
+    pub patches: u64,
     /// Leaves that were cut into several.
     pub splits: u64,
     /// Leaves that were joined with a neighbour.
@@ -92,6 +97,8 @@ pub(crate) struct Writer {
     superblock: Superblock,
     /// Where each node is, as the slots have it: what a checkpoint copies.
     locations: Vec<Location>,
+    /// The patches of leaves that have any, as the slots have them.
+    patches: BTreeMap<NodeId, Vec<Patch>>,
     free_ids: Vec<NodeId>,
     /// Leaves with changes, those that have had them longest first. An entry counts if the leaf still has its number.
     by_age: VecDeque<(u64, NodeId)>,
@@ -118,8 +125,11 @@ impl Writer {
         options: Options,
         superblock: Superblock,
         stored: Stored,
-        segments: Segments,
+        mut segments: Segments,
     ) -> Writer {
+        if options.paper.is_some() {
+            segments.write_by_blocks();
+        }
         let geometry = superblock.geometry;
         let tail = superblock.log_tail;
         let (opening, prepared) = (superblock.opening, superblock.log_prepared);
@@ -141,6 +151,7 @@ impl Writer {
             segments,
             superblock,
             locations: stored.locations,
+            patches: stored.patches,
             free_ids,
             by_age: VecDeque::new(),
             by_log: VecDeque::new(),
@@ -159,6 +170,11 @@ impl Writer {
 
     fn storage(&self) -> Arc<dyn Storage> {
         Arc::clone(&self.tree.storage)
+    }
+
+    /// Nodes there are, parts of long values among them.
+    pub(crate) fn nodes(&self) -> u32 {
+        (self.locations.len() - self.free_ids.len()) as u32
     }
 
     /// Number of the last batch taken.
@@ -398,7 +414,6 @@ impl Writer {
         self.free_ids.pop().unwrap_or_else(|| {
             let id = self.locations.len() as NodeId;
             self.locations.push(Location::NOWHERE);
-            self.tree.memory.set_nodes(self.locations.len() as u32);
             id
         })
     }
@@ -413,11 +428,12 @@ impl Writer {
     /// A node has nothing any more.
     fn empty(&mut self, id: NodeId) {
         let before = std::mem::take(&mut *self.tree.slots.get(id).node.write());
-        self.tree.memory.drop_content(before.content.memory_bytes());
+        self.tree.memory.drop_content(before.content_bytes());
         if let Some(delta) = before.delta {
             self.tree.memory.change_delta(delta.memory_bytes(), 0);
         }
         self.relocate(id, Location::NOWHERE);
+        self.release_patches(id);
     }
 
     /// The image of a node is here now; where it was is free.
@@ -432,6 +448,7 @@ impl Writer {
             if self.changed_inners.contains(&id) {
                 continue;
             }
+            self.patch_landed(id, location);
             let mut node = self.tree.slots.get(id).node.write();
             if node.location == location {
                 node.is_pinned = false;

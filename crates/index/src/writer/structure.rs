@@ -8,7 +8,7 @@ use super::Writer;
 use super::fold::Written;
 use crate::node::{NodeId, Seq};
 use crate::tree::Path;
-use crate::tree::inner::{CHILDREN_MAX, Child, Inner};
+use crate::tree::inner::{Child, Inner};
 use crate::tree::slots::{Content, Node};
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ pub(super) struct Change {
     /// Nodes that are replaced, or gone.
     inners: Vec<(NodeId, Option<Inner>)>,
     root: Option<NodeId>,
+    /// The leaves are the last ones of the tree.
+    is_appended: bool,
 }
 
 impl Writer {
@@ -28,7 +30,11 @@ impl Writer {
         leaves: &[NodeId],
         written: &[Written],
     ) -> Change {
-        let mut change = Change::default();
+        let is_last = |(_, inner, index): &(_, Arc<Inner>, usize)| index + 1 == inner.len();
+        let mut change = Change {
+            is_appended: path.iter().all(is_last),
+            ..Change::default()
+        };
         if leaves.len() == 1 && written.len() == 1 {
             return change;
         }
@@ -83,7 +89,7 @@ impl Writer {
             change.inners.push((id, None));
             change.root = Some(children[0].1);
             return;
-        } else if children.len() <= CHILDREN_MAX {
+        } else if children.len() <= self.children_shares(&children, change.is_appended).max {
             change.inners.push((id, Some(Inner::new(level, &children))));
             return;
         }
@@ -109,8 +115,10 @@ impl Writer {
         level: u8,
         children: &[Child],
     ) -> Vec<Child> {
-        let parts = children.len().div_ceil(CHILDREN_MAX / 4 * 3).max(1);
-        let share = children.len().div_ceil(parts).max(1);
+        let shares = self.children_shares(children, change.is_appended);
+        let parts = children.len().div_ceil(shares.part).max(1);
+        let even = children.len().div_ceil(parts).max(1);
+        let share = shares.filled.unwrap_or(even);
         let mut above = Vec::with_capacity(parts);
         for (number, part) in children.chunks(share).enumerate() {
             let part_id = if number == 0 { id } else { self.new_id() };
@@ -181,33 +189,39 @@ impl Writer {
             ..
         } in written
         {
-            self.tree.memory.add_content(image.memory_bytes());
-            let next = Node {
-                location,
-                content: Content::Leaf(image),
-                floor: oldest,
-                folded_at: self.seq,
-                interval,
-                is_pinned: true,
-                ..Node::default()
-            };
             let slot = self.tree.slots.get(id);
-            let before = std::mem::replace(&mut *slot.node.write(), next);
+            let mut node = slot.node.write();
+            let before = std::mem::replace(
+                &mut *node,
+                Node {
+                    location,
+                    floor: oldest,
+                    folded_at: self.seq,
+                    interval,
+                    is_pinned: true,
+                    ..Node::default()
+                },
+            );
+            let memory = &self.tree.memory;
+            memory.drop_content(before.content_bytes());
+            memory.put_content(id, slot, &mut node, Content::Leaf(image));
             slot.touch();
-            self.tree.memory.drop_content(before.content.memory_bytes());
             if let Some(delta) = before.delta {
-                self.tree.memory.change_delta(delta.memory_bytes(), 0);
+                memory.change_delta(delta.memory_bytes(), 0);
             }
+            drop(node);
             self.relocate(id, location);
+            self.release_patches(id);
         }
     }
 
     fn replace_inner(&mut self, id: NodeId, inner: Inner) {
-        self.tree.memory.add_content(inner.memory_bytes());
-        let mut node = self.tree.slots.get(id).node.write();
-        let before = std::mem::replace(&mut node.content, Content::Inner(Arc::new(inner)));
+        let slot = self.tree.slots.get(id);
+        let mut node = slot.node.write();
         node.is_pinned = true;
-        self.tree.memory.drop_content(before.memory_bytes());
+        let content = Content::Inner(Arc::new(inner));
+        self.tree.memory.put_content(id, slot, &mut node, content);
+        drop(node);
         self.changed_inners.insert(id);
     }
 }

@@ -5,6 +5,7 @@
 //! when it comes too late, which then is what the writer waits for.
 
 use super::Writer;
+use super::checkpoint::Detail;
 use crate::error::Error;
 use crate::storage::BLOCK_BYTES;
 
@@ -21,12 +22,13 @@ impl Writer {
         self.move_tail(blocks)?;
         self.unpin_landed();
         self.tree.memory.evict(&self.tree.slots);
+        self.tree.memory.give_up_kept(&self.tree.slots);
         Ok(())
     }
 
     /// Writes leaves back until changes take no more memory than they may.
     pub(super) fn fold_beyond_budget(&mut self) -> Result<(), Error> {
-        while self.tree.memory.delta_bytes() > self.options.buffer_bytes && self.fold_oldest()? {
+        while self.tree.memory.delta_bytes() > self.buffer_bytes() && self.fold_oldest()? {
             self.clean_some()?;
         }
         Ok(())
@@ -45,17 +47,28 @@ impl Writer {
         Ok(())
     }
 
-    /// Cleans as much as keeps up with what is being written.
-    fn clean_some(&mut self) -> Result<(), Error> {
-        if self.needs_cleaning() && !self.clean_piece()? {
+    /// Cleans as much as keeps up with what is being written, and gets back what has become empty: it can
+    /// be written once no checkpoint names it. Without that the storage would grow instead.
+    pub(super) fn clean_some(&mut self) -> Result<(), Error> {
+        if self.options.paper.is_some() {
+            self.clean_clusters()?;
+        } else if self.needs_cleaning() && !self.clean_piece()? {
             return Ok(());
         }
-        let waiting = self.segments.free_count() < self.spare_segments();
-        if waiting && !self.is_checkpointing() && self.segments.emptied().len() > 2 {
-            // What has become empty can be written once no checkpoint names it.
-            self.take_checkpoint()?;
+        let is_short = self.segments.free_count() < self.spare_segments();
+        if is_short && self.is_checkpointing() {
+            self.continue_checkpoint()
+        } else if is_short && self.is_worth_a_checkpoint() {
+            self.take_checkpoint(Detail::Places)
+        } else {
+            Ok(())
         }
-        Ok(())
+    }
+
+    /// True if a checkpoint would give back much more than it takes.
+    fn is_worth_a_checkpoint(&self) -> bool {
+        let emptied = self.segments.emptied().len() * self.geometry.segment_bytes as usize;
+        emptied > (self.checkpoint_bytes() * 4).max(self.geometry.segment_bytes as usize * 2)
     }
 
     /// Goes on with a checkpoint, or gets the log ready for one.
@@ -68,7 +81,7 @@ impl Writer {
         if head - tail < ring / 4 * 3 {
             let is_due = self.changes_since_checkpoint >= CHANGES_MAX;
             return if is_due {
-                self.take_checkpoint()
+                self.take_checkpoint(Detail::Places)
             } else {
                 Ok(())
             };
@@ -76,7 +89,7 @@ impl Writer {
         let target = head - ring / 8;
         for _ in 0..blocks.clamp(1, 64) {
             if !self.free_log(target)? {
-                return self.take_checkpoint();
+                return self.take_checkpoint(Detail::Places);
             }
         }
         Ok(())

@@ -2,8 +2,8 @@
 
 use crate::model::{LOCATION, build, contents, image, probes, versions, visible};
 use bimetal_index::node::{
-    BLOB_BYTES_MAX, Builder, IMAGE_BYTES_MAX, Image, ImageError, Kind, ROWS_MAX, Row, blob_image,
-    parse_blob, seal,
+    BLOB_BYTES_MAX, Builder, IMAGE_BYTES_MAX, Image, ImageError, Kind, ROWS_MAX, Row, Sort,
+    blob_image, parse_blob, seal,
 };
 use proptest::prelude::*;
 use std::cmp::Ordering;
@@ -32,7 +32,7 @@ proptest! {
         prop_assert!(image.memory_bytes() > image.len_bytes());
         let peek = Image::peek(&image.bytes()[..64]).expect("a header");
         prop_assert_eq!((peek.node, peek.lsn, peek.location), (42, 77, LOCATION));
-        prop_assert_eq!((peek.len_bytes, peek.is_blob), (image.len_bytes(), false));
+        prop_assert_eq!((peek.len_bytes, peek.sort), (image.len_bytes(), Sort::Node));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::storage::{Storage, StorageError};
-use bimetal_index::{Batch, Db, Durability, Error, Options, ScanBounds};
+use bimetal_index::{Batch, Clusters, Db, Durability, Error, Options, PaperRules, ScanBounds};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -183,16 +183,40 @@ pub struct World {
 
 /// The smallest index there can be, so that everything happens often.
 pub fn small_options(draw: &mut Draw) -> Options {
-    let memory_bytes = 1 << 20;
+    let memory_bytes = [256 << 10, 1 << 20][draw.below(2) as usize];
+    let buffer_bytes = [4 << 10, 64 << 10, 400 << 10][draw.below(3) as usize];
     Options {
         memory_bytes,
-        buffer_bytes: [4 << 10, 64 << 10, 400 << 10][draw.below(3) as usize],
+        buffer_bytes: buffer_bytes.min(memory_bytes / 2),
         log_bytes: [256 << 10, 1 << 20][draw.below(2) as usize],
         segment_bytes: 64 << 10,
         node_bytes: [512, 1024, 4096][draw.below(3) as usize],
         inline_value_bytes: [100, 1024][draw.below(2) as usize],
         utilisation: [0.5, 0.85][draw.below(2) as usize],
         ..Options::default()
+    }
+}
+
+/// The same under the paper's rules.
+pub fn small_paper_options(draw: &mut Draw) -> Options {
+    let paper = Some(small_paper_rules(draw));
+    Options {
+        paper,
+        ..small_options(draw)
+    }
+}
+
+fn small_paper_rules(draw: &mut Draw) -> PaperRules {
+    let one = Clusters::One {
+        segments: 4 + draw.below(12) as u32,
+    };
+    let two = Clusters::HotAndCold {
+        hot_segments: 4 + draw.below(4) as u32,
+        cold_segments: 4 + draw.below(8) as u32,
+    };
+    PaperRules {
+        clusters: if draw.once_in(2) { one } else { two },
+        fill: [0.69, 0.97][draw.below(2) as usize],
     }
 }
 

@@ -2,14 +2,12 @@
 //! row for each scheme and load, a summary against the figures that were promised, and a sweep that
 //! says which parameters decide.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use serde::Serialize;
 
 use super::hetero::{
     BOUNDED, Devices, ExperimentError, Load, Outcome, PAPER, PAPER_WAIT_LIMIT, Scheme, run,
 };
+use super::parallel::run_all;
 
 /// The loads of the paper's figures 7 and 8, in writes a second.
 pub const WRITES_PER_S: [u64; 8] = [40, 80, 120, 160, 200, 240, 280, 320];
@@ -103,7 +101,11 @@ pub fn compare(
             }
         }
     }
-    let outcomes = run_all(devices, &runs, progress)?;
+    let outcomes = run_all(
+        &runs,
+        |(scheme, load)| run(devices, scheme, *load),
+        progress,
+    )?;
     let of_rows = runs.chunks(extent.seeds as usize);
     let rows = of_rows.zip(outcomes.chunks(extent.seeds as usize));
     Ok(Comparison {
@@ -117,44 +119,6 @@ pub fn compare(
             })
             .collect(),
     })
-}
-
-/// The outcomes of runs, in their order. Each is a world of its own, so that the number of cores
-/// changes nothing in them.
-fn run_all(
-    devices: &Devices,
-    runs: &[(&Scheme, Load)],
-    progress: impl Fn(u64, u64) + Sync,
-) -> Result<Vec<Outcome>, ExperimentError> {
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let outcomes: Mutex<Vec<Option<Result<Outcome, ExperimentError>>>> =
-        Mutex::new(runs.iter().map(|_| None).collect());
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some((scheme, load)) = runs.get(index) else {
-                return;
-            };
-            let outcome = run(devices, scheme, *load);
-            let mut outcomes = outcomes
-                .lock()
-                .expect("a run that panicked ends everything");
-            outcomes[index] = Some(outcome);
-            drop(outcomes);
-            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-            progress(done as u64, runs.len() as u64);
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    let outcomes = outcomes.into_inner().expect("all threads have ended well");
-    let all = outcomes.into_iter();
-    all.map(|outcome| outcome.expect("every run was done"))
-        .collect()
 }
 
 /// The median of each figure.

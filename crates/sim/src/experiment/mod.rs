@@ -2,4 +2,6 @@
 
 pub mod comparison;
 pub mod hetero;
+pub mod index;
+mod parallel;
 mod sparse;

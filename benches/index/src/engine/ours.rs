@@ -1,0 +1,99 @@
+//! `bimetal-index`.
+
+use super::{Durability, Engine, Reader, Seen, Setting, give};
+use crate::record::Changes;
+use anyhow::Result;
+use bimetal_index::{Batch, Db, Options, Snapshot};
+use serde_json::{Value, json};
+use std::ops::Bound;
+use std::path::Path;
+
+const LOG_BYTES: u64 = 256 << 20;
+
+pub struct Ours {
+    db: Db,
+}
+
+impl Ours {
+    pub fn open(folder: &Path, setting: &Setting) -> Result<Ours> {
+        let options = Options {
+            memory_bytes: setting.cache_bytes,
+            buffer_bytes: setting.buffer_bytes,
+            node_bytes: setting.node_bytes,
+            log_bytes: LOG_BYTES,
+            ..Options::default()
+        };
+        let db = Db::open_path(&folder.join("index"), &options)?;
+        Ok(Ours { db })
+    }
+}
+
+impl Engine for Ours {
+    fn write(&self, changes: &Changes, durability: Durability) -> Result<()> {
+        let mut batch = Batch::new();
+        for (key, value) in changes.iter() {
+            match value {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
+        }
+        let durability = match durability {
+            Durability::Durable => bimetal_index::Durability::Durable,
+            Durability::Relaxed => bimetal_index::Durability::Relaxed,
+        };
+        Ok(self.db.write(&batch, durability)?)
+    }
+
+    fn read(&self, look: &mut dyn FnMut(&mut dyn Reader) -> Result<()>) -> Result<()> {
+        let mut snapshot = self.db.snapshot();
+        look(&mut snapshot)
+    }
+
+    fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        Ok(self.db.get_into(key, out)?)
+    }
+
+    fn write_back(&self) -> Result<()> {
+        Ok(self.db.write_back()?)
+    }
+
+    fn figures(&self) -> Result<Value> {
+        let figures = self.db.figures();
+        let segment_bytes = u64::from(figures.space.segment_bytes);
+        Ok(json!({
+            "log_bytes": self.db.log_range().end,
+            "reserve_bytes": u64::from(figures.space.free_segments) * segment_bytes,
+            "segments_bytes": u64::from(figures.space.segments) * segment_bytes,
+            "live_bytes": figures.space.live_bytes,
+            "delta_bytes": figures.delta_bytes,
+            "content_bytes": figures.content_bytes,
+            "image_reads": figures.image_reads,
+            "segment_written_bytes": figures.segment_written_bytes,
+            "folds": figures.upkeep.folds,
+            "carried": figures.upkeep.carried,
+            "checkpoints": figures.upkeep.checkpoints,
+            "cleaned_segments": figures.upkeep.cleaned_segments,
+        }))
+    }
+}
+
+impl Reader for Snapshot {
+    fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let Some(value) = Snapshot::get(self, key)? else {
+            return Ok(false);
+        };
+        give(out, &value);
+        Ok(true)
+    }
+
+    fn scan(&mut self, from: &[u8], rows: usize, seen: &mut Seen) -> Result<usize> {
+        let mut scan = Snapshot::scan(self, (Bound::Included(from), Bound::Unbounded));
+        for row in 0..rows {
+            let Some((key, value)) = scan.next()? else {
+                return Ok(row);
+            };
+            seen.row(key, value);
+        }
+        Ok(rows)
+    }
+}

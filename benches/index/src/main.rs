@@ -1,0 +1,111 @@
+//! One cell of the comparison of index engines: one engine does one thing in one process, and says in
+//! one line of JSON what it took. `benches/index.py` runs them and compares.
+
+mod engine;
+mod measure;
+mod record;
+mod workload;
+
+use anyhow::Result;
+use clap::Parser;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+use workload::{Cell, Plan};
+
+/// Runs one cell.
+#[derive(Parser)]
+struct Words {
+    engine: engine::Name,
+    cell: Cell,
+    /// A folder for this engine alone.
+    folder: PathBuf,
+    #[arg(long, default_value = "8+8")]
+    shape: record::Shape,
+    /// Records that are loaded.
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    #[arg(long, default_value_t = 256 << 20)]
+    cache_bytes: u64,
+    /// For ours: memory for changes; else 10 % of the records.
+    #[arg(long)]
+    buffer_bytes: Option<u64>,
+    /// For ours: the longest image of a leaf.
+    #[arg(long, default_value_t = 4096)]
+    node_bytes: usize,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Gets, scans or commits, at most.
+    #[arg(long, default_value_t = 5000)]
+    count: u64,
+    /// Seconds that they may take.
+    #[arg(long, default_value_t = 20.0)]
+    seconds: f64,
+    /// Updates before `mix100`, `update100` and `kill` are counted; else a fifth of the records.
+    #[arg(long)]
+    warm: Option<u64>,
+    /// The data does not fit into the cache: do not read all of it first.
+    #[arg(long)]
+    cold: bool,
+    /// Counters of the block device below the folder: /sys/block/NAME/stat.
+    #[arg(long)]
+    stat: Option<PathBuf>,
+}
+
+impl Words {
+    fn plan(self) -> Plan {
+        // What a tenth of the records takes in memory as changes.
+        let change_bytes = match self.shape {
+            record::Shape::Short => 48,
+            record::Shape::Long => 160,
+        };
+        let tenth_bytes = self.keys / 10 * change_bytes;
+        let buffer_bytes = self.buffer_bytes.unwrap_or(tenth_bytes);
+        Plan {
+            cell: self.cell,
+            engine: self.engine,
+            folder: self.folder,
+            shape: self.shape,
+            keys: self.keys,
+            setting: engine::Setting {
+                cache_bytes: self.cache_bytes,
+                buffer_bytes: buffer_bytes.min(self.cache_bytes / 2),
+                node_bytes: self.node_bytes,
+            },
+            seed: self.seed,
+            count: self.count,
+            limit_ns: (self.seconds * 1e9) as u64,
+            warm_updates: self.warm.unwrap_or(self.keys / 5),
+            is_cold: self.cold,
+            stat: self.stat,
+        }
+    }
+}
+
+fn main() -> Result<()> {
+    let plan = Words::parse().plan();
+    let mut found = workload::run(&plan)?;
+    if let Value::Object(found) = &mut found {
+        found.insert(
+            "engine".to_owned(),
+            json!(format!("{:?}", plan.engine).to_lowercase()),
+        );
+        found.insert(
+            "cell".to_owned(),
+            json!(format!("{:?}", plan.cell).to_lowercase()),
+        );
+        found.insert(
+            "user_bytes".to_owned(),
+            json!(plan.keys * plan.shape.record_bytes()),
+        );
+        found.insert("buffer_bytes".to_owned(), json!(plan.setting.buffer_bytes));
+    }
+    let mut out = std::io::stdout();
+    writeln!(out, "{found}")?;
+    out.flush()?;
+    if plan.cell == Cell::Kill {
+        let me = rustix::process::getpid();
+        rustix::process::kill_process(me, rustix::process::Signal::KILL)?;
+    }
+    Ok(())
+}

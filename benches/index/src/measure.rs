@@ -1,0 +1,193 @@
+//! What is measured: time, processor time, and what reached the device.
+//!
+//! Bytes, reads and flushes come from the block counters of the device, which belongs to the run alone;
+//! the counters of a process charge whole large pages for a block. It must never count what happened
+//! before the first mark, nor leave out what is still on its way at the last.
+
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+const SECTOR_BYTES: u64 = 512;
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Nanoseconds of a clock that only goes forward.
+pub fn now_ns() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// Processor time of all threads of this process in nanoseconds, user and system: the sum that
+/// getrusage gives, and finer.
+pub fn cpu_ns() -> u64 {
+    nanoseconds(ClockId::ProcessCPUTime)
+}
+
+/// What a pair of looks at the clock takes, which is taken off each latency.
+pub fn clock_cost_ns() -> u64 {
+    let mut pairs: Vec<u64> = (0..10_001)
+        .map(|_| {
+            let start = now_ns();
+            now_ns() - start
+        })
+        .collect();
+    pairs.sort_unstable();
+    pairs[pairs.len() / 2]
+}
+
+/// Latencies of one kind of operation.
+pub struct Latencies {
+    histogram: Histogram<u64>,
+    clock_ns: u64,
+}
+
+impl Latencies {
+    /// None yet. `clock_ns` is taken off each.
+    pub fn new(clock_ns: u64) -> Latencies {
+        let histogram = Histogram::new_with_bounds(1, 3_600_000_000_000, 3);
+        Latencies {
+            histogram: histogram.expect("the bounds are in order"),
+            clock_ns,
+        }
+    }
+
+    /// Does something and takes down how long it took.
+    pub fn time<T>(&mut self, act: impl FnOnce() -> T) -> T {
+        let start = now_ns();
+        let result = act();
+        self.note(now_ns() - start);
+        result
+    }
+
+    /// Takes down what a pair of looks at the clock has shown.
+    pub fn note(&mut self, shown_ns: u64) {
+        let latency_ns = shown_ns.saturating_sub(self.clock_ns).max(1);
+        self.histogram.saturating_record(latency_ns);
+    }
+
+    /// Adds those of another thread.
+    pub fn add(&mut self, other: &Latencies) {
+        self.histogram
+            .add(&other.histogram)
+            .expect("both have the same bounds");
+    }
+
+    /// Count, median and tail, in nanoseconds divided by `parts`, for what was timed so many at a time.
+    pub fn summary(&self, parts: u64) -> Value {
+        let part = |ns: u64| ns as f64 / parts as f64;
+        json!({
+            "count": self.histogram.len() * parts,
+            "p50_ns": part(self.histogram.value_at_quantile(0.5)),
+            "p99_ns": part(self.histogram.value_at_quantile(0.99)),
+        })
+    }
+}
+
+/// What the device had done up to a moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceCounters {
+    reads: u64,
+    read_sectors: u64,
+    writes: u64,
+    written_sectors: u64,
+    flushes: u64,
+}
+
+impl DeviceCounters {
+    /// Reads the line of a `stat` file of a block device (Documentation/block/stat.rst).
+    fn parse(text: &str) -> Option<DeviceCounters> {
+        let fields: Option<Vec<u64>> = text
+            .split_whitespace()
+            .map(|field| field.parse().ok())
+            .collect();
+        let fields = fields?;
+        Some(DeviceCounters {
+            reads: *fields.first()?,
+            read_sectors: *fields.get(2)?,
+            writes: *fields.get(4)?,
+            written_sectors: *fields.get(6)?,
+            flushes: *fields.get(15)?,
+        })
+    }
+}
+
+/// The device below, if its counters are to be read.
+pub struct Device {
+    stat: Option<PathBuf>,
+    folder: File,
+}
+
+impl Device {
+    /// `stat` is the file of its counters, `folder` is on it.
+    pub fn new(stat: Option<PathBuf>, folder: &Path) -> Result<Device> {
+        let folder = File::open(folder).with_context(|| folder.display().to_string())?;
+        Ok(Device { stat, folder })
+    }
+
+    /// Writes out what the file system holds back, so that it counts from here on or not at all.
+    pub fn drain(&self) -> Result<()> {
+        rustix::fs::syncfs(&self.folder).context("syncfs")
+    }
+
+    /// The counters now; nothing without a device.
+    pub fn counters(&self) -> Result<Option<DeviceCounters>> {
+        let Some(stat) = &self.stat else {
+            return Ok(None);
+        };
+        let text = std::fs::read_to_string(stat).with_context(|| stat.display().to_string())?;
+        let counters = DeviceCounters::parse(&text);
+        Ok(Some(counters.with_context(|| {
+            format!("{}: not the counters of a device", stat.display())
+        })?))
+    }
+}
+
+/// What the device has done between two moments.
+pub fn device_between(before: Option<DeviceCounters>, after: Option<DeviceCounters>) -> Value {
+    let (Some(before), Some(after)) = (before, after) else {
+        return Value::Null;
+    };
+    json!({
+        "reads": after.reads - before.reads,
+        "read_bytes": (after.read_sectors - before.read_sectors) * SECTOR_BYTES,
+        "writes": after.writes - before.writes,
+        "written_bytes": (after.written_sectors - before.written_sectors) * SECTOR_BYTES,
+        "flushes": after.flushes - before.flushes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_a_device() {
+        // The line of a loop device, fields as in the kernel's documentation.
+        let line = "  100 0 800 5 20 3 160 7 0 9 12 0 0 0 0 11 4\n";
+        let counters = DeviceCounters::parse(line).unwrap();
+        assert_eq!((counters.reads, counters.read_sectors), (100, 800));
+        assert_eq!((counters.writes, counters.written_sectors), (20, 160));
+        assert_eq!(counters.flushes, 11);
+        // Kernels before 5.5 do not count flushes.
+        assert!(DeviceCounters::parse("1 2 3 4 5 6 7 8 9 10 11").is_none());
+        assert!(DeviceCounters::parse("none").is_none());
+    }
+
+    #[test]
+    fn the_clock_is_taken_off_and_medians_are_of_parts() {
+        let mut latencies = Latencies::new(50);
+        for shown_ns in [10, 1050, 1050] {
+            latencies.note(shown_ns);
+        }
+        let summary = latencies.summary(100);
+        assert_eq!(summary["count"], 300);
+        let median = summary["p50_ns"].as_f64().unwrap();
+        assert!((median - 10.0).abs() < 0.02, "{median}");
+    }
+}

@@ -1,0 +1,155 @@
+//! Writing the changes of a leaf as a patch, where the leaf is not in memory.
+//!
+//! A leaf of which little has changed is then neither read nor written whole; a few patches later it is,
+//! and costs once what it would have cost each time (docs/index.md). Only leaves that are not in memory
+//! have patches: what fits the memory is read by everybody from one image.
+
+use super::Writer;
+use crate::error::Error;
+use crate::node::{Image, Kind, NodeId, Row};
+use crate::segments::{Class, Location};
+use crate::tree::patch::{Filter, Patch, patch_rows};
+use crate::tree::slots::Content;
+use std::sync::Arc;
+
+/// Patches of a leaf, at most.
+pub(crate) const PATCHES_MAX: usize = 8;
+/// A patch has at most this part of the bytes of the image,
+const PATCH_SHARE: usize = 4;
+/// and all patches of a leaf have at most this part of them.
+const PATCHES_SHARE: usize = 2;
+
+impl Writer {
+    /// Writes the changes of a leaf as a patch, if that is worth it. False if nothing was done.
+    pub(super) fn write_patch(&mut self, id: NodeId) -> Result<bool, Error> {
+        let oldest = self.readers.oldest();
+        if self.options.paper.is_some() || !self.collect_patch(id, oldest) {
+            return Ok(false);
+        }
+        let (interval, folded_at) = {
+            let node = self.tree.slots.get(id).node.read();
+            (node.interval, node.folded_at)
+        };
+        let interval = self.classes.observe(interval, folded_at, self.seq);
+        let mut bytes = self.builder.finish_patch(id, self.seq, interval);
+        let storage = self.storage();
+        let location = self
+            .segments
+            .append(&*storage, Class::Hot, id, &mut bytes)?;
+        let image = Image::parse(bytes, location.stored());
+        let image = image.expect("an image that was just made can be read");
+        self.figures.patches += 1;
+        self.install_patch(id, image, location, oldest, interval);
+        Ok(true)
+    }
+
+    /// Puts the changes of a leaf into the builder, if they should become a patch.
+    fn collect_patch(&mut self, id: NodeId, oldest: u64) -> bool {
+        let node = self.tree.slots.get(id).node.read();
+        let Some(delta) = node.delta.as_deref() else {
+            return false;
+        };
+        let is_away = matches!(node.content, Content::Absent) && !node.location.is_nowhere();
+        if !is_away || node.patches().len() >= PATCHES_MAX {
+            return false;
+        }
+        let Some(bytes) = patch_rows(delta, oldest, self.options.inline_value_bytes) else {
+            return false;
+        };
+        let image = node.location.bytes();
+        let patches = node.patches().iter().map(|p| p.location.bytes());
+        let all = bytes + patches.sum::<usize>();
+        if bytes * PATCH_SHARE > image || all * PATCHES_SHARE > image {
+            return false;
+        }
+        self.builder.clear();
+        let builder = &mut self.builder;
+        delta.newest(&mut |row| {
+            assert!(row.kind != Kind::Blob, "a delta refers to nothing");
+            builder.push(Row { seq: 0, ..row });
+        });
+        true
+    }
+
+    fn install_patch(
+        &mut self,
+        id: NodeId,
+        image: Image,
+        location: Location,
+        oldest: u64,
+        interval: u8,
+    ) {
+        let patch = Patch {
+            location,
+            filter: Filter::of(&image),
+        };
+        self.patches.entry(id).or_default().push(patch.clone());
+        let memory = &self.tree.memory;
+        let mut node = self.tree.slots.get(id).node.write();
+        let before = node.content_bytes();
+        // Somebody may have read it since: that is the leaf without this patch.
+        node.content = Content::Absent;
+        let patched = node.patched.get_or_insert_default();
+        patched.patches.push(patch);
+        patched.unlanded.push((location, Arc::new(image)));
+        memory.add_content(node.content_bytes());
+        memory.drop_content(before);
+        let delta = node.delta.take();
+        memory.change_delta(delta.map_or(0, |delta| delta.memory_bytes()), 0);
+        node.floor = node.floor.max(oldest);
+        node.folded_at = self.seq;
+        node.interval = interval;
+    }
+
+    /// The patches of a leaf are in its image now, or the leaf is gone.
+    pub(super) fn release_patches(&mut self, id: NodeId) {
+        for patch in self.patches.remove(&id).unwrap_or_default() {
+            self.segments.release(patch.location);
+        }
+    }
+
+    /// An image of a leaf with patches was written elsewhere. Readers find it in memory until it has landed.
+    pub(super) fn move_patched(&mut self, id: NodeId, from: Location, to: Location, image: Image) {
+        let memory = &self.tree.memory;
+        let mut node = self.tree.slots.get(id).node.write();
+        let before = node.content_bytes();
+        if node.location == from {
+            node.location = to;
+        }
+        let patched = node.patched.get_or_insert_default();
+        replace(&mut patched.patches, from, to);
+        patched.unlanded.retain(|(at, _)| *at != from);
+        patched.unlanded.push((to, Arc::new(image)));
+        memory.add_content(node.content_bytes());
+        memory.drop_content(before);
+        drop(node);
+        if let Some(patches) = self.patches.get_mut(&id)
+            && replace(patches, from, to)
+        {
+            self.segments.release(from);
+        } else {
+            self.relocate(id, to);
+        }
+    }
+
+    /// Images of leaves with patches that have landed can be read again.
+    pub(super) fn patch_landed(&self, id: NodeId, location: Location) {
+        let memory = &self.tree.memory;
+        let mut node = self.tree.slots.get(id).node.write();
+        let before = node.content_bytes();
+        if let Some(patched) = &mut node.patched {
+            patched.unlanded.retain(|(at, _)| *at != location);
+            memory.add_content(node.content_bytes());
+            memory.drop_content(before);
+        }
+    }
+}
+
+fn replace(patches: &mut [Patch], from: Location, to: Location) -> bool {
+    let found = patches.iter_mut().find(|patch| patch.location == from);
+    let is_found = found.is_some();
+    if let Some(patch) = found {
+        patch.location = to;
+    }
+    is_found
+}

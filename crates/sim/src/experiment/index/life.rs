@@ -1,0 +1,386 @@
+//! The life of one index under one scheme: loaded, worn in, then searched, mixed and updated, and what
+//! each operation asked of the flash.
+//!
+//! Of the paper's schemes the nodes are charged: pages read for operations and cleaning, pages of nodes
+//! programmed, an erase for each segment that is begun. Log, superblocks and checkpoints, which the
+//! paper does not have, are left out by the engine's own counts. Of the index as it is, everything is
+//! charged that the flash did. An answer that is wrong ends the experiment.
+
+use bimetal_index::storage::BLOCK_BYTES;
+use bimetal_index::{Batch, Db, Durability, Error, Figures};
+use bimetal_rt::Rng;
+use serde::Serialize;
+
+use super::flash::Flash;
+use super::population::{Asked, Population};
+use super::scheme::{Area, Scheme};
+use super::setting::Setting;
+use crate::cache::{Costs, Work};
+
+/// The paper's flash.
+const COSTS: Costs = Costs {
+    read_us: 16.0,
+    program_us: 250.0,
+    erase_us: 2000.0,
+};
+/// Keys loaded at once.
+const LOAD_KEYS: usize = 5_000;
+/// A name for the index; there is no other.
+const INDEX_ID: u64 = 1;
+
+/// A kind of load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Searches.
+    Search,
+    /// Half searches, half updates.
+    Mix,
+    /// Insertions and deletions.
+    Update,
+}
+
+impl Kind {
+    /// In the order in which an index meets them.
+    pub const ALL: [Kind; 3] = [Kind::Search, Kind::Mix, Kind::Update];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Search => "search",
+            Kind::Mix => "mix",
+            Kind::Update => "update",
+        }
+    }
+
+    /// The paper's loads, in operations a second.
+    pub fn loads_per_s(self) -> impl Iterator<Item = u64> {
+        let (first, last, step) = match self {
+            Kind::Search => (1500, 5000, 500),
+            Kind::Mix | Kind::Update => (300, 2400, 300),
+        };
+        (first..=last).step_by(step)
+    }
+}
+
+/// Why an experiment could not be.
+#[derive(Debug, thiserror::Error)]
+pub enum LifeError {
+    /// The engine refused or failed.
+    #[error("{scheme}: {source}")]
+    Index {
+        /// Under which scheme.
+        scheme: &'static str,
+        /// What it said.
+        source: Error,
+    },
+    /// An answer was wrong: a fault of the engine.
+    #[error("{scheme}: the key {key} was not found as it was written")]
+    Wrong {
+        /// Under which scheme.
+        scheme: &'static str,
+        /// The number of the key.
+        key: u64,
+    },
+    /// The setting has too few keys.
+    #[error("there are too few keys for so many operations")]
+    TooFewKeys,
+}
+
+/// What an operation came to on average, in one kind of load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct PerOperation {
+    /// Pages read.
+    pub reads: f64,
+    /// Pages programmed.
+    pub programs: f64,
+    /// Segments erased.
+    pub erases: f64,
+    /// What that took, in microseconds.
+    pub service_us: f64,
+    /// Leaves that were cut into several.
+    pub splits: f64,
+    /// How much of the area was in use at the end; of what it took, where it has no fixed size.
+    pub utilisation: f64,
+    /// Segments with nodes at the end, for each that the area should have; 0 where it has no fixed size.
+    pub area_share: f64,
+    /// The part of those segments that was the hot cluster.
+    pub hot_share: f64,
+    /// Keys for each node at the end.
+    pub keys_per_node: f64,
+}
+
+/// One kind of load of a life.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lived {
+    /// What each operation took, in microseconds, in order.
+    pub service_us: Vec<f64>,
+    /// The same on average, and what for.
+    pub per_operation: PerOperation,
+}
+
+struct Life {
+    scheme: Scheme,
+    setting: Setting,
+    db: Db,
+    flash: Flash,
+    population: Population,
+    rng: Rng,
+    area_segments: Option<u32>,
+}
+
+/// Lives through everything under one scheme.
+///
+/// # Errors
+/// [`LifeError`].
+pub fn live(
+    scheme: Scheme,
+    area: Area,
+    setting: &Setting,
+    seed: u64,
+) -> Result<Vec<Lived>, LifeError> {
+    let mut life = Life::load(scheme, area, setting, seed)?;
+    for _ in 0..setting.warm_up {
+        life.update()?;
+    }
+    Kind::ALL
+        .map(|kind| life.go_through(kind))
+        .into_iter()
+        .collect()
+}
+
+impl Life {
+    fn load(scheme: Scheme, area: Area, setting: &Setting, seed: u64) -> Result<Life, LifeError> {
+        let failed = |source| LifeError::Index {
+            scheme: scheme.name(),
+            source,
+        };
+        let flash = Flash::new(setting.segment_bytes as usize);
+        let population = Population::new(setting);
+        let mut options = scheme.to_load(setting);
+        let mut db = Db::create(flash.clone(), INDEX_ID, &options).map_err(failed)?;
+        load(&db, &population).map_err(failed)?;
+        if scheme.is_papers() {
+            db.checkpoint().map_err(failed)?;
+            options = scheme.to_run(setting, area, &db.figures());
+            drop(db);
+            db = Db::open(flash.clone(), &options).map_err(failed)?;
+        }
+        Ok(Life {
+            scheme,
+            setting: setting.clone(),
+            db,
+            flash,
+            population,
+            rng: Rng::labelled(seed, "operations"),
+            area_segments: Scheme::area_segments(&options),
+        })
+    }
+
+    fn go_through(&mut self, kind: Kind) -> Result<Lived, LifeError> {
+        let before = self.db.figures();
+        let mut sum = Work::default();
+        let mut service_us = Vec::with_capacity(self.setting.operations as usize);
+        for _ in 0..self.setting.operations {
+            let is_search = match kind {
+                Kind::Search => true,
+                Kind::Mix => self.rng.chance(0.5),
+                Kind::Update => false,
+            };
+            let work = if is_search {
+                self.search()?
+            } else {
+                self.update()?
+            };
+            service_us.push(COSTS.time_us(work));
+            sum += work;
+        }
+        let after = self.db.figures();
+        let per = |count: u64| count as f64 / self.setting.operations as f64;
+        let space = after.space;
+        let area = f64::from(self.area_segments.unwrap_or(space.used_segments));
+        let used = f64::from(space.used_segments);
+        Ok(Lived {
+            per_operation: PerOperation {
+                reads: per(sum.reads),
+                programs: per(sum.programs),
+                erases: per(sum.erases),
+                service_us: COSTS.time_us(sum) / self.setting.operations as f64,
+                splits: per(after.upkeep.splits - before.upkeep.splits),
+                utilisation: space.live_bytes as f64 / (area * f64::from(space.segment_bytes)),
+                area_share: self.area_segments.map_or(0.0, |_| used / area),
+                hot_share: f64::from(space.hot_segments) / used,
+                keys_per_node: self.setting.keys as f64 / f64::from(after.nodes),
+            },
+            service_us,
+        })
+    }
+
+    fn search(&mut self) -> Result<Work, LifeError> {
+        let asked = self.population.search(&mut self.rng);
+        self.carry_out(asked.ok_or(LifeError::TooFewKeys)?)
+    }
+
+    fn update(&mut self) -> Result<Work, LifeError> {
+        let asked = self.population.update(&mut self.rng);
+        self.carry_out(asked.ok_or(LifeError::TooFewKeys)?)
+    }
+
+    /// Carries out one operation, and says what is charged for it.
+    fn carry_out(&self, asked: Asked) -> Result<Work, LifeError> {
+        let failed = |source| LifeError::Index {
+            scheme: self.scheme.name(),
+            source,
+        };
+        let before = (self.db.figures(), self.flash.work());
+        match asked {
+            Asked::Search(number) => {
+                let found = self.db.get(&self.population.key(number)).map_err(failed)?;
+                if found.as_deref() != Some(&self.population.value(number)) {
+                    return Err(LifeError::Wrong {
+                        scheme: self.scheme.name(),
+                        key: number,
+                    });
+                }
+            }
+            Asked::Insert(number) => {
+                let mut batch = Batch::new();
+                batch.put(&self.population.key(number), &self.population.value(number));
+                self.db.write(&batch, self.durability()).map_err(failed)?;
+            }
+            Asked::Delete(number) => {
+                let mut batch = Batch::new();
+                batch.delete(&self.population.key(number));
+                self.db.write(&batch, self.durability()).map_err(failed)?;
+            }
+        }
+        Ok(self.charged(&before.0, before.1))
+    }
+
+    /// The paper's trees have no log, so nothing is gained by writing it at once.
+    fn durability(&self) -> Durability {
+        if self.scheme.is_papers() {
+            Durability::Relaxed
+        } else {
+            Durability::Durable
+        }
+    }
+
+    fn charged(&self, before: &Figures, work_before: Work) -> Work {
+        let (now, work) = (self.db.figures(), self.flash.work());
+        let reads = work.reads - work_before.reads;
+        if self.scheme.is_papers() {
+            let bytes = now.segment_written_bytes - before.segment_written_bytes;
+            return Work {
+                reads,
+                programs: bytes / BLOCK_BYTES as u64,
+                erases: now.segments_begun - before.segments_begun,
+            };
+        }
+        Work {
+            reads,
+            programs: work.programs - work_before.programs,
+            erases: work.erases - work_before.erases,
+        }
+    }
+}
+
+fn load(db: &Db, population: &Population) -> Result<(), Error> {
+    let numbers: Vec<u64> = population.loaded().collect();
+    for some in numbers.chunks(LOAD_KEYS) {
+        let mut batch = Batch::new();
+        for number in some {
+            batch.put(&population.key(*number), &population.value(*number));
+        }
+        db.write(&batch, Durability::Relaxed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small() -> Setting {
+        Setting {
+            keys: 60_000,
+            warm_up: 3_000,
+            operations: 2_000,
+            ..Setting::default()
+        }
+    }
+
+    fn life(scheme: Scheme) -> Life {
+        Life::load(scheme, Area::Same, &small(), 1).unwrap()
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_life_and_another_one_another() {
+        let lived = |seed| live(Scheme::Chctr, Area::Same, &small(), seed).unwrap();
+        let first = lived(1);
+        assert_eq!(first, lived(1));
+        assert_ne!(first, lived(2));
+    }
+
+    #[test]
+    fn a_search_of_a_plain_tree_reads_a_page_on_each_level_and_does_nothing_else() {
+        // 60,000 keys are 345 leaves of 174, more than the 336 children of a root, or 246 of 244.
+        for (scheme, levels) in [(Scheme::BtrN, 3), (Scheme::BtrF, 2)] {
+            let mut life = life(scheme);
+            let expected = Work {
+                reads: levels,
+                ..Work::default()
+            };
+            for _ in 0..100 {
+                assert_eq!(life.search().unwrap(), expected, "{scheme:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_update_of_a_plain_tree_programs_its_leaf_and_more_only_to_cut_or_to_clean() {
+        let mut life = life(Scheme::BtrN);
+        let mut alone = 0;
+        for _ in 0..500 {
+            let before = life.db.figures().upkeep;
+            let work = life.update().unwrap();
+            let upkeep = life.db.figures().upkeep;
+            assert!(work.reads >= 3 && work.programs >= 1);
+            if (upkeep.splits, upkeep.moved_bytes) == (before.splits, before.moved_bytes) {
+                assert_eq!((work.reads, work.programs), (3, 1));
+                alone += 1;
+            }
+        }
+        assert!(alone > 100, "{alone}");
+    }
+
+    #[test]
+    fn what_is_charged_adds_up_to_what_the_flash_did() {
+        for scheme in [Scheme::Chctr, Scheme::BtrN, Scheme::Ours] {
+            let mut life = life(scheme);
+            let (figures, work) = (life.db.figures(), life.flash.work());
+            let mut charged = Work::default();
+            for _ in 0..3_000 {
+                charged += life.update().unwrap();
+            }
+            let (now, done) = (life.db.figures(), life.flash.work());
+            let programs = done.programs - work.programs;
+            assert_eq!(charged.reads, done.reads - work.reads, "{scheme:?}");
+            if scheme.is_papers() {
+                // Beside nodes there are a log, written whole pages at a time, and checkpoints.
+                let nodes = now.segment_written_bytes - figures.segment_written_bytes;
+                assert_eq!(charged.programs, nodes / BLOCK_BYTES as u64, "{scheme:?}");
+                assert!(charged.programs <= programs, "{scheme:?}");
+                assert!(
+                    programs < charged.programs * 11 / 10,
+                    "{scheme:?}: {programs}"
+                );
+            } else {
+                // Each commit is durable, so it takes a page of the log at least.
+                assert_eq!(charged.programs, programs, "{scheme:?}");
+                assert!(charged.programs >= 3_000, "{scheme:?}");
+                assert_eq!(charged.erases, done.erases - work.erases, "{scheme:?}");
+            }
+        }
+    }
+}

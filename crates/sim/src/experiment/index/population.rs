@@ -1,0 +1,179 @@
+//! The keys there are and those that are not, in a hot and a cold part, and what is done with them.
+
+use bimetal_rt::Rng;
+
+use super::setting::{KeyForm, Setting};
+
+/// Length of a record in the file that values point into.
+const RECORD_BYTES: u64 = 100;
+
+/// What is asked of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A key that is there.
+    Search(u64),
+    /// A key that is not there.
+    Insert(u64),
+    /// A key that is there.
+    Delete(u64),
+}
+
+/// Keys by number, of which every other one is there at the beginning.
+#[derive(Debug)]
+pub(super) struct Population {
+    form: KeyForm,
+    numbers: u64,
+    hot_share: f64,
+    hot: Part,
+    cold: Part,
+}
+
+#[derive(Debug, Default)]
+struct Part {
+    present: Vec<u64>,
+    absent: Vec<u64>,
+}
+
+impl Part {
+    fn of(numbers: std::ops::Range<u64>) -> Part {
+        let (present, absent) = numbers.partition(|number| number % 2 == 0);
+        Part { present, absent }
+    }
+
+    /// Moves a random one of `from` to `to`. None if there is none.
+    fn pass(from: &mut Vec<u64>, to: &mut Vec<u64>, rng: &mut Rng) -> Option<u64> {
+        let count = from.len() as u64;
+        (count > 0).then(|| {
+            let number = from.swap_remove(rng.below(count) as usize);
+            to.push(number);
+            number
+        })
+    }
+
+    fn insert(&mut self, rng: &mut Rng) -> Option<Asked> {
+        Part::pass(&mut self.absent, &mut self.present, rng).map(Asked::Insert)
+    }
+
+    fn delete(&mut self, rng: &mut Rng) -> Option<Asked> {
+        Part::pass(&mut self.present, &mut self.absent, rng).map(Asked::Delete)
+    }
+}
+
+/// A number that looks random, always the same for the same one (the finaliser of MurmurHash3).
+fn scattered(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+    mixed ^ (mixed >> 33)
+}
+
+impl Population {
+    pub(super) fn new(setting: &Setting) -> Population {
+        let numbers = setting.keys * 2;
+        let border = (numbers as f64 * setting.hot_share) as u64;
+        Population {
+            form: setting.key_form,
+            numbers,
+            hot_share: setting.hot_share,
+            hot: Part::of(0..border),
+            cold: Part::of(border..numbers),
+        }
+    }
+
+    /// The key of a number; keys are ordered as their numbers are.
+    pub(super) fn key(&self, number: u64) -> [u8; 8] {
+        let key = match self.form {
+            KeyForm::Dense => number,
+            KeyForm::Spread => {
+                let gap = u64::MAX / self.numbers;
+                number * gap + scattered(number) % gap
+            }
+        };
+        key.to_be_bytes()
+    }
+
+    /// The value of a number's key: where its record is.
+    pub(super) fn value(&self, number: u64) -> [u8; 8] {
+        let record = scattered(!number) % self.numbers;
+        (record * RECORD_BYTES).to_le_bytes()
+    }
+
+    /// The numbers that are there at the beginning, in order.
+    pub(super) fn loaded(&self) -> impl Iterator<Item = u64> {
+        (0..self.numbers).step_by(2)
+    }
+
+    /// A search of any key that is there. None if there is none.
+    pub(super) fn search(&self, rng: &mut Rng) -> Option<Asked> {
+        let hot = self.hot.present.len() as u64;
+        let all = hot + self.cold.present.len() as u64;
+        (all > 0).then(|| {
+            let at = rng.below(all);
+            let number = match at.checked_sub(hot) {
+                None => self.hot.present[at as usize],
+                Some(at) => self.cold.present[at as usize],
+            };
+            Asked::Search(number)
+        })
+    }
+
+    /// An insertion or a deletion, equally often. None if a part has run out of keys.
+    pub(super) fn update(&mut self, rng: &mut Rng) -> Option<Asked> {
+        let is_hot = rng.chance(1.0 - self.hot_share);
+        let part = if is_hot {
+            &mut self.hot
+        } else {
+            &mut self.cold
+        };
+        if rng.chance(0.5) {
+            part.insert(rng)
+        } else {
+            part.delete(rng)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn population(form: KeyForm) -> Population {
+        Population::new(&Setting {
+            keys: 3000,
+            key_form: form,
+            ..Setting::default()
+        })
+    }
+
+    #[test]
+    fn keys_of_either_form_are_in_the_order_of_their_numbers() {
+        for form in [KeyForm::Dense, KeyForm::Spread] {
+            let population = population(form);
+            let keys: Vec<_> = (0..6000).map(|number| population.key(number)).collect();
+            assert!(keys.is_sorted_by(|a, b| a < b), "{form:?}");
+        }
+    }
+
+    #[test]
+    fn two_thirds_of_the_updates_are_in_the_lower_third_and_keys_stay_about_as_many() {
+        let mut population = population(KeyForm::Dense);
+        let mut rng = Rng::new(1);
+        let (mut hot, mut balance) = (0, 0i64);
+        for _ in 0..30_000 {
+            let (number, change) = match population.update(&mut rng).unwrap() {
+                Asked::Insert(number) => (number, 1),
+                Asked::Delete(number) => (number, -1),
+                Asked::Search(_) => panic!("no update"),
+            };
+            hot += u64::from(number < 2000);
+            balance += change;
+        }
+        // Binomial(30,000, 2/3): standard deviation 82; that of the balance is 173.
+        assert!(hot.abs_diff(20_000) < 500, "{hot}");
+        assert!(balance.abs() < 1000, "{balance}");
+        assert_eq!(
+            population.hot.present.len() + population.hot.absent.len(),
+            2000
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! The schemes that are compared: each is a way to set the engine up, and what of its I/O is charged.
+
+use bimetal_index::{Clusters, Figures, Options, PaperRules};
+use serde::Serialize;
+
+use super::setting::{FIELD_BYTES, FILL_FULL, FILL_NORMAL, Setting};
+
+/// Clusters of this many segments are never full: an index is loaded before its area is known.
+const SEGMENTS_ANY: u32 = u32::MAX / 4;
+/// The part of the data's bytes that changes may take in memory, and that memory has in all.
+const BUFFER_SHARE: u64 = 10;
+const MEMORY_PER_BUFFER: u64 = 4;
+/// An index needs this much memory at least.
+const MEMORY_BYTES_MIN: u64 = 1 << 20;
+const LOG_BYTES: u64 = 4 << 20;
+/// Node of the engine as it is, in bytes.
+const OUR_NODE_BYTES: usize = 8 << 10;
+
+/// A scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheme {
+    /// The paper's tree.
+    Chctr,
+    /// A B+-tree loaded 69 % full.
+    BtrN,
+    /// A B+-tree loaded 97 % full.
+    BtrF,
+    /// The index as it is.
+    Ours,
+}
+
+/// How much flash a scheme of the paper has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Area {
+    /// All have what the ordinary B+-tree fills as it is set.
+    Same,
+    /// Each has what its own nodes fill as it is set.
+    Own,
+}
+
+impl Area {
+    /// Both readings.
+    pub const ALL: [Area; 2] = [Area::Same, Area::Own];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Area::Same => "same",
+            Area::Own => "own",
+        }
+    }
+}
+
+fn segments(bytes: f64, setting: &Setting) -> u32 {
+    (bytes / setting.utilisation / f64::from(setting.segment_bytes)).ceil() as u32
+}
+
+/// Segments of the area that the ordinary B+-tree fills.
+fn same_segments(setting: &Setting) -> u32 {
+    let row_bytes = 2 * FIELD_BYTES as usize;
+    let rows = ((setting.node_bytes - bimetal_index::node::HEADER_BYTES) / row_bytes) as f64;
+    let leaves = setting.keys as f64 / (rows * FILL_NORMAL);
+    segments(leaves * setting.node_bytes as f64, setting)
+}
+
+impl Scheme {
+    /// All schemes.
+    pub const ALL: [Scheme; 4] = [Scheme::Chctr, Scheme::BtrN, Scheme::BtrF, Scheme::Ours];
+
+    /// Its name, as the paper has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Chctr => "CHCTR",
+            Scheme::BtrN => "BTR_N",
+            Scheme::BtrF => "BTR_F",
+            Scheme::Ours => "ours",
+        }
+    }
+
+    /// True for the schemes of the paper, which have neither log nor checkpoints to be charged, and an
+    /// area of a fixed size.
+    pub(super) fn is_papers(self) -> bool {
+        self != Scheme::Ours
+    }
+
+    /// The engine, set up to be loaded.
+    pub(super) fn to_load(self, setting: &Setting) -> Options {
+        self.options(setting, SEGMENTS_ANY, SEGMENTS_ANY)
+    }
+
+    /// The same with the area it is to have, given what it is like when it has been loaded.
+    pub(super) fn to_run(self, setting: &Setting, area: Area, loaded: &Figures) -> Options {
+        let live = loaded.space.live_bytes as f64;
+        let (hot, cold) = match (self, area) {
+            (Scheme::Chctr, Area::Same) => {
+                let all = same_segments(setting);
+                let hot = (f64::from(all) * setting.hot_share).round() as u32;
+                (hot, all - hot)
+            }
+            (Scheme::Chctr, Area::Own) => {
+                let plain = f64::from(loaded.nodes) * setting.node_bytes as f64;
+                (
+                    segments(plain * setting.hot_share, setting),
+                    segments(live * (1.0 - setting.hot_share), setting),
+                )
+            }
+            (_, Area::Same) => (0, same_segments(setting)),
+            (_, Area::Own) => (0, segments(live, setting)),
+        };
+        self.options(setting, hot, cold)
+    }
+
+    fn options(self, setting: &Setting, hot_segments: u32, cold_segments: u32) -> Options {
+        let one = |fill| {
+            let clusters = Clusters::One {
+                segments: cold_segments,
+            };
+            Some(PaperRules { clusters, fill })
+        };
+        let clusters = Clusters::HotAndCold {
+            hot_segments,
+            cold_segments,
+        };
+        let fill = FILL_NORMAL;
+        let paper = match self {
+            Scheme::Chctr => Some(PaperRules { clusters, fill }),
+            Scheme::BtrN => one(FILL_NORMAL),
+            Scheme::BtrF => one(FILL_FULL),
+            Scheme::Ours => None,
+        };
+        let common = Options {
+            segment_bytes: setting.segment_bytes,
+            log_bytes: LOG_BYTES,
+            utilisation: setting.utilisation,
+            hot_share: setting.hot_share,
+            paper,
+            ..Options::default()
+        };
+        if self.is_papers() {
+            return Options {
+                node_bytes: setting.node_bytes,
+                ..common
+            };
+        }
+        let buffer_bytes = setting.keys * 2 * FIELD_BYTES / BUFFER_SHARE;
+        Options {
+            node_bytes: OUR_NODE_BYTES,
+            buffer_bytes,
+            memory_bytes: (buffer_bytes * MEMORY_PER_BUFFER).max(MEMORY_BYTES_MIN),
+            ..common
+        }
+    }
+
+    /// Segments that a scheme of the paper has, in all its clusters.
+    pub(super) fn area_segments(options: &Options) -> Option<u32> {
+        options.paper.map(|rules| match rules.clusters {
+            Clusters::One { segments } => segments,
+            Clusters::HotAndCold {
+                hot_segments,
+                cold_segments,
+            } => hot_segments + cold_segments,
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! Runs of an experiment on all cores. Each is a world of its own, so the number of cores changes
+//! nothing in what comes out.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What `run` makes of each job, in their order, telling how many of how many are done.
+///
+/// # Errors
+/// The first error, in the order of the jobs.
+pub(super) fn run_all<J: Sync, O: Send, E: Send>(
+    jobs: &[J],
+    run: impl Fn(&J) -> Result<O, E> + Sync,
+    progress: impl Fn(u64, u64) + Sync,
+) -> Result<Vec<O>, E> {
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let outcomes: Mutex<Vec<Option<Result<O, E>>>> =
+        Mutex::new(jobs.iter().map(|_| None).collect());
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(index) else {
+                return;
+            };
+            let outcome = run(job);
+            let mut outcomes = outcomes
+                .lock()
+                .expect("a run that panicked ends everything");
+            outcomes[index] = Some(outcome);
+            drop(outcomes);
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            progress(done as u64, jobs.len() as u64);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(jobs.len()) {
+            scope.spawn(work);
+        }
+    });
+    let outcomes = outcomes.into_inner().expect("all threads have ended well");
+    let all = outcomes.into_iter();
+    all.map(|outcome| outcome.expect("every run was done"))
+        .collect()
+}
