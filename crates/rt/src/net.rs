@@ -53,6 +53,19 @@ impl std::fmt::Display for Address {
     }
 }
 
+/// The user at the other end of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerUser {
+    /// The one as whom this process acts.
+    Same,
+    /// The superuser.
+    Root,
+    /// Somebody else, by number.
+    Other(u32),
+    /// The stream does not tell: it is a TCP connection or a pipe.
+    Unknown,
+}
+
 /// A connected stream of bytes.
 pub struct Stream(Kind);
 
@@ -134,6 +147,17 @@ impl Stream {
         match &self.0 {
             Kind::Socket(socket) => socket.send(payload).await,
             Kind::Pipe(pipe) => pipe.send(payload).await,
+        }
+    }
+
+    /// The user at the other end, as the kernel knows it from the moment of connecting.
+    ///
+    /// # Errors
+    /// Those of `getsockopt(2)`.
+    pub fn peer_user(&self) -> io::Result<PeerUser> {
+        match &self.0 {
+            Kind::Socket(socket) => socket.peer_user(),
+            Kind::Pipe(_) => Ok(PeerUser::Unknown),
         }
     }
 
