@@ -1,10 +1,10 @@
-//! What has been received and not been consumed, and why receiving ended. It knows of no protocol.
+//! Why receiving ended, and bytes that are taken on account of a link. It knows of no protocol.
 
 use std::io;
 
 use bimetal_proto::{brp, nbd};
-use bimetal_rt::net::Stream;
-use bimetal_rt::{BufMut, Payload, Rt};
+use bimetal_rt::net::Inbox;
+use bimetal_rt::{Payload, Rt};
 
 use crate::link::{Link, Reply};
 
@@ -45,87 +45,18 @@ impl From<io::Error> for End {
     }
 }
 
-/// Received bytes: those from `start` to `end` have not been consumed.
-pub(crate) struct Input {
-    /// Away while the kernel fills it.
-    buf: Option<BufMut>,
-    start: usize,
-    end: usize,
+/// Takes bytes out of an inbox into buffers of their own, on account of a link.
+pub(crate) trait Take {
+    /// Takes the next `len` bytes, receiving what is not here yet.
+    async fn take<R: Reply>(&mut self, rt: &Rt, link: &Link<R>, len: usize)
+    -> Result<Payload, End>;
+
+    /// Drops the next `left` bytes.
+    async fn skip<R: Reply>(&mut self, link: &Link<R>, left: usize) -> Result<(), End>;
 }
 
-impl Input {
-    pub(crate) fn new(buf: BufMut) -> Input {
-        Input {
-            buf: Some(buf),
-            start: 0,
-            end: 0,
-        }
-    }
-
-    pub(crate) fn unread(&self) -> &[u8] {
-        let buf = self
-            .buf
-            .as_ref()
-            .expect("the buffer is here between receives");
-        &buf[self.start..self.end]
-    }
-
-    pub(crate) fn consume(&mut self, count: usize) {
-        self.start += count;
-        assert!(self.start <= self.end, "only received bytes are consumed");
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
-    }
-
-    /// Puts what came behind a handshake in front.
-    ///
-    /// # Panics
-    /// When something has been received already, or it does not fit.
-    pub(crate) fn put(&mut self, early: &[u8]) {
-        assert!(self.unread().is_empty(), "it came before everything else");
-        if let Some(buf) = &mut self.buf {
-            buf[..early.len()].copy_from_slice(early);
-            self.end = early.len();
-        }
-    }
-
-    /// Receives the next header of `bytes` and nothing behind it; false at the end of the stream.
-    /// For a stream of large writes: what follows can then be received into its own buffer.
-    pub(crate) async fn receive_header(
-        &mut self,
-        rt: &Rt,
-        stream: &Stream,
-        bytes: usize,
-    ) -> io::Result<bool> {
-        assert!(self.unread().is_empty(), "a header is received on its own");
-        let (result, head) = stream.recv(rt.pool().alloc_now(bytes), 0).await;
-        let count = result?;
-        let buf = self
-            .buf
-            .as_mut()
-            .expect("the buffer is here between receives");
-        buf[..count].copy_from_slice(&head[..count]);
-        (self.start, self.end) = (0, count);
-        Ok(count > 0)
-    }
-
-    /// Receives behind what is unread; false at the end of the stream.
-    pub(crate) async fn receive(&mut self, stream: &Stream) -> io::Result<bool> {
-        let mut buf = self.buf.take().expect("one receive at a time");
-        if self.start > 0 {
-            buf.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        let (result, buf) = stream.recv(buf, self.end).await;
-        self.buf = Some(buf);
-        let count = result?;
-        self.end += count;
-        Ok(count > 0)
-    }
-
-    /// Takes the next `len` bytes into a buffer of their own, receiving what is not here yet.
-    pub(crate) async fn take<R: Reply>(
+impl Take for Inbox {
+    async fn take<R: Reply>(
         &mut self,
         rt: &Rt,
         link: &Link<R>,
@@ -134,30 +65,13 @@ impl Input {
         if len == 0 {
             return Ok(Payload::empty());
         }
-        let mut buf = rt.pool().alloc(len).await;
-        let here = len.min(self.unread().len());
-        buf[..here].copy_from_slice(&self.unread()[..here]);
-        self.consume(here);
-        let mut filled = here;
-        while filled < len {
-            link.set_receiving(true);
-            let (result, back) = link.stream.recv(buf, filled).await;
-            link.set_receiving(false);
-            buf = back;
-            match result? {
-                0 => return Err(End::Broken),
-                count => filled += count,
-            }
-        }
-        Ok(buf.freeze().into())
+        let buf = rt.pool().alloc(len).await;
+        let progress = |waiting| link.set_receiving(waiting);
+        let filled = self.fill(&link.stream, buf, progress).await?;
+        Ok(filled.ok_or(End::Broken)?.freeze().into())
     }
 
-    /// Drops the next `left` bytes.
-    pub(crate) async fn skip<R: Reply>(
-        &mut self,
-        link: &Link<R>,
-        mut left: usize,
-    ) -> Result<(), End> {
+    async fn skip<R: Reply>(&mut self, link: &Link<R>, mut left: usize) -> Result<(), End> {
         loop {
             let here = left.min(self.unread().len());
             self.consume(here);

@@ -3,6 +3,7 @@
 //! A stream is used by one receiving and one sending task at a time. It must never be the place
 //! where a protocol is understood.
 
+mod inbox;
 mod pipe;
 
 use std::io;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
 use crate::uring::{Socket, SocketListener};
+pub use inbox::Inbox;
 pub use pipe::{Pipe, PipeOptions};
 
 /// Where a server listens or a client connects.

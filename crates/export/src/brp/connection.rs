@@ -11,7 +11,7 @@ use bimetal_proto::brp::inbound::ToTarget;
 use bimetal_proto::brp::response::{Run, encode_runs};
 use bimetal_proto::brp::wire::{self, FENCES_MAX, RUNS_MAX, feature, request_flag};
 use bimetal_proto::brp::{Path, ProtocolError, Request, Status, TargetInbound, Welcome};
-use bimetal_rt::net::Stream;
+use bimetal_rt::net::{Inbox, Stream};
 use bimetal_rt::sync::Event;
 use bimetal_rt::{Payload, Rt};
 
@@ -19,7 +19,7 @@ use super::greeting::Taken;
 use super::outgoing::{Frames, Outgoing, check};
 use super::target::Target;
 use crate::export::{Served, add};
-use crate::input::{COPIED_BYTES_MAX, End, Input, RECEIVE_BUFFER_BYTES};
+use crate::input::{COPIED_BYTES_MAX, End, RECEIVE_BUFFER_BYTES, Take};
 use crate::link::Link;
 use crate::session::{BOUNDS, Conversation};
 
@@ -60,7 +60,7 @@ impl Transmission {
         })
     }
 
-    async fn serve(self: &Rc<Self>, input: &mut Input) -> Result<(), End> {
+    async fn serve(self: &Rc<Self>, input: &mut Inbox) -> Result<(), End> {
         let mut requests = Vec::with_capacity(wire::ENTRIES_MAX);
         loop {
             while let Some((message, taken)) = self.next(input, &mut requests)? {
@@ -92,7 +92,7 @@ impl Transmission {
 
     fn next(
         &self,
-        input: &Input,
+        input: &Inbox,
         requests: &mut Vec<Request>,
     ) -> Result<Option<(ToTarget, usize)>, End> {
         Ok(self.inbound.borrow_mut().next(input.unread(), requests)?)
@@ -101,7 +101,7 @@ impl Transmission {
     /// Takes the data of a command and starts its requests.
     async fn command(
         self: &Rc<Self>,
-        input: &mut Input,
+        input: &mut Inbox,
         requests: &[Request],
         in_turn: bool,
     ) -> Result<(), End> {
@@ -143,7 +143,7 @@ impl Transmission {
     }
 
     /// The data of a command in one buffer, of which each write has its part.
-    async fn data(&self, input: &mut Input, len: usize) -> Result<Payload, End> {
+    async fn data(&self, input: &mut Inbox, len: usize) -> Result<Payload, End> {
         // The rest of a little is waited for where it is: it comes with what follows it.
         while input.unread().len() < len && len <= COPIED_BYTES_MAX {
             self.link.set_receiving(true);
@@ -279,7 +279,7 @@ impl Conversation for Transmission {
     }
 
     async fn receive(self: &Rc<Self>, early: &[u8]) -> End {
-        let mut input = Input::new(self.rt.pool().alloc(RECEIVE_BUFFER_BYTES).await);
+        let mut input = Inbox::new(self.rt.pool().alloc(RECEIVE_BUFFER_BYTES).await);
         input.put(early);
         match self.serve(&mut input).await {
             Ok(()) => End::Client,

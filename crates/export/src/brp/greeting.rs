@@ -10,12 +10,12 @@ use bimetal_proto::brp::wire::{
 };
 use bimetal_proto::brp::{Hello, Listed, Outbound, Path, Purpose, Refusal, TargetInbound, Welcome};
 use bimetal_rt::Rt;
-use bimetal_rt::net::Stream;
+use bimetal_rt::net::{Inbox, Stream};
 
 use super::target::Target;
 use crate::config::Persistence;
 use crate::export::{Served, add};
-use crate::input::{End, HANDSHAKE_BUFFER_BYTES, Input};
+use crate::input::{End, HANDSHAKE_BUFFER_BYTES};
 use crate::session::{BOUNDS, HANDSHAKE_DEADLINE};
 
 /// An initiator that was taken.
@@ -60,7 +60,7 @@ struct Greeting<'a> {
 
 impl Greeting<'_> {
     async fn answer(&self) -> Result<Option<Taken>, End> {
-        let mut input = Input::new(self.rt.pool().alloc_now(HANDSHAKE_BUFFER_BYTES));
+        let mut input = Inbox::new(self.rt.pool().alloc_now(HANDSHAKE_BUFFER_BYTES));
         let (mut inbound, mut outbound) = (TargetInbound::new(), Outbound::new());
         let (message, taken) = loop {
             match inbound.next(input.unread(), &mut Vec::new())? {

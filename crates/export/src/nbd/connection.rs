@@ -11,13 +11,13 @@ use bimetal_proto::nbd::reply::{block_status_chunk, fit_extents};
 use bimetal_proto::nbd::request::{decode_request, validate};
 use bimetal_proto::nbd::wire::{REQUEST_BYTES, command_flag};
 use bimetal_proto::nbd::{Command, Errno, Request, ServerHandshake, ServerProgress, ServerSession};
-use bimetal_rt::net::Stream;
+use bimetal_rt::net::{Inbox, Stream};
 use bimetal_rt::{Payload, Rt};
 
 use super::directory::{Directory, to_wire};
 use super::outgoing::{Outgoing, gather};
 use crate::export::{Served, add};
-use crate::input::{COPIED_BYTES_MAX, End, HANDSHAKE_BUFFER_BYTES, Input, RECEIVE_BUFFER_BYTES};
+use crate::input::{COPIED_BYTES_MAX, End, HANDSHAKE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES, Take};
 use crate::link::Link;
 use crate::session::{BOUNDS, Conversation, HANDSHAKE_DEADLINE};
 
@@ -44,7 +44,7 @@ async fn negotiate(
 ) -> Result<Option<(ServerSession, Vec<u8>)>, End> {
     let mut out = Vec::new();
     let mut machine = ServerHandshake::start(&mut out);
-    let mut input = Input::new(rt.pool().alloc_now(HANDSHAKE_BUFFER_BYTES));
+    let mut input = Inbox::new(rt.pool().alloc_now(HANDSHAKE_BUFFER_BYTES));
     let mut progress = ServerProgress::NeedMore;
     loop {
         if !out.is_empty() {
@@ -92,7 +92,7 @@ impl Transmission {
         })
     }
 
-    async fn serve(self: &Rc<Self>, input: &mut Input) -> Result<(), End> {
+    async fn serve(self: &Rc<Self>, input: &mut Inbox) -> Result<(), End> {
         let mut large = false;
         loop {
             while let Some(header) = input.unread().first_chunk::<REQUEST_BYTES>() {
@@ -130,7 +130,7 @@ impl Transmission {
     }
 
     /// Takes one request from behind its header.
-    async fn request(self: &Rc<Self>, input: &mut Input, request: Request) -> Result<(), End> {
+    async fn request(self: &Rc<Self>, input: &mut Inbox, request: Request) -> Result<(), End> {
         let command = match validate(&request, &self.session.info, &self.session.negotiated) {
             Ok(command) => command,
             Err(error) => {
@@ -223,7 +223,7 @@ impl Conversation for Transmission {
     }
 
     async fn receive(self: &Rc<Self>, early: &[u8]) -> End {
-        let mut input = Input::new(self.rt.pool().alloc(RECEIVE_BUFFER_BYTES).await);
+        let mut input = Inbox::new(self.rt.pool().alloc(RECEIVE_BUFFER_BYTES).await);
         input.put(early);
         match self.serve(&mut input).await {
             Ok(()) => End::Client,

@@ -198,6 +198,20 @@ impl<D: Data> Initiator<D> {
         self.table.len()
     }
 
+    /// True while there is no path, or an old one has not been fenced: requests may not get through.
+    pub fn is_troubled(&self) -> bool {
+        self.paths.is_empty() || !self.to_fence.is_empty()
+    }
+
+    /// The frame that ends a path in order; nothing when the path is not up.
+    pub fn goodbye(&mut self, path: u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Some(state) = self.paths.get_mut(&path) {
+            state.outbound.control(&mut out, kind::CLOSE, &[]);
+        }
+        out
+    }
+
     /// Whether a path has something to send as soon as its link is ready.
     pub fn has_something_for(&self, path: u32) -> bool {
         let fence = self.to_fence.values().any(Option::is_none);
