@@ -9,8 +9,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::Device;
+use bimetal_block::media::brp::{BrpConfig, BrpDevice};
 use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::{Device, Flags, IoError, Op as BlockOp, Request};
 use bimetal_client::{
     Answer, BlockingSession, Call, ConnectError, Connector, Error, Mode, Op, Options, Session,
     Status, list,
@@ -412,6 +413,48 @@ fn a_half_open_connection_holds_one_small_buffer_and_not_for_long() {
         rt.sleep(Duration::from_secs(6)).await;
         assert_eq!(server.connections(), 0);
         server.stop().await;
+    });
+    assert_clean(&rt);
+}
+
+#[test]
+fn an_export_is_a_medium_that_does_not_notice_another_instance_of_a_durable_server() {
+    let rt = virtual_rt();
+    let below: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, SIZE));
+    let held = Rc::new(RefCell::new(server(&rt, Rc::clone(&below))));
+    rt.block_on(async {
+        let (rt2, from) = (rt.clone(), Rc::clone(&held));
+        let connect: Connector = Rc::new(move || connector(&rt2, &from.borrow())());
+        let config = BrpConfig {
+            connections: 2,
+            ..BrpConfig::new(address())
+        };
+        let medium = BrpDevice::over(&rt, vec![connect], &config).await.unwrap();
+        assert_eq!(medium.geometry().size_bytes, SIZE);
+        let data = rt.pool().copy_of(&[7; 8192]);
+        let write = Request::write(4096, data, Flags::FUA);
+        medium.submit(write).await.unwrap();
+
+        let old = held.replace(server(&rt, Rc::clone(&below)));
+        old.stop().await;
+        let read = medium.submit(Request::read(4096, 8192)).await.unwrap();
+        assert_eq!(read.into_data().to_vec(), [7; 8192]);
+        assert_eq!(medium.interruptions(), Some(1));
+        medium.submit(Request::flush()).await.unwrap();
+
+        let extents = Request::without_data(BlockOp::Extents, 0, SIZE, Flags::NONE);
+        let runs = medium.submit(extents).await.unwrap().into_extents();
+        assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), SIZE);
+        assert!(runs[0].data && !runs[runs.len() - 1].data);
+        let zeroes = Request::without_data(BlockOp::WriteZeroes, 0, SIZE, Flags::NONE);
+        medium.submit(zeroes).await.unwrap();
+        let read = medium.submit(Request::read(4096, 8192)).await.unwrap();
+        assert_eq!(read.into_data().to_vec(), [0; 8192]);
+        let beyond = medium.submit(Request::read(SIZE, 4096)).await;
+        assert_eq!(beyond.err(), Some(IoError::OutOfRange));
+        medium.close().await.unwrap();
+        let new = held.borrow().clone();
+        new.stop().await;
     });
     assert_clean(&rt);
 }
