@@ -120,8 +120,11 @@ impl BrpConfig {
         }
     }
 
-    /// What is wrong with the values, in words.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// Holds the values against their limits.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
         self.options().check().map_err(|error| error.to_string())
     }
 
