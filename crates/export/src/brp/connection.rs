@@ -98,43 +98,24 @@ impl Transmission {
         Ok(self.inbound.borrow_mut().next(input.unread(), requests)?)
     }
 
-    /// Takes the data of a command and starts its requests.
+    /// Starts the requests of a command, each as soon as its data is there: the first ones are at work
+    /// while the data of the last ones is still under way.
     async fn command(
         self: &Rc<Self>,
         input: &mut Inbox,
         requests: &[Request],
         in_turn: bool,
     ) -> Result<(), End> {
-        let counted: u64 = requests.iter().map(counted_bytes).sum();
-        let admission = self.link.admit(requests.len() as u32, counted).await;
-        let data_bytes: usize = requests.iter().map(|r| r.data_bytes() as usize).sum();
-        let data = self.data(input, data_bytes).await?;
-        if self.is_revoked() {
-            return Err(End::Broken);
-        }
-        admission.start();
-        let mut start = 0;
-        let mut ordered = Vec::new();
-        for request in requests {
-            let end = start + request.data_bytes() as usize;
-            let payload = data.slice(start..end);
-            start = end;
-            let begun = self.path.start();
-            assert!(begun, "the path was not revoked, and nothing has run since");
-            if in_turn {
-                ordered.push((*request, payload));
-            } else {
+        if in_turn {
+            self.start_in_turn(input, requests).await?;
+        } else {
+            for request in requests {
+                let admission = self.link.admit(1, counted_bytes(request)).await;
+                let payload = self.data(input, request).await?;
+                self.begin()?;
+                admission.start();
                 self.start(*request, payload);
             }
-        }
-        if in_turn {
-            let this = Rc::clone(self);
-            let run = async move {
-                for (request, payload) in ordered {
-                    this.carry_out(request, payload).await;
-                }
-            };
-            self.rt.spawn_eager(run).detach();
         }
         if self.welcome.agreed(feature::SERIAL) {
             self.ended.until(|| self.path.under_way() == 0).await;
@@ -142,8 +123,45 @@ impl Transmission {
         Ok(())
     }
 
-    /// The data of a command in one buffer, of which each write has its part.
-    async fn data(&self, input: &mut Inbox, len: usize) -> Result<Payload, End> {
+    /// Starts requests of which each waits for the one before.
+    async fn start_in_turn(
+        self: &Rc<Self>,
+        input: &mut Inbox,
+        requests: &[Request],
+    ) -> Result<(), End> {
+        let counted = requests.iter().map(counted_bytes).sum();
+        let admission = self.link.admit(requests.len() as u32, counted).await;
+        let mut ordered = Vec::with_capacity(requests.len());
+        for request in requests {
+            ordered.push((*request, self.data(input, request).await?));
+        }
+        for _ in requests {
+            // Nothing runs in between, so either all of them begin or none does.
+            self.begin()?;
+        }
+        admission.start();
+        let this = Rc::clone(self);
+        let run = async move {
+            for (request, payload) in ordered {
+                this.carry_out(request, payload).await;
+            }
+        };
+        self.rt.spawn_eager(run).detach();
+        Ok(())
+    }
+
+    /// Counts a request that starts now, unless the path has been fenced.
+    fn begin(&self) -> Result<(), End> {
+        if self.path.start() {
+            Ok(())
+        } else {
+            Err(End::Broken)
+        }
+    }
+
+    /// The data of a write.
+    async fn data(&self, input: &mut Inbox, request: &Request) -> Result<Payload, End> {
+        let len = request.data_bytes() as usize;
         // The rest of a little is waited for where it is: it comes with what follows it.
         while input.unread().len() < len && len <= COPIED_BYTES_MAX {
             self.link.set_receiving(true);

@@ -19,8 +19,9 @@ use crate::net::PeerUser;
 
 /// Slices in one send; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
-/// Slices in one send without waiting, whose list lives on the stack.
-const VECTORS_NOW_MAX: usize = 128;
+/// Slices in one send without waiting, whose list lives on the stack: 128 results with data, and their
+/// heads.
+const VECTORS_NOW_MAX: usize = 160;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 128;
 /// What the kernel may hold of a connection's unsent replies (UNIX sockets default to 208 KiB,
