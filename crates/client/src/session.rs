@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bimetal_proto::brp::frame::{check_appended, check_of};
 use bimetal_proto::brp::initiator::{Data, Failure, Unusable};
 use bimetal_proto::brp::response::Run;
-use bimetal_proto::brp::wire::{VERSION, feature, request_flag, right};
+use bimetal_proto::brp::wire::{VERSION, feature, request_flag};
 use bimetal_proto::brp::{Hello, Initiator, Op, Purpose, Request, Welcome};
 use bimetal_rt::collections::Map;
 use bimetal_rt::sync::{Event, OnceValue, Permit, Semaphore};
@@ -401,8 +401,7 @@ impl Session {
 
     /// The data of a write: a copy where it has to be kept beyond the answer.
     fn to_send(&self, payload: Payload) -> Bytes {
-        let kept = self.shared.options.keep_bytes > 0 && self.export().has(right::VOLATILE);
-        if !kept || payload.is_empty() {
+        if payload.is_empty() || !self.shared.initiator.borrow().is_kept() {
             return Bytes(payload);
         }
         let mut copy = self.shared.copies.alloc_now(payload.len());

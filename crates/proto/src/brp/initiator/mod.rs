@@ -320,9 +320,11 @@ impl<D: Data> Initiator<D> {
         self.admit_or_hold(tag);
     }
 
-    fn is_kept(&self) -> bool {
-        let volatile = self.welcome.is_some_and(|w| w.has(right::VOLATILE));
-        volatile && self.kept.keeps()
+    /// Whether answered changes are kept: the data of a request is then held beyond its answer. What is
+    /// lost with everything else is not worth keeping.
+    pub fn is_kept(&self) -> bool {
+        let worth_it = |w: Welcome| w.has(right::VOLATILE) && !w.has(right::EPHEMERAL);
+        self.kept.keeps() && self.welcome.is_some_and(worth_it)
     }
 
     fn set_state(&mut self, tag: u32, state: State) {
