@@ -7,7 +7,6 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_proto::brp::greeting::RefusalCode;
 use bimetal_proto::brp::inbound::ToInitiator;
 use bimetal_proto::brp::initiator::{Completed, Sending, Unusable};
 use bimetal_proto::brp::response::decode_runs;
@@ -17,7 +16,6 @@ use bimetal_rt::net::{Inbox, Stream};
 use bimetal_rt::{Payload, Rt};
 use futures_util::future::{Either, select};
 
-use crate::error::ConnectError;
 use crate::establish::{Established, establish};
 use crate::session::{Answer, Bytes, Shared, check};
 
@@ -137,10 +135,7 @@ async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
                     return None;
                 }
             },
-            Err(ConnectError::Refused(refusal)) if refusal.code == RefusalCode::StalePath => {
-                // Another path of the session was faster; the next number is higher.
-                continue;
-            }
+            // Also where another path of the session was faster: the next number is higher.
             Err(why) => why,
         };
         *shared.cause.borrow_mut() = why.to_string();
