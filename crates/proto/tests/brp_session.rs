@@ -7,11 +7,11 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use bimetal_proto::brp::frame::check_of;
+use bimetal_proto::brp::frame::{Head, check_of};
 use bimetal_proto::brp::inbound::{ToInitiator, ToTarget};
 use bimetal_proto::brp::initiator::{Completed, Data, Failure, Sending};
 use bimetal_proto::brp::response::encode_response;
-use bimetal_proto::brp::wire::{feature, kind, request_flag, right};
+use bimetal_proto::brp::wire::{HEAD_BYTES, feature, kind, request_flag, right};
 use bimetal_proto::brp::{
     Completion, Initiator, InitiatorInbound, Mode, Op, Outbound, Path, Request, Sessions, Status,
     TargetInbound, Welcome,
@@ -580,4 +580,68 @@ fn a_fence_that_is_left_out_is_found() {
 #[test]
 fn a_replay_that_is_left_out_is_found() {
     assert!(found(Plant::ReplayLeftOut, true));
+}
+
+/// The kinds of the frames in a send without data.
+fn kinds(sending: &Sending<Bytes>) -> Vec<u8> {
+    let (mut kinds, mut rest) = (Vec::new(), &sending.heads[..]);
+    while let Some(head) = Head::decode(rest) {
+        kinds.push(head.kind);
+        let data_bytes = sending.data.iter().map(|(_, data)| data.0.len()).sum();
+        let body_bytes = (head.body_bytes as usize).min(rest.len() - HEAD_BYTES);
+        assert!(head.body_bytes as usize - body_bytes <= data_bytes);
+        rest = &rest[HEAD_BYTES + body_bytes..];
+    }
+    kinds
+}
+
+#[test]
+fn what_was_given_up_still_keeps_later_changes_back_until_it_is_fenced() {
+    let world = World::new(1, Plant::Nothing, 0, false, Mode::Adaptive);
+    let mut initiator = world.initiator;
+    let welcome = Welcome {
+        features: feature::MERGE,
+        rights: 0,
+        block_bytes: BLOCK_BYTES,
+        size_bytes: u64::from(BLOCK_BYTES) * BLOCKS as u64,
+        instance: [1; 16],
+        host: [1; 16],
+        preferred_bytes: 4096,
+        transfer_bytes_max: 4096,
+        range_bytes_max: 4096,
+        requests_max: 64,
+        data_bytes_max: 1 << 20,
+    };
+    let mut sending = Sending::default();
+    let write = |block: u64| {
+        let offset = block * u64::from(BLOCK_BYTES);
+        let data = Bytes(vec![block as u8; BLOCK_BYTES as usize]);
+        (Request::new(Op::Write, offset, BLOCK_BYTES), data)
+    };
+    initiator.path_up(1, &welcome, Outbound::new()).unwrap();
+    let (request, data) = write(3);
+    let first = initiator.submit(request, data).unwrap();
+    assert!(initiator.next_send(1, &mut sending));
+    initiator.path_down(1);
+    initiator.give_up();
+    assert_eq!(initiator.next_failed(), Some((first, Failure::Unreachable)));
+
+    // The target comes back. What overlaps waits for the fence, what does not is sent at once.
+    initiator.path_up(2, &welcome, Outbound::new()).unwrap();
+    let (request, data) = write(3);
+    initiator.submit(request, data).unwrap();
+    assert!(initiator.next_send(2, &mut sending));
+    assert_eq!((kinds(&sending), sending.fences), (vec![kind::FENCE], 1));
+    let (request, data) = write(4);
+    initiator.submit(request, data).unwrap();
+    assert!(initiator.next_send(2, &mut sending));
+    assert_eq!(kinds(&sending), [kind::COMMAND]);
+    assert!(!initiator.next_send(2, &mut sending));
+    assert!(initiator.is_troubled() && initiator.fenced(2, 9).is_err());
+    initiator.fenced(2, 1).unwrap();
+    assert!(initiator.next_send(2, &mut sending));
+    assert_eq!(kinds(&sending), [kind::COMMAND]);
+    // The abandoned one is not sent again.
+    assert!(!initiator.next_send(2, &mut sending));
+    assert_eq!((initiator.under_way(), initiator.is_troubled()), (2, false));
 }
