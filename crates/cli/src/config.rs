@@ -64,8 +64,8 @@ impl Config {
     pub(crate) fn read(path: &Path, text: &str) -> Result<Config> {
         let document = Document::parse(path, text)?;
         let graph = Graph::read(&document)?;
-        let exports = ExportConfig::read(&document)?;
-        for export in &exports {
+        let mut exports = ExportConfig::read(&document)?;
+        for export in &mut exports {
             if !graph.nodes().contains_key(&export.device) {
                 let sections = document.named("export");
                 let mut sections = sections.filter(|(name, _)| *name == export.name);
@@ -73,6 +73,7 @@ impl Config {
                 let message = format!("there is no device `{}`", export.device);
                 return Err(section.error(message).into());
             }
+            export.persistence = graph.persistence(&export.device);
         }
         let server = ServerOptions::read(&document, &graph)?;
         Ok(Config {

@@ -210,7 +210,7 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
 /// True when the first block of a device lies behind another server, which is not asked.
 fn is_remote(graph: &Graph, name: &str) -> bool {
     match &graph.nodes()[name] {
-        Node::Remote(_) => true,
+        Node::Remote(_) | Node::Brp(_) => true,
         Node::Adopted(config) => is_remote(graph, &config.metadata),
         node => node
             .children()

@@ -14,6 +14,7 @@ mod check;
 mod config;
 mod control;
 mod demo;
+mod exports;
 mod facts;
 mod figures;
 mod format;
@@ -23,6 +24,7 @@ mod latency;
 mod load;
 mod operations;
 mod probe;
+mod proxy;
 mod record;
 mod running;
 mod said;
@@ -76,6 +78,10 @@ enum Verb {
     Grow(grow::Args),
     /// Measure a device of a configuration, without an export.
     Bench(bench::Args),
+    /// Show what a BRP target exports.
+    Exports(exports::Args),
+    /// Offer a volume that is reached by BRP to NBD clients until SIGTERM or SIGINT.
+    Proxy(proxy::Args),
     /// Find out what size of writes a device likes, for the caches over it.
     Probe(probe::Args),
     /// Load, read and check an index: keys and values in order, in one file.
@@ -102,6 +108,8 @@ fn main() -> ExitCode {
         Verb::Side(args) => side::run(&args),
         Verb::Grow(args) => grow::run(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Exports(args) => exports::run(&args),
+        Verb::Proxy(args) => proxy::run(&args),
         Verb::Probe(args) => probe::run(&args),
         Verb::Index(args) => index::run(&args),
         Verb::Sim(args) => sim::run(&args),

@@ -187,6 +187,7 @@ fn fixed_above<'g>(graph: &'g Graph, name: &str) -> Option<&'g str> {
         | Node::Memory(_)
         | Node::Null(_)
         | Node::Remote(_)
+        | Node::Brp(_)
         | Node::Mirror(_)
         | Node::Stripe(_)
         | Node::Adopted(_)

@@ -270,7 +270,7 @@ impl Shown {
                 .collect();
             let shown = json!({
                 "device": export.device,
-                "protocol": "nbd",
+                "protocol": export.protocol.name(),
                 "listen": export.listen.to_string(),
                 "figures": figures,
             });

@@ -1,12 +1,13 @@
-//! Serves a memory device of 1 GiB over NBD on the UNIX socket named on the command line (or on
-//! `tcp:ADDRESS:PORT`), for measurements against other servers. Ends on SIGTERM or SIGINT.
+//! Serves a memory device of 1 GiB on the UNIX socket named on the command line (or on
+//! `tcp:ADDRESS:PORT`), over NBD or, with `brp` behind it, over BRP, for measurements against other
+//! servers. Ends on SIGTERM or SIGINT.
 
 use std::process::ExitCode;
 use std::rc::Rc;
 
 use bimetal_block::Device;
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_export::{ExportConfig, Server};
+use bimetal_export::{ExportConfig, Protocol, Server};
 use bimetal_rt::uring::Signals;
 use bimetal_rt::{Rt, UringOptions};
 
@@ -23,10 +24,13 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args()
         .nth(1)
-        .ok_or("usage: serve_memory unix:PATH")?;
+        .ok_or("usage: serve_memory unix:PATH [brp]")?;
     let rt = Rt::real_time(UringOptions::default())?;
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, 1 << 30));
-    let config = ExportConfig::new("memory", "memory", address.parse()?);
+    let mut config = ExportConfig::new("memory", "memory", address.parse()?);
+    if std::env::args().nth(2).as_deref() == Some("brp") {
+        config.protocol = Protocol::Brp;
+    }
     rt.block_on(async {
         let signals = Signals::termination(&rt)?;
         let server = Server::start(&rt, vec![(config, device)]).await?;

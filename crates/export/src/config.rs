@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+pub use bimetal_block::graph::Persistence;
 use bimetal_block::graph::{ConfigError, Document, Section};
+use bimetal_proto::brp::wire::NAME_BYTES_MAX;
 use bimetal_rt::net::Address;
 use serde::Deserialize;
 
 /// Connections to one export at the same time, unless the configuration says otherwise.
 const CONNECTIONS_MAX_DEFAULT: u32 = 64;
-/// The longest string of the protocol in bytes (NBD, section "Conventions").
-const STRING_BYTES_MAX: usize = 4096;
 
 /// How clients reach an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -17,6 +17,26 @@ const STRING_BYTES_MAX: usize = 4096;
 pub enum Protocol {
     /// The Network Block Device protocol, see `docs/nbd.md`.
     Nbd,
+    /// BRP, see `docs/brp.md`.
+    Brp,
+}
+
+impl Protocol {
+    /// The name in configurations and figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Nbd => "nbd",
+            Protocol::Brp => "brp",
+        }
+    }
+
+    /// The longest name and description in bytes (NBD, section "Conventions"; BRP, section "Limits").
+    fn string_bytes_max(self) -> usize {
+        match self {
+            Protocol::Nbd => 4096,
+            Protocol::Brp => NAME_BYTES_MAX,
+        }
+    }
 }
 
 /// One export: a device under a name at an address.
@@ -39,6 +59,9 @@ pub struct ExportConfig {
     /// True when this is the export of clients that ask for none by name. Without any such, it is
     /// the first by name.
     pub default: bool,
+    /// What is left of the device when the server's process dies. No key of the section: whoever knows
+    /// the device says so.
+    pub persistence: Persistence,
 }
 
 /// The keys of a section, as written.
@@ -74,6 +97,7 @@ impl ExportConfig {
             read_only: false,
             connections_max: CONNECTIONS_MAX_DEFAULT,
             default: false,
+            persistence: Persistence::Durable,
         }
     }
 
@@ -85,8 +109,14 @@ impl ExportConfig {
     pub fn read(document: &Document<'_>) -> Result<Vec<ExportConfig>, ConfigError> {
         let mut exports: Vec<ExportConfig> = Vec::new();
         let mut defaults: BTreeMap<String, String> = BTreeMap::new();
+        let mut protocols: BTreeMap<String, Protocol> = BTreeMap::new();
         for (name, section) in document.named("export") {
             let export = read_one(name, section)?;
+            let spoken = protocols.entry(export.listen.to_string());
+            if *spoken.or_insert(export.protocol) != export.protocol {
+                let message = format!("another protocol is spoken at {}", export.listen);
+                return Err(section.error(message));
+            }
             if export.default
                 && let Some(other) = defaults.insert(export.listen.to_string(), name.to_owned())
             {
@@ -103,13 +133,16 @@ impl ExportConfig {
 }
 
 fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigError> {
-    let is_string = |text: &str| text.len() <= STRING_BYTES_MAX && !text.contains('\0');
-    if name.is_empty() || !is_string(name) {
-        return Err(section.error("an export has a name of 1 to 4096 bytes without NUL"));
-    }
     let keys: Keys = section.clone().read()?;
+    let longest = keys.protocol.string_bytes_max();
+    let is_string = |text: &str| text.len() <= longest && !text.contains('\0');
+    if name.is_empty() || !is_string(name) {
+        let message = format!("an export has a name of 1 to {longest} bytes without NUL");
+        return Err(section.error(message));
+    }
     if !is_string(&keys.description) {
-        return Err(section.error("`description` is longer than 4096 bytes or contains NUL"));
+        let message = format!("`description` is longer than {longest} bytes or contains NUL");
+        return Err(section.error(message));
     }
     if keys.connections_max == 0 {
         return Err(section.error("`connections_max` must be at least 1"));
@@ -120,6 +153,11 @@ fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigErr
         .map_err(|why| section.error(format!("`listen`: {why}")))?
     {
         Address::Unix(path) => Address::Unix(section.resolve(&path)),
+        Address::Tcp(address) if keys.protocol == Protocol::Brp && !address.ip().is_loopback() => {
+            let message =
+                "`listen`: there is no TLS yet, so BRP is served on the loopback address alone";
+            return Err(section.error(message));
+        }
         tcp @ Address::Tcp(_) => tcp,
     };
     Ok(ExportConfig {
@@ -131,6 +169,7 @@ fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigErr
         read_only: keys.read_only,
         connections_max: keys.connections_max,
         default: keys.default,
+        persistence: Persistence::Durable,
     })
 }
 
@@ -180,6 +219,10 @@ mod tests {
                 "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"tcp:example:1\"\n",
                 "tcp:",
             ),
+            (
+                "device = \"a\"\nprotocol = \"brp\"\nlisten = \"tcp:192.0.2.1:9\"\n",
+                "loopback",
+            ),
             (&format!("{good}connections_max = 0\n"), "at least 1"),
             (&format!("{good}readonly = true\n"), "readonly"),
         ] {
@@ -191,5 +234,8 @@ mod tests {
         }
         let two = format!("[export.a]\n{good}default = true\n[export.b]\n{good}default = true\n");
         assert!(read(&two).unwrap_err().contains("both the default"));
+        let brp = good.replace("nbd", "brp");
+        let two = format!("[export.a]\n{good}[export.b]\n{brp}");
+        assert!(read(&two).unwrap_err().contains("another protocol"));
     }
 }

@@ -3,14 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use bimetal_block::{Device, Figure, FigureVisitor, Geometry, Op};
-use bimetal_proto::nbd::wire::{PAYLOAD_DEFAULT_MAX_BYTES, transmission_flag as flag};
-use bimetal_proto::nbd::{self, Export, ExportDirectory, ExportInfo};
+use bimetal_block::{Device, Figure, FigureVisitor, Op};
 
 use crate::config::ExportConfig;
-
-/// The smallest preferred block size the protocol allows (NBD, section "Size constraints").
-const PREFERRED_BYTES_MIN: u32 = 512;
 
 /// An export that is served.
 pub(crate) struct Served {
@@ -50,9 +45,9 @@ impl Served {
         })
     }
 
-    /// What a client is told that connects now.
-    pub(crate) fn info(&self) -> ExportInfo {
-        describe(self.device.geometry(), self.config.read_only)
+    /// Whether changes are refused.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.config.read_only || !self.device.geometry().writable
     }
 
     pub(crate) fn figures(&self, out: &mut dyn FigureVisitor) {
@@ -85,62 +80,4 @@ impl Served {
             out.figure(part, name, Figure::Counter(counter.get()));
         }
     }
-}
-
-/// What clients are told about a device.
-///
-/// `CAN_MULTI_CONN` promises that a flush on one connection covers the completed writes of all.
-/// That holds because every connection submits to one device, which makes no difference between
-/// them. `SEND_FAST_ZERO` is not offered: no device can tell beforehand whether zeroing is faster
-/// than writing.
-fn describe(geometry: &Geometry, read_only: bool) -> ExportInfo {
-    let mut flags = flag::HAS_FLAGS
-        | flag::SEND_FLUSH
-        | flag::SEND_FUA
-        | flag::SEND_TRIM
-        | flag::SEND_WRITE_ZEROES
-        | flag::SEND_DF
-        | flag::CAN_MULTI_CONN;
-    if read_only || !geometry.writable {
-        flags |= flag::READ_ONLY;
-    }
-    if geometry.rotational {
-        flags |= flag::ROTATIONAL;
-    }
-    let max_payload_bytes = geometry.transfer_bytes_max.min(PAYLOAD_DEFAULT_MAX_BYTES);
-    ExportInfo {
-        size_bytes: geometry.size_bytes,
-        transmission_flags: flags,
-        min_block_bytes: 1,
-        preferred_block_bytes: geometry
-            .preferred_bytes
-            .max(PREFERRED_BYTES_MIN)
-            .min(max_payload_bytes),
-        max_payload_bytes,
-    }
-}
-
-/// The exports of one address, the default one first.
-pub(crate) struct Directory(pub(crate) Vec<Rc<Served>>);
-
-impl ExportDirectory for Directory {
-    fn export(&self, index: usize) -> Option<Export<'_>> {
-        self.0.get(index).map(|served| Export {
-            name: &served.config.name,
-            description: &served.config.description,
-            info: served.info(),
-        })
-    }
-}
-
-/// Runs of a device as the extents of `base:allocation`: a hole is unallocated and reads as
-/// zeroes.
-pub(crate) fn to_wire(runs: &[bimetal_block::Extent]) -> Vec<nbd::Extent> {
-    use bimetal_proto::nbd::wire::state::{HOLE, ZERO};
-    let to_wire = |run: &bimetal_block::Extent| nbd::Extent {
-        // A request, and so a run inside it, is shorter than 4 GiB.
-        length_bytes: u32::try_from(run.len).expect("a run is inside its request"),
-        status: if run.data { 0 } else { HOLE | ZERO },
-    };
-    runs.iter().filter(|run| run.len > 0).map(to_wire).collect()
 }

@@ -1,4 +1,4 @@
-//! Exports: block devices served to ordinary clients over a network protocol, which today is NBD.
+//! Exports: block devices served over a network protocol: NBD to ordinary clients, and BRP.
 //!
 //! The server is built for batching and never waits to get a batch: one receive takes whatever the
 //! socket holds, every complete request in it is started before the next receive, and one send
@@ -8,12 +8,15 @@
 //! This crate must never understand the wire itself (`bimetal-proto` does), never drop a write that
 //! has reached a device, and never hold more of a client's than the stated bounds.
 
+mod brp;
 pub mod config;
-mod connection;
 mod export;
+mod input;
 mod link;
+mod nbd;
 mod server;
+mod session;
 
-pub use config::{ExportConfig, Protocol};
-pub use connection::{BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX};
+pub use config::{ExportConfig, Persistence, Protocol};
 pub use server::{Server, StartError};
+pub use session::{BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX};

@@ -8,13 +8,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use bimetal_proto::nbd::Errno;
-use bimetal_proto::nbd::reply::{error_chunk, offset_data_head, simple_reply};
+use bimetal_rt::Payload;
 use bimetal_rt::net::Stream;
-use bimetal_rt::{Payload, Rt};
 
-/// The largest head of a reply: that of a data chunk.
-const HEAD_BYTES_MAX: usize = 28;
 /// A send takes no further reply once it holds this much, so that a batch of large replies makes
 /// visible progress.
 const SEND_BYTES: usize = 4 << 20;
@@ -42,60 +38,18 @@ impl Signal {
     }
 }
 
-/// A reply that is ready to be sent.
-pub(crate) struct Outgoing {
-    head: [u8; HEAD_BYTES_MAX],
-    head_bytes: u8,
-    data: Payload,
-    /// What the request counted for in the account.
-    counted_bytes: u64,
-}
-
-impl Outgoing {
-    fn with_head<const N: usize>(bytes: [u8; N], data: Payload, counted_bytes: u64) -> Outgoing {
-        const { assert!(N <= HEAD_BYTES_MAX) };
-        let mut head = [0; HEAD_BYTES_MAX];
-        head[..N].copy_from_slice(&bytes);
-        Outgoing {
-            head,
-            head_bytes: N as u8,
-            data,
-            counted_bytes,
-        }
+/// A reply that is ready to be sent, as its protocol has it.
+pub(crate) trait Reply {
+    /// Requests that it settles: one, unless it answers none.
+    fn requests(&self) -> u32 {
+        1
     }
 
-    /// Success without data.
-    ///
-    /// A simple reply is allowed to every request but a read even when structured replies were
-    /// negotiated (NBD, section "Simple reply message"), and it is the shorter one.
-    pub(crate) fn done(cookie: u64, counted_bytes: u64) -> Outgoing {
-        Outgoing::with_head(simple_reply(cookie, None), Payload::empty(), counted_bytes)
-    }
+    /// What they counted for in the account.
+    fn counted_bytes(&self) -> u64;
 
-    /// Failure; as a chunk where the request takes only those.
-    pub(crate) fn error(cookie: u64, structured: bool, error: Errno, counted: u64) -> Outgoing {
-        if structured {
-            Outgoing::with_head(error_chunk(cookie, error), Payload::empty(), counted)
-        } else {
-            Outgoing::with_head(simple_reply(cookie, Some(error)), Payload::empty(), counted)
-        }
-    }
-
-    /// The bytes of a read, `offset` being where they were asked for.
-    pub(crate) fn data(cookie: u64, structured: bool, offset: u64, data: Payload) -> Outgoing {
-        let counted_bytes = data.len() as u64;
-        if structured {
-            let head = offset_data_head(cookie, offset, data.len() as u32, true);
-            Outgoing::with_head(head, data, counted_bytes)
-        } else {
-            Outgoing::with_head(simple_reply(cookie, None), data, counted_bytes)
-        }
-    }
-
-    /// A message that is encoded already.
-    pub(crate) fn encoded(message: Payload) -> Outgoing {
-        Outgoing::with_head([], message, 0)
-    }
+    /// Data that is sent with it.
+    fn data_bytes(&self) -> usize;
 }
 
 /// What is in flight at most.
@@ -106,13 +60,13 @@ pub(crate) struct Bounds {
 }
 
 /// See the module.
-pub(crate) struct Link {
+pub(crate) struct Link<R> {
     pub(crate) stream: Stream,
     bounds: Bounds,
     /// Requests whose reply has not been sent, and their data.
     requests: Cell<u32>,
     bytes: Cell<u64>,
-    replies: RefCell<Vec<Outgoing>>,
+    replies: RefCell<Vec<R>>,
     /// No further reply comes: the sender ends when it has sent the last one.
     finished: Cell<bool>,
     /// The client is gone or was cut off: replies are dropped.
@@ -127,8 +81,8 @@ pub(crate) struct Link {
     progress: Cell<u64>,
 }
 
-impl Link {
-    pub(crate) fn new(stream: Stream, bounds: Bounds) -> Rc<Link> {
+impl<R: Reply> Link<R> {
+    pub(crate) fn new(stream: Stream, bounds: Bounds) -> Rc<Link<R>> {
         Rc::new(Link {
             stream,
             bounds,
@@ -145,16 +99,25 @@ impl Link {
         })
     }
 
-    /// Counts a request of `bytes` bytes of data, waiting until it fits the bounds.
-    pub(crate) async fn admit(&self, bytes: u64) -> Admission<'_> {
+    /// Counts requests with `bytes` bytes of data in all, waiting until they fit the bounds.
+    pub(crate) async fn admit(&self, requests: u32, bytes: u64) -> Admission<'_, R> {
         let (requests_max, bytes_max) = (self.bounds.requests, self.bounds.bytes);
-        assert!(bytes <= bytes_max, "a valid request fits the bounds");
-        self.account_changed
-            .until(|| self.requests.get() < requests_max && self.bytes.get() + bytes <= bytes_max)
-            .await;
-        self.requests.set(self.requests.get() + 1);
+        assert!(
+            requests <= requests_max && bytes <= bytes_max,
+            "valid requests fit the bounds"
+        );
+        let fits = || {
+            let requests_fit = self.requests.get() + requests <= requests_max;
+            requests_fit && self.bytes.get() + bytes <= bytes_max
+        };
+        self.account_changed.until(fits).await;
+        self.requests.set(self.requests.get() + requests);
         self.bytes.set(self.bytes.get() + bytes);
-        Admission { link: self, bytes }
+        Admission {
+            link: self,
+            requests,
+            bytes,
+        }
     }
 
     fn settle(&self, requests: u32, bytes: u64) {
@@ -171,9 +134,9 @@ impl Link {
     }
 
     /// Hands over the reply to an admitted request.
-    pub(crate) fn reply(&self, reply: Outgoing) {
+    pub(crate) fn reply(&self, reply: R) {
         if self.dead.get() {
-            return self.settle(1, reply.counted_bytes);
+            return self.settle(reply.requests(), reply.counted_bytes());
         }
         self.replies.borrow_mut().push(reply);
         self.replies_changed.notify();
@@ -214,28 +177,31 @@ impl Link {
         waiting.then(|| self.progress.get())
     }
 
-    /// Sends replies until [`finish`](Self::finish), all that are there at a time. Calls `sent`
-    /// after each send.
-    pub(crate) async fn send_replies(&self, rt: &Rt, sent: impl Fn()) {
+    /// Sends replies until [`finish`](Self::finish), all that are there at a time, at most
+    /// `batch_max`. `gather` makes the bytes of a batch; it is called once for each send.
+    pub(crate) async fn send_replies(
+        &self,
+        batch_max: usize,
+        mut gather: impl FnMut(&mut Vec<R>) -> Payload,
+    ) {
         let mut batch = Vec::new();
         loop {
             self.replies_changed
                 .until(|| !self.replies.borrow().is_empty() || self.finished.get())
                 .await;
-            self.take_batch(&mut batch);
+            self.take_batch(&mut batch, batch_max);
             if batch.is_empty() {
                 return;
             }
             let (requests, bytes) = account(&batch);
             if !self.dead.get() {
-                let payload = gather(rt, &mut batch);
+                let payload = gather(&mut batch);
                 self.set_sending(true);
                 let result = self.stream.send(payload).await;
                 self.set_sending(false);
                 if result.is_err() {
                     self.cut();
                 }
-                sent();
             }
             batch.clear();
             self.settle(requests, bytes);
@@ -243,15 +209,15 @@ impl Link {
     }
 
     /// Takes the replies of the next send.
-    fn take_batch(&self, batch: &mut Vec<Outgoing>) {
+    fn take_batch(&self, batch: &mut Vec<R>, batch_max: usize) {
         let mut replies = self.replies.borrow_mut();
         let mut total_bytes = 0;
-        let fits = |reply: &&Outgoing| {
+        let fits = |reply: &&R| {
             let fits = total_bytes < SEND_BYTES;
-            total_bytes += reply.data.len();
+            total_bytes += reply.data_bytes();
             fits
         };
-        let count = replies.iter().take_while(fits).count();
+        let count = replies.iter().take(batch_max).take_while(fits).count();
         if count == replies.len() {
             std::mem::swap(&mut *replies, batch);
         } else {
@@ -260,57 +226,49 @@ impl Link {
     }
 }
 
-/// A request that has been counted and not been started. Dropping it takes it out of the account.
-#[must_use = "dropping an admission withdraws the request"]
-pub(crate) struct Admission<'l> {
-    link: &'l Link,
+/// Requests that have been counted and not been started. Dropping it takes them out of the account.
+#[must_use = "dropping an admission withdraws the requests"]
+pub(crate) struct Admission<'l, R: Reply> {
+    link: &'l Link<R>,
+    requests: u32,
     bytes: u64,
 }
 
-impl Admission<'_> {
-    /// The request starts: from now on its reply settles the account.
+impl<R: Reply> Admission<'_, R> {
+    /// The requests start: from now on their replies settle the account.
     pub(crate) fn start(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Admission<'_> {
+impl<R: Reply> Drop for Admission<'_, R> {
     fn drop(&mut self) {
-        self.link.settle(1, self.bytes);
+        self.link.settle(self.requests, self.bytes);
     }
 }
 
 /// Requests and bytes that a batch settles.
-fn account(batch: &[Outgoing]) -> (u32, u64) {
-    let bytes = batch.iter().map(|reply| reply.counted_bytes).sum();
-    (batch.len() as u32, bytes)
+fn account<R: Reply>(batch: &[R]) -> (u32, u64) {
+    let requests = batch.iter().map(Reply::requests).sum();
+    let bytes = batch.iter().map(Reply::counted_bytes).sum();
+    (requests, bytes)
 }
 
-/// A batch as one payload: heads carved from one buffer, data by reference, neighbouring heads in
-/// one slice.
-fn gather(rt: &Rt, batch: &mut [Outgoing]) -> Payload {
-    let heads_bytes = batch
-        .iter()
-        .map(|reply| usize::from(reply.head_bytes))
-        .sum();
-    let mut heads = rt.pool().alloc_now(heads_bytes);
-    let mut filled = 0;
-    for reply in batch.iter() {
-        let head = &reply.head[..usize::from(reply.head_bytes)];
-        heads[filled..filled + head.len()].copy_from_slice(head);
-        filled += head.len();
+/// What the server needs of any client's link to watch over it.
+pub(crate) trait Watchable {
+    /// While the client keeps the server waiting, a number that stays the same.
+    fn stall(&self) -> Option<u64>;
+
+    /// Cuts the client off.
+    fn cut(&self);
+}
+
+impl<R: Reply> Watchable for Link<R> {
+    fn stall(&self) -> Option<u64> {
+        Link::stall(self)
     }
-    let heads = heads.freeze();
-    let mut payload = Payload::empty();
-    let (mut start, mut end) = (0, 0);
-    for reply in batch {
-        end += usize::from(reply.head_bytes);
-        if !reply.data.is_empty() {
-            payload.push(heads.slice(start..end));
-            payload.append(std::mem::take(&mut reply.data));
-            start = end;
-        }
+
+    fn cut(&self) {
+        Link::cut(self);
     }
-    payload.push(heads.slice(start..end));
-    payload
 }

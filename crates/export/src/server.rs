@@ -10,16 +10,18 @@ use std::time::Duration;
 
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::{Device, FigureVisitor};
-use bimetal_proto::nbd::ServerSession;
-use bimetal_rt::net::{Address, Listener, Stream};
+use bimetal_rt::net::{Address, Listener, PeerUser, Stream};
 use bimetal_rt::sync::{Event, TaskGroup};
 use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
 
-use crate::config::ExportConfig;
-use crate::connection::{BOUNDS, End, Transmission, handshake};
-use crate::export::{Directory, Served, add};
-use crate::link::Link;
+use crate::brp::{self, Target};
+use crate::config::{ExportConfig, Protocol};
+use crate::export::{Served, add};
+use crate::input::End;
+use crate::link::Watchable;
+use crate::nbd;
+use crate::session::Conversation;
 
 /// Connections of one address that are still in their handshake or about to be refused, on top of
 /// those its exports allow.
@@ -67,15 +69,17 @@ pub enum StartError {
 /// An address with its exports.
 struct Portal {
     address: Address,
-    exports: Directory,
+    protocol: Protocol,
+    /// The default one first.
+    exports: Vec<Rc<Served>>,
     connections: Cell<u32>,
     connections_max: u32,
 }
 
 /// A connection under the watch.
 struct Watched {
-    link: Rc<Link>,
-    /// What [`Link::stall`] said last, and how many times in a row.
+    link: Rc<dyn Watchable>,
+    /// What [`Watchable::stall`] said last, and how many times in a row.
     stall: Option<u64>,
     looks: u32,
 }
@@ -89,8 +93,9 @@ struct State {
     watched: RefCell<BTreeMap<u64, Watched>>,
     next_key: Cell<u64>,
     stopping: Cell<bool>,
+    target: Rc<Target>,
     /// Something of the above changed that a task may wait for.
-    changed: Event,
+    changed: Rc<Event>,
     /// Addresses in use, with the ports that were chosen.
     bound: RefCell<Vec<Address>>,
     watch: RefCell<Option<Task<()>>>,
@@ -117,6 +122,7 @@ impl Server {
                 Served::new(config, Rc::clone(unit))
             })
             .collect();
+        let changed = Rc::new(Event::new());
         let state = Rc::new(State {
             rt: rt.clone(),
             portals: portals(&served),
@@ -126,7 +132,8 @@ impl Server {
             watched: RefCell::new(BTreeMap::new()),
             next_key: Cell::new(0),
             stopping: Cell::new(false),
-            changed: Event::new(),
+            target: Target::new(rt, Rc::clone(&changed)),
+            changed,
             bound: RefCell::new(Vec::new()),
             watch: RefCell::new(None),
         });
@@ -243,7 +250,8 @@ fn portals(served: &[Rc<Served>]) -> Vec<Rc<Portal>> {
             let connections_max = limits.fold(HANDSHAKES_MAX, u32::saturating_add);
             Rc::new(Portal {
                 address: exports[0].config.listen.clone(),
-                exports: Directory(exports),
+                protocol: exports[0].config.protocol,
+                exports,
                 connections: Cell::new(0),
                 connections_max,
             })
@@ -252,7 +260,7 @@ fn portals(served: &[Rc<Served>]) -> Vec<Rc<Portal>> {
 }
 
 async fn bind(rt: &Rt, portal: &Portal) -> Result<Listener, StartError> {
-    let (export, address) = (portal.exports.0[0].config.name.clone(), &portal.address);
+    let (export, address) = (portal.exports[0].config.name.clone(), &portal.address);
     if let Address::Unix(path) = address {
         clear_path(rt, &export, address, path).await?;
     }
@@ -317,8 +325,9 @@ async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listener) {
 
 /// Starts a session with a new client, or turns it away.
 fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream) {
-    if state.stopping.get() || portal.connections.get() >= portal.connections_max {
-        add(&portal.exports.0[0].counters.connections_refused, 1);
+    let no_room = state.stopping.get() || portal.connections.get() >= portal.connections_max;
+    if no_room || !is_trusted(portal, &stream) {
+        add(&portal.exports[0].counters.connections_refused, 1);
         return stream.shutdown();
     }
     portal.connections.set(portal.connections.get() + 1);
@@ -329,64 +338,107 @@ fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream) {
     });
 }
 
+/// Whether whoever connected may speak at all. The mode of the socket's file keeps others out; this
+/// holds as well where the file was given another mode.
+fn is_trusted(portal: &Portal, stream: &Stream) -> bool {
+    match (portal.protocol, stream.peer_user()) {
+        (Protocol::Nbd, _) => true,
+        (Protocol::Brp, Ok(PeerUser::Other(_)) | Err(_)) => false,
+        (Protocol::Brp, Ok(PeerUser::Same | PeerUser::Root | PeerUser::Unknown)) => true,
+    }
+}
+
 /// One client from its handshake to its end.
 async fn session(state: &Rc<State>, portal: &Portal, stream: Stream) {
-    let Some((session, early)) = greet(state, portal, &stream).await else {
+    match portal.protocol {
+        Protocol::Nbd => nbd_session(state, portal, stream).await,
+        Protocol::Brp => brp_session(state, portal, stream).await,
+    }
+}
+
+async fn nbd_session(state: &Rc<State>, portal: &Portal, stream: Stream) {
+    let exports = nbd::Directory(&portal.exports);
+    let handshake = nbd::handshake(&state.rt, &stream, &exports);
+    let Some((session, early)) = greet(state, portal, handshake).await else {
         return stream.shutdown();
     };
-    let export = &portal.exports.0[session.export_index];
+    let export = &portal.exports[session.export_index];
     let counters = &export.counters;
     if counters.connections.get() >= export.config.connections_max {
         add(&counters.connections_refused, 1);
         return stream.shutdown();
     }
-    counters.connections.set(counters.connections.get() + 1);
-    add(&counters.connections_total, 1);
-    let link = Link::new(stream, BOUNDS);
-    let key = state.watch_over(&link);
-    let transmission = Transmission::new(&state.rt, Rc::clone(&link), Rc::clone(export), session);
-    let end = transmit(state, &link, &transmission, &early).await;
-    if let End::Protocol(_) = end {
-        add(&counters.protocol_errors, 1);
-    }
-    state.watched.borrow_mut().remove(&key);
-    counters.connections.set(counters.connections.get() - 1);
+    let transmission = nbd::Transmission::new(&state.rt, stream, Rc::clone(export), session);
+    converse(state, export, transmission, &early).await;
 }
 
-/// Leads a client through the handshake; `None` when it does not end in transmission.
-async fn greet(
+async fn brp_session(state: &Rc<State>, portal: &Portal, stream: Stream) {
+    let greeting = brp::greet(&state.rt, &stream, &state.target, &portal.exports);
+    let Some(mut taken) = greet(state, portal, greeting).await else {
+        return stream.shutdown();
+    };
+    let (export, early) = (Rc::clone(&taken.export), std::mem::take(&mut taken.early));
+    let transmission = brp::Transmission::new(&state.rt, stream, &state.target, taken);
+    converse(state, &export, transmission, &early).await;
+}
+
+/// Leads a client through its handshake; `None` when it does not stay.
+async fn greet<T>(
     state: &Rc<State>,
     portal: &Portal,
-    stream: &Stream,
-) -> Option<(ServerSession, Vec<u8>)> {
+    handshake: impl Future<Output = Result<Option<T>, End>>,
+) -> Option<T> {
     let stopped = std::pin::pin!(state.changed.until(|| state.stopping.get()));
-    let greeted = std::pin::pin!(handshake(&state.rt, stream, &portal.exports));
+    let greeted = std::pin::pin!(handshake);
     match select(greeted, stopped).await {
         Either::Left((Ok(agreed), _)) => agreed,
-        Either::Left((Err(End::Protocol(_)), _)) => {
-            add(&portal.exports.0[0].counters.protocol_errors, 1);
+        Either::Left((Err(End::Protocol), _)) => {
+            add(&portal.exports[0].counters.protocol_errors, 1);
             None
         }
         Either::Left((Err(End::Client | End::Broken), _)) | Either::Right(_) => None,
     }
 }
 
-/// Serves requests until the client or the server ends it, and settles what is in flight.
-async fn transmit(
+/// One client from the end of its handshake to its own.
+async fn converse<C: Conversation<Reply: 'static> + 'static>(
     state: &Rc<State>,
-    link: &Rc<Link>,
-    transmission: &Rc<Transmission>,
+    export: &Served,
+    conversation: Rc<C>,
+    early: &[u8],
+) {
+    let counters = &export.counters;
+    counters.connections.set(counters.connections.get() + 1);
+    add(&counters.connections_total, 1);
+    let link: Rc<dyn Watchable> = Rc::clone(conversation.link()) as _;
+    let key = state.watch_over(link);
+    let end = transmit(state, &conversation, early).await;
+    if let End::Protocol = end {
+        add(&counters.protocol_errors, 1);
+    }
+    conversation.settled();
+    state.watched.borrow_mut().remove(&key);
+    counters.connections.set(counters.connections.get() - 1);
+}
+
+/// Serves requests until the client or the server ends it, and settles what is in flight.
+async fn transmit<C: Conversation + 'static>(
+    state: &Rc<State>,
+    conversation: &Rc<C>,
     early: &[u8],
 ) -> End {
+    let link = conversation.link();
     let sender = {
-        let transmission = Rc::clone(transmission);
-        state.rt.spawn(async move { transmission.send().await })
+        let conversation = Rc::clone(conversation);
+        state.rt.spawn(async move { conversation.send().await })
     };
     let end = {
-        let stopped = std::pin::pin!(state.changed.until(|| state.stopping.get()));
-        let receive = std::pin::pin!(transmission.receive(early));
+        let is_over = || state.stopping.get() || conversation.is_revoked();
+        let stopped = std::pin::pin!(state.changed.until(is_over));
+        let receive = std::pin::pin!(conversation.receive(early));
         match select(receive, stopped).await {
             Either::Left((end, _)) => end,
+            Either::Right(_) if conversation.is_revoked() => End::Broken,
             Either::Right(_) => End::Client,
         }
     };
@@ -404,11 +456,11 @@ async fn transmit(
 }
 
 impl State {
-    fn watch_over(&self, link: &Rc<Link>) -> u64 {
+    fn watch_over(&self, link: Rc<dyn Watchable>) -> u64 {
         let key = self.next_key.get();
         self.next_key.set(key + 1);
         let watched = Watched {
-            link: Rc::clone(link),
+            link,
             stall: None,
             looks: 0,
         };

@@ -8,4 +8,5 @@
 //! in as slices, bytes go out into buffers of the caller, and no input of the other party may
 //! cause a panic.
 
+pub mod brp;
 pub mod nbd;

@@ -175,6 +175,22 @@ impl Rt {
         Ok(bytes)
     }
 
+    /// Sixteen bytes that stay the same as long as the machine has not started anew: in virtual time, as
+    /// long as the runtime lives.
+    ///
+    /// # Errors
+    /// When the operating system does not say.
+    pub fn boot_id(&self) -> io::Result<[u8; 16]> {
+        match &self.0.world {
+            World::Real(_) => uring::boot_id(),
+            World::Virtual(_) => {
+                let mut bytes = [0; 16];
+                self.rng("boot id").fill(&mut bytes);
+                Ok(bytes)
+            }
+        }
+    }
+
     /// The time of day in seconds since 1970, for labels that people read and for nothing else.
     /// Virtual time starts at the beginning of 2020.
     pub fn unix_seconds(&self) -> u64 {

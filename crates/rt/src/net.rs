@@ -3,6 +3,7 @@
 //! A stream is used by one receiving and one sending task at a time. It must never be the place
 //! where a protocol is understood.
 
+mod inbox;
 mod pipe;
 
 use std::io;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
 use crate::uring::{Socket, SocketListener};
+pub use inbox::Inbox;
 pub use pipe::{Pipe, PipeOptions};
 
 /// Where a server listens or a client connects.
@@ -51,6 +53,19 @@ impl std::fmt::Display for Address {
             Address::Tcp(address) => write!(f, "tcp:{address}"),
         }
     }
+}
+
+/// The user at the other end of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerUser {
+    /// The one as whom this process acts.
+    Same,
+    /// The superuser.
+    Root,
+    /// Somebody else, by number.
+    Other(u32),
+    /// The stream does not tell: it is a TCP connection or a pipe.
+    Unknown,
 }
 
 /// A connected stream of bytes.
@@ -134,6 +149,17 @@ impl Stream {
         match &self.0 {
             Kind::Socket(socket) => socket.send(payload).await,
             Kind::Pipe(pipe) => pipe.send(payload).await,
+        }
+    }
+
+    /// The user at the other end, as the kernel knows it from the moment of connecting.
+    ///
+    /// # Errors
+    /// Those of `getsockopt(2)`.
+    pub fn peer_user(&self) -> io::Result<PeerUser> {
+        match &self.0 {
+            Kind::Socket(socket) => socket.peer_user(),
+            Kind::Pipe(_) => Ok(PeerUser::Unknown),
         }
     }
 

@@ -9,7 +9,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "export", "lab", "sim", "index", "trace", "block", "rt", "policy", "proto",
+            "export", "lab", "sim", "index", "trace", "block", "client", "rt", "policy", "proto",
         ],
     ),
     ("py", &["lab", "index", "trace", "policy"]),
@@ -20,9 +20,13 @@ const DIRECTION: &[(&str, &[&str])] = &[
             "export", "index", "block", "proto", "trace", "rt", "policy", "flash",
         ],
     ),
-    ("export", &["block", "proto", "rt"]),
+    ("export", &["block", "client", "proto", "rt"]),
     ("index", &["block", "rt"]),
-    ("block", &["policy", "proto", "trace", "rt", "flash"]),
+    (
+        "block",
+        &["client", "policy", "proto", "trace", "rt", "flash"],
+    ),
+    ("client", &["proto", "rt"]),
     ("rt", &[]),
     ("policy", &[]),
     ("proto", &[]),

@@ -6,6 +6,7 @@
 
 mod format;
 mod node;
+mod persistence;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use crate::layers::mirror::Mirror;
 use crate::tap::Tap;
 pub use format::{FormatOptions, FormattedMirror, format};
 pub use node::Node;
+pub use persistence::Persistence;
 
 /// The devices of a configuration, checked but not open.
 #[derive(Clone, Debug)]

@@ -22,6 +22,7 @@ use crate::layers::rate::{Rate, RateConfig};
 use crate::layers::stats::{Stats, StatsConfig};
 use crate::layers::stripe::{Stripe, StripeConfig};
 use crate::layers::timing::{Timing, TimingConfig};
+use crate::media::brp::{BrpConfig, BrpDevice};
 use crate::media::file::{FileConfig, FileDevice};
 use crate::media::memory::{MemoryConfig, MemoryDevice};
 use crate::media::model::ModelType;
@@ -41,6 +42,8 @@ pub enum Node {
     Null(NullConfig),
     /// An export of another server.
     Remote(RemoteConfig),
+    /// Another server's export, over BRP.
+    Brp(BrpConfig),
     /// The hetero-mirror.
     Mirror(MirrorConfig),
     /// Pages in memory.
@@ -66,7 +69,7 @@ pub enum Node {
 }
 
 /// The names of all types, for error messages.
-const TYPES: &str = "file, memory, null, remote, cache, mirror, passthrough, stripe, adopted, ssd, hdd, \
+const TYPES: &str = "file, memory, null, remote, brp, cache, mirror, passthrough, stripe, adopted, ssd, hdd, \
                      network, flash, delay, error, rate, log, stats";
 
 impl Node {
@@ -79,6 +82,7 @@ impl Node {
             "memory" => Node::Memory(section.read()?),
             "null" => Node::Null(section.read()?),
             "remote" | "nbd" => Node::Remote(section.read()?),
+            "brp" => Node::Brp(section.read()?),
             "cache" => Node::Cache(section.read()?),
             "mirror" => Node::Mirror(section.read()?),
             "passthrough" => Node::Passthrough(section.read()?),
@@ -100,7 +104,7 @@ impl Node {
         };
         node.check()
             .map_err(|why| place.error(format!("device `{name}`: {why}")))?;
-        if let Some(path) = node.path_mut() {
+        for path in node.paths_mut() {
             *path = place.resolve(path);
         }
         Ok(node)
@@ -109,7 +113,9 @@ impl Node {
     /// The devices this one is made of, in order.
     pub fn children(&self) -> Vec<&str> {
         match self {
-            Node::File(_) | Node::Memory(_) | Node::Null(_) | Node::Remote(_) => Vec::new(),
+            Node::File(_) | Node::Memory(_) | Node::Null(_) | Node::Remote(_) | Node::Brp(_) => {
+                Vec::new()
+            }
             Node::Mirror(config) => config.sides.iter().map(String::as_str).collect(),
             Node::Cache(config) => vec![&config.below],
             Node::Passthrough(config) => vec![&config.below],
@@ -131,6 +137,7 @@ impl Node {
             Node::Memory(_) => "memory",
             Node::Null(_) => "null",
             Node::Remote(_) => "remote",
+            Node::Brp(_) => "brp",
             Node::Cache(_) => "cache",
             Node::Mirror(_) => "mirror",
             Node::Passthrough(_) => "passthrough",
@@ -169,6 +176,7 @@ impl Node {
             Node::Null(config) => Rc::new(NullDevice::new(rt, config.size.0)),
             Node::Mirror(_) => unreachable!("mirrors are opened above"),
             Node::Remote(config) => Rc::new(RemoteDevice::open(rt, config).await?),
+            Node::Brp(config) => Rc::new(BrpDevice::open(rt, config).await?),
             Node::Cache(config) => Rc::new(Cache::new(rt, below(), config)?),
             Node::Passthrough(_) => Rc::new(Passthrough::new(below())),
             Node::Stripe(config) => Rc::new(Stripe::new(children, config.unit.0)?),
@@ -205,6 +213,7 @@ impl Node {
             Node::Memory(config) => whole_blocks(config.size),
             Node::Null(config) => whole_blocks(config.size),
             Node::Remote(config) => config.check(),
+            Node::Brp(config) => config.check(),
             Node::File(config) => config.size.map_or(Ok(()), whole_blocks),
             Node::Cache(config) => config.check(),
             Node::Mirror(config) => config.check(),
@@ -220,17 +229,22 @@ impl Node {
         }
     }
 
-    /// The path in the configuration; paths are relative to its file.
-    fn path_mut(&mut self) -> Option<&mut PathBuf> {
+    /// The paths in the configuration; they are relative to its file.
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         match self {
-            Node::File(config) => Some(&mut config.path),
-            Node::Log(config) => Some(&mut config.path),
-            Node::Remote(config) => match &mut config.address {
-                Address::Unix(path) => Some(path),
-                Address::Tcp(_) => None,
-            },
-            _ => None,
+            Node::File(config) => vec![&mut config.path],
+            Node::Log(config) => vec![&mut config.path],
+            Node::Remote(config) => socket_path(&mut config.address).into_iter().collect(),
+            Node::Brp(config) => config.address.iter_mut().filter_map(socket_path).collect(),
+            _ => Vec::new(),
         }
+    }
+}
+
+fn socket_path(address: &mut Address) -> Option<&mut PathBuf> {
+    match address {
+        Address::Unix(path) => Some(path),
+        Address::Tcp(_) => None,
     }
 }
 

@@ -123,8 +123,12 @@ impl Served {
 
     /// The same with options.
     pub fn start_with(config: &Path, options: &[&str]) -> Served {
-        let mut child = command(&["serve", arg(config)])
-            .args(options)
+        Served::run(&[&["serve", arg(config)], options].concat())
+    }
+
+    /// Runs `bimetal` with a verb that says `ready`.
+    pub fn run(args: &[&str]) -> Served {
+        let mut child = command(args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

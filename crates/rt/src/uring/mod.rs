@@ -30,7 +30,7 @@ pub(crate) use op::{Operation, Owned};
 pub use signal::Signals;
 pub(crate) use socket::{Socket, SocketListener};
 pub use sys::{MemoryLock, keep_memory_resident};
-pub(crate) use sys::{random_bytes, unix_seconds};
+pub(crate) use sys::{boot_id, random_bytes, unix_seconds};
 
 /// Submission queue entries; more operations than this simply enter the ring more often.
 const SUBMISSIONS: u32 = 1024;

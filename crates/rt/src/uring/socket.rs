@@ -11,14 +11,17 @@ use std::rc::Rc;
 use io_uring::{opcode, types};
 
 use super::op::{Gather, SocketAddress};
+use super::sys::effective_user;
 use super::{Operation, Owned, Uring, file::count};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
+use crate::net::PeerUser;
 
 /// Slices in one send; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
-/// Slices in one send without waiting, whose list lives on the stack.
-const VECTORS_NOW_MAX: usize = 128;
+/// Slices in one send without waiting, whose list lives on the stack: 128 results with data, and their
+/// heads.
+const VECTORS_NOW_MAX: usize = 160;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 128;
 /// What the kernel may hold of a connection's unsent replies (UNIX sockets default to 208 KiB,
@@ -160,6 +163,40 @@ impl Socket {
         // SAFETY: takes integers. The only errors say that the peer is gone already, which is
         // what this call is for.
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    /// The user at the other end of a UNIX socket (`SO_PEERCRED`).
+    pub(crate) fn peer_user(&self) -> io::Result<PeerUser> {
+        let (mut domain, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+        let option = (&raw mut domain).cast();
+        // SAFETY: the pointers and the length describe variables that live through the call.
+        let result = unsafe {
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_DOMAIN);
+            libc::getsockopt(self.fd.as_raw_fd(), level, name, option, &raw mut len)
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if domain != libc::AF_UNIX {
+            return Ok(PeerUser::Unknown);
+        }
+        // SAFETY: all-zero is a valid `ucred`.
+        let mut peer: libc::ucred = unsafe { std::mem::zeroed() };
+        len = size_of::<libc::ucred>() as libc::socklen_t;
+        let option = (&raw mut peer).cast();
+        // SAFETY: as above.
+        let result = unsafe {
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+            libc::getsockopt(self.fd.as_raw_fd(), level, name, option, &raw mut len)
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(match peer.uid {
+            uid if uid == effective_user() => PeerUser::Same,
+            0 => PeerUser::Root,
+            uid => PeerUser::Other(uid),
+        })
     }
 
     fn set_no_delay(&self) -> io::Result<()> {

@@ -29,6 +29,30 @@ pub(crate) fn random_bytes(out: &mut [u8]) -> io::Result<()> {
     std::fs::File::open("/dev/urandom")?.read_exact(out)
 }
 
+/// The kernel's name for the time since the machine started, which is another one after each start.
+pub(crate) fn boot_id() -> io::Result<[u8; 16]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits = text.chars().filter_map(|c| c.to_digit(16));
+    let mut id = [0; 16];
+    let mut count = 0;
+    for digit in digits {
+        let byte = id.get_mut(count / 2).ok_or(io::ErrorKind::InvalidData)?;
+        *byte = *byte << 4 | digit as u8;
+        count += 1;
+    }
+    if count == 32 {
+        Ok(id)
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// The user as whom this process acts.
+pub(super) fn effective_user() -> libc::uid_t {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Closes a descriptor that no owner has taken yet.
 pub(super) fn close(fd: i32) {
     // SAFETY: the descriptor came from a completion that nobody else has seen.

@@ -4,128 +4,22 @@
 //! device is a task of its own. The connection must never give up a request that it has started:
 //! when the client is gone, requests in flight still complete, only their replies are dropped.
 
-use std::io;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bimetal_block::{Flags, IoError, IoResult, Op, Reply, Request as BlockRequest};
 use bimetal_proto::nbd::reply::{block_status_chunk, fit_extents};
 use bimetal_proto::nbd::request::{decode_request, validate};
 use bimetal_proto::nbd::wire::{REQUEST_BYTES, command_flag};
-use bimetal_proto::nbd::{
-    Command, Errno, ProtocolError, Request, ServerHandshake, ServerProgress, ServerSession,
-};
-use bimetal_rt::net::Stream;
-use bimetal_rt::{BufMut, Payload, Rt};
+use bimetal_proto::nbd::{Command, Errno, Request, ServerHandshake, ServerProgress, ServerSession};
+use bimetal_rt::net::{Inbox, Stream};
+use bimetal_rt::{Payload, Rt};
 
-use crate::export::{Directory, Served, add, to_wire};
-use crate::link::{Bounds, Link, Outgoing};
-
-/// Requests of one connection that have not been answered, at most; the next is not received
-/// before.
-pub const REQUESTS_IN_FLIGHT_MAX: u32 = 256;
-/// Data of those requests in bytes, at most: two of the largest.
-pub const BYTES_IN_FLIGHT_MAX: u64 = 64 << 20;
-/// What one connection may hold.
-pub(crate) const BOUNDS: Bounds = Bounds {
-    requests: REQUESTS_IN_FLIGHT_MAX,
-    bytes: BYTES_IN_FLIGHT_MAX,
-};
-/// A client has this long for its handshake.
-const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-/// Received at a time during the handshake.
-const HANDSHAKE_BUFFER_BYTES: usize = 4096;
-/// Received at a time afterwards: more than a UNIX socket holds by default.
-const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
-/// A payload up to this size (with its header) is copied out of the receive buffer once it is
-/// complete; the rest of a larger one is received into its own buffer.
-const COPIED_BYTES_MAX: usize = 64 << 10;
-
-/// Why a connection ended.
-#[derive(Debug)]
-pub(crate) enum End {
-    /// The client said so, or went away between messages.
-    Client,
-    /// The connection broke, also in the middle of a message.
-    Broken,
-    /// The client breached the protocol.
-    Protocol(#[expect(dead_code, reason = "for the reader of a log")] ProtocolError),
-}
-
-impl From<ProtocolError> for End {
-    fn from(error: ProtocolError) -> End {
-        End::Protocol(error)
-    }
-}
-
-impl From<io::Error> for End {
-    fn from(_: io::Error) -> End {
-        End::Broken
-    }
-}
-
-/// Received bytes: those from `start` to `end` have not been consumed.
-struct Input {
-    /// Away while the kernel fills it.
-    buf: Option<BufMut>,
-    start: usize,
-    end: usize,
-}
-
-impl Input {
-    fn new(buf: BufMut) -> Input {
-        Input {
-            buf: Some(buf),
-            start: 0,
-            end: 0,
-        }
-    }
-
-    fn unread(&self) -> &[u8] {
-        let buf = self
-            .buf
-            .as_ref()
-            .expect("the buffer is here between receives");
-        &buf[self.start..self.end]
-    }
-
-    fn consume(&mut self, count: usize) {
-        self.start += count;
-        assert!(self.start <= self.end, "only received bytes are consumed");
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
-    }
-
-    /// Receives the next header and nothing behind it; false at the end of the stream. For a
-    /// stream of large writes: what follows can then be received into its own buffer.
-    async fn receive_header(&mut self, rt: &Rt, stream: &Stream) -> io::Result<bool> {
-        assert!(self.unread().is_empty(), "a header is received on its own");
-        let (result, head) = stream.recv(rt.pool().alloc_now(REQUEST_BYTES), 0).await;
-        let count = result?;
-        let buf = self
-            .buf
-            .as_mut()
-            .expect("the buffer is here between receives");
-        buf[..count].copy_from_slice(&head[..count]);
-        (self.start, self.end) = (0, count);
-        Ok(count > 0)
-    }
-
-    /// Receives behind what is unread; false at the end of the stream.
-    async fn receive(&mut self, stream: &Stream) -> io::Result<bool> {
-        let mut buf = self.buf.take().expect("one receive at a time");
-        if self.start > 0 {
-            buf.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        let (result, buf) = stream.recv(buf, self.end).await;
-        self.buf = Some(buf);
-        let count = result?;
-        self.end += count;
-        Ok(count > 0)
-    }
-}
+use super::directory::{Directory, to_wire};
+use super::outgoing::{Outgoing, gather};
+use crate::export::{Served, add};
+use crate::input::{COPIED_BYTES_MAX, End, HANDSHAKE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES, Take};
+use crate::link::Link;
+use crate::session::{BOUNDS, Conversation, HANDSHAKE_DEADLINE};
 
 /// Leads a client through the handshake. `None` when it left in order.
 ///
@@ -134,7 +28,7 @@ impl Input {
 pub(crate) async fn handshake(
     rt: &Rt,
     stream: &Stream,
-    exports: &Directory,
+    exports: &Directory<'_>,
 ) -> Result<Option<(ServerSession, Vec<u8>)>, End> {
     let deadline = HANDSHAKE_DEADLINE;
     match rt.timeout(deadline, negotiate(rt, stream, exports)).await {
@@ -146,11 +40,11 @@ pub(crate) async fn handshake(
 async fn negotiate(
     rt: &Rt,
     stream: &Stream,
-    exports: &Directory,
+    exports: &Directory<'_>,
 ) -> Result<Option<(ServerSession, Vec<u8>)>, End> {
     let mut out = Vec::new();
     let mut machine = ServerHandshake::start(&mut out);
-    let mut input = Input::new(rt.pool().alloc_now(HANDSHAKE_BUFFER_BYTES));
+    let mut input = Inbox::new(rt.pool().alloc_now(HANDSHAKE_BUFFER_BYTES));
     let mut progress = ServerProgress::NeedMore;
     loop {
         if !out.is_empty() {
@@ -178,7 +72,7 @@ async fn negotiate(
 /// A connection in the transmission phase.
 pub(crate) struct Transmission {
     rt: Rt,
-    pub(crate) link: Rc<Link>,
+    link: Rc<Link<Outgoing>>,
     export: Rc<Served>,
     session: ServerSession,
 }
@@ -186,39 +80,19 @@ pub(crate) struct Transmission {
 impl Transmission {
     pub(crate) fn new(
         rt: &Rt,
-        link: Rc<Link>,
+        stream: Stream,
         export: Rc<Served>,
         session: ServerSession,
     ) -> Rc<Transmission> {
         Rc::new(Transmission {
             rt: rt.clone(),
-            link,
+            link: Link::new(stream, BOUNDS),
             export,
             session,
         })
     }
 
-    /// Sends replies until the link is finished.
-    pub(crate) async fn send(&self) {
-        let sends = &self.export.counters.sends;
-        self.link.send_replies(&self.rt, || add(sends, 1)).await;
-    }
-
-    /// Receives and starts requests until the client ends it. `early` is what came behind the
-    /// handshake.
-    pub(crate) async fn receive(self: &Rc<Self>, early: &[u8]) -> End {
-        let mut input = Input::new(self.rt.pool().alloc(RECEIVE_BUFFER_BYTES).await);
-        if let Some(buf) = &mut input.buf {
-            buf[..early.len()].copy_from_slice(early);
-            input.end = early.len();
-        }
-        match self.serve(&mut input).await {
-            Ok(()) => End::Client,
-            Err(end) => end,
-        }
-    }
-
-    async fn serve(self: &Rc<Self>, input: &mut Input) -> Result<(), End> {
+    async fn serve(self: &Rc<Self>, input: &mut Inbox) -> Result<(), End> {
         let mut large = false;
         loop {
             while let Some(header) = input.unread().first_chunk::<REQUEST_BYTES>() {
@@ -242,7 +116,9 @@ impl Transmission {
             // (128 KiB writes over four: +45 %), over one it is the socket (-22 %).
             let several = self.export.counters.connections.get() > 1;
             let more = if large && several && !in_message {
-                input.receive_header(&self.rt, &self.link.stream).await?
+                input
+                    .receive_header(&self.rt, &self.link.stream, REQUEST_BYTES)
+                    .await?
             } else {
                 input.receive(&self.link.stream).await?
             };
@@ -254,67 +130,25 @@ impl Transmission {
     }
 
     /// Takes one request from behind its header.
-    async fn request(self: &Rc<Self>, input: &mut Input, request: Request) -> Result<(), End> {
+    async fn request(self: &Rc<Self>, input: &mut Inbox, request: Request) -> Result<(), End> {
         let command = match validate(&request, &self.session.info, &self.session.negotiated) {
             Ok(command) => command,
             Err(error) => {
                 add(&self.export.counters.requests_refused, 1);
-                self.discard(input, request.payload_bytes() as usize)
-                    .await?;
-                self.link.admit(0).await.start();
+                let len = request.payload_bytes() as usize;
+                input.skip(&self.link, len).await?;
+                self.link.admit(1, 0).await.start();
                 self.link.reply(self.failure(&request, error, 0));
                 return Ok(());
             }
         };
         let counted_bytes = counted_bytes(command, &request);
-        let admission = self.link.admit(counted_bytes).await;
-        let payload = self
-            .payload(input, request.payload_bytes() as usize)
-            .await?;
+        let admission = self.link.admit(1, counted_bytes).await;
+        let len = request.payload_bytes() as usize;
+        let payload = input.take(&self.rt, &self.link, len).await?;
         admission.start();
         self.start(request, command, payload);
         Ok(())
-    }
-
-    /// Takes the payload of a write.
-    async fn payload(&self, input: &mut Input, len: usize) -> Result<Payload, End> {
-        if len == 0 {
-            return Ok(Payload::empty());
-        }
-        let mut buf = self.rt.pool().alloc(len).await;
-        let here = len.min(input.unread().len());
-        buf[..here].copy_from_slice(&input.unread()[..here]);
-        input.consume(here);
-        let mut filled = here;
-        while filled < len {
-            self.link.set_receiving(true);
-            let (result, back) = self.link.stream.recv(buf, filled).await;
-            self.link.set_receiving(false);
-            buf = back;
-            match result? {
-                0 => return Err(End::Broken),
-                count => filled += count,
-            }
-        }
-        Ok(buf.freeze().into())
-    }
-
-    /// Drops the payload of a refused write.
-    async fn discard(&self, input: &mut Input, mut left: usize) -> Result<(), End> {
-        loop {
-            let here = left.min(input.unread().len());
-            input.consume(here);
-            left -= here;
-            if left == 0 {
-                return Ok(());
-            }
-            self.link.set_receiving(true);
-            let more = input.receive(&self.link.stream).await?;
-            self.link.set_receiving(false);
-            if !more {
-                return Err(End::Broken);
-            }
-        }
     }
 
     /// Starts a request; its reply goes to the link.
@@ -370,6 +204,31 @@ impl Transmission {
         let mut message = Vec::new();
         block_status_chunk(&mut message, request.cookie, context, &extents, true);
         Outgoing::encoded(self.rt.pool().copy_of(&message).into())
+    }
+}
+
+impl Conversation for Transmission {
+    type Reply = Outgoing;
+
+    fn link(&self) -> &Rc<Link<Outgoing>> {
+        &self.link
+    }
+
+    async fn send(&self) {
+        let gather = |batch: &mut Vec<Outgoing>| {
+            add(&self.export.counters.sends, 1);
+            gather(&self.rt, batch)
+        };
+        self.link.send_replies(usize::MAX, gather).await;
+    }
+
+    async fn receive(self: &Rc<Self>, early: &[u8]) -> End {
+        let mut input = Inbox::new(self.rt.pool().alloc(RECEIVE_BUFFER_BYTES).await);
+        input.put(early);
+        match self.serve(&mut input).await {
+            Ok(()) => End::Client,
+            Err(end) => end,
+        }
     }
 }
 

@@ -1,0 +1,339 @@
+//! Another server's export as a medium, over BRP: sessions that survive broken connections and, within what
+//! is kept, the death of the server.
+//!
+//! The client crate carries requests; this medium only says what its answers mean to a stack. It must never
+//! take a flush for good that the session does not, and it counts another instance of the server as an
+//! interruption, since that may hold an older copy of the same volume.
+
+use std::time::Duration;
+
+use bimetal_client::{
+    Answer, Call, Connector, Error, Mode, Op as Command, Options, Session, Status, Welcome, right,
+};
+use bimetal_rt::Rt;
+use bimetal_rt::net::Address;
+use serde::{Deserialize, Deserializer, de};
+
+use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::error::{IoError, OpenError};
+use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
+use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request, push_extent};
+use crate::units::{Size, Time};
+
+/// The configuration of `type = "brp"`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BrpConfig {
+    /// Where the server listens, one address or several: `unix:PATH` or `tcp:ADDRESS:PORT`.
+    #[serde(deserialize_with = "read_addresses")]
+    pub address: Vec<Address>,
+    /// The name of the export; empty for the server's default.
+    #[serde(default)]
+    pub export: String,
+    /// Connections; they take turns at the addresses.
+    #[serde(default = "one_connection")]
+    pub connections: u32,
+    /// How long requests wait for a server that is away.
+    #[serde(default = "reconnect_default")]
+    pub reconnect: Time,
+    /// How requests are merged.
+    #[serde(default)]
+    pub mode: ModeName,
+    /// Checks every request and its data end to end.
+    #[serde(default)]
+    pub crc: bool,
+    /// What is kept at most of changes that are lost when the server dies.
+    #[serde(default = "keep_default")]
+    pub keep: Size,
+}
+
+/// How requests are merged; see `docs/brp.md`, section "Temporal merge".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModeName {
+    /// From a depth at which it pays.
+    #[default]
+    Adaptive,
+    /// BRP-1.
+    Short,
+    /// BRP-2.
+    Parallel,
+    /// BRP-3T.
+    Merge,
+    /// BRP-3T, with the requests of a frame one after another.
+    MergeInTurn,
+}
+
+impl ModeName {
+    fn mode(self) -> Mode {
+        match self {
+            ModeName::Adaptive => Mode::Adaptive,
+            ModeName::Short => Mode::Short,
+            ModeName::Parallel => Mode::Parallel,
+            ModeName::Merge => Mode::Merge { in_turn: false },
+            ModeName::MergeInTurn => Mode::Merge { in_turn: true },
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+fn read_addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Address>, D::Error> {
+    let texts = match OneOrMore::deserialize(deserializer)? {
+        OneOrMore::One(text) => vec![text],
+        OneOrMore::More(texts) => texts,
+    };
+    let addresses = texts.iter().map(|text| text.parse());
+    addresses
+        .collect::<Result<_, String>>()
+        .map_err(de::Error::custom)
+}
+
+fn one_connection() -> u32 {
+    1
+}
+
+fn reconnect_default() -> Time {
+    Time(Duration::from_secs(30))
+}
+
+fn keep_default() -> Size {
+    Size(64 << 20)
+}
+
+impl BrpConfig {
+    /// The default export of a server, over one connection.
+    pub fn new(address: Address) -> BrpConfig {
+        BrpConfig {
+            address: vec![address],
+            export: String::new(),
+            connections: one_connection(),
+            reconnect: reconnect_default(),
+            mode: ModeName::default(),
+            crc: false,
+            keep: keep_default(),
+        }
+    }
+
+    /// Holds the values against their limits.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        self.options().check().map_err(|error| error.to_string())
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            addresses: self.address.clone(),
+            export: self.export.clone(),
+            paths: self.connections,
+            mode: self.mode.mode(),
+            crc: self.crc,
+            patience: self.reconnect.0,
+            keep_bytes: self.keep.0,
+        }
+    }
+}
+
+/// See the module.
+pub struct BrpDevice {
+    session: Session,
+    geometry: Geometry,
+    range_bytes_max: u64,
+}
+
+impl BrpDevice {
+    /// Connects to the server of a configuration.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, refuses, or offers what cannot be a medium.
+    pub async fn open(rt: &Rt, config: &BrpConfig) -> Result<BrpDevice, OpenError> {
+        BrpDevice::of(Session::connect(rt, config.options()).await, config)
+    }
+
+    /// Connects to a server through `connectors`; the configuration's addresses are only shown.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn over(
+        rt: &Rt,
+        connectors: Vec<Connector>,
+        config: &BrpConfig,
+    ) -> Result<BrpDevice, OpenError> {
+        let session = Session::over(rt, connectors, config.options()).await;
+        BrpDevice::of(session, config)
+    }
+
+    fn of(
+        session: Result<Session, bimetal_client::ConnectError>,
+        config: &BrpConfig,
+    ) -> Result<BrpDevice, OpenError> {
+        let addresses: Vec<String> = config.address.iter().map(Address::to_string).collect();
+        let error = |why: String| OpenError::new(format!("{}: {why}", addresses.join(", ")));
+        let session = session.map_err(|why| error(why.to_string()))?;
+        let export = session.export();
+        let geometry = geometry(&export).map_err(error)?;
+        let range_bytes_max = u64::from(export.range_bytes_max);
+        Ok(BrpDevice {
+            session,
+            geometry,
+            range_bytes_max: range_bytes_max - range_bytes_max % BLOCK_BYTES,
+        })
+    }
+
+    async fn run(&self, request: Request) -> IoResult {
+        if request.op == Op::Extents {
+            return self.extents(request).await;
+        }
+        let step = match request.op {
+            Op::Read | Op::Write | Op::Flush => u64::MAX,
+            Op::Discard | Op::WriteZeroes | Op::Extents => self.range_bytes_max,
+        };
+        let (mut start, mut reply) = (request.offset, Reply::Done);
+        loop {
+            let end = request.end().min(start.saturating_add(step));
+            let part = request.part(start, end, start);
+            reply = match self.call(part).await? {
+                Answer::Data(data) => Reply::Data(data),
+                Answer::Done | Answer::Runs(_) => reply,
+            };
+            start = end;
+            if start >= request.end() {
+                return Ok(reply);
+            }
+        }
+    }
+
+    async fn call(&self, request: Request) -> Result<Answer, IoError> {
+        let length = u32::try_from(request.len).expect("a request is cut to what the target takes");
+        let op = match request.op {
+            Op::Read => Command::Read,
+            Op::Write => Command::Write,
+            Op::Flush => Command::Flush,
+            Op::Discard => Command::Discard,
+            Op::WriteZeroes => Command::WriteZeroes,
+            Op::Extents => Command::Extents,
+        };
+        let call = Call {
+            fua: request.flags.fua,
+            keep_allocated: request.flags.keep_allocated,
+            payload: request.payload,
+            ..Call::new(op, request.offset, length)
+        };
+        self.session.call(call).await.map_err(|e| error_of(&e))
+    }
+
+    async fn extents(&self, request: Request) -> IoResult {
+        let (mut extents, mut start) = (Vec::new(), request.offset);
+        // The server describes what it has the room for, but always something.
+        while start < request.end() {
+            let end = request.end().min(start + self.range_bytes_max);
+            let Answer::Runs(runs) = self.call(request.part(start, end, start)).await? else {
+                return Err(IoError::Transport);
+            };
+            for run in runs {
+                let len = u64::from(run.length_bytes);
+                push_extent(
+                    &mut extents,
+                    Extent {
+                        len,
+                        data: run.data,
+                    },
+                );
+                start += len;
+            }
+        }
+        Ok(Reply::Extents(extents))
+    }
+}
+
+/// What a failure means to a layer.
+fn error_of(error: &Error) -> IoError {
+    match error {
+        Error::Target(status) => match status {
+            Status::Ok | Status::Invalid => IoError::Misaligned,
+            Status::Medium => IoError::Medium,
+            Status::NoSpace => IoError::NoSpace,
+            Status::OutOfRange => IoError::OutOfRange,
+            Status::ReadOnly => IoError::ReadOnly,
+            Status::Unsupported => IoError::Unsupported,
+            Status::Resource => IoError::Resource,
+            Status::Corrupt => IoError::Corrupt,
+            Status::Offline | Status::Shutdown => IoError::Offline,
+            Status::Timeout => IoError::Timeout,
+        },
+        Error::Lost | Error::Broken | Error::Unreachable(_) => IoError::Transport,
+        Error::Unusable(_) => IoError::Offline,
+        Error::Closed => IoError::Closed,
+    }
+}
+
+/// What the server's description means for the layers above.
+fn geometry(export: &Welcome) -> Result<Geometry, String> {
+    // A tail that is no whole block could not be written whole or not at all.
+    let size_bytes = export.size_bytes - export.size_bytes % BLOCK_BYTES;
+    if size_bytes == 0 {
+        return Err("the export is smaller than a block of 4096 bytes".to_owned());
+    }
+    Ok(Geometry {
+        block_bytes: export.block_bytes,
+        preferred_bytes: export.preferred_bytes,
+        transfer_bytes_max: export.transfer_bytes_max.min(TRANSFER_BYTES_MAX),
+        writable: !export.has(right::READ_ONLY),
+        discard_zeroes: export.has(right::DISCARD_ZEROES),
+        rotational: export.has(right::ROTATIONAL),
+        ..Geometry::of_size(size_bytes)
+    })
+}
+
+impl Device for BrpDevice {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        match self.geometry.check(&request) {
+            Ok(()) => IoFuture::new(self.run(request)),
+            Err(e) => IoFuture::ready(Err(e)),
+        }
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        Box::pin(async move {
+            let flushed = if self.geometry.writable {
+                self.session.flush().await
+            } else {
+                Ok(())
+            };
+            self.session.close().await;
+            match flushed {
+                Err(Error::Closed) | Ok(()) => Ok(()),
+                Err(error) => Err(error_of(&error)),
+            }
+        })
+    }
+
+    fn interruptions(&self) -> Option<u64> {
+        Some(self.session.figures().instances)
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        let figures = self.session.figures();
+        out.figure("", "connections", Figure::Gauge(figures.paths as f64));
+        let requests = figures.requests as f64;
+        out.figure("", "requests_in_flight", Figure::Gauge(requests));
+        for (name, count) in [
+            ("connections_broken", figures.paths_broken),
+            ("servers_restarted", figures.instances),
+            ("sends", figures.sends),
+        ] {
+            out.figure("", name, Figure::Counter(count));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! `bimetal exports`: what a BRP target has.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use bimetal_block::units::show_size;
+use bimetal_client::{Listed, list, right};
+use bimetal_rt::net::Address;
+use bimetal_rt::{Rt, UringOptions};
+use serde_json::json;
+
+use crate::table::{Align, Table};
+
+/// Buffers of a list.
+const POOL_BYTES: usize = 1 << 20;
+
+/// Whom to ask.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where the target listens: `unix:PATH` or `tcp:ADDRESS:PORT`
+    #[arg(value_name = "TARGET")]
+    target: Address,
+    /// Print the list as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let rt = Rt::real_time(UringOptions {
+        pool_bytes: POOL_BYTES,
+        ..UringOptions::default()
+    })
+    .context("cannot set up io_uring")?;
+    let exports = rt
+        .block_on(list(&rt, &args.target))
+        .with_context(|| args.target.to_string())?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let exports: Vec<_> = exports.iter().map(to_json).collect();
+        writeln!(out, "{}", json!({ "version": 1, "exports": exports }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let headings = [
+        ("export", Align::Left),
+        ("size", Align::Right),
+        ("", Align::Left),
+        ("", Align::Left),
+    ];
+    let mut table = Table::new(&headings);
+    for export in &exports {
+        let rights = words(export.rights).join(", ");
+        let size = show_size(export.size_bytes);
+        table.row(vec![
+            export.name.clone(),
+            size,
+            rights,
+            export.description.clone(),
+        ]);
+    }
+    for line in table.lines() {
+        writeln!(out, "{line}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What an export is besides its size.
+fn words(rights: u32) -> Vec<&'static str> {
+    let all = [
+        (right::READ_ONLY, "read-only"),
+        (right::VOLATILE, "volatile"),
+        (right::EPHEMERAL, "ephemeral"),
+        (right::ROTATIONAL, "rotational"),
+    ];
+    let held = all.into_iter().filter(|(bit, _)| rights & bit != 0);
+    held.map(|(_, word)| word).collect()
+}
+
+fn to_json(export: &Listed) -> serde_json::Value {
+    json!({
+        "name": export.name,
+        "description": export.description,
+        "size_bytes": export.size_bytes,
+        "properties": words(export.rights),
+    })
+}

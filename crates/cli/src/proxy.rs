@@ -1,0 +1,117 @@
+//! `bimetal proxy`: offers an export that is reached by BRP to any NBD client, until a signal. The
+//! session behind it outlives broken connections and restarts of the target, which NBD clients do not.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, anyhow};
+use bimetal_block::Device;
+use bimetal_block::media::brp::{BrpConfig, BrpDevice};
+use bimetal_block::units::{Size, Time, parse_size, parse_time};
+use bimetal_export::{ExportConfig, Server};
+use bimetal_rt::net::Address;
+use bimetal_rt::uring::Signals;
+use bimetal_rt::{Rt, UringOptions};
+
+/// Buffers of requests.
+const POOL_BYTES: usize = 64 << 20;
+
+/// What to offer where.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where the target listens, `unix:PATH` or `tcp:ADDRESS:PORT`; several addresses of one target are
+    /// used in turn
+    #[arg(value_name = "TARGET", required = true)]
+    target: Vec<Address>,
+    /// The export [default: the target's default one]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    export: String,
+    /// Where to listen for NBD clients, in the same way
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Address,
+    /// Connections to the target
+    #[arg(long, value_name = "N", default_value = "1")]
+    connections: u32,
+    /// Check every request and its data end to end
+    #[arg(long)]
+    crc: bool,
+    /// How long requests wait for a target that is away
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    reconnect: Time,
+    /// What is kept at most of changes that are lost when the target dies
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
+    keep: Size,
+}
+
+impl Args {
+    fn medium(&self) -> Result<BrpConfig> {
+        let first = self.target.first().context("a target has an address")?;
+        let config = BrpConfig {
+            address: self.target.clone(),
+            export: self.export.clone(),
+            connections: self.connections,
+            crc: self.crc,
+            reconnect: self.reconnect,
+            keep: self.keep,
+            ..BrpConfig::new(first.clone())
+        };
+        config.check().map_err(|why| anyhow!("{why}"))?;
+        Ok(config)
+    }
+
+    /// The name by which NBD clients may ask for it.
+    fn name(&self) -> &str {
+        if self.export.is_empty() {
+            "default"
+        } else {
+            &self.export
+        }
+    }
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let medium = args.medium()?;
+    let rt = Rt::real_time(UringOptions {
+        pool_bytes: POOL_BYTES,
+        seed: 0,
+        register: true,
+    })
+    .context("cannot set up io_uring")?;
+    rt.block_on(serve(&rt, args, &medium))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
+    let signals = Signals::termination(rt).context("cannot take over signals")?;
+    let device = Rc::new(BrpDevice::open(rt, medium).await?);
+    let export = ExportConfig::new(args.name(), "far", args.listen.clone());
+    let exports = vec![(export, Rc::clone(&device) as Rc<dyn Device>)];
+    let server = match Server::start(rt, exports).await {
+        Ok(server) => server,
+        Err(error) => {
+            // Nothing was written, so there is nothing to lose by leaving.
+            return device
+                .close()
+                .await
+                .map_err(anyhow::Error::from)
+                .and(Err(error.into()));
+        }
+    };
+    let mut out = std::io::stdout();
+    // Whoever started the proxy may not care when it is ready.
+    let _ = writeln!(out, "ready").and_then(|()| out.flush());
+    let waited = signals.next().await.context("cannot wait for signals");
+    server.stop().await;
+    device
+        .close()
+        .await
+        .context("what clients have written may not be durable")?;
+    waited.map(|_| ())
+}

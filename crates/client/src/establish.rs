@@ -1,0 +1,141 @@
+//! From nothing to a path: a connection and its greeting. And the list of what a target has.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_proto::brp::inbound::ToInitiator;
+use bimetal_proto::brp::wire::VERSION;
+use bimetal_proto::brp::{Hello, InitiatorInbound, Listed, Outbound, Purpose, Welcome};
+use bimetal_rt::Rt;
+use bimetal_rt::net::{Address, Inbox, Stream};
+
+use crate::error::ConnectError;
+
+/// Received at a time during the greeting.
+const BUFFER_BYTES: usize = 4096;
+/// The longest that one attempt may take.
+const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+
+/// Makes a connection to the target; called again whenever one is needed.
+pub type Connector = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<Stream>>>>>;
+
+/// A connector for an address.
+pub(crate) fn connector(rt: &Rt, address: &Address) -> Connector {
+    let (rt, address) = (rt.clone(), address.clone());
+    Rc::new(move || {
+        let (rt, address) = (rt.clone(), address.clone());
+        Box::pin(async move { Stream::connect(&rt, &address).await })
+    })
+}
+
+/// A connection that has become a path.
+pub(crate) struct Established {
+    pub(crate) stream: Stream,
+    pub(crate) welcome: Welcome,
+    pub(crate) inbound: InitiatorInbound,
+    pub(crate) outbound: Outbound,
+    /// What came behind the greeting: nothing, from a target that waits for commands.
+    pub(crate) early: Vec<u8>,
+}
+
+/// One attempt, at most as long as `within`.
+pub(crate) async fn establish(
+    rt: &Rt,
+    connector: &Connector,
+    hello: Hello,
+    within: Duration,
+) -> Result<Established, ConnectError> {
+    let attempt = async {
+        let mut greeting = Greeting::say(rt, connector().await?, hello).await?;
+        match greeting.next().await? {
+            ToInitiator::Welcome(welcome) => {
+                let early = greeting.inbox.unread().to_vec();
+                Ok(Established {
+                    stream: greeting.stream,
+                    welcome,
+                    inbound: greeting.inbound,
+                    outbound: greeting.outbound,
+                    early,
+                })
+            }
+            ToInitiator::Refused(refusal) => Err(ConnectError::Refused(refusal)),
+            _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+        }
+    };
+    // Dropping an attempt leaves nothing undone: no request has been sent yet.
+    match rt.timeout(within.min(ATTEMPT_MAX), attempt).await {
+        Ok(result) => result,
+        Err(_elapsed) => Err(ConnectError::Silent),
+    }
+}
+
+/// The exports that a target has for this initiator.
+///
+/// # Errors
+/// When the target cannot be reached, or answers with anything else.
+pub async fn list(rt: &Rt, address: &Address) -> Result<Vec<Listed>, ConnectError> {
+    let hello = Hello {
+        version_min: VERSION,
+        version_max: VERSION,
+        features: 0,
+        session: rt.random_uuid()?,
+        path: 1,
+        purpose: Purpose::List,
+        name: String::new(),
+    };
+    let attempt = async {
+        let stream = connector(rt, address)().await?;
+        let mut greeting = Greeting::say(rt, stream, hello).await?;
+        let mut exports = Vec::new();
+        loop {
+            match greeting.next().await? {
+                ToInitiator::Listed(export) => exports.push(export),
+                ToInitiator::ListEnd => return Ok(exports),
+                ToInitiator::Refused(refusal) => return Err(ConnectError::Refused(refusal)),
+                _ => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+            }
+        }
+    };
+    match rt.timeout(ATTEMPT_MAX, attempt).await {
+        Ok(result) => result,
+        Err(_elapsed) => Err(ConnectError::Silent),
+    }
+}
+
+/// A connection on which a `HELLO` was said.
+struct Greeting {
+    stream: Stream,
+    inbound: InitiatorInbound,
+    outbound: Outbound,
+    inbox: Inbox,
+}
+
+impl Greeting {
+    async fn say(rt: &Rt, stream: Stream, hello: Hello) -> Result<Greeting, ConnectError> {
+        let (mut out, mut outbound) = (Vec::new(), Outbound::new());
+        hello.encode(&mut outbound, &mut out);
+        stream.send(rt.pool().copy_of(&out).into()).await?;
+        Ok(Greeting {
+            stream,
+            inbound: InitiatorInbound::new(hello.features),
+            outbound,
+            inbox: Inbox::new(rt.pool().alloc_now(BUFFER_BYTES)),
+        })
+    }
+
+    async fn next(&mut self) -> Result<ToInitiator, ConnectError> {
+        loop {
+            let unread = self.inbox.unread();
+            if let Some((message, taken)) = self.inbound.next(unread, &mut Vec::new())? {
+                self.inbox.consume(taken);
+                return Ok(message);
+            }
+            if !self.inbox.receive(&self.stream).await? {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+}

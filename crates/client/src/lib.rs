@@ -1,0 +1,27 @@
+//! A BRP initiator: a volume of a target as something to read and write, over paths that may break and a
+//! target that may die.
+//!
+//! - [`Session`]: for programs on this project's runtime, in real and in virtual time;
+//! - [`BlockingSession`]: for ordinary threads, any number of them at the same time;
+//! - [`list`]: what a target has.
+//!
+//! What may be sent when is decided in `bimetal_proto::brp::Initiator`; this crate connects, moves bytes and
+//! keeps time. It must never answer a request before the target has, or it has been given up for good.
+
+mod blocking;
+mod error;
+mod establish;
+mod options;
+mod path;
+mod session;
+
+pub use bimetal_proto::brp::greeting::Listed;
+pub use bimetal_proto::brp::initiator::Unusable;
+pub use bimetal_proto::brp::response::Run;
+pub use bimetal_proto::brp::wire::right;
+pub use bimetal_proto::brp::{Mode, Op, Status, Welcome};
+pub use blocking::BlockingSession;
+pub use error::{ConnectError, Error, Final};
+pub use establish::{Connector, list};
+pub use options::{Options, OptionsError, PATHS_MAX};
+pub use session::{Answer, Call, Figures, Session};

@@ -1,0 +1,80 @@
+//! What a session is asked to be.
+
+use std::time::Duration;
+
+use bimetal_proto::brp::Mode;
+use bimetal_proto::brp::wire::{DATA_BYTES_MAX, NAME_BYTES_MAX};
+use bimetal_rt::net::Address;
+
+/// The most paths of a session.
+pub const PATHS_MAX: u32 = 16;
+
+/// What a session is asked to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the target listens; the paths take turns.
+    pub addresses: Vec<Address>,
+    /// The export; empty for the target's default one.
+    pub export: String,
+    /// Connections.
+    pub paths: u32,
+    /// How requests are merged.
+    pub mode: Mode,
+    /// Entries and data are checked end to end.
+    pub crc: bool,
+    /// How long a target may be away before requests fail.
+    pub patience: Duration,
+    /// What is kept at most of the changes that a volatile target has answered; with 0 they are lost with
+    /// the target, and the next flush fails.
+    pub keep_bytes: u64,
+}
+
+impl Options {
+    /// One path to the default export.
+    pub fn new(address: Address) -> Options {
+        Options {
+            addresses: vec![address],
+            export: String::new(),
+            paths: 1,
+            mode: Mode::Adaptive,
+            crc: false,
+            patience: Duration::from_secs(30),
+            keep_bytes: 2 * u64::from(DATA_BYTES_MAX),
+        }
+    }
+
+    /// Holds the values against their limits.
+    ///
+    /// # Errors
+    /// The first that is outside of them.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        if self.addresses.is_empty() || self.addresses.len() > PATHS_MAX as usize {
+            return Err(OptionsError("1 to 16 addresses are needed"));
+        }
+        if self.export.len() > NAME_BYTES_MAX || self.export.contains('\0') {
+            return Err(OptionsError(
+                "the name of an export has at most 1024 bytes and no NUL",
+            ));
+        }
+        if self.paths == 0 || self.paths > PATHS_MAX {
+            return Err(OptionsError("a session has 1 to 16 connections"));
+        }
+        Ok(())
+    }
+
+    /// The target in words.
+    pub(crate) fn target(&self) -> String {
+        let addresses: Vec<String> = self.addresses.iter().map(Address::to_string).collect();
+        let addresses = addresses.join(", ");
+        if self.export.is_empty() {
+            format!("the default export at {addresses}")
+        } else {
+            format!("export {} at {addresses}", self.export)
+        }
+    }
+}
+
+/// A value that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct OptionsError(pub &'static str);

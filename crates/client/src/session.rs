@@ -1,0 +1,457 @@
+//! A session on the runtime: requests in, answers out, whatever happens to the paths.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bimetal_proto::brp::frame::{check_appended, check_of};
+use bimetal_proto::brp::initiator::{Data, Failure, Unusable};
+use bimetal_proto::brp::response::Run;
+use bimetal_proto::brp::wire::{VERSION, feature, request_flag};
+use bimetal_proto::brp::{Hello, Initiator, Op, Purpose, Request, Welcome};
+use bimetal_rt::collections::Map;
+use bimetal_rt::sync::{Event, OnceValue, Permit, Semaphore};
+use bimetal_rt::{BufPool, Payload, Rt, Task};
+
+use crate::error::{ConnectError, Error, Final};
+use crate::establish::{Connector, connector, establish};
+use crate::options::Options;
+use crate::path;
+
+/// Requests of a session at the same time; further ones wait.
+const REQUESTS_MAX: u64 = 1024;
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// What to do.
+    pub op: Op,
+    /// First byte of the range.
+    pub offset_bytes: u64,
+    /// Length of the range; that of the payload in a write.
+    pub length_bytes: u32,
+    /// The change is durable when it is answered.
+    pub fua: bool,
+    /// Write-zeroes keeps the space allocated.
+    pub keep_allocated: bool,
+    /// The data of a write, else empty.
+    pub payload: Payload,
+}
+
+impl Call {
+    /// A request without data and flags.
+    pub fn new(op: Op, offset_bytes: u64, length_bytes: u32) -> Call {
+        Call {
+            op,
+            offset_bytes,
+            length_bytes,
+            fua: false,
+            keep_allocated: false,
+            payload: Payload::empty(),
+        }
+    }
+
+    /// A read.
+    pub fn read(offset_bytes: u64, length_bytes: u32) -> Call {
+        Call::new(Op::Read, offset_bytes, length_bytes)
+    }
+
+    /// A write.
+    ///
+    /// # Panics
+    /// When the payload is longer than 4 GiB.
+    pub fn write(offset_bytes: u64, payload: impl Into<Payload>) -> Call {
+        let payload = payload.into();
+        let length = u32::try_from(payload.len()).expect("a payload is shorter than 4 GiB");
+        Call {
+            payload,
+            ..Call::new(Op::Write, offset_bytes, length)
+        }
+    }
+
+    /// A flush.
+    pub fn flush() -> Call {
+        Call::new(Op::Flush, 0, 0)
+    }
+
+    fn to_wire(&self) -> Request {
+        let fua = if self.fua { request_flag::FUA } else { 0 };
+        let keep = if self.keep_allocated {
+            request_flag::KEEP_ALLOCATED
+        } else {
+            0
+        };
+        Request {
+            flags: (fua | keep) & self.op.flags(),
+            ..Request::new(self.op, self.offset_bytes, self.length_bytes)
+        }
+    }
+}
+
+/// What a request is answered with.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// Done, without data.
+    Done,
+    /// The bytes of a read.
+    Data(Payload),
+    /// The beginning of what was asked about.
+    Runs(Vec<Run>),
+}
+
+/// The data of a write.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bytes(pub(crate) Payload);
+
+impl Data for Bytes {
+    fn check(&self) -> u32 {
+        check(&self.0)
+    }
+}
+
+/// CRC-32C of a payload; of none it is the same as no check.
+pub(crate) fn check(payload: &Payload) -> u32 {
+    let slices = payload.slices().iter();
+    slices.fold(check_of(&[]), |check, slice| check_appended(check, slice))
+}
+
+type Outcome = Rc<OnceValue<Result<Answer, Error>>>;
+
+/// Somebody who waits for a request. The request outlives the future that waits: the target may still
+/// carry it out.
+struct Waiting {
+    outcome: Outcome,
+    _place: Permit,
+}
+
+/// What happened to a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Paths that are up.
+    pub paths: usize,
+    /// Paths that broke.
+    pub paths_broken: u64,
+    /// Instances of the target that were seen after the first.
+    pub instances: u64,
+    /// Requests that have not been answered.
+    pub requests: usize,
+    /// Sends, whose ratio to the requests shows how well they merge.
+    pub sends: u64,
+}
+
+/// What the paths share.
+pub(crate) struct Shared {
+    pub(crate) rt: Rt,
+    pub(crate) options: Options,
+    pub(crate) connectors: Vec<Connector>,
+    session: [u8; 16],
+    next_path: Cell<u32>,
+    pub(crate) initiator: RefCell<Initiator<Bytes>>,
+    waiting: RefCell<Map<u32, Waiting>>,
+    places: Rc<Semaphore>,
+    /// Copies of what has to be kept come from the heap: the buffers of the pool are for transfers.
+    copies: BufPool,
+    /// There is something to send, a path is given up, or the session ends.
+    pub(crate) changed: Event,
+    /// A path is up or down, or a fence is due or done.
+    pub(crate) trouble: Event,
+    pub(crate) given_up: RefCell<Vec<u32>>,
+    pub(crate) cause: RefCell<String>,
+    over: RefCell<Option<Error>>,
+    pub(crate) closing: Cell<bool>,
+    pub(crate) paths: Cell<usize>,
+    pub(crate) paths_broken: Cell<u64>,
+    pub(crate) sends: Cell<u64>,
+}
+
+impl Shared {
+    /// The greeting of the next path.
+    pub(crate) fn hello(&self) -> Hello {
+        let path = self.next_path.get();
+        self.next_path.set(path + 1);
+        let crc = if self.options.crc { feature::CRC } else { 0 };
+        Hello {
+            version_min: VERSION,
+            version_max: VERSION,
+            features: self.options.mode.features() | crc,
+            session: self.session,
+            path,
+            purpose: Purpose::Open,
+            name: self.options.export.clone(),
+        }
+    }
+
+    /// Answers whoever waits for a request.
+    pub(crate) fn answer(&self, tag: u32, result: Result<Answer, Error>) {
+        let waiting = self.waiting.borrow_mut().remove(&tag);
+        if let Some(waiting) = waiting {
+            waiting.outcome.set(result);
+        }
+    }
+
+    /// Answers the requests that failed without a response.
+    pub(crate) fn answer_failed(&self) {
+        loop {
+            let failed = self.initiator.borrow_mut().next_failed();
+            let Some((tag, failure)) = failed else {
+                return;
+            };
+            self.answer(tag, Err(self.error(failure)));
+        }
+    }
+
+    /// A failure in words that outlive the session.
+    pub(crate) fn error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Target(status) => Error::Target(status),
+            Failure::Lost => Error::Lost,
+            Failure::Broken | Failure::Full => Error::Broken,
+            Failure::Unreachable => match &*self.over.borrow() {
+                Some(error) => error.clone(),
+                None => Error::Unreachable(self.last_words()),
+            },
+        }
+    }
+
+    fn last_words(&self) -> Arc<Final> {
+        Arc::new(Final {
+            target: self.options.target(),
+            cause: self.cause.borrow().clone(),
+            patience: self.options.patience,
+        })
+    }
+
+    /// The target will never do again.
+    pub(crate) fn end(&self, why: Unusable) {
+        *self.over.borrow_mut() = Some(Error::Unusable(why));
+        self.initiator.borrow_mut().give_up();
+        self.answer_failed();
+        self.closing.set(true);
+        self.changed.notify();
+    }
+
+    /// Whether requests fail at once.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.borrow().is_some()
+    }
+
+    /// True while there is no path, or an old one has not been fenced.
+    fn is_troubled(&self) -> bool {
+        self.initiator.borrow().is_troubled()
+    }
+}
+
+/// Gives up what has been waiting for the target for too long, and lets requests in again when it is
+/// back.
+async fn mind_patience(shared: Rc<Shared>) {
+    let (rt, patience) = (shared.rt.clone(), shared.options.patience);
+    loop {
+        shared.trouble.until(|| shared.is_troubled()).await;
+        let recovered = || !shared.is_troubled();
+        if rt
+            .timeout(patience, shared.trouble.until(recovered))
+            .await
+            .is_ok()
+        {
+            continue;
+        }
+        if shared.closing.get() {
+            return;
+        }
+        *shared.over.borrow_mut() = Some(Error::Unreachable(shared.last_words()));
+        shared.initiator.borrow_mut().give_up();
+        shared.answer_failed();
+        shared.changed.notify();
+        shared.trouble.until(recovered).await;
+        shared.over.borrow_mut().take();
+    }
+}
+
+/// A volume of a target. Cloning gives another handle to the same session.
+#[derive(Clone)]
+pub struct Session {
+    shared: Rc<Shared>,
+    tasks: Rc<RefCell<Vec<Task<()>>>>,
+}
+
+impl Session {
+    /// Connects to a target.
+    ///
+    /// # Errors
+    /// When it cannot be reached at any of its addresses, or refuses.
+    ///
+    /// # Panics
+    /// When the options were not [checked](Options::check).
+    pub async fn connect(rt: &Rt, options: Options) -> Result<Session, ConnectError> {
+        let connectors = options.addresses.iter().map(|a| connector(rt, a)).collect();
+        Session::over(rt, connectors, options).await
+    }
+
+    /// As [`connect`](Self::connect), through connections made by other means; the addresses are only
+    /// shown.
+    ///
+    /// # Errors
+    /// As of `connect`.
+    ///
+    /// # Panics
+    /// As `connect`.
+    pub async fn over(
+        rt: &Rt,
+        connectors: Vec<Connector>,
+        options: Options,
+    ) -> Result<Session, ConnectError> {
+        assert_eq!(options.check(), Ok(()), "options are checked");
+        let shared = Rc::new(Shared {
+            rt: rt.clone(),
+            session: rt.random_uuid()?,
+            next_path: Cell::new(1),
+            initiator: RefCell::new(Initiator::new(options.mode, options.keep_bytes)),
+            waiting: RefCell::default(),
+            places: Semaphore::new(REQUESTS_MAX),
+            copies: BufPool::unregistered(),
+            changed: Event::new(),
+            trouble: Event::new(),
+            given_up: RefCell::default(),
+            cause: RefCell::new("no path yet".to_owned()),
+            over: RefCell::default(),
+            closing: Cell::new(false),
+            paths: Cell::new(0),
+            paths_broken: Cell::new(0),
+            sends: Cell::new(0),
+            connectors,
+            options,
+        });
+        let mut first = None;
+        let mut failed = ConnectError::Silent;
+        for connector in &shared.connectors {
+            let (hello, within) = (shared.hello(), shared.options.patience);
+            let path = hello.path;
+            match establish(rt, connector, hello, within).await {
+                Ok(established) => {
+                    first = Some((path, established));
+                    break;
+                }
+                Err(error) => failed = error,
+            }
+        }
+        let Some((path, established)) = first else {
+            return Err(failed);
+        };
+        // The machine has to know the export before the first request; the path itself is run below.
+        let mut opened = Some(path::Opened::new(&shared, path, established)?);
+        let mut tasks: Vec<_> = (0..shared.options.paths)
+            .map(|index| rt.spawn(path::run(Rc::clone(&shared), index as usize, opened.take())))
+            .collect();
+        tasks.push(rt.spawn(mind_patience(Rc::clone(&shared))));
+        Ok(Session {
+            shared,
+            tasks: Rc::new(RefCell::new(tasks)),
+        })
+    }
+
+    /// What the target says of the export.
+    pub fn export(&self) -> Welcome {
+        let initiator = self.shared.initiator.borrow();
+        *initiator
+            .welcome()
+            .expect("a session begins with a welcome")
+    }
+
+    /// What happened so far.
+    pub fn figures(&self) -> Figures {
+        let shared = &self.shared;
+        let initiator = shared.initiator.borrow();
+        Figures {
+            paths: shared.paths.get(),
+            paths_broken: shared.paths_broken.get(),
+            instances: initiator.instances() - 1,
+            requests: initiator.under_way(),
+            sends: shared.sends.get(),
+        }
+    }
+
+    /// Carries out a request. It goes on when the future is dropped.
+    ///
+    /// # Errors
+    /// Why it failed.
+    pub async fn call(&self, call: Call) -> Result<Answer, Error> {
+        let shared = &self.shared;
+        let place = match shared.places.try_acquire(1) {
+            Some(place) => place,
+            None => shared.places.acquire(1).await,
+        };
+        if let Some(error) = &*shared.over.borrow() {
+            return Err(error.clone());
+        }
+        if shared.closing.get() {
+            return Err(Error::Closed);
+        }
+        let (request, data) = (call.to_wire(), self.to_send(call.payload));
+        let submitted = shared.initiator.borrow_mut().submit(request, data);
+        let tag = submitted.map_err(|failure| shared.error(failure))?;
+        let outcome = Outcome::default();
+        let waiting = Waiting {
+            outcome: Rc::clone(&outcome),
+            _place: place,
+        };
+        shared.waiting.borrow_mut().insert(tag, waiting);
+        shared.changed.notify();
+        outcome.wait().await
+    }
+
+    /// The data of a write: a copy where it has to be kept beyond the answer.
+    fn to_send(&self, payload: Payload) -> Bytes {
+        if payload.is_empty() || !self.shared.initiator.borrow().is_kept() {
+            return Bytes(payload);
+        }
+        let mut copy = self.shared.copies.alloc_now(payload.len());
+        payload.copy_to(&mut copy);
+        Bytes(copy.freeze().into())
+    }
+
+    /// Reads.
+    ///
+    /// # Errors
+    /// As of [`call`](Self::call).
+    pub async fn read(&self, offset_bytes: u64, length_bytes: u32) -> Result<Payload, Error> {
+        match self.call(Call::read(offset_bytes, length_bytes)).await? {
+            Answer::Data(data) => Ok(data),
+            Answer::Done | Answer::Runs(_) => unreachable!("a read is answered with its data"),
+        }
+    }
+
+    /// Writes; not durable before a flush.
+    ///
+    /// # Errors
+    /// As of [`call`](Self::call).
+    pub async fn write(&self, offset_bytes: u64, payload: impl Into<Payload>) -> Result<(), Error> {
+        self.call(Call::write(offset_bytes, payload))
+            .await
+            .map(|_| ())
+    }
+
+    /// Makes everything that was answered durable.
+    ///
+    /// # Errors
+    /// As of [`call`](Self::call), and once [`Error::Lost`] when the target has lost any of it.
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.call(Call::flush()).await.map(|_| ())
+    }
+
+    /// Ends the session: waits for what is under way, and says goodbye. It does not flush.
+    pub async fn close(&self) {
+        let shared = &self.shared;
+        shared.closing.set(true);
+        shared.changed.notify();
+        let tasks = self.tasks.take();
+        let mut tasks = tasks.into_iter();
+        for _ in 0..shared.options.paths {
+            if let Some(path) = tasks.next() {
+                path.await;
+            }
+        }
+        for minding in tasks {
+            minding.cancel().await;
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! A path: commands in, results out as each request ends.
+//!
+//! It must never start a request after the path was fenced, not even one that has been received already:
+//! the initiator may have sent a newer one over another path.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bimetal_block::{Flags, IoError, IoFuture, IoResult, Op, Reply, Request as BlockRequest};
+use bimetal_proto::brp::inbound::ToTarget;
+use bimetal_proto::brp::response::{Run, encode_runs};
+use bimetal_proto::brp::wire::{self, FENCES_MAX, RUNS_MAX, feature, request_flag};
+use bimetal_proto::brp::{Path, ProtocolError, Request, Status, TargetInbound, Welcome};
+use bimetal_rt::net::{Inbox, Stream};
+use bimetal_rt::sync::Event;
+use bimetal_rt::{Payload, Rt};
+
+use super::greeting::Taken;
+use super::outgoing::{Frames, Outgoing, check};
+use super::target::Target;
+use crate::export::{Served, add};
+use crate::input::{COPIED_BYTES_MAX, End, RECEIVE_BUFFER_BYTES, Take};
+use crate::link::Link;
+use crate::session::{BOUNDS, Conversation};
+
+/// A path in use.
+pub(crate) struct Transmission {
+    rt: Rt,
+    link: Rc<Link<Outgoing>>,
+    export: Rc<Served>,
+    target: Rc<Target>,
+    path: Rc<Path>,
+    welcome: Welcome,
+    inbound: RefCell<TargetInbound>,
+    frames: RefCell<Frames>,
+    fences: Cell<usize>,
+    /// A request has ended, for a path on which one follows the other.
+    ended: Event,
+}
+
+impl Transmission {
+    pub(crate) fn new(
+        rt: &Rt,
+        stream: Stream,
+        target: &Rc<Target>,
+        taken: Taken,
+    ) -> Rc<Transmission> {
+        let merges = taken.welcome.agreed(feature::MERGE);
+        Rc::new(Transmission {
+            rt: rt.clone(),
+            link: Link::new(stream, BOUNDS),
+            export: taken.export,
+            target: Rc::clone(target),
+            path: taken.path,
+            welcome: taken.welcome,
+            inbound: RefCell::new(taken.inbound),
+            frames: RefCell::new(Frames::new(taken.outbound, merges)),
+            fences: Cell::new(0),
+            ended: Event::new(),
+        })
+    }
+
+    async fn serve(self: &Rc<Self>, input: &mut Inbox) -> Result<(), End> {
+        let mut requests = Vec::with_capacity(wire::ENTRIES_MAX);
+        loop {
+            while let Some((message, taken)) = self.next(input, &mut requests)? {
+                match message {
+                    ToTarget::Command { in_turn } => {
+                        input.consume(taken);
+                        self.command(input, &requests, in_turn).await?;
+                    }
+                    ToTarget::Fence(path) => {
+                        input.consume(taken);
+                        self.fence(path).await?;
+                    }
+                    ToTarget::Close => return Ok(()),
+                    ToTarget::Hello(_) | ToTarget::LaterVersion => {
+                        return Err(ProtocolError::UnexpectedFrame(wire::kind::HELLO).into());
+                    }
+                }
+            }
+            let in_message = !input.unread().is_empty();
+            self.link.set_receiving(in_message);
+            add(&self.export.counters.receives, 1);
+            let more = input.receive(&self.link.stream).await?;
+            self.link.set_receiving(false);
+            if !more {
+                return if in_message { Err(End::Broken) } else { Ok(()) };
+            }
+        }
+    }
+
+    fn next(
+        &self,
+        input: &Inbox,
+        requests: &mut Vec<Request>,
+    ) -> Result<Option<(ToTarget, usize)>, End> {
+        Ok(self.inbound.borrow_mut().next(input.unread(), requests)?)
+    }
+
+    /// Starts the requests of a command, each as soon as its data is there: the first ones are at work
+    /// while the data of the last ones is still under way.
+    async fn command(
+        self: &Rc<Self>,
+        input: &mut Inbox,
+        requests: &[Request],
+        in_turn: bool,
+    ) -> Result<(), End> {
+        if in_turn {
+            self.start_in_turn(input, requests).await?;
+        } else {
+            for request in requests {
+                let admission = self.link.admit(1, counted_bytes(request)).await;
+                let payload = self.data(input, request).await?;
+                self.begin()?;
+                admission.start();
+                self.start(*request, payload);
+            }
+        }
+        if self.welcome.agreed(feature::SERIAL) {
+            self.ended.until(|| self.path.under_way() == 0).await;
+        }
+        Ok(())
+    }
+
+    /// Starts requests of which each waits for the one before.
+    async fn start_in_turn(
+        self: &Rc<Self>,
+        input: &mut Inbox,
+        requests: &[Request],
+    ) -> Result<(), End> {
+        let counted = requests.iter().map(counted_bytes).sum();
+        let admission = self.link.admit(requests.len() as u32, counted).await;
+        let mut ordered = Vec::with_capacity(requests.len());
+        for request in requests {
+            ordered.push((*request, self.data(input, request).await?));
+        }
+        for _ in requests {
+            // Nothing runs in between, so either all of them begin or none does.
+            self.begin()?;
+        }
+        admission.start();
+        let this = Rc::clone(self);
+        let run = async move {
+            for (request, payload) in ordered {
+                this.carry_out(request, payload).await;
+            }
+        };
+        self.rt.spawn_eager(run).detach();
+        Ok(())
+    }
+
+    /// Counts a request that starts now, unless the path has been fenced.
+    fn begin(&self) -> Result<(), End> {
+        if self.path.start() {
+            Ok(())
+        } else {
+            Err(End::Broken)
+        }
+    }
+
+    /// The data of a write.
+    async fn data(&self, input: &mut Inbox, request: &Request) -> Result<Payload, End> {
+        let len = request.data_bytes() as usize;
+        // The rest of a little is waited for where it is: it comes with what follows it.
+        while input.unread().len() < len && len <= COPIED_BYTES_MAX {
+            self.link.set_receiving(true);
+            add(&self.export.counters.receives, 1);
+            let more = input.receive(&self.link.stream).await?;
+            self.link.set_receiving(false);
+            if !more {
+                return Err(End::Broken);
+            }
+        }
+        input.take(&self.rt, &self.link, len).await
+    }
+
+    /// Starts a request whose result goes out when it is there.
+    fn start(self: &Rc<Self>, request: Request, payload: Payload) {
+        let this = Rc::clone(self);
+        let run = async move { this.carry_out(request, payload).await };
+        self.rt.spawn_eager(run).detach();
+    }
+
+    async fn carry_out(&self, request: Request, payload: Payload) {
+        let counters = &self.export.counters;
+        let result = match self.refused(&request, &payload) {
+            Some(status) => {
+                add(&counters.requests_refused, 1);
+                Err(status)
+            }
+            None => {
+                let below = to_block(&request, payload);
+                add(&counters.requests[below.op as usize], 1);
+                let ended: IoResult = match self.export.device.submit(below) {
+                    IoFuture::Ready(Some(result)) => result,
+                    waiting => waiting.await,
+                };
+                if ended.is_err() {
+                    add(&counters.requests_failed, 1);
+                }
+                ended.map_err(status_of)
+            }
+        };
+        self.path.end();
+        if self.path.is_fenced() {
+            self.target.notify();
+        }
+        if self.welcome.agreed(feature::SERIAL) {
+            self.ended.notify();
+        }
+        self.link.reply(self.answer(&request, result));
+    }
+
+    fn refused(&self, request: &Request, payload: &Payload) -> Option<Status> {
+        // The volume may have grown since the greeting.
+        let now = Welcome {
+            size_bytes: self.export.device.geometry().size_bytes,
+            ..self.welcome
+        };
+        let checks = self.welcome.agreed(feature::CRC) && request.op == wire::Op::Write;
+        if checks && check(payload) != request.check {
+            return Some(Status::Corrupt);
+        }
+        now.validate(request).err()
+    }
+
+    fn answer(&self, request: &Request, result: Result<Reply, Status>) -> Outgoing {
+        let counters = &self.export.counters;
+        let len = u64::from(request.length_bytes);
+        let (status, data) = match result {
+            Ok(Reply::Data(data)) => {
+                assert_eq!(data.len() as u64, len, "a read answers what was asked");
+                add(&counters.read_bytes, len);
+                (Status::Ok, data)
+            }
+            Ok(Reply::Extents(runs)) => {
+                let runs = encode_runs(&to_wire(&runs));
+                (Status::Ok, self.rt.pool().copy_of(&runs).into())
+            }
+            Ok(Reply::Done) => {
+                add(&counters.written_bytes, u64::from(request.data_bytes()));
+                (Status::Ok, Payload::empty())
+            }
+            Err(status) => (status, Payload::empty()),
+        };
+        Outgoing::Result {
+            tag: request.tag,
+            status,
+            data,
+            counted_bytes: counted_bytes(request),
+        }
+    }
+
+    /// Ends another path of the session, and answers when it has ended.
+    async fn fence(self: &Rc<Self>, number: u32) -> Result<(), End> {
+        if number == self.path.number() || self.fences.get() == FENCES_MAX {
+            return Err(ProtocolError::BadFence.into());
+        }
+        self.link.admit(1, 0).await.start();
+        let Some(path) = self.target.sessions.fence(&self.path, number) else {
+            self.link.reply(Outgoing::Fenced(number));
+            return Ok(());
+        };
+        self.target.notify();
+        self.fences.set(self.fences.get() + 1);
+        let this = Rc::clone(self);
+        let wait = async move {
+            this.target.until_over(&path).await;
+            this.fences.set(this.fences.get() - 1);
+            this.link.reply(Outgoing::Fenced(number));
+        };
+        self.rt.spawn_eager(wait).detach();
+        Ok(())
+    }
+}
+
+impl Conversation for Transmission {
+    type Reply = Outgoing;
+
+    fn link(&self) -> &Rc<Link<Outgoing>> {
+        &self.link
+    }
+
+    async fn send(&self) {
+        let batch_max = if self.welcome.agreed(feature::MERGE) {
+            usize::MAX
+        } else {
+            // Without merging every result is a message of its own, as the mode means it.
+            1
+        };
+        let gather = |batch: &mut Vec<Outgoing>| {
+            add(&self.export.counters.sends, 1);
+            self.frames.borrow_mut().gather(&self.rt, batch)
+        };
+        self.link.send_replies(batch_max, gather).await;
+    }
+
+    async fn receive(self: &Rc<Self>, early: &[u8]) -> End {
+        let mut input = Inbox::new(self.rt.pool().alloc(RECEIVE_BUFFER_BYTES).await);
+        input.put(early);
+        match self.serve(&mut input).await {
+            Ok(()) => End::Client,
+            Err(end) => end,
+        }
+    }
+
+    fn is_revoked(&self) -> bool {
+        self.path.is_fenced()
+    }
+
+    fn settled(&self) {
+        self.target.sessions.close(&self.path);
+        self.target.notify();
+    }
+}
+
+/// What a request counts for among the bytes in flight. A read that will be refused counts nothing.
+fn counted_bytes(request: &Request) -> u64 {
+    let longest = wire::DATA_BYTES_MAX;
+    match request.op {
+        wire::Op::Read if request.length_bytes <= longest => u64::from(request.length_bytes),
+        _ => u64::from(request.data_bytes()),
+    }
+}
+
+/// A request of the wire as one of the device.
+fn to_block(request: &Request, payload: Payload) -> BlockRequest {
+    let flags = Flags {
+        fua: request.flags & request_flag::FUA != 0,
+        keep_allocated: request.flags & request_flag::KEEP_ALLOCATED != 0,
+    };
+    let (offset, len) = (request.offset_bytes, u64::from(request.length_bytes));
+    let ranged = |op| BlockRequest::without_data(op, offset, len, flags);
+    match request.op {
+        wire::Op::Read => BlockRequest::read(offset, len),
+        wire::Op::Write => BlockRequest::write(offset, payload, flags),
+        wire::Op::Flush => BlockRequest::flush(),
+        wire::Op::Discard => ranged(Op::Discard),
+        wire::Op::WriteZeroes => ranged(Op::WriteZeroes),
+        wire::Op::Extents => ranged(Op::Extents),
+    }
+}
+
+/// Runs of a device as those of the wire, as many as fit.
+fn to_wire(runs: &[bimetal_block::Extent]) -> Vec<Run> {
+    let to_wire = |run: &bimetal_block::Extent| Run {
+        length_bytes: u32::try_from(run.len).expect("a run is inside its request"),
+        data: run.data,
+    };
+    let runs = runs.iter().filter(|run| run.len > 0);
+    runs.take(RUNS_MAX).map(to_wire).collect()
+}
+
+/// The status an initiator is shown.
+fn status_of(error: IoError) -> Status {
+    match error {
+        IoError::Medium => Status::Medium,
+        IoError::Offline | IoError::Transport | IoError::Closed => Status::Offline,
+        IoError::Timeout => Status::Timeout,
+        IoError::Corrupt => Status::Corrupt,
+        IoError::NoSpace => Status::NoSpace,
+        IoError::Misaligned => Status::Invalid,
+        IoError::OutOfRange => Status::OutOfRange,
+        IoError::ReadOnly => Status::ReadOnly,
+        IoError::Unsupported => Status::Unsupported,
+        IoError::Resource => Status::Resource,
+    }
+}

@@ -1,0 +1,208 @@
+//! The greeting: which export, over which path of which session, or why not.
+
+use std::rc::Rc;
+
+use bimetal_block::Geometry;
+use bimetal_proto::brp::greeting::RefusalCode;
+use bimetal_proto::brp::inbound::ToTarget;
+use bimetal_proto::brp::wire::{
+    DATA_BYTES_MAX, NAME_BYTES_MAX, RANGE_BYTES_MAX, VERSION, feature, right,
+};
+use bimetal_proto::brp::{Hello, Listed, Outbound, Path, Purpose, Refusal, TargetInbound, Welcome};
+use bimetal_rt::Rt;
+use bimetal_rt::net::{Inbox, Stream};
+
+use super::target::Target;
+use crate::config::Persistence;
+use crate::export::{Served, add};
+use crate::input::{End, HANDSHAKE_BUFFER_BYTES};
+use crate::session::{BOUNDS, HANDSHAKE_DEADLINE};
+
+/// An initiator that was taken.
+pub(crate) struct Taken {
+    pub(crate) export: Rc<Served>,
+    pub(crate) path: Rc<Path>,
+    pub(crate) welcome: Welcome,
+    pub(crate) inbound: TargetInbound,
+    pub(crate) outbound: Outbound,
+    /// What came behind the greeting.
+    pub(crate) early: Vec<u8>,
+}
+
+/// Greets an initiator. `None` when it does not stay.
+///
+/// # Errors
+/// Why the connection has to end.
+pub(crate) async fn greet(
+    rt: &Rt,
+    stream: &Stream,
+    target: &Target,
+    exports: &[Rc<Served>],
+) -> Result<Option<Taken>, End> {
+    let greeting = Greeting {
+        rt,
+        stream,
+        target,
+        exports,
+    };
+    match rt.timeout(HANDSHAKE_DEADLINE, greeting.answer()).await {
+        Ok(result) => result,
+        Err(_elapsed) => Err(End::Broken),
+    }
+}
+
+struct Greeting<'a> {
+    rt: &'a Rt,
+    stream: &'a Stream,
+    target: &'a Target,
+    exports: &'a [Rc<Served>],
+}
+
+impl Greeting<'_> {
+    async fn answer(&self) -> Result<Option<Taken>, End> {
+        let mut input = Inbox::new(self.rt.pool().alloc_now(HANDSHAKE_BUFFER_BYTES));
+        let (mut inbound, mut outbound) = (TargetInbound::new(), Outbound::new());
+        let (message, taken) = loop {
+            match inbound.next(input.unread(), &mut Vec::new())? {
+                Some(message) => break message,
+                None if input.receive(self.stream).await? => {}
+                None => return Ok(None),
+            }
+        };
+        input.consume(taken);
+        let mut out = Vec::new();
+        let hello = match message {
+            ToTarget::Hello(hello) if hello.version_min <= VERSION => hello,
+            _ => {
+                let words = "this target speaks version 1";
+                return self
+                    .refuse(&mut outbound, Refusal::new(RefusalCode::Version, words))
+                    .await;
+            }
+        };
+        if hello.purpose == Purpose::List {
+            return self.list(&mut outbound).await;
+        }
+        let (export, path) = match self.open(&hello) {
+            Ok(opened) => opened,
+            Err(refusal) => return self.refuse(&mut outbound, refusal).await,
+        };
+        let welcome = self.welcome(&export, &hello);
+        let sent = match welcome {
+            Ok(welcome) => {
+                welcome.encode(&mut outbound, &mut out);
+                self.send(&out).await.map(|()| welcome)
+            }
+            Err(end) => Err(end),
+        };
+        let welcome = sent.inspect_err(|_| {
+            // Nothing came over it: the initiator waits for the welcome.
+            self.target.sessions.close(&path);
+        })?;
+        inbound.open(welcome.features);
+        outbound.open(welcome.features);
+        Ok(Some(Taken {
+            export,
+            path,
+            welcome,
+            inbound,
+            outbound,
+            early: input.unread().to_vec(),
+        }))
+    }
+
+    async fn send(&self, out: &[u8]) -> Result<(), End> {
+        self.stream.send(self.rt.pool().copy_of(out).into()).await?;
+        Ok(())
+    }
+
+    async fn refuse(
+        &self,
+        outbound: &mut Outbound,
+        refusal: Refusal,
+    ) -> Result<Option<Taken>, End> {
+        let mut out = Vec::new();
+        refusal.encode(outbound, &mut out);
+        self.send(&out).await?;
+        Ok(None)
+    }
+
+    async fn list(&self, outbound: &mut Outbound) -> Result<Option<Taken>, End> {
+        let mut out = Vec::new();
+        for export in self.exports {
+            let listed = Listed {
+                size_bytes: export.device.geometry().size_bytes,
+                rights: rights(export),
+                name: export.config.name.clone(),
+                description: export.config.description.clone(),
+            };
+            listed.encode(outbound, &mut out);
+            // One at a time, so that a long list takes no more memory than its longest entry.
+            self.send(&out).await?;
+            out.clear();
+        }
+        Listed::end(outbound, &mut out);
+        self.send(&out).await?;
+        Ok(None)
+    }
+
+    fn open(&self, hello: &Hello) -> Result<(Rc<Served>, Rc<Path>), Refusal> {
+        assert!(
+            hello.name.len() <= NAME_BYTES_MAX,
+            "the codec bounds a name"
+        );
+        let mut exports = self.exports.iter();
+        let is_it = |e: &&Rc<Served>| hello.name.is_empty() || e.config.name == hello.name;
+        let export = exports.find(is_it).ok_or_else(|| {
+            Refusal::new(RefusalCode::UnknownExport, "there is no such export here")
+        })?;
+        let counters = &export.counters;
+        if counters.connections.get() >= export.config.connections_max {
+            add(&counters.connections_refused, 1);
+            let words = "the export has all the connections it may have";
+            return Err(Refusal::new(RefusalCode::Full, words));
+        }
+        let path = self.target.sessions.open(hello.session, hello.path)?;
+        Ok((Rc::clone(export), path))
+    }
+
+    fn welcome(&self, export: &Served, hello: &Hello) -> Result<Welcome, End> {
+        let identity = self.target.identity()?;
+        let geometry = export.device.geometry();
+        Ok(Welcome {
+            features: hello.features & feature::ALL,
+            instance: identity.instance,
+            host: identity.host,
+            size_bytes: geometry.size_bytes,
+            // The atomic unit in front of the device takes any length.
+            block_bytes: 1,
+            preferred_bytes: geometry.preferred_bytes,
+            transfer_bytes_max: transfer_bytes_max(geometry),
+            range_bytes_max: RANGE_BYTES_MAX,
+            requests_max: BOUNDS.requests,
+            data_bytes_max: BOUNDS.bytes as u32,
+            rights: rights(export),
+        })
+    }
+}
+
+fn transfer_bytes_max(geometry: &Geometry) -> u32 {
+    geometry.transfer_bytes_max.min(DATA_BYTES_MAX)
+}
+
+fn rights(export: &Served) -> u32 {
+    let geometry = export.device.geometry();
+    let mut rights = match export.config.persistence {
+        Persistence::Durable => 0,
+        Persistence::Volatile => right::VOLATILE,
+        Persistence::Ephemeral => right::VOLATILE | right::EPHEMERAL,
+    };
+    for (holds, bit) in [
+        (export.is_read_only(), right::READ_ONLY),
+        (geometry.rotational, right::ROTATIONAL),
+        (geometry.discard_zeroes, right::DISCARD_ZEROES),
+    ] {
+        rights |= if holds { bit } else { 0 };
+    }
+    rights
+}

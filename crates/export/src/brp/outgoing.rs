@@ -1,0 +1,128 @@
+//! Results on their way to an initiator, merged into as few frames as may be.
+
+use bimetal_proto::brp::frame::{check_appended, check_of};
+use bimetal_proto::brp::response::encode_response;
+use bimetal_proto::brp::wire::{DATA_BYTES_MAX, ENTRIES_MAX, FENCE_BYTES, kind};
+use bimetal_proto::brp::{Completion, Outbound, Status};
+use bimetal_rt::{Payload, Rt};
+
+use crate::link::Reply;
+
+/// What is to be sent.
+pub(crate) enum Outgoing {
+    /// How a request ended.
+    Result {
+        tag: u32,
+        status: Status,
+        data: Payload,
+        /// What the request counted for in the account.
+        counted_bytes: u64,
+    },
+    /// A path has ended.
+    Fenced(u32),
+}
+
+impl Reply for Outgoing {
+    fn counted_bytes(&self) -> u64 {
+        match self {
+            Outgoing::Result { counted_bytes, .. } => *counted_bytes,
+            Outgoing::Fenced(_) => 0,
+        }
+    }
+
+    fn data_bytes(&self) -> usize {
+        match self {
+            Outgoing::Result { data, .. } => data.len(),
+            Outgoing::Fenced(_) => 0,
+        }
+    }
+}
+
+/// Makes frames of batches: one direction of one path.
+pub(super) struct Frames {
+    outbound: Outbound,
+    entries_max: usize,
+    heads: Vec<u8>,
+    /// Data, each with the place in the heads before which it goes.
+    data: Vec<(usize, Payload)>,
+}
+
+impl Frames {
+    pub(super) fn new(outbound: Outbound, merges: bool) -> Frames {
+        Frames {
+            outbound,
+            entries_max: if merges { ENTRIES_MAX } else { 1 },
+            heads: Vec::new(),
+            data: Vec::new(),
+        }
+    }
+
+    /// A batch as one payload: heads carved from one buffer, data by reference.
+    pub(super) fn gather(&mut self, rt: &Rt, batch: &mut [Outgoing]) -> Payload {
+        self.heads.clear();
+        let mut rest = batch;
+        while let Some((first, _)) = rest.split_first() {
+            if let Outgoing::Fenced(path) = first {
+                let body = u64::from(*path).to_le_bytes();
+                const { assert!(FENCE_BYTES == size_of::<u64>()) };
+                self.outbound.control(&mut self.heads, kind::FENCED, &body);
+                rest = &mut rest[1..];
+                continue;
+            }
+            let count = self.frame(rest);
+            rest = &mut rest[count..];
+        }
+        let heads = rt.pool().copy_of(&self.heads);
+        let mut payload = Payload::empty();
+        let mut start = 0;
+        for (place, data) in self.data.drain(..) {
+            payload.push(heads.slice(start..place));
+            payload.append(data);
+            start = place;
+        }
+        payload.push(heads.slice(start..heads.len()));
+        payload
+    }
+
+    /// Makes one frame of the results in front, and says how many those were.
+    fn frame(&mut self, batch: &mut [Outgoing]) -> usize {
+        let crc = self.outbound.has_checks();
+        let mut completions = Vec::with_capacity(batch.len().min(self.entries_max));
+        let mut data_bytes = 0;
+        let first = self.data.len();
+        for outgoing in batch.iter_mut().take(self.entries_max) {
+            let Outgoing::Result {
+                tag, status, data, ..
+            } = outgoing
+            else {
+                break;
+            };
+            data_bytes += data.len();
+            if data_bytes > DATA_BYTES_MAX as usize {
+                break;
+            }
+            completions.push(Completion {
+                tag: *tag,
+                status: *status,
+                length_bytes: data.len() as u32,
+                check: if crc { check(data) } else { 0 },
+            });
+            if !data.is_empty() {
+                self.data.push((0, std::mem::take(data)));
+            }
+        }
+        encode_response(&mut self.outbound, &mut self.heads, &completions);
+        let place = self.heads.len();
+        for (at, _) in &mut self.data[first..] {
+            *at = place;
+        }
+        completions.len()
+    }
+}
+
+/// CRC-32C of a payload; of none it is the same as no check.
+pub(super) fn check(payload: &Payload) -> u32 {
+    let mut slices = payload.slices().iter();
+    let first = slices.next().map_or(0, |slice| check_of(slice));
+    slices.fold(first, |check, slice| check_appended(check, slice))
+}

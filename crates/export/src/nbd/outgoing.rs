@@ -1,0 +1,105 @@
+//! The replies of NBD: their heads, and a batch of them as one payload.
+
+use bimetal_proto::nbd::Errno;
+use bimetal_proto::nbd::reply::{error_chunk, offset_data_head, simple_reply};
+use bimetal_rt::{Payload, Rt};
+
+use crate::link::Reply;
+
+/// The largest head of a reply: that of a data chunk.
+const HEAD_BYTES_MAX: usize = 28;
+
+/// A reply that is ready to be sent.
+pub(crate) struct Outgoing {
+    head: [u8; HEAD_BYTES_MAX],
+    head_bytes: u8,
+    data: Payload,
+    /// What the request counted for in the account.
+    counted_bytes: u64,
+}
+
+impl Outgoing {
+    fn with_head<const N: usize>(bytes: [u8; N], data: Payload, counted_bytes: u64) -> Outgoing {
+        const { assert!(N <= HEAD_BYTES_MAX) };
+        let mut head = [0; HEAD_BYTES_MAX];
+        head[..N].copy_from_slice(&bytes);
+        Outgoing {
+            head,
+            head_bytes: N as u8,
+            data,
+            counted_bytes,
+        }
+    }
+
+    /// Success without data.
+    ///
+    /// A simple reply is allowed to every request but a read even when structured replies were
+    /// negotiated (NBD, section "Simple reply message"), and it is the shorter one.
+    pub(crate) fn done(cookie: u64, counted_bytes: u64) -> Outgoing {
+        Outgoing::with_head(simple_reply(cookie, None), Payload::empty(), counted_bytes)
+    }
+
+    /// Failure; as a chunk where the request takes only those.
+    pub(crate) fn error(cookie: u64, structured: bool, error: Errno, counted: u64) -> Outgoing {
+        if structured {
+            Outgoing::with_head(error_chunk(cookie, error), Payload::empty(), counted)
+        } else {
+            Outgoing::with_head(simple_reply(cookie, Some(error)), Payload::empty(), counted)
+        }
+    }
+
+    /// The bytes of a read, `offset` being where they were asked for.
+    pub(crate) fn data(cookie: u64, structured: bool, offset: u64, data: Payload) -> Outgoing {
+        let counted_bytes = data.len() as u64;
+        if structured {
+            let head = offset_data_head(cookie, offset, data.len() as u32, true);
+            Outgoing::with_head(head, data, counted_bytes)
+        } else {
+            Outgoing::with_head(simple_reply(cookie, None), data, counted_bytes)
+        }
+    }
+
+    /// A message that is encoded already.
+    pub(crate) fn encoded(message: Payload) -> Outgoing {
+        Outgoing::with_head([], message, 0)
+    }
+}
+
+impl Reply for Outgoing {
+    fn counted_bytes(&self) -> u64 {
+        self.counted_bytes
+    }
+
+    fn data_bytes(&self) -> usize {
+        self.data.len()
+    }
+}
+
+/// A batch as one payload: heads carved from one buffer, data by reference, neighbouring heads in
+/// one slice.
+pub(crate) fn gather(rt: &Rt, batch: &mut [Outgoing]) -> Payload {
+    let heads_bytes = batch
+        .iter()
+        .map(|reply| usize::from(reply.head_bytes))
+        .sum();
+    let mut heads = rt.pool().alloc_now(heads_bytes);
+    let mut filled = 0;
+    for reply in batch.iter() {
+        let head = &reply.head[..usize::from(reply.head_bytes)];
+        heads[filled..filled + head.len()].copy_from_slice(head);
+        filled += head.len();
+    }
+    let heads = heads.freeze();
+    let mut payload = Payload::empty();
+    let (mut start, mut end) = (0, 0);
+    for reply in batch {
+        end += usize::from(reply.head_bytes);
+        if !reply.data.is_empty() {
+            payload.push(heads.slice(start..end));
+            payload.append(std::mem::take(&mut reply.data));
+            start = end;
+        }
+    }
+    payload.push(heads.slice(start..end));
+    payload
+}

@@ -1,0 +1,155 @@
+//! Requests: one to a frame, or merged into a jumbo command (section "Commands").
+
+use super::frame::{Head, Outbound};
+use super::wire::{
+    DATA_BYTES_MAX, ENTRIES_MAX, Op, ProtocolError, REQUEST_BYTES, command_flag, kind,
+    request_flag, u16_at, u32_at, u64_at,
+};
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What to do.
+    pub op: Op,
+    /// See [`request_flag`].
+    pub flags: u8,
+    /// Names the request in its response.
+    pub tag: u32,
+    /// First byte of the range.
+    pub offset_bytes: u64,
+    /// Length of the range.
+    pub length_bytes: u32,
+    /// CRC-32C of the data of a write, where checks were agreed on.
+    pub check: u32,
+}
+
+impl Request {
+    /// A request without flags, tag and check.
+    pub fn new(op: Op, offset_bytes: u64, length_bytes: u32) -> Request {
+        Request {
+            op,
+            flags: 0,
+            tag: 0,
+            offset_bytes,
+            length_bytes,
+            check: 0,
+        }
+    }
+
+    /// Bytes of data that travel with it.
+    pub fn data_bytes(&self) -> u32 {
+        if self.op == Op::Write {
+            self.length_bytes
+        } else {
+            0
+        }
+    }
+
+    /// The byte behind the range. A request that was not validated may end anywhere.
+    pub fn end_bytes(&self) -> u64 {
+        self.offset_bytes
+            .saturating_add(u64::from(self.length_bytes))
+    }
+
+    /// Whether it may be one of several in a command.
+    pub fn may_merge(&self) -> bool {
+        self.op.may_merge(self.length_bytes)
+    }
+
+    /// Whether the change has to be durable when it is answered.
+    pub fn has_fua(&self) -> bool {
+        self.flags & request_flag::FUA != 0
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[self.op as u8, self.flags, 0, 0]);
+        out.extend_from_slice(&self.tag.to_le_bytes());
+        out.extend_from_slice(&self.offset_bytes.to_le_bytes());
+        out.extend_from_slice(&self.length_bytes.to_le_bytes());
+        out.extend_from_slice(&self.check.to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Request, ProtocolError> {
+        let op = Op::from_wire(bytes[0]).ok_or(ProtocolError::BadField("op"))?;
+        if bytes[1] & !op.flags() != 0 {
+            return Err(ProtocolError::BadField("flags"));
+        }
+        if u16_at(bytes, 2) != 0 {
+            return Err(ProtocolError::BadField("reserved"));
+        }
+        Ok(Request {
+            op,
+            flags: bytes[1],
+            tag: u32_at(bytes, 4),
+            offset_bytes: u64_at(bytes, 8),
+            length_bytes: u32_at(bytes, 16),
+            check: u32_at(bytes, 20),
+        })
+    }
+}
+
+/// Appends the head and the entries of a command; the data of its writes follows in their order.
+///
+/// # Panics
+/// When the command is not one that may be sent.
+pub fn encode_command(
+    outbound: &mut Outbound,
+    out: &mut Vec<u8>,
+    requests: &[Request],
+    in_turn: bool,
+) {
+    let data_bytes: u64 = requests.iter().map(|r| u64::from(r.data_bytes())).sum();
+    let mergeable = requests.len() == 1 || requests.iter().all(Request::may_merge);
+    assert!(
+        (1..=ENTRIES_MAX).contains(&requests.len())
+            && mergeable
+            && data_bytes <= u64::from(DATA_BYTES_MAX),
+        "only a valid command is sent"
+    );
+    let mut entries = Vec::with_capacity(requests.len() * REQUEST_BYTES);
+    requests.iter().for_each(|r| r.encode(&mut entries));
+    let flags = if in_turn { command_flag::IN_TURN } else { 0 };
+    let head = (kind::COMMAND, requests.len() as u8, flags);
+    outbound.frame(out, head, &entries, data_bytes as u32);
+}
+
+/// Checks what the head of a command says by itself, and gives the length of its entries.
+pub(super) fn entries_bytes(head: &Head, merge: bool) -> Result<usize, ProtocolError> {
+    let count = usize::from(head.count);
+    if count == 0 || count > ENTRIES_MAX || (count > 1 && !merge) {
+        return Err(ProtocolError::BadCount(head.count));
+    }
+    if head.flags & !command_flag::IN_TURN != 0 {
+        return Err(ProtocolError::BadField("flags"));
+    }
+    Ok(count * REQUEST_BYTES)
+}
+
+/// Reads the entries of a command into `requests`.
+pub(super) fn decode_entries(
+    head: &Head,
+    entries: &[u8],
+    crc: bool,
+    requests: &mut Vec<Request>,
+) -> Result<(), ProtocolError> {
+    requests.clear();
+    let mut data_bytes = 0_u64;
+    for entry in entries.chunks_exact(REQUEST_BYTES) {
+        let request = Request::decode(entry)?;
+        if head.count > 1 && !request.may_merge() {
+            return Err(ProtocolError::NotMergeable);
+        }
+        if request.check != 0 && (!crc || request.op != Op::Write) {
+            return Err(ProtocolError::BadField("check"));
+        }
+        data_bytes += u64::from(request.data_bytes());
+        requests.push(request);
+    }
+    let sound = data_bytes <= u64::from(DATA_BYTES_MAX)
+        && u64::from(head.body_bytes) == entries.len() as u64 + data_bytes;
+    if sound {
+        Ok(())
+    } else {
+        Err(ProtocolError::BadLength(head.body_bytes))
+    }
+}

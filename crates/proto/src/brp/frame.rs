@@ -1,0 +1,139 @@
+//! The head of a frame, and the two things that hold from frame to frame: the sequence and the check
+//! (section "Transport and bytes").
+
+use super::wire::{HEAD_BYTES, ProtocolError, feature, kind, u16_at, u32_at};
+
+/// CRC-32C of bytes.
+pub fn check_of(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// CRC-32C of bytes behind others whose CRC is known.
+pub fn check_appended(check: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(check, bytes)
+}
+
+/// The head of a frame as received; only its lengths against each other are not checked yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// What the frame is, see [`kind`].
+    pub kind: u8,
+    /// Entries in the body.
+    pub count: u8,
+    /// Bits of this frame.
+    pub flags: u16,
+    /// Length of what is behind the head.
+    pub body_bytes: u32,
+    sequence: u32,
+    check: u32,
+}
+
+impl Head {
+    /// Reads the head at the start of `bytes`, if it is all there.
+    pub fn decode(bytes: &[u8]) -> Option<Head> {
+        let bytes = bytes.first_chunk::<HEAD_BYTES>()?;
+        Some(Head {
+            kind: bytes[0],
+            count: bytes[1],
+            flags: u16_at(bytes, 2),
+            body_bytes: u32_at(bytes, 4),
+            sequence: u32_at(bytes, 8),
+            check: u32_at(bytes, 12),
+        })
+    }
+
+    /// True for a frame that carries requests or results.
+    pub fn has_entries(&self) -> bool {
+        matches!(self.kind, kind::COMMAND | kind::RESPONSE)
+    }
+}
+
+/// The frames of one direction, in the order in which they are sent.
+#[derive(Clone, Debug, Default)]
+pub struct Outbound {
+    sequence: u32,
+    pub(super) crc: bool,
+}
+
+impl Outbound {
+    /// Before the first frame.
+    pub fn new() -> Outbound {
+        Outbound::default()
+    }
+
+    /// The connection has become a path with these features.
+    pub fn open(&mut self, features: u32) {
+        self.crc = features & feature::CRC != 0;
+    }
+
+    /// Whether commands and responses carry checks.
+    pub fn has_checks(&self) -> bool {
+        self.crc
+    }
+
+    /// Appends a frame. `checked` is the body of a control frame, or the entries, behind which
+    /// `data_bytes` follow from elsewhere.
+    pub fn frame(
+        &mut self,
+        out: &mut Vec<u8>,
+        (kind, count, flags): (u8, u8, u16),
+        checked: &[u8],
+        data_bytes: u32,
+    ) {
+        let body_bytes = checked.len() as u32 + data_bytes;
+        let start = out.len();
+        out.extend_from_slice(&[kind, count]);
+        out.extend_from_slice(&flags.to_le_bytes());
+        out.extend_from_slice(&body_bytes.to_le_bytes());
+        out.extend_from_slice(&self.sequence.to_le_bytes());
+        self.sequence = self.sequence.wrapping_add(1);
+        let entries = matches!(kind, kind::COMMAND | kind::RESPONSE);
+        let check = if entries && !self.crc {
+            0
+        } else {
+            check_appended(check_of(&out[start..]), checked)
+        };
+        out.extend_from_slice(&check.to_le_bytes());
+        out.extend_from_slice(checked);
+    }
+
+    /// Appends a control frame without flags.
+    pub fn control(&mut self, out: &mut Vec<u8>, kind: u8, body: &[u8]) {
+        self.frame(out, (kind, 0, 0), body, 0);
+    }
+}
+
+/// The sequence of one direction at its receiver.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Order {
+    sequence: u32,
+    pub(super) crc: bool,
+}
+
+impl Order {
+    /// Takes the next frame: `bytes` begins with its head, and `checked_bytes` of its body are checked.
+    pub(super) fn take(
+        &mut self,
+        head: &Head,
+        bytes: &[u8],
+        checked_bytes: usize,
+    ) -> Result<(), ProtocolError> {
+        if head.sequence != self.sequence {
+            return Err(ProtocolError::OutOfSequence {
+                expected: self.sequence,
+                got: head.sequence,
+            });
+        }
+        let expected = if head.has_entries() && !self.crc {
+            0
+        } else {
+            let body = &bytes[HEAD_BYTES..HEAD_BYTES + checked_bytes];
+            check_appended(check_of(&bytes[..HEAD_BYTES - 4]), body)
+        };
+        if head.check != expected {
+            return Err(ProtocolError::WrongCheck);
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        Ok(())
+    }
+}

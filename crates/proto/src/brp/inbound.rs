@@ -1,0 +1,258 @@
+//! Where one message ends and what may come when, at either end (section "States").
+//!
+//! Both readers look at what has been received and not been taken. They answer with a message and how
+//! many bytes it was, or that it is not all there; the data of commands and responses is not part of the
+//! message and stands behind it. They keep nothing of the bytes, so that how a stream was cut cannot make a
+//! difference.
+
+use super::command::{self, Request};
+use super::frame::{Head, Order};
+use super::greeting::{Hello, Listed, Refusal, Welcome};
+use super::response::{self, Completion};
+use super::wire::{
+    CONTROL_BYTES_MAX, FENCE_BYTES, FENCES_MAX, HEAD_BYTES, LISTED_MAX, ProtocolError,
+    command_flag, feature, kind, u32_at,
+};
+
+/// What the target receives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToTarget {
+    /// The greeting.
+    Hello(Hello),
+    /// A greeting of versions that are not known here.
+    LaterVersion,
+    /// Requests, which have been put where the caller said; their data follows.
+    Command {
+        /// They are to be handled one after another.
+        in_turn: bool,
+    },
+    /// A path must end.
+    Fence(u32),
+    /// The path ends in order.
+    Close,
+}
+
+/// What the initiator receives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToInitiator {
+    /// The connection is a path.
+    Welcome(Welcome),
+    /// It is none.
+    Refused(Refusal),
+    /// One export.
+    Listed(Listed),
+    /// The list is complete.
+    ListEnd,
+    /// A path has ended.
+    Fenced(u32),
+    /// Results, which have been put where the caller said; their data follows.
+    Response,
+}
+
+/// A control frame that is all there: its head and its length with the head.
+fn control(order: &mut Order, head: &Head, unread: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    let body_bytes = head.body_bytes as usize;
+    if head.count != 0 || head.flags != 0 {
+        return Err(ProtocolError::BadField("flags"));
+    }
+    if body_bytes > CONTROL_BYTES_MAX {
+        return Err(ProtocolError::BadLength(head.body_bytes));
+    }
+    let whole = HEAD_BYTES + body_bytes;
+    if unread.len() < whole {
+        return Ok(None);
+    }
+    order.take(head, unread, body_bytes)?;
+    Ok(Some(whole))
+}
+
+fn fence(body: &[u8]) -> Result<u32, ProtocolError> {
+    if body.len() != FENCE_BYTES {
+        return Err(ProtocolError::BadLength(body.len() as u32));
+    }
+    if u32_at(body, 4) != 0 || u32_at(body, 0) == 0 {
+        return Err(ProtocolError::BadField("path"));
+    }
+    Ok(u32_at(body, 0))
+}
+
+/// The frames of an initiator, at the target.
+#[derive(Clone, Debug, Default)]
+pub struct TargetInbound {
+    order: Order,
+    open: bool,
+    merge: bool,
+}
+
+impl TargetInbound {
+    /// Before the first byte.
+    pub fn new() -> TargetInbound {
+        TargetInbound::default()
+    }
+
+    /// The connection has become a path with these features.
+    pub fn open(&mut self, features: u32) {
+        self.open = true;
+        self.merge = features & feature::MERGE != 0;
+        self.order.crc = features & feature::CRC != 0;
+    }
+
+    /// Reads the next message; the requests of a command are put into `requests`.
+    ///
+    /// # Errors
+    /// The connection has to end.
+    pub fn next(
+        &mut self,
+        unread: &[u8],
+        requests: &mut Vec<Request>,
+    ) -> Result<Option<(ToTarget, usize)>, ProtocolError> {
+        let Some(head) = Head::decode(unread) else {
+            return Ok(None);
+        };
+        match head.kind {
+            kind::HELLO if !self.open => {}
+            kind::COMMAND if self.open => return self.command(&head, unread, requests),
+            kind::FENCE | kind::CLOSE if self.open => {}
+            _ if !self.open => return Err(ProtocolError::NotBrp),
+            other => return Err(ProtocolError::UnexpectedFrame(other)),
+        }
+        let Some(whole) = control(&mut self.order, &head, unread)? else {
+            return Ok(None);
+        };
+        let body = &unread[HEAD_BYTES..whole];
+        let message = match head.kind {
+            kind::HELLO if Hello::is_later(body) => ToTarget::LaterVersion,
+            kind::HELLO => ToTarget::Hello(Hello::decode(body)?),
+            kind::FENCE => ToTarget::Fence(fence(body)?),
+            _ if body.is_empty() => ToTarget::Close,
+            _ => return Err(ProtocolError::BadLength(head.body_bytes)),
+        };
+        Ok(Some((message, whole)))
+    }
+
+    fn command(
+        &mut self,
+        head: &Head,
+        unread: &[u8],
+        requests: &mut Vec<Request>,
+    ) -> Result<Option<(ToTarget, usize)>, ProtocolError> {
+        let entries_bytes = command::entries_bytes(head, self.merge)?;
+        let whole = HEAD_BYTES + entries_bytes;
+        if unread.len() < whole {
+            return Ok(None);
+        }
+        self.order.take(head, unread, entries_bytes)?;
+        let entries = &unread[HEAD_BYTES..whole];
+        command::decode_entries(head, entries, self.order.crc, requests)?;
+        let in_turn = head.flags & command_flag::IN_TURN != 0;
+        Ok(Some((ToTarget::Command { in_turn }, whole)))
+    }
+}
+
+/// The frames of a target, at the initiator.
+#[derive(Clone, Debug, Default)]
+pub struct InitiatorInbound {
+    order: Order,
+    open: bool,
+    merge: bool,
+    offered: u32,
+    listed: usize,
+    fenced: usize,
+}
+
+impl InitiatorInbound {
+    /// Before the first byte of the answer to a greeting that offered these features.
+    pub fn new(offered: u32) -> InitiatorInbound {
+        InitiatorInbound {
+            offered,
+            ..InitiatorInbound::default()
+        }
+    }
+
+    /// Notes that a fence was sent.
+    ///
+    /// # Panics
+    /// When more than [`FENCES_MAX`] are under way.
+    pub fn expect_fenced(&mut self) {
+        self.fenced += 1;
+        assert!(self.fenced <= FENCES_MAX, "fences have a bound");
+    }
+
+    /// Whether another fence may be sent.
+    pub fn may_fence(&self) -> bool {
+        self.fenced < FENCES_MAX
+    }
+
+    /// Reads the next message; the results of a response are put into `completions`.
+    ///
+    /// # Errors
+    /// The connection has to end.
+    pub fn next(
+        &mut self,
+        unread: &[u8],
+        completions: &mut Vec<Completion>,
+    ) -> Result<Option<(ToInitiator, usize)>, ProtocolError> {
+        let Some(head) = Head::decode(unread) else {
+            return Ok(None);
+        };
+        match head.kind {
+            kind::WELCOME | kind::REFUSED | kind::LISTING if !self.open => {}
+            kind::RESPONSE if self.open => return self.response(&head, unread, completions),
+            kind::FENCED if self.open && self.fenced > 0 => {}
+            other => return Err(ProtocolError::UnexpectedFrame(other)),
+        }
+        let Some(whole) = control(&mut self.order, &head, unread)? else {
+            return Ok(None);
+        };
+        let body = &unread[HEAD_BYTES..whole];
+        let message = match head.kind {
+            kind::WELCOME => ToInitiator::Welcome(self.welcome(body)?),
+            kind::REFUSED => ToInitiator::Refused(Refusal::decode(body)?),
+            kind::LISTING => self.listing(body)?,
+            _ => {
+                self.fenced -= 1;
+                ToInitiator::Fenced(fence(body)?)
+            }
+        };
+        Ok(Some((message, whole)))
+    }
+
+    fn welcome(&mut self, body: &[u8]) -> Result<Welcome, ProtocolError> {
+        let welcome = Welcome::decode(body)?;
+        if welcome.features & !self.offered != 0 {
+            return Err(ProtocolError::BadField("features"));
+        }
+        self.open = true;
+        self.merge = welcome.agreed(feature::MERGE);
+        self.order.crc = welcome.agreed(feature::CRC);
+        Ok(welcome)
+    }
+
+    fn listing(&mut self, body: &[u8]) -> Result<ToInitiator, ProtocolError> {
+        let Some(listed) = Listed::decode(body)? else {
+            return Ok(ToInitiator::ListEnd);
+        };
+        self.listed += 1;
+        if self.listed > LISTED_MAX {
+            return Err(ProtocolError::EndlessList);
+        }
+        Ok(ToInitiator::Listed(listed))
+    }
+
+    fn response(
+        &mut self,
+        head: &Head,
+        unread: &[u8],
+        completions: &mut Vec<Completion>,
+    ) -> Result<Option<(ToInitiator, usize)>, ProtocolError> {
+        let entries_bytes = response::entries_bytes(head, self.merge)?;
+        let whole = HEAD_BYTES + entries_bytes;
+        if unread.len() < whole {
+            return Ok(None);
+        }
+        self.order.take(head, unread, entries_bytes)?;
+        let entries = &unread[HEAD_BYTES..whole];
+        response::decode_entries(head, entries, self.order.crc, completions)?;
+        Ok(Some((ToInitiator::Response, whole)))
+    }
+}

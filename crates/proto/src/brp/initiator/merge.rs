@@ -1,0 +1,168 @@
+//! Temporal merge: how what is queued is cut into frames when the link is ready (section "Temporal
+//! merge"). It must never make a request wait for another one to come.
+
+use std::collections::VecDeque;
+
+use crate::brp::wire::{ENTRIES_MAX, feature};
+
+/// Small requests below which each travels alone: so few gain nothing from a common head, and a single
+/// piece of them would keep one end idle while the other works.
+const ADAPTIVE_MIN: usize = 8;
+/// The largest piece of the adaptive mode.
+const ADAPTIVE_MAX: usize = 16;
+/// A send takes no further frame once it holds so much data.
+const SEND_BYTES: u64 = 4 << 20;
+
+/// How requests are merged, and how the target is asked to handle them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// BRP-1: one request to a frame and a send; the target handles one after another.
+    Short,
+    /// BRP-2: as before, and the target handles all at once.
+    Parallel,
+    /// BRP-3T: whatever is queued is merged.
+    Merge {
+        /// The target handles the requests of one frame one after another.
+        in_turn: bool,
+    },
+    /// Merged from a depth at which it pays, in pieces that keep both ends at work.
+    #[default]
+    Adaptive,
+}
+
+impl Mode {
+    /// What a path in this mode asks the target for.
+    pub fn features(self) -> u32 {
+        match self {
+            Mode::Short => feature::SERIAL,
+            Mode::Parallel => 0,
+            Mode::Merge { .. } | Mode::Adaptive => feature::MERGE,
+        }
+    }
+
+    pub(super) fn in_turn(self) -> bool {
+        matches!(self, Mode::Merge { in_turn: true })
+    }
+}
+
+/// A request that waits to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) tag: u32,
+    pub(super) data_bytes: u32,
+    pub(super) may_merge: bool,
+}
+
+/// The frames of the next send: how many requests each takes from the front of the queue.
+#[derive(Debug, Default)]
+pub(super) struct Cut {
+    pub(super) frames: Vec<usize>,
+}
+
+/// Cuts the next send from the front of the queue, at most `requests_max` requests with
+/// `data_bytes_max` bytes. Nothing only when the queue or the room is empty.
+pub(super) fn cut(
+    mode: Mode,
+    merges: bool,
+    queue: &VecDeque<Waiting>,
+    requests_max: usize,
+    data_bytes_max: u64,
+) -> Cut {
+    let (mut cut, mut data_bytes) = (Cut::default(), 0);
+    let fits = |waiting: &&Waiting| {
+        data_bytes += u64::from(waiting.data_bytes);
+        data_bytes <= data_bytes_max
+    };
+    let room = queue.iter().take(requests_max).take_while(fits).count();
+    let mut start = 0;
+    data_bytes = 0;
+    while start < room && data_bytes < SEND_BYTES {
+        let small = queue
+            .range(start..room)
+            .take_while(|waiting| waiting.may_merge)
+            .count();
+        let (frame, more) = frame(mode, merges, small);
+        data_bytes += queue
+            .range(start..start + frame)
+            .map(|waiting| u64::from(waiting.data_bytes))
+            .sum::<u64>();
+        cut.frames.push(frame);
+        start += frame;
+        if !more {
+            break;
+        }
+    }
+    cut
+}
+
+/// The requests of the next frame where `small` ones come first, and whether another frame may share
+/// its send.
+fn frame(mode: Mode, merges: bool, small: usize) -> (usize, bool) {
+    match mode {
+        Mode::Short | Mode::Parallel => (1, false),
+        // A target that does not merge is spared the sends at least.
+        _ if !merges => (1, true),
+        Mode::Merge { .. } => (small.clamp(1, ENTRIES_MAX), true),
+        Mode::Adaptive if small < ADAPTIVE_MIN => (1, true),
+        Mode::Adaptive => (small.div_ceil(small.div_ceil(ADAPTIVE_MAX)), false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(small: usize) -> VecDeque<Waiting> {
+        let waiting = |tag| Waiting {
+            tag,
+            data_bytes: 4096,
+            may_merge: true,
+        };
+        (0..small as u32).map(waiting).collect()
+    }
+
+    /// All sends until the queue is empty.
+    fn sends(mode: Mode, mut queue: VecDeque<Waiting>) -> Vec<Vec<usize>> {
+        let mut sends = Vec::new();
+        while !queue.is_empty() {
+            let cut = cut(mode, true, &queue, 256, 64 << 20);
+            let sent: usize = cut.frames.iter().sum();
+            queue.drain(..sent);
+            sends.push(cut.frames);
+        }
+        sends
+    }
+
+    #[test]
+    fn each_mode_frames_what_is_queued_as_it_says() {
+        assert_eq!(sends(Mode::Parallel, queue(3)), [[1], [1], [1]]);
+        let merge = Mode::Merge { in_turn: false };
+        assert_eq!(sends(merge, queue(70)), [[64, 6]]);
+        assert_eq!(sends(merge, queue(2)), [[2]]);
+        assert_eq!(sends(Mode::Adaptive, queue(7)), [vec![1; 7]]);
+        assert_eq!(sends(Mode::Adaptive, queue(8)), [[8]]);
+        assert_eq!(sends(Mode::Adaptive, queue(17)), [vec![9], vec![8]]);
+        for depth in 8..=256 {
+            for send in sends(Mode::Adaptive, queue(depth)) {
+                assert!(send.len() == 1 && (8..=16).contains(&send[0]), "{depth}");
+            }
+        }
+    }
+
+    #[test]
+    fn large_requests_travel_alone_and_within_the_room() {
+        let mut queue = queue(9);
+        let large = Waiting {
+            tag: 99,
+            data_bytes: 1 << 20,
+            may_merge: false,
+        };
+        queue.push_front(large);
+        let merge = Mode::Merge { in_turn: true };
+        assert_eq!(cut(merge, true, &queue, 256, 64 << 20).frames, [1, 9]);
+        assert_eq!(cut(merge, true, &queue, 4, 64 << 20).frames, [1, 3]);
+        assert_eq!(cut(merge, true, &queue, 256, 1 << 20).frames, [1]);
+        assert!(cut(merge, true, &queue, 256, 1000).frames.is_empty());
+        assert!(cut(merge, true, &queue, 0, 64 << 20).frames.is_empty());
+    }
+}

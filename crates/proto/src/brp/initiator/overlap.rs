@@ -1,0 +1,49 @@
+//! Which requests touch the same bytes.
+
+use std::collections::BTreeMap;
+
+use crate::brp::command::Request;
+
+/// The ranges of requests, each with whether it changes its content.
+#[derive(Debug, Default)]
+pub(super) struct Overlap {
+    /// By first byte and tag: the byte behind the range, and whether the request is a change.
+    ranges: BTreeMap<(u64, u32), (u64, bool)>,
+    /// No range is longer, so none that starts further back than this reaches a byte.
+    longest_bytes: u64,
+}
+
+impl Overlap {
+    /// True when a request overlaps one that is here, and one of the two is a change.
+    pub(super) fn conflicts(&self, request: &Request) -> bool {
+        let (start, end) = (request.offset_bytes, request.end_bytes());
+        if start == end {
+            return false;
+        }
+        let earliest = start.saturating_sub(self.longest_bytes);
+        let near = self.ranges.range((earliest, 0)..(end, 0));
+        near.into_iter()
+            .any(|(_, &(other_end, change))| other_end > start && (change || request.op.changes()))
+    }
+
+    pub(super) fn insert(&mut self, request: &Request) {
+        let (start, end) = (request.offset_bytes, request.end_bytes());
+        if start < end {
+            self.longest_bytes = self.longest_bytes.max(end - start);
+            let range = (end, request.op.changes());
+            self.ranges.insert((start, request.tag), range);
+        }
+    }
+
+    pub(super) fn remove(&mut self, request: &Request) {
+        self.ranges.remove(&(request.offset_bytes, request.tag));
+        if self.ranges.is_empty() {
+            self.longest_bytes = 0;
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ranges.clear();
+        self.longest_bytes = 0;
+    }
+}

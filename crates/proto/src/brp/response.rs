@@ -1,0 +1,156 @@
+//! Results: one to a frame, or all that have finished merged (section "Responses").
+
+use super::command::Request;
+use super::frame::{Head, Outbound};
+use super::wire::{
+    COMPLETION_BYTES, DATA_BYTES_MAX, ENTRIES_MAX, Op, ProtocolError, RUN_BYTES, RUNS_MAX, Status,
+    kind, u32_at,
+};
+
+/// How one request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The request.
+    pub tag: u32,
+    /// How it ended.
+    pub status: Status,
+    /// Length of its data.
+    pub length_bytes: u32,
+    /// CRC-32C of that, where checks were agreed on.
+    pub check: u32,
+}
+
+impl Completion {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.tag.to_le_bytes());
+        out.extend_from_slice(&[self.status as u8, 0, 0, 0]);
+        out.extend_from_slice(&self.length_bytes.to_le_bytes());
+        out.extend_from_slice(&self.check.to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Completion, ProtocolError> {
+        let status = Status::from_wire(bytes[4]).ok_or(ProtocolError::BadField("status"))?;
+        if bytes[5..8] != [0; 3] {
+            return Err(ProtocolError::BadField("reserved"));
+        }
+        Ok(Completion {
+            tag: u32_at(bytes, 0),
+            status,
+            length_bytes: u32_at(bytes, 8),
+            check: u32_at(bytes, 12),
+        })
+    }
+
+    /// Holds the result against the request that it answers.
+    ///
+    /// # Errors
+    /// [`ProtocolError::WrongLength`] when the data has a length that the request cannot have.
+    pub fn check_against(&self, request: &Request) -> Result<(), ProtocolError> {
+        let length = self.length_bytes;
+        let right = match (self.status, request.op) {
+            (Status::Ok, Op::Read) => length == request.length_bytes,
+            (Status::Ok, Op::Extents) => {
+                let runs = length as usize / RUN_BYTES;
+                (1..=RUNS_MAX).contains(&runs) && runs * RUN_BYTES == length as usize
+            }
+            _ => length == 0,
+        };
+        if right {
+            Ok(())
+        } else {
+            Err(ProtocolError::WrongLength(length))
+        }
+    }
+}
+
+/// Appends the head and the entries of a response; the data follows in the same order.
+///
+/// # Panics
+/// When the response is not one that may be sent.
+pub fn encode_response(outbound: &mut Outbound, out: &mut Vec<u8>, completions: &[Completion]) {
+    let data_bytes: u64 = completions.iter().map(|c| u64::from(c.length_bytes)).sum();
+    assert!(
+        (1..=ENTRIES_MAX).contains(&completions.len()) && data_bytes <= u64::from(DATA_BYTES_MAX),
+        "only a valid response is sent"
+    );
+    let mut entries = Vec::with_capacity(completions.len() * COMPLETION_BYTES);
+    completions.iter().for_each(|c| c.encode(&mut entries));
+    let head = (kind::RESPONSE, completions.len() as u8, 0);
+    outbound.frame(out, head, &entries, data_bytes as u32);
+}
+
+/// Checks what the head of a response says by itself, and gives the length of its entries.
+pub(super) fn entries_bytes(head: &Head, merge: bool) -> Result<usize, ProtocolError> {
+    let count = usize::from(head.count);
+    if count == 0 || count > ENTRIES_MAX || (count > 1 && !merge) {
+        return Err(ProtocolError::BadCount(head.count));
+    }
+    if head.flags != 0 {
+        return Err(ProtocolError::BadField("flags"));
+    }
+    Ok(count * COMPLETION_BYTES)
+}
+
+/// Reads the entries of a response into `completions`.
+pub(super) fn decode_entries(
+    head: &Head,
+    entries: &[u8],
+    crc: bool,
+    completions: &mut Vec<Completion>,
+) -> Result<(), ProtocolError> {
+    completions.clear();
+    let mut data_bytes = 0_u64;
+    for entry in entries.chunks_exact(COMPLETION_BYTES) {
+        let completion = Completion::decode(entry)?;
+        if completion.check != 0 && (!crc || completion.length_bytes == 0) {
+            return Err(ProtocolError::BadField("check"));
+        }
+        data_bytes += u64::from(completion.length_bytes);
+        completions.push(completion);
+    }
+    let sound = data_bytes <= u64::from(DATA_BYTES_MAX)
+        && u64::from(head.body_bytes) == entries.len() as u64 + data_bytes;
+    if sound {
+        Ok(())
+    } else {
+        Err(ProtocolError::BadLength(head.body_bytes))
+    }
+}
+
+/// A run of one kind in the answer to an extents request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Length of the run.
+    pub length_bytes: u32,
+    /// True when it holds data, false when it is a hole that reads as zeroes.
+    pub data: bool,
+}
+
+/// The data of an extents response; what is beyond [`RUNS_MAX`] is left out.
+pub fn encode_runs(runs: &[Run]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(runs.len().min(RUNS_MAX) * RUN_BYTES);
+    for run in runs.iter().take(RUNS_MAX) {
+        out.extend_from_slice(&run.length_bytes.to_le_bytes());
+        out.extend_from_slice(&u32::from(run.data).to_le_bytes());
+    }
+    out
+}
+
+/// Reads the data of an extents response.
+///
+/// # Errors
+/// Empty runs, runs of no known kind, or more than was asked about.
+pub fn decode_runs(request: &Request, data: &[u8]) -> Result<Vec<Run>, ProtocolError> {
+    let mut left_bytes = request.length_bytes;
+    let mut runs = Vec::with_capacity((data.len() / RUN_BYTES).min(RUNS_MAX));
+    for run in data.chunks_exact(RUN_BYTES) {
+        let (length_bytes, state) = (u32_at(run, 0), u32_at(run, 4));
+        if length_bytes == 0 || length_bytes > left_bytes || state > 1 {
+            return Err(ProtocolError::BadField("run"));
+        }
+        left_bytes -= length_bytes;
+        let data = state == 1;
+        runs.push(Run { length_bytes, data });
+    }
+    Ok(runs)
+}
