@@ -280,11 +280,11 @@ pub fn tree_checksums(dir: &Path) -> String {
     sums
 }
 
-/// The bytes of [`source_tree`] end at the first crate that brings them beyond this.
+/// The bytes of [`source_tree`] end with the crate that brings them to this.
 const TREE_BYTES: u64 = 64 << 20;
 
 /// A real source tree in `dir`: the crates that this workspace is locked to, as cargo unpacked them,
-/// in the order of the lock until there are [`TREE_BYTES`]. What else the machine's registry holds
+/// in the order of the lock until there are 64 MiB. What else the machine's registry holds
 /// plays no part, so that the tree has one size everywhere.
 ///
 /// # Panics
