@@ -76,6 +76,7 @@ fn to_json(path: &Path, verified: &Verified) -> Value {
         "looked_at": {
             "inner_nodes": verified.inner_nodes,
             "leaves": verified.leaves,
+            "patches": verified.patches,
             "rows": verified.rows,
             "blobs": verified.blobs,
             "live_bytes": verified.live_bytes,
@@ -113,6 +114,7 @@ fn print(out: &mut impl Write, path: &Path, verified: &Verified) -> io::Result<(
         &[
             ("inner nodes", show_count(verified.inner_nodes), ""),
             ("leaves", show_count(verified.leaves), ""),
+            ("patches of them", show_count(verified.patches), ""),
             (
                 "rows in them",
                 show_count(verified.rows),

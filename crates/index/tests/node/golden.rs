@@ -122,6 +122,31 @@ f2 49 d0 69             | CRC32C
 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
 ";
 
+/// A patch.
+const PATCH: &str = "
+f9 4d a4 87             | CRC32C
+62 6d 49 4e 01          | magic, version
+02 00 02                | a patch, level 0, a column of kinds
+80 00 00 00             | 128 bytes
+40 00 00 00 00 00 00 00 | location 64
+03 00 00 00 00 00 00 00 | LSN 3
+07 00 00 00             | leaf 7
+02 00 00 00 02          | 2 rows, no prefix, interval class 2
+00 01                   | keys: integers, offsets of 1 byte
+02 01                   | values: of any length, boundaries of 1 byte
+00                      | no sequence numbers
+02 00 00 00 00 00       | keys of 2 bytes, values of no common length
+00 00 00 00             | reserved
+31 61 00 00 00 00 00 00 | base of the keys, `a1`
+00 01                   | `a1`, `a2`
+00 01 01                | boundaries of the values
+78                      | `x`
+04                      | a put and a delete
+00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 | to a multiple of 64
+00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+";
+
 fn bytes(page: &str) -> Vec<u8> {
     let hex = page.lines().flat_map(|line| {
         let bytes = line.split('|').next().unwrap_or_default();
@@ -202,6 +227,51 @@ fn a_blob_of_version_1() {
         (blob.node, blob.lsn, blob.content),
         (9, 5, &b"out of line"[..])
     );
+}
+
+#[test]
+fn a_patch_of_version_1() {
+    let mut builder = Builder::new(false);
+    let row = |key, kind, value| Row {
+        key,
+        seq: 0,
+        kind,
+        value,
+    };
+    builder.push(row(b"a1", Kind::Put, b"x"));
+    builder.push(row(b"a2", Kind::Delete, b""));
+    let mut built = builder.finish_patch(7, 3, 2);
+    seal(&mut built, 64);
+    assert_eq!(built, bytes(PATCH));
+    let image = Image::parse(bytes(PATCH), 64).expect("the page is right");
+    assert!(image.is_patch());
+    assert_eq!(image.find(b"a1", 0).map(|(kind, _)| kind), Some(Kind::Put));
+    assert_eq!(
+        image.find(b"a2", 0).map(|(kind, _)| kind),
+        Some(Kind::Delete)
+    );
+    assert!(image.find(b"a3", 0).is_none());
+}
+
+/// A patch says all that it says itself, to every reader.
+#[test]
+fn a_patch_of_other_rows_is_refused() {
+    let refused = |at: usize, byte: u8| {
+        let mut page = bytes(PATCH);
+        page[at] = byte;
+        seal(&mut page, 64);
+        Image::parse(page, 64).expect_err("no patch of version 1")
+    };
+    // A value out of line; an inner node; a column of sequence numbers, for which there are zeroes enough.
+    let of_kind = |error| {
+        matches!(
+            error,
+            ImageError::Malformed("a patch of other rows than changes")
+        )
+    };
+    assert!(of_kind(refused(70, 0x08)));
+    assert!(of_kind(refused(10, 1)));
+    assert!(matches!(refused(11, 3), ImageError::Malformed(_)));
 }
 
 /// The page of the leaf with one byte changed, sealed again, is refused.
