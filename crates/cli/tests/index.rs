@@ -297,7 +297,7 @@ fn a_mistake_on_the_command_line_makes_no_index() {
         &[arg(&csv), "--segment-bytes", "3MiB"],
         &["--segment-bytes", "power of two"],
     );
-    refused(&[arg(&csv), "--memory", "1KiB"], &["--memory", "1 MiB"]);
+    refused(&[arg(&csv), "--memory", "1KiB"], &["--memory", "256 KiB"]);
     let wrong = ["index", "load", "x", arg(&csv), "--delimiter", "ab"];
     assert_refused(&wrong, 2, &["ab", "tab"]);
     load(&index, &csv, &[]);
