@@ -20,14 +20,19 @@
 //!
 //! The rules, parameters and sources of every scheduler are in `docs/schedulers.md`.
 
+mod anticipatory;
 mod deadline;
 mod dispatch;
+mod head;
+mod lanes;
+mod means;
 mod mq_deadline;
 mod noop;
 mod queue;
 mod requests;
 mod sorted;
 
+pub use anticipatory::{Anticipatory, AnticipatoryParameters};
 pub use deadline::{Deadline, DeadlineParameters};
 pub use dispatch::DispatchList;
 pub use mq_deadline::{MqDeadline, MqDeadlineParameters};

@@ -4,8 +4,10 @@
 //! a lower class wait while a higher one has any, in the queue or with the device, and none waits
 //! longer than `prio_aging_expire` for that reason.
 
-use super::deadline::{DeadlineParameters, Expiries, Lane};
-use super::{Bio, Direction, DispatchList, MS_NS, Priority, Requests, Scheduler, Tag};
+use super::lanes::{Expiries, Lane};
+use super::{
+    Bio, DeadlineParameters, Direction, DispatchList, MS_NS, Priority, Requests, Scheduler, Tag,
+};
 
 /// Parameters of mq-deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,6 +40,11 @@ impl Sorted {
         found.map(|at| self.entries.remove(at)).is_ok()
     }
 
+    /// The first request.
+    pub(super) fn first(&self) -> Option<Tag> {
+        self.entries.first().map(|entry| entry.1)
+    }
+
     /// The request after `tag`, filed under `sector`; neither need be here any more.
     pub(super) fn after(&self, sector: u64, tag: Tag) -> Option<Tag> {
         let at = self
@@ -76,6 +81,7 @@ mod tests {
             sorted.insert(sector, tag);
         }
         assert_eq!(sorted.len(), 4);
+        assert_eq!(sorted.first(), Some(2));
         assert_eq!(sorted.at(20), Some(0));
         assert_eq!(sorted.at(21), None);
         assert_eq!(sorted.after(20, 3), Some(1));

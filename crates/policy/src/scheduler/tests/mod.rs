@@ -1,5 +1,6 @@
 //! The queue and its schedulers against orders worked out by hand from their rules.
 
+mod anticipatory;
 mod deadline;
 mod merging;
 mod mq_deadline;
