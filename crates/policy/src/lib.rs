@@ -7,4 +7,6 @@
 pub mod hedge;
 pub mod hetero;
 pub mod latency;
+mod lists;
 pub mod replacement;
+pub mod scheduler;

@@ -6,8 +6,8 @@
 use super::PageId;
 use super::dirty::Dirty;
 use super::heap::Heap;
-use super::lists::grow;
 use super::order::Order;
+use crate::lists::grow;
 use std::sync::Arc;
 
 /// For each access of a trace the number of the next access to the same page, `u32::MAX` for none.

@@ -6,8 +6,8 @@
 
 use super::PageId;
 use super::dirty::Dirty;
-use super::lists::{Links, List, NONE, grow};
 use super::order::Order;
+use crate::lists::{Links, List, NONE, grow};
 
 /// On the ring.
 const ON_RING: u8 = 1;

@@ -6,8 +6,8 @@
 //! LRU with the compensation of BPLRU, Kim and Ahn, FAST 2008 (a cluster written from its first to its
 //! last page in sequence goes to the old end). It knows nothing of dirtiness.
 
-use super::lists::{Links, List, NONE, grow};
 use super::{Access, PageId, Place};
+use crate::lists::{Links, List, NONE, grow};
 
 /// Which cluster leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

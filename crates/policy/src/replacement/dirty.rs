@@ -12,7 +12,7 @@ pub(super) struct Dirty {
 impl Dirty {
     /// Has bits for ids below `ids`.
     pub(super) fn reserve(&mut self, ids: usize) {
-        super::lists::grow(&mut self.words, ids.div_ceil(64), 0);
+        crate::lists::grow(&mut self.words, ids.div_ceil(64), 0);
     }
 
     pub(super) fn contains(&self, page: PageId) -> bool {

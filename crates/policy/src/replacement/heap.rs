@@ -3,7 +3,7 @@
 //! For policies whose order is a number, not a list. Equal keys leave in the order of ids.
 
 use super::PageId;
-use super::lists::{NONE, grow};
+use crate::lists::{NONE, grow};
 
 /// Pages by key.
 #[derive(Clone, Debug, Default)]

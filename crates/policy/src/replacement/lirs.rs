@@ -14,8 +14,8 @@
 
 use super::PageId;
 use super::dirty::Dirty;
-use super::lists::{Links, List, grow};
 use super::order::Order;
+use crate::lists::{Links, List, grow};
 
 /// In S.
 const STACKED: u8 = 1;

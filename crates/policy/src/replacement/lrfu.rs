@@ -8,8 +8,8 @@
 use super::PageId;
 use super::dirty::Dirty;
 use super::heap::Heap;
-use super::lists::grow;
 use super::order::Order;
+use crate::lists::grow;
 
 /// LRFU.
 #[derive(Debug)]

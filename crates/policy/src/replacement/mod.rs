@@ -34,7 +34,6 @@ mod clusters;
 mod dirty;
 mod heap;
 mod lirs;
-mod lists;
 mod lrfu;
 mod lru_k;
 mod named;

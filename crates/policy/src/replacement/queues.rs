@@ -4,8 +4,8 @@
 
 use super::PageId;
 use super::dirty::Dirty;
-use super::lists::{Links, List, NONE, grow};
 use super::order::Order;
+use crate::lists::{Links, List, NONE, grow};
 
 /// What a use does to a page of a [`Queue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@
 //! third of the LRU list; the number of victim blocks is that of [`super::victim_blocks`].
 
 use super::dirty::Dirty;
-use super::lists::{Links, List, grow};
 use super::order::Order;
 use super::victim_blocks::VictimBlocks;
 use super::{PageId, Place};
+use crate::lists::{Links, List, grow};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {

@@ -6,8 +6,8 @@
 
 use super::PageId;
 use super::dirty::Dirty;
-use super::lists::{Links, List, grow};
 use super::order::Order;
+use crate::lists::{Links, List, grow};
 
 const ABSENT: u8 = u8::MAX;
 

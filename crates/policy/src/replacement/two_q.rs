@@ -5,8 +5,8 @@
 
 use super::PageId;
 use super::dirty::Dirty;
-use super::lists::{Links, List, grow};
 use super::order::Order;
+use crate::lists::{Links, List, grow};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {

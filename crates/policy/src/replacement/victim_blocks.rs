@@ -2,8 +2,8 @@
 //!
 //! It only keeps lists; the policy over it is [`super::recently_evicted`].
 
-use super::lists::{Links, List, NONE, grow};
 use super::{PageId, Place};
+use crate::lists::{Links, List, NONE, grow};
 use std::collections::VecDeque;
 
 /// Victim blocks at a time: about as many as a log-block FTL has log blocks to spare.

@@ -9,9 +9,9 @@
 
 use super::PageId;
 use super::dirty::Dirty;
-use super::lists::{Links, List, grow};
 use super::order::Order;
 use super::segmented::Segmented;
+use crate::lists::{Links, List, grow};
 
 /// Shares of probation and protected pages.
 const MAIN_SHARES: [usize; 2] = [1, 4];

@@ -21,11 +21,11 @@ pub(super) mod pointer;
 
 use super::clusters::Clusters;
 use super::dirty::Dirty;
-use super::lists::{Links, List, grow};
 use super::order::Order;
 use super::{
     Access, DeviceCost, Evictions, Occupancy, Outcome, PageId, Place, Pointer, Replacement,
 };
+use crate::lists::{Links, List, grow};
 use pointer::Side;
 
 /// What is known of a page beside the two buffers.

@@ -1,10 +1,10 @@
-//! Doubly linked lists of ids that share one array of links, so that moving a page from a list to
-//! another is a few writes and no allocation.
+//! Doubly linked lists of ids (pages, requests) that share one array of links, so that moving an id
+//! from a list to another is a few writes and no allocation.
 //!
 //! An id is in at most one list over the same [`Links`] at a time; whoever owns them knows in which.
 
 /// No id.
-pub(super) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -16,13 +16,13 @@ struct Node {
 
 /// The links of all ids.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Links {
+pub(crate) struct Links {
     nodes: Vec<Node>,
 }
 
 impl Links {
     /// Has links for ids below `ids`.
-    pub(super) fn reserve(&mut self, ids: usize) {
+    pub(crate) fn reserve(&mut self, ids: usize) {
         grow(
             &mut self.nodes,
             ids,
@@ -34,8 +34,13 @@ impl Links {
     }
 
     /// The id in front of `id`, or [`NONE`].
-    pub(super) fn prev(&self, id: u32) -> u32 {
+    pub(crate) fn prev(&self, id: u32) -> u32 {
         self.nodes[id as usize].prev
+    }
+
+    /// The id behind `id`, or [`NONE`].
+    pub(crate) fn next(&self, id: u32) -> u32 {
+        self.nodes[id as usize].next
     }
 
     fn join(&mut self, front: u32, back: u32) {
@@ -49,7 +54,7 @@ impl Links {
 }
 
 /// Makes `array` hold ids below `ids`, growing in powers of two.
-pub(super) fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
+pub(crate) fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
     if array.len() < ids {
         // The first call, with the final number, is exact; growth by one id at a time doubles.
         let doubled = array.len().saturating_mul(2);
@@ -59,7 +64,7 @@ pub(super) fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
 
 /// One list. The front is where new and used ids go, the back is where they leave.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct List {
+pub(crate) struct List {
     front: u32,
     back: u32,
     len: usize,
@@ -76,19 +81,19 @@ impl Default for List {
 }
 
 impl List {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    pub(super) fn back(&self) -> Option<u32> {
+    pub(crate) fn back(&self) -> Option<u32> {
         (self.back != NONE).then_some(self.back)
     }
 
-    pub(super) fn push_front(&mut self, links: &mut Links, id: u32) {
+    pub(crate) fn push_front(&mut self, links: &mut Links, id: u32) {
         links.nodes[id as usize].prev = NONE;
         links.nodes[id as usize].next = self.front;
         links.join(id, self.front);
@@ -99,7 +104,7 @@ impl List {
         self.len += 1;
     }
 
-    pub(super) fn push_back(&mut self, links: &mut Links, id: u32) {
+    pub(crate) fn push_back(&mut self, links: &mut Links, id: u32) {
         links.nodes[id as usize].next = NONE;
         links.nodes[id as usize].prev = self.back;
         links.join(self.back, id);
@@ -111,7 +116,7 @@ impl List {
     }
 
     /// Takes `id`, which is in this list, out of it.
-    pub(super) fn remove(&mut self, links: &mut Links, id: u32) {
+    pub(crate) fn remove(&mut self, links: &mut Links, id: u32) {
         let Node { prev, next } = links.nodes[id as usize];
         links.join(prev, next);
         if self.front == id {
@@ -123,14 +128,28 @@ impl List {
         self.len -= 1;
     }
 
-    pub(super) fn pop_back(&mut self, links: &mut Links) -> Option<u32> {
+    /// Puts `id`, which is in no list, where `old` is, and takes `old` out.
+    pub(crate) fn replace(&mut self, links: &mut Links, old: u32, id: u32) {
+        let node = links.nodes[old as usize];
+        links.nodes[id as usize] = node;
+        links.join(node.prev, id);
+        links.join(id, node.next);
+        if self.front == old {
+            self.front = id;
+        }
+        if self.back == old {
+            self.back = id;
+        }
+    }
+
+    pub(crate) fn pop_back(&mut self, links: &mut Links) -> Option<u32> {
         let id = self.back()?;
         self.remove(links, id);
         Some(id)
     }
 
     /// Moves `id`, which is in this list, to the front.
-    pub(super) fn refresh(&mut self, links: &mut Links, id: u32) {
+    pub(crate) fn refresh(&mut self, links: &mut Links, id: u32) {
         if self.front != id {
             self.remove(links, id);
             self.push_front(links, id);
@@ -163,7 +182,9 @@ mod tests {
         a.refresh(&mut links, 0);
         assert_eq!(ids(&a, &links), [0, 2]);
         assert_eq!(ids(&b, &links), [3, 1]);
-        assert_eq!(a.pop_back(&mut links), Some(2));
+        a.replace(&mut links, 2, 4);
+        assert_eq!(ids(&a, &links), [0, 4]);
+        assert_eq!(a.pop_back(&mut links), Some(4));
         assert_eq!(a.pop_back(&mut links), Some(0));
         assert_eq!(a.pop_back(&mut links), None);
         assert_eq!((a.len(), b.len()), (0, 2));

@@ -1,0 +1,572 @@
+//! Anticipatory: after a read the disk waits a moment for the next one of the same task, which is
+//! likely to be near, and batches of reads and of writes take turns by time.
+//!
+//! Source: `block/as-iosched.c` of Linux 2.6.26, and Iyer and Druschel (*Anticipatory scheduling*,
+//! SOSP 2001). "Sync" is a read or a write that somebody waits for, "async" any other write.
+
+use super::head::Head;
+use super::lanes::{Expiries, Lane};
+use super::means::{Mean, Share, SlowMean};
+use super::{Bio, DispatchList, MS_NS, Requests, Scheduler, Tag, Task};
+
+/// A thinking time counts as less than this.
+const THINK_NS_MAX: u64 = 20 * MS_NS;
+/// Further back than this is a new sweep.
+const BACK_SECTORS_MAX: u64 = 1024 * 1024;
+/// A way back counts twice.
+const BACK_PENALTY: u64 = 2;
+/// A request so far ahead, or half as far behind, is close at once; twice as far with each
+/// millisecond of waiting.
+const CLOSE_SECTORS: u64 = 8192;
+/// After so many milliseconds of waiting everything is close.
+const CLOSE_MS_MAX: u64 = 20;
+
+/// Parameters of Anticipatory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnticipatoryParameters {
+    /// A sync request that is older goes first.
+    pub read_expire_ns: u64,
+    /// The same of an async one.
+    pub write_expire_ns: u64,
+    /// How long a batch of sync requests goes on while async ones wait.
+    pub read_batch_expire_ns: u64,
+    /// How long a batch of async requests goes on while sync ones wait.
+    pub write_batch_expire_ns: u64,
+    /// How long the disk waits for the next request of a task; 0 for never.
+    pub antic_expire_ns: u64,
+}
+
+impl Default for AnticipatoryParameters {
+    /// 125 ms, 250 ms, 500 ms, 125 ms, 6 ms.
+    fn default() -> AnticipatoryParameters {
+        AnticipatoryParameters {
+            read_expire_ns: 125 * MS_NS,
+            write_expire_ns: 250 * MS_NS,
+            read_batch_expire_ns: 500 * MS_NS,
+            write_batch_expire_ns: 125 * MS_NS,
+            antic_expire_ns: 6 * MS_NS,
+        }
+    }
+}
+
+/// A kind of request, which is also the kind of batch that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Async,
+    Sync,
+}
+
+fn kind_of(bio: &Bio) -> Kind {
+    if bio.is_sync() {
+        Kind::Sync
+    } else {
+        Kind::Async
+    }
+}
+
+/// What is known of a task.
+#[derive(Clone, Copy, Debug, Default)]
+struct History {
+    /// Its requests that wait here.
+    queued: usize,
+    /// Its requests on the list for the device.
+    listed: usize,
+    /// Its requests with the device.
+    issued: usize,
+    /// It has asked for something before.
+    started: bool,
+    exited: bool,
+    /// When a sync request of its was done last.
+    ended_ns: Option<u64>,
+    /// The sector behind its last sync request.
+    end_sector: u64,
+    think_ns: Mean,
+    seek_sectors: Mean,
+}
+
+/// Whether the disk is kept waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// It is not.
+    Off,
+    /// For the request of the task that the device has.
+    ForCompletion,
+    /// For the task's next one, until then.
+    ForNext { until_ns: u64 },
+    /// It was, and the next request goes without.
+    Over,
+}
+
+/// Linux 2.6.26's Anticipatory.
+#[derive(Clone, Debug)]
+pub struct Anticipatory {
+    parameters: AnticipatoryParameters,
+    lanes: [Lane; 2],
+    expiries: Expiries,
+    /// The request that each kind goes on with.
+    next: [Option<Tag>; 2],
+    last_sector: [u64; 2],
+    /// When the age of the oldest was looked at last.
+    looked_ns: [u64; 2],
+    batch: Kind,
+    /// The kind has changed, and requests of the other one are still under way.
+    changed: bool,
+    /// A batch of sync requests has begun, and none of them is done.
+    fresh: bool,
+    batch_expires_ns: u64,
+    /// Requests that a batch of async ones may have, and those that this one has left.
+    write_quota: u64,
+    writes_left: u64,
+    /// The batch of async requests had a time without any, so its length says nothing.
+    idled: bool,
+    /// Requests on the list or with the device.
+    under_way: usize,
+    waiting: Waiting,
+    /// Whose sync request was dispatched last, if no async one was since.
+    awaited: Option<Task>,
+    /// When that request was done.
+    awaited_done_ns: Option<u64>,
+    tasks: Vec<History>,
+    /// Of new tasks.
+    think_ns: SlowMean,
+    seek_sectors: SlowMean,
+    /// How often a new task does not go on.
+    ends_at_once: Share,
+    /// How often nobody goes on where a task that is gone has been.
+    nobody_follows: Share,
+}
+
+impl Anticipatory {
+    /// For `tags` tags.
+    pub fn new(tags: usize, parameters: AnticipatoryParameters) -> Anticipatory {
+        Anticipatory {
+            lanes: [Lane::new(tags), Lane::new(tags)],
+            expiries: Expiries::new(tags),
+            next: [None; 2],
+            last_sector: [0; 2],
+            looked_ns: [0; 2],
+            batch: Kind::Sync,
+            changed: false,
+            fresh: false,
+            batch_expires_ns: parameters.read_batch_expire_ns,
+            // One request in 10 ms, to begin with.
+            write_quota: (parameters.write_batch_expire_ns / (10 * MS_NS)).max(2),
+            writes_left: 0,
+            idled: false,
+            under_way: 0,
+            waiting: Waiting::Off,
+            awaited: None,
+            awaited_done_ns: None,
+            tasks: Vec::new(),
+            think_ns: SlowMean::default(),
+            seek_sectors: SlowMean::default(),
+            ends_at_once: Share::default(),
+            nobody_follows: Share::default(),
+            parameters,
+        }
+    }
+
+    fn expire_ns(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Sync => self.parameters.read_expire_ns,
+            Kind::Async => self.parameters.write_expire_ns,
+        }
+    }
+
+    fn has(&self, kind: Kind) -> bool {
+        !self.lanes[kind as usize].is_empty()
+    }
+
+    fn head(&self, kind: Kind) -> Head {
+        Head {
+            sector: self.last_sector[kind as usize],
+            back_sectors_max: BACK_SECTORS_MAX,
+            back_penalty: BACK_PENALTY,
+        }
+    }
+
+    fn history(&mut self, task: Task) -> &mut History {
+        crate::lists::grow(&mut self.tasks, task as usize + 1, History::default());
+        &mut self.tasks[task as usize]
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(
+            self.waiting,
+            Waiting::ForCompletion | Waiting::ForNext { .. }
+        )
+    }
+
+    fn is_batch_over(&self, now_ns: u64) -> bool {
+        let timed = !self.changed && !self.fresh;
+        let used_up = self.batch == Kind::Async && self.writes_left == 0;
+        timed && (now_ns > self.batch_expires_ns || used_up)
+    }
+
+    /// The oldest of `kind` if it has expired, looked at no more often than the time of expiry.
+    fn expired(&mut self, kind: Kind, now_ns: u64) -> Option<Tag> {
+        let expire_ns = self.expire_ns(kind);
+        let looked_ns = &mut self.looked_ns[kind as usize];
+        let since_ns = now_ns.saturating_sub(*looked_ns);
+        if since_ns == 0 || since_ns < expire_ns {
+            return None;
+        }
+        *looked_ns = now_ns;
+        self.lanes[kind as usize].expired(&self.expiries, now_ns)
+    }
+
+    /// What is to be dispatched, if the batch that changes lets it.
+    fn choose(&mut self, requests: &Requests, now_ns: u64) -> Option<Tag> {
+        let (reads, writes) = (self.has(Kind::Sync), self.has(Kind::Async));
+        if !(reads && writes && self.is_batch_over(now_ns)) {
+            let candidate = self.next[self.batch as usize];
+            if self.batch == Kind::Sync && self.parameters.antic_expire_ns > 0 {
+                if let Some(expired) = self.expired(Kind::Sync, now_ns) {
+                    return Some(expired);
+                }
+                if self.should_wait(candidate, requests, now_ns) {
+                    self.begin_waiting();
+                    return None;
+                }
+            }
+            if let Some(tag) = candidate {
+                if reads && !writes {
+                    self.batch_expires_ns = now_ns + self.parameters.read_batch_expire_ns;
+                }
+                return Some(self.expired(self.batch, now_ns).unwrap_or(tag));
+            }
+        }
+        self.begin_batch(reads, writes, now_ns);
+        self.lanes[self.batch as usize].oldest()
+    }
+
+    /// Turns to the kind whose batch is next, which begins with its oldest request.
+    fn begin_batch(&mut self, reads: bool, writes: bool, now_ns: u64) {
+        let to_writes = writes && (!reads || self.batch == Kind::Sync);
+        let kind = if to_writes { Kind::Async } else { Kind::Sync };
+        self.changed |= self.batch != kind;
+        if to_writes {
+            self.fresh = false;
+            self.writes_left = self.write_quota;
+            self.idled = false;
+        }
+        self.batch = kind;
+        self.looked_ns[kind as usize] = now_ns;
+    }
+
+    /// True if the batch has begun: what was under way of the other kind is done.
+    fn settle_change(&mut self, now_ns: u64) -> bool {
+        if self.changed && self.under_way == 0 {
+            self.changed = false;
+            match self.batch {
+                Kind::Async => {
+                    self.batch_expires_ns = now_ns + self.parameters.write_batch_expire_ns;
+                }
+                Kind::Sync => self.fresh = true,
+            }
+        }
+        !self.changed
+    }
+
+    fn move_to_list(&mut self, tag: Tag, requests: &Requests, list: &mut DispatchList) {
+        let bio = requests[tag].bio;
+        let kind = kind_of(&bio);
+        self.waiting = Waiting::Off;
+        self.last_sector[kind as usize] = bio.end_sector();
+        match kind {
+            Kind::Sync => self.awaited = Some(bio.task),
+            Kind::Async => {
+                self.awaited = None;
+                self.writes_left = self.writes_left.saturating_sub(1);
+            }
+        }
+        self.awaited_done_ns = None;
+        let lane = &self.lanes[kind as usize];
+        self.next[kind as usize] = self.head(kind).following(tag, &lane.sorted, requests);
+        self.lanes[kind as usize].remove(tag, bio.start_sector, &mut self.expiries);
+        let history = self.history(bio.task);
+        history.queued -= 1;
+        history.listed += 1;
+        self.under_way += 1;
+        list.push_sorted(tag, requests);
+    }
+
+    /// Waiting for the task that had the last request is better than dispatching `candidate`.
+    fn should_wait(&mut self, candidate: Option<Tag>, requests: &Requests, now_ns: u64) -> bool {
+        let Some(task) = self.awaited else {
+            return false;
+        };
+        self.waiting != Waiting::Over && !self.should_go_on(task, candidate, requests, now_ns)
+    }
+
+    fn should_go_on(
+        &mut self,
+        task: Task,
+        candidate: Option<Tag>,
+        requests: &Requests,
+        now_ns: u64,
+    ) -> bool {
+        let expire_ns = self.parameters.antic_expire_ns;
+        let late = |done_ns: u64| now_ns >= done_ns + expire_ns;
+        let history = *self.history(task);
+        let bio = candidate.map(|tag| requests[tag].bio);
+        if bio.is_some_and(|bio| bio.task == task)
+            || self.awaited_done_ns.is_some_and(late)
+            || history.queued > 0
+            || history.listed > 0
+        {
+            return true;
+        }
+        if let Some(bio) = bio.filter(|b| b.is_sync() && self.is_close(&history, b, now_ns)) {
+            // Tasks that work together have one history, and one takes over from another.
+            if history.exited {
+                self.nobody_follows.note(false);
+            }
+            self.note_request(task, &bio, now_ns);
+            return true;
+        }
+        let half = Share::ALWAYS / 2;
+        if history.exited && self.nobody_follows.get() > half {
+            return true;
+        }
+        match history.think_ns.get() {
+            Some(think_ns) => think_ns > expire_ns,
+            None => {
+                let alone = self.ends_at_once.get() * self.nobody_follows.get();
+                self.think_ns.get() > expire_ns || alone > half * Share::ALWAYS
+            }
+        }
+    }
+
+    /// True if going to `bio` is not worth a wait for the task of `history`.
+    fn is_close(&self, history: &History, bio: &Bio, now_ns: u64) -> bool {
+        let done_ns = self
+            .awaited_done_ns
+            .filter(|_| self.waiting != Waiting::Off);
+        let waited_ms = done_ns.map_or(0, |done_ns| (now_ns - done_ns) / MS_NS);
+        let expire_ms = self.parameters.antic_expire_ns / MS_NS;
+        if waited_ms > CLOSE_MS_MAX.min(expire_ms) {
+            return true;
+        }
+        let close = CLOSE_SECTORS << waited_ms;
+        let (last, start) = (self.last_sector[self.batch as usize], bio.start_sector);
+        let near = last <= start.saturating_add(close / 2) && start <= last.saturating_add(close);
+        let mean = history.seek_sectors.get();
+        near || mean.unwrap_or(self.seek_sectors.get()) > start.abs_diff(last)
+    }
+
+    fn begin_waiting(&mut self) {
+        if self.waiting == Waiting::Off {
+            self.waiting = match self.awaited_done_ns {
+                Some(done_ns) => self.until_next(done_ns),
+                None => Waiting::ForCompletion,
+            };
+        }
+    }
+
+    fn until_next(&self, done_ns: u64) -> Waiting {
+        Waiting::ForNext {
+            until_ns: done_ns + self.parameters.antic_expire_ns,
+        }
+    }
+
+    /// Nothing came in time.
+    fn time_out(&mut self, now_ns: u64) {
+        let Waiting::ForNext { until_ns } = self.waiting else {
+            return;
+        };
+        if now_ns < until_ns {
+            return;
+        }
+        self.waiting = Waiting::Over;
+        let Some(task) = self.awaited else {
+            return;
+        };
+        let history = *self.history(task);
+        if history.think_ns.get().is_none() {
+            self.ends_at_once.note(true);
+        }
+        if history.exited {
+            self.nobody_follows.note(true);
+        }
+    }
+
+    /// Learns from a sync request of a task, or of one that works with it.
+    fn note_request(&mut self, task: Task, bio: &Bio, now_ns: u64) {
+        if !bio.is_sync() {
+            return;
+        }
+        let history = *self.history(task);
+        if history.started {
+            let busy = history.queued + history.listed + history.issued > 0;
+            let ended_ns = history.ended_ns.filter(|_| !busy);
+            let think_ns = ended_ns.map_or(0, |ended_ns| now_ns - ended_ns);
+            self.note_thinking(task, think_ns.min(THINK_NS_MAX - MS_NS));
+            let distance = history.end_sector.abs_diff(bio.start_sector);
+            if history.seek_sectors.get().is_none() {
+                self.seek_sectors.add(distance);
+            }
+            self.history(task).seek_sectors.add_seek(distance);
+        }
+        let history = self.history(task);
+        history.started = true;
+        history.end_sector = bio.end_sector();
+    }
+
+    fn note_thinking(&mut self, task: Task, think_ns: u64) {
+        if self.history(task).think_ns.get().is_none() {
+            self.think_ns.add(think_ns);
+            self.ends_at_once.note(false);
+        }
+        self.history(task).think_ns.add(think_ns);
+    }
+
+    /// Makes the quota of async requests fit the time of a batch, now that the first sync request
+    /// after one is done, and with it whatever the device has held back.
+    fn tune_quota(&mut self, now_ns: u64) {
+        let limit_ns = self.parameters.write_batch_expire_ns;
+        let took_ns = (now_ns + limit_ns).saturating_sub(self.batch_expires_ns);
+        if took_ns > limit_ns && !self.idled {
+            self.write_quota = if took_ns > 3 * limit_ns {
+                self.write_quota / 2
+            } else {
+                self.write_quota - 1
+            };
+        } else if took_ns < limit_ns && self.writes_left == 0 {
+            self.write_quota = if 3 * took_ns < limit_ns {
+                self.write_quota.saturating_mul(2)
+            } else {
+                self.write_quota + 1
+            };
+        }
+        self.write_quota = self.write_quota.max(1);
+    }
+
+    fn forget(&mut self, tag: Tag, kind: Kind, requests: &Requests) {
+        if self.next[kind as usize] == Some(tag) {
+            let sorted = &self.lanes[kind as usize].sorted;
+            self.next[kind as usize] = self.head(kind).following(tag, sorted, requests);
+        }
+    }
+}
+
+impl Scheduler for Anticipatory {
+    fn name(&self) -> &'static str {
+        "anticipatory"
+    }
+
+    fn add(&mut self, tag: Tag, requests: &Requests, now_ns: u64) {
+        self.time_out(now_ns);
+        let bio = requests[tag].bio;
+        let kind = kind_of(&bio);
+        self.note_request(bio.task, &bio, now_ns);
+        self.history(bio.task).queued += 1;
+        let expires_ns = now_ns.saturating_add(self.expire_ns(kind));
+        let lane = &mut self.lanes[kind as usize];
+        lane.add(tag, bio.start_sector, &mut self.expiries, expires_ns);
+        let next = self.next[kind as usize];
+        self.next[kind as usize] = self.head(kind).nearer(Some(tag), next, requests);
+        let awaited = self.awaited.filter(|_| self.is_waiting());
+        if awaited.is_some_and(|task| self.should_go_on(task, Some(tag), requests, now_ns)) {
+            self.waiting = Waiting::Over;
+        }
+    }
+
+    fn front_candidate(&self, bio: &Bio, _: &Requests) -> Option<Tag> {
+        self.lanes[kind_of(bio) as usize]
+            .sorted
+            .at(bio.end_sector())
+    }
+
+    fn former(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
+        let bio = requests[tag].bio;
+        let lane = &self.lanes[kind_of(&bio) as usize];
+        lane.sorted.before(bio.start_sector, tag)
+    }
+
+    fn latter(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
+        let bio = requests[tag].bio;
+        let lane = &self.lanes[kind_of(&bio) as usize];
+        lane.sorted.after(bio.start_sector, tag)
+    }
+
+    fn grew_in_front(&mut self, tag: Tag, old_start_sector: u64, requests: &Requests) {
+        let bio = requests[tag].bio;
+        let lane = &mut self.lanes[kind_of(&bio) as usize];
+        lane.moved(tag, old_start_sector, bio.start_sector);
+    }
+
+    fn absorbed(&mut self, survivor: Tag, absorbed: Tag, requests: &Requests) {
+        let bio = requests[absorbed].bio;
+        let kind = kind_of(&bio);
+        self.forget(absorbed, kind, requests);
+        self.history(bio.task).queued -= 1;
+        let lane = &mut self.lanes[kind as usize];
+        lane.absorbed(survivor, absorbed, bio.start_sector, &mut self.expiries);
+    }
+
+    fn dispatch(&mut self, requests: &Requests, now_ns: u64, list: &mut DispatchList) -> bool {
+        self.time_out(now_ns);
+        let (reads, writes) = (self.has(Kind::Sync), self.has(Kind::Async));
+        if self.batch == Kind::Async && !reads {
+            self.idled |= self.writes_left == 0 || !writes;
+        }
+        if !(reads || writes) || self.is_waiting() {
+            return false;
+        }
+        if self.changed && self.under_way > 0 {
+            return false;
+        }
+        let Some(tag) = self.choose(requests, now_ns) else {
+            return false;
+        };
+        let settled = self.settle_change(now_ns);
+        if settled {
+            self.move_to_list(tag, requests, list);
+        }
+        settled
+    }
+
+    fn issued(&mut self, tag: Tag, requests: &Requests) {
+        let history = self.history(requests[tag].bio.task);
+        history.listed -= 1;
+        history.issued += 1;
+    }
+
+    fn completed(&mut self, tag: Tag, requests: &Requests, now_ns: u64) {
+        let bio = requests[tag].bio;
+        self.under_way -= 1;
+        if self.changed && self.under_way == 0 {
+            self.settle_change(now_ns);
+        }
+        if self.fresh && self.batch == kind_of(&bio) {
+            self.tune_quota(now_ns);
+            self.batch_expires_ns = now_ns + self.parameters.read_batch_expire_ns;
+            self.fresh = false;
+        }
+        let history = self.history(bio.task);
+        history.issued -= 1;
+        history.ended_ns = Some(now_ns);
+        if self.awaited == Some(bio.task) {
+            self.awaited_done_ns = Some(now_ns);
+            if self.waiting == Waiting::ForCompletion {
+                self.waiting = self.until_next(now_ns);
+            }
+        }
+    }
+
+    fn task_exited(&mut self, task: Task) {
+        self.history(task).exited = true;
+    }
+
+    fn wake_at_ns(&self) -> Option<u64> {
+        match self.waiting {
+            Waiting::ForNext { until_ns } => Some(until_ns),
+            _ => None,
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.lanes.iter().map(Lane::len).sum()
+    }
+}

@@ -1,0 +1,194 @@
+//! Deadline: sweeps of ascending sectors, broken off for requests that have waited too long, and
+//! reads before writes.
+//!
+//! Source: `block/deadline-iosched.c` of Linux 2.6.26.
+
+use super::lanes::{Expiries, Lane};
+use super::{Bio, Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
+
+/// Parameters of Deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadlineParameters {
+    /// A read that is older goes first when a new batch begins.
+    pub read_expire_ns: u64,
+    /// The same of a write.
+    pub write_expire_ns: u64,
+    /// Requests of a batch.
+    pub fifo_batch: u32,
+    /// Batches of reads that go before waiting writes.
+    pub writes_starved: u32,
+    /// Whether bios are put in front of requests.
+    pub front_merges: bool,
+}
+
+impl Default for DeadlineParameters {
+    /// 500 ms, 5 s, 16 requests, 2 batches, yes.
+    fn default() -> DeadlineParameters {
+        DeadlineParameters {
+            read_expire_ns: 500 * MS_NS,
+            write_expire_ns: 5000 * MS_NS,
+            fifo_batch: 16,
+            writes_starved: 2,
+            front_merges: true,
+        }
+    }
+}
+
+impl DeadlineParameters {
+    pub(super) fn expire_ns(&self, direction: Direction) -> u64 {
+        match direction {
+            Direction::Read => self.read_expire_ns,
+            Direction::Write => self.write_expire_ns,
+        }
+    }
+}
+
+/// Linux 2.6.26's Deadline.
+#[derive(Clone, Debug)]
+pub struct Deadline {
+    parameters: DeadlineParameters,
+    lanes: [Lane; 2],
+    expiries: Expiries,
+    /// What follows the request dispatched last in its direction.
+    next: Option<(Direction, Tag)>,
+    /// Requests of the batch so far.
+    batching: u32,
+    /// Batches of reads since writes began to wait.
+    starved: u32,
+    /// The sector behind the request dispatched last.
+    last_sector: u64,
+}
+
+impl Deadline {
+    /// For `tags` tags.
+    pub fn new(tags: usize, parameters: DeadlineParameters) -> Deadline {
+        Deadline {
+            parameters,
+            lanes: [Lane::new(tags), Lane::new(tags)],
+            expiries: Expiries::new(tags),
+            next: None,
+            batching: 0,
+            starved: 0,
+            last_sector: 0,
+        }
+    }
+
+    fn lane(&self, direction: Direction) -> &Lane {
+        &self.lanes[direction as usize]
+    }
+
+    /// What continues the batch that runs, if it may go on.
+    fn continued(&mut self, requests: &Requests) -> Option<(Direction, Tag)> {
+        let (direction, tag) = self.next?;
+        if requests[tag].bio.start_sector != self.last_sector {
+            // A seek ends a batch in this version.
+            self.batching = self.batching.saturating_add(self.parameters.fifo_batch);
+        }
+        (self.batching < self.parameters.fifo_batch).then_some((direction, tag))
+    }
+
+    /// The direction of the batch that begins.
+    fn turn(&mut self) -> Option<Direction> {
+        let waits = |direction| !self.lane(direction).is_empty();
+        match (waits(Direction::Read), waits(Direction::Write)) {
+            (false, false) => None,
+            (true, false) => Some(Direction::Read),
+            (true, true) if self.starved < self.parameters.writes_starved => {
+                self.starved += 1;
+                Some(Direction::Read)
+            }
+            (_, true) => {
+                self.starved = 0;
+                Some(Direction::Write)
+            }
+        }
+    }
+
+    /// What a batch begins with: the oldest if it has waited too long or no sweep is under way.
+    fn first(&mut self, now_ns: u64) -> Option<(Direction, Tag)> {
+        let direction = self.turn()?;
+        let lane = self.lane(direction);
+        let swept = self.next.filter(|(of, _)| *of == direction);
+        let swept = swept.map(|(_, tag)| tag);
+        let tag = lane
+            .expired(&self.expiries, now_ns)
+            .or(swept)
+            .or(lane.oldest())?;
+        self.batching = 0;
+        Some((direction, tag))
+    }
+
+    fn forget(&mut self, tag: Tag, requests: &Requests) {
+        let bio = requests[tag].bio;
+        if self.next == Some((bio.direction, tag)) {
+            let next = self.lane(bio.direction).sorted.after(bio.start_sector, tag);
+            self.next = next.map(|next| (bio.direction, next));
+        }
+    }
+}
+
+impl Scheduler for Deadline {
+    fn name(&self) -> &'static str {
+        "deadline"
+    }
+
+    fn add(&mut self, tag: Tag, requests: &Requests, now_ns: u64) {
+        let bio = requests[tag].bio;
+        let expires_ns = now_ns.saturating_add(self.parameters.expire_ns(bio.direction));
+        let lane = &mut self.lanes[bio.direction as usize];
+        lane.add(tag, bio.start_sector, &mut self.expiries, expires_ns);
+    }
+
+    fn front_candidate(&self, bio: &Bio, _: &Requests) -> Option<Tag> {
+        let sorted = &self.lane(bio.direction).sorted;
+        self.parameters
+            .front_merges
+            .then(|| sorted.at(bio.end_sector()))?
+    }
+
+    fn former(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
+        let bio = requests[tag].bio;
+        self.lane(bio.direction)
+            .sorted
+            .before(bio.start_sector, tag)
+    }
+
+    fn latter(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
+        let bio = requests[tag].bio;
+        self.lane(bio.direction).sorted.after(bio.start_sector, tag)
+    }
+
+    fn grew_in_front(&mut self, tag: Tag, old_start_sector: u64, requests: &Requests) {
+        let bio = requests[tag].bio;
+        self.lanes[bio.direction as usize].moved(tag, old_start_sector, bio.start_sector);
+    }
+
+    fn absorbed(&mut self, survivor: Tag, absorbed: Tag, requests: &Requests) {
+        self.forget(absorbed, requests);
+        let bio = requests[absorbed].bio;
+        let lane = &mut self.lanes[bio.direction as usize];
+        lane.absorbed(survivor, absorbed, bio.start_sector, &mut self.expiries);
+    }
+
+    fn dispatch(&mut self, requests: &Requests, now_ns: u64, list: &mut DispatchList) -> bool {
+        let chosen = self.continued(requests);
+        let Some((direction, tag)) = chosen.or_else(|| self.first(now_ns)) else {
+            return false;
+        };
+        self.batching += 1;
+        let bio = requests[tag].bio;
+        self.last_sector = bio.end_sector();
+        let lane = &mut self.lanes[direction as usize];
+        self.next = lane
+            .sorted
+            .after(bio.start_sector, tag)
+            .map(|next| (direction, next));
+        lane.remove(tag, bio.start_sector, &mut self.expiries);
+        list.push(tag, requests);
+        true
+    }
+
+    fn waiting(&self) -> usize {
+        self.lanes.iter().map(Lane::len).sum()
+    }
+}

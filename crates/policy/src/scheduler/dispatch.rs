@@ -1,0 +1,82 @@
+//! The list between a scheduler and the device.
+//!
+//! Source: `block/elevator.c` of Linux 2.6.26 (`elv_dispatch_sort`, `elv_dispatch_add_tail`,
+//! `elv_next_request`).
+
+use super::{Requests, Tag};
+use std::collections::VecDeque;
+
+/// Requests that were decided on and that the device has not been given.
+#[derive(Clone, Debug)]
+pub struct DispatchList {
+    list: VecDeque<Tag>,
+    /// Those of them that the queue has not noted yet.
+    new: Vec<Tag>,
+    /// Where the head of a disk will be: sorting begins there and wraps once.
+    boundary_sector: u64,
+    /// The request put at the tail last, which has set the boundary before it is issued.
+    at_tail: Option<Tag>,
+}
+
+impl DispatchList {
+    pub(super) fn new(tags: usize) -> DispatchList {
+        DispatchList {
+            list: VecDeque::with_capacity(tags),
+            new: Vec::with_capacity(tags),
+            boundary_sector: 0,
+            at_tail: None,
+        }
+    }
+
+    /// Requests in it.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// True without a request.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Puts `tag` last.
+    pub fn push(&mut self, tag: Tag, requests: &Requests) {
+        self.boundary_sector = requests[tag].bio.end_sector();
+        self.at_tail = Some(tag);
+        self.list.push_back(tag);
+        self.new.push(tag);
+    }
+
+    /// Puts `tag` where it belongs in one ascending sweep that starts at the boundary and wraps to
+    /// the lowest sector, but never before a request of the other direction.
+    pub fn push_sorted(&mut self, tag: Tag, requests: &Requests) {
+        let bio = requests[tag].bio;
+        let place = |sector: u64| (sector < self.boundary_sector, sector);
+        let goes_before = |other: &Tag| {
+            let other = requests[*other].bio;
+            other.direction == bio.direction && place(bio.start_sector) < place(other.start_sector)
+        };
+        let passed = self
+            .list
+            .iter()
+            .rev()
+            .take_while(|o| goes_before(o))
+            .count();
+        self.list.insert(self.list.len() - passed, tag);
+        self.new.push(tag);
+    }
+
+    /// A request that was put in since this was asked last.
+    pub(super) fn take_new(&mut self) -> Option<Tag> {
+        self.new.pop()
+    }
+
+    /// Takes the first out for the device.
+    pub(super) fn pop(&mut self, requests: &Requests) -> Option<Tag> {
+        let tag = self.list.pop_front()?;
+        if self.at_tail.is_none_or(|tail| tail == tag) {
+            self.boundary_sector = requests[tag].bio.end_sector();
+            self.at_tail = None;
+        }
+        Some(tag)
+    }
+}

@@ -1,0 +1,96 @@
+//! Requests of one kind both by sector and by age, which the deadlines, Anticipatory and CFQ have in
+//! common: a sweep goes by sector, and who has waited too long is at the head of the FIFO.
+
+use super::Tag;
+use super::sorted::Sorted;
+use crate::lists::{Links, List};
+
+/// When each request has waited too long, and the links of the FIFOs, shared by lanes over the same
+/// tags.
+#[derive(Clone, Debug)]
+pub(super) struct Expiries {
+    links: Links,
+    expires_ns: Vec<u64>,
+}
+
+impl Expiries {
+    pub(super) fn new(tags: usize) -> Expiries {
+        let mut links = Links::default();
+        links.reserve(tags);
+        Expiries {
+            links,
+            expires_ns: vec![0; tags],
+        }
+    }
+
+    pub(super) fn expires_ns(&self, tag: Tag) -> u64 {
+        self.expires_ns[tag as usize]
+    }
+}
+
+/// Requests of one kind, by sector and by age.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lane {
+    pub(super) sorted: Sorted,
+    /// The newest in front.
+    fifo: List,
+}
+
+impl Lane {
+    pub(super) fn new(tags: usize) -> Lane {
+        Lane {
+            sorted: Sorted::with_capacity(tags),
+            fifo: List::default(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
+    /// The one that has waited longest.
+    pub(super) fn oldest(&self) -> Option<Tag> {
+        self.fifo.back()
+    }
+
+    /// The one that has waited longest, if that is too long.
+    pub(super) fn expired(&self, expiries: &Expiries, now_ns: u64) -> Option<Tag> {
+        let oldest = self.oldest();
+        oldest.filter(|tag| now_ns > expiries.expires_ns(*tag))
+    }
+
+    pub(super) fn add(&mut self, tag: Tag, start_sector: u64, e: &mut Expiries, expires_ns: u64) {
+        self.sorted.insert(start_sector, tag);
+        self.fifo.push_front(&mut e.links, tag);
+        e.expires_ns[tag as usize] = expires_ns;
+    }
+
+    pub(super) fn remove(&mut self, tag: Tag, start_sector: u64, expiries: &mut Expiries) {
+        let was_here = self.sorted.remove(start_sector, tag);
+        assert!(was_here, "request {tag} is filed under another sector");
+        self.fifo.remove(&mut expiries.links, tag);
+    }
+
+    pub(super) fn moved(&mut self, tag: Tag, old_start_sector: u64, start_sector: u64) {
+        let was_here = self.sorted.remove(old_start_sector, tag);
+        assert!(was_here, "request {tag} is filed under another sector");
+        self.sorted.insert(start_sector, tag);
+    }
+
+    /// Takes `absorbed` out. The survivor has its place in the FIFO if it would have expired sooner.
+    pub(super) fn absorbed(&mut self, survivor: Tag, absorbed: Tag, at: u64, e: &mut Expiries) {
+        if e.expires_ns(absorbed) < e.expires_ns(survivor) {
+            self.fifo.remove(&mut e.links, survivor);
+            self.fifo.replace(&mut e.links, absorbed, survivor);
+            e.expires_ns[survivor as usize] = e.expires_ns[absorbed as usize];
+            let was_here = self.sorted.remove(at, absorbed);
+            assert!(was_here, "request {absorbed} is filed under another sector");
+        } else {
+            self.remove(absorbed, at, e);
+        }
+    }
+}

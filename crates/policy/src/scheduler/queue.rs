@@ -1,0 +1,386 @@
+//! The request layer: merging, plugging and counting in front of any scheduler.
+//!
+//! Source: `block/blk-core.c`, `block/blk-merge.c` and `block/elevator.c` of Linux 2.6.26
+//! (`__make_request`, `elv_merge`, `attempt_merge`, `blk_plug_device`).
+
+use super::requests::State;
+use super::sorted::Sorted;
+use super::{Bio, Bios, Direction, DispatchList, MS_NS, Request, Requests, Scheduler, Tag, Task};
+
+/// When the device is kept waiting so that there is something to merge and to sort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plugging {
+    /// Never.
+    Off,
+    /// The first request into an empty queue plugs it. It is unplugged by `requests` that wait, after
+    /// `delay_ns`, by a bio that somebody waits for, and by [`Queue::unplug`].
+    Device {
+        /// Requests that wait, enough to begin.
+        requests: usize,
+        /// The longest that the first of them is held.
+        delay_ns: u64,
+    },
+}
+
+/// Parameters of a queue; the defaults are those of Linux 2.6.26.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueParameters {
+    /// No merge makes a request longer than this.
+    pub request_sectors_max: u32,
+    /// How it plugs.
+    pub plugging: Plugging,
+}
+
+impl Default for QueueParameters {
+    /// 512 KiB, and a plug of 4 requests and 3 ms.
+    fn default() -> QueueParameters {
+        QueueParameters {
+            request_sectors_max: 1024,
+            plugging: Plugging::Device {
+                requests: 4,
+                delay_ns: 3 * MS_NS,
+            },
+        }
+    }
+}
+
+/// What became of a bio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It is a request of its own.
+    New,
+    /// It was put behind this request.
+    Back(Tag),
+    /// It was put in front of this request.
+    Front(Tag),
+}
+
+/// What a queue has counted in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectionCounts {
+    /// Bios that came, without the rests of those that were split.
+    pub bios: u64,
+    /// Rests of bios that were split.
+    pub splits: u64,
+    /// Bios put behind a request.
+    pub back_merges: u64,
+    /// Bios put in front of a request.
+    pub front_merges: u64,
+    /// Requests absorbed by another one.
+    pub request_merges: u64,
+    /// Requests given to the device.
+    pub issued: u64,
+    /// Requests done by the device.
+    pub completed: u64,
+}
+
+impl DirectionCounts {
+    /// Merges of all three kinds.
+    pub fn merges(&self) -> u64 {
+        self.back_merges + self.front_merges + self.request_merges
+    }
+
+    /// Requests that are neither absorbed nor issued yet: bios - merges + splits - issued. Without
+    /// any, issued = bios - merges + splits.
+    pub fn queued(&self) -> u64 {
+        self.bios + self.splits - self.merges() - self.issued
+    }
+}
+
+/// What a queue has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Of reads.
+    pub reads: DirectionCounts,
+    /// Of writes.
+    pub writes: DirectionCounts,
+}
+
+impl Counts {
+    fn of(&mut self, direction: Direction) -> &mut DirectionCounts {
+        match direction {
+            Direction::Read => &mut self.reads,
+            Direction::Write => &mut self.writes,
+        }
+    }
+
+    /// Requests in the queue, of both directions.
+    pub fn queued(&self) -> u64 {
+        self.reads.queued() + self.writes.queued()
+    }
+}
+
+/// A scheduler with the request layer in front of it. The contract is at the head of
+/// [the module](super).
+pub struct Queue {
+    scheduler: Box<dyn Scheduler>,
+    parameters: QueueParameters,
+    requests: Requests,
+    list: DispatchList,
+    /// Waiting requests by the sector behind them, per direction: where a bio may be put behind.
+    ends: [Sorted; 2],
+    /// The request that took the last bio, which is tried first.
+    last_merge: Option<Tag>,
+    /// Until when the device is kept waiting.
+    plugged_until_ns: Option<u64>,
+    counts: Counts,
+}
+
+impl Queue {
+    /// A queue for bios with tags below `tags`, over a scheduler built for as many.
+    pub fn new(scheduler: Box<dyn Scheduler>, tags: usize, parameters: QueueParameters) -> Queue {
+        Queue {
+            scheduler,
+            parameters,
+            requests: Requests::new(tags),
+            list: DispatchList::new(tags),
+            ends: [Sorted::with_capacity(tags), Sorted::with_capacity(tags)],
+            last_merge: None,
+            plugged_until_ns: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes `bio` under `tag`. A bio longer than a request may be is the caller's to
+    /// [split](Bio::split).
+    ///
+    /// # Panics
+    /// If the tag is in use, or the bio is empty, too long, or passes the last sector there can be.
+    pub fn add(&mut self, tag: Tag, bio: Bio, now_ns: u64) -> Added {
+        let fits = (1..=self.parameters.request_sectors_max).contains(&bio.sectors);
+        assert!(fits, "a bio of {} sectors", bio.sectors);
+        let ends = bio.start_sector.checked_add(u64::from(bio.sectors));
+        assert!(ends.is_some(), "a bio behind the last sector");
+        self.requests.take(tag, bio);
+        let counts = self.counts.of(bio.direction);
+        let arrivals = if bio.continued {
+            &mut counts.splits
+        } else {
+            &mut counts.bios
+        };
+        *arrivals += 1;
+        let added = self.merge(tag, &bio).unwrap_or_else(|| {
+            self.start(tag, &bio, now_ns);
+            Added::New
+        });
+        if bio.sync {
+            self.unplug();
+        }
+        added
+    }
+
+    /// The next request for the device, if one is to go now.
+    pub fn next(&mut self, now_ns: u64) -> Option<Tag> {
+        if self.plugged_until_ns.is_some_and(|until| now_ns < until) {
+            return None;
+        }
+        self.unplug();
+        while self.list.is_empty() {
+            if !self
+                .scheduler
+                .dispatch(&self.requests, now_ns, &mut self.list)
+            {
+                return None;
+            }
+            self.note_listed();
+        }
+        let tag = self.list.pop(&self.requests)?;
+        self.issue(tag);
+        Some(tag)
+    }
+
+    /// The device has done the request `tag`; appends its bios to `out` in ascending order of
+    /// sector, whose tags are free from now on.
+    ///
+    /// # Panics
+    /// If the device does not have it.
+    pub fn complete(&mut self, tag: Tag, now_ns: u64, out: &mut Vec<Tag>) {
+        self.requests.step(tag, State::Issued, State::Merged);
+        self.counts.of(self.requests[tag].bio.direction).completed += 1;
+        self.scheduler.completed(tag, &self.requests, now_ns);
+        self.requests.free(tag, out);
+    }
+
+    /// Somebody waits: the device is not kept waiting any longer.
+    pub fn unplug(&mut self) {
+        self.plugged_until_ns = None;
+    }
+
+    /// When to ask for the next request although nothing has come or was completed.
+    pub fn wake_at_ns(&self) -> Option<u64> {
+        self.plugged_until_ns
+            .or_else(|| self.scheduler.wake_at_ns())
+    }
+
+    /// `task` will ask for nothing any more.
+    pub fn task_exited(&mut self, task: Task) {
+        self.scheduler.task_exited(task);
+    }
+
+    /// The request that the bio `tag` started, as it is now.
+    pub fn request(&self, tag: Tag) -> &Request {
+        &self.requests[tag]
+    }
+
+    /// The bios of the request `tag`, in ascending order of sector.
+    pub fn bios(&self, tag: Tag) -> Bios<'_> {
+        self.requests.bios(tag)
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The name of the scheduler.
+    pub fn scheduler(&self) -> &'static str {
+        self.scheduler.name()
+    }
+
+    fn start(&mut self, tag: Tag, bio: &Bio, now_ns: u64) {
+        let was_empty = self.list.is_empty() && self.scheduler.waiting() == 0;
+        self.requests.start(tag, now_ns);
+        self.ends[bio.direction as usize].insert(bio.end_sector(), tag);
+        self.last_merge = self.last_merge.or(Some(tag));
+        self.scheduler.add(tag, &self.requests, now_ns);
+        let Plugging::Device { requests, delay_ns } = self.parameters.plugging else {
+            return;
+        };
+        if was_empty && self.plugged_until_ns.is_none() {
+            self.plugged_until_ns = Some(now_ns.saturating_add(delay_ns));
+        }
+        if self.counts.queued() >= requests as u64 {
+            self.unplug();
+        }
+    }
+
+    /// What the scheduler has let go is not merged with any more.
+    fn note_listed(&mut self) {
+        assert!(!self.list.is_empty(), "a dispatch of nothing");
+        while let Some(tag) = self.list.take_new() {
+            self.requests.step(tag, State::Waiting, State::Listed);
+            self.forget_end(tag);
+        }
+    }
+
+    fn issue(&mut self, tag: Tag) {
+        self.requests.step(tag, State::Listed, State::Issued);
+        let direction = self.requests[tag].bio.direction;
+        let counts = self.counts.of(direction);
+        counts.issued += 1;
+        self.scheduler.issued(tag, &self.requests);
+        let here = self.scheduler.waiting() + self.list.len();
+        assert_eq!(
+            self.counts.queued(),
+            here as u64,
+            "issued = bios - merges + splits"
+        );
+    }
+
+    /// Makes the bio part of a request that waits, if there is one for it: first the one that took
+    /// the last bio, then the one that ends where it starts, then the one that starts where it ends.
+    fn merge(&mut self, tag: Tag, bio: &Bio) -> Option<Added> {
+        let (into, behind) = self.merge_candidate(bio)?;
+        if self.is_too_large(into, bio.sectors) {
+            return None;
+        }
+        if behind {
+            self.merge_back(into, tag);
+            Some(Added::Back(into))
+        } else {
+            self.merge_front(into, tag);
+            Some(Added::Front(into))
+        }
+    }
+
+    /// The request and whether the bio goes behind it.
+    fn merge_candidate(&self, bio: &Bio) -> Option<(Tag, bool)> {
+        let allowed = |into: &Tag| self.may_merge(*into, bio);
+        if let Some(last) = self.last_merge.filter(allowed) {
+            if self.requests[last].bio.end_sector() == bio.start_sector {
+                return Some((last, true));
+            }
+            if self.requests[last].bio.start_sector == bio.end_sector() {
+                return Some((last, false));
+            }
+        }
+        let ends = &self.ends[bio.direction as usize];
+        if let Some(into) = ends.at(bio.start_sector).filter(allowed) {
+            return Some((into, true));
+        }
+        let front = self.scheduler.front_candidate(bio, &self.requests);
+        front.filter(allowed).map(|into| (into, false))
+    }
+
+    fn may_merge(&self, into: Tag, bio: &Bio) -> bool {
+        let request = &self.requests[into];
+        request.state == State::Waiting
+            && !request.complete
+            && request.bio.direction == bio.direction
+            && self.scheduler.may_merge(into, bio, &self.requests)
+    }
+
+    /// True if the request would become too long; nothing is tried with it again then.
+    fn is_too_large(&mut self, into: Tag, sectors: u32) -> bool {
+        let sectors = self.requests[into].bio.sectors.saturating_add(sectors);
+        let too_large = sectors > self.parameters.request_sectors_max;
+        if too_large {
+            self.close(into);
+        }
+        too_large
+    }
+
+    fn close(&mut self, tag: Tag) {
+        self.forget_end(tag);
+        self.requests.close(tag);
+    }
+
+    /// Takes the request out of the places where a bio looks for one to join.
+    fn forget_end(&mut self, tag: Tag) {
+        let bio = self.requests[tag].bio;
+        self.ends[bio.direction as usize].remove(bio.end_sector(), tag);
+        self.last_merge = self.last_merge.filter(|last| *last != tag);
+    }
+
+    fn merge_back(&mut self, into: Tag, tag: Tag) {
+        let direction = self.requests[into].bio.direction;
+        self.forget_end(into);
+        self.requests.append(into, tag);
+        self.ends[direction as usize].insert(self.requests[into].bio.end_sector(), into);
+        self.last_merge = Some(into);
+        self.counts.of(direction).back_merges += 1;
+        if let Some(latter) = self.scheduler.latter(into, &self.requests) {
+            self.merge_requests(into, latter);
+        }
+    }
+
+    fn merge_front(&mut self, into: Tag, tag: Tag) {
+        let old = self.requests[into].bio;
+        self.requests.prepend(into, tag);
+        self.scheduler
+            .grew_in_front(into, old.start_sector, &self.requests);
+        self.last_merge = Some(into);
+        self.counts.of(old.direction).front_merges += 1;
+        if let Some(former) = self.scheduler.former(into, &self.requests) {
+            self.merge_requests(former, into);
+        }
+    }
+
+    /// Makes two requests one, if the second begins where the first ends.
+    fn merge_requests(&mut self, first: Tag, second: Tag) {
+        let (a, b) = (self.requests[first], self.requests[second]);
+        let meet = a.bio.direction == b.bio.direction && a.bio.end_sector() == b.bio.start_sector;
+        let sectors = a.bio.sectors.saturating_add(b.bio.sectors);
+        let fits = sectors <= self.parameters.request_sectors_max;
+        if !meet || !fits || a.complete || b.complete {
+            return;
+        }
+        self.forget_end(first);
+        self.forget_end(second);
+        self.scheduler.absorbed(first, second, &self.requests);
+        self.requests.absorb(first, second);
+        self.ends[a.bio.direction as usize].insert(self.requests[first].bio.end_sector(), first);
+        self.last_merge = Some(first);
+        self.counts.of(a.bio.direction).request_merges += 1;
+    }
+}

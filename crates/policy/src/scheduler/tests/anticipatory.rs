@@ -1,0 +1,200 @@
+//! Anticipatory, rule by rule.
+
+use super::*;
+
+/// Far from everything near sector 0: further than what is close, in either direction.
+const FAR: u64 = 100_000_000;
+
+fn anticipatory() -> Bench {
+    Bench::new(Anticipatory::new(TAGS, AnticipatoryParameters::default()))
+}
+
+/// One that never keeps the disk waiting.
+fn without_waiting() -> Bench {
+    let parameters = AnticipatoryParameters {
+        antic_expire_ns: 0,
+        ..AnticipatoryParameters::default()
+    };
+    Bench::new(Anticipatory::new(TAGS, parameters))
+}
+
+/// Task 1 has read at 100, the device has it, and task 2 wants to read far away.
+fn one_reads_and_another_is_far() -> (Bench, Tag) {
+    let mut bench = anticipatory();
+    bench.add(Bio::read(1, 100, 8));
+    let (tag, _) = bench.next().unwrap();
+    bench.add(Bio::read(2, FAR, 8));
+    (bench, tag)
+}
+
+#[test]
+fn the_next_read_of_the_same_task_ends_the_wait() {
+    let (mut bench, tag) = one_reads_and_another_is_far();
+    assert_eq!(bench.next(), None);
+    // The timer starts when the read is done, at 5 ms.
+    assert_eq!(bench.queue.wake_at_ns(), None);
+    bench.pass_ms(5);
+    bench.complete(tag);
+    assert_eq!(bench.next(), None);
+    assert_eq!(bench.queue.wake_at_ns(), Some(11 * MS_NS));
+    bench.pass_ms(2);
+    bench.add(Bio::read(1, 108, 8));
+    assert_eq!(bench.next().map(|n| n.1), Some(108));
+    // And its next one is waited for again.
+    assert_eq!(bench.next(), None);
+}
+
+#[test]
+fn a_task_that_does_not_go_on_costs_6_ms() {
+    let (mut bench, tag) = one_reads_and_another_is_far();
+    assert_eq!(bench.next(), None);
+    bench.complete(tag);
+    bench.pass_ms(5);
+    assert_eq!(bench.next(), None);
+    bench.pass_ms(1);
+    assert_eq!(bench.next().map(|n| n.1), Some(FAR));
+}
+
+#[test]
+fn a_close_read_of_another_task_is_not_held_back() {
+    // The head is at 108. Ahead 8192 sectors are close, behind half as many.
+    for (start, close) in [(8300, true), (8301, false)] {
+        let mut bench = anticipatory();
+        bench.add(Bio::read(1, 100, 8));
+        bench.next().unwrap();
+        bench.add(Bio::read(2, start, 8));
+        assert_eq!(bench.next().is_some(), close, "{start}");
+    }
+    for (start, close) in [(5912, true), (5911, false)] {
+        let mut bench = anticipatory();
+        bench.add(Bio::read(1, 10_000, 8));
+        bench.next().unwrap();
+        bench.add(Bio::read(2, start, 8));
+        assert_eq!(bench.next().is_some(), close, "{start}");
+    }
+}
+
+#[test]
+fn what_is_close_doubles_with_each_millisecond() {
+    // 2 ms after the read is done 4 * 8192 sectors ahead of 108 are close.
+    for (start, close) in [(32_876, true), (32_877, false)] {
+        let (mut bench, tag) = one_reads_and_another_is_far();
+        bench.complete(tag);
+        assert_eq!(bench.next(), None);
+        bench.pass_ms(2);
+        bench.add(Bio::read(3, start, 8));
+        assert_eq!(bench.next().is_some(), close, "{start}");
+    }
+}
+
+#[test]
+fn a_read_that_has_expired_is_not_held_back() {
+    for (age_ms, served) in [(125, false), (126, true)] {
+        let (mut bench, _) = one_reads_and_another_is_far();
+        bench.pass_ms(age_ms);
+        assert_eq!(bench.next().is_some(), served, "{age_ms}");
+    }
+}
+
+#[test]
+fn a_task_that_thinks_longer_than_the_wait_is_not_waited_for() {
+    // The first read says nothing, the second one that task 1 thinks for 10 ms, more than 6.
+    let mut bench = anticipatory();
+    bench.add(Bio::read(1, 100, 8));
+    assert_eq!(bench.served(), [100]);
+    bench.pass_ms(10);
+    bench.add(Bio::read(1, 108, 8));
+    assert_eq!(bench.next().map(|n| n.1), Some(108));
+    bench.add(Bio::read(2, FAR, 8));
+    assert_eq!(bench.next().map(|n| n.1), Some(FAR));
+}
+
+#[test]
+fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
+    // Each wait in vain moves the share to (7s + 256) / 8: 32, 60, 84, 105, 123, 139. The seventh
+    // task that is gone finds it above 128.
+    let mut bench = anticipatory();
+    for round in 0..7u32 {
+        let (gone, other) = (2 * round, 2 * round + 1);
+        bench.add(Bio::read(gone, u64::from(gone) * FAR, 8));
+        let (tag, _) = bench.next().unwrap();
+        bench.queue.task_exited(gone);
+        bench.add(Bio::read(other, u64::from(other) * FAR, 8));
+        bench.complete(tag);
+        assert_eq!(bench.next().is_none(), round < 6, "{round}");
+        bench.pass_ms(6);
+        // Served after the wait, and long done when the next task comes.
+        bench.served();
+        bench.pass_ms(6);
+    }
+}
+
+#[test]
+fn the_head_goes_back_a_short_way_at_twice_the_cost() {
+    // From 1,000,008: 60 back cost 120, 100 ahead cost 100. Then from 1,000,116: 168 back cost 336,
+    // 984 ahead cost 984. Then from 999,956 only the other one is left.
+    let mut bench = without_waiting();
+    bench.reads(&[1_000_000]);
+    bench.next().unwrap();
+    bench.reads(&[999_948, 1_000_108, 1_001_100]);
+    assert_eq!(bench.served(), [1_000_108, 999_948, 1_001_100]);
+}
+
+#[test]
+fn writes_have_a_batch_when_that_of_the_reads_is_over_and_done() {
+    let mut bench = without_waiting();
+    bench.reads(&[100, 1000, 2000, 3000]);
+    let (first, _) = bench.next().unwrap();
+    bench.writes(&[50_000]);
+    // Reads alone have pushed the limit to 500 ms; it is passed at 501.
+    bench.pass_ms(500);
+    let (second, start) = bench.next().unwrap();
+    assert_eq!(start, 1000);
+    bench.complete(first);
+    bench.pass_ms(1);
+    // The write waits for the read that the device has.
+    assert_eq!(bench.next(), None);
+    bench.complete(second);
+    assert_eq!(bench.next().map(|n| n.1), Some(50_000));
+}
+
+#[test]
+fn a_batch_of_writes_has_12_and_twice_as_many_when_they_were_fast() {
+    let mut bench = without_waiting();
+    let writes: Vec<u64> = (0..40).map(|n| 10_000 + n * 100).collect();
+    bench.writes(&writes);
+    // The writes' first batch begins, alone so far, and one of its 12 is done.
+    let (tag, start) = bench.next().unwrap();
+    assert_eq!(start, 10_000);
+    bench.complete(tag);
+    bench.reads(&[100, 300]);
+    let expected: Vec<u64> = writes[1..12].to_vec();
+    let served: Vec<u64> = (0..11).map(|_| serve(&mut bench)).collect();
+    assert_eq!(served, expected);
+    // The reads' turn; the first of them is done 0 ms after the batch began, less than a third of
+    // 125, so the quota doubles.
+    assert_eq!(serve(&mut bench), 100);
+    bench.pass_ms(501);
+    let served: Vec<u64> = (0..24).map(|_| serve(&mut bench)).collect();
+    assert_eq!(served, writes[12..36]);
+    assert_eq!(serve(&mut bench), 300);
+}
+
+/// Serves one request and returns where it starts.
+fn serve(bench: &mut Bench) -> u64 {
+    let (tag, start) = bench.next().unwrap();
+    bench.complete(tag);
+    start
+}
+
+#[test]
+fn the_request_that_has_expired_goes_first_in_its_batch() {
+    // Reads ahead of the head, and one far behind it that would wait for the sweep to end.
+    let mut bench = without_waiting();
+    bench.reads(&[5_000_000]);
+    serve(&mut bench);
+    bench.reads(&[100]);
+    bench.pass_ms(126);
+    bench.reads(&[5_000_100, 5_000_200]);
+    assert_eq!(bench.served(), [100, 5_000_100, 5_000_200]);
+}

@@ -1,0 +1,100 @@
+//! Deadline, rule by rule.
+
+use super::*;
+
+fn deadline(parameters: DeadlineParameters) -> Bench {
+    Bench::new(Deadline::new(TAGS, parameters))
+}
+
+#[test]
+fn a_seek_ends_the_batch_but_the_sweep_goes_on() {
+    // Nothing has expired. The first batch starts at the oldest, 500. The next of the sweep, 600, is
+    // not contiguous, so the batch ends and the direction is chosen anew; reads again, which go on
+    // with the sweep. At its end the oldest, 300, starts another one, upwards: 300, 400.
+    let mut bench = deadline(DeadlineParameters::default());
+    bench.reads(&[500, 300, 600, 400]);
+    assert_eq!(bench.served(), [500, 600, 300, 400]);
+}
+
+#[test]
+fn writes_wait_for_two_batches_of_reads() {
+    // Every request is a batch of its own, because none is contiguous to the one before. Reads,
+    // reads (starved 0, 1), then a write since 2 >= 2, which resets the count; and so on.
+    let mut bench = deadline(DeadlineParameters::default());
+    bench.reads(&[100, 200, 300, 400, 500]);
+    bench.writes(&[1000, 2000, 3000]);
+    assert_eq!(bench.served(), [100, 200, 1000, 300, 400, 2000, 500, 3000]);
+}
+
+#[test]
+fn a_contiguous_run_is_one_batch_of_at_most_fifo_batch() {
+    // Runs of requests that meet but cannot merge (each of the largest size), fifo_batch 2. The batch
+    // of reads is 0 and 1024; then reads again (starved 1), which go on with the sweep: 2048, 3072;
+    // then the writes' turn, 2 of them; then the reads' last, and the writes' last.
+    let mut bench = deadline(DeadlineParameters {
+        fifo_batch: 2,
+        ..DeadlineParameters::default()
+    });
+    for at in 0..5 {
+        bench.add(Bio::read(0, at * 1024, 1024));
+    }
+    for at in 0..3 {
+        bench.add(Bio::write(0, 100_000 + at * 1024, 1024));
+    }
+    assert_eq!(
+        bench.served(),
+        [0, 1024, 2048, 3072, 100_000, 101_024, 4096, 102_048]
+    );
+}
+
+#[test]
+fn an_expired_request_starts_the_next_batch() {
+    let mut bench = deadline(DeadlineParameters::default());
+    bench.reads(&[500]);
+    bench.pass_ms(1);
+    bench.reads(&[100]);
+    bench.pass_ms(400);
+    bench.reads(&[600, 700]);
+    assert_eq!(bench.next().map(|n| n.1), Some(500));
+    // At 501 ms the read of 1 ms is exactly 500 ms old, which is not too long: the sweep goes on.
+    bench.pass_ms(100);
+    assert_eq!(bench.next().map(|n| n.1), Some(600));
+    // One more millisecond is: the oldest goes before 700.
+    bench.pass_ms(1);
+    assert_eq!(bench.served(), [100, 700]);
+}
+
+#[test]
+fn an_expired_write_still_waits_for_its_turn() {
+    // Expiry matters within a direction only. Reads have two batches first, whatever the age.
+    let mut bench = deadline(DeadlineParameters::default());
+    bench.writes(&[1000]);
+    bench.pass_ms(6000);
+    bench.reads(&[100, 200, 300]);
+    assert_eq!(bench.served(), [100, 200, 1000, 300]);
+}
+
+#[test]
+fn a_request_that_absorbs_an_older_one_is_as_old() {
+    // The survivor is 100..124, added at 300 ms after 600, which absorbs 116..124 of 0 ms. It has the
+    // place of that one in the FIFO and starts the first batch; by its own age it would be 600.
+    let mut bench = deadline(DeadlineParameters::default());
+    bench.reads(&[116]);
+    bench.pass_ms(300);
+    bench.reads(&[600, 100, 700]);
+    bench.reads(&[108]);
+    assert_eq!(bench.queue.counts().reads.request_merges, 1);
+    assert_eq!(bench.served(), [100, 600, 700]);
+}
+
+#[test]
+fn without_front_merges_a_bio_in_front_is_a_request() {
+    let mut bench = deadline(DeadlineParameters {
+        front_merges: false,
+        ..DeadlineParameters::default()
+    });
+    bench.reads(&[100, 500]);
+    // 100 is not the request that took the last bio, which is 500 after this one.
+    assert_eq!(bench.add(Bio::read(0, 508, 8)), Added::Back(1));
+    assert_eq!(bench.add(Bio::read(0, 92, 8)), Added::New);
+}

@@ -1,0 +1,98 @@
+//! mq-deadline, where it differs from Deadline.
+
+use super::*;
+
+fn mq_deadline() -> Bench {
+    Bench::new(MqDeadline::new(TAGS, MqDeadlineParameters::default()))
+}
+
+fn of(priority: Priority, start_sector: u64) -> Bio {
+    Bio {
+        priority,
+        ..Bio::read(0, start_sector, 8)
+    }
+}
+
+#[test]
+fn a_seek_does_not_end_a_batch() {
+    // All reads fit into one batch of 16: upwards from the oldest, and at the end of the sweep from
+    // the oldest again, which is a new batch; since a write waits, that is the second one (starved
+    // 0, then 1), and the third turn is the write's.
+    let mut bench = mq_deadline();
+    bench.reads(&[300, 500, 100, 400, 200]);
+    bench.writes(&[1000]);
+    assert_eq!(bench.served(), [300, 400, 500, 100, 200, 1000]);
+}
+
+#[test]
+fn a_batch_has_16_requests() {
+    // 20 reads upwards from 0, one write. Batches of 16 and of 4 are the two that go before it.
+    let mut bench = mq_deadline();
+    bench.writes(&[9000]);
+    let reads: Vec<u64> = (0..20).map(|n| n * 100).collect();
+    bench.reads(&reads);
+    let mut expected = reads.clone();
+    expected.push(9000);
+    assert_eq!(bench.served(), expected);
+    // With 40 reads the write goes after two full batches.
+    let mut bench = mq_deadline();
+    bench.writes(&[9000]);
+    bench.reads(&(0..40).map(|n| n * 100).collect::<Vec<u64>>());
+    assert_eq!(bench.served().iter().position(|s| *s == 9000), Some(32));
+}
+
+#[test]
+fn a_lower_class_waits_for_what_the_device_has_of_a_higher_one() {
+    let mut bench = mq_deadline();
+    bench.add(of(Priority::Idle, 100));
+    bench.add(of(Priority::NORMAL, 200));
+    bench.add(of(Priority::RealTime(0), 300));
+    let (real_time, start) = bench.next().unwrap();
+    assert_eq!(start, 300);
+    assert_eq!(bench.next(), None);
+    bench.complete(real_time);
+    assert_eq!(bench.served(), [200, 100]);
+}
+
+#[test]
+fn what_waits_longer_than_prio_aging_expire_goes_first() {
+    let mut bench = mq_deadline();
+    bench.add(of(Priority::Idle, 100));
+    bench.add(of(Priority::Idle, 600));
+    bench.pass_ms(9_999);
+    bench.add(of(Priority::RealTime(0), 300));
+    bench.add(of(Priority::RealTime(0), 400));
+    assert_eq!(bench.next().map(|n| n.1), Some(300));
+    // At 10 s both idle ones are old enough and go before 400, also while 300 is with the device.
+    bench.pass_ms(1);
+    assert_eq!(bench.served(), [100, 600, 400]);
+}
+
+#[test]
+fn a_request_is_due_at_the_time_of_its_expiry() {
+    // The batch of one ends with every request, so that age is asked about each time.
+    let deadline = DeadlineParameters {
+        fifo_batch: 1,
+        ..DeadlineParameters::default()
+    };
+    let parameters = MqDeadlineParameters {
+        deadline,
+        ..MqDeadlineParameters::default()
+    };
+    let mut bench = Bench::new(MqDeadline::new(TAGS, parameters));
+    bench.reads(&[500, 100]);
+    bench.pass_ms(400);
+    bench.reads(&[600]);
+    assert_eq!(bench.next().map(|n| n.1), Some(500));
+    // 100 is exactly 500 ms old.
+    bench.pass_ms(100);
+    assert_eq!(bench.served(), [100, 600]);
+}
+
+#[test]
+fn bios_of_other_classes_are_not_put_in_front() {
+    let mut bench = mq_deadline();
+    bench.reads(&[100, 500, 700]);
+    assert_eq!(bench.add(of(Priority::Idle, 492)), Added::New);
+    assert_eq!(bench.add(of(Priority::NORMAL, 492)), Added::Front(1));
+}
