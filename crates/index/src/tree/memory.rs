@@ -72,6 +72,12 @@ impl Memory {
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// What a node keeps, its content and its patches, took `before` and takes `after`.
+    pub(crate) fn change_content(&self, before: usize, after: usize) {
+        self.add_content(after);
+        self.drop_content(before);
+    }
+
     /// Notes that a leaf with patches was looked for. True if it was before, and so lately that it would
     /// still be here if it had been kept then: only such a leaf is worth reading whole.
     pub(crate) fn is_missed_again(&self, slot: &Slot) -> bool {

@@ -7,7 +7,7 @@
 //! the patches over it.
 
 use super::slots::Node;
-use crate::node::{Builder, Delta, Image, Kind, Row, Seq, fold, seal};
+use crate::node::{Builder, Delta, Image, Row, Seq, fold, seal};
 use crate::segments::Location;
 use std::sync::Arc;
 
@@ -126,18 +126,4 @@ pub(crate) fn merged(
     let mut bytes = builder.finish(image.node(), 0, seq, image.interval());
     seal(&mut bytes, location.stored());
     Image::parse(bytes, location.stored()).expect("an image that was just made can be read")
-}
-
-/// The rows of a delta as a patch, if they can be one: no reader is left that sees older versions, and
-/// nothing in it is out of line or about keys that it does not name.
-pub(crate) fn patch_rows(delta: &Delta, oldest: Seq, value_bytes_max: usize) -> Option<usize> {
-    if !delta.ranges().is_empty() || delta.is_empty() {
-        return None;
-    }
-    let (mut bytes, mut fits) = (0, true);
-    delta.newest(&mut |row| {
-        fits &= row.seq <= oldest && row.value.len() <= value_bytes_max && row.kind != Kind::Blob;
-        bytes += row.key.len() + row.value.len();
-    });
-    fits.then_some(bytes)
 }

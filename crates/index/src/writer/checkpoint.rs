@@ -156,9 +156,15 @@ impl Stored {
 }
 
 impl Writer {
+    fn stored_patches(&self) -> BTreeMap<NodeId, Vec<Patch>> {
+        let patches = |id: &NodeId| self.tree.slots.get(*id).node.read().patches().to_vec();
+        let leaves = self.patched.iter();
+        leaves.map(|id| (*id, patches(id))).collect()
+    }
+
     /// Bytes of one with places alone, about.
     pub(super) fn checkpoint_bytes(&self) -> usize {
-        self.locations.len() * 8 + self.patches.len() * PATCH_BYTES * 2
+        self.locations.len() * 8 + self.patched.len() * PATCH_BYTES * 2
     }
 
     /// True while one is on its way.
@@ -177,7 +183,7 @@ impl Writer {
         let stored = Stored {
             root: self.tree.root(),
             locations: self.locations.clone(),
-            patches: self.patches.clone(),
+            patches: self.stored_patches(),
         };
         let (bytes, used) = stored.encode(detail);
         let segments = self.segments.take_for_checkpoint(&*storage, bytes.len())?;

@@ -87,8 +87,8 @@ impl Writer {
     /// segments there still are.
     pub(crate) fn compact(&mut self, progress: &mut dyn FnMut(u32)) -> Result<(), Error> {
         self.write_back()?;
-        while let Some((id, _)) = self.patches.first_key_value() {
-            self.fold_leaf(*id)?;
+        while let Some(id) = self.patched.first().copied() {
+            self.fold_leaf(id)?;
             self.clean_some()?;
         }
         self.checkpoint_now()?;
@@ -134,12 +134,14 @@ impl Writer {
     /// The image at the start of `rest`, if it is one that is in use.
     fn live_at(&self, cleaning: &Cleaning, rest: &[u8]) -> Option<(Peek, Location)> {
         let peek = Image::peek(rest)?;
-        let places = [*self.locations.get(peek.node as usize)?];
-        let patches = self.patches.get(&peek.node).into_iter().flatten();
-        let mut places = places
-            .into_iter()
-            .chain(patches.map(|patch| patch.location));
-        let location = places.find(|location| location.stored() == peek.location)?;
+        let image = *self.locations.get(peek.node as usize)?;
+        let location = if image.stored() == peek.location {
+            image
+        } else {
+            let node = self.tree.slots.get(peek.node).node.read();
+            let mut patches = node.patches().iter().map(|patch| patch.location);
+            patches.find(|location| location.stored() == peek.location)?
+        };
         let is_here = location.segment() == cleaning.segment
             && location.at() == cleaning.at
             && location.bytes() == peek.len_bytes
@@ -166,7 +168,7 @@ impl Writer {
         let image =
             Image::parse(bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
         let bytes = image.bytes().to_vec();
-        if self.patches.contains_key(&id) {
+        if self.patched.contains(&id) {
             return self.move_piece(id, from, bytes, stream);
         }
         let content = match image.level() {

@@ -29,13 +29,12 @@ use crate::replay::Leaf;
 use crate::segments::{Location, Segments};
 use crate::storage::Storage;
 use crate::tree::Tree;
-use crate::tree::patch::Patch;
 use crate::tree::slots::NODES_MAX;
 use checkpoint::Checkpoint;
 use classes::Classes;
 use clean::Cleaning;
 use fold::Scratch;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -97,8 +96,8 @@ pub(crate) struct Writer {
     superblock: Superblock,
     /// Where each node is, as the slots have it: what a checkpoint copies.
     locations: Vec<Location>,
-    /// The patches of leaves that have any, as the slots have them.
-    patches: BTreeMap<NodeId, Vec<Patch>>,
+    /// Leaves with patches.
+    patched: BTreeSet<NodeId>,
     free_ids: Vec<NodeId>,
     /// Leaves with changes, those that have had them longest first. An entry counts if the leaf still has its number.
     by_age: VecDeque<(u64, NodeId)>,
@@ -151,7 +150,7 @@ impl Writer {
             segments,
             superblock,
             locations: stored.locations,
-            patches: stored.patches,
+            patched: stored.patches.into_keys().collect(),
             free_ids,
             by_age: VecDeque::new(),
             by_log: VecDeque::new(),
@@ -429,11 +428,11 @@ impl Writer {
     fn empty(&mut self, id: NodeId) {
         let before = std::mem::take(&mut *self.tree.slots.get(id).node.write());
         self.tree.memory.drop_content(before.content_bytes());
-        if let Some(delta) = before.delta {
+        if let Some(delta) = &before.delta {
             self.tree.memory.change_delta(delta.memory_bytes(), 0);
         }
         self.relocate(id, Location::NOWHERE);
-        self.release_patches(id);
+        self.release_patches(id, &before);
     }
 
     /// The image of a node is here now; where it was is free.

@@ -6,10 +6,10 @@
 
 use super::Writer;
 use crate::error::Error;
-use crate::node::{Image, Kind, NodeId, Row};
+use crate::node::{Delta, Image, NodeId, Row, Seq};
 use crate::segments::{Class, Location};
-use crate::tree::patch::{Filter, Patch, patch_rows};
-use crate::tree::slots::Content;
+use crate::tree::patch::{Filter, Patch};
+use crate::tree::slots::{Content, Node};
 use std::sync::Arc;
 
 /// Patches of a leaf, at most.
@@ -44,7 +44,7 @@ impl Writer {
     }
 
     /// Puts the changes of a leaf into the builder, if they should become a patch.
-    fn collect_patch(&mut self, id: NodeId, oldest: u64) -> bool {
+    fn collect_patch(&mut self, id: NodeId, oldest: Seq) -> bool {
         let node = self.tree.slots.get(id).node.read();
         let Some(delta) = node.delta.as_deref() else {
             return false;
@@ -53,7 +53,7 @@ impl Writer {
         if !is_away || node.patches().len() >= PATCHES_MAX {
             return false;
         }
-        let Some(bytes) = patch_rows(delta, oldest, self.options.inline_value_bytes) else {
+        let Some(bytes) = patch_bytes(delta, oldest, self.options.inline_value_bytes) else {
             return false;
         };
         let image = node.location.bytes();
@@ -64,10 +64,7 @@ impl Writer {
         }
         self.builder.clear();
         let builder = &mut self.builder;
-        delta.newest(&mut |row| {
-            assert!(row.kind != Kind::Blob, "a delta refers to nothing");
-            builder.push(Row { seq: 0, ..row });
-        });
+        delta.newest(&mut |row| builder.push(Row { seq: 0, ..row }));
         true
     }
 
@@ -76,14 +73,14 @@ impl Writer {
         id: NodeId,
         image: Image,
         location: Location,
-        oldest: u64,
+        oldest: Seq,
         interval: u8,
     ) {
         let patch = Patch {
             location,
             filter: Filter::of(&image),
         };
-        self.patches.entry(id).or_default().push(patch.clone());
+        self.patched.insert(id);
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
         let before = node.content_bytes();
@@ -92,8 +89,7 @@ impl Writer {
         let patched = node.patched.get_or_insert_default();
         patched.patches.push(patch);
         patched.unlanded.push((location, Arc::new(image)));
-        memory.add_content(node.content_bytes());
-        memory.drop_content(before);
+        memory.change_content(before, node.content_bytes());
         let delta = node.delta.take();
         memory.change_delta(delta.map_or(0, |delta| delta.memory_bytes()), 0);
         node.floor = node.floor.max(oldest);
@@ -101,9 +97,10 @@ impl Writer {
         node.interval = interval;
     }
 
-    /// The patches of a leaf are in its image now, or the leaf is gone.
-    pub(super) fn release_patches(&mut self, id: NodeId) {
-        for patch in self.patches.remove(&id).unwrap_or_default() {
+    /// The patches of a leaf as it was are in its image now, or the leaf is gone.
+    pub(super) fn release_patches(&mut self, id: NodeId, before: &Node) {
+        self.patched.remove(&id);
+        for patch in before.patches() {
             self.segments.release(patch.location);
         }
     }
@@ -113,22 +110,22 @@ impl Writer {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
         let before = node.content_bytes();
-        if node.location == from {
+        let is_image = node.location == from;
+        if is_image {
             node.location = to;
         }
         let patched = node.patched.get_or_insert_default();
-        replace(&mut patched.patches, from, to);
+        if let Some(patch) = patched.patches.iter_mut().find(|p| p.location == from) {
+            patch.location = to;
+        }
         patched.unlanded.retain(|(at, _)| *at != from);
         patched.unlanded.push((to, Arc::new(image)));
-        memory.add_content(node.content_bytes());
-        memory.drop_content(before);
+        memory.change_content(before, node.content_bytes());
         drop(node);
-        if let Some(patches) = self.patches.get_mut(&id)
-            && replace(patches, from, to)
-        {
-            self.segments.release(from);
-        } else {
+        if is_image {
             self.relocate(id, to);
+        } else {
+            self.segments.release(from);
         }
     }
 
@@ -139,17 +136,21 @@ impl Writer {
         let before = node.content_bytes();
         if let Some(patched) = &mut node.patched {
             patched.unlanded.retain(|(at, _)| *at != location);
-            memory.add_content(node.content_bytes());
-            memory.drop_content(before);
+            memory.change_content(before, node.content_bytes());
         }
     }
 }
 
-fn replace(patches: &mut [Patch], from: Location, to: Location) -> bool {
-    let found = patches.iter_mut().find(|patch| patch.location == from);
-    let is_found = found.is_some();
-    if let Some(patch) = found {
-        patch.location = to;
+/// Bytes of the keys and values of a delta, if it can be a patch: no reader is left that sees older versions,
+/// and nothing in it is to go out of line or is about keys that it does not name.
+fn patch_bytes(delta: &Delta, oldest: Seq, value_bytes_max: usize) -> Option<usize> {
+    if !delta.ranges().is_empty() || delta.is_empty() {
+        return None;
     }
-    is_found
+    let (mut bytes, mut fits) = (0, true);
+    delta.newest(&mut |row| {
+        fits &= row.seq <= oldest && row.value.len() <= value_bytes_max;
+        bytes += row.key.len() + row.value.len();
+    });
+    fits.then_some(bytes)
 }

@@ -206,12 +206,12 @@ impl Writer {
             memory.drop_content(before.content_bytes());
             memory.put_content(id, slot, &mut node, Content::Leaf(image));
             slot.touch();
-            if let Some(delta) = before.delta {
+            if let Some(delta) = &before.delta {
                 memory.change_delta(delta.memory_bytes(), 0);
             }
             drop(node);
             self.relocate(id, location);
-            self.release_patches(id);
+            self.release_patches(id, &before);
         }
     }
 
