@@ -8,18 +8,20 @@
 
 pub(crate) mod blob;
 pub(crate) mod inner;
+mod load;
 mod memory;
 pub(crate) mod patch;
 pub(crate) mod slots;
 
-use crate::error::{At, Error};
+use crate::error::Error;
 use crate::layout::Geometry;
 use crate::node::{Found, Image, Kind, NodeId, Rows, Seq, view};
 use crate::segments::Location;
-use crate::storage::{Aligned, BLOCK_BYTES, Storage};
+use crate::storage::Storage;
 use inner::Inner;
+use load::{ATTEMPTS_MAX, AtHand, Loaded};
 pub(crate) use memory::Memory;
-use patch::{Patch, Placed, merged, placed, places_of};
+use patch::{Placed, placed, places_of};
 use slots::{Content, Node, Slot, Slots};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -27,8 +29,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Levels of a tree, at most; more are a circle.
 const LEVELS_MAX: usize = 16;
-/// Readings of an image that was moved meanwhile, at most: more are damage that moves.
-const ATTEMPTS_MAX: usize = 64;
 
 /// The tree.
 pub(crate) struct Tree {
@@ -226,160 +226,6 @@ impl Tree {
         Ok(edge)
     }
 
-    /// Reads a node into its slot, unless somebody was faster, and returns it: where memory is short it may
-    /// be given up again before the next look.
-    fn load(&self, id: NodeId, slot: &Slot) -> Result<Option<Loaded>, Error> {
-        for _ in 0..ATTEMPTS_MAX {
-            let Some(places) = Places::of(&slot.node.read()) else {
-                return Ok(None);
-            };
-            let read = self.read_whole(id, &places);
-            let mut node = slot.node.write();
-            // If it has moved, what was read may be anything.
-            if Places::of(&node).as_ref() == Some(&places) {
-                let (content, drops_blobs) = read?;
-                self.memory
-                    .put_content(id, slot, &mut node, content.clone());
-                if let Some(patched) = &mut node.patched {
-                    patched.drops_blobs = drops_blobs;
-                }
-                slot.touch();
-                drop(node);
-                self.memory.evict(&self.slots);
-                return Ok(Some(Loaded { places, content }));
-            }
-        }
-        let location = slot.node.read().location;
-        Err(Error::Damaged {
-            what: format!("node {id}, which cannot be read where it is said to be"),
-            offset: self.offset(location),
-        })
-    }
-
-    /// A node, and whether values out of line are left without a reference when its images are put
-    /// together.
-    fn read_whole(&self, id: NodeId, places: &Places) -> Result<(Content, bool), Error> {
-        if places.patches.is_empty() {
-            return Ok((self.read_content(id, places.location)?, false));
-        }
-        let mut drops_blobs = false;
-        let image = self.read_merged(id, places, &mut |_| drops_blobs = true)?;
-        Ok((Content::Leaf(Arc::new(image)), drops_blobs))
-    }
-
-    fn read_merged(
-        &self,
-        id: NodeId,
-        places: &Places,
-        freed: &mut dyn FnMut(&[u8]),
-    ) -> Result<Image, Error> {
-        let read = |location: &Location| match placed(&places.unlanded, *location) {
-            Some(image) => Ok(Arc::clone(image)),
-            None => self.read_piece(id, *location),
-        };
-        let image = read(&places.location)?;
-        let patches: Vec<Arc<Image>> = places.patches.iter().map(read).collect::<Result<_, _>>()?;
-        if image.is_patch() || image.level() > 0 || !patches.iter().all(|patch| patch.is_patch()) {
-            return Err(Error::Damaged {
-                what: format!("node {id}, which should be a leaf with patches"),
-                offset: self.offset(places.location),
-            });
-        }
-        Ok(merged(&image, &patches, places.location, freed))
-    }
-
-    /// A key that a leaf had before its patches, if it has any. For the one that changes.
-    pub(crate) fn key_below_patches(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
-        let places = {
-            let node = self.slots.get(id).node.read();
-            if node.patches().is_empty() {
-                return Ok(None);
-            }
-            Places::at(&node)
-        };
-        let image = match placed(&places.unlanded, places.location) {
-            Some(image) => Arc::clone(image),
-            None => self.read_piece(id, places.location)?,
-        };
-        let mut key = Vec::new();
-        if image.rows() == 0 {
-            return Ok(None);
-        }
-        image.key(0, &mut key);
-        Ok(Some(key))
-    }
-
-    /// The references of values out of line that the patches of a leaf have replaced. For the one that
-    /// changes.
-    pub(crate) fn dropped_blobs(&self, id: NodeId) -> Result<Vec<Vec<u8>>, Error> {
-        let mut dropped = Vec::new();
-        let places = {
-            let node = self.slots.get(id).node.read();
-            let drops = node.patched.as_ref().is_some_and(|p| p.drops_blobs);
-            if drops {
-                Places::at(&node)
-            } else {
-                return Ok(dropped);
-            }
-        };
-        self.read_merged(id, &places, &mut |reference| {
-            dropped.push(reference.to_vec())
-        })?;
-        Ok(dropped)
-    }
-
-    /// The byte at which an image begins.
-    pub(crate) fn offset(&self, location: Location) -> u64 {
-        self.geometry.segment_offset(location.segment()) + location.at() as u64
-    }
-
-    /// The bytes of an image, as they are on the storage.
-    pub(crate) fn read_image(&self, location: Location) -> Result<Vec<u8>, Error> {
-        let offset = self.offset(location);
-        let first = offset / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-        let skip = (offset - first) as usize;
-        let len = crate::storage::round_up(skip + location.bytes());
-        let mut blocks = Aligned::zeroed(len);
-        self.image_reads.fetch_add(1, Ordering::Relaxed);
-        self.storage
-            .read(first, &mut blocks)
-            .at("reading a node", offset)?;
-        let mut bytes = Vec::with_capacity(location.bytes() + crate::node::PADDING_BYTES);
-        bytes.extend_from_slice(&blocks[skip..skip + location.bytes()]);
-        Ok(bytes)
-    }
-
-    /// One image of a node: all of it, or a patch.
-    fn read_piece(&self, id: NodeId, location: Location) -> Result<Arc<Image>, Error> {
-        let offset = self.offset(location);
-        let bytes = self.read_image(location)?;
-        let damaged = |what: String| Error::Damaged { what, offset };
-        let image = Image::parse(bytes, location.stored())
-            .map_err(|error| damaged(format!("node {id}: {error}")))?;
-        if image.node() != id {
-            return Err(damaged(format!(
-                "node {id}, where node {} is",
-                image.node()
-            )));
-        }
-        Ok(Arc::new(image))
-    }
-
-    fn read_content(&self, id: NodeId, location: Location) -> Result<Content, Error> {
-        let image = self.read_piece(id, location)?;
-        let offset = self.offset(location);
-        if image.is_patch() {
-            return Err(Error::Damaged {
-                what: format!("node {id}: a patch where its image belongs"),
-                offset,
-            });
-        }
-        Ok(match image.level() {
-            0 => Content::Leaf(image),
-            _ => Content::Inner(Arc::new(Inner::from_image(&image, offset)?)),
-        })
-    }
-
     /// The image of a leaf, for the one that changes; `None` for a leaf without one.
     pub(crate) fn leaf_image(&self, id: NodeId) -> Result<Option<Arc<Image>>, Error> {
         let slot = self.slots.get(id);
@@ -439,29 +285,6 @@ impl Tree {
             what: "a value out of line, which cannot be read".to_owned(),
             offset: 0,
         })
-    }
-
-    /// Gets a leaf for a reader; of one with patches the one image that is needed, unless it is asked for
-    /// again and again.
-    fn fetch(&self, id: NodeId, location: Location, at_hand: &mut AtHand) -> Result<(), Error> {
-        let slot = self.slots.get(id);
-        let is_patched = !slot.node.read().patches().is_empty();
-        if !is_patched || (at_hand.pieces.is_empty() && self.memory.is_missed_again(slot)) {
-            at_hand.whole = self.load(id, slot)?;
-            return Ok(());
-        }
-        match self.read_piece(id, location) {
-            Ok(image) => at_hand.pieces.push((location, image)),
-            Err(error) => {
-                // If it is not there any more, the next look says where to go.
-                let node = slot.node.read();
-                let is_there = |patch: &Patch| patch.location == location;
-                if node.location == location || node.patches().iter().any(is_there) {
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// The batch that has changed `key` last, as far as that is kept: 0 if it is older than all readers.
@@ -680,71 +503,4 @@ fn view_leaf(
         scan.bytes_max,
         out,
     )))
-}
-
-/// What one reader has read of a leaf, for its next look.
-#[derive(Default)]
-struct AtHand {
-    whole: Option<Loaded>,
-    pieces: Vec<Placed>,
-}
-
-impl AtHand {
-    /// The image of a whole leaf, `Some(None)` for one that has none; `None` if it is not at hand.
-    fn image_of<'a>(&'a self, node: &'a Node) -> Option<Option<&'a Image>> {
-        match &node.content {
-            Content::Leaf(image) => return Some(Some(image)),
-            Content::Inner(_) => return Some(None),
-            Content::Absent if node.location.is_nowhere() => return Some(None),
-            Content::Absent => {}
-        }
-        match &self.whole {
-            Some(Loaded {
-                places,
-                content: Content::Leaf(image),
-            }) if *places == Places::at(node) => Some(Some(image)),
-            _ => None,
-        }
-    }
-}
-
-/// A node that was read.
-struct Loaded {
-    places: Places,
-    content: Content,
-}
-
-/// Where the images of a node are that is not in memory, and as of when.
-#[derive(Debug)]
-struct Places {
-    location: Location,
-    patches: Vec<Location>,
-    unlanded: Vec<Placed>,
-    /// A place may have been freed and taken again by the same node.
-    folded_at: Seq,
-}
-
-impl PartialEq for Places {
-    fn eq(&self, other: &Places) -> bool {
-        // Landing changes nothing of what they say.
-        (self.location, self.folded_at) == (other.location, other.folded_at)
-            && self.patches == other.patches
-    }
-}
-
-impl Places {
-    /// `None` if there is nothing to be read.
-    fn of(node: &Node) -> Option<Places> {
-        let is_read = !matches!(node.content, Content::Absent) || node.location.is_nowhere();
-        (!is_read).then(|| Places::at(node))
-    }
-
-    fn at(node: &Node) -> Places {
-        Places {
-            location: node.location,
-            patches: node.patches().iter().map(|p| p.location).collect(),
-            unlanded: node.unlanded().to_vec(),
-            folded_at: node.folded_at,
-        }
-    }
 }
