@@ -115,14 +115,7 @@ pub fn encode_command(
 
 /// Checks what the head of a command says by itself, and gives the length of its entries.
 pub(super) fn entries_bytes(head: &Head, merge: bool) -> Result<usize, ProtocolError> {
-    let count = usize::from(head.count);
-    if count == 0 || count > ENTRIES_MAX || (count > 1 && !merge) {
-        return Err(ProtocolError::BadCount(head.count));
-    }
-    if head.flags & !command_flag::IN_TURN != 0 {
-        return Err(ProtocolError::BadField("flags"));
-    }
-    Ok(count * REQUEST_BYTES)
+    head.entries_bytes(REQUEST_BYTES, merge, command_flag::IN_TURN)
 }
 
 /// Reads the entries of a command into `requests`.
@@ -145,11 +138,5 @@ pub(super) fn decode_entries(
         data_bytes += u64::from(request.data_bytes());
         requests.push(request);
     }
-    let sound = data_bytes <= u64::from(DATA_BYTES_MAX)
-        && u64::from(head.body_bytes) == entries.len() as u64 + data_bytes;
-    if sound {
-        Ok(())
-    } else {
-        Err(ProtocolError::BadLength(head.body_bytes))
-    }
+    head.check_length(entries.len(), data_bytes)
 }

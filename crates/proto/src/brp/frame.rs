@@ -1,7 +1,9 @@
 //! The head of a frame, and the two things that hold from frame to frame: the sequence and the check
 //! (section "Transport and bytes").
 
-use super::wire::{HEAD_BYTES, ProtocolError, feature, kind, u16_at, u32_at};
+use super::wire::{
+    DATA_BYTES_MAX, ENTRIES_MAX, HEAD_BYTES, ProtocolError, feature, kind, u16_at, u32_at,
+};
 
 /// CRC-32C of bytes.
 pub fn check_of(bytes: &[u8]) -> u32 {
@@ -45,6 +47,39 @@ impl Head {
     /// True for a frame that carries requests or results.
     pub fn has_entries(&self) -> bool {
         matches!(self.kind, kind::COMMAND | kind::RESPONSE)
+    }
+
+    /// Checks the number of entries and the flags of a command or a response, and gives the length of its
+    /// entries of `entry_bytes` each.
+    pub(super) fn entries_bytes(
+        &self,
+        entry_bytes: usize,
+        merge: bool,
+        known_flags: u16,
+    ) -> Result<usize, ProtocolError> {
+        let count = usize::from(self.count);
+        if count == 0 || count > ENTRIES_MAX || (count > 1 && !merge) {
+            return Err(ProtocolError::BadCount(self.count));
+        }
+        if self.flags & !known_flags != 0 {
+            return Err(ProtocolError::BadField("flags"));
+        }
+        Ok(count * entry_bytes)
+    }
+
+    /// Checks the length of the body against the entries and the data that they announce.
+    pub(super) fn check_length(
+        &self,
+        entries_bytes: usize,
+        data_bytes: u64,
+    ) -> Result<(), ProtocolError> {
+        let sound = data_bytes <= u64::from(DATA_BYTES_MAX)
+            && u64::from(self.body_bytes) == entries_bytes as u64 + data_bytes;
+        if sound {
+            Ok(())
+        } else {
+            Err(ProtocolError::BadLength(self.body_bytes))
+        }
     }
 }
 

@@ -81,14 +81,7 @@ pub fn encode_response(outbound: &mut Outbound, out: &mut Vec<u8>, completions: 
 
 /// Checks what the head of a response says by itself, and gives the length of its entries.
 pub(super) fn entries_bytes(head: &Head, merge: bool) -> Result<usize, ProtocolError> {
-    let count = usize::from(head.count);
-    if count == 0 || count > ENTRIES_MAX || (count > 1 && !merge) {
-        return Err(ProtocolError::BadCount(head.count));
-    }
-    if head.flags != 0 {
-        return Err(ProtocolError::BadField("flags"));
-    }
-    Ok(count * COMPLETION_BYTES)
+    head.entries_bytes(COMPLETION_BYTES, merge, 0)
 }
 
 /// Reads the entries of a response into `completions`.
@@ -108,13 +101,7 @@ pub(super) fn decode_entries(
         data_bytes += u64::from(completion.length_bytes);
         completions.push(completion);
     }
-    let sound = data_bytes <= u64::from(DATA_BYTES_MAX)
-        && u64::from(head.body_bytes) == entries.len() as u64 + data_bytes;
-    if sound {
-        Ok(())
-    } else {
-        Err(ProtocolError::BadLength(head.body_bytes))
-    }
+    head.check_length(entries.len(), data_bytes)
 }
 
 /// A run of one kind in the answer to an extents request.
