@@ -1,48 +1,11 @@
 //! Bytes and flushes of an index, counted on a disk in memory, so that nothing but the engine decides: `bytes KEYS [8|16] [BUFFER_PERCENT] [LOG_MIB]`.
 
+mod records;
+
 use bimetal_index::storage::memory::MemoryStorage;
-use bimetal_index::storage::{Storage, StorageError};
 use bimetal_index::{Batch, Db, Durability, Options};
+use records::{Draw, key, mix};
 use std::sync::Arc;
-
-#[derive(Clone)]
-struct Disk(Arc<MemoryStorage>);
-
-impl Storage for Disk {
-    fn len_bytes(&self) -> u64 {
-        self.0.len_bytes()
-    }
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
-        self.0.read(offset, buffer)
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
-        self.0.write(offset, data)
-    }
-    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
-        self.0.write_durable(offset, data)
-    }
-    fn sync(&self) -> Result<(), StorageError> {
-        self.0.sync()
-    }
-    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
-        self.0.resize(len_bytes)
-    }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-fn key(id: u64, long: bool) -> Vec<u8> {
-    let mut key = Vec::with_capacity(16);
-    if long {
-        key.extend_from_slice(&mix(id).to_be_bytes());
-    }
-    key.extend_from_slice(&id.to_be_bytes());
-    key
-}
 
 fn main() {
     let words: Vec<String> = std::env::args().collect();
@@ -66,13 +29,10 @@ fn main() {
         log_bytes: log_mib << 20,
         ..Options::default()
     };
-    let disk = Disk(Arc::new(MemoryStorage::new()));
+    let disk = Arc::new(MemoryStorage::new());
     let db = Db::create(disk.clone(), 1, &options).expect("an index");
-    let mut state = 1_u64;
-    let mut draw = || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(state)
-    };
+    let mut numbers = Draw::new(1);
+    let mut draw = || numbers.number();
     let mut value = vec![0; if long { 100 } else { 8 }];
     let mut batch = Batch::new();
     for id in 0..keys {
@@ -103,11 +63,11 @@ fn main() {
         (u64::from(space.segments) * u64::from(space.segment_bytes)) as f64 / user as f64
     );
     for (size, commits) in [(1, keys * 2), (100, keys / 10), (1000, keys / 100)] {
-        let mut from = disk.0.counts();
+        let mut from = disk.counts();
         let mut before = db.figures();
         for round in 0..commits {
             if round == commits / 2 {
-                (from, before) = (disk.0.counts(), db.figures());
+                (from, before) = (disk.counts(), db.figures());
             }
             batch.clear();
             for _ in 0..size {
@@ -121,7 +81,7 @@ fn main() {
             };
             db.write(&batch, durability).expect("a write");
         }
-        let (counts, figures) = (disk.0.counts(), db.figures());
+        let (counts, figures) = (disk.counts(), db.figures());
         let updates = size * (commits - commits / 2);
         println!(
             "updates of {size}: {:.1} B an update ({:.1} in segments, {:.1} in checkpoints), {:.3} flushes a commit; {} folds, {} carried, {} cleaned ({} MiB moved), {} checkpoints, delta {} of {} KiB",

@@ -3,7 +3,10 @@
 //! The workloads of docs/index.md: a random load, gets, scans of 100, and mixes of a get and a change,
 //! each durable, one by one and in hundreds.
 
+mod records;
+
 use bimetal_index::{Batch, Db, Durability, Options};
+use records::{Draw, key};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -13,30 +16,6 @@ fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration) {
     let result = act();
     let took = now() - start;
     (result, Duration::try_from(took).expect("time goes on"))
-}
-
-struct Draw(u64);
-
-impl Draw {
-    fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-fn key(id: u64, long: bool) -> Vec<u8> {
-    let mut key = Vec::with_capacity(16);
-    if long {
-        key.extend_from_slice(&mix(id).to_be_bytes());
-    }
-    key.extend_from_slice(&id.to_be_bytes());
-    key
 }
 
 fn value(draw: &mut Draw, long: bool) -> Vec<u8> {
@@ -80,7 +59,7 @@ fn main() {
         ..Options::default()
     };
     let db = Db::open_path(&path, &options).expect("an index");
-    let mut draw = Draw(1);
+    let mut draw = Draw::new(1);
     let mut ids: Vec<u64> = (0..keys).map(|n| n * 2).collect();
     for at in (1..ids.len()).rev() {
         ids.swap(at, (draw.number() % (at as u64 + 1)) as usize);

@@ -35,7 +35,7 @@ fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
         0 => 0,
         _ => draw.number(),
     };
-    Disk(Arc::new(disk.0.after_power_cut(&mut choose)))
+    Arc::new(disk.after_power_cut(&mut choose))
 }
 
 fn run(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepFigures) {
@@ -44,10 +44,10 @@ fn run(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepFigures
     let shape = Shape::draw(&mut draw);
     let mut world = World::new(options).expect("an index on an empty disk");
     for _ in 0..4 {
-        let from = world.disk.0.counts().operations;
+        let from = world.disk.counts().operations;
         let scale = draw.below(12);
         let cut_at = from + draw.below(1 << scale);
-        world.disk.0.set_faults(Faults {
+        world.disk.set_faults(Faults {
             power_cut_at: Some(cut_at),
             ..Faults::default()
         });
@@ -56,7 +56,7 @@ fn run(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepFigures
         let mut disk = cut(&world.disk, &mut draw);
         // Opening writes too, and may be cut like everything else.
         for _ in 0..draw.below(3) {
-            disk.0.set_faults(Faults {
+            disk.set_faults(Faults {
                 power_cut_at: Some(draw.below(12)),
                 ..Faults::default()
             });
@@ -70,7 +70,7 @@ fn run(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepFigures
             drop(opened);
             disk = cut(&disk, &mut draw);
         }
-        disk.0.set_faults(Faults::default());
+        disk.set_faults(Faults::default());
         if let Err(error) = world.reopen(disk) {
             panic!("seed {seed}: {error}");
         }
@@ -128,13 +128,13 @@ fn a_cut_at_every_operation() {
         let options = small_options(&mut draw);
         let shape = Shape::draw(&mut draw);
         let mut world = World::new(options).expect("an index on an empty disk");
-        let from = world.disk.0.counts().operations;
-        world.disk.0.set_faults(Faults {
+        let from = world.disk.counts().operations;
+        world.disk.set_faults(Faults {
             power_cut_at: Some(from + number),
             ..Faults::default()
         });
         write_some(&mut world, &shape, &mut draw, 60);
-        let was_cut = world.disk.0.is_off();
+        let was_cut = world.disk.is_off();
         let disk = cut(&world.disk, &mut Draw::new(number));
         world.reopen(disk).expect("it opens");
         if !was_cut {
@@ -152,15 +152,15 @@ fn a_failure_of_every_operation() {
         let options = small_options(&mut draw);
         let shape = Shape::draw(&mut draw);
         let mut world = World::new(options).expect("an index on an empty disk");
-        let from = world.disk.0.counts().operations;
-        world.disk.0.set_faults(Faults {
+        let from = world.disk.counts().operations;
+        world.disk.set_faults(Faults {
             fail_at: Some(from + number),
             ..Faults::default()
         });
         write_some(&mut world, &shape, &mut draw, 60);
-        let has_failed = world.disk.0.counts().operations > from + number;
-        world.disk.0.set_faults(Faults::default());
-        let disk = Disk(Arc::new(world.disk.0.after_power_cut(&mut || number)));
+        let has_failed = world.disk.counts().operations > from + number;
+        world.disk.set_faults(Faults::default());
+        let disk = Arc::new(world.disk.after_power_cut(&mut || number));
         world.reopen(disk).expect("it opens");
         if !has_failed {
             assert!(number > 50, "there were operations to fail");
@@ -181,7 +181,7 @@ fn a_full_disk_refuses_and_goes_on() {
         };
         let mut world = World::new(options).expect("an index on an empty disk");
         let len_bytes = world.options.log_bytes + (64 << 10) * (8 + draw.below(12));
-        world.disk.0.set_faults(Faults {
+        world.disk.set_faults(Faults {
             len_bytes_max: Some(len_bytes),
             ..Faults::default()
         });
@@ -197,7 +197,7 @@ fn a_full_disk_refuses_and_goes_on() {
             }
         }
         world.check_all().expect("a scan");
-        world.disk.0.set_faults(Faults::default());
+        world.disk.set_faults(Faults::default());
         world
             .write(&shape.batch(&mut draw), Durability::Durable)
             .expect("there is space again");

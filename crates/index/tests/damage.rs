@@ -6,7 +6,7 @@ use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::{Db, Durability, Error, Options, verify};
 use std::ops::Bound;
 use std::sync::Arc;
-use world::{Disk, Draw, Map, Shape, World, collect};
+use world::{Draw, Map, Shape, World, collect};
 
 fn small() -> Options {
     Options {
@@ -60,7 +60,7 @@ fn step() -> usize {
 #[test]
 fn no_byte_can_change_without_being_noticed() {
     let world = example();
-    let content = world.disk.0.content();
+    let content = world.disk.content();
     let (mut refused, mut same, mut torn) = (0, 0, 0);
     let before_last = &world.history[world.history.len() - 2];
     for at in (0..content.len()).step_by(step()) {
@@ -70,7 +70,7 @@ fn no_byte_can_change_without_being_noticed() {
         }
         let mut flipped = content.clone();
         flipped[at] ^= 1 << (at % 8);
-        let disk = Disk(Arc::new(MemoryStorage::with_content(flipped)));
+        let disk = Arc::new(MemoryStorage::with_content(flipped));
         match Db::open(disk, &small()).and_then(|db| all(&db)) {
             Ok(map) if map == *world.now() => same += 1,
             Ok(map) if map == *before_last => torn += 1,
@@ -98,7 +98,7 @@ fn verify_finds_a_byte_that_has_changed_in_any_node() {
         whole.leaves > 5 && whole.inner_nodes > 0 && whole.blobs > 0,
         "{whole:?}"
     );
-    let content = world.disk.0.content();
+    let content = world.disk.content();
     let mut found = 0;
     for at in (world.options.log_bytes as usize + (64 << 10)..content.len()).step_by(127) {
         let mut flipped = content.clone();
@@ -153,9 +153,9 @@ fn a_disk_that_lies_about_flushes_is_found_out_by_the_tests() {
         let mut draw = Draw::new(*seed);
         let mut world = World::new(small()).expect("an index");
         let shape = Shape::draw(&mut draw);
-        world.disk.0.lie_about_flushes();
-        let from = world.disk.0.counts().operations;
-        world.disk.0.set_faults(Faults {
+        world.disk.lie_about_flushes();
+        let from = world.disk.counts().operations;
+        world.disk.set_faults(Faults {
             power_cut_at: Some(from + 40 + draw.below(100)),
             ..Faults::default()
         });
@@ -163,7 +163,7 @@ fn a_disk_that_lies_about_flushes_is_found_out_by_the_tests() {
             .write(&shape.batch(&mut draw), Durability::Durable)
             .is_ok()
         {}
-        let disk = Disk(Arc::new(world.disk.0.after_power_cut(&mut || 0)));
+        let disk = Arc::new(world.disk.after_power_cut(&mut || 0));
         let reopened =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.reopen(disk).is_err()));
         reopened.unwrap_or(true)

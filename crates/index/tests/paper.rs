@@ -78,7 +78,7 @@ fn content(db: &Db) -> Model {
 #[test]
 fn an_index_under_the_papers_rules_has_what_a_map_has_also_when_it_is_opened_again() {
     for clusters in [TWO, Clusters::One { segments: 36 }] {
-        let disk = Disk::new();
+        let disk = Disk::default();
         let options = options(clusters, 0.69);
         let db = Db::create(disk.clone(), 1, &options).unwrap();
         let mut model = load(&db, 60_000);
@@ -101,7 +101,7 @@ fn an_index_under_the_papers_rules_has_what_a_map_has_also_when_it_is_opened_aga
 
 /// Every image of a node that a disk has, in use or not.
 fn images(disk: &Disk) -> Vec<(u8, usize, usize)> {
-    let content = disk.0.content();
+    let content = disk.content();
     let mut images = Vec::new();
     let mut at = 0;
     while at < content.len() {
@@ -125,7 +125,7 @@ fn images(disk: &Disk) -> Vec<(u8, usize, usize)> {
 #[test]
 fn a_plain_tree_has_nodes_of_one_length_and_is_loaded_as_full_as_it_was_asked_to_be() {
     for fill in [0.69, 0.97] {
-        let disk = Disk::new();
+        let disk = Disk::default();
         let db = Db::create(
             disk.clone(),
             1,
@@ -149,7 +149,7 @@ fn a_plain_tree_has_nodes_of_one_length_and_is_loaded_as_full_as_it_was_asked_to
 
 #[test]
 fn of_a_chc_tree_hot_leaves_alone_are_not_packed_and_clusters_keep_to_their_sizes() {
-    let disk = Disk::new();
+    let disk = Disk::default();
     let options = options(TWO, 0.69);
     let db = Db::create(disk.clone(), 1, &options).unwrap();
     let mut model = load(&db, 60_000);
@@ -183,7 +183,7 @@ fn of_a_chc_tree_hot_leaves_alone_are_not_packed_and_clusters_keep_to_their_size
 #[test]
 fn every_node_on_the_way_is_read_each_time() {
     let options = options(Clusters::One { segments: 100 }, 0.69);
-    let db = Db::create(Disk::new(), 1, &options).unwrap();
+    let db = Db::create(Disk::default(), 1, &options).unwrap();
     load(&db, 60_000);
     db.checkpoint().unwrap();
     for _ in 0..2 {
@@ -206,7 +206,7 @@ fn rules_that_cannot_be_are_refused() {
         options(TWO, 0.4),
         options(TWO, f64::NAN),
     ] {
-        let refused = Db::create(Disk::new(), 1, &options).err();
+        let refused = Db::create(Disk::default(), 1, &options).err();
         assert!(matches!(
             refused,
             Some(Error::Option {

@@ -37,7 +37,7 @@ impl World {
             inline_value_bytes,
             ..Options::default()
         };
-        let disk = Disk::new();
+        let disk = Disk::default();
         let db = Db::create(disk.clone(), 7, &options).expect("an index on an empty disk");
         let mut world = World {
             disk,
@@ -138,7 +138,7 @@ fn every_answer_is_the_newest() {
     assert!(written > 4_000, "{written} patches");
     world.check_all();
     world.db.write_back().expect("a write-back");
-    let found = verify(&*world.disk.0, &mut |_, _| {}).expect("an index");
+    let found = verify(&*world.disk, &mut |_, _| {}).expect("an index");
     assert_eq!(found.problems, [], "all is where it should be");
     assert!(found.patches > found.leaves, "{found:?}");
 }
@@ -151,7 +151,7 @@ fn a_lookup_reads_one_image() {
     }
     world.db.write_back().expect("a write-back");
     world.reopen();
-    let patched = verify(&*world.disk.0, &mut |_, _| {}).expect("an index");
+    let patched = verify(&*world.disk, &mut |_, _| {}).expect("an index");
     assert!(patched.patches > patched.leaves / 2, "{patched:?}");
     // Every inner node is read once, then stays.
     for number in (0..RECORDS).step_by(40) {
@@ -182,14 +182,14 @@ fn values_out_of_line_that_patches_replace_are_freed() {
     assert!(world.patches() > 200, "{} patches", world.patches());
     world.db.compact(|_| {}).expect("there is space");
     world.check_all();
-    let found = verify(&*world.disk.0, &mut |_, _| {}).expect("an index");
+    let found = verify(&*world.disk, &mut |_, _| {}).expect("an index");
     assert_eq!(found.problems, [], "nothing is left that nothing leads to");
     assert_eq!(found.patches, 0, "compact puts all together");
     assert_eq!(blobs(&world), world.map.len() as u64);
 }
 
 fn blobs(world: &World) -> u64 {
-    let found = verify(&*world.disk.0, &mut |_, _| {}).expect("an index");
+    let found = verify(&*world.disk, &mut |_, _| {}).expect("an index");
     found.blobs
 }
 
@@ -202,7 +202,7 @@ fn a_leaf_of_which_patches_leave_nothing_goes() {
     assert!(world.patches() > 500, "{} patches", world.patches());
     world.check_all();
     world.db.compact(|_| {}).expect("there is space");
-    let found = verify(&*world.disk.0, &mut |_, _| {}).expect("an index");
+    let found = verify(&*world.disk, &mut |_, _| {}).expect("an index");
     assert_eq!((found.leaves, found.problems.len()), (0, 0));
 }
 
@@ -214,12 +214,12 @@ fn damage_in_a_patch_is_never_an_answer() {
         world.change_some();
     }
     world.db.write_back().expect("a write-back");
-    let content = world.disk.0.content();
+    let content = world.disk.content();
     let mut damaged = 0;
     for (at, _) in patches_in(&content) {
         let mut content = content.clone();
         content[at + 64] ^= 1;
-        let disk = Disk(Arc::new(MemoryStorage::with_content(content)));
+        let disk = Arc::new(MemoryStorage::with_content(content));
         let db = Db::open(disk, &world.options).expect("it opens");
         for number in (0..RECORDS).step_by((RECORDS / CHANGING) as usize) {
             match db.get(&key(number)) {

@@ -32,7 +32,7 @@ fn small() -> Options {
 }
 
 fn bank() -> (Disk, Db) {
-    let disk = Disk::new();
+    let disk = Disk::default();
     let db = Db::create(disk.clone(), 3, &small()).expect("an index");
     let mut batch = Batch::new();
     for id in 0..ACCOUNTS {
@@ -202,12 +202,12 @@ impl Storage for Gate {
 #[test]
 fn writers_that_wait_share_one_flush() {
     let gate = Gate {
-        disk: Disk::new(),
+        disk: Disk::default(),
         is_shut: Arc::default(),
     };
     let db = Db::create(gate.clone(), 3, &small()).expect("an index");
     db.put(b"first", b"prepares the log").expect("a put");
-    let before = gate.disk.0.counts();
+    let before = gate.disk.counts();
     gate.set(true);
     std::thread::scope(|scope| {
         let put = |number: u8| {
@@ -224,7 +224,7 @@ fn writers_that_wait_share_one_flush() {
         }
         gate.set(false);
     });
-    let counts = gate.disk.0.counts();
+    let counts = gate.disk.counts();
     assert_eq!(
         counts.flushes - before.flushes,
         2,
@@ -236,7 +236,7 @@ fn writers_that_wait_share_one_flush() {
 
 #[test]
 fn a_batch_of_a_group_goes_along_with_one_that_is_in_a_hurry() {
-    let disk = Disk::new();
+    let disk = Disk::default();
     let options = Options {
         // Longer than anybody would wait: only company ends it.
         group_wait_us: 600_000_000,
@@ -244,7 +244,7 @@ fn a_batch_of_a_group_goes_along_with_one_that_is_in_a_hurry() {
     };
     let db = Db::create(disk.clone(), 3, &options).expect("an index");
     db.put(b"first", b"prepares the log").expect("a put");
-    let before = disk.0.counts().flushes;
+    let before = disk.counts().flushes;
     std::thread::scope(|scope| {
         let patient = |number: u8| {
             let db = db.clone();
@@ -260,11 +260,7 @@ fn a_batch_of_a_group_goes_along_with_one_that_is_in_a_hurry() {
         }
         db.put(b"hurry", b"now").expect("a put");
     });
-    assert_eq!(
-        disk.0.counts().flushes - before,
-        1,
-        "one flush for all four"
-    );
+    assert_eq!(disk.counts().flushes - before, 1, "one flush for all four");
     assert_eq!(
         db.get(&[2]).expect("a get").as_deref(),
         Some(&b"patient"[..])
@@ -274,7 +270,7 @@ fn a_batch_of_a_group_goes_along_with_one_that_is_in_a_hurry() {
 #[test]
 fn a_reader_does_not_wait_for_a_writer_that_waits_for_the_disk() {
     let gate = Gate {
-        disk: Disk::new(),
+        disk: Disk::default(),
         is_shut: Arc::default(),
     };
     let db = Db::create(gate.clone(), 3, &small()).expect("an index");
@@ -302,7 +298,7 @@ fn sum_of_rows(db: &Db) -> usize {
 
 #[test]
 fn a_snapshot_that_holds_back_too_much_ends() {
-    let disk = Disk::new();
+    let disk = Disk::default();
     let options = Options {
         snapshot_batches_max: 50,
         ..small()
@@ -326,7 +322,7 @@ fn a_snapshot_that_holds_back_too_much_ends() {
 
 #[test]
 fn a_key_that_is_written_on_and_on_beside_a_snapshot_does_not_fill_the_leaf() {
-    let disk = Disk::new();
+    let disk = Disk::default();
     let db = Db::create(disk.clone(), 3, &small()).expect("an index");
     db.put(b"other", b"value").expect("a put");
     let snapshot = db.snapshot();
@@ -356,7 +352,7 @@ fn a_key_that_is_written_on_and_on_beside_a_snapshot_does_not_fill_the_leaf() {
 
 #[test]
 fn many_short_rows_in_one_leaf_are_taken_up_after_a_stop() {
-    let disk = Disk::new();
+    let disk = Disk::default();
     let options = Options {
         memory_bytes: 64 << 20,
         buffer_bytes: 48 << 20,

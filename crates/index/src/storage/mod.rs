@@ -8,6 +8,7 @@ pub mod memory;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// What is read and written is a multiple of this, in place and length.
 pub const BLOCK_BYTES: usize = 4096;
@@ -62,6 +63,33 @@ pub trait Storage: Send + Sync {
     /// Makes it so long. New bytes are zeroes; bytes cut off are gone. Durable with the next
     /// [`sync`](Self::sync). A storage that cannot change its length answers [`StorageError::Full`].
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError>;
+}
+
+/// A storage that somebody else has a hand on, too: to look at it, or to use it after the index.
+impl<S: Storage + ?Sized> Storage for Arc<S> {
+    fn len_bytes(&self) -> u64 {
+        (**self).len_bytes()
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        (**self).read(offset, buffer)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        (**self).write(offset, data)
+    }
+
+    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        (**self).write_durable(offset, data)
+    }
+
+    fn sync(&self) -> Result<(), StorageError> {
+        (**self).sync()
+    }
+
+    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        (**self).resize(len_bytes)
+    }
 }
 
 /// Bytes at an address that direct I/O takes.

@@ -7,7 +7,6 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use bimetal_index::storage::memory::MemoryStorage;
-use bimetal_index::storage::{Storage, StorageError};
 use bimetal_index::{Batch, Clusters, Db, Durability, Error, Options, PaperRules, ScanBounds};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -20,35 +19,7 @@ pub const NUMBER_KEY: &[u8] = b"~number";
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A disk that outlives the index on it.
-#[derive(Clone)]
-pub struct Disk(pub Arc<MemoryStorage>);
-
-impl Storage for Disk {
-    fn len_bytes(&self) -> u64 {
-        self.0.len_bytes()
-    }
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
-        self.0.read(offset, buffer)
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
-        self.0.write(offset, data)
-    }
-    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
-        self.0.write_durable(offset, data)
-    }
-    fn sync(&self) -> Result<(), StorageError> {
-        self.0.sync()
-    }
-    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
-        self.0.resize(len_bytes)
-    }
-}
-
-impl Disk {
-    pub fn new() -> Disk {
-        Disk(Arc::new(MemoryStorage::new()))
-    }
-}
+pub type Disk = Arc<MemoryStorage>;
 
 /// Numbers from a seed (splitmix64).
 #[derive(Clone, Debug)]
@@ -222,7 +193,7 @@ fn small_paper_rules(draw: &mut Draw) -> PaperRules {
 
 impl World {
     pub fn new(options: Options) -> Result<World, Error> {
-        let disk = Disk::new();
+        let disk = Disk::default();
         let db = Db::create(disk.clone(), 7, &options)?;
         Ok(World {
             disk,
