@@ -25,10 +25,8 @@ turns, and the figure is the median. Results go to a JSON Lines file, and a run 
 """
 
 import argparse
-import json
 import pathlib
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -85,6 +83,23 @@ def start(args, folder):
     return servers
 
 
+def listening_ports():
+    """The TCP ports that somebody listens at (proc(5), net/tcp: state 0A)."""
+    lines = pathlib.Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    sockets = [line.split() for line in lines]
+    return {int(words[1].split(":")[1], 16) for words in sockets if words[3] == "0A"}
+
+
+def wait_for_ports(servers, within_s=30):
+    """Waits for those on TCP, which have no file that says that they listen."""
+    ports = {PORTS[server] for server in servers}
+    end = time.monotonic() + within_s
+    while missing := ports - listening_ports():
+        if time.monotonic() > end:
+            raise SystemExit(f"after {within_s} s nobody listens at {sorted(missing)}")
+        time.sleep(0.02)
+
+
 def subjects(args):
     """What is measured, each with its server; None where there is none."""
     found = [(mode, "bimetal") for mode in MODES]
@@ -100,14 +115,6 @@ def subjects(args):
     return found
 
 
-def run_json(command):
-    """Runs a program and gives its JSON."""
-    run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    if run.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
-    return json.loads(run.stdout[run.stdout.index("{"):])
-
-
 def once(name, cell, args, folder):
     """One run: operations, operations a second and the median latency in microseconds."""
     transport, depth, load = cell
@@ -118,7 +125,7 @@ def once(name, cell, args, folder):
         command = [str(args.binary.resolve()), "bench", str(folder / "client.toml"),
                    "--device", f"{transport}-{name}", "--rw", load, "--depth", str(depth),
                    "--time", f"{round(args.seconds * 1000)}ms", "--destroy-data", "--json"]
-        found = run_json(command)
+        found = nbd.run_json(command)
         side = found["read" if load == "randread" else "write"]
         return found["operations"], found["operations_per_s"], side["p50_ns"] / 1e3
     if name in ("floor", "floor-one", "nbdkit"):
@@ -126,7 +133,7 @@ def once(name, cell, args, folder):
         batch = "1" if name == "floor-one" else "0"
         command = [str(args.floor.resolve() / "nblast"), address, load, "4096", str(depth), "1",
                    str(args.seconds), str(size), batch]
-        found = run_json(command)
+        found = nbd.run_json(command)
         return found["ios"], found["iops"], found["p50"]
     if name == "nbdkit-fio":
         uri = (f"nbd+unix:///?socket={socket}" if transport == "unix"
@@ -178,37 +185,19 @@ def run(args, results):
     servers = {}
     try:
         servers = start(args, folder)
-        time.sleep(0.5)  # those on TCP have no file that says that they listen
+        wait_for_ports(server for server, transport in servers if transport == "tcp")
         for cell in (("unix", 32, "randwrite"), ("tcp", 32, "randwrite")):
             for subject in found:
                 once(subject[0], cell, args, folder)  # every page is there before it counts
-        began = time.monotonic()
-        with open(args.out, "a", encoding="utf-8") as out:
-            for count, (cell, subject) in enumerate(todo):
-                result = measure(subject, cell, servers, args, folder)
-                results.append(result)
-                out.write(json.dumps(result) + "\n")
-                out.flush()
-                left_s = (time.monotonic() - began) / (count + 1) * (len(todo) - count - 1)
-                print(f"[{count + 1}/{len(todo)}, {left_s / 60:.0f} min left] {subject[0]:13}"
-                      f" {cell[0]:4} depth {cell[1]:3} {cell[2]:9} {result['ops_per_s']:9.0f} op/s"
-                      f" p50 {result['p50_us']:7.1f} us", flush=True)
+        results += nbd.kept(args.out, todo,
+                            lambda cell, subject: measure(subject, cell, servers, args, folder),
+                            lambda cell, subject, result:
+                            f"{subject[0]:13} {cell[0]:4} depth {cell[1]:3} {cell[2]:9}"
+                            f" {result['ops_per_s']:9.0f} op/s p50 {result['p50_us']:7.1f} us")
     finally:
         for server in set(servers.values()):
             server.stop()
         shutil.rmtree(folder)
-
-
-def medians(results):
-    """Median of each figure by cell and subject."""
-    table = {}
-    for result in results:
-        table.setdefault(key(result), {}).setdefault(result["subject"], []).append(result)
-    figures = ("ops_per_s", "p50_us", "server_cpu_s_per_million")
-    return {cell: {name: {f: statistics.median(r[f] for r in runs) for f in figures
-                          if runs[0][f] is not None}
-                   for name, runs in by_subject.items()}
-            for cell, by_subject in table.items()}
 
 
 def ratio(cell, figure, ours, other):
@@ -288,23 +277,16 @@ def main():
     results = [r for r in nbd.load(args.out)
                if r["seconds"] == args.seconds and r["size_mib"] == args.size_mib]
     run(args, results)
-    table = medians(results)
+    table = nbd.medians(results, key, "subject",
+                        ("ops_per_s", "p50_us", "server_cpu_s_per_million"))
     print_table(table)
-    judged = verdicts(table)
-    print()
-    for verdict in judged:
-        worst = ""
-        if "worst_ratio" in verdict:
-            transport, depth, load = verdict["cell"]
-            worst = (f" (worst: {verdict['worst_ratio']:.2f} of {verdict['other']} at {transport},"
-                     f" depth {depth}, {load})")
-        print(f"{verdict['verdict']:12} {verdict['bar']}{worst}")
-    summary = args.out.with_suffix(".summary.json")
     cells = [{"transport": c[0], "depth": c[1], "rw": c[2], "subjects": table[c]}
              for c in sorted(table)]
-    summary.write_text(json.dumps({"cells": cells, "verdicts": judged}, indent=1) + "\n")
-    print(f"\nmeasurements: {args.out}\nmedians and verdicts: {summary}")
-    return 1 if any(v["verdict"] == "FAILS" for v in judged) else 0
+
+    def where(verdict):
+        transport, depth, load = verdict["cell"]
+        return f"{verdict['other']} at {transport}, depth {depth}, {load}"
+    return nbd.conclude(args.out, cells, verdicts(table), where)
 
 
 if __name__ == "__main__":

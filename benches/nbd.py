@@ -97,6 +97,10 @@ def start(name, args, folder):
     return server
 
 
+# What is taken of each measurement.
+FIGURES = ("ops_per_s", "server_cpu_s_per_million", "p50_us", "p99_us", "p999_us")
+
+
 def fio(uri, conns, depth, rw, size_mib, extra):
     """Runs fio's nbd engine and returns its JSON, summed over the connections."""
     part_mib = size_mib // conns
@@ -105,11 +109,16 @@ def fio(uri, conns, depth, rw, size_mib, extra):
                f"--size={part_mib}m", f"--offset_increment={part_mib}m", "--norandommap",
                "--randrepeat=0", "--group_reporting", "--percentile_list=50:99:99.9",
                "--output-format=json", *extra]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    if run.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
-    # The engine's own words stand before the JSON.
-    return json.loads(run.stdout[run.stdout.index("{"):])["jobs"][0]
+    return run_json(command)["jobs"][0]
+
+
+def run_json(command):
+    """Runs a program and gives its JSON."""
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if ran.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+    # The words of fio's engine stand before the JSON.
+    return json.loads(ran.stdout[ran.stdout.index("{"):])
 
 
 def measure(server, cell, args):
@@ -168,20 +177,12 @@ def run(args, names, results):
             servers[name] = start(name, args, folder)
             # Every page is there before anything is measured.
             fio(servers[name].uri, 1, 16, "write", args.size_mib, ["--bs=1m"])
-        began = time.monotonic()
-        with open(args.out, "a", encoding="utf-8") as out:
-            if out.tell() > 0 and not args.out.read_bytes().endswith(b"\n"):
-                out.write("\n")  # an interruption left a piece of a line
-            for count, (cell, name) in enumerate(missing):
-                result = measure(servers[name], cell, args)
-                results.append(result)
-                out.write(json.dumps(result) + "\n")
-                out.flush()
-                left_s = (time.monotonic() - began) / (count + 1) * (len(missing) - count - 1)
-                print(f"[{count + 1}/{len(missing)}, {left_s / 60:.0f} min left] {name:8}"
-                      f" {cell[0]} conn, depth {cell[1]:3}, {cell[2]:9}"
-                      f" {result['ops_per_s']:9.0f} op/s"
-                      f" {result['server_cpu_s_per_million']:6.2f} CPU-s/M", flush=True)
+        results += kept(args.out, missing,
+                        lambda cell, name: measure(servers[name], cell, args),
+                        lambda cell, name, result:
+                        f"{name:8} {cell[0]} conn, depth {cell[1]:3}, {cell[2]:9}"
+                        f" {result['ops_per_s']:9.0f} op/s"
+                        f" {result['server_cpu_s_per_million']:6.2f} CPU-s/M")
     finally:
         for server in servers.values():
             server.stop()
@@ -190,15 +191,46 @@ def run(args, names, results):
         shutil.rmtree(folder)
 
 
-def medians(results):
-    """Median of each figure by cell and server."""
+def kept(path, missing, measured, described):
+    """Measures what is missing, adds each result to the file, tells how it goes; gives the results."""
+    results, began = [], time.monotonic()
+    with open(path, "a", encoding="utf-8") as out:
+        if out.tell() > 0 and not path.read_bytes().endswith(b"\n"):
+            out.write("\n")  # an interruption left a piece of a line
+        for count, what in enumerate(missing):
+            result = measured(*what)
+            results.append(result)
+            out.write(json.dumps(result) + "\n")
+            out.flush()
+            left_s = (time.monotonic() - began) / (count + 1) * (len(missing) - count - 1)
+            print(f"[{count + 1}/{len(missing)}, {left_s / 60:.0f} min left]"
+                  f" {described(*what, result)}", flush=True)
+    return results
+
+
+def medians(results, cell_of, subject, figures):
+    """Median of each figure that there is by cell and what was measured."""
     table = {}
     for result in results:
-        table.setdefault(key(result), {}).setdefault(result["server"], []).append(result)
-    figures = ("ops_per_s", "server_cpu_s_per_million", "p50_us", "p99_us", "p999_us")
-    return {cell: {name: {f: statistics.median(r[f] for r in runs) for f in figures}
-                   for name, runs in by_server.items()}
-            for cell, by_server in table.items()}
+        table.setdefault(cell_of(result), {}).setdefault(result[subject], []).append(result)
+    return {cell: {name: {f: statistics.median(r[f] for r in runs) for f in figures
+                          if runs[0][f] is not None}
+                   for name, runs in by_subject.items()}
+            for cell, by_subject in table.items()}
+
+
+def conclude(out, cells, judged, where):
+    """Prints the verdicts and keeps them beside the measurements; gives the exit status."""
+    print()
+    for verdict in judged:
+        worst = ""
+        if "worst_ratio" in verdict:
+            worst = f" (worst: {verdict['worst_ratio']:.2f} of {where(verdict)})"
+        print(f"{verdict['verdict']:12} {verdict['bar']}{worst}")
+    summary = out.with_suffix(".summary.json")
+    summary.write_text(json.dumps({"cells": cells, "verdicts": judged}, indent=1) + "\n")
+    print(f"\nmeasurements: {out}\nmedians and verdicts: {summary}")
+    return 1 if any(v["verdict"] == "FAILS" for v in judged) else 0
 
 
 def ratio(cell, figure, peer):
@@ -286,22 +318,14 @@ def main():
     # Figures of runs of another length or size are not figures of this one.
     same = [r for r in results if r["seconds"] == args.seconds and r["size_mib"] == args.size_mib]
     run(args, names, same)
-    table = medians(same)
+    table = medians(same, key, "server", FIGURES)
     print_table(table, names)
-    judged = verdicts(table)
-    print()
-    for verdict in judged:
-        worst = ""
-        if "worst_ratio" in verdict:
-            conns, depth, rw = verdict["cell"]
-            worst = (f" (worst: {verdict['worst_ratio']:.2f} of {verdict['peer']}'s at {conns}"
-                     f" conn, depth {depth}, {rw})")
-        print(f"{verdict['verdict']:12} {verdict['bar']}{worst}")
-    summary = args.out.with_suffix(".summary.json")
     cells = [{"conns": c[0], "depth": c[1], "rw": c[2], "servers": table[c]} for c in sorted(table)]
-    summary.write_text(json.dumps({"cells": cells, "verdicts": judged}, indent=1) + "\n")
-    print(f"\nmeasurements: {args.out}\nmedians and verdicts: {summary}")
-    return 1 if any(v["verdict"] == "FAILS" for v in judged) else 0
+
+    def where(verdict):
+        conns, depth, rw = verdict["cell"]
+        return f"{verdict['peer']}'s at {conns} conn, depth {depth}, {rw}"
+    return conclude(args.out, cells, verdicts(table), where)
 
 
 if __name__ == "__main__":
