@@ -45,12 +45,21 @@ impl Head {
         if first_is_nearer { a } else { b }
     }
 
-    /// What is to follow `last`, which may still be among `sorted`: its neighbour on either side,
-    /// above the highest the lowest.
+    /// What is to follow `last`, which may still be among `sorted`.
     pub(super) fn following(&self, last: Tag, sorted: &Sorted, r: &Requests) -> Option<Tag> {
+        let (before, after) = Head::neighbours(last, sorted, r);
+        self.nearer(after, before, r)
+    }
+
+    /// The requests on either side of `last`; above the highest comes the lowest.
+    pub(super) fn neighbours(
+        last: Tag,
+        sorted: &Sorted,
+        r: &Requests,
+    ) -> (Option<Tag>, Option<Tag>) {
         let sector = r[last].bio.start_sector;
         let lowest = || sorted.first().filter(|first| *first != last);
         let after = sorted.after(sector, last).or_else(lowest);
-        self.nearer(after, sorted.before(sector, last), r)
+        (sorted.before(sector, last), after)
     }
 }

@@ -42,6 +42,11 @@ impl Mean {
         self.add(sectors.min(self.mean.saturating_mul(4).saturating_add(more)));
     }
 
+    /// The mean; `None` unless its samples weigh more than `weight`, of 256.
+    pub(super) fn get_above(&self, weight: u64) -> Option<u64> {
+        (self.samples > weight).then_some(self.mean)
+    }
+
     /// The mean; `None` before the first sample.
     pub(super) fn get(&self) -> Option<u64> {
         (self.samples > 0).then_some(self.mean)

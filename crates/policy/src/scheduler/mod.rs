@@ -21,6 +21,7 @@
 //! The rules, parameters and sources of every scheduler are in `docs/schedulers.md`.
 
 mod anticipatory;
+mod cfq;
 mod deadline;
 mod dispatch;
 mod head;
@@ -33,6 +34,7 @@ mod requests;
 mod sorted;
 
 pub use anticipatory::{Anticipatory, AnticipatoryParameters};
+pub use cfq::{Cfq, CfqParameters};
 pub use deadline::{Deadline, DeadlineParameters};
 pub use dispatch::DispatchList;
 pub use mq_deadline::{MqDeadline, MqDeadlineParameters};

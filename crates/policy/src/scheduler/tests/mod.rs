@@ -1,9 +1,11 @@
 //! The queue and its schedulers against orders worked out by hand from their rules.
 
 mod anticipatory;
+mod cfq;
 mod deadline;
 mod merging;
 mod mq_deadline;
+mod nothing_is_lost;
 
 use super::*;
 

@@ -1,0 +1,473 @@
+//! CFQ: every task has a queue of its own for what it waits for, and the queues have the device in
+//! turn for a slice of time, which is kept through short pauses.
+//!
+//! Source: `block/cfq-iosched.c` of Linux 2.6.26 (CFQ version 3).
+
+mod flow;
+
+use super::head::Head;
+use super::lanes::Expiries;
+use super::means::Mean;
+use super::{Bio, DispatchList, MS_NS, Priority, Requests, Scheduler, Tag, Task};
+use flow::{Flow, Rank};
+
+/// Async queues: 8 levels of real time, 8 of best effort, and idle. Those of tasks follow.
+const ASYNC_FLOWS: usize = 17;
+/// Levels of a class.
+const LEVELS: u64 = 8;
+/// A mean is believed with more weight than this, which is from the third sample on.
+const VALID: u64 = 80;
+/// A task whose mean seek is longer than this jumps about.
+const SEEKY_SECTORS: u64 = 8192;
+/// The longest pause of a task that jumps about.
+const SEEKY_IDLE_NS: u64 = 2 * MS_NS;
+/// The idle class comes so long after everything else.
+const IDLE_DELAY_NS: u64 = 200 * MS_NS;
+/// More requests than this with the device show that it has a queue of its own.
+const DEVICE_QUEUES: usize = 4;
+
+/// Parameters of CFQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CfqParameters {
+    /// Requests of a queue dispatched at once, and under way while others wait.
+    pub quantum: usize,
+    /// A sync request that is as old goes first in a slice.
+    pub fifo_expire_sync_ns: u64,
+    /// The same of an async one.
+    pub fifo_expire_async_ns: u64,
+    /// Further back than this is a new sweep.
+    pub back_seek_sectors_max: u64,
+    /// A way back counts as so many times its distance.
+    pub back_seek_penalty: u64,
+    /// The slice of a sync queue at level 4.
+    pub slice_sync_ns: u64,
+    /// The same of an async one.
+    pub slice_async_ns: u64,
+    /// Requests of an async slice at level 7, halved.
+    pub slice_async_rq: u64,
+    /// The longest pause through which a sync queue keeps the device; 0 for none.
+    pub slice_idle_ns: u64,
+}
+
+impl Default for CfqParameters {
+    /// 4; 125 and 250 ms; 16 MiB, 2; 100 and 40 ms, 2 requests; 8 ms.
+    fn default() -> CfqParameters {
+        CfqParameters {
+            quantum: 4,
+            fifo_expire_sync_ns: 125 * MS_NS,
+            fifo_expire_async_ns: 250 * MS_NS,
+            back_seek_sectors_max: 2 * 16_384,
+            back_seek_penalty: 2,
+            slice_sync_ns: 100 * MS_NS,
+            slice_async_ns: 40 * MS_NS,
+            slice_async_rq: 2,
+            slice_idle_ns: 8 * MS_NS,
+        }
+    }
+}
+
+impl CfqParameters {
+    /// The slice of a queue: a fifth more for each level above 4, a fifth less below.
+    fn slice_ns(&self, sync: bool, level: u64) -> u64 {
+        let base_ns = if sync {
+            self.slice_sync_ns
+        } else {
+            self.slice_async_ns
+        };
+        base_ns / 5 * (5 + 4 - level)
+    }
+}
+
+/// What is known of a task.
+#[derive(Clone, Copy, Debug, Default)]
+struct History {
+    exited: bool,
+    /// When a sync request of its was done last.
+    ended_ns: Option<u64>,
+    /// The sector behind its last sync request.
+    end_sector: Option<u64>,
+    think_ns: Mean,
+    seek_sectors: Mean,
+}
+
+impl History {
+    fn is_seeky(&self) -> bool {
+        let mean = self.seek_sectors.get();
+        mean.is_some_and(|mean| mean > SEEKY_SECTORS)
+    }
+}
+
+/// Linux 2.6.26's CFQ.
+#[derive(Clone, Debug)]
+pub struct Cfq {
+    parameters: CfqParameters,
+    flows: Vec<Flow>,
+    expiries: Expiries,
+    tasks: Vec<History>,
+    /// The queue that has the device.
+    active: Option<usize>,
+    /// Until when the device is kept for the active queue, which is empty.
+    idle_until_ns: Option<u64>,
+    /// Requests that wait.
+    waiting: usize,
+    /// Requests with the device.
+    issued: usize,
+    /// Sync requests on the list or with the device.
+    sync_under_way: usize,
+    /// The device was seen with more requests than it can do at once.
+    device_queues: bool,
+    /// The sector behind the request issued last.
+    head_sector: u64,
+}
+
+impl Cfq {
+    /// For `tags` tags.
+    pub fn new(tags: usize, parameters: CfqParameters) -> Cfq {
+        Cfq {
+            parameters,
+            flows: vec![Flow::default(); ASYNC_FLOWS],
+            expiries: Expiries::new(tags),
+            tasks: Vec::new(),
+            active: None,
+            idle_until_ns: None,
+            waiting: 0,
+            issued: 0,
+            sync_under_way: 0,
+            device_queues: false,
+            head_sector: 0,
+        }
+    }
+
+    fn head(&self) -> Head {
+        Head {
+            sector: self.head_sector,
+            back_sectors_max: self.parameters.back_seek_sectors_max,
+            back_penalty: self.parameters.back_seek_penalty,
+        }
+    }
+
+    /// Queues that have requests.
+    fn busy(&self) -> usize {
+        self.flows.iter().filter(|flow| !flow.is_empty()).count()
+    }
+
+    /// Puts the queue into its place among those that wait for a slice.
+    fn place(&mut self, at: usize, in_front: bool, now_ns: u64) {
+        let flow = &self.flows[at];
+        let key_ns = if flow.rank == Rank::Idle {
+            let others = self.flows.iter().enumerate();
+            let others = others.filter(|(of, flow)| *of != at && !flow.is_empty());
+            let last_ns = others.map(|(_, flow)| flow.key_ns).max();
+            last_ns.unwrap_or(now_ns) + IDLE_DELAY_NS
+        } else if in_front {
+            0
+        } else {
+            let own_ns = self.parameters.slice_ns(flow.sync, flow.level);
+            let longest_ns = self.parameters.slice_ns(true, 0);
+            let others = (self.busy() as u64).saturating_sub(1);
+            let offset_ns = others * longest_ns.saturating_sub(own_ns);
+            now_ns + offset_ns + flow.residual_ns
+        };
+        let flow = &mut self.flows[at];
+        flow.key_ns = key_ns;
+        if !in_front && flow.rank != Rank::Idle {
+            flow.residual_ns = 0;
+        }
+    }
+
+    /// Ends the slice of the active queue; what is left of it is remembered if `early`.
+    fn expire(&mut self, early: bool, now_ns: u64) {
+        self.idle_until_ns = None;
+        let Some(at) = self.active.take() else {
+            return;
+        };
+        let flow = &mut self.flows[at];
+        if let Some(end_ns) = flow.slice_end_ns.filter(|_| early) {
+            flow.residual_ns = end_ns.saturating_sub(now_ns);
+        }
+        if !flow.is_empty() {
+            self.place(at, false, now_ns);
+        }
+    }
+
+    /// The queue that may dispatch now.
+    fn select(&mut self, now_ns: u64) -> Option<usize> {
+        if let Some(at) = self.active {
+            let flow = &self.flows[at];
+            if !flow.is_slice_over(now_ns) {
+                if !flow.is_empty() {
+                    return Some(at);
+                }
+                let idles = self.idle_until_ns.is_some_and(|until_ns| now_ns < until_ns);
+                if idles || (flow.under_way > 0 && flow.may_idle) {
+                    return None;
+                }
+            }
+            let idled_out = self.idle_until_ns.is_some();
+            self.expire(idled_out, now_ns);
+        }
+        let waiting = self.flows.iter().enumerate().filter(|(_, f)| !f.is_empty());
+        let (at, _) = waiting.min_by_key(|(at, flow)| (flow.rank, flow.key_ns, *at))?;
+        self.flows[at].begin_slice();
+        self.active = Some(at);
+        Some(at)
+    }
+
+    /// True if the queue has enough under way, or must wait for sync requests.
+    fn is_held(&self, at: usize, round: usize) -> bool {
+        let flow = &self.flows[at];
+        let alone = self.busy() <= 1;
+        let full = flow.under_way >= if alone { 4 * round } else { round };
+        full || (self.sync_under_way > 0 && !flow.sync)
+    }
+
+    /// One round of the queue.
+    fn dispatch_round(&mut self, at: usize, r: &Requests, now_ns: u64, list: &mut DispatchList) {
+        let round = self.round(at);
+        for _ in 0..round {
+            let expired = self.flows[at].expired_once(&self.expiries, now_ns);
+            let Some(tag) = expired.or(self.flows[at].next) else {
+                break;
+            };
+            self.take_out(tag, at, r);
+            self.flows[at]
+                .lane
+                .remove(tag, r[tag].bio.start_sector, &mut self.expiries);
+            let flow = &mut self.flows[at];
+            flow.under_way += 1;
+            flow.slice_dispatched += 1;
+            self.sync_under_way += usize::from(flow.sync);
+            list.push_sorted(tag, r);
+        }
+        let flow = &self.flows[at];
+        let rest = LEVELS - 1 - flow.level;
+        let rq = self.parameters.slice_async_rq;
+        let used_up = !flow.sync && flow.slice_dispatched >= 2 * (rq + rq * rest);
+        let others = self.flows.iter().enumerate();
+        let others = others.filter(|(of, f)| *of != at && !f.is_empty()).count();
+        if others > 0 && (used_up || flow.rank == Rank::Idle) {
+            self.expire(false, now_ns);
+        }
+    }
+
+    /// Requests that the queue may dispatch at once.
+    fn round(&self, at: usize) -> usize {
+        let idle = self.flows[at].rank == Rank::Idle;
+        if idle {
+            1
+        } else {
+            self.parameters.quantum.max(1)
+        }
+    }
+
+    /// Counts `tag` out of its queue, in whose lane it still is.
+    fn take_out(&mut self, tag: Tag, at: usize, requests: &Requests) {
+        let head = self.head();
+        let flow = &mut self.flows[at];
+        if flow.next == Some(tag) {
+            flow.next = flow.following(tag, &head, requests);
+        }
+        flow.metadata -= usize::from(requests[tag].bio.metadata);
+        self.waiting -= 1;
+    }
+
+    fn history(&mut self, task: Task) -> &mut History {
+        crate::lists::grow(&mut self.tasks, task as usize + 1, History::default());
+        &mut self.tasks[task as usize]
+    }
+
+    /// Learns from a sync request, and whether its task is worth a pause.
+    fn note_request(&mut self, at: usize, bio: &Bio, now_ns: u64) {
+        let (idle_ns, device_queues) = (self.parameters.slice_idle_ns, self.device_queues);
+        let history = self.history(bio.task);
+        let think_ns = history.ended_ns.map_or(0, |ended_ns| now_ns - ended_ns);
+        history.think_ns.add(think_ns.min(2 * idle_ns));
+        let from = history.end_sector.unwrap_or(bio.start_sector);
+        history
+            .seek_sectors
+            .add_seek(from.abs_diff(bio.start_sector));
+        history.end_sector = Some(bio.end_sector());
+        let history = *history;
+        let flow = &mut self.flows[at];
+        if idle_ns == 0 || history.exited || (device_queues && history.is_seeky()) {
+            flow.may_idle = false;
+        } else if let Some(think_ns) = history.think_ns.get_above(VALID) {
+            flow.may_idle = think_ns <= idle_ns;
+        }
+        flow.may_idle &= flow.rank != Rank::Idle;
+    }
+
+    /// True if a new request of the queue `at` takes the device from the active one.
+    fn preempts(&self, at: usize, bio: &Bio, now_ns: u64) -> bool {
+        let Some(active) = self.active else {
+            return false;
+        };
+        let (old, new) = (&self.flows[active], &self.flows[at]);
+        if old.is_slice_over(now_ns) {
+            return true;
+        }
+        if new.rank == Rank::Idle || old.rank == Rank::Idle {
+            return new.rank != Rank::Idle;
+        }
+        if (bio.is_sync() && !old.sync) || (bio.metadata && old.metadata == 0) {
+            return true;
+        }
+        self.idle_until_ns.is_some() && self.is_near(active, bio)
+    }
+
+    /// True if `bio` is as near as what the active queue is expected to bring.
+    fn is_near(&self, active: usize, bio: &Bio) -> bool {
+        let history = self.tasks.get(active.wrapping_sub(ASYNC_FLOWS));
+        let mean = history.and_then(|history| history.seek_sectors.get_above(VALID));
+        bio.start_sector.abs_diff(self.head_sector) <= mean.unwrap_or(SEEKY_SECTORS)
+    }
+
+    /// Keeps the device for the active queue, which has nothing more, if that is worth it.
+    fn begin_idling(&mut self, at: usize, task: Task, now_ns: u64) {
+        let history = *self.history(task);
+        if !self.flows[at].may_idle || history.exited || self.parameters.slice_idle_ns == 0 {
+            return;
+        }
+        let seeky = history.seek_sectors.get_above(VALID);
+        let seeky = seeky.is_some_and(|mean| mean > SEEKY_SECTORS);
+        let longest_ns = if seeky { SEEKY_IDLE_NS } else { u64::MAX };
+        self.idle_until_ns = Some(now_ns + self.parameters.slice_idle_ns.min(longest_ns));
+    }
+}
+
+/// The queue that a bio belongs to.
+fn flow_of(bio: &Bio) -> usize {
+    if bio.is_sync() {
+        return ASYNC_FLOWS + bio.task as usize;
+    }
+    match bio.priority {
+        Priority::RealTime(level) => usize::from(level.min(7)),
+        Priority::BestEffort(level) => 8 + usize::from(level.min(7)),
+        Priority::Idle => ASYNC_FLOWS - 1,
+    }
+}
+
+impl Scheduler for Cfq {
+    fn name(&self) -> &'static str {
+        "cfq"
+    }
+
+    fn add(&mut self, tag: Tag, requests: &Requests, now_ns: u64) {
+        let bio = requests[tag].bio;
+        let at = flow_of(&bio);
+        crate::lists::grow(&mut self.flows, at + 1, Flow::default());
+        let expire_ns = match bio.is_sync() {
+            true => self.parameters.fifo_expire_sync_ns,
+            false => self.parameters.fifo_expire_async_ns,
+        };
+        let was_empty = self.flows[at].is_empty();
+        let head = self.head();
+        let flow = &mut self.flows[at];
+        flow.set_owner(&bio);
+        flow.metadata += usize::from(bio.metadata);
+        let expires_ns = now_ns.saturating_add(expire_ns);
+        flow.lane
+            .add(tag, bio.start_sector, &mut self.expiries, expires_ns);
+        flow.next = flow.better(Some(tag), flow.next, &head, requests);
+        self.waiting += 1;
+        if was_empty && self.active != Some(at) {
+            self.place(at, false, now_ns);
+        }
+        if bio.is_sync() {
+            self.note_request(at, &bio, now_ns);
+        }
+        if self.active == Some(at) {
+            self.idle_until_ns = None;
+        } else if self.preempts(at, &bio, now_ns) {
+            self.expire(true, now_ns);
+            self.place(at, true, now_ns);
+        }
+    }
+
+    fn front_candidate(&self, bio: &Bio, _: &Requests) -> Option<Tag> {
+        let flow = self.flows.get(flow_of(bio))?;
+        flow.lane.sorted.at(bio.end_sector())
+    }
+
+    fn may_merge(&self, tag: Tag, bio: &Bio, requests: &Requests) -> bool {
+        flow_of(bio) == flow_of(&requests[tag].bio)
+    }
+
+    fn former(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
+        let bio = requests[tag].bio;
+        let sorted = &self.flows[flow_of(&bio)].lane.sorted;
+        sorted.before(bio.start_sector, tag)
+    }
+
+    fn latter(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
+        let bio = requests[tag].bio;
+        let sorted = &self.flows[flow_of(&bio)].lane.sorted;
+        sorted.after(bio.start_sector, tag)
+    }
+
+    fn grew_in_front(&mut self, tag: Tag, old_start_sector: u64, requests: &Requests) {
+        let bio = requests[tag].bio;
+        let lane = &mut self.flows[flow_of(&bio)].lane;
+        lane.moved(tag, old_start_sector, bio.start_sector);
+    }
+
+    fn absorbed(&mut self, survivor: Tag, absorbed: Tag, requests: &Requests) {
+        let bio = requests[absorbed].bio;
+        let at = flow_of(&bio);
+        self.take_out(absorbed, at, requests);
+        let lane = &mut self.flows[at].lane;
+        lane.absorbed(survivor, absorbed, bio.start_sector, &mut self.expiries);
+    }
+
+    fn dispatch(&mut self, requests: &Requests, now_ns: u64, list: &mut DispatchList) -> bool {
+        let Some(at) = self.select(now_ns) else {
+            return false;
+        };
+        if self.is_held(at, self.round(at)) {
+            return false;
+        }
+        self.idle_until_ns = None;
+        self.dispatch_round(at, requests, now_ns, list);
+        true
+    }
+
+    fn issued(&mut self, tag: Tag, requests: &Requests) {
+        self.issued += 1;
+        self.device_queues |= self.issued > DEVICE_QUEUES;
+        self.head_sector = requests[tag].bio.end_sector();
+    }
+
+    fn completed(&mut self, tag: Tag, requests: &Requests, now_ns: u64) {
+        let bio = requests[tag].bio;
+        let at = flow_of(&bio);
+        self.issued -= 1;
+        self.flows[at].under_way -= 1;
+        if bio.is_sync() {
+            self.sync_under_way -= 1;
+            self.history(bio.task).ended_ns = Some(now_ns);
+        }
+        if self.active != Some(at) {
+            return;
+        }
+        let flow = &mut self.flows[at];
+        let slice_ns = self.parameters.slice_ns(flow.sync, flow.level);
+        let end_ns = *flow.slice_end_ns.get_or_insert(now_ns + slice_ns);
+        if now_ns >= end_ns {
+            self.expire(true, now_ns);
+        } else if flow.sync && flow.is_empty() {
+            self.begin_idling(at, bio.task, now_ns);
+        }
+    }
+
+    fn task_exited(&mut self, task: Task) {
+        self.history(task).exited = true;
+    }
+
+    fn wake_at_ns(&self) -> Option<u64> {
+        self.idle_until_ns.filter(|_| self.waiting > 0)
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting
+    }
+}
