@@ -18,7 +18,7 @@ mod session;
 mod thread;
 mod uri;
 
-pub use bimetal_proto::brp::greeting::Listed;
+pub use bimetal_proto::brp::greeting::{Listed, Refusal, RefusalCode};
 pub use bimetal_proto::brp::initiator::Unusable;
 pub use bimetal_proto::brp::response::Run;
 pub use bimetal_proto::brp::wire::right;
