@@ -326,3 +326,17 @@ pub extern "C" fn brp_last_error() -> *const c_char {
     // A panic here has no other way out than words that are always there.
     catch_unwind(failure::last_words).unwrap_or(c"an unexpected panic".as_ptr())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_comes_out_as_a_number_with_words() {
+        let result = at_the_boundary(|| panic!("a fault"));
+        assert_eq!(result, -libc::EIO);
+        // SAFETY: the words of this thread end with a NUL and stay until its next call.
+        let words = unsafe { CStr::from_ptr(brp_last_error()) };
+        assert!(words.to_str().unwrap().contains("panicked"));
+    }
+}
