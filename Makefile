@@ -4,12 +4,14 @@
 #   make test    everything that must pass before a change goes in (the same as CI)
 #   make lint    formatting and lints alone
 #   make asan    the runtime's tests under AddressSanitizer (needs a nightly toolchain)
+#   make install-capi PREFIX=/usr/local   the C library, its header and its pkg-config file
 #   make bench   NBD speed against nbdkit and qemu-nbd (about an hour; BENCH_ARGS=--quick: minutes)
 
 CARGO ?= cargo
 BENCH_ARGS ?=
+PREFIX ?= /usr/local
 
-.PHONY: demo test lint asan bench
+.PHONY: demo test lint asan install-capi bench
 
 demo:
 	$(CARGO) build --release -p bimetal-cli
@@ -24,6 +26,9 @@ lint:
 
 asan:
 	scripts/asan.sh
+
+install-capi:
+	CARGO="$(CARGO)" scripts/install-capi.sh "$(PREFIX)"
 
 bench:
 	scripts/install-test-deps.sh

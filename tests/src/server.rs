@@ -14,6 +14,22 @@ use std::sync::mpsc::{Receiver, channel};
 /// stop drains every delay queue, and a slow side may hold 64 MiB of it.
 const PATIENCE_S: u64 = 60;
 
+/// Where a binary of the running test's profile is put. A test runs as TARGET/PROFILE/deps/NAME-HASH.
+fn profile_dir() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of the running test");
+    let dir = test.ancestors().nth(2);
+    dir.expect("TARGET/PROFILE/deps/NAME").to_owned()
+}
+
+/// Where cargo puts what it builds.
+///
+/// # Panics
+/// If this is no test that cargo has built.
+pub fn target_dir() -> PathBuf {
+    let dir = profile_dir();
+    dir.parent().expect("TARGET/PROFILE").to_owned()
+}
+
 /// The built binary: `BIMETAL_BIN`, or the one beside the running test, built first if it is not
 /// up to date.
 ///
@@ -25,9 +41,7 @@ pub fn binary() -> &'static Path {
         if let Some(path) = std::env::var_os("BIMETAL_BIN") {
             return PathBuf::from(path);
         }
-        // A test runs as TARGET/PROFILE/deps/NAME-HASH, and a binary is put in TARGET/PROFILE.
-        let test = std::env::current_exe().expect("the path of the running test");
-        let dir = test.ancestors().nth(2).expect("TARGET/PROFILE/deps/NAME");
+        let dir = profile_dir();
         let profile = match dir.file_name().and_then(|n| n.to_str()) {
             Some("debug") | None => "dev",
             Some(other) => other,
@@ -43,7 +57,7 @@ pub fn binary() -> &'static Path {
                 profile,
                 "--target-dir",
             ])
-            .arg(dir.parent().expect("TARGET"))
+            .arg(target_dir())
             .in_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
             .within_s(1200)
             .ok();

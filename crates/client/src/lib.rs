@@ -3,6 +3,7 @@
 //!
 //! - [`Session`]: for programs on this project's runtime, in real and in virtual time;
 //! - [`BlockingSession`]: for ordinary threads, any number of them at the same time;
+//! - [`SessionThread`]: the same for threads that do not wait for each answer;
 //! - [`list`]: what a target has.
 //!
 //! What may be sent when is decided in `bimetal_proto::brp::Initiator`; this crate connects, moves bytes and
@@ -14,8 +15,10 @@ mod establish;
 mod options;
 mod path;
 mod session;
+mod thread;
+mod uri;
 
-pub use bimetal_proto::brp::greeting::Listed;
+pub use bimetal_proto::brp::greeting::{Listed, Refusal, RefusalCode};
 pub use bimetal_proto::brp::initiator::Unusable;
 pub use bimetal_proto::brp::response::Run;
 pub use bimetal_proto::brp::wire::right;
@@ -25,3 +28,4 @@ pub use error::{ConnectError, Error, Final};
 pub use establish::{Connector, list};
 pub use options::{Options, OptionsError, PATHS_MAX};
 pub use session::{Answer, Call, Figures, Session};
+pub use thread::{Ended, Job, SessionThread};

@@ -13,8 +13,8 @@ use bimetal_block::media::brp::{BrpConfig, BrpDevice};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Flags, IoError, Op as BlockOp, Request};
 use bimetal_client::{
-    Answer, BlockingSession, Call, ConnectError, Connector, Error, Mode, Op, Options, Session,
-    Status, list,
+    Answer, BlockingSession, Call, ConnectError, Connector, Error, Job, Mode, Op, Options, Session,
+    SessionThread, Status, list,
 };
 use bimetal_export::{ExportConfig, Persistence, Protocol, Server};
 use bimetal_proto::brp::wire::feature;
@@ -22,7 +22,7 @@ use bimetal_proto::brp::{Hello, Outbound, Purpose};
 use bimetal_rt::net::{Address, PipeOptions, Stream};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt, UringOptions};
-use common::{SIZE, Slow, address, assert_clean, virtual_rt};
+use common::{SIZE, Slow, address, assert_clean, figure, virtual_rt};
 use futures_util::future::join_all;
 
 const MODES: [Mode; 5] = [
@@ -337,6 +337,63 @@ fn ordinary_threads_share_a_session() {
         server.stop().await;
     });
     clients.join().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Writes zeroes to a block, or fails beyond the end.
+struct ZeroBlock(u64);
+
+impl Job for ZeroBlock {
+    fn call(&self) -> Call {
+        Call::new(Op::WriteZeroes, self.0 * 4096, 4096)
+    }
+
+    fn fill(&self, _into: &mut [u8]) {
+        panic!("nothing but a write has data");
+    }
+}
+
+#[test]
+fn jobs_of_one_call_leave_together() {
+    const JOBS: u64 = 64;
+    let folder = std::env::temp_dir().join(format!("bimetal-brp-jobs-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let listen = Address::Unix(folder.join("a.sock"));
+    let rt = real_rt();
+    let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, SIZE));
+    let server = rt
+        .block_on(Server::start(&rt, vec![(config(listen.clone()), device)]))
+        .unwrap();
+    let clients = std::thread::spawn(move || {
+        let (ended, heard) = std::sync::mpsc::channel();
+        let session = SessionThread::connect(Options::new(listen), move |batch| {
+            for (ZeroBlock(block), result) in batch {
+                ended.send((block, result.is_ok())).unwrap();
+            }
+        });
+        let session = session.unwrap();
+        let beyond = SIZE / 4096;
+        session
+            .submit((1..JOBS).chain([beyond]).map(ZeroBlock))
+            .unwrap();
+        session.submit([]).unwrap();
+        // What is under way when the session ends is still answered.
+        drop(session);
+        let mut answers: Vec<_> = heard.iter().collect();
+        answers.sort_unstable();
+        let expected: Vec<_> = (1..JOBS).map(|block| (block, true)).collect();
+        assert_eq!(answers, [expected, vec![(beyond, false)]].concat());
+    });
+    rt.block_on(async {
+        while !clients.is_finished() {
+            rt.sleep(Duration::from_millis(5)).await;
+        }
+        server.stop().await;
+    });
+    clients.join().unwrap();
+    let receives = figure(&server, "receives");
+    // Pieces of at least 8 requests, then the goodbye and the end; alone they would be one each.
+    assert!(receives <= JOBS / 8 + 2, "{receives}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

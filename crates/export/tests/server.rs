@@ -6,22 +6,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::Device;
+use bimetal_block::Op;
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::{Figure, Op};
 use bimetal_export::{ExportConfig, REQUESTS_IN_FLIGHT_MAX, Server};
 use bimetal_rt::Rt;
 use bimetal_rt::net::PipeOptions;
 use bimetal_rt::sync::TaskGroup;
 use common::*;
-
-fn figure(server: &Server, name: &str) -> u64 {
-    let mut figures = Vec::new();
-    server.figures(&mut figures);
-    match figures.iter().find(|(_, n, _)| n == name) {
-        Some((_, _, Figure::Counter(count))) => *count,
-        other => panic!("{name}: {other:?}"),
-    }
-}
 
 fn memory(rt: &Rt) -> Rc<dyn Device> {
     Rc::new(MemoryDevice::new(rt, SIZE))

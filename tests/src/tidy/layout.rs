@@ -26,6 +26,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
         "block",
         &["client", "policy", "proto", "trace", "rt", "flash"],
     ),
+    ("capi", &["client"]),
     ("client", &["proto", "rt"]),
     ("rt", &[]),
     ("policy", &[]),

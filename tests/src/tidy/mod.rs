@@ -56,7 +56,7 @@ pub const RULES: &[(&str, Rule)] = &[
         banned_calls,
     ),
     (
-        "unsafe code stays in the runtime's two places",
+        "unsafe code stays where the runtime and the C library need it",
         unsafe_places,
     ),
     ("an ignored test has a reason", reasoned_ignore),

@@ -155,9 +155,15 @@ fn unsafe_outside_its_places() {
     let code = "fn f() { unsafe { g() } }";
     let right = [
         ("crates/rt/src/uring/ring.rs", code),
+        ("crates/capi/src/memory.rs", code),
         ("a.rs", "#![deny(unsafe_code)]"),
     ];
     tells(unsafe_places, &[("crates/block/src/a.rs", code)], &right);
+    tells(
+        unsafe_places,
+        &[("crates/capi/src/session.rs", code)],
+        &right,
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::{Device, Geometry, IoFuture, Request};
+use bimetal_block::{Device, Figure, Geometry, IoFuture, Request};
 use bimetal_export::{ExportConfig, Server};
 use bimetal_rt::net::{Address, PipeOptions, Stream};
 use bimetal_rt::{Rt, VirtualOptions};
@@ -28,6 +28,16 @@ pub fn virtual_rt() -> Rt {
         seed: 11,
         shuffle: true,
     })
+}
+
+/// A count of the server's only export.
+pub fn figure(server: &Server, name: &str) -> u64 {
+    let mut figures = Vec::new();
+    server.figures(&mut figures);
+    match figures.iter().find(|(_, n, _)| n == name) {
+        Some((_, _, Figure::Counter(count))) => *count,
+        other => panic!("{name}: {other:?}"),
+    }
 }
 
 pub fn address() -> Address {

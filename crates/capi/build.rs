@@ -1,0 +1,7 @@
+//! Names the shared library by the version of its interface, so that a program built for one version is never
+//! run with another.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libbimetal_brp.so.1");
+}

@@ -1,0 +1,41 @@
+//! An event descriptor of the kernel, as a flag that a program can poll for.
+//!
+//! This module may use `unsafe` for one system call. It must never block.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// See the module; lowered at first.
+pub(super) struct EventFd(File);
+
+impl EventFd {
+    /// # Errors
+    /// Those of `eventfd(2)`.
+    pub(super) fn new() -> io::Result<EventFd> {
+        // SAFETY: the call takes no memory of ours.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made it, and nobody else knows its number.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(EventFd(File::from(fd)))
+    }
+
+    /// Makes it readable.
+    pub(super) fn raise(&self) {
+        // It fails only when the count would overflow, and then it is readable.
+        let _ = (&self.0).write(&1_u64.to_ne_bytes());
+    }
+
+    /// Makes it unreadable.
+    pub(super) fn lower(&self) {
+        // It fails only when it is not readable, which is what is wanted.
+        let _ = (&self.0).read(&mut [0; 8]);
+    }
+
+    pub(super) fn number(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}

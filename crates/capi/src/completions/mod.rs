@@ -1,0 +1,123 @@
+//! What has been completed and not reaped, and how many requests may still come.
+//!
+//! The bound is on requests that were submitted and not reaped, so a program that does not reap is stopped at
+//! `brp_submit` and costs no memory here. A panic of another thread leaves a queue that is as good as before,
+//! so its lock is taken over.
+
+mod event;
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::memory::User;
+use event::EventFd;
+
+/// `BRP_REQUESTS_MAX`.
+pub(crate) const REQUESTS_MAX: usize = 1024;
+
+/// A request that was completed.
+pub(crate) type Completion = (User, Result<(), Failure>);
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Completions {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ready: VecDeque<Completion>,
+    /// Submitted and not reaped.
+    admitted: usize,
+    /// Raised exactly as long as something is ready; only for programs that have asked for it.
+    event: Option<EventFd>,
+}
+
+impl Completions {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets up to `wanted` requests in, and says how many.
+    pub(crate) fn admit(&self, wanted: usize) -> usize {
+        let mut state = self.lock();
+        let count = wanted.min(REQUESTS_MAX - state.admitted);
+        state.admitted += count;
+        count
+    }
+
+    /// Takes back what was let in and then not submitted.
+    pub(crate) fn dismiss(&self, count: usize) {
+        self.lock().admitted -= count;
+    }
+
+    /// Adds what was completed together.
+    pub(crate) fn push(&self, completed: impl IntoIterator<Item = Completion>) {
+        let mut state = self.lock();
+        let was_empty = state.ready.is_empty();
+        state.ready.extend(completed);
+        if state.ready.is_empty() {
+            return;
+        }
+        if let (true, Some(event)) = (was_empty, &state.event) {
+            event.raise();
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until `min` completions are there or `timeout` (for ever without one) is over, then takes up to
+    /// `max`, and says how many.
+    pub(crate) fn reap(
+        &self,
+        min: usize,
+        max: usize,
+        timeout: Option<Duration>,
+        mut each: impl FnMut(User, Result<(), Failure>),
+    ) -> usize {
+        let mut state = self.lock();
+        if state.ready.len() < min {
+            let lacks = |state: &mut State| state.ready.len() < min;
+            state = match timeout {
+                None => {
+                    let waited = self.changed.wait_while(state, lacks);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+                Some(timeout) => {
+                    let waited = self.changed.wait_timeout_while(state, timeout, lacks);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        let count = state.ready.len().min(max);
+        for (user, result) in state.ready.drain(..count) {
+            each(user, result);
+        }
+        state.admitted -= count;
+        if let (true, true, Some(event)) = (count > 0, state.ready.is_empty(), &state.event) {
+            event.lower();
+        }
+        count
+    }
+
+    /// The number of the descriptor that is readable while something is ready.
+    pub(crate) fn event_fd(&self) -> Result<c_int, Failure> {
+        let mut state = self.lock();
+        if state.event.is_none() {
+            let event = EventFd::new().map_err(|error| {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                Failure::new(errno, format!("no event descriptor: {error}"))
+            })?;
+            if !state.ready.is_empty() {
+                event.raise();
+            }
+            state.event = Some(event);
+        }
+        let number = state.event.as_ref().map(EventFd::number);
+        Ok(number.expect("it was made above"))
+    }
+}

@@ -1,0 +1,342 @@
+//! The BRP initiator for programs in C: the functions of `include/bimetal_brp.h`.
+//!
+//! The header is the interface and says what each function does; this crate checks whatever comes in and hands
+//! it to `bimetal_client`, which does the work. It must never let a panic out, never trust a number, and never
+//! touch a buffer of the program after the request has been completed.
+//!
+//! This crate may use `unsafe`, because nothing else can read what a C program points at. It stands in this file,
+//! where pointers become references, in `memory.rs`, where they are kept for as long as a request takes, and where an
+//! event descriptor is made.
+
+#![allow(unsafe_code)]
+
+mod completions;
+mod failure;
+mod memory;
+mod request;
+mod session;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use failure::Failure;
+use request::RawRequest;
+use session::Session;
+
+/// `struct brp_volume`.
+#[repr(C)]
+pub struct RawVolume {
+    size_bytes: u64,
+    block_bytes: u32,
+    preferred_bytes: u32,
+    transfer_bytes_max: u32,
+    range_bytes_max: u32,
+    rights: u32,
+    reserved: u32,
+}
+
+/// `struct brp_completion`.
+#[repr(C)]
+pub struct RawCompletion {
+    user: *mut c_void,
+    result: i32,
+    reserved: u32,
+}
+
+/// Runs one function of the interface: its panic becomes -EIO, and its failure the thread's last error.
+fn at_the_boundary(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    // What a panic leaves behind is a session whose locks are taken over as they are: see `completions`.
+    let outcome = catch_unwind(AssertUnwindSafe(body));
+    match outcome.unwrap_or_else(|_panic| Err(Failure::panicked())) {
+        Ok(value) => value,
+        Err(failure) => failure.remember(),
+    }
+}
+
+fn null(what: &str) -> Failure {
+    Failure::invalid(format!("{what} is NULL"))
+}
+
+/// The session behind a pointer of the program.
+///
+/// # Safety
+/// The pointer is NULL or comes from `brp_open` and has not been closed.
+unsafe fn session<'a>(session: *const Session) -> Result<&'a Session, Failure> {
+    // SAFETY: `brp_open` made it from a box, and the caller says that the box is still there. It is only ever
+    // shared, and `Session` is `Sync`.
+    unsafe { session.as_ref() }.ok_or_else(|| null("session"))
+}
+
+/// See the header.
+///
+/// # Safety
+/// `uri` is NULL or ends with a NUL; `out` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_open(uri: *const c_char, out: *mut *mut Session) -> c_int {
+    at_the_boundary(|| {
+        if out.is_null() {
+            return Err(null("session"));
+        }
+        // SAFETY: not NULL, and the caller says that it may be written.
+        unsafe { out.write(std::ptr::null_mut()) };
+        if uri.is_null() {
+            return Err(null("uri"));
+        }
+        // SAFETY: not NULL, and the caller says that it ends with a NUL.
+        let uri = unsafe { CStr::from_ptr(uri) };
+        let uri = uri
+            .to_str()
+            .map_err(|_| Failure::invalid("the URI is not UTF-8"))?;
+        let opened = Box::new(Session::open(uri)?);
+        // SAFETY: as above.
+        unsafe { out.write(Box::into_raw(opened)) };
+        Ok(0)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `session` is NULL or comes from `brp_open`, and this is the last use of it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_close(session: *mut Session) {
+    at_the_boundary(|| {
+        if !session.is_null() {
+            // SAFETY: `brp_open` made it from a box, and the caller gives it back once.
+            drop(unsafe { Box::from_raw(session) });
+        }
+        Ok(0)
+    });
+}
+
+/// See the header.
+///
+/// # Safety
+/// `session` as everywhere; `volume` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_get_volume(session: *const Session, volume: *mut RawVolume) -> c_int {
+    at_the_boundary(|| {
+        // SAFETY: what the caller says.
+        let session = unsafe { self::session(session) }?;
+        if volume.is_null() {
+            return Err(null("volume"));
+        }
+        let export = session.export();
+        let description = RawVolume {
+            size_bytes: export.size_bytes,
+            block_bytes: export.block_bytes,
+            preferred_bytes: export.preferred_bytes,
+            transfer_bytes_max: export.transfer_bytes_max,
+            range_bytes_max: export.range_bytes_max,
+            rights: export.rights,
+            reserved: 0,
+        };
+        // SAFETY: not NULL, and the caller says that it may be written.
+        unsafe { volume.write(description) };
+        Ok(0)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `session` as everywhere; `requests` is NULL or an array of `count`, whose buffers are the library's until
+/// they are reaped or the session is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_submit(
+    session: *mut Session,
+    requests: *const RawRequest,
+    count: u32,
+) -> c_int {
+    at_the_boundary(|| {
+        // SAFETY: what the caller says.
+        let session = unsafe { self::session(session) }?;
+        if count == 0 {
+            return Ok(0);
+        }
+        if requests.is_null() {
+            return Err(null("requests"));
+        }
+        // SAFETY: not NULL, and the caller says that so many stand there; every field takes any value.
+        let requests = unsafe { std::slice::from_raw_parts(requests, count as usize) };
+        let requests = requests
+            .iter()
+            .map(|raw| raw.checked(session.export()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let taken = session.submit(requests)?;
+        Ok(taken as c_int)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `session` as everywhere; `completions` is NULL or an array of `max` that may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_reap(
+    session: *mut Session,
+    completions: *mut RawCompletion,
+    min: u32,
+    max: u32,
+    timeout_ms: c_int,
+) -> c_int {
+    at_the_boundary(|| {
+        // SAFETY: what the caller says.
+        let session = unsafe { self::session(session) }?;
+        if min > max {
+            return Err(Failure::invalid("min is more than max"));
+        }
+        if max == 0 {
+            return Ok(0);
+        }
+        if completions.is_null() {
+            return Err(null("completions"));
+        }
+        let mut place = completions;
+        let taken = session.reap(min as usize, max as usize, timeout_ms, |user, result| {
+            let completion = RawCompletion {
+                user: user.pointer(),
+                result: result.map_or_else(|failure| failure.remember(), |()| 0),
+                reserved: 0,
+            };
+            // SAFETY: not NULL, the caller says that `max` may be written, and no more than that are reaped.
+            unsafe {
+                place.write(completion);
+                place = place.add(1);
+            }
+        })?;
+        Ok(taken as c_int)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `session` as everywhere.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_event_fd(session: *mut Session) -> c_int {
+    at_the_boundary(|| {
+        // SAFETY: what the caller says.
+        unsafe { self::session(session) }?.event_fd()
+    })
+}
+
+/// Carries out a request for a thread that waits.
+///
+/// # Safety
+/// `session` as everywhere; the buffer of the request is good until this returns.
+unsafe fn wait_for(session: *mut Session, raw: &RawRequest) -> c_int {
+    at_the_boundary(|| {
+        // SAFETY: what the caller says.
+        let session = unsafe { self::session(session) }?;
+        session.run(raw.checked(session.export())?)?;
+        Ok(0)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `session` as everywhere; `data` is NULL or may be written for `length_bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_read(
+    session: *mut Session,
+    data: *mut c_void,
+    length_bytes: u32,
+    offset_bytes: u64,
+) -> c_int {
+    let raw = RawRequest::new(request::READ, data, offset_bytes, length_bytes, 0);
+    // SAFETY: what the caller says.
+    unsafe { wait_for(session, &raw) }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `session` as everywhere; `data` is NULL or may be read for `length_bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_write(
+    session: *mut Session,
+    data: *const c_void,
+    length_bytes: u32,
+    offset_bytes: u64,
+    flags: u32,
+) -> c_int {
+    // The buffer of a write is only ever read.
+    let data = data.cast_mut();
+    let raw = RawRequest::new(request::WRITE, data, offset_bytes, length_bytes, flags);
+    // SAFETY: what the caller says.
+    unsafe { wait_for(session, &raw) }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `session` as everywhere.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_flush(session: *mut Session) -> c_int {
+    let raw = RawRequest::new(request::FLUSH, std::ptr::null_mut(), 0, 0, 0);
+    // SAFETY: what the caller says.
+    unsafe { wait_for(session, &raw) }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `session` as everywhere.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_discard(
+    session: *mut Session,
+    length_bytes: u32,
+    offset_bytes: u64,
+    flags: u32,
+) -> c_int {
+    let none = std::ptr::null_mut();
+    let raw = RawRequest::new(request::DISCARD, none, offset_bytes, length_bytes, flags);
+    // SAFETY: what the caller says.
+    unsafe { wait_for(session, &raw) }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `session` as everywhere.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brp_write_zeroes(
+    session: *mut Session,
+    length_bytes: u32,
+    offset_bytes: u64,
+    flags: u32,
+) -> c_int {
+    let none = std::ptr::null_mut();
+    let raw = RawRequest::new(
+        request::WRITE_ZEROES,
+        none,
+        offset_bytes,
+        length_bytes,
+        flags,
+    );
+    // SAFETY: what the caller says.
+    unsafe { wait_for(session, &raw) }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn brp_last_error() -> *const c_char {
+    // A panic here has no other way out than words that are always there.
+    catch_unwind(failure::last_words).unwrap_or(c"an unexpected panic".as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_comes_out_as_a_number_with_words() {
+        let result = at_the_boundary(|| panic!("a fault"));
+        assert_eq!(result, -libc::EIO);
+        // SAFETY: the words of this thread end with a NUL and stay until its next call.
+        let words = unsafe { CStr::from_ptr(brp_last_error()) };
+        assert!(words.to_str().unwrap().contains("panicked"));
+    }
+}

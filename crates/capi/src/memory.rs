@@ -1,0 +1,81 @@
+//! Pointers of a C program, kept by requests until they are completed.
+//!
+//! This module may use `unsafe`: it reads and writes memory that only the program vouches for. It must never do
+//! so but through a request that is under way, and never for more than the length that came with the pointer.
+
+use std::ffi::c_void;
+
+/// The program's own word for a request, which is never looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct User(*mut c_void);
+
+// SAFETY: it is a number that goes back to the program, and nothing here follows it.
+unsafe impl Send for User {}
+
+impl User {
+    pub(crate) fn new(pointer: *mut c_void) -> User {
+        User(pointer)
+    }
+
+    pub(crate) fn pointer(self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// A buffer of the program, or none, whose length is 0 then.
+pub(crate) struct Buffer {
+    start: *mut u8,
+    length_bytes: usize,
+}
+
+// SAFETY: the interface says that the buffer belongs to the library until the request is completed, whatever
+// thread works on it, and `Buffer` is not cloned.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// No buffer.
+    pub(crate) fn none() -> Buffer {
+        Buffer {
+            start: std::ptr::null_mut(),
+            length_bytes: 0,
+        }
+    }
+
+    /// The buffer of a request that has not been completed; `None` for NULL.
+    pub(crate) fn new(start: *mut c_void, length_bytes: u32) -> Option<Buffer> {
+        (!start.is_null()).then_some(Buffer {
+            start: start.cast(),
+            length_bytes: length_bytes as usize,
+        })
+    }
+
+    /// Copies all of it out.
+    pub(crate) fn copy_to(&self, into: &mut [u8]) {
+        assert_eq!(into.len(), self.length_bytes, "a write is copied whole");
+        if self.length_bytes > 0 {
+            // SAFETY: the program says that so many bytes may be read there until the request is completed,
+            // and `into` is memory of ours, which the program's cannot overlap. No reference to the program's
+            // memory is made, so that a program that writes there meanwhile gets torn data and nothing worse.
+            unsafe {
+                self.start
+                    .copy_to_nonoverlapping(into.as_mut_ptr(), into.len())
+            };
+        }
+    }
+
+    /// Copies `from` to `offset`; a slice that would not fit is a fault of ours.
+    pub(crate) fn fill_at(&mut self, offset: usize, from: &[u8]) {
+        let fits = offset
+            .checked_add(from.len())
+            .is_some_and(|end| end <= self.length_bytes);
+        assert!(fits, "an answer is as long as was asked for");
+        if !from.is_empty() {
+            // SAFETY: the program says that `length_bytes` may be written there until the request is
+            // completed, the place is within them, and `from` is memory of ours.
+            unsafe {
+                let place = self.start.add(offset);
+                place.copy_from_nonoverlapping(from.as_ptr(), from.len());
+            }
+        }
+    }
+}

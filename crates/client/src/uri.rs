@@ -1,0 +1,163 @@
+//! A volume as one line of text: where its target is, which export, and what the session is to be like.
+//!
+//! There are two forms: `brp://ADDRESS:PORT/EXPORT` and `brp+unix://PATH?export=EXPORT`. What is not understood is refused, never ignored: an option that is spelt
+//! wrongly would otherwise be one that is silently off.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bimetal_rt::net::Address;
+
+use crate::options::{Options, OptionsError};
+
+impl Options {
+    /// Reads a URI; the module says which forms there are. Behind `?` may stand `export`, `connections` (1 to
+    /// 16), `crc` (`0` or `1`) and `patience_s`, each once and separated by `&`. `%XX` stands for a byte.
+    ///
+    /// # Errors
+    /// What is wrong with it; the options of a URI that is taken have been [checked](Options::check).
+    pub fn from_uri(uri: &str) -> Result<Options, OptionsError> {
+        let (place, query) = uri.split_once('?').unwrap_or((uri, ""));
+        let mut options = if let Some(path) = place.strip_prefix("brp+unix://") {
+            Options::new(unix(path)?)
+        } else if let Some(rest) = place.strip_prefix("brp://") {
+            let (address, export) = rest.split_once('/').unwrap_or((rest, ""));
+            Options {
+                export: decoded(export)?,
+                ..Options::new(tcp(address)?)
+            }
+        } else {
+            return Err(OptionsError(
+                "a URI begins with brp:// or with brp+unix:///",
+            ));
+        };
+        let mut seen = Vec::new();
+        for (key, value) in query
+            .split('&')
+            .filter(|pair| !pair.is_empty())
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        {
+            if seen.contains(&key) {
+                return Err(OptionsError("an option of a URI stands there once"));
+            }
+            seen.push(key);
+            options.set(key, &decoded(value)?)?;
+        }
+        options.check()?;
+        Ok(options)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), OptionsError> {
+        match key {
+            "export" if self.export.is_empty() => value.clone_into(&mut self.export),
+            "export" => return Err(OptionsError("the URI names two exports")),
+            "connections" => self.paths = number(value)?,
+            "crc" => {
+                self.crc = match value {
+                    "0" => false,
+                    "1" => true,
+                    _ => return Err(OptionsError("crc is 0 or 1")),
+                }
+            }
+            "patience_s" => self.patience = Duration::from_secs(number(value)?.into()),
+            _ => {
+                return Err(OptionsError(
+                    "the options of a URI are export, connections, crc and patience_s",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unix(path: &str) -> Result<Address, OptionsError> {
+    let path = decoded(path)?;
+    if !path.starts_with('/') || path.contains('\0') {
+        return Err(OptionsError(
+            "the path of a socket begins with / and has no NUL",
+        ));
+    }
+    Ok(Address::Unix(PathBuf::from(path)))
+}
+
+fn tcp(address: &str) -> Result<Address, OptionsError> {
+    format!("tcp:{address}").parse().map_err(|_| {
+        OptionsError("brp:// wants ADDRESS:PORT: a number or localhost, names are not resolved")
+    })
+}
+
+fn number(text: &str) -> Result<u32, OptionsError> {
+    let wrong = OptionsError("connections and patience_s are whole numbers");
+    text.parse().map_err(|_| wrong)
+}
+
+/// The text that percent signs stand for.
+fn decoded(text: &str) -> Result<String, OptionsError> {
+    let wrong = OptionsError("%XX stands for a byte of UTF-8");
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+        let (Some(high), Some(low)) = (digit(rest.next()), digit(rest.next())) else {
+            return Err(wrong);
+        };
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).map_err(|_| wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_and_every_option() {
+        let options = Options::from_uri("brp+unix:///run/a%20b.sock?export=vol&connections=4");
+        let options = options.unwrap();
+        assert_eq!(
+            options.addresses,
+            [Address::Unix(PathBuf::from("/run/a b.sock"))]
+        );
+        assert_eq!((options.export.as_str(), options.paths), ("vol", 4));
+        let options = Options::from_uri("brp://localhost:10820/v%C3%B6l?crc=1&patience_s=5");
+        let options = options.unwrap();
+        assert_eq!(
+            options.addresses,
+            [Address::Tcp("127.0.0.1:10820".parse().unwrap())]
+        );
+        assert_eq!(options.export, "v\u{f6}l");
+        assert!(options.crc && options.patience == Duration::from_secs(5));
+        // Without a name it is the target's default export.
+        let options = Options::from_uri("brp://[::1]:7").unwrap();
+        assert_eq!(options.export, "");
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for uri in [
+            "",
+            "nbd://localhost:1/vol",
+            "brp://localhost/vol",
+            "brp://example.org:1/vol",
+            "brp+unix://relative.sock",
+            "brp+unix://",
+            "brp+unix:///s%00",
+            "brp+unix:///s%f",
+            "brp+unix:///s%ff",
+            "brp+unix:///s?exports=vol",
+            "brp+unix:///s?export=a&export=b",
+            "brp://localhost:1/a?export=b",
+            "brp+unix:///s?connections=0",
+            "brp+unix:///s?connections=17",
+            "brp+unix:///s?connections=-1",
+            "brp+unix:///s?crc=yes",
+            "brp+unix:///s?export=a%00",
+        ] {
+            assert!(Options::from_uri(uri).is_err(), "{uri}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Builds the C library and puts it, its header and its pkg-config file under a prefix.
+#
+# Usage: scripts/install-capi.sh PREFIX   (as `make install-capi PREFIX=...` calls it)
+# DESTDIR is put before the prefix of what is written, CARGO names cargo, CARGO_TARGET_DIR the place of what
+# is built, and CAPI_PROFILE the build profile: `capi`, or `dev` for tests.
+set -eu
+
+prefix=${1:?"usage: $0 PREFIX"}
+case $prefix in
+/*) ;;
+*) echo "$0: the prefix must begin with /" >&2; exit 2 ;;
+esac
+cd "$(dirname "$0")/.."
+cargo=${CARGO:-cargo}
+profile=${CAPI_PROFILE:-capi}
+target=${CARGO_TARGET_DIR:-target}
+root=${DESTDIR:-}$prefix
+
+$cargo build --quiet --locked --package bimetal-capi --profile "$profile" --target-dir "$target"
+built=$target/$profile
+if [ "$profile" = dev ]; then
+    built=$target/debug
+fi
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+
+install -d "$root/lib/pkgconfig" "$root/include"
+install -m 644 crates/capi/include/bimetal_brp.h "$root/include/"
+install -m 644 "$built/libbimetal_brp.a" "$root/lib/"
+install -m 755 "$built/libbimetal_brp.so" "$root/lib/libbimetal_brp.so.1"
+ln -sf libbimetal_brp.so.1 "$root/lib/libbimetal_brp.so"
+sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" crates/capi/bimetal_brp.pc.in \
+    > "$root/lib/pkgconfig/bimetal_brp.pc"
