@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::commit::{Expectation, Shared};
-use crate::error::Error;
+use crate::error::{At, Error};
 use crate::layout::{Geometry, LOG_OFFSET, Superblock};
 use crate::log::Reader;
 use crate::node::Seq;
@@ -142,6 +142,11 @@ impl Db {
         }
         replay.finish(&mut writer)?;
         writer.order_by_log();
+        // What was found may be in a cache still, from a program that was killed. Readers will see it, and the
+        // log goes on behind it, so it must survive from now on.
+        storage
+            .sync()
+            .at("making durable what was found", LOG_OFFSET)?;
         writer.begin_log(log.end())?;
         unless_full(writer.keep_house(0))?;
         Ok(Db {

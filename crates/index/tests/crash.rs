@@ -6,7 +6,7 @@ mod world;
 use bimetal_index::storage::memory::Faults;
 use bimetal_index::{Durability, Error, Options, UpkeepFigures};
 use std::sync::Arc;
-use world::{Disk, Draw, Shape, World, small_options, small_paper_options};
+use world::{Change, Disk, Draw, Shape, World, small_options, small_paper_options};
 
 /// Writes until the disk stops, or for so many batches.
 fn write_some(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u64) {
@@ -142,6 +142,37 @@ fn a_cut_at_every_operation() {
             return;
         }
     }
+}
+
+/// A program that is killed leaves what it wrote in the caches of the system and of the disk. The next one
+/// sees it there, and must not build on it before it is durable.
+#[test]
+fn what_was_found_after_a_kill_survives_a_power_cut() {
+    let options = Options {
+        log_bytes: 4 << 20,
+        ..small_options(&mut Draw::new(2))
+    };
+    let mut world = World::new(options).expect("an index on an empty disk");
+    let put = |number: u8| [Change::Put(vec![number], vec![number; 60_000])];
+    // While the log is prepared there are syncs that would hide it.
+    let written = world.write(&put(0), Durability::Durable);
+    written.expect("a write");
+    world.db.checkpoint().expect("a checkpoint");
+    let durable = world.durable;
+    // More than one frame of the log: the first ones are written, and not durable.
+    for number in 1..11 {
+        let written = world.write(&put(number), Durability::Relaxed);
+        written.expect("a write");
+    }
+    let disk = world.disk.clone();
+    world.reopen(disk).expect("it opens");
+    let found = world.durable;
+    assert!(found > durable, "a kill loses only what was not written");
+    let written = world.write(&put(11), Durability::Durable);
+    written.expect("a write");
+    let disk = Arc::new(world.disk.after_power_cut(&mut || 0));
+    world.reopen(disk).expect("it opens");
+    assert_eq!(world.durable, found + 1);
 }
 
 /// A failure of every operation: writing ends, reading goes on, and what was durable is there.
