@@ -21,6 +21,12 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
+    /// Bytes of the reference to a value of so many bytes, about: parts are 32 KiB long at least, since
+    /// segments are twice that.
+    pub(crate) fn bytes_for(value_bytes: usize) -> usize {
+        HEAD_BYTES + value_bytes.div_ceil(32 << 10) * 4
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.blobs.len() * 4);
         bytes.extend_from_slice(&self.bytes.to_le_bytes());

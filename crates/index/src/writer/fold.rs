@@ -132,22 +132,29 @@ struct OfKey {
     bytes: usize,
     /// They stay in one image, which stays in one segment.
     bytes_max: usize,
+    /// Of a longer value only a reference stays there.
+    inline_bytes_max: usize,
 }
 
 impl OfKey {
-    fn new(bytes_max: usize) -> OfKey {
+    fn new(bytes_max: usize, inline_bytes_max: usize) -> OfKey {
         OfKey {
             newer: 0,
             kept: 0,
             bytes: 0,
             bytes_max,
+            inline_bytes_max,
         }
     }
 
     /// Judges the next version, of the same key or of another. It is seen by readers from its number on to
     /// before that of the next newer one.
     fn judge(&mut self, row: &Row<'_>, is_same_key: bool, held: &[Seq]) -> Verdict {
-        let bytes = row.key.len() + row.value.len();
+        let value_bytes = match row.value.len() {
+            long if long > self.inline_bytes_max => Reference::bytes_for(long),
+            short => short,
+        };
+        let bytes = row.key.len() + value_bytes;
         let newer = std::mem::replace(&mut self.newer, row.seq);
         if !is_same_key {
             (self.kept, self.bytes) = (1, bytes);
@@ -208,7 +215,10 @@ impl Writer {
             floor,
             ..
         } = &mut self.scratch;
-        let mut of_key = OfKey::new(self.geometry.segment_bytes as usize / 4);
+        let mut of_key = OfKey::new(
+            self.geometry.segment_bytes as usize / 4,
+            self.options.inline_value_bytes,
+        );
         let held = self.readers.held();
         let mut dropped = Vec::new();
         fold(
