@@ -5,6 +5,7 @@
 //! are used again; the checksum tells a reader that came too late.
 
 use super::Tree;
+use super::load::ATTEMPTS_MAX;
 use crate::error::Error;
 use crate::node::{NodeId, parse_blob};
 use crate::segments::Location;
@@ -67,16 +68,9 @@ impl Tree {
         };
         let mut value = Vec::with_capacity(reference.blobs.len().min(16) << 12);
         for blob in &reference.blobs {
-            let location = self.slots.get(*blob).node.read().location;
-            if location.is_nowhere() {
-                return Ok(false);
-            }
-            match self.read_part(*blob, location) {
-                Ok(part) => value.extend_from_slice(&part),
-                Err(error) if self.slots.get(*blob).node.read().location == location => {
-                    return Err(error);
-                }
-                Err(_) => return Ok(false),
+            match self.read_where_it_is(*blob)? {
+                Some(part) => value.extend_from_slice(&part),
+                None => return Ok(false),
             }
         }
         let is_whole =
@@ -85,6 +79,26 @@ impl Tree {
             *out = value;
         }
         Ok(is_whole)
+    }
+
+    /// The content of one blob; `None` if it is not there any more. Cleaning may move it meanwhile, which is
+    /// no reason for a reader who is entitled to it to go without.
+    fn read_where_it_is(&self, blob: NodeId) -> Result<Option<Vec<u8>>, Error> {
+        let location = || self.slots.get(blob).node.read().location;
+        let mut tried = location();
+        for _ in 0..ATTEMPTS_MAX {
+            if tried.is_nowhere() {
+                return Ok(None);
+            }
+            let read = self.read_part(blob, tried);
+            let now = location();
+            match read {
+                Ok(part) => return Ok(Some(part)),
+                Err(error) if now == tried => return Err(error),
+                Err(_) => tried = now,
+            }
+        }
+        Ok(None)
     }
 
     /// The content of one blob.
