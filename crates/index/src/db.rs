@@ -123,7 +123,7 @@ impl Db {
         let geometry = superblock.geometry;
         let memory = Memory::new(options.memory_bytes, options.paper.is_none());
         let tree = Arc::new(Tree::new(Arc::clone(&storage), geometry, memory));
-        let segments = take_up(&tree, &superblock, &stored);
+        let segments = take_up(&tree, &superblock, &stored)?;
         let seq = superblock.seq_at_tail;
         let readers = Arc::new(Readers::new(seq, options.snapshot_batches_max));
         let (tail, generation) = (superblock.log_tail, superblock.generation);
@@ -370,7 +370,7 @@ impl Drop for Snapshot {
 /// [`get_for_update`](Self::get_for_update), was written by others since it began.
 pub struct Transaction {
     snapshot: Snapshot,
-    batch: Batch,
+    pub(crate) batch: Batch,
     /// Its own changes; `None` for a deletion.
     own: std::collections::BTreeMap<Box<[u8]>, Option<Vec<u8>>>,
     expects: Expectation,

@@ -14,6 +14,8 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const LOG_OFFSET: u64 = 64 << 10;
 /// Segments in the list of a checkpoint, at most.
 pub(crate) const CHECKPOINT_SEGMENTS_MAX: usize = 900;
+/// Positions, generations and numbers of batches are below this, so that counting on never overflows.
+pub(crate) const COUNTS_MAX: u64 = 1 << 62;
 const LIST_AT: usize = 256;
 const CRC_AT: usize = BLOCK_BYTES - 4;
 
@@ -154,7 +156,14 @@ impl Superblock {
         };
         let count = fields.number32() as usize;
         let capacity = count as u64 * u64::from(segment_bytes);
-        let fits = segment_bytes.is_power_of_two()
+        let counts = [
+            superblock.generation,
+            superblock.log_tail,
+            superblock.seq_at_tail,
+        ];
+        let fits = counts.iter().all(|count| *count < COUNTS_MAX)
+            && superblock.opening < u32::MAX
+            && segment_bytes.is_power_of_two()
             && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment_bytes)
             && (MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&geometry.log_blocks)
             && count <= CHECKPOINT_SEGMENTS_MAX

@@ -8,7 +8,7 @@
 //! or of another index for one of its own.
 
 use crate::error::{At, Error};
-use crate::layout::{Geometry, LOG_OFFSET};
+use crate::layout::{COUNTS_MAX, Geometry, LOG_OFFSET};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"blog");
@@ -382,7 +382,9 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         let follows = |header: &Header, opening: u32| {
-            header.position == position && header.opening >= opening
+            let is_numbered = header.first_seq > 0 || header.is_carried;
+            let is_counted = is_numbered && header.first_seq < COUNTS_MAX;
+            header.position == position && header.opening >= opening && is_counted
         };
         let opening = self.opening;
         let header = self

@@ -85,6 +85,9 @@ impl Tree {
     /// no reason for a reader who is entitled to it to go without.
     fn read_where_it_is(&self, blob: NodeId) -> Result<Option<Vec<u8>>, Error> {
         let location = || self.slots.get(blob).node.read().location;
+        if !self.has(blob) {
+            return Ok(None);
+        }
         let mut tried = location();
         for _ in 0..ATTEMPTS_MAX {
             if tried.is_nowhere() {

@@ -299,8 +299,18 @@ impl Writer {
         if let Some(key) = self.tree.key_below_patches(id)? {
             return Ok(Some(key));
         }
-        assert_eq!(id, self.tree.root(), "only the root may be empty");
-        Ok(None)
+        if id == self.tree.root() {
+            return Ok(None);
+        }
+        Err(self.misplaced(id, "which is empty and not the root"))
+    }
+
+    /// A leaf that the tree cannot have.
+    fn misplaced(&self, id: NodeId, how: &str) -> Error {
+        Error::Damaged {
+            what: format!("leaf {id}, {how}"),
+            offset: self.tree.offset(self.locations[id as usize]),
+        }
     }
 
     /// The leaf; if it has become small and a neighbour fits into one image with it, both, and both are
@@ -314,7 +324,9 @@ impl Writer {
         let Some((_, inner, index)) = path.last() else {
             return Ok(vec![id]);
         };
-        assert_eq!(inner.child(*index), id, "a leaf is where its keys lead");
+        if inner.child(*index) != id {
+            return Err(self.misplaced(id, "whose keys belong to another leaf"));
+        }
         let bytes = self.scratch.bytes.len();
         let limit = self.options.node_bytes;
         if bytes > limit / 4 || inner.len() < 2 {
@@ -332,7 +344,15 @@ impl Writer {
         }
         self.scratch.clear();
         self.gather(both[0], oldest)?;
+        let border = self.scratch.rows.len();
         self.gather(both[1], oldest)?;
+        let is_between = 0 < border && border < self.scratch.rows.len();
+        if is_between && self.scratch.row(border - 1).key >= self.scratch.row(border).key {
+            return Err(self.misplaced(
+                both[1],
+                "whose keys are not above those of the leaf before it",
+            ));
+        }
         Ok(both.to_vec())
     }
 

@@ -413,6 +413,7 @@ impl Writer {
         self.free_ids.pop().unwrap_or_else(|| {
             let id = self.locations.len() as NodeId;
             self.locations.push(Location::NOWHERE);
+            self.tree.set_nodes(id + 1);
             id
         })
     }
