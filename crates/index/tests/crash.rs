@@ -4,10 +4,13 @@
 mod world;
 
 use bimetal_index::storage::memory::Faults;
-use bimetal_index::{Durability, Error, Options, UpkeepFigures};
+use bimetal_index::{Batch, Db, Durability, Error, Options, UpkeepFigures};
+use std::ops::Bound;
 use std::sync::Arc;
 use world::lives::{self, cut, write_some};
-use world::{Change, Draw, Shape, World, small_options, small_paper_options};
+use world::{
+    Change, Disk, Draw, Map, Shape, World, check_scan, small_options, small_paper_options,
+};
 
 #[test]
 fn nothing_durable_is_lost_and_nothing_is_half_there() {
@@ -137,4 +140,50 @@ fn a_full_disk_refuses_and_goes_on() {
         let disk = world.disk.clone();
         world.reopen(disk).expect("it opens");
     }
+}
+
+/// More of the log is to be taken up than the memory for changes holds, so leaves are written back, segments
+/// are cleaned and checkpoints taken before the end of the log is known.
+#[test]
+fn a_log_much_longer_than_the_memory_is_taken_up() {
+    const KEYS: u64 = 180_000;
+    let small = Options {
+        log_bytes: 64 << 20,
+        inline_value_bytes: 1024,
+        ..small_options(&mut Draw::new(2))
+    };
+    let options = Options {
+        memory_bytes: 64 << 20,
+        buffer_bytes: 48 << 20,
+        ..small.clone()
+    };
+    let disk = Disk::default();
+    let db = Db::create(disk.clone(), 7, &options).expect("an index");
+    let mut map = Map::new();
+    let mut draw = Draw::new(6);
+    let mut write = |from: u64, to: u64| {
+        let mut batch = Batch::new();
+        for number in from..to {
+            // In the order of the keys, so that leaves are written back in the order of the log.
+            let key = (number % KEYS).to_be_bytes();
+            let value = vec![draw.number() as u8; 200];
+            batch.put(&key, &value);
+            map.insert(key.to_vec(), value);
+            if batch.len() == 500 {
+                db.write(&batch, Durability::Relaxed).expect("a write");
+                batch.clear();
+            }
+        }
+    };
+    write(0, KEYS);
+    db.write_back().expect("a write-back");
+    write(KEYS, KEYS * 2);
+    db.sync().expect("a sync");
+    let used = db.figures().log_used_bytes;
+    assert!(used > 33 << 20, "{used} bytes of the log are needed");
+    drop(db);
+    let db = Db::open(disk, &small).expect("it opens");
+    let upkeep = db.figures().upkeep;
+    assert!(upkeep.folds > 1000 && upkeep.checkpoints > 0, "{upkeep:?}");
+    check_scan(&db, &map, (Bound::Unbounded, Bound::Unbounded)).expect("a scan");
 }

@@ -208,7 +208,8 @@ impl Writer {
             used,
             segments,
             written: 0,
-            tail: self.needed_from(),
+            // While the log is taken up its end is not known, and its tail stays.
+            tail: self.needed_from().min(self.log.head()),
             seq: self.seq,
             emptied: self.segments.emptied(),
         });
