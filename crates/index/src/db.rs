@@ -126,7 +126,7 @@ impl Db {
         let segments = take_up(&tree, &superblock, &stored)?;
         let seq = superblock.seq_at_tail;
         let readers = Arc::new(Readers::new(seq, options.snapshot_batches_max));
-        let (tail, generation) = (superblock.log_tail, superblock.generation);
+        let mut log = Reader::new(&*storage, &superblock);
         let mut writer = Writer::new(
             Arc::clone(&tree),
             Arc::clone(&readers),
@@ -135,7 +135,6 @@ impl Db {
             stored,
             segments,
         );
-        let mut log = Reader::new(&*storage, geometry, tail, generation);
         let mut replay = Replay::default();
         while let Some(frame) = log.next()? {
             replay.take(&frame, &mut writer)?;

@@ -272,6 +272,9 @@ impl Writer {
         let before = std::mem::replace(&mut self.superblock.checkpoint, checkpoint.segments);
         self.superblock.generation += 1;
         self.superblock.log_tail = checkpoint.tail;
+        if checkpoint.tail >= self.opened_at {
+            self.superblock.opening_at_tail = self.superblock.opening;
+        }
         self.superblock.seq_at_tail = checkpoint.seq;
         self.superblock.log_prepared = self.log.prepared();
         self.superblock.checkpoint_bytes = checkpoint.used as u64;
