@@ -20,6 +20,7 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
         geometry,
         generation: 1,
         opening: 0,
+        opening_at_tail: 0,
         log_tail: 0,
         seq_at_tail: 0,
         log_prepared: 0,

@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::commit::{Expectation, Shared};
-use crate::error::Error;
+use crate::error::{At, Error};
 use crate::layout::{Geometry, LOG_OFFSET, Superblock};
 use crate::log::Reader;
 use crate::node::Seq;
@@ -123,10 +123,10 @@ impl Db {
         let geometry = superblock.geometry;
         let memory = Memory::new(options.memory_bytes, options.paper.is_none());
         let tree = Arc::new(Tree::new(Arc::clone(&storage), geometry, memory));
-        let segments = take_up(&tree, &superblock, &stored);
+        let segments = take_up(&tree, &superblock, &stored)?;
         let seq = superblock.seq_at_tail;
         let readers = Arc::new(Readers::new(seq, options.snapshot_batches_max));
-        let (tail, generation) = (superblock.log_tail, superblock.generation);
+        let mut log = Reader::new(&*storage, &superblock);
         let mut writer = Writer::new(
             Arc::clone(&tree),
             Arc::clone(&readers),
@@ -135,13 +135,17 @@ impl Db {
             stored,
             segments,
         );
-        let mut log = Reader::new(&*storage, geometry, tail, generation);
         let mut replay = Replay::default();
         while let Some(frame) = log.next()? {
             replay.take(&frame, &mut writer)?;
         }
         replay.finish(&mut writer)?;
         writer.order_by_log();
+        // What was found may be in a cache still, from a program that was killed. Readers will see it, and the
+        // log goes on behind it, so it must survive from now on.
+        storage
+            .sync()
+            .at("making durable what was found", LOG_OFFSET)?;
         writer.begin_log(log.end())?;
         unless_full(writer.keep_house(0))?;
         Ok(Db {
@@ -365,7 +369,7 @@ impl Drop for Snapshot {
 /// [`get_for_update`](Self::get_for_update), was written by others since it began.
 pub struct Transaction {
     snapshot: Snapshot,
-    batch: Batch,
+    pub(crate) batch: Batch,
     /// Its own changes; `None` for a deletion.
     own: std::collections::BTreeMap<Box<[u8]>, Option<Vec<u8>>>,
     expects: Expectation,

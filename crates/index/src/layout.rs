@@ -14,6 +14,8 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const LOG_OFFSET: u64 = 64 << 10;
 /// Segments in the list of a checkpoint, at most.
 pub(crate) const CHECKPOINT_SEGMENTS_MAX: usize = 900;
+/// Positions, generations and numbers of batches are below this, so that counting on never overflows.
+pub(crate) const COUNTS_MAX: u64 = 1 << 62;
 const LIST_AT: usize = 256;
 const CRC_AT: usize = BLOCK_BYTES - 4;
 
@@ -57,6 +59,9 @@ pub(crate) struct Superblock {
     pub log_tail: u64,
     /// The number of the last batch before the tail.
     pub seq_at_tail: u64,
+    /// The frame at the tail, if there is one, is of this opening or a later one: nothing stands before it that
+    /// would tell it from a leftover.
+    pub opening_at_tail: u32,
     /// Log blocks from the start of its area that have been written once.
     pub log_prepared: u64,
     /// The checkpoint: its segments, bytes and checksum. Without segments the tree is empty.
@@ -112,6 +117,7 @@ impl Superblock {
         put(&mut block, &mut at, &self.opening.to_le_bytes());
         let count = self.checkpoint.len() as u32;
         put(&mut block, &mut at, &count.to_le_bytes());
+        put(&mut block, &mut at, &self.opening_at_tail.to_le_bytes());
         at = LIST_AT;
         for segment in &self.checkpoint {
             put(&mut block, &mut at, &segment.to_le_bytes());
@@ -150,11 +156,21 @@ impl Superblock {
             checkpoint_bytes: fields.number64(),
             checkpoint_crc: fields.number32(),
             opening: fields.number32(),
+            opening_at_tail: 0,
             checkpoint: Vec::new(),
         };
         let count = fields.number32() as usize;
+        superblock.opening_at_tail = fields.number32();
         let capacity = count as u64 * u64::from(segment_bytes);
-        let fits = segment_bytes.is_power_of_two()
+        let counts = [
+            superblock.generation,
+            superblock.log_tail,
+            superblock.seq_at_tail,
+        ];
+        let fits = counts.iter().all(|count| *count < COUNTS_MAX)
+            && superblock.opening < u32::MAX
+            && superblock.opening_at_tail <= superblock.opening
+            && segment_bytes.is_power_of_two()
             && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment_bytes)
             && (MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&geometry.log_blocks)
             && count <= CHECKPOINT_SEGMENTS_MAX
@@ -234,6 +250,7 @@ mod tests {
             },
             generation: 6,
             opening: 3,
+            opening_at_tail: 2,
             log_tail: 1000,
             seq_at_tail: 77,
             log_prepared: 256,

@@ -8,11 +8,17 @@
 //! The core is a state machine that is called: it starts no thread, reads no clock, and reaches its
 //! device through one seam ([`storage`]). It must never give an answer that it has not checked.
 
+// The tests' model of an index is used inside of this crate, too, and calls it by its name.
+#[cfg(any(test, feature = "fuzzing"))]
+extern crate self as bimetal_index;
+
 mod batch;
 mod commit;
 mod create;
 mod db;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod layout;
 mod log;
 pub mod node;
@@ -25,6 +31,9 @@ mod segments;
 pub mod storage;
 mod tree;
 mod verify;
+#[cfg(any(test, feature = "fuzzing"))]
+#[path = "../tests/world/mod.rs"]
+mod world;
 mod writer;
 
 pub use batch::{Batch, KEY_BYTES_MAX};

@@ -8,7 +8,7 @@
 //! or of another index for one of its own.
 
 use crate::error::{At, Error};
-use crate::layout::{Geometry, LOG_OFFSET};
+use crate::layout::{COUNTS_MAX, Geometry, LOG_OFFSET, Superblock};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"blog");
@@ -318,7 +318,7 @@ pub(crate) struct Reader<'a> {
     /// Where the next frame would be.
     position: u64,
     tail: u64,
-    /// Of the last frame read.
+    /// Of the last frame read, or of the first one at least.
     opening: u32,
     /// Of the superblock that was found.
     generation: u64,
@@ -328,19 +328,21 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from `tail` on.
-    pub(crate) fn new(
-        storage: &'a dyn Storage,
-        geometry: Geometry,
-        tail: u64,
-        generation: u64,
-    ) -> Reader<'a> {
+    /// Reads from the tail of a superblock on.
+    pub(crate) fn new(storage: &'a dyn Storage, superblock: &Superblock) -> Reader<'a> {
+        let Superblock {
+            geometry,
+            log_tail: tail,
+            generation,
+            opening_at_tail,
+            ..
+        } = *superblock;
         Reader {
             storage,
             geometry,
             position: tail,
             tail,
-            opening: 0,
+            opening: opening_at_tail,
             generation,
             window: Aligned::zeroed(WINDOW_BYTES),
             window_at: 0,
@@ -382,7 +384,9 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         let follows = |header: &Header, opening: u32| {
-            header.position == position && header.opening >= opening
+            let is_numbered = header.first_seq > 0 || header.is_carried;
+            let is_counted = is_numbered && header.first_seq < COUNTS_MAX;
+            header.position == position && header.opening >= opening && is_counted
         };
         let opening = self.opening;
         let header = self
@@ -484,6 +488,21 @@ mod tests {
         MemoryStorage::with_content(vec![0; len_bytes])
     }
 
+    fn superblock(log_tail: u64, generation: u64) -> Superblock {
+        Superblock {
+            geometry: GEOMETRY,
+            generation,
+            opening: 1,
+            log_tail,
+            seq_at_tail: 0,
+            opening_at_tail: 0,
+            log_prepared: 64,
+            checkpoint: Vec::new(),
+            checkpoint_bytes: 0,
+            checkpoint_crc: 0,
+        }
+    }
+
     fn batch(number: u64, bytes: usize) -> Vec<u8> {
         let mut operations = Vec::new();
         let value = vec![number as u8; bytes];
@@ -498,7 +517,7 @@ mod tests {
     }
 
     fn read_all(storage: &MemoryStorage, tail: u64) -> Result<Vec<(u64, Vec<u8>)>, Error> {
-        let mut reader = Reader::new(storage, GEOMETRY, tail, 9);
+        let mut reader = Reader::new(storage, &superblock(tail, 9));
         let mut all = Vec::new();
         while let Some(frame) = reader.next()? {
             all.push((frame.first_seq, frame.operations.to_vec()));
@@ -582,7 +601,7 @@ mod tests {
         // The superblock of generation 9 said that the log is needed from block 7 on; the ring has
         // come round since.
         assert!(matches!(read_all(&storage, 7), Err(Error::Damaged { .. })));
-        let mut newest = Reader::new(&storage, GEOMETRY, 100, 102);
+        let mut newest = Reader::new(&storage, &superblock(100, 102));
         assert!(
             newest.next().unwrap().is_none(),
             "nothing is newer than that"

@@ -186,15 +186,27 @@ impl Segments {
         }
     }
 
-    /// An image that a checkpoint names is here.
-    pub(crate) fn take_up(&mut self, location: Location) {
+    /// An image that a checkpoint names is here. False if that cannot be, since something else is.
+    #[must_use]
+    pub(crate) fn take_up(&mut self, location: Location) -> bool {
+        let segment = self.all[location.segment() as usize];
+        let room = self.geometry.segment_bytes - segment.live_bytes;
+        if segment.state == State::Checkpoint || location.bytes() > room as usize {
+            return false;
+        }
         self.set_state(location.segment(), State::Written);
         self.add_live(location);
+        true
     }
 
-    /// A segment holds the checkpoint that is valid.
-    pub(crate) fn take_up_checkpoint(&mut self, segment: u32) {
-        self.set_state(segment, State::Checkpoint);
+    /// A segment holds the checkpoint that is valid. False if that cannot be.
+    #[must_use]
+    pub(crate) fn take_up_checkpoint(&mut self, segment: u32) -> bool {
+        let is_free = self.all.get(segment as usize).map(|s| s.state) == Some(State::Free);
+        if is_free {
+            self.set_state(segment, State::Checkpoint);
+        }
+        is_free
     }
 
     fn set_state(&mut self, segment: u32, state: State) {

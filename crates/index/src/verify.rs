@@ -342,13 +342,7 @@ impl Walk<'_> {
     }
 
     fn check_log(&mut self) -> Result<(), Error> {
-        let Superblock {
-            geometry,
-            log_tail,
-            generation,
-            ..
-        } = self.superblock;
-        let mut log = Reader::new(self.storage, geometry, log_tail, generation);
+        let mut log = Reader::new(self.storage, &self.superblock);
         loop {
             match log.next() {
                 Ok(Some(_)) => self.found.log_frames += 1,

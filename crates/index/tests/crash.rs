@@ -4,84 +4,19 @@
 mod world;
 
 use bimetal_index::storage::memory::Faults;
-use bimetal_index::{Durability, Error, Options, UpkeepFigures};
+use bimetal_index::{Batch, Db, Durability, Error, Options, UpkeepFigures};
+use std::ops::Bound;
 use std::sync::Arc;
-use world::{Disk, Draw, Shape, World, small_options, small_paper_options};
-
-/// Writes until the disk stops, or for so many batches.
-fn write_some(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u64) {
-    for _ in 0..batches {
-        let relaxed = draw.once_in(3);
-        let durability = if relaxed {
-            Durability::Relaxed
-        } else {
-            Durability::Durable
-        };
-        let result = match draw.below(30) {
-            0 => world.db.checkpoint(),
-            1 => world.db.write_back(),
-            _ => world.write(&shape.batch(draw), durability),
-        };
-        if result.is_err() {
-            return;
-        }
-    }
-}
-
-/// The disk after its power was cut, with any subset of what was not durable.
-fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
-    let keeps = draw.below(3);
-    let mut choose = || match keeps {
-        0 => 0,
-        _ => draw.number(),
-    };
-    Arc::new(disk.after_power_cut(&mut choose))
-}
-
-fn run(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepFigures) {
-    let mut draw = Draw::new(seed);
-    let options = options(&mut draw);
-    let shape = Shape::draw(&mut draw);
-    let mut world = World::new(options).expect("an index on an empty disk");
-    for _ in 0..4 {
-        let from = world.disk.counts().operations;
-        let scale = draw.below(12);
-        let cut_at = from + draw.below(1 << scale);
-        world.disk.set_faults(Faults {
-            power_cut_at: Some(cut_at),
-            ..Faults::default()
-        });
-        write_some(&mut world, &shape, &mut draw, 300);
-        add(reached, &world.db.figures().upkeep);
-        let mut disk = cut(&world.disk, &mut draw);
-        // Opening writes too, and may be cut like everything else.
-        for _ in 0..draw.below(3) {
-            disk.set_faults(Faults {
-                power_cut_at: Some(draw.below(12)),
-                ..Faults::default()
-            });
-            let opened = bimetal_index::Db::open(disk.clone(), &world.options);
-            if let Err(error) = &opened {
-                assert!(
-                    matches!(error, Error::Storage { .. }),
-                    "seed {seed}: {error}"
-                );
-            }
-            drop(opened);
-            disk = cut(&disk, &mut draw);
-        }
-        disk.set_faults(Faults::default());
-        if let Err(error) = world.reopen(disk) {
-            panic!("seed {seed}: {error}");
-        }
-    }
-}
+use world::lives::{self, cut, write_some};
+use world::{
+    Change, Disk, Draw, Map, Shape, World, check_scan, small_options, small_paper_options,
+};
 
 #[test]
 fn nothing_durable_is_lost_and_nothing_is_half_there() {
     let mut reached = UpkeepFigures::default();
     for seed in 0..400 {
-        run(seed, small_options, &mut reached);
+        lives::crash(seed, small_options, &mut reached);
     }
     // Lives in which nothing happens prove nothing.
     assert!(reached.folds > 10_000, "{reached:?}");
@@ -101,23 +36,12 @@ fn nothing_durable_is_lost_and_nothing_is_half_there() {
 fn nothing_durable_is_lost_under_the_papers_rules() {
     let mut reached = UpkeepFigures::default();
     for seed in 0..100 {
-        run(seed, small_paper_options, &mut reached);
+        lives::crash(seed, small_paper_options, &mut reached);
     }
     assert!(reached.folds > 10_000, "{reached:?}");
     assert!(reached.splits > 500, "{reached:?}");
     assert!(reached.cleaned_segments > 20, "{reached:?}");
     assert!(reached.checkpoints > 100, "{reached:?}");
-}
-
-fn add(sum: &mut UpkeepFigures, figures: &UpkeepFigures) {
-    sum.folds += figures.folds;
-    sum.patches += figures.patches;
-    sum.splits += figures.splits;
-    sum.joins += figures.joins;
-    sum.blobs += figures.blobs;
-    sum.carried += figures.carried;
-    sum.cleaned_segments += figures.cleaned_segments;
-    sum.checkpoints += figures.checkpoints;
 }
 
 /// A cut at every operation of a short life, one after the other, until a life passes without.
@@ -144,29 +68,80 @@ fn a_cut_at_every_operation() {
     }
 }
 
-/// A failure of every operation: writing ends, reading goes on, and what was durable is there.
+/// A program that is killed leaves what it wrote in the caches of the system and of the disk. The next one
+/// sees it there, and must not build on it before it is durable.
+#[test]
+fn what_was_found_after_a_kill_survives_a_power_cut() {
+    let options = Options {
+        log_bytes: 4 << 20,
+        ..small_options(&mut Draw::new(2))
+    };
+    let mut world = World::new(options).expect("an index on an empty disk");
+    let put = |number: u8| [Change::Put(vec![number], vec![number; 60_000])];
+    // While the log is prepared there are syncs that would hide it.
+    let written = world.write(&put(0), Durability::Durable);
+    written.expect("a write");
+    world.db.checkpoint().expect("a checkpoint");
+    let durable = world.durable;
+    // More than one frame of the log: the first ones are written, and not durable.
+    for number in 1..11 {
+        let written = world.write(&put(number), Durability::Relaxed);
+        written.expect("a write");
+    }
+    let disk = world.disk.clone();
+    world.reopen(disk).expect("it opens");
+    let found = world.durable;
+    assert!(found > durable, "a kill loses only what was not written");
+    let written = world.write(&put(11), Durability::Durable);
+    written.expect("a write");
+    let disk = Arc::new(world.disk.after_power_cut(&mut || 0));
+    world.reopen(disk).expect("it opens");
+    assert_eq!(world.durable, found + 1);
+}
+
+/// A power cut loses the first of several frames and leaves the others. The log grows up to where the second
+/// one is, and a checkpoint lets it begin there: before it then stands nothing that is newer.
+#[test]
+fn a_frame_that_was_left_over_is_not_taken_up_at_the_tail() {
+    let options = Options {
+        memory_bytes: 4 << 20,
+        buffer_bytes: 2 << 20,
+        log_bytes: 4 << 20,
+        ..small_options(&mut Draw::new(2))
+    };
+    let mut world = World::new(options).expect("an index on an empty disk");
+    let first = world.write(&[], Durability::Durable);
+    first.expect("a write");
+    world.db.checkpoint().expect("a checkpoint");
+    let write = |world: &mut World, from: u8, to: u8| {
+        for number in from..to {
+            let change = Change::Put(vec![number], vec![number; 60_000]);
+            let written = world.write(&[change], Durability::Relaxed);
+            written.expect("a write");
+        }
+    };
+    // Five of them are more than a frame takes, so this is one frame, and the begin of a second.
+    write(&mut world, 0, 9);
+    let mut sectors = 0;
+    let mut lose_a_block = || {
+        sectors += 1;
+        u64::from(sectors > 8)
+    };
+    let disk = Arc::new(world.disk.after_power_cut(&mut lose_a_block));
+    world.reopen(disk).expect("it opens");
+    assert_eq!(world.durable, 1, "the first frame is lost, so all are");
+    write(&mut world, 10, 14);
+    world.db.sync().expect("a sync");
+    world.durable = world.history.len() - 1;
+    world.db.write_back().expect("a write-back");
+    let disk = world.disk.clone();
+    world.reopen(disk).expect("it opens");
+}
+
 #[test]
 fn a_failure_of_every_operation() {
-    for number in 0.. {
-        let mut draw = Draw::new(9);
-        let options = small_options(&mut draw);
-        let shape = Shape::draw(&mut draw);
-        let mut world = World::new(options).expect("an index on an empty disk");
-        let from = world.disk.counts().operations;
-        world.disk.set_faults(Faults {
-            fail_at: Some(from + number),
-            ..Faults::default()
-        });
-        write_some(&mut world, &shape, &mut draw, 60);
-        let has_failed = world.disk.counts().operations > from + number;
-        world.disk.set_faults(Faults::default());
-        let disk = Arc::new(world.disk.after_power_cut(&mut || number));
-        world.reopen(disk).expect("it opens");
-        if !has_failed {
-            assert!(number > 50, "there were operations to fail");
-            return;
-        }
-    }
+    let failures = (0..).take_while(|number| lives::failure(*number)).count();
+    assert!(failures > 50, "there were operations to fail");
 }
 
 /// A disk without space: what does not fit is refused, nothing else is harmed, and deleting helps.
@@ -204,4 +179,50 @@ fn a_full_disk_refuses_and_goes_on() {
         let disk = world.disk.clone();
         world.reopen(disk).expect("it opens");
     }
+}
+
+/// More of the log is to be taken up than the memory for changes holds, so leaves are written back, segments
+/// are cleaned and checkpoints taken before the end of the log is known.
+#[test]
+fn a_log_much_longer_than_the_memory_is_taken_up() {
+    const KEYS: u64 = 180_000;
+    let small = Options {
+        log_bytes: 64 << 20,
+        inline_value_bytes: 1024,
+        ..small_options(&mut Draw::new(2))
+    };
+    let options = Options {
+        memory_bytes: 64 << 20,
+        buffer_bytes: 48 << 20,
+        ..small.clone()
+    };
+    let disk = Disk::default();
+    let db = Db::create(disk.clone(), 7, &options).expect("an index");
+    let mut map = Map::new();
+    let mut draw = Draw::new(6);
+    let mut write = |from: u64, to: u64| {
+        let mut batch = Batch::new();
+        for number in from..to {
+            // In the order of the keys, so that leaves are written back in the order of the log.
+            let key = (number % KEYS).to_be_bytes();
+            let value = vec![draw.number() as u8; 200];
+            batch.put(&key, &value);
+            map.insert(key.to_vec(), value);
+            if batch.len() == 500 {
+                db.write(&batch, Durability::Relaxed).expect("a write");
+                batch.clear();
+            }
+        }
+    };
+    write(0, KEYS);
+    db.write_back().expect("a write-back");
+    write(KEYS, KEYS * 2);
+    db.sync().expect("a sync");
+    let used = db.figures().log_used_bytes;
+    assert!(used > 33 << 20, "{used} bytes of the log are needed");
+    drop(db);
+    let db = Db::open(disk, &small).expect("it opens");
+    let upkeep = db.figures().upkeep;
+    assert!(upkeep.folds > 1000 && upkeep.checkpoints > 0, "{upkeep:?}");
+    check_scan(&db, &map, (Bound::Unbounded, Bound::Unbounded)).expect("a scan");
 }

@@ -50,12 +50,17 @@ pub struct Counts {
     pub flushes: u64,
 }
 
+/// Versions of sectors.
+type Sectors = BTreeMap<usize, Vec<[u8; SECTOR_BYTES]>>;
+
 #[derive(Debug, Default)]
 struct State {
     durable: Vec<u8>,
     current: Vec<u8>,
     /// Versions of a sector since it was last durable, oldest first; the last is what is read.
-    unsynced: BTreeMap<usize, Vec<[u8; SECTOR_BYTES]>>,
+    unsynced: Sectors,
+    /// The same of sectors that a sync has failed for: later ones do not write them again.
+    doubtful: Sectors,
     counts: Counts,
     faults: Faults,
     is_off: bool,
@@ -113,7 +118,11 @@ impl MemoryStorage {
         let state = self.state.lock();
         let mut content = state.durable.clone();
         content.resize(state.current.len(), 0);
+        let mut sectors = state.doubtful.clone();
         for (sector, versions) in &state.unsynced {
+            sectors.entry(*sector).or_default().extend(versions);
+        }
+        for (sector, versions) in &sectors {
             let choice = (draw() % (versions.len() as u64 + 1)) as usize;
             if let Some(version) = choice.checked_sub(1).and_then(|index| versions.get(index)) {
                 let at = sector * SECTOR_BYTES;
@@ -179,6 +188,7 @@ impl State {
     /// Makes one sector durable as it is now.
     fn settle(&mut self, sector: usize) {
         self.unsynced.remove(&sector);
+        self.doubtful.remove(&sector);
         let at = sector * SECTOR_BYTES;
         let end = (at + SECTOR_BYTES).min(self.current.len());
         if at < end {
@@ -242,6 +252,9 @@ impl Storage for MemoryStorage {
         let fate = state.begin();
         state.counts.flushes += 1;
         if let Fate::Fails(error) = fate {
+            for (sector, versions) in std::mem::take(&mut state.unsynced) {
+                state.doubtful.entry(sector).or_default().extend(versions);
+            }
             return Err(error);
         }
         if state.lies {
@@ -272,6 +285,33 @@ impl Storage for MemoryStorage {
         state.current.resize(len, 0);
         let beyond = len / SECTOR_BYTES;
         state.unsynced.split_off(&beyond);
+        state.doubtful.split_off(&beyond);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::BLOCK_BYTES;
+
+    /// "can PostgreSQL use fsync", 2018: the kernel takes what it failed to write for written.
+    #[test]
+    fn what_a_sync_has_failed_for_a_later_one_does_not_save() {
+        let disk = MemoryStorage::with_content(vec![0; 2 * BLOCK_BYTES]);
+        disk.write(0, &[1; BLOCK_BYTES]).unwrap();
+        disk.set_faults(Faults {
+            fail_at: Some(1),
+            ..Faults::default()
+        });
+        assert!(disk.sync().is_err());
+        disk.write(BLOCK_BYTES as u64, &[2; BLOCK_BYTES]).unwrap();
+        disk.sync().unwrap();
+        assert_eq!(disk.content()[0], 1, "it is read");
+        let after = disk.after_power_cut(&mut || 0).content();
+        assert_eq!((after[0], after[BLOCK_BYTES]), (0, 2));
+        // Written again, it is saved.
+        disk.write_durable(0, &[3; BLOCK_BYTES]).unwrap();
+        assert_eq!(disk.after_power_cut(&mut || 0).content()[0], 3);
     }
 }

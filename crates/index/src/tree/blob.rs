@@ -5,6 +5,7 @@
 //! are used again; the checksum tells a reader that came too late.
 
 use super::Tree;
+use super::load::ATTEMPTS_MAX;
 use crate::error::Error;
 use crate::node::{NodeId, parse_blob};
 use crate::segments::Location;
@@ -21,6 +22,12 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
+    /// Bytes of the reference to a value of so many bytes, about: parts are 32 KiB long at least, since
+    /// segments are twice that.
+    pub(crate) fn bytes_for(value_bytes: usize) -> usize {
+        HEAD_BYTES + value_bytes.div_ceil(32 << 10) * 4
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.blobs.len() * 4);
         bytes.extend_from_slice(&self.bytes.to_le_bytes());
@@ -61,16 +68,9 @@ impl Tree {
         };
         let mut value = Vec::with_capacity(reference.blobs.len().min(16) << 12);
         for blob in &reference.blobs {
-            let location = self.slots.get(*blob).node.read().location;
-            if location.is_nowhere() {
-                return Ok(false);
-            }
-            match self.read_part(*blob, location) {
-                Ok(part) => value.extend_from_slice(&part),
-                Err(error) if self.slots.get(*blob).node.read().location == location => {
-                    return Err(error);
-                }
-                Err(_) => return Ok(false),
+            match self.read_where_it_is(*blob)? {
+                Some(part) => value.extend_from_slice(&part),
+                None => return Ok(false),
             }
         }
         let is_whole =
@@ -79,6 +79,29 @@ impl Tree {
             *out = value;
         }
         Ok(is_whole)
+    }
+
+    /// The content of one blob; `None` if it is not there any more. Cleaning may move it meanwhile, which is
+    /// no reason for a reader who is entitled to it to go without.
+    fn read_where_it_is(&self, blob: NodeId) -> Result<Option<Vec<u8>>, Error> {
+        let location = || self.slots.get(blob).node.read().location;
+        if !self.has(blob) {
+            return Ok(None);
+        }
+        let mut tried = location();
+        for _ in 0..ATTEMPTS_MAX {
+            if tried.is_nowhere() {
+                return Ok(None);
+            }
+            let read = self.read_part(blob, tried);
+            let now = location();
+            match read {
+                Ok(part) => return Ok(Some(part)),
+                Err(error) if now == tried => return Err(error),
+                Err(_) => tried = now,
+            }
+        }
+        Ok(None)
     }
 
     /// The content of one blob.

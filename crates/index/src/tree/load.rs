@@ -167,9 +167,21 @@ impl Tree {
                 offset,
             });
         }
-        Ok(match image.level() {
-            0 => Content::Leaf(image),
-            _ => Content::Inner(Arc::new(Inner::from_image(&image, offset)?)),
+        if image.level() == 0 {
+            return Ok(Content::Leaf(image));
+        }
+        Ok(Content::Inner(Arc::new(self.inner_of(&image, offset)?)))
+    }
+
+    /// The inner node of an image, if all that it names is there.
+    pub(crate) fn inner_of(&self, image: &Image, offset: u64) -> Result<Inner, Error> {
+        let inner = Inner::from_image(image, offset)?;
+        if inner.children().iter().all(|child| self.has(*child)) {
+            return Ok(inner);
+        }
+        Err(Error::Damaged {
+            what: format!("node {}, which names nodes that do not exist", image.node()),
+            offset,
         })
     }
 

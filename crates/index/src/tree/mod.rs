@@ -36,6 +36,8 @@ pub(crate) struct Tree {
     pub geometry: Geometry,
     pub slots: Slots,
     root: AtomicU32,
+    /// Numbers of nodes are below this.
+    nodes: AtomicU32,
     /// Odd while the structure changes.
     structure: AtomicU64,
     pub memory: Memory,
@@ -66,6 +68,7 @@ impl Tree {
             geometry,
             slots: Slots::default(),
             root: AtomicU32::new(0),
+            nodes: AtomicU32::new(0),
             structure: AtomicU64::new(0),
             memory,
             image_reads: AtomicU64::new(0),
@@ -78,6 +81,16 @@ impl Tree {
 
     pub(crate) fn set_root(&self, root: NodeId) {
         self.root.store(root, Ordering::Release);
+    }
+
+    /// True if there may be a node with this number: where bytes name another, no slot is made for it.
+    pub(crate) fn has(&self, node: NodeId) -> bool {
+        node < self.nodes.load(Ordering::Acquire)
+    }
+
+    /// There are nodes with numbers below this.
+    pub(crate) fn set_nodes(&self, nodes: NodeId) {
+        self.nodes.store(nodes, Ordering::Release);
     }
 
     /// Images read from the storage so far.
@@ -223,6 +236,9 @@ impl Tree {
                 edge = Some(inner.separator(index + 1).into());
             }
         }
+        if edge.as_deref().is_some_and(|edge: &[u8]| edge <= key) {
+            return Err(out_of_order());
+        }
         Ok(edge)
     }
 
@@ -327,7 +343,15 @@ impl Tree {
             };
             match looked {
                 Some(Ok(true)) => return Ok(Next::Here),
-                Some(Ok(false)) => return Ok(edge.map_or(Next::Nothing, Next::Beyond)),
+                Some(Ok(false)) => {
+                    return match edge {
+                        None => Ok(Next::Nothing),
+                        Some(edge) if scan.place.goes_on(&edge, scan.is_reverse) => {
+                            Ok(Next::Beyond(edge))
+                        }
+                        Some(_) => Err(out_of_order()),
+                    };
+                }
                 Some(Err(TooOld)) => return Ok(Next::TooOld),
                 None => at_hand.whole = self.load(id, slot)?,
             }
@@ -338,6 +362,14 @@ impl Tree {
 fn wrong_level(id: NodeId) -> Error {
     Error::Damaged {
         what: format!("node {id}, which is not of the level that it should have"),
+        offset: 0,
+    }
+}
+
+/// Separators that would lead a scan round in circles.
+fn out_of_order() -> Error {
+    Error::Damaged {
+        what: "inner nodes whose keys do not fit those above them".to_owned(),
         offset: 0,
     }
 }
@@ -373,6 +405,16 @@ impl Place<'_> {
                 index - usize::from(is_at)
             }
             Place::Last => inner.len() - 1,
+        }
+    }
+
+    /// True if the edge of the leaf of this place lies where a scan goes.
+    fn goes_on(&self, edge: &[u8], is_reverse: bool) -> bool {
+        match self {
+            Place::Of(key) if is_reverse => edge <= *key,
+            Place::Of(key) => edge > *key,
+            Place::Before(key) => edge < *key,
+            Place::Last => true,
         }
     }
 }

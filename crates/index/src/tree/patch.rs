@@ -114,7 +114,7 @@ pub(crate) fn merged(
     let mut key = Vec::new();
     for patch in patches {
         // Rows of patches have no numbers, since every reader sees them; what counts is which is over which.
-        seq = patch.lsn().max(seq + 1);
+        seq = patch.lsn().max(seq.saturating_add(1));
         for row in 0..patch.rows() {
             patch.key(row, &mut key);
             delta.insert(&key, seq, patch.kind(row), &patch.value(row), seq);

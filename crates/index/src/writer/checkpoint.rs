@@ -14,7 +14,7 @@ use crate::segments::{Class, Location};
 use crate::storage::{Aligned, Storage, round_up};
 use crate::tree::patch::{Filter, Patch, Patched};
 use crate::tree::slots::Content;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"bimetmap";
@@ -134,6 +134,16 @@ impl Stored {
             });
         }
         let segments = geometry.segments(storage.len_bytes());
+        let damaged = || Error::Damaged {
+            what: "the checkpoint".to_owned(),
+            offset: geometry.segment_offset(superblock.checkpoint[0]),
+        };
+        // Before so much memory is taken: a list that names what there is cannot ask for more than that.
+        let named: BTreeSet<&u32> = superblock.checkpoint.iter().collect();
+        let is_there = named.last().is_some_and(|last| **last < segments);
+        if named.len() < superblock.checkpoint.len() || !is_there {
+            return Err(damaged());
+        }
         let used = superblock.checkpoint_bytes as usize;
         let mut bytes = Aligned::zeroed(round_up(used));
         let pieces = bytes.chunks_mut(geometry.segment_bytes as usize);
@@ -143,10 +153,6 @@ impl Stored {
                 .read(offset, piece)
                 .at("reading the checkpoint", offset)?;
         }
-        let damaged = || Error::Damaged {
-            what: "the checkpoint".to_owned(),
-            offset: geometry.segment_offset(superblock.checkpoint[0]),
-        };
         let bytes = &bytes[..used];
         if crc32c::crc32c(bytes) != superblock.checkpoint_crc {
             return Err(damaged());
@@ -202,7 +208,8 @@ impl Writer {
             used,
             segments,
             written: 0,
-            tail: self.needed_from(),
+            // While the log is taken up its end is not known, and its tail stays.
+            tail: self.needed_from().min(self.log.head()),
             seq: self.seq,
             emptied: self.segments.emptied(),
         });
@@ -265,6 +272,9 @@ impl Writer {
         let before = std::mem::replace(&mut self.superblock.checkpoint, checkpoint.segments);
         self.superblock.generation += 1;
         self.superblock.log_tail = checkpoint.tail;
+        if checkpoint.tail >= self.opened_at {
+            self.superblock.opening_at_tail = self.superblock.opening;
+        }
         self.superblock.seq_at_tail = checkpoint.seq;
         self.superblock.log_prepared = self.log.prepared();
         self.superblock.checkpoint_bytes = checkpoint.used as u64;
@@ -335,18 +345,35 @@ fn decode_patches(
 }
 
 /// What the segments hold, from what a checkpoint names.
+///
+/// # Errors
+///
+/// [`Error::Damaged`] if it names more in one place than can be there.
 pub(crate) fn take_up(
     tree: &Arc<crate::tree::Tree>,
     superblock: &Superblock,
     stored: &Stored,
-) -> crate::segments::Segments {
+) -> Result<crate::segments::Segments, Error> {
     let geometry = superblock.geometry;
     let count = geometry.segments(tree.storage.len_bytes());
     let mut segments = crate::segments::Segments::new(geometry, count);
+    let crowded = |segment: u32| Error::Damaged {
+        what: format!("the checkpoint, which names too much in segment {segment}"),
+        offset: geometry.segment_offset(segment),
+    };
+    for segment in &superblock.checkpoint {
+        if !segments.take_up_checkpoint(*segment) {
+            return Err(crowded(*segment));
+        }
+    }
+    let mut take_up = |location: Location| match segments.take_up(location) {
+        true => Ok(()),
+        false => Err(crowded(location.segment())),
+    };
     for (id, location) in stored.locations.iter().enumerate() {
         if !location.is_nowhere() {
             tree.slots.get(id as NodeId).node.write().location = *location;
-            segments.take_up(*location);
+            take_up(*location)?;
         }
     }
     for (id, patches) in &stored.patches {
@@ -356,13 +383,11 @@ pub(crate) fn take_up(
         };
         patches
             .iter()
-            .for_each(|patch| segments.take_up(patch.location));
+            .try_for_each(|patch| take_up(patch.location))?;
         tree.memory.add_content(patched.memory_bytes());
         tree.slots.get(*id).node.write().patched = Some(Box::new(patched));
     }
-    for segment in &superblock.checkpoint {
-        segments.take_up_checkpoint(*segment);
-    }
     tree.set_root(stored.root);
-    segments
+    tree.set_nodes(stored.locations.len() as NodeId);
+    Ok(segments)
 }

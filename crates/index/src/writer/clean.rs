@@ -7,7 +7,6 @@ use crate::error::{At, Error};
 use crate::node::{Image, NodeId, Peek, Sort, parse_blob};
 use crate::segments::{Class, GRANULE_BYTES, Location};
 use crate::storage::Aligned;
-use crate::tree::inner::Inner;
 use crate::tree::slots::Content;
 use std::sync::Arc;
 
@@ -173,7 +172,9 @@ impl Writer {
         }
         let content = match image.level() {
             0 => Content::Leaf(Arc::new(image)),
-            _ => Content::Inner(Arc::new(Inner::from_image(&image, self.tree.offset(from))?)),
+            _ => Content::Inner(Arc::new(
+                self.tree.inner_of(&image, self.tree.offset(from))?,
+            )),
         };
         self.move_bytes(id, bytes, content, stream)
     }

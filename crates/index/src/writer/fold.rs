@@ -132,22 +132,29 @@ struct OfKey {
     bytes: usize,
     /// They stay in one image, which stays in one segment.
     bytes_max: usize,
+    /// Of a longer value only a reference stays there.
+    inline_bytes_max: usize,
 }
 
 impl OfKey {
-    fn new(bytes_max: usize) -> OfKey {
+    fn new(bytes_max: usize, inline_bytes_max: usize) -> OfKey {
         OfKey {
             newer: 0,
             kept: 0,
             bytes: 0,
             bytes_max,
+            inline_bytes_max,
         }
     }
 
     /// Judges the next version, of the same key or of another. It is seen by readers from its number on to
     /// before that of the next newer one.
     fn judge(&mut self, row: &Row<'_>, is_same_key: bool, held: &[Seq]) -> Verdict {
-        let bytes = row.key.len() + row.value.len();
+        let value_bytes = match row.value.len() {
+            long if long > self.inline_bytes_max => Reference::bytes_for(long),
+            short => short,
+        };
+        let bytes = row.key.len() + value_bytes;
         let newer = std::mem::replace(&mut self.newer, row.seq);
         if !is_same_key {
             (self.kept, self.bytes) = (1, bytes);
@@ -208,7 +215,10 @@ impl Writer {
             floor,
             ..
         } = &mut self.scratch;
-        let mut of_key = OfKey::new(self.geometry.segment_bytes as usize / 4);
+        let mut of_key = OfKey::new(
+            self.geometry.segment_bytes as usize / 4,
+            self.options.inline_value_bytes,
+        );
         let held = self.readers.held();
         let mut dropped = Vec::new();
         fold(
@@ -289,8 +299,18 @@ impl Writer {
         if let Some(key) = self.tree.key_below_patches(id)? {
             return Ok(Some(key));
         }
-        assert_eq!(id, self.tree.root(), "only the root may be empty");
-        Ok(None)
+        if id == self.tree.root() {
+            return Ok(None);
+        }
+        Err(self.misplaced(id, "which is empty and not the root"))
+    }
+
+    /// A leaf that the tree cannot have.
+    fn misplaced(&self, id: NodeId, how: &str) -> Error {
+        Error::Damaged {
+            what: format!("leaf {id}, {how}"),
+            offset: self.tree.offset(self.locations[id as usize]),
+        }
     }
 
     /// The leaf; if it has become small and a neighbour fits into one image with it, both, and both are
@@ -304,7 +324,9 @@ impl Writer {
         let Some((_, inner, index)) = path.last() else {
             return Ok(vec![id]);
         };
-        assert_eq!(inner.child(*index), id, "a leaf is where its keys lead");
+        if inner.child(*index) != id {
+            return Err(self.misplaced(id, "whose keys belong to another leaf"));
+        }
         let bytes = self.scratch.bytes.len();
         let limit = self.options.node_bytes;
         if bytes > limit / 4 || inner.len() < 2 {
@@ -322,7 +344,15 @@ impl Writer {
         }
         self.scratch.clear();
         self.gather(both[0], oldest)?;
+        let border = self.scratch.rows.len();
         self.gather(both[1], oldest)?;
+        let is_between = 0 < border && border < self.scratch.rows.len();
+        if is_between && self.scratch.row(border - 1).key >= self.scratch.row(border).key {
+            return Err(self.misplaced(
+                both[1],
+                "whose keys are not above those of the leaf before it",
+            ));
+        }
         Ok(both.to_vec())
     }
 

@@ -94,6 +94,8 @@ pub(crate) struct Writer {
     /// Number of the last batch taken.
     seq: Seq,
     superblock: Superblock,
+    /// Where the log goes on in this opening; beyond everything until that is known.
+    opened_at: u64,
     /// Where each node is, as the slots have it: what a checkpoint copies.
     locations: Vec<Location>,
     /// Leaves with patches.
@@ -149,6 +151,7 @@ impl Writer {
             log,
             segments,
             superblock,
+            opened_at: u64::MAX,
             locations: stored.locations,
             patched: stored.patches.into_keys().collect(),
             free_ids,
@@ -298,6 +301,7 @@ impl Writer {
         self.superblock.opening += 1;
         self.superblock.generation += 1;
         self.superblock.write(&*self.tree.storage)?;
+        self.opened_at = head;
         let (tail, prepared) = (self.superblock.log_tail, self.superblock.log_prepared);
         self.log = Log::new(self.geometry, self.superblock.opening, tail, head, prepared);
         self.log.release(tail, self.superblock.generation);
@@ -413,6 +417,7 @@ impl Writer {
         self.free_ids.pop().unwrap_or_else(|| {
             let id = self.locations.len() as NodeId;
             self.locations.push(Location::NOWHERE);
+            self.tree.set_nodes(id + 1);
             id
         })
     }

@@ -6,6 +6,8 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod lives;
+
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::{Batch, Clusters, Db, Durability, Error, Options, PaperRules, ScanBounds};
 use std::collections::BTreeMap;

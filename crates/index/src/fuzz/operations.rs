@@ -1,0 +1,416 @@
+//! A history of operations on an index, beside an ordered map.
+//!
+//! Everything that a program can do and that can happen to it: batches, snapshots, transactions, upkeep,
+//! openings, power cuts also while it is opened, operations that fail, and a disk that is full.
+
+use super::Input;
+use crate::storage::memory::Faults;
+use crate::world::{Change, Disk, Draw, Map, NUMBER_KEY, World};
+use crate::world::{change_map, check_scan, collect, small_options};
+use crate::{Db, Durability, Error, Snapshot, Transaction};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Operations that are done, at most.
+const OPERATIONS_MAX: usize = 400;
+/// Snapshots and transactions that are open, at most.
+const OPEN_MAX: usize = 3;
+
+/// An open transaction and what it may expect.
+struct Begun {
+    transaction: Transaction,
+    /// Batches there were when it began.
+    at: usize,
+    changes: Vec<Change>,
+    /// Keys that nobody else may write.
+    keys: Vec<Vec<u8>>,
+}
+
+struct Life {
+    world: World,
+    /// What each batch has changed, its number being the index.
+    changes: Vec<Vec<Change>>,
+    snapshots: Vec<(Snapshot, usize, Map)>,
+    transactions: Vec<Begun>,
+}
+
+/// Does what the bytes say.
+pub fn operations(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut options = small_options(&mut Draw::new(u64::from(input.byte())));
+    if input.below(4) == 0 {
+        options.snapshot_batches_max = 5;
+    }
+    let mut life = Life {
+        world: World::new(options).expect("an index on an empty disk"),
+        changes: vec![Vec::new()],
+        snapshots: Vec::new(),
+        transactions: Vec::new(),
+    };
+    for _ in 0..OPERATIONS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        if let Err(error) = life.step(&mut input) {
+            life.after_error(&error, &mut input);
+        }
+    }
+    life.close();
+}
+
+fn key(input: &mut Input<'_>) -> Vec<u8> {
+    let number = input.byte();
+    match number {
+        0 => Vec::new(),
+        1..=9 => vec![b'k'; usize::from(number) * 400],
+        10..=99 => u64::from(number).to_be_bytes().to_vec(),
+        _ => format!("key/{:02}/{}", number % 12, number).into_bytes(),
+    }
+}
+
+fn value(input: &mut Input<'_>) -> Vec<u8> {
+    let len = match input.byte() {
+        len @ 0..=200 => usize::from(len % 20),
+        len @ 201..=240 => usize::from(len) * 4,
+        len => usize::from(len - 240) * 1500,
+    };
+    let first = input.byte();
+    (0..len).map(|index| first ^ (index / 3) as u8).collect()
+}
+
+fn one_change(input: &mut Input<'_>) -> Change {
+    match input.below(8) {
+        0..=4 => Change::Put(key(input), value(input)),
+        5 | 6 => Change::Delete(key(input)),
+        _ => {
+            let (a, b) = (key(input), key(input));
+            let end = (input.below(8) > 0).then(|| a.clone().max(b.clone()));
+            Change::DeleteRange(a.min(b), end)
+        }
+    }
+}
+
+fn durability(input: &mut Input<'_>) -> Durability {
+    match input.below(2) {
+        0 => Durability::Durable,
+        _ => Durability::Relaxed,
+    }
+}
+
+fn writes(change: &Change, key: &[u8]) -> bool {
+    match change {
+        Change::Put(other, _) | Change::Delete(other) => other == key,
+        Change::DeleteRange(start, end) => {
+            &start[..] <= key && end.as_ref().is_none_or(|end| key < &end[..])
+        }
+    }
+}
+
+impl Life {
+    fn step(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
+        match input.below(32) {
+            0..=9 => self.write(1, input),
+            10..=12 => {
+                let count = input.below(40);
+                self.write(count, input)
+            }
+            13 | 14 => self.world.check_get(&key(input)),
+            15 => self.scan(input),
+            16 => {
+                self.begin_snapshot();
+                Ok(())
+            }
+            17 => self.look_at_snapshot(input),
+            18 => {
+                self.begin_transaction();
+                Ok(())
+            }
+            19 | 20 => self.go_on_with_transaction(input),
+            21 => self.end_transaction(input),
+            22 => self.world.db.checkpoint(),
+            23 => self.world.db.write_back(),
+            24 => self.world.db.compact(|_| {}),
+            25 => {
+                self.world.db.sync()?;
+                self.world.durable = self.world.history.len() - 1;
+                Ok(())
+            }
+            26 => {
+                self.set_faults(input);
+                Ok(())
+            }
+            27 | 28 => {
+                self.cut_power(input);
+                Ok(())
+            }
+            29 => {
+                self.kill();
+                Ok(())
+            }
+            _ => {
+                self.close();
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&mut self, count: usize, input: &mut Input<'_>) -> Result<(), Error> {
+        let changes: Vec<Change> = (0..count).map(|_| one_change(input)).collect();
+        let written = self.world.write(&changes, durability(input));
+        self.note(changes);
+        written
+    }
+
+    /// Notes what the last batch has changed, if there is one more in the history.
+    fn note(&mut self, changes: Vec<Change>) {
+        if self.world.history.len() > self.changes.len() {
+            self.changes.push(changes);
+        }
+    }
+
+    fn scan(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
+        let (a, b) = (key(input), key(input));
+        let bounds = match input.below(4) {
+            0 => (Bound::Included(&a[..]), Bound::Excluded(&b[..])),
+            1 => (Bound::Excluded(&a[..]), Bound::Included(&b[..])),
+            2 => (Bound::Excluded(&a[..]), Bound::Unbounded),
+            _ => (Bound::Unbounded, Bound::Included(&b[..])),
+        };
+        check_scan(&self.world.db, self.world.now(), bounds)
+    }
+
+    fn begin_snapshot(&mut self) {
+        if self.snapshots.len() < OPEN_MAX {
+            let at = self.world.history.len();
+            let snapshot = self.world.db.snapshot();
+            self.snapshots
+                .push((snapshot, at, self.world.now().clone()));
+        }
+    }
+
+    /// A snapshot is what it was, or says that it is too old, which it may only if it is.
+    fn look_at_snapshot(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
+        if self.snapshots.is_empty() {
+            return Ok(());
+        }
+        let number = input.below(self.snapshots.len());
+        let (snapshot, at, map) = &self.snapshots[number];
+        // Versions of one key that fill a quarter of a segment end a snapshot as well.
+        let is_long = |change: &Change| matches!(change, Change::Put(key, _) if key.len() > 400);
+        let batches = (self.world.history.len() - at) as u64;
+        let is_old = batches > self.world.options.snapshot_batches_max
+            || self.changes.iter().flatten().any(is_long);
+        let too_old = |error| match error {
+            Error::SnapshotTooOld => {
+                assert!(is_old, "a snapshot of {batches} batches is not that old");
+                Ok(())
+            }
+            error => Err(error),
+        };
+        let key = key(input);
+        match snapshot.get(&key) {
+            Ok(value) => assert_eq!(value.as_ref(), map.get(&key)),
+            Err(error) => too_old(error)?,
+        }
+        match collect(&mut snapshot.scan((Bound::Unbounded, Bound::Unbounded))) {
+            Ok(all) => assert!(all.into_iter().eq(map.clone()), "a snapshot has changed"),
+            Err(error) => too_old(error)?,
+        }
+        if input.below(2) == 0 {
+            self.snapshots.remove(number);
+        }
+        Ok(())
+    }
+
+    fn begin_transaction(&mut self) {
+        if self.transactions.len() < OPEN_MAX {
+            self.transactions.push(Begun {
+                transaction: self.world.db.transaction(),
+                at: self.world.history.len(),
+                changes: Vec::new(),
+                keys: Vec::new(),
+            });
+        }
+    }
+
+    fn go_on_with_transaction(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
+        if self.transactions.is_empty() {
+            return Ok(());
+        }
+        let number = input.below(self.transactions.len());
+        let begun = &mut self.transactions[number];
+        let key = key(input);
+        match input.below(3) {
+            0 => {
+                let value = value(input);
+                begun.transaction.put(&key, &value);
+                begun.changes.push(Change::Put(key.clone(), value));
+            }
+            1 => {
+                begun.transaction.delete(&key);
+                begun.changes.push(Change::Delete(key.clone()));
+            }
+            _ => match begun.transaction.get_for_update(&key) {
+                Ok(found) => {
+                    let mut map = self.world.history[begun.at - 1].clone();
+                    begun
+                        .changes
+                        .iter()
+                        .for_each(|change| change_map(&mut map, change));
+                    assert_eq!(found.as_ref(), map.get(&key));
+                }
+                Err(Error::SnapshotTooOld) => {}
+                Err(error) => return Err(error),
+            },
+        }
+        begun.keys.push(key);
+        Ok(())
+    }
+
+    fn end_transaction(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
+        let Some(begun) = self.transactions.pop() else {
+            return Ok(());
+        };
+        let since = &self.changes[begun.at..];
+        let is_written = |key: &Vec<u8>| since.iter().flatten().any(|change| writes(change, key));
+        let written: Vec<&Vec<u8>> = begun.keys.iter().filter(|key| is_written(key)).collect();
+        // A key that was not there and is not there is as nobody had written it.
+        let (then, now) = (&self.world.history[begun.at - 1], self.world.now());
+        let is_lost = written
+            .iter()
+            .any(|key| then.contains_key(*key) || now.contains_key(*key));
+        let number = self.world.history.len();
+        let durability = durability(input);
+        let mut next = now.clone();
+        let mut transaction = begun.transaction;
+        // The number of the batch goes with it, as with every other, and nobody else is asked about it.
+        let bytes = (number as u64).to_le_bytes();
+        for change in &begun.changes {
+            change_map(&mut next, change);
+        }
+        next.insert(NUMBER_KEY.to_vec(), bytes.to_vec());
+        transaction.batch.put(NUMBER_KEY, &bytes);
+        match transaction.commit(durability) {
+            Ok(()) => {
+                assert!(!is_lost, "a write of somebody else is lost");
+                self.world.history.push(next);
+                if durability == Durability::Durable {
+                    self.world.durable = number;
+                }
+                self.note(begun.changes);
+                Ok(())
+            }
+            Err(Error::Conflict) => {
+                assert!(!written.is_empty(), "nobody has written these keys");
+                Ok(())
+            }
+            Err(Error::SnapshotTooOld) => {
+                let batches = (number - begun.at) as u64;
+                assert!(batches > self.world.options.snapshot_batches_max);
+                Ok(())
+            }
+            Err(error @ (Error::Full { .. } | Error::BatchTooLong { .. })) => Err(error),
+            Err(error) => {
+                self.world.history.push(next);
+                self.note(begun.changes);
+                Err(error)
+            }
+        }
+    }
+
+    fn set_faults(&mut self, input: &mut Input<'_>) {
+        let from = self.world.disk.counts().operations;
+        let at = Some(from + u64::from(input.byte()) / 4);
+        let faults = match input.below(4) {
+            0 => Faults {
+                power_cut_at: at,
+                ..Faults::default()
+            },
+            1 => Faults {
+                fail_at: at,
+                fails_for_good: input.below(2) == 0,
+                ..Faults::default()
+            },
+            2 => Faults {
+                len_bytes_max: Some(
+                    self.world.options.log_bytes + (64 << 10) * (4 + input.below(16) as u64),
+                ),
+                ..Faults::default()
+            },
+            _ => Faults::default(),
+        };
+        self.world.disk.set_faults(faults);
+    }
+
+    fn forget_readers(&mut self) {
+        self.snapshots.clear();
+        self.transactions.clear();
+    }
+
+    /// The power goes, while it is opened perhaps a second time.
+    fn cut_power(&mut self, input: &mut Input<'_>) {
+        self.forget_readers();
+        let mut disk = cut(&self.world.disk, input);
+        if input.below(3) == 0 {
+            disk.set_faults(Faults {
+                power_cut_at: Some(u64::from(input.byte()) % 12),
+                ..Faults::default()
+            });
+            let opened = Db::open(disk.clone(), &self.world.options);
+            if let Err(error) = opened {
+                assert!(matches!(error, Error::Storage { .. }), "{error}");
+            }
+            disk = cut(&disk, input);
+        }
+        disk.set_faults(Faults::default());
+        self.open(disk);
+    }
+
+    /// The index is closed and opened. Nothing was cut, so nothing is lost, unless the index has failed.
+    fn close(&mut self) {
+        if self.world.db.sync().is_ok() {
+            self.world.durable = self.world.history.len() - 1;
+            self.kill();
+        } else {
+            self.cut_power(&mut Input::new(&[]));
+        }
+    }
+
+    /// The program ends at once and is started again; the disk has noticed nothing, and what it has not made
+    /// durable it has in its cache.
+    fn kill(&mut self) {
+        self.world.disk.set_faults(Faults::default());
+        if self.world.disk.is_off() {
+            return self.cut_power(&mut Input::new(&[]));
+        }
+        self.forget_readers();
+        let disk = self.world.disk.clone();
+        self.open(disk);
+    }
+
+    fn open(&mut self, disk: Disk) {
+        self.forget_readers();
+        self.world.reopen(disk).expect("it opens");
+        self.changes.truncate(self.world.history.len());
+    }
+
+    /// A lack of space changes nothing. After a failure nothing more is written, until it is opened again.
+    fn after_error(&mut self, error: &Error, input: &mut Input<'_>) {
+        match error {
+            Error::Full { .. } | Error::BatchTooLong { .. } | Error::KeyTooLong { .. } => {}
+            Error::Storage { .. } | Error::ReadOnly { .. } => self.cut_power(input),
+            error => panic!("{error}"),
+        }
+    }
+}
+
+fn cut(disk: &Disk, input: &mut Input<'_>) -> Disk {
+    let keeps = input.below(3);
+    let mut draw = Draw::new(u64::from(input.byte()));
+    let mut choose = || match keeps {
+        0 => 0,
+        1 => draw.number(),
+        _ => draw.below(2) * 1_000_000_007,
+    };
+    Arc::new(disk.after_power_cut(&mut choose))
+}

@@ -1,0 +1,47 @@
+//! What the fuzzers run, over bytes from seeds, so that it runs wherever the tests do.
+
+use crate::world::Draw;
+
+fn random(draw: &mut Draw, len_max: u64) -> Vec<u8> {
+    let len = draw.below(len_max);
+    // Bytes that are all alike, few and small, or any: each finds something else.
+    match draw.below(4) {
+        0 => vec![draw.number() as u8; len as usize],
+        1 => (0..len).map(|_| draw.below(4) as u8).collect(),
+        _ => (0..len).map(|_| draw.number() as u8).collect(),
+    }
+}
+
+fn many(target: fn(&[u8]), seeds: std::ops::Range<u64>, len_max: u64) {
+    for seed in seeds {
+        let bytes = random(&mut Draw::new(seed), len_max);
+        if std::panic::catch_unwind(|| target(&bytes)).is_err() {
+            panic!("seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn any_bytes_as_a_node() {
+    many(super::node, 0..20_000, 400);
+}
+
+#[test]
+fn any_frames_as_a_log() {
+    many(super::log, 0..2_000, 300);
+}
+
+#[test]
+fn superblocks_and_checkpoints_with_anything_in_them() {
+    many(super::superblock, 0..1_000, 24);
+}
+
+#[test]
+fn an_index_with_anything_in_it() {
+    many(super::content, 0..1_000, 40);
+}
+
+#[test]
+fn any_operations_beside_a_map() {
+    many(super::operations, 0..400, 1_000);
+}
