@@ -41,6 +41,18 @@ const KINDS: &[(&str, &str)] = &[
         "[device.top]\ntype = 'stripe'\ndevices = ['a']\nunit = '4KiB'",
     ),
     (
+        "queue",
+        "[device.top]\ntype = 'queue'\nbelow = 'a'\ndepth = 2\nplaces = 8",
+    ),
+    (
+        "queue of cfq",
+        "[device.top]\ntype = 'queue'\nbelow = 'a'\nscheduler = 'cfq'\ndepth = 2\nrequest_max = '8KiB'",
+    ),
+    (
+        "queue of anticipatory",
+        "[device.top]\ntype = 'queue'\nbelow = 'a'\nscheduler = 'anticipatory'\ndepth = 1\nplug = {}",
+    ),
+    (
         "ssd",
         "[device.top]\ntype = 'ssd'\nprofile = 'sata-2009'\nbelow = 'a'",
     ),

@@ -180,6 +180,7 @@ fn fixed_above<'g>(graph: &'g Graph, name: &str) -> Option<&'g str> {
         | Node::Passthrough(_)
         | Node::Delay(_)
         | Node::Error(_)
+        | Node::Queue(_)
         | Node::Rate(_)
         | Node::Log(_)
         | Node::Stats(_) => fixed_above(graph, parent),

@@ -18,6 +18,7 @@ use crate::layers::log::{Log, LogConfig};
 use crate::layers::mirror::superblock::Candidate;
 use crate::layers::mirror::{Mirror, MirrorConfig, SideToOpen};
 use crate::layers::passthrough::{Passthrough, PassthroughConfig};
+use crate::layers::queue::{Queue, QueueConfig};
 use crate::layers::rate::{Rate, RateConfig};
 use crate::layers::stats::{Stats, StatsConfig};
 use crate::layers::stripe::{Stripe, StripeConfig};
@@ -60,6 +61,8 @@ pub enum Node {
     Delay(DelayConfig),
     /// Requests that fail or hang.
     Error(ErrorConfig),
+    /// A scheduler in front of a device.
+    Queue(QueueConfig),
     /// A limit on bytes and requests a second.
     Rate(RateConfig),
     /// A line for each request.
@@ -70,7 +73,7 @@ pub enum Node {
 
 /// The names of all types, for error messages.
 const TYPES: &str = "file, memory, null, remote, brp, cache, mirror, passthrough, stripe, adopted, ssd, hdd, \
-                     network, flash, delay, error, rate, log, stats";
+                     network, flash, queue, delay, error, rate, log, stats";
 
 impl Node {
     /// Reads a `[device.NAME]` section.
@@ -94,6 +97,7 @@ impl Node {
             "flash" => Node::Timing(TimingConfig::read(ModelType::Flash, section)?),
             "delay" => Node::Delay(section.read()?),
             "error" => Node::Error(section.read()?),
+            "queue" => Node::Queue(section.read()?),
             "rate" => Node::Rate(section.read()?),
             "log" => Node::Log(section.read()?),
             "stats" => Node::Stats(section.read()?),
@@ -124,6 +128,7 @@ impl Node {
             Node::Timing(config) => vec![&config.below],
             Node::Delay(config) => vec![&config.below],
             Node::Error(config) => vec![&config.below],
+            Node::Queue(config) => vec![&config.below],
             Node::Rate(config) => vec![&config.below],
             Node::Log(config) => vec![&config.below],
             Node::Stats(config) => vec![&config.below],
@@ -146,6 +151,7 @@ impl Node {
             Node::Timing(config) => config.of.name(),
             Node::Delay(_) => "delay",
             Node::Error(_) => "error",
+            Node::Queue(_) => "queue",
             Node::Rate(_) => "rate",
             Node::Log(_) => "log",
             Node::Stats(_) => "stats",
@@ -190,6 +196,7 @@ impl Node {
             }
             Node::Delay(c) => Rc::new(Fault::new(rt, below(), c.plan(), seed_of(c.seed))),
             Node::Error(c) => Rc::new(Fault::new(rt, below(), c.plan(), seed_of(c.seed))),
+            Node::Queue(config) => Rc::new(Queue::new(rt, below(), config)?),
             Node::Rate(config) => Rc::new(Rate::new(rt, below(), config)),
             Node::Log(config) => Rc::new(Log::open(rt, below(), &config.path)?),
             Node::Stats(_) => Rc::new(Stats::new(rt, below())),
@@ -219,6 +226,7 @@ impl Node {
             Node::Mirror(config) => config.check(),
             Node::Stripe(config) => config.check(),
             Node::Error(config) => config.check(),
+            Node::Queue(config) => config.check(),
             Node::Rate(config) => config.check(),
             Node::Passthrough(_)
             | Node::Adopted(_)

@@ -7,6 +7,7 @@ pub mod fault;
 pub mod log;
 pub mod mirror;
 pub mod passthrough;
+pub mod queue;
 pub mod rate;
 pub mod stats;
 pub mod stripe;

@@ -14,9 +14,9 @@ pub struct DeadlineParameters {
     /// The same of a write.
     pub write_expire_ns: u64,
     /// Requests of a batch.
-    pub fifo_batch: u32,
+    pub fifo_batch: u64,
     /// Batches of reads that go before waiting writes.
-    pub writes_starved: u32,
+    pub writes_starved: u64,
     /// Whether bios are put in front of requests.
     pub front_merges: bool,
 }
@@ -52,9 +52,9 @@ pub struct Deadline {
     /// What follows the request dispatched last in its direction.
     next: Option<(Direction, Tag)>,
     /// Requests of the batch so far.
-    batching: u32,
+    batching: u64,
     /// Batches of reads since writes began to wait.
-    starved: u32,
+    starved: u64,
     /// The sector behind the request dispatched last.
     last_sector: u64,
 }

@@ -22,6 +22,7 @@
 
 mod anticipatory;
 mod cfq;
+mod choice;
 mod deadline;
 mod dispatch;
 mod head;
@@ -35,6 +36,7 @@ mod sorted;
 
 pub use anticipatory::{Anticipatory, AnticipatoryParameters};
 pub use cfq::{Cfq, CfqParameters};
+pub use choice::{Parameter, SchedulerChoice};
 pub use deadline::{Deadline, DeadlineParameters};
 pub use dispatch::DispatchList;
 pub use mq_deadline::{MqDeadline, MqDeadlineParameters};

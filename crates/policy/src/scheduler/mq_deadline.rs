@@ -70,9 +70,9 @@ pub struct MqDeadline {
     expiries: Expiries,
     /// The direction of the batch, which the classes share with its length.
     direction: Direction,
-    batching: u32,
+    batching: u64,
     /// Batches of reads since writes began to wait.
-    starved: u32,
+    starved: u64,
 }
 
 impl MqDeadline {

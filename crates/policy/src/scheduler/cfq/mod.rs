@@ -30,7 +30,7 @@ const DEVICE_QUEUES: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CfqParameters {
     /// Requests of a queue dispatched at once, and under way while others wait.
-    pub quantum: usize,
+    pub quantum: u64,
     /// A sync request that is as old goes first in a slice.
     pub fifo_expire_sync_ns: u64,
     /// The same of an async one.
@@ -256,7 +256,7 @@ impl Cfq {
         if idle {
             1
         } else {
-            self.parameters.quantum.max(1)
+            usize::try_from(self.parameters.quantum.max(1)).unwrap_or(usize::MAX)
         }
     }
 

@@ -1,0 +1,167 @@
+//! The configuration of `type = "queue"`.
+
+use std::collections::BTreeMap;
+
+use bimetal_policy::scheduler::{Parameter, Plugging, QueueParameters, SchedulerChoice};
+use serde::Deserialize;
+
+use super::SECTOR_BYTES;
+use crate::request::BLOCK_BYTES;
+use crate::units::{Size, Time, parse_size, parse_time};
+
+/// The configuration of `type = "queue"`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueConfig {
+    /// The device below, by its name in the file.
+    pub below: String,
+    /// The name of the scheduler.
+    #[serde(default = "default_scheduler")]
+    pub scheduler: String,
+    /// Parameters of the scheduler that are not at their defaults.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, toml::Value>,
+    /// Requests that the device is given at a time.
+    #[serde(default = "default_depth")]
+    pub depth: u32,
+    /// Reads and writes that may be here at a time, merged or not; more of them wait for a place.
+    #[serde(default = "default_places")]
+    pub places: u32,
+    /// No merge makes a request longer; what comes longer is split.
+    #[serde(default = "default_request_max")]
+    pub request_max: Size,
+    /// When an idle device is kept waiting, so that there is something to merge; never if not given.
+    pub plug: Option<PlugConfig>,
+}
+
+/// How an idle device is kept waiting.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlugConfig {
+    /// So many requests begin at once.
+    #[serde(default = "default_plug_requests")]
+    pub requests: u32,
+    /// So long is the first of them held.
+    #[serde(default = "default_plug_delay")]
+    pub delay: Time,
+}
+
+fn default_scheduler() -> String {
+    "mq-deadline".to_owned()
+}
+
+fn default_depth() -> u32 {
+    32
+}
+
+fn default_places() -> u32 {
+    256
+}
+
+fn default_request_max() -> Size {
+    Size(512 << 10)
+}
+
+fn default_plug_requests() -> u32 {
+    4
+}
+
+fn default_plug_delay() -> Time {
+    Time(std::time::Duration::from_millis(3))
+}
+
+/// More places than anybody needs; each has a fixed cost of memory.
+const PLACES_MAX: u32 = 65_536;
+
+impl QueueConfig {
+    /// Refuses what cannot work.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        self.choice()?;
+        let Size(longest) = self.request_max;
+        let longest_allowed = u64::from(crate::geometry::TRANSFER_BYTES_MAX);
+        if longest == 0 || longest % BLOCK_BYTES != 0 || longest > longest_allowed {
+            return Err("`request_max` must be a multiple of 4 KiB, of 32 MiB at most".to_owned());
+        }
+        if self.depth == 0 {
+            return Err("a `depth` of 0 lets nothing pass".to_owned());
+        }
+        if !(1..=PLACES_MAX).contains(&self.places) {
+            return Err(format!("`places` must be 1 to {PLACES_MAX}"));
+        }
+        if self.plug.is_some_and(|plug| plug.requests == 0) {
+            return Err("`plug.requests` must be at least 1".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The scheduler, with its parameters.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn choice(&self) -> Result<SchedulerChoice, String> {
+        let mut choice = SchedulerChoice::named(&self.scheduler).ok_or_else(|| {
+            let names = SchedulerChoice::NAMES.join(", ");
+            format!("no scheduler `{}`, expected one of {names}", self.scheduler)
+        })?;
+        let mut places = choice.parameters();
+        for (name, value) in &self.parameters {
+            let Some((_, place)) = places.iter_mut().find(|(known, _)| known == name) else {
+                return Err(self.unknown(name, &places));
+            };
+            set(place, value).map_err(|why| format!("parameter `{name}`: {why}"))?;
+        }
+        Ok(choice)
+    }
+
+    fn unknown(&self, name: &str, known: &[(&str, Parameter<'_>)]) -> String {
+        let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+        let has = match names.as_slice() {
+            [] => "none".to_owned(),
+            names => names.join(", "),
+        };
+        format!(
+            "`{}` has no parameter `{name}`; it has {has}",
+            self.scheduler
+        )
+    }
+
+    /// What the request layer is told.
+    pub(super) fn queue_parameters(&self) -> QueueParameters {
+        let plugging = self.plug.map_or(Plugging::Off, |plug| Plugging::Device {
+            requests: plug.requests as usize,
+            delay_ns: u64::try_from(plug.delay.0.as_nanos()).unwrap_or(u64::MAX),
+        });
+        let sectors = self.request_max.0 / SECTOR_BYTES;
+        QueueParameters {
+            request_sectors_max: u32::try_from(sectors).expect("checked to be 32 MiB at most"),
+            plugging,
+        }
+    }
+}
+
+/// Gives a parameter its value.
+fn set(place: &mut Parameter<'_>, value: &toml::Value) -> Result<(), String> {
+    use toml::Value::{Boolean, Integer, String};
+    match (place, value) {
+        (Parameter::TimeNs(place), String(text)) => {
+            let Time(time) = parse_time(text)?;
+            **place = u64::try_from(time.as_nanos()).map_err(|_| "it is too long".to_owned())?;
+        }
+        (Parameter::Sectors(place), String(text)) => {
+            let Size(bytes) = parse_size(text)?;
+            **place = bytes / SECTOR_BYTES;
+        }
+        (Parameter::Count(place), Integer(number)) => {
+            **place = u64::try_from(*number).map_err(|_| "it must not be negative".to_owned())?;
+        }
+        (Parameter::Flag(place), Boolean(flag)) => **place = *flag,
+        (Parameter::TimeNs(_), _) => return Err("a time is expected, as in \"10ms\"".to_owned()),
+        (Parameter::Sectors(_), _) => return Err("a size is expected, as in \"16MiB\"".to_owned()),
+        (Parameter::Count(_), _) => return Err("a whole number is expected".to_owned()),
+        (Parameter::Flag(_), _) => return Err("true or false is expected".to_owned()),
+    }
+    Ok(())
+}

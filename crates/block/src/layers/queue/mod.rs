@@ -1,0 +1,405 @@
+//! The queue in front of one device: requests that meet become one, and a scheduler says which goes
+//! next and when it is better to wait.
+//!
+//! What is decided is decided by [`bimetal_policy::scheduler`], the same objects that run in
+//! experiments; this layer gives them places, time and a device. A request is carried down by the
+//! future of the one that started it, so that one which meets nothing costs no task of its own; the
+//! others of it wait for their part of the answer. Reads and writes are queued. A flush makes durable
+//! what has completed, and what waits here has not, so it goes on at once, and so do the operations
+//! without data. This layer must never lose a request, give one answer to two of them, or hold one
+//! because its neighbour failed: what failed together is asked again one by one.
+
+mod config;
+mod places;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bimetal_policy::scheduler::{Bio, DirectionCounts, Queue as Policy, Tag};
+use bimetal_rt::sync::{Event, Semaphore};
+use bimetal_rt::{Instant, Payload, Rt, Task};
+use futures_util::future::{join_all, select};
+
+pub use config::{PlugConfig, QueueConfig};
+
+use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::error::{IoError, OpenError};
+use crate::geometry::Geometry;
+use crate::request::{IoResult, Op, Reply, Request};
+use places::{Places, Turn};
+
+/// The unit of the schedulers.
+const SECTOR_BYTES: u64 = 512;
+
+/// A time that never comes.
+const NEVER_NS: u64 = u64::MAX;
+
+/// See the module.
+pub struct Queue {
+    core: Rc<Core>,
+    /// Asks again when a scheduler has put something off; ends with the layer.
+    clock: RefCell<Option<Task<()>>>,
+}
+
+impl Queue {
+    /// A layer over `below`.
+    ///
+    /// # Errors
+    /// When the configuration is wrong, or the device has blocks of less than a sector.
+    pub fn new(rt: &Rt, below: Rc<dyn Device>, config: &QueueConfig) -> Result<Queue, OpenError> {
+        config.check().map_err(OpenError::new)?;
+        let choice = config.choice().map_err(OpenError::new)?;
+        if u64::from(below.geometry().block_bytes) < SECTOR_BYTES {
+            let why = "a queue needs a device of whole sectors of 512 bytes below it";
+            return Err(OpenError::new(why.to_owned()));
+        }
+        let tags = config.places as usize;
+        let policy = Policy::new(choice.build(tags), tags, config.queue_parameters());
+        let core = Rc::new(Core {
+            rt: rt.clone(),
+            below,
+            free: Semaphore::new(u64::from(config.places)),
+            state: RefCell::new(State {
+                policy,
+                places: Places::new(tags),
+                in_flight: 0,
+            }),
+            clock: Event::new(),
+            asked_at_ns: Cell::new(NEVER_NS),
+            waited: Cell::new(0),
+            depth: config.depth,
+            piece_bytes: config.request_max.0,
+        });
+        let clock = rt.spawn(keep_time(Rc::clone(&core)));
+        Ok(Queue {
+            core,
+            clock: RefCell::new(Some(clock)),
+        })
+    }
+}
+
+/// What requests, and the clock, share.
+struct Core {
+    rt: Rt,
+    below: Rc<dyn Device>,
+    /// Places that are free.
+    free: Rc<Semaphore>,
+    state: RefCell<State>,
+    /// Tells the clock that it has to ask earlier than it meant to.
+    clock: Event,
+    /// When the clock will ask.
+    asked_at_ns: Cell<u64>,
+    /// Requests that had to wait for a place.
+    waited: Cell<u64>,
+    depth: u32,
+    piece_bytes: u64,
+}
+
+/// Who is here, and what the policy knows of them.
+struct State {
+    policy: Policy,
+    places: Places,
+    /// Requests that the device has.
+    in_flight: u32,
+}
+
+impl Core {
+    /// Runs a read or a write of any length.
+    async fn run(self: &Rc<Core>, request: Request) -> IoResult {
+        if request.len <= self.piece_bytes {
+            return self.run_piece(request, false).await;
+        }
+        let starts = (request.offset..request.end()).step_by(self.piece_bytes as usize);
+        let pieces = starts.map(|start| {
+            let end = request.end().min(start + self.piece_bytes);
+            let piece = request.part(start, end, start);
+            self.run_piece(piece, start > request.offset)
+        });
+        let mut data = Payload::empty();
+        for answer in join_all(pieces).await {
+            if let Reply::Data(part) = answer? {
+                data.append(part);
+            }
+        }
+        Ok(match request.op {
+            Op::Read => Reply::Data(data),
+            _ => Reply::Done,
+        })
+    }
+
+    /// Runs what fits into one request.
+    async fn run_piece(self: &Rc<Core>, request: Request, continued: bool) -> IoResult {
+        let permit = match self.free.try_acquire(1) {
+            Some(permit) => permit,
+            None => {
+                self.waited.set(self.waited.get() + 1);
+                self.free.acquire(1).await
+            }
+        };
+        let bio = bio_of(&request, continued);
+        let tag = {
+            let mut state = self.state.borrow_mut();
+            let tag = state.places.take(request, permit);
+            state.policy.add(tag, bio, self.rt.now().as_ns());
+            tag
+        };
+        let mut held = Held {
+            core: self,
+            tag: Some(tag),
+        };
+        self.advance();
+        let turn =
+            std::future::poll_fn(|context| self.state.borrow_mut().places.poll_turn(tag, context));
+        if let Turn::Carry = turn.await {
+            self.carry(tag).await;
+        }
+        held.tag = None;
+        self.state.borrow_mut().places.leave(tag)
+    }
+
+    /// Gives the device what is to go next, as long as it takes more.
+    fn advance(self: &Rc<Core>) {
+        let state = &mut *self.state.borrow_mut();
+        let now_ns = self.rt.now().as_ns();
+        while state.in_flight < self.depth {
+            let Some(tag) = state.policy.next(now_ns) else {
+                self.ask_again(state.policy.wake_at_ns(), now_ns);
+                return;
+            };
+            state.in_flight += 1;
+            if !state.places.issue(tag) {
+                self.carry_for_nobody(tag);
+            }
+        }
+    }
+
+    /// Has the clock ask at that time, if nothing happens before.
+    fn ask_again(&self, wake_at_ns: Option<u64>, now_ns: u64) {
+        // A time that has passed without a decision must not keep the clock from going on.
+        let at_ns = wake_at_ns.map_or(NEVER_NS, |at_ns| at_ns.max(now_ns + 1));
+        if at_ns < self.asked_at_ns.get() {
+            self.asked_at_ns.set(at_ns);
+            self.clock.notify();
+        }
+    }
+
+    /// The request that has nobody any more who could carry it down.
+    fn carry_for_nobody(self: &Rc<Core>, tag: Tag) {
+        let core = Rc::clone(self);
+        let task = self.rt.spawn(async move { core.carry(tag).await });
+        task.detach();
+    }
+
+    /// Takes an issued request to the device, and gives everybody his part of the answer.
+    async fn carry(self: &Rc<Core>, tag: Tag) {
+        let (request, alone) = self.whole(tag);
+        let answer = self.below.submit(request).await;
+        if alone {
+            return self.complete(tag, std::iter::once(answer));
+        }
+        let parts = match answer {
+            Ok(reply) => self.shares(tag, reply),
+            Err(_) => self.one_by_one(tag).await,
+        };
+        self.complete(tag, parts.into_iter());
+    }
+
+    /// All of an issued request, and whether one alone asked for it.
+    fn whole(&self, tag: Tag) -> (Request, bool) {
+        let state = self.state.borrow();
+        let mut asked = state.policy.bios(tag).map(|bio| state.places.request(bio));
+        let first = asked.next().expect("a request has a bio");
+        let (mut request, mut alone) = (first.clone(), true);
+        for next in asked {
+            assert_eq!(request.end(), next.offset, "the bios of a request meet");
+            alone = false;
+            request.len += next.len;
+            request.flags.fua |= next.flags.fua;
+            request.payload.append(next.payload.clone());
+        }
+        (request, alone)
+    }
+
+    /// The answer of a request, cut into those of its bios.
+    fn shares(&self, tag: Tag, reply: Reply) -> Vec<IoResult> {
+        let state = self.state.borrow();
+        let lengths = state
+            .policy
+            .bios(tag)
+            .map(|bio| state.places.request(bio).len as usize);
+        match reply {
+            Reply::Data(data) => {
+                let mut from = 0;
+                let cut = lengths.map(|length| {
+                    from += length;
+                    Ok(Reply::Data(data.slice(from - length..from)))
+                });
+                cut.collect()
+            }
+            Reply::Done | Reply::Extents(_) => lengths.map(|_| Ok(Reply::Done)).collect(),
+        }
+    }
+
+    /// Asks for each bio of a request that failed by itself: the fault is one bio's, as a rule, and
+    /// the others must not pay for the company.
+    async fn one_by_one(&self, tag: Tag) -> Vec<IoResult> {
+        let requests: Vec<Request> = {
+            let state = self.state.borrow();
+            let bios = state.policy.bios(tag);
+            bios.map(|bio| state.places.request(bio).clone()).collect()
+        };
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            answers.push(self.below.submit(request).await);
+        }
+        answers
+    }
+
+    /// The device has done a request: its bios are answered, in ascending order.
+    fn complete(self: &Rc<Core>, tag: Tag, answers: impl Iterator<Item = IoResult>) {
+        {
+            let state = &mut *self.state.borrow_mut();
+            state.in_flight -= 1;
+            let mut bios = state.places.take_list();
+            state.policy.complete(tag, self.rt.now().as_ns(), &mut bios);
+            let mut answers = answers;
+            for bio in bios.drain(..) {
+                let answer = answers.next().expect("an answer for each bio");
+                state.places.answer(bio, answer);
+            }
+            state.places.put_list(bios);
+        }
+        self.advance();
+    }
+
+    /// Somebody waits for all that is here.
+    fn unplug(self: &Rc<Core>) {
+        self.state.borrow_mut().policy.unplug();
+        self.advance();
+    }
+}
+
+/// A request as the schedulers see it.
+fn bio_of(request: &Request, continued: bool) -> Bio {
+    let start_sector = request.offset / SECTOR_BYTES;
+    let sectors = u32::try_from(request.len / SECTOR_BYTES).expect("a transfer is below 4 GiB");
+    let bio = match request.op {
+        Op::Write => Bio::write(0, start_sector, sectors),
+        _ => Bio::read(0, start_sector, sectors),
+    };
+    Bio {
+        sync: bio.sync || request.flags.fua,
+        continued,
+        ..bio
+    }
+}
+
+/// A place that its request has not left. Where the request is dropped, what it had begun goes on:
+/// others may be part of it.
+struct Held<'a> {
+    core: &'a Rc<Core>,
+    tag: Option<Tag>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let Some(tag) = self.tag else { return };
+        let was_issued = self.core.state.borrow_mut().places.abandon(tag);
+        if was_issued {
+            self.core.carry_for_nobody(tag);
+        }
+    }
+}
+
+/// Asks the policy again at the times that it names.
+async fn keep_time(core: Rc<Core>) {
+    loop {
+        let at_ns = core.asked_at_ns.get();
+        let earlier = core.clock.until(|| core.asked_at_ns.get() < at_ns);
+        if at_ns == NEVER_NS {
+            earlier.await;
+            continue;
+        }
+        let sleep = core.rt.sleep_until(Instant::from_ns(at_ns));
+        select(sleep, std::pin::pin!(earlier)).await;
+        if core.rt.now().as_ns() >= at_ns {
+            core.asked_at_ns.set(NEVER_NS);
+            core.advance();
+        }
+    }
+}
+
+impl Device for Queue {
+    fn geometry(&self) -> &Geometry {
+        self.core.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        match request.op {
+            Op::Read | Op::Write if request.len > 0 => {
+                // The schedulers take a request at its word.
+                match self.core.below.geometry().check(&request) {
+                    Ok(()) => IoFuture::new(self.core.run(request)),
+                    Err(error) => IoFuture::ready(Err(error)),
+                }
+            }
+            Op::Flush => {
+                self.core.unplug();
+                self.core.below.submit(request)
+            }
+            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes | Op::Extents => {
+                self.core.below.submit(request)
+            }
+        }
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        Box::pin(async {
+            self.core.unplug();
+            let places = self.core.state.borrow().places.count();
+            // Those who have dropped their requests have left them here.
+            drop(self.core.free.acquire(places as u64).await);
+            let clock = self.clock.borrow_mut().take();
+            if let Some(clock) = clock {
+                clock.cancel().await;
+            }
+            Ok(())
+        })
+    }
+
+    fn interruptions(&self) -> Option<u64> {
+        self.core.below.interruptions()
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        let state = self.core.state.borrow();
+        let scheduler = state.policy.scheduler().to_owned();
+        out.figure("", "scheduler", Figure::State(scheduler));
+        let counts = state.policy.counts();
+        let gauge = |count: u64| Figure::Gauge(count as f64);
+        out.figure("", "queued_requests", gauge(counts.queued()));
+        out.figure("", "in_flight_requests", gauge(u64::from(state.in_flight)));
+        out.figure(
+            "",
+            "waited_for_a_place",
+            Figure::Counter(self.core.waited.get()),
+        );
+        direction_figures("read", &counts.reads, out);
+        direction_figures("write", &counts.writes, out);
+    }
+}
+
+fn direction_figures(part: &str, counts: &DirectionCounts, out: &mut dyn FigureVisitor) {
+    let figures = [
+        ("bios", counts.bios),
+        ("splits", counts.splits),
+        ("back_merges", counts.back_merges),
+        ("front_merges", counts.front_merges),
+        ("request_merges", counts.request_merges),
+        ("issued_requests", counts.issued),
+        ("completed_requests", counts.completed),
+    ];
+    for (name, count) in figures {
+        out.figure(part, name, Figure::Counter(count));
+    }
+}

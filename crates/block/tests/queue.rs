@@ -1,0 +1,329 @@
+//! `type = "queue"`: merging and order in front of a device.
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bimetal_block::layers::queue::{Queue, QueueConfig};
+use bimetal_block::{
+    Device, Figure, Flags, Geometry, IoError, IoFuture, IoResult, Op, Reply, Request,
+};
+use bimetal_rt::{Payload, Rt};
+use common::{refusal, starts, virtual_rt, write};
+use futures_util::future::join_all;
+use std::time::Duration;
+
+const BLOCK: u64 = 4096;
+
+/// A device that takes a millisecond for each request, keeps the order of what it was asked, and fails
+/// at bad blocks. A read gives the number of the block in all of its bytes.
+struct Slow {
+    rt: Rt,
+    geometry: Geometry,
+    asked: RefCell<Vec<(Op, u64, u64, bool)>>,
+    bad_block: Option<u64>,
+}
+
+impl Slow {
+    async fn serve(&self, request: Request) -> IoResult {
+        let range = (request.offset / BLOCK, request.len / BLOCK);
+        let asked = (request.op, range.0, range.1, request.flags.fua);
+        self.asked.borrow_mut().push(asked);
+        self.rt.sleep(Duration::from_millis(1)).await;
+        let blocks = range.0..range.0 + range.1;
+        if self.bad_block.is_some_and(|bad| blocks.contains(&bad)) {
+            return Err(IoError::Medium);
+        }
+        match request.op {
+            Op::Read => {
+                let mut data = Payload::empty();
+                blocks.for_each(|n| data.push(self.rt.pool().copy_of(&[n as u8; 4096])));
+                Ok(Reply::Data(data))
+            }
+            Op::Write => {
+                let bytes = request.payload.to_vec();
+                for (block, bytes) in blocks.zip(bytes.chunks(4096)) {
+                    assert!(
+                        bytes.iter().all(|b| *b == block as u8),
+                        "bytes of block {block}"
+                    );
+                }
+                Ok(Reply::Done)
+            }
+            Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => Ok(Reply::Done),
+        }
+    }
+}
+
+impl Device for Slow {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(self.serve(request))
+    }
+}
+
+fn over(rt: &Rt, config: &str, bad_block: Option<u64>) -> (Rc<Slow>, Rc<dyn Device>) {
+    let slow = Rc::new(Slow {
+        rt: rt.clone(),
+        geometry: Geometry::of_size(256 * BLOCK),
+        asked: RefCell::default(),
+        bad_block,
+    });
+    let config: QueueConfig =
+        toml::from_str(&format!("below = 'slow'\n{config}")).expect("a configuration");
+    let below: Rc<dyn Device> = Rc::<Slow>::clone(&slow);
+    let queue = Queue::new(rt, below, &config).expect("it opens");
+    (slow, Rc::new(queue))
+}
+
+fn read(block: u64, count: u64) -> Request {
+    Request::read(block * BLOCK, count * BLOCK)
+}
+
+fn write_of(rt: &Rt, block: u64) -> Request {
+    write(rt, block * BLOCK, 4096, block as u8)
+}
+
+fn counter(device: &Rc<dyn Device>, part: &str, name: &str) -> u64 {
+    let mut figures: Vec<(String, String, Figure)> = Vec::new();
+    device.figures(&mut figures);
+    let found = figures.iter().find(|(p, n, _)| p == part && n == name);
+    match found {
+        Some((_, _, Figure::Counter(count))) => *count,
+        other => panic!("no counter {part} {name}: {other:?}"),
+    }
+}
+
+/// The ranges that the device was asked for, in order.
+fn asked(slow: &Slow) -> Vec<(u64, u64)> {
+    let asked = slow.asked.borrow();
+    asked
+        .iter()
+        .map(|(_, from, count, _)| (*from, *count))
+        .collect()
+}
+
+/// While the device is busy with block 100, four reads come that meet; they are one request, and each
+/// has its own bytes.
+#[test]
+fn what_meets_while_the_device_is_busy_is_one_request() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (slow, queue) = over(&rt, "scheduler = 'noop'\ndepth = 1", None);
+        let requests = vec![
+            read(100, 1),
+            read(8, 1),
+            read(9, 2),
+            read(7, 1),
+            read(11, 1),
+        ];
+        let answers = join_all(requests.into_iter().map(|r| queue.submit(r))).await;
+        let firsts: Vec<u8> = answers
+            .into_iter()
+            .map(|answer| answer.expect("it reads").into_data().to_vec()[0])
+            .collect();
+        assert_eq!(firsts, [100, 8, 9, 7, 11]);
+        assert_eq!(asked(&slow), [(100, 1), (7, 5)]);
+        assert_eq!(counter(&queue, "read", "bios"), 5);
+        assert_eq!(counter(&queue, "read", "back_merges"), 2);
+        assert_eq!(counter(&queue, "read", "front_merges"), 1);
+        assert_eq!(counter(&queue, "read", "issued_requests"), 2);
+        queue.close().await.expect("it closes");
+    });
+}
+
+/// Deadline goes on upwards from the oldest (20, 60, 90) before it turns back; noop keeps the order in
+/// which they came.
+#[test]
+fn the_scheduler_decides_the_order() {
+    for (scheduler, order) in [
+        ("deadline", [50, 20, 60, 90, 3]),
+        ("noop", [50, 20, 90, 3, 60]),
+    ] {
+        let rt = virtual_rt(1);
+        rt.block_on(async {
+            let config = format!("scheduler = '{scheduler}'\ndepth = 1");
+            let (slow, queue) = over(&rt, &config, None);
+            let writes = [50, 20, 90, 3, 60].map(|block| write_of(&rt, block));
+            for answer in join_all(writes.map(|w| queue.submit(w))).await {
+                answer.expect("it writes");
+            }
+            let found: Vec<u64> = asked(&slow).iter().map(|(from, _)| *from).collect();
+            assert_eq!(found, order, "{scheduler}");
+        });
+    }
+}
+
+/// One bad block among four that were merged: only who asked for it has an error.
+#[test]
+fn a_bad_block_fails_nobody_else() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (slow, queue) = over(&rt, "scheduler = 'noop'\ndepth = 1", Some(6));
+        let reads = [100, 4, 5, 6, 7].map(|block| queue.submit(read(block, 1)));
+        let answers = join_all(reads).await;
+        let wrong: Vec<bool> = answers.iter().map(IoResult::is_err).collect();
+        assert_eq!(wrong, [false, false, false, true, false]);
+        assert_eq!(
+            asked(&slow),
+            [(100, 1), (4, 4), (4, 1), (5, 1), (6, 1), (7, 1)]
+        );
+    });
+}
+
+/// A merged write is durable as a whole when one of its parts must be; and a flush does not wait for
+/// what has not completed.
+#[test]
+fn fua_holds_for_the_whole_and_a_flush_passes() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (slow, queue) = over(&rt, "scheduler = 'noop'\ndepth = 1", None);
+        let mut fua = write_of(&rt, 11);
+        fua.flags = Flags::FUA;
+        let requests = vec![write_of(&rt, 50), write_of(&rt, 10), fua, Request::flush()];
+        let all = join_all(requests.into_iter().map(|r| queue.submit(r))).await;
+        assert!(all.iter().all(IoResult::is_ok));
+        let asked = slow.asked.borrow();
+        let expected = [
+            (Op::Write, 50, 1, false),
+            (Op::Flush, 0, 0, false),
+            (Op::Write, 10, 2, true),
+        ];
+        assert_eq!(*asked, expected);
+    });
+}
+
+/// 600 KiB are requests of 512 and 88; the second counts as a split. The bytes come back in order.
+#[test]
+fn what_is_too_long_is_split() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (slow, queue) = over(&rt, "", None);
+        let data = queue
+            .submit(read(0, 150))
+            .await
+            .expect("it reads")
+            .into_data()
+            .to_vec();
+        assert!(
+            data.chunks(4096)
+                .enumerate()
+                .all(|(n, bytes)| bytes == [n as u8; 4096])
+        );
+        assert_eq!(asked(&slow), [(0, 128), (128, 22)]);
+        assert_eq!(counter(&queue, "read", "bios"), 1);
+        assert_eq!(counter(&queue, "read", "splits"), 1);
+    });
+}
+
+/// A plug holds the first write for 3 ms, or until two wait; a read ends it.
+#[test]
+fn a_plug_waits_for_company_and_not_for_longer() {
+    let config = "scheduler = 'noop'\nplug = { requests = 2, delay = '3ms' }";
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (_slow, queue) = over(&rt, config, None);
+        let begun = rt.now();
+        queue.submit(write_of(&rt, 1)).await.expect("it writes");
+        assert_eq!(
+            rt.now().ns_since(begun),
+            4_000_000,
+            "3 ms held, 1 ms written"
+        );
+        let begun = rt.now();
+        let two = [write_of(&rt, 1), write_of(&rt, 9)].map(|w| queue.submit(w));
+        assert!(join_all(two).await.iter().all(IoResult::is_ok));
+        assert_eq!(rt.now().ns_since(begun), 1_000_000, "two begin at once");
+        let begun = rt.now();
+        let mixed = [write_of(&rt, 1), read(9, 1)].map(|r| queue.submit(r));
+        assert!(join_all(mixed).await.iter().all(IoResult::is_ok));
+        assert_eq!(
+            rt.now().ns_since(begun),
+            1_000_000,
+            "somebody waits for a read"
+        );
+        queue.close().await.expect("it closes");
+    });
+}
+
+/// More requests than places wait their turn, and all are served.
+#[test]
+fn places_bound_what_is_here() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (slow, queue) = over(&rt, "places = 2\ndepth = 1", None);
+        let reads = (0..10).map(|n| queue.submit(read(n * 2, 1)));
+        assert!(join_all(reads).await.iter().all(IoResult::is_ok));
+        assert_eq!(slow.asked.borrow().len(), 10);
+        assert_eq!(counter(&queue, "", "waited_for_a_place"), 8);
+    });
+}
+
+/// Requests are dropped while they wait, as part of another's, and under way: those that are part of
+/// the same request have their answers, no place is lost, and the layer closes.
+#[test]
+fn what_is_dropped_takes_nobody_with_it() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (slow, queue) = over(&rt, "scheduler = 'noop'\ndepth = 1\nplaces = 4", None);
+        let mut under_way = queue.submit(read(100, 1));
+        let mut starter = queue.submit(read(10, 1));
+        let mut part = queue.submit(read(11, 1));
+        let mut kept = queue.submit(read(12, 1));
+        for request in [&mut under_way, &mut starter, &mut part, &mut kept] {
+            assert!(starts(request).await);
+        }
+        drop((under_way, starter, part));
+        let data = kept.await.expect("it reads").into_data().to_vec();
+        assert_eq!(data, [12; 4096]);
+        assert!(asked(&slow).contains(&(10, 3)), "{:?}", slow.asked);
+        // All four places can be had again.
+        let again = (0..4).map(|n| queue.submit(read(n * 2, 1)));
+        assert!(join_all(again).await.iter().all(IoResult::is_ok));
+        queue.close().await.expect("it closes");
+    });
+}
+
+#[test]
+fn what_cannot_work_is_refused_in_words() {
+    let with = |line: &str| {
+        let data = "[device.data]\ntype = 'memory'\nsize = '1MiB'\n";
+        refusal(&format!(
+            "{data}[device.top]\ntype = 'queue'\nbelow = 'data'\n{line}"
+        ))
+    };
+    for (line, words) in [
+        (
+            "scheduler = 'elevator'",
+            "no scheduler `elevator`, expected one of noop, deadline",
+        ),
+        (
+            "parameters = { fifo_batch = '3' }",
+            "parameter `fifo_batch`: a whole number is expected",
+        ),
+        (
+            "scheduler = 'cfq'\nparameters = { fifo_batch = 3 }",
+            "`cfq` has no parameter `fifo_batch`; it has quantum, fifo_expire_sync",
+        ),
+        (
+            "parameters = { read_expire = 10 }",
+            "parameter `read_expire`: a time is expected",
+        ),
+        ("depth = 0", "a `depth` of 0 lets nothing pass"),
+        ("places = 0", "`places` must be 1 to 65536"),
+        (
+            "request_max = '1000B'",
+            "`request_max` must be a multiple of 4 KiB",
+        ),
+        (
+            "plug = { requests = 0 }",
+            "`plug.requests` must be at least 1",
+        ),
+    ] {
+        let refused = with(line);
+        assert!(refused.contains(words), "{line}: {refused}");
+    }
+}
