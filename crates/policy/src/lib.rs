@@ -8,5 +8,6 @@ pub mod hedge;
 pub mod hetero;
 pub mod latency;
 mod lists;
+pub mod read_ahead;
 pub mod replacement;
 pub mod scheduler;

@@ -1,0 +1,292 @@
+//! On-demand read-ahead: which pages are read before anybody asks for them.
+//!
+//! One [`ReadAhead`] belongs to one reader of one file (or of one device): it looks at which pages are
+//! missed, or found with the mark that an earlier window has left, and answers with the window to read
+//! next. Windows begin small, double while the reader goes on, and are read before the reader has come
+//! to their end, so that a reader in sequence never waits. It must never do I/O, and never answer with
+//! a window longer than allowed, but for two that are read as one.
+//!
+//! Source: `mm/readahead.c` of Linux 2.6.31 (`ondemand_readahead`), whose rules of windows are those of
+//! 2.6.26. The rules are in `docs/schedulers.md`.
+
+/// A run of pages to read, all of them but those that are there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The first page.
+    pub first_page: u64,
+    /// How many.
+    pub pages: u64,
+    /// The page to be marked when it has been read: whoever comes to it asks for the next window, by
+    /// [`ReadAhead::marked`].
+    pub marked_page: Option<u64>,
+}
+
+/// What is known of one reader.
+#[derive(Clone, Debug)]
+pub struct ReadAhead {
+    /// The longest window in pages; 0 for none.
+    pages_max: u64,
+    /// The last window.
+    first_page: u64,
+    pages: u64,
+    /// Pages of it that are read before anybody asks for them, at its end.
+    ahead_pages: u64,
+    /// The page that was read last; `None` before the first.
+    previous_page: Option<u64>,
+}
+
+impl ReadAhead {
+    /// A reader of whom nothing is known yet.
+    pub fn new(pages_max: u64) -> ReadAhead {
+        ReadAhead {
+            pages_max,
+            first_page: 0,
+            pages: 0,
+            ahead_pages: 0,
+            previous_page: None,
+        }
+    }
+
+    /// The reader has read up to this page, whether it was there or not.
+    pub fn has_read(&mut self, page: u64) {
+        self.previous_page = Some(page);
+    }
+
+    /// `page`, of a request for `requested` pages from there, is not in memory: what to read now, while
+    /// the reader waits.
+    pub fn missed(&mut self, page: u64, requested: u64) -> Window {
+        let requested = requested.max(1);
+        if self.pages_max == 0 {
+            return Window {
+                first_page: page,
+                pages: 1,
+                marked_page: None,
+            };
+        }
+        if self.is_expected(page) {
+            self.push_on();
+        } else if self.is_sequential(page) || requested > self.pages_max {
+            self.begin(page, requested);
+        } else {
+            // Somebody who jumps about reads what he asks for, and nothing is learnt from it.
+            return Window {
+                first_page: page,
+                pages: requested,
+                marked_page: None,
+            };
+        }
+        self.window(page)
+    }
+
+    /// The reader has come to a page with a mark, which it has lost now: what to read behind it, while
+    /// the reader goes on. `hole` finds the first page that is not in memory behind a page, within so many.
+    pub fn marked(
+        &mut self,
+        page: u64,
+        requested: u64,
+        hole: impl FnOnce(u64, u64) -> Option<u64>,
+    ) -> Option<Window> {
+        if self.pages_max == 0 {
+            return None;
+        }
+        if self.is_expected(page) {
+            self.push_on();
+            return Some(self.window(page));
+        }
+        // The mark of another reader, or of this one before it went elsewhere: what is in memory says how
+        // far that one had come.
+        let first = hole(page, self.pages_max + 1)?;
+        let come = first
+            .checked_sub(page)
+            .filter(|pages| (1..=self.pages_max).contains(pages))?;
+        self.first_page = first;
+        self.pages = self.next_size(come.saturating_add(requested.max(1)));
+        self.ahead_pages = self.pages;
+        Some(self.window(page))
+    }
+
+    /// Where the reader is who goes on: at the mark of the last window, or behind its end.
+    fn is_expected(&self, page: u64) -> bool {
+        let end = self.first_page + self.pages;
+        page != 0 && (page == end - self.ahead_pages || page == end)
+    }
+
+    fn is_sequential(&self, page: u64) -> bool {
+        match self.previous_page {
+            None => page == 0,
+            Some(previous) => page == previous || Some(page) == previous.checked_add(1),
+        }
+    }
+
+    /// The next window of a reader who goes on.
+    fn push_on(&mut self) {
+        self.first_page += self.pages;
+        self.pages = self.next_size(self.pages);
+        self.ahead_pages = self.pages;
+    }
+
+    /// The first window of somebody who may be going on.
+    fn begin(&mut self, page: u64, requested: u64) {
+        self.first_page = page;
+        self.pages = self.first_size(requested);
+        self.ahead_pages = if self.pages > requested {
+            self.pages - requested
+        } else {
+            self.pages
+        };
+    }
+
+    fn first_size(&self, requested: u64) -> u64 {
+        let max = self.pages_max;
+        let size = requested.checked_next_power_of_two().unwrap_or(max);
+        let size = if size <= max / 32 {
+            size * 4
+        } else if size <= max / 4 {
+            size * 2
+        } else {
+            max
+        };
+        size.min(max)
+    }
+
+    fn next_size(&self, pages: u64) -> u64 {
+        let larger = if pages < self.pages_max / 16 { 4 } else { 2 };
+        pages.saturating_mul(larger).min(self.pages_max)
+    }
+
+    /// The window as it is read. If the reader, who is at `page`, would find its mark at once, the next
+    /// window is read with it.
+    fn window(&mut self, page: u64) -> Window {
+        if page == self.first_page && self.pages == self.ahead_pages {
+            self.ahead_pages = self.next_size(self.pages);
+            self.pages += self.ahead_pages;
+        }
+        Window {
+            first_page: self.first_page,
+            pages: self.pages,
+            marked_page: Some(self.first_page + self.pages - self.ahead_pages),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// 128 KiB of pages of 4 KiB, as the kernel has.
+    const MAX: u64 = 32;
+
+    fn window(first_page: u64, pages: u64, marked_page: u64) -> Window {
+        Window {
+            first_page,
+            pages,
+            marked_page: Some(marked_page),
+        }
+    }
+
+    fn none_missing(_: u64, _: u64) -> Option<u64> {
+        panic!("the memory is not asked where the window says enough")
+    }
+
+    /// Page after page: 4 pages, of which 3 ahead; then 8, 16, 32, 32, each at the mark of the one before.
+    #[test]
+    fn windows_grow_while_the_reader_goes_on() {
+        let mut reader = ReadAhead::new(MAX);
+        assert_eq!(reader.missed(0, 1), window(0, 4, 1));
+        for (mark, expected) in [
+            (1, window(4, 8, 4)),
+            (4, window(12, 16, 12)),
+            (12, window(28, 32, 28)),
+            (28, window(60, 32, 60)),
+        ] {
+            assert_eq!(reader.marked(mark, 1, none_missing), Some(expected));
+        }
+        // Without the mark (its page was dropped): at the end, too.
+        assert_eq!(reader.missed(92, 1), window(92, 64, 124));
+    }
+
+    /// 8 pages asked for at the start: twice as many. More than the maximum: it and the next one at once.
+    #[test]
+    fn the_first_window_is_as_long_as_the_request_promises() {
+        assert_eq!(ReadAhead::new(MAX).missed(0, 8), window(0, 16, 8));
+        assert_eq!(ReadAhead::new(MAX).missed(0, 9), window(0, 32, 9));
+        assert_eq!(ReadAhead::new(MAX).missed(500, 64), window(500, 64, 532));
+    }
+
+    /// Who jumps about reads what he asks for; the window of before is still known when he comes back.
+    #[test]
+    fn a_jump_reads_what_is_asked_for_and_nothing_is_forgotten() {
+        let mut reader = ReadAhead::new(MAX);
+        assert_eq!(reader.missed(0, 1), window(0, 4, 1));
+        reader.has_read(0);
+        let alone = Window {
+            first_page: 100,
+            pages: 2,
+            marked_page: None,
+        };
+        assert_eq!(reader.missed(100, 2), alone);
+        reader.has_read(101);
+        assert_eq!(reader.marked(1, 1, none_missing), Some(window(4, 8, 4)));
+        // One page further than the last one read is in sequence wherever it is.
+        assert_eq!(reader.missed(102, 1), window(102, 4, 103));
+    }
+
+    /// A mark that is not of the last window: 8 pages are there behind it, so 2 x (8 + 1) are next.
+    #[test]
+    fn the_mark_of_another_reader_goes_on_where_that_one_had_come() {
+        let mut reader = ReadAhead::new(MAX);
+        let hole = |page, within| {
+            assert_eq!((page, within), (1000, MAX + 1));
+            Some(1008)
+        };
+        assert_eq!(reader.marked(1000, 1, hole), Some(window(1008, 18, 1008)));
+        // All that could be read is there.
+        assert_eq!(reader.marked(5000, 1, |_, _| None), None);
+        assert_eq!(reader.marked(5000, 1, |page, _| Some(page + MAX + 1)), None);
+    }
+
+    #[test]
+    fn none_reads_page_by_page() {
+        let mut reader = ReadAhead::new(0);
+        for page in [0, 1, 2, 77] {
+            let alone = Window {
+                first_page: page,
+                pages: 1,
+                marked_page: None,
+            };
+            assert_eq!(reader.missed(page, 8), alone);
+            assert_eq!(reader.marked(page, 8, none_missing), None);
+        }
+    }
+
+    /// 32 MiB in sequence, by pages: each page is read once, in windows of 4, 8, 16, and then 32 pages.
+    #[test]
+    fn a_file_in_sequence_takes_as_many_requests_as_it_has_windows() {
+        let (mut reader, mut there, mut marks, mut requests) =
+            (ReadAhead::new(MAX), HashSet::new(), HashSet::new(), 0);
+        let pages = 8192;
+        for page in 0..pages {
+            let found = if marks.remove(&page) {
+                reader.marked(page, 1, none_missing)
+            } else if there.contains(&page) {
+                None
+            } else {
+                Some(reader.missed(page, 1))
+            };
+            if let Some(found) = found {
+                requests += 1;
+                marks.extend(found.marked_page);
+                let read = found.first_page..found.first_page + found.pages;
+                assert!(
+                    read.clone().all(|page| there.insert(page)),
+                    "read twice: {read:?}"
+                );
+            }
+            assert!(there.contains(&page));
+            reader.has_read(page);
+        }
+        // 28 pages in three windows, then 8164 pages by 32, rounded up; one more is under way at the end.
+        assert_eq!(requests, 3 + 8164_u64.div_ceil(MAX) + 1);
+    }
+}
