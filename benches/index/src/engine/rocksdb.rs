@@ -5,12 +5,21 @@ use crate::record::Changes;
 use anyhow::Result;
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, FlushOptions, Options, SnapshotWithThreadMode,
-    WaitForCompactOptions, WriteBatch, WriteOptions,
+    WriteBatch, WriteOptions,
 };
 use std::path::Path;
+use std::time::Duration;
 
 const MEMTABLE_BYTES: usize = 64 << 20;
 const BLOOM_BITS: f64 = 10.0;
+
+/// Numbers of the library that are all 0 when it has nothing to do.
+const BUSY: [&str; 4] = [
+    "rocksdb.mem-table-flush-pending",
+    "rocksdb.num-running-flushes",
+    "rocksdb.compaction-pending",
+    "rocksdb.num-running-compactions",
+];
 
 pub struct Rocksdb {
     db: DB,
@@ -66,9 +75,14 @@ impl Engine for Rocksdb {
     }
 
     fn settle(&self) -> Result<()> {
-        Ok(self
-            .db
-            .wait_for_compact(&WaitForCompactOptions::default())?)
+        // Asked for and not waited for in the library, whose older versions cannot.
+        while BUSY.iter().try_fold(false, |busy, property| {
+            let count = self.db.property_int_value(*property)?;
+            anyhow::Ok(busy || count.unwrap_or(0) > 0)
+        })? {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 }
 
