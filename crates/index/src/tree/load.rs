@@ -12,6 +12,7 @@ use crate::error::{At, Error};
 use crate::node::{Image, NodeId, Seq};
 use crate::segments::Location;
 use crate::storage::{Aligned, BLOCK_BYTES};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -176,11 +177,14 @@ impl Tree {
     /// The inner node of an image, if all that it names is there.
     pub(crate) fn inner_of(&self, image: &Image, offset: u64) -> Result<Inner, Error> {
         let inner = Inner::from_image(image, offset)?;
-        if inner.children().iter().all(|child| self.has(*child)) {
+        let children: BTreeSet<&NodeId> = inner.children().iter().collect();
+        let is_there = children.last().is_some_and(|last| self.has(**last));
+        if is_there && children.len() == inner.len() {
             return Ok(inner);
         }
+        let id = image.node();
         Err(Error::Damaged {
-            what: format!("node {}, which names nodes that do not exist", image.node()),
+            what: format!("node {id}, which names nodes twice or that do not exist"),
             offset,
         })
     }
