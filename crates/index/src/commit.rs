@@ -7,6 +7,7 @@
 
 use crate::error::Error;
 use crate::node::Seq;
+use crate::planted::{Bug, is_planted};
 use crate::readers::Readers;
 use crate::tree::Tree;
 use crate::writer::{Durability, Writer};
@@ -94,7 +95,7 @@ impl Shared {
 
     /// An error after which nobody knows what is on the storage ends all writing.
     fn note(&self, error: Error) -> Error {
-        if !matches!(error, Error::Full { .. }) {
+        if !matches!(error, Error::Full { .. }) && !is_planted(Bug::GoesOn) {
             // The first reason is the one that counts.
             let _ = self.failure.set(error.to_string());
         }
@@ -200,7 +201,11 @@ impl Shared {
             taken.push((request, writer.enlog(&request.operations)?));
         }
         let is_durable = |(request, _): &(&Request, Seq)| request.durability != Durability::Relaxed;
-        if taken.iter().any(is_durable) {
+        let counted = match is_planted(Bug::FollowsTheFirst) {
+            true => 1,
+            false => taken.len(),
+        };
+        if taken.iter().take(counted).any(is_durable) {
             writer.write_log(true)?;
         }
         for (request, seq) in taken.iter() {
@@ -223,9 +228,10 @@ impl Shared {
         };
         for key in &expects.keys {
             // Batches of the same group are not in the leaves yet.
-            let is_taken = taken
-                .iter()
-                .any(|(other, _)| changes(&other.operations, key));
+            let is_taken = !is_planted(Bug::OverlooksRivals)
+                && taken
+                    .iter()
+                    .any(|(other, _)| changes(&other.operations, key));
             if is_taken || self.tree.newest_seq(key)? > expects.read_at {
                 return Err(Error::Conflict);
             }

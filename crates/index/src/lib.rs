@@ -24,6 +24,7 @@ mod log;
 pub mod node;
 mod options;
 mod paper;
+mod planted;
 mod readers;
 mod replay;
 mod scan;

@@ -5,6 +5,7 @@ use super::{
     BLOB_BYTES_MAX, GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, ImageError, KEY_BYTES_MAX,
     NodeId, VALUE_BYTES_MAX,
 };
+use crate::planted::{Bug, is_planted};
 
 const MAGIC: [u8; 4] = *b"bmIN";
 const VERSION: u8 = 1;
@@ -176,7 +177,9 @@ impl Header {
         let image = bytes
             .get(..header.len_bytes as usize)
             .ok_or(ImageError::Short)?;
-        if crc32c::crc32c(&image[COVERED_FROM..]).to_le_bytes() != image[..COVERED_FROM] {
+        let is_whole =
+            crc32c::crc32c(&image[COVERED_FROM..]).to_le_bytes() == image[..COVERED_FROM];
+        if !is_whole && !is_planted(Bug::BelievesImages) {
             return Err(ImageError::Checksum);
         }
         if header.location != location {
