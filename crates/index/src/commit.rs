@@ -232,7 +232,7 @@ impl Shared {
                 && taken
                     .iter()
                     .any(|(other, _)| changes(&other.operations, key));
-            if is_taken || self.tree.newest_seq(key)? > expects.read_at {
+            if is_taken || self.tree.has_changed_since(key, expects.read_at)? {
                 return Err(Error::Conflict);
             }
         }

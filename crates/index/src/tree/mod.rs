@@ -303,15 +303,20 @@ impl Tree {
         })
     }
 
-    /// The batch that has changed `key` last, as far as that is kept: 0 if it is older than all readers.
-    pub(crate) fn newest_seq(&self, key: &[u8]) -> Result<Seq, Error> {
+    /// Whether a batch after `seq` has changed `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotTooOld`] if that is not kept any more.
+    pub(crate) fn has_changed_since(&self, key: &[u8], seq: Seq) -> Result<bool, Error> {
         let mut at_hand = AtHand::default();
         loop {
-            let looked = self.at_leaf(Place::Of(key), |id, _, node| {
-                newest_in(node, key, &at_hand).ok_or(id)
+            let looked = self.at_leaf(Place::Of(key), |id, _, node| match is_kept(node, seq) {
+                true => Ok(newest_in(node, key, &at_hand).ok_or(id)),
+                false => Err(Error::SnapshotTooOld),
             })?;
-            match looked {
-                Ok(seq) => return Ok(seq),
+            match looked? {
+                Ok(newest) => return Ok(newest > seq),
                 Err(id) => at_hand.whole = self.load(id, self.slots.get(id))?,
             }
         }
