@@ -9,9 +9,9 @@ use crate::error::Error;
 use crate::node::Seq;
 use crate::planted::{Bug, is_planted};
 use crate::readers::Readers;
+use crate::sync::{Condvar, Mutex};
 use crate::tree::Tree;
 use crate::writer::{Durability, Writer};
-use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -207,6 +207,9 @@ impl Shared {
         };
         if taken.iter().take(counted).any(is_durable) {
             writer.write_log(true)?;
+        }
+        if is_planted(Bug::PublishesEarly) {
+            writer.publish(writer.seq());
         }
         for (request, seq) in taken.iter() {
             writer.apply(*seq, &request.operations, position)?;

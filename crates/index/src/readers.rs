@@ -5,9 +5,9 @@
 
 use crate::node::Seq;
 use crate::planted::{Bug, is_planted};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The visible sequence number and the snapshots.
 #[derive(Debug)]

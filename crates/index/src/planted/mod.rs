@@ -1,15 +1,16 @@
 //! Planted bugs, so that the tests are tested: each breaks one promise of the engine in the place where a
 //! programmer might, and some life of the tests must find it ([`tests`]).
 //!
-//! Only the tests of this crate can plant one, for one thread. Everywhere else [`is_planted`] is a constant,
-//! so that the code that ships has no path for any of them.
+//! Only the tests of this crate can plant one, for one thread, and those of `interleavings/`, which build the
+//! crate for themselves. Everywhere else [`is_planted`] is a constant, so that the code that ships has no path
+//! for any of them.
 
 #[cfg(test)]
 mod tests;
 
 /// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bug {
+pub enum Bug {
     /// A superblock is written before what its checkpoint names is durable.
     UnsyncedCheckpoint,
     /// A checkpoint names images that have not been written.
@@ -42,16 +43,38 @@ pub(crate) enum Bug {
     RetriesSync,
     /// Writing goes on after a failure.
     GoesOn,
+    /// Readers see a group before it is in the leaves.
+    PublishesEarly,
+    /// A reader who has gone down to a leaf does not ask whether it is still the one.
+    LooksOnce,
+    /// What was read of a node counts though the node was moved meanwhile.
+    BelievesOldReads,
 }
 
-/// Never, but in tests of this crate.
-#[cfg(not(test))]
+/// Never, but in tests.
+#[cfg(not(any(test, interleaved)))]
 pub(crate) const fn is_planted(_: Bug) -> bool {
     false
 }
 
 /// True if this thread is to have this bug.
-#[cfg(test)]
+#[cfg(all(test, not(interleaved)))]
 pub(crate) fn is_planted(bug: Bug) -> bool {
     tests::PLANTED.get() == Some(bug)
+}
+
+/// The bug that all threads have.
+#[cfg(interleaved)]
+static PLANTED: std::sync::Mutex<Option<Bug>> = std::sync::Mutex::new(None);
+
+/// All threads have this bug from now on.
+#[cfg(interleaved)]
+pub fn plant(bug: Option<Bug>) {
+    *PLANTED.lock().expect("nobody panics with it") = bug;
+}
+
+/// True if all threads are to have this bug.
+#[cfg(interleaved)]
+pub(crate) fn is_planted(bug: Bug) -> bool {
+    *PLANTED.lock().expect("nobody panics with it") == Some(bug)
 }

@@ -16,8 +16,10 @@ pub(crate) mod slots;
 use crate::error::Error;
 use crate::layout::Geometry;
 use crate::node::{Found, Image, Kind, NodeId, Rows, Seq, view};
+use crate::planted::{Bug, is_planted};
 use crate::segments::Location;
 use crate::storage::Storage;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use inner::Inner;
 use load::{ATTEMPTS_MAX, AtHand, Loaded};
 pub(crate) use memory::Memory;
@@ -25,7 +27,6 @@ use patch::{Placed, placed, places_of};
 use slots::{Content, Node, Slot, Slots};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Levels of a tree, at most; more are a circle.
 const LEVELS_MAX: usize = 16;
@@ -114,7 +115,7 @@ impl Tree {
             if version.is_multiple_of(2) {
                 return version;
             }
-            std::hint::spin_loop();
+            crate::sync::spin_loop();
         }
     }
 
@@ -159,7 +160,7 @@ impl Tree {
             };
             let slot = self.slots.get(id);
             let node = slot.node.read();
-            if self.structure.load(Ordering::Acquire) == version {
+            if self.structure.load(Ordering::Acquire) == version || is_planted(Bug::LooksOnce) {
                 return Ok(look(id, slot, &node));
             }
         }
@@ -340,7 +341,8 @@ impl Tree {
             let slot = self.slots.get(id);
             let looked = {
                 let node = slot.node.read();
-                if self.structure.load(Ordering::Acquire) != version {
+                let is_changed = self.structure.load(Ordering::Acquire) != version;
+                if is_changed && !is_planted(Bug::LooksOnce) {
                     continue;
                 }
                 slot.touch();
