@@ -9,7 +9,7 @@ use super::inner::Inner;
 use super::patch::{Patch, Placed, merged, placed};
 use super::slots::{Content, Node, Slot};
 use crate::error::{At, Error};
-use crate::node::{Image, NodeId, Seq};
+use crate::node::{Image, NodeId, ROWS_MAX, Seq};
 use crate::planted::{Bug, is_planted};
 use crate::segments::Location;
 use crate::storage::{Aligned, BLOCK_BYTES};
@@ -75,7 +75,9 @@ impl Tree {
         };
         let image = read(&places.location)?;
         let patches: Vec<Arc<Image>> = places.patches.iter().map(read).collect::<Result<_, _>>()?;
-        if image.is_patch() || image.level() > 0 || !patches.iter().all(|patch| patch.is_patch()) {
+        let rows = patches.iter().map(|patch| patch.rows()).sum::<usize>() + image.rows();
+        let is_leaf = !image.is_patch() && image.level() == 0 && rows <= ROWS_MAX;
+        if !is_leaf || !patches.iter().all(|patch| patch.is_patch()) {
             return Err(Error::Damaged {
                 what: format!("node {id}, which should be a leaf with patches"),
                 offset: self.offset(places.location),
