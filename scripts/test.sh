@@ -32,6 +32,11 @@ documentation() {
 step "documentation" documentation
 step "build" $cargo build --workspace --all-targets --locked
 step "address sanitizer" scripts/asan.sh
+interleavings() {
+    # A build of its own: the locks of the index are others there.
+    (cd interleavings && $cargo test --locked --quiet)
+}
+step "interleavings" interleavings
 step "examples in the documentation" $cargo test --workspace --locked --doc --quiet
 # No step line after this one: cargo's own result lines close the output.
 echo "== tests"

@@ -7,10 +7,11 @@
 
 use crate::error::Error;
 use crate::node::Seq;
+use crate::planted::{Bug, is_planted};
 use crate::readers::Readers;
+use crate::sync::{Condvar, Mutex};
 use crate::tree::Tree;
 use crate::writer::{Durability, Writer};
-use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -94,7 +95,7 @@ impl Shared {
 
     /// An error after which nobody knows what is on the storage ends all writing.
     fn note(&self, error: Error) -> Error {
-        if !matches!(error, Error::Full { .. }) {
+        if !matches!(error, Error::Full { .. }) && !is_planted(Bug::GoesOn) {
             // The first reason is the one that counts.
             let _ = self.failure.set(error.to_string());
         }
@@ -200,8 +201,15 @@ impl Shared {
             taken.push((request, writer.enlog(&request.operations)?));
         }
         let is_durable = |(request, _): &(&Request, Seq)| request.durability != Durability::Relaxed;
-        if taken.iter().any(is_durable) {
+        let counted = match is_planted(Bug::FollowsTheFirst) {
+            true => 1,
+            false => taken.len(),
+        };
+        if taken.iter().take(counted).any(is_durable) {
             writer.write_log(true)?;
+        }
+        if is_planted(Bug::PublishesEarly) {
+            writer.publish(writer.seq());
         }
         for (request, seq) in taken.iter() {
             writer.apply(*seq, &request.operations, position)?;
@@ -223,10 +231,11 @@ impl Shared {
         };
         for key in &expects.keys {
             // Batches of the same group are not in the leaves yet.
-            let is_taken = taken
-                .iter()
-                .any(|(other, _)| changes(&other.operations, key));
-            if is_taken || self.tree.newest_seq(key)? > expects.read_at {
+            let is_taken = !is_planted(Bug::OverlooksRivals)
+                && taken
+                    .iter()
+                    .any(|(other, _)| changes(&other.operations, key));
+            if is_taken || self.tree.has_changed_since(key, expects.read_at)? {
                 return Err(Error::Conflict);
             }
         }

@@ -416,8 +416,8 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`Error::Conflict`] if others were faster; nothing has changed then. Else those of
-    /// [`Db::write`].
+    /// [`Error::Conflict`] if others were faster, [`Error::SnapshotTooOld`] if it began so long ago that nobody
+    /// knows; nothing has changed then. Else those of [`Db::write`].
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let mut expects = self.expects;
         expects.read_at = self.snapshot.seq;

@@ -24,11 +24,16 @@ mod log;
 pub mod node;
 mod options;
 mod paper;
+#[cfg(not(interleaved))]
+mod planted;
+#[cfg(interleaved)]
+pub mod planted;
 mod readers;
 mod replay;
 mod scan;
 mod segments;
 pub mod storage;
+mod sync;
 mod tree;
 mod verify;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -9,6 +9,7 @@
 use crate::error::{At, Error};
 use crate::layout::Geometry;
 use crate::node::{NodeId, seal};
+use crate::planted::{Bug, is_planted};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 
 /// Images are placed at multiples of this.
@@ -233,6 +234,9 @@ impl Segments {
         self.live_bytes -= u64::from(bytes);
         if segment.live_bytes == 0 && segment.state == State::Written {
             segment.state = State::Emptied;
+            if is_planted(Bug::FreesEarly) {
+                self.set_state(location.segment(), State::Free);
+            }
         }
     }
 
@@ -304,7 +308,7 @@ impl Segments {
     pub(crate) fn free(&mut self, segment: u32) {
         let state = self.all[segment as usize].state;
         assert!(
-            matches!(state, State::Emptied | State::Checkpoint),
+            matches!(state, State::Emptied | State::Checkpoint) || is_planted(Bug::FreesEarly),
             "nothing of it is in use"
         );
         self.set_state(segment, State::Free);

@@ -99,43 +99,14 @@ fn what_was_found_after_a_kill_survives_a_power_cut() {
     assert_eq!(world.durable, found + 1);
 }
 
-/// A power cut loses the first of several frames and leaves the others. The log grows up to where the second
-/// one is, and a checkpoint lets it begin there: before it then stands nothing that is newer.
 #[test]
-fn a_frame_that_was_left_over_is_not_taken_up_at_the_tail() {
-    let options = Options {
-        memory_bytes: 4 << 20,
-        buffer_bytes: 2 << 20,
-        log_bytes: 4 << 20,
-        ..small_options(&mut Draw::new(2))
-    };
-    let mut world = World::new(options).expect("an index on an empty disk");
-    let first = world.write(&[], Durability::Durable);
-    first.expect("a write");
-    world.db.checkpoint().expect("a checkpoint");
-    let write = |world: &mut World, from: u8, to: u8| {
-        for number in from..to {
-            let change = Change::Put(vec![number], vec![number; 60_000]);
-            let written = world.write(&[change], Durability::Relaxed);
-            written.expect("a write");
-        }
-    };
-    // Five of them are more than a frame takes, so this is one frame, and the begin of a second.
-    write(&mut world, 0, 9);
-    let mut sectors = 0;
-    let mut lose_a_block = || {
-        sectors += 1;
-        u64::from(sectors > 8)
-    };
-    let disk = Arc::new(world.disk.after_power_cut(&mut lose_a_block));
-    world.reopen(disk).expect("it opens");
-    assert_eq!(world.durable, 1, "the first frame is lost, so all are");
-    write(&mut world, 10, 14);
-    world.db.sync().expect("a sync");
-    world.durable = world.history.len() - 1;
-    world.db.write_back().expect("a write-back");
-    let disk = world.disk.clone();
-    world.reopen(disk).expect("it opens");
+fn a_frame_that_was_left_over_is_not_taken_up() {
+    (0..2).for_each(lives::leftover);
+}
+
+#[test]
+fn frames_that_are_not_durable_survive_in_order_or_not_at_all() {
+    (0..60).for_each(lives::relaxed);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod world;
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::{Batch, Db, Durability, Error, Options, verify};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use world::{Disk, Draw};
 
@@ -242,4 +243,47 @@ fn patches_in(content: &[u8]) -> impl Iterator<Item = (usize, u8)> + '_ {
     headers
         .map(|at| (at, content[at + 9]))
         .filter(|(_, sort)| *sort == 2)
+}
+
+/// Keys with a prefix of 4 KiB pack into a few bytes each, until one comes that does not have it: put
+/// together they are longer than any image that is written.
+#[test]
+fn a_patch_may_spoil_what_packed_well() {
+    let disk = Disk::default();
+    let options = Options {
+        memory_bytes: 1 << 20,
+        buffer_bytes: 64 << 10,
+        log_bytes: 4 << 20,
+        ..Options::default()
+    };
+    let key = |number: u32| {
+        let mut key = vec![b'p'; 4088];
+        key.extend(number.to_be_bytes());
+        key
+    };
+    let db = Db::create(disk.clone(), 3, &options).expect("an index");
+    // More than one leaf: the only one would be read to see that it is one.
+    for number in 0..3000 {
+        let mut batch = Batch::new();
+        batch.put(&key(number), b"");
+        db.write(&batch, Durability::Relaxed).expect("a write");
+    }
+    db.write_back().expect("a write-back");
+    drop(db);
+    let db = Db::open(disk, &options).expect("it opens");
+    db.put(b"a", b"short").expect("a put");
+    db.write_back().expect("a write-back");
+    assert_eq!(db.figures().upkeep.patches, 1);
+    let rows = |db: &Db| {
+        let mut scan = db.scan((Bound::Unbounded, Bound::Unbounded));
+        let mut rows = 0;
+        while scan.next().expect("a row").is_some() {
+            rows += 1;
+        }
+        rows
+    };
+    assert_eq!(rows(&db), 3001);
+    db.compact(|_| {}).expect("a compaction");
+    assert_eq!(rows(&db), 3001);
+    assert_eq!(db.get(&key(7)), Ok(Some(Vec::new())));
 }

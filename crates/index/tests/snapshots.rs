@@ -95,3 +95,25 @@ fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     assert_eq!(scan.next()?, None);
     Ok(())
 }
+
+/// The versions between are gone with the snapshot that would have needed them, and with them what says
+/// that somebody else was faster.
+#[test]
+fn a_transaction_that_is_too_old_does_not_write_over_others() -> Result<(), Error> {
+    let options = Options {
+        snapshot_batches_max: 5,
+        ..small()
+    };
+    let db = Db::create(MemoryStorage::new(), 3, &options)?;
+    db.put(b"key", b"first")?;
+    let mut transaction = db.transaction();
+    transaction.put(b"key", b"of a transaction");
+    for number in 0..10_u64 {
+        db.put(b"key", &number.to_le_bytes())?;
+    }
+    db.write_back()?;
+    let committed = transaction.commit(Durability::Durable);
+    assert_eq!(committed, Err(Error::SnapshotTooOld));
+    assert_eq!(db.get(b"key")?, Some(9_u64.to_le_bytes().to_vec()));
+    Ok(())
+}

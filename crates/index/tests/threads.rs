@@ -2,11 +2,10 @@
 
 mod world;
 
-use bimetal_index::storage::{Storage, StorageError};
 use bimetal_index::{Batch, Db, Durability, Error, Options};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use world::gate::{self, Gate};
 use world::{Disk, Draw};
 
 const ACCOUNTS: u64 = 500;
@@ -161,50 +160,19 @@ fn of_two_transactions_on_one_key_one_wins() {
     assert_eq!(fifth.commit(Durability::Durable), Err(Error::Conflict));
 }
 
-/// A disk whose durable writes can be held up.
-#[derive(Clone)]
-struct Gate {
-    disk: Disk,
-    is_shut: Arc<(Mutex<bool>, Condvar)>,
+#[test]
+fn a_follower_is_as_durable_as_it_asked() {
+    gate::followers(&|| {});
 }
 
-impl Gate {
-    fn set(&self, shut: bool) {
-        *self.is_shut.0.lock().expect("a lock") = shut;
-        self.is_shut.1.notify_all();
-    }
-}
-
-impl Storage for Gate {
-    fn len_bytes(&self) -> u64 {
-        self.disk.len_bytes()
-    }
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
-        self.disk.read(offset, buffer)
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
-        self.disk.write(offset, data)
-    }
-    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
-        let shut = self.is_shut.0.lock().expect("a lock");
-        let open = self.is_shut.1.wait_while(shut, |shut| *shut);
-        drop(open.expect("a lock"));
-        self.disk.write_durable(offset, data)
-    }
-    fn sync(&self) -> Result<(), StorageError> {
-        self.disk.sync()
-    }
-    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
-        self.disk.resize(len_bytes)
-    }
+#[test]
+fn of_two_transactions_in_one_group_one_wins() {
+    gate::rivals(&|| {});
 }
 
 #[test]
 fn writers_that_wait_share_one_flush() {
-    let gate = Gate {
-        disk: Disk::default(),
-        is_shut: Arc::default(),
-    };
+    let gate = Gate::default();
     let db = Db::create(gate.clone(), 3, &small()).expect("an index");
     db.put(b"first", b"prepares the log").expect("a put");
     let before = gate.disk.counts();
@@ -269,10 +237,7 @@ fn a_batch_of_a_group_goes_along_with_one_that_is_in_a_hurry() {
 
 #[test]
 fn a_reader_does_not_wait_for_a_writer_that_waits_for_the_disk() {
-    let gate = Gate {
-        disk: Disk::default(),
-        is_shut: Arc::default(),
-    };
+    let gate = Gate::default();
     let db = Db::create(gate.clone(), 3, &small()).expect("an index");
     db.put(b"key", b"old").expect("a put");
     gate.set(true);

@@ -180,6 +180,10 @@ fn merge(leaf: &[u8], patch: &[u8]) {
     }
     let patch = Arc::new(patch);
     let both = merged(&leaf, &[Arc::clone(&patch)], Location::NOWHERE, &mut |_| {});
+    // A leaf has no version that is newer than itself; of one that says so anything may be read.
+    if (0..leaf.rows()).any(|row| leaf.seq(row) > leaf.lsn()) {
+        return;
+    }
     for (row, key) in keys(&patch).iter().enumerate() {
         let found = both.find(key, u64::MAX);
         match patch.kind(row) {

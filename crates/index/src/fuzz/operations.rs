@@ -188,6 +188,14 @@ impl Life {
         }
     }
 
+    /// Whether a snapshot of so many batches may end, because there are too many, or because versions of one
+    /// key fill a quarter of a segment.
+    fn may_be_too_old(&self, batches: u64) -> bool {
+        let is_long = |change: &Change| matches!(change, Change::Put(key, _) if key.len() > 400);
+        batches > self.world.options.snapshot_batches_max
+            || self.changes.iter().flatten().any(is_long)
+    }
+
     /// A snapshot is what it was, or says that it is too old, which it may only if it is.
     fn look_at_snapshot(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
         if self.snapshots.is_empty() {
@@ -195,11 +203,8 @@ impl Life {
         }
         let number = input.below(self.snapshots.len());
         let (snapshot, at, map) = &self.snapshots[number];
-        // Versions of one key that fill a quarter of a segment end a snapshot as well.
-        let is_long = |change: &Change| matches!(change, Change::Put(key, _) if key.len() > 400);
         let batches = (self.world.history.len() - at) as u64;
-        let is_old = batches > self.world.options.snapshot_batches_max
-            || self.changes.iter().flatten().any(is_long);
+        let is_old = self.may_be_too_old(batches);
         let too_old = |error| match error {
             Error::SnapshotTooOld => {
                 assert!(is_old, "a snapshot of {batches} batches is not that old");
@@ -306,7 +311,7 @@ impl Life {
             }
             Err(Error::SnapshotTooOld) => {
                 let batches = (number - begun.at) as u64;
-                assert!(batches > self.world.options.snapshot_batches_max);
+                assert!(self.may_be_too_old(batches), "{batches} batches old");
                 Ok(())
             }
             Err(error @ (Error::Full { .. } | Error::BatchTooLong { .. })) => Err(error),

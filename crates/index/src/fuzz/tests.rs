@@ -21,6 +21,22 @@ fn many(target: fn(&[u8]), seeds: std::ops::Range<u64>, len_max: u64) {
     }
 }
 
+/// What the fuzzers have found once.
+#[test]
+fn what_was_found_is_not_found_again() {
+    // A patch with the highest number over a leaf that has it, too.
+    let mut leaf = vec![0; 48];
+    leaf[14..33].fill(0xFF);
+    let mut patches = vec![46, 0, 0, 0, 0, 0, 0, 0, 7, 0];
+    patches.extend([leaf.clone(), leaf].concat());
+    super::node(&patches);
+    // A frame of an opening before the first, behind an empty one.
+    let frames = [36, 0, 17, 0, 0, 0, 255, 208, 0, 0, 2, 0, 255, 0, 4, 252, 4];
+    super::log(&frames);
+    // An inner node whose children are all the same.
+    super::content(&[10, 0, 0, 44]);
+}
+
 #[test]
 fn any_bytes_as_a_node() {
     many(super::node, 0..20_000, 400);

@@ -59,7 +59,7 @@ pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
 /// # Errors
 /// If the bytes are not, whole and unchanged, a blob sealed for `location`.
 pub fn parse_blob(bytes: &[u8], location: u64) -> Result<Blob<'_>, ImageError> {
-    let header = Header::open(bytes, location)?;
+    let header = Header::open(bytes, location, IMAGE_BYTES_MAX)?;
     if header.sort != Sort::Blob {
         return Err(ImageError::Malformed("a node where a blob belongs"));
     }

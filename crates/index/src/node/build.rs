@@ -329,7 +329,15 @@ impl Builder {
     /// If it would be longer than [`IMAGE_BYTES_MAX`], or if `level` is above 0 and a row is a
     /// version or its value is not the 4 bytes of a node's number.
     pub fn finish(&mut self, node: NodeId, level: u8, lsn: u64, interval: u8) -> Vec<u8> {
-        self.image(Sort::Node, node, level, lsn, interval, 0)
+        self.image(Sort::Node, node, level, lsn, interval, 0, IMAGE_BYTES_MAX)
+    }
+
+    /// The image of a leaf that is never written: it may be as long as it needs to be.
+    ///
+    /// # Panics
+    /// If it would be longer than 4 GiB.
+    pub(crate) fn finish_for_memory(&mut self, node: NodeId, lsn: u64, interval: u8) -> Vec<u8> {
+        self.image(Sort::Node, node, 0, lsn, interval, 0, u32::MAX as usize)
     }
 
     /// The same, with zeroes behind it up to `least_bytes`: an image of a fixed length.
@@ -344,7 +352,15 @@ impl Builder {
         interval: u8,
         least_bytes: usize,
     ) -> Vec<u8> {
-        self.image(Sort::Node, node, level, lsn, interval, least_bytes)
+        self.image(
+            Sort::Node,
+            node,
+            level,
+            lsn,
+            interval,
+            least_bytes,
+            IMAGE_BYTES_MAX,
+        )
     }
 
     /// The image of the rows as changes of a leaf; as [`finish`](Self::finish) otherwise.
@@ -356,9 +372,10 @@ impl Builder {
             self.shape.seq_max == 0 && !self.kinds.contains(&Kind::Blob),
             "every reader sees what a patch says, and it says it itself"
         );
-        self.image(Sort::Patch, node, 0, lsn, interval, 0)
+        self.image(Sort::Patch, node, 0, lsn, interval, 0, IMAGE_BYTES_MAX)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what an image says of itself")]
     fn image(
         &mut self,
         sort: Sort,
@@ -367,6 +384,7 @@ impl Builder {
         lsn: u64,
         interval: u8,
         least_bytes: usize,
+        bytes_max: usize,
     ) -> Vec<u8> {
         let (header, len) = self.header();
         let least_bytes = small(least_bytes.next_multiple_of(GRANULE_BYTES));
@@ -380,7 +398,7 @@ impl Builder {
             ..header
         };
         assert!(
-            header.len_bytes as usize <= IMAGE_BYTES_MAX,
+            header.len_bytes as usize <= bytes_max,
             "the caller has cut the rows in time"
         );
         if level > 0 && !self.is_empty() {

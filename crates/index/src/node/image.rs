@@ -2,7 +2,9 @@
 
 use super::column::{Column, Ints, Sections};
 use super::header::{Form, Header, Sort};
-use super::{HEADER_BYTES, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX};
+use super::{
+    HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX,
+};
 use std::cmp::Ordering;
 use std::ops::{Bound, Deref, Range};
 
@@ -113,8 +115,21 @@ impl Image {
     ///
     /// # Errors
     /// If the bytes are not, whole and unchanged, an image of a node sealed for `location`.
-    pub fn parse(mut bytes: Vec<u8>, location: u64) -> Result<Self, ImageError> {
-        let header = Header::open(&bytes, location)?;
+    pub fn parse(bytes: Vec<u8>, location: u64) -> Result<Self, ImageError> {
+        Self::parse_within(bytes, location, IMAGE_BYTES_MAX)
+    }
+
+    /// The same for one that was made for memory, where it may be longer than one that is written.
+    pub(crate) fn parse_for_memory(bytes: Vec<u8>, location: u64) -> Result<Self, ImageError> {
+        Self::parse_within(bytes, location, u32::MAX as usize)
+    }
+
+    fn parse_within(
+        mut bytes: Vec<u8>,
+        location: u64,
+        bytes_max: usize,
+    ) -> Result<Self, ImageError> {
+        let header = Header::open(&bytes, location, bytes_max)?;
         if header.sort == Sort::Blob {
             return Err(ImageError::Malformed("a blob where a node belongs"));
         }

@@ -97,6 +97,11 @@ impl MemoryStorage {
         self.state.lock().lies = true;
     }
 
+    /// A sync fails: what was not durable is read as it was written, and no later sync makes it durable.
+    pub fn fail_sync(&self) {
+        self.state.lock().fail_sync();
+    }
+
     /// What it has been asked for.
     pub fn counts(&self) -> Counts {
         self.state.lock().counts
@@ -143,6 +148,12 @@ enum Fate {
 }
 
 impl State {
+    fn fail_sync(&mut self) {
+        for (sector, versions) in std::mem::take(&mut self.unsynced) {
+            self.doubtful.entry(sector).or_default().extend(versions);
+        }
+    }
+
     fn begin(&mut self) -> Fate {
         let number = self.counts.operations;
         self.counts.operations += 1;
@@ -252,9 +263,7 @@ impl Storage for MemoryStorage {
         let fate = state.begin();
         state.counts.flushes += 1;
         if let Fate::Fails(error) = fate {
-            for (sector, versions) in std::mem::take(&mut state.unsynced) {
-                state.doubtful.entry(sector).or_default().extend(versions);
-            }
+            state.fail_sync();
             return Err(error);
         }
         if state.lies {

@@ -6,6 +6,7 @@
 pub mod file;
 pub mod memory;
 
+use crate::planted::{Bug, is_planted};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -129,6 +130,16 @@ impl DerefMut for Aligned {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }
+}
+
+/// Makes all writes durable. Once, whatever comes of it: what a sync has failed for may be gone, and the next
+/// one may know nothing of it.
+pub(crate) fn sync(storage: &dyn Storage) -> Result<(), StorageError> {
+    let synced = storage.sync();
+    if synced.is_err() && is_planted(Bug::RetriesSync) {
+        return storage.sync();
+    }
+    synced
 }
 
 /// `bytes` up to whole blocks.

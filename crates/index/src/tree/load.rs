@@ -9,11 +9,13 @@ use super::inner::Inner;
 use super::patch::{Patch, Placed, merged, placed};
 use super::slots::{Content, Node, Slot};
 use crate::error::{At, Error};
-use crate::node::{Image, NodeId, Seq};
+use crate::node::{Image, NodeId, ROWS_MAX, Seq};
+use crate::planted::{Bug, is_planted};
 use crate::segments::Location;
 use crate::storage::{Aligned, BLOCK_BYTES};
+use crate::sync::atomic::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Readings of an image that was moved meanwhile, at most: more are damage that moves.
 pub(super) const ATTEMPTS_MAX: usize = 64;
@@ -29,7 +31,8 @@ impl Tree {
             let read = self.read_whole(id, &places);
             let mut node = slot.node.write();
             // If it has moved, what was read may be anything.
-            if Places::of(&node).as_ref() == Some(&places) {
+            let is_there = Places::of(&node).as_ref() == Some(&places);
+            if is_there || is_planted(Bug::BelievesOldReads) {
                 let (content, drops_blobs) = read?;
                 self.memory
                     .put_content(id, slot, &mut node, content.clone());
@@ -72,7 +75,9 @@ impl Tree {
         };
         let image = read(&places.location)?;
         let patches: Vec<Arc<Image>> = places.patches.iter().map(read).collect::<Result<_, _>>()?;
-        if image.is_patch() || image.level() > 0 || !patches.iter().all(|patch| patch.is_patch()) {
+        let rows = patches.iter().map(|patch| patch.rows()).sum::<usize>() + image.rows();
+        let is_leaf = !image.is_patch() && image.level() == 0 && rows <= ROWS_MAX;
+        if !is_leaf || !patches.iter().all(|patch| patch.is_patch()) {
             return Err(Error::Damaged {
                 what: format!("node {id}, which should be a leaf with patches"),
                 offset: self.offset(places.location),
@@ -176,11 +181,14 @@ impl Tree {
     /// The inner node of an image, if all that it names is there.
     pub(crate) fn inner_of(&self, image: &Image, offset: u64) -> Result<Inner, Error> {
         let inner = Inner::from_image(image, offset)?;
-        if inner.children().iter().all(|child| self.has(*child)) {
+        let children: BTreeSet<&NodeId> = inner.children().iter().collect();
+        let is_there = children.last().is_some_and(|last| self.has(**last));
+        if is_there && children.len() == inner.len() {
             return Ok(inner);
         }
+        let id = image.node();
         Err(Error::Damaged {
-            what: format!("node {}, which names nodes that do not exist", image.node()),
+            what: format!("node {id}, which names nodes twice or that do not exist"),
             offset,
         })
     }

@@ -7,9 +7,9 @@
 
 use super::slots::{Content, Node, Slot, Slots};
 use crate::node::NodeId;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Nodes looked at in one eviction, at most: where everything is in use or has not landed, going on would
 /// find no more.

@@ -16,8 +16,10 @@ pub(crate) mod slots;
 use crate::error::Error;
 use crate::layout::Geometry;
 use crate::node::{Found, Image, Kind, NodeId, Rows, Seq, view};
+use crate::planted::{Bug, is_planted};
 use crate::segments::Location;
 use crate::storage::Storage;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use inner::Inner;
 use load::{ATTEMPTS_MAX, AtHand, Loaded};
 pub(crate) use memory::Memory;
@@ -25,7 +27,6 @@ use patch::{Placed, placed, places_of};
 use slots::{Content, Node, Slot, Slots};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Levels of a tree, at most; more are a circle.
 const LEVELS_MAX: usize = 16;
@@ -114,7 +115,7 @@ impl Tree {
             if version.is_multiple_of(2) {
                 return version;
             }
-            std::hint::spin_loop();
+            crate::sync::spin_loop();
         }
     }
 
@@ -159,7 +160,7 @@ impl Tree {
             };
             let slot = self.slots.get(id);
             let node = slot.node.read();
-            if self.structure.load(Ordering::Acquire) == version {
+            if self.structure.load(Ordering::Acquire) == version || is_planted(Bug::LooksOnce) {
                 return Ok(look(id, slot, &node));
             }
         }
@@ -303,15 +304,20 @@ impl Tree {
         })
     }
 
-    /// The batch that has changed `key` last, as far as that is kept: 0 if it is older than all readers.
-    pub(crate) fn newest_seq(&self, key: &[u8]) -> Result<Seq, Error> {
+    /// Whether a batch after `seq` has changed `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotTooOld`] if that is not kept any more.
+    pub(crate) fn has_changed_since(&self, key: &[u8], seq: Seq) -> Result<bool, Error> {
         let mut at_hand = AtHand::default();
         loop {
-            let looked = self.at_leaf(Place::Of(key), |id, _, node| {
-                newest_in(node, key, &at_hand).ok_or(id)
+            let looked = self.at_leaf(Place::Of(key), |id, _, node| match is_kept(node, seq) {
+                true => Ok(newest_in(node, key, &at_hand).ok_or(id)),
+                false => Err(Error::SnapshotTooOld),
             })?;
-            match looked {
-                Ok(seq) => return Ok(seq),
+            match looked? {
+                Ok(newest) => return Ok(newest > seq),
                 Err(id) => at_hand.whole = self.load(id, self.slots.get(id))?,
             }
         }
@@ -335,7 +341,8 @@ impl Tree {
             let slot = self.slots.get(id);
             let looked = {
                 let node = slot.node.read();
-                if self.structure.load(Ordering::Acquire) != version {
+                let is_changed = self.structure.load(Ordering::Acquire) != version;
+                if is_changed && !is_planted(Bug::LooksOnce) {
                     continue;
                 }
                 slot.touch();

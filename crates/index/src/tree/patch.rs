@@ -123,7 +123,9 @@ pub(crate) fn merged(
     let mut builder = Builder::new(false);
     let mut push = |row: Row<'_>| builder.push(row);
     fold(Some(image), &delta, seq, &mut push, freed);
-    let mut bytes = builder.finish(image.node(), 0, seq, image.interval());
+    // What packed well alone, keys with a long prefix for instance, need not pack with others.
+    let mut bytes = builder.finish_for_memory(image.node(), seq, image.interval());
     seal(&mut bytes, location.stored());
-    Image::parse(bytes, location.stored()).expect("an image that was just made can be read")
+    Image::parse_for_memory(bytes, location.stored())
+        .expect("an image that was just made can be read")
 }

@@ -5,8 +5,8 @@ use super::inner::Inner;
 use super::patch::{Patch, Patched, Placed};
 use crate::node::{Delta, Image, NodeId, Seq};
 use crate::segments::Location;
-use parking_lot::RwLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::RwLock;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What of a node's image is in memory.

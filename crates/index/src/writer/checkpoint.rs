@@ -10,8 +10,9 @@ use super::patch::PATCHES_MAX;
 use crate::error::{At, Error};
 use crate::layout::{CHECKPOINT_SEGMENTS_MAX, Geometry, Superblock};
 use crate::node::NodeId;
+use crate::planted::{Bug, is_planted};
 use crate::segments::{Class, Location};
-use crate::storage::{Aligned, Storage, round_up};
+use crate::storage::{Aligned, Storage, round_up, sync};
 use crate::tree::patch::{Filter, Patch, Patched};
 use crate::tree::slots::Content;
 use std::collections::{BTreeMap, BTreeSet};
@@ -184,7 +185,9 @@ impl Writer {
         let storage = self.storage();
         self.write_log(true)?;
         self.write_inners()?;
-        self.segments.flush_all(&*storage)?;
+        if !is_planted(Bug::NamesUnwritten) {
+            self.segments.flush_all(&*storage)?;
+        }
         self.unpin_landed();
         let stored = Stored {
             root: self.tree.root(),
@@ -202,6 +205,7 @@ impl Writer {
             });
         }
         self.changes_since_checkpoint = 0;
+        let too_late = u64::from(is_planted(Bug::TailTooLate));
         self.checkpoint = Some(Checkpoint {
             crc: crc32c::crc32c(&bytes[..used]),
             bytes,
@@ -209,7 +213,7 @@ impl Writer {
             segments,
             written: 0,
             // While the log is taken up its end is not known, and its tail stays.
-            tail: self.needed_from().min(self.log.head()),
+            tail: (self.needed_from() + too_late).min(self.log.head()),
             seq: self.seq,
             emptied: self.segments.emptied(),
         });
@@ -246,7 +250,10 @@ impl Writer {
             return Ok(());
         }
         let storage = self.storage();
-        storage.sync().at("making a checkpoint durable", 0)?;
+        if !is_planted(Bug::UnsyncedCheckpoint) {
+            let synced = sync(&*storage);
+            synced.at("making a checkpoint durable", 0)?;
+        }
         self.complete(checkpoint)
     }
 
@@ -376,7 +383,11 @@ pub(crate) fn take_up(
             take_up(*location)?;
         }
     }
-    for (id, patches) in &stored.patches {
+    let patched = match is_planted(Bug::ForgetsPatches) {
+        true => &BTreeMap::new(),
+        false => &stored.patches,
+    };
+    for (id, patches) in patched {
         let patched = Patched {
             patches: patches.clone(),
             ..Patched::default()

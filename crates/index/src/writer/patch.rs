@@ -6,7 +6,7 @@
 
 use super::Writer;
 use crate::error::Error;
-use crate::node::{Delta, Image, NodeId, Row, Seq};
+use crate::node::{Delta, Image, NodeId, ROWS_MAX, Row, Seq};
 use crate::segments::{Class, Location};
 use crate::tree::patch::{Filter, Patch};
 use crate::tree::slots::{Content, Node};
@@ -16,6 +16,8 @@ use std::sync::Arc;
 pub(crate) const PATCHES_MAX: usize = 8;
 /// A patch has at most this part of the bytes of the image,
 const PATCH_SHARE: usize = 4;
+/// so many rows,
+const PATCH_ROWS_MAX: usize = ROWS_MAX / 2 / PATCHES_MAX - 1024;
 /// and all patches of a leaf have at most this part of them.
 const PATCHES_SHARE: usize = 2;
 
@@ -144,7 +146,7 @@ impl Writer {
 /// Bytes of the keys and values of a delta, if it can be a patch: no reader is left that sees older versions,
 /// and nothing in it is to go out of line or is about keys that it does not name.
 fn patch_bytes(delta: &Delta, oldest: Seq, value_bytes_max: usize) -> Option<usize> {
-    if !delta.ranges().is_empty() || delta.is_empty() {
+    if !delta.ranges().is_empty() || delta.is_empty() || delta.rows() > PATCH_ROWS_MAX {
         return None;
     }
     let (mut bytes, mut fits) = (0, true);

@@ -1,7 +1,8 @@
 //! Lives of an index that tests share, each from a seed or a number: what is done and what goes wrong, held
 //! against the map. The tests of the tests (`src/planted/`) lead the same lives with bugs planted.
 
-use super::{Disk, Draw, Map, Shape, World, check_scan, collect, small_options};
+use super::mishap::{Mishap, Mishaps};
+use super::{Change, Disk, Draw, Map, Shape, World, check_scan, collect, small_options};
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::{Db, Durability, Error, Options, Snapshot, UpkeepFigures};
 use std::ops::Bound;
@@ -29,9 +30,20 @@ pub fn write_some(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u6
 
 /// The disk after its power was cut, with any subset of what was not durable.
 pub fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
-    let keeps = draw.below(3);
+    let keeps = draw.below(4);
+    let (mut stretch, mut choice) = (0, 0);
     let mut choose = || match keeps {
         0 => 0,
+        // Long writes are lost as a whole, or kept.
+        1 if stretch > 0 => {
+            stretch -= 1;
+            choice
+        }
+        1 => {
+            stretch = draw.below(1000);
+            choice = draw.number();
+            choice
+        }
         _ => draw.number(),
     };
     Arc::new(disk.after_power_cut(&mut choose))
@@ -88,24 +100,119 @@ fn add_up(sum: &mut UpkeepFigures, figures: &UpkeepFigures) {
     sum.checkpoints += figures.checkpoints;
 }
 
-/// A life in which one operation fails: writing ends, reading goes on, and what was durable is there. False
-/// if the life was over before.
+/// A life in which one change fails, and a power cut ends it: writing ends with the failure and not before,
+/// reading goes on, and what was durable is there. False if the life was over before.
 pub fn failure(number: u64) -> bool {
+    let failures = (0..3).map(|keeps| failure_and_cut(number, keeps));
+    failures.fold(true, |all, happened| all & happened)
+}
+
+fn failure_and_cut(number: u64, keeps: u64) -> bool {
     let mut draw = Draw::new(9);
     let options = small_options(&mut draw);
     let shape = Shape::draw(&mut draw);
-    let mut world = World::new(options).expect("an index on an empty disk");
-    let from = world.disk.counts().operations;
-    world.disk.set_faults(Faults {
-        fail_at: Some(from + number),
-        ..Faults::default()
-    });
-    write_some(&mut world, &shape, &mut draw, 60);
-    let has_failed = world.disk.counts().operations > from + number;
-    world.disk.set_faults(Faults::default());
-    let disk = Arc::new(world.disk.after_power_cut(&mut || number));
+    let disk = Disk::default();
+    // The first six make and open the index.
+    let storage = Mishaps::at(disk.clone(), number + 6, Mishap::Fails);
+    let world = World::over(disk, storage.clone(), options);
+    let mut world = world.expect("an index on an empty disk");
+    for _ in 0..3 {
+        write_some(&mut world, &shape, &mut draw, 20);
+        let written = world.write(&shape.batch(&mut draw), Durability::Durable);
+        let is_refused = matches!(written, Err(Error::ReadOnly { .. }));
+        assert!(
+            !is_refused || storage.has_happened(),
+            "{written:?} too soon"
+        );
+        if storage.has_happened() {
+            let written = world.write(&shape.batch(&mut draw), Durability::Durable);
+            assert!(
+                matches!(written, Err(Error::ReadOnly { .. })),
+                "{written:?}"
+            );
+            collect(&mut world.db.scan((Bound::Unbounded, Bound::Unbounded))).expect("a scan");
+            break;
+        }
+    }
+    let mut draw = Draw::new(number);
+    let mut choose = || match keeps {
+        0 => 0,
+        1 => 1,
+        _ => draw.number(),
+    };
+    let disk = Arc::new(world.disk.after_power_cut(&mut choose));
     world.reopen(disk).expect("it opens");
-    has_failed
+    storage.has_happened()
+}
+
+/// Lives of long batches that are durable much later, so that a power cut finds several frames of the log
+/// that are not, and leaves some of them.
+pub fn relaxed(seed: u64) {
+    let mut draw = Draw::new(seed);
+    let options = Options {
+        log_bytes: 4 << 20,
+        ..small_options(&mut draw)
+    };
+    let mut world = World::new(options).expect("an index on an empty disk");
+    for _ in 0..8 {
+        let key = |draw: &mut Draw| vec![draw.below(40) as u8];
+        for _ in 0..draw.below(40) {
+            let change = Change::Put(key(&mut draw), vec![draw.number() as u8; 60_000]);
+            let durability = match draw.below(12) {
+                0 => Durability::Durable,
+                _ => Durability::Relaxed,
+            };
+            let written = world.write(&[change], durability);
+            written.expect("a write on a whole disk");
+        }
+        if draw.once_in(4) {
+            world.db.write_back().expect("a write-back");
+        }
+        let disk = cut(&world.disk, &mut draw);
+        if let Err(error) = world.reopen(disk) {
+            panic!("seed {seed}: {error}");
+        }
+    }
+}
+
+/// A power cut loses the first of several frames and leaves the others. The log grows up to where the second
+/// one is. If `number` is odd, a checkpoint lets it begin there: before it then stands nothing that is newer.
+pub fn leftover(number: u64) {
+    let options = Options {
+        memory_bytes: 4 << 20,
+        buffer_bytes: 2 << 20,
+        log_bytes: 4 << 20,
+        ..small_options(&mut Draw::new(2))
+    };
+    let mut world = World::new(options).expect("an index on an empty disk");
+    let first = world.write(&[], Durability::Durable);
+    first.expect("a write");
+    world.db.checkpoint().expect("a checkpoint");
+    let write = |world: &mut World, from: u8, to: u8| {
+        for number in from..to {
+            let change = Change::Put(vec![number], vec![number; 60_000]);
+            let written = world.write(&[change], Durability::Relaxed);
+            written.expect("a write");
+        }
+    };
+    // Five of them are more than a frame takes, so this is one frame, and the begin of a second.
+    write(&mut world, 0, 9);
+    let mut sectors = 0;
+    let mut lose_a_block = || {
+        sectors += 1;
+        u64::from(sectors > 8)
+    };
+    let disk = Arc::new(world.disk.after_power_cut(&mut lose_a_block));
+    world.reopen(disk).expect("it opens");
+    assert_eq!(world.durable, 1, "the first frame is lost, so all are");
+    write(&mut world, 10, 14);
+    world.db.sync().expect("a sync");
+    world.durable = world.history.len() - 1;
+    if number % 2 == 1 {
+        world.db.write_back().expect("a write-back");
+    }
+    let disk = world.disk.clone();
+    world.reopen(disk).expect("it opens");
 }
 
 /// One life of many operations.

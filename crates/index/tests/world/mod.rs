@@ -6,8 +6,11 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod gate;
 pub mod lives;
+pub mod mishap;
 
+use bimetal_index::storage::Storage;
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::{Batch, Clusters, Db, Durability, Error, Options, PaperRules, ScanBounds};
 use std::collections::BTreeMap;
@@ -196,7 +199,16 @@ fn small_paper_rules(draw: &mut Draw) -> PaperRules {
 impl World {
     pub fn new(options: Options) -> Result<World, Error> {
         let disk = Disk::default();
-        let db = Db::create(disk.clone(), 7, &options)?;
+        World::over(disk.clone(), disk, options)
+    }
+
+    /// A new index that reaches its disk through something else.
+    pub fn over(
+        disk: Disk,
+        storage: impl Storage + 'static,
+        options: Options,
+    ) -> Result<World, Error> {
+        let db = Db::create(storage, 7, &options)?;
         Ok(World {
             disk,
             db,
@@ -227,7 +239,7 @@ impl World {
         next.insert(NUMBER_KEY.to_vec(), (number as u64).to_le_bytes().to_vec());
         let result = self.db.write(&batch, durability);
         match &result {
-            Err(Error::Full { .. } | Error::BatchTooLong { .. }) => {}
+            Err(Error::Full { .. } | Error::BatchTooLong { .. } | Error::ReadOnly { .. }) => {}
             Ok(()) => {
                 self.history.push(next);
                 if durability == Durability::Durable {

@@ -1,0 +1,96 @@
+//! Every planted bug is found, and by what kind of life.
+
+use super::Bug;
+use crate::UpkeepFigures;
+use crate::world::{gate, lives, small_options};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// The bug that this thread has.
+    pub(super) static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+}
+
+/// The first number for which a life finds the bug, if it does below `limit`.
+fn found_by(life: &dyn Fn(u64), bug: Bug, limit: u64) -> Option<u64> {
+    PLANTED.set(Some(bug));
+    let finds = |number: &u64| catch_unwind(AssertUnwindSafe(|| life(*number))).is_err();
+    let found = (0..limit).find(finds);
+    PLANTED.set(None);
+    // Without the bug the same life finds nothing.
+    found.inspect(|number| life(*number))
+}
+
+/// About three times as many lives as it takes today, and no less than ten: a change that moves the seeds
+/// does not fail, one that blinds the tests does.
+fn assert_found(life: &dyn Fn(u64), bugs: &[(Bug, u64)]) {
+    let found = |(bug, limit): &(Bug, u64)| (*bug, found_by(life, *bug, *limit));
+    let found: Vec<(Bug, Option<u64>)> = bugs.iter().map(found).collect();
+    assert!(
+        found.iter().all(|(_, number)| number.is_some()),
+        "{found:?}"
+    );
+    println!("{found:?}");
+}
+
+fn crash(seed: u64) {
+    lives::crash(seed, small_options, &mut UpkeepFigures::default());
+}
+
+#[test]
+fn power_cuts_find_bugs_of_durability() {
+    assert_found(
+        &crash,
+        &[
+            (Bug::UnsyncedCheckpoint, 30),
+            (Bug::NamesUnwritten, 30),
+            (Bug::TailTooLate, 30),
+            (Bug::TakesOlderLaps, 30),
+            (Bug::FreesEarly, 30),
+            (Bug::CarriesNoRanges, 160),
+            (Bug::ForgetsPatches, 200),
+        ],
+    );
+}
+
+#[test]
+fn power_cuts_of_long_frames_find_bugs_of_the_log() {
+    assert_found(&lives::relaxed, &[(Bug::BelievesFrames, 60)]);
+    let bugs = [(Bug::KeepsOpening, 2), (Bug::TrustsTheTail, 2)];
+    assert_found(&lives::leftover, &bugs);
+}
+
+#[test]
+fn lives_beside_a_map_find_bugs_of_snapshots() {
+    let life = |seed| lives::ordered_map(seed, small_options, 400);
+    assert_found(
+        &life,
+        &[(Bug::PrunesSnapshots, 10), (Bug::ForgetsPatches, 30)],
+    );
+}
+
+#[test]
+fn failures_find_bugs_of_failing() {
+    let life = |number| _ = lives::failure(number);
+    assert_found(&life, &[(Bug::RetriesSync, 40), (Bug::GoesOn, 10)]);
+}
+
+#[test]
+fn changed_bytes_find_who_does_not_check() {
+    let life = |_| _ = lives::changed_bytes(61);
+    assert_found(&life, &[(Bug::BelievesImages, 1), (Bug::BelievesFrames, 1)]);
+}
+
+#[test]
+fn threads_find_bugs_of_groups() {
+    let followers = |_| {
+        let planted = PLANTED.get();
+        gate::followers(&|| PLANTED.set(planted));
+    };
+    assert_found(&followers, &[(Bug::FollowsTheFirst, 1)]);
+    let rivals = |_| {
+        let planted = PLANTED.get();
+        gate::rivals(&|| PLANTED.set(planted));
+    };
+    assert_found(&rivals, &[(Bug::OverlooksRivals, 1)]);
+}

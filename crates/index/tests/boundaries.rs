@@ -1,0 +1,369 @@
+//! One short life with everything in it, and every single thing that can go wrong in it, one after the other:
+//! the power cut at every call of the disk and at every call of the opening after it, every write lost, torn
+//! or sent elsewhere, every block as it was some time before, no space for every growth.
+
+mod world;
+
+use bimetal_index::storage::memory::{Faults, MemoryStorage};
+use bimetal_index::storage::{BLOCK_BYTES, Storage, StorageError};
+use bimetal_index::{Db, Durability, Error, Options};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex};
+use world::mishap::{Mishap, Mishaps};
+use world::{Change, Disk, Draw, Map, Shape, World, collect};
+
+fn options() -> Options {
+    Options {
+        memory_bytes: 256 << 10,
+        buffer_bytes: 4 << 10,
+        log_bytes: 256 << 10,
+        segment_bytes: 64 << 10,
+        node_bytes: 512,
+        inline_value_bytes: 100,
+        ..Options::default()
+    }
+}
+
+const SHAPE: Shape = Shape {
+    keys: 60,
+    integers: false,
+    long_values: true,
+    ranges: true,
+};
+
+/// Goes on until the first error: batches, relaxed and durable, write-backs, checkpoints, compaction, and an
+/// opening in between, after which leaves are not in memory and get patches.
+fn live(world: &mut World, storage: &(impl Storage + Clone + 'static)) -> Result<(), Error> {
+    let mut draw = Draw::new(21);
+    for turn in 0..70 {
+        let durability = match draw.below(3) {
+            0 => Durability::Relaxed,
+            _ => Durability::Durable,
+        };
+        world.write(&SHAPE.batch(&mut draw), durability)?;
+        match turn {
+            20 | 50 => world.db.write_back()?,
+            30 => world.db.checkpoint()?,
+            60 => world.db.compact(|_| {})?,
+            40 => {
+                world.db.sync()?;
+                world.durable = world.history.len() - 1;
+                world.db = Db::open(storage.clone(), &world.options)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What a power cut leaves of what was not durable.
+const LEFT: [fn(u64) -> u64; 4] = [
+    |_| 0,
+    |_| u64::MAX / 2,
+    // Every other sector, and long stretches.
+    |sector| sector % 2,
+    |sector| sector / 40 % 2,
+];
+
+fn after_cut(disk: &Disk, left: fn(u64) -> u64) -> Disk {
+    let mut sector = 0;
+    let mut choose = || {
+        sector += 1;
+        left(sector)
+    };
+    Arc::new(disk.after_power_cut(&mut choose))
+}
+
+fn cut_at(disk: &Disk, number: u64) {
+    let from = disk.counts().operations;
+    disk.set_faults(Faults {
+        power_cut_at: Some(from + number),
+        ..Faults::default()
+    });
+}
+
+/// Opens a disk again and again, the power cut at each call of that, until it is open.
+fn cut_while_opening(world: &mut World, disk: &Disk, left: fn(u64) -> u64) -> u64 {
+    for number in 0.. {
+        // The disk as it is, with nothing in its cache.
+        let disk = Arc::new(MemoryStorage::with_content(disk.content()));
+        cut_at(&disk, number);
+        let opened = Db::open(disk.clone(), &world.options);
+        let was_cut = disk.is_off();
+        match opened {
+            Ok(db) => drop(db),
+            Err(error) => assert!(was_cut && matches!(error, Error::Storage { .. }), "{error}"),
+        }
+        let (history, durable) = (world.history.clone(), world.durable);
+        world.reopen(after_cut(&disk, left)).expect("it opens");
+        if !was_cut {
+            return number;
+        }
+        (world.history, world.durable) = (history, durable);
+    }
+    unreachable!("an opening ends")
+}
+
+/// `step` is how far apart the calls are whose openings are cut as well.
+fn cuts(step: u64) -> (u64, u64) {
+    let mut again = 0;
+    for number in 0.. {
+        let mut was_cut = true;
+        for (kind, left) in LEFT.into_iter().enumerate() {
+            let disk = Disk::default();
+            let storage = disk.clone();
+            let mut world = World::over(disk, storage.clone(), options()).expect("an index");
+            cut_at(&storage, number);
+            was_cut = live(&mut world, &storage).is_err();
+            let disk = after_cut(&storage, left);
+            // Each kind has its turn at the second cut.
+            if number % step == 0 && number / step % LEFT.len() as u64 == kind as u64 {
+                again += cut_while_opening(&mut world, &disk, left);
+            } else {
+                world.reopen(disk).expect("it opens");
+            }
+        }
+        if !was_cut {
+            return (number, again);
+        }
+    }
+    unreachable!("a life ends")
+}
+
+/// With `BIMETAL_EVERY_BOUNDARY` every opening is cut at every call as well.
+#[test]
+fn the_power_is_cut_at_every_call_and_at_every_call_of_the_opening_after_it() {
+    let step = match std::env::var_os("BIMETAL_EVERY_BOUNDARY") {
+        Some(_) => 1,
+        None => 7,
+    };
+    let (boundaries, again) = cuts(step);
+    assert!(boundaries > 100, "{boundaries}");
+    assert!(again > boundaries / step * 5, "{again}");
+}
+
+/// Everything that is there: from the disk as it is found, or an error that says what is wrong.
+fn found(disk: Disk) -> Result<Map, Error> {
+    let db = Db::open(disk, &options())?;
+    let all = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)))?;
+    Ok(all.into_iter().collect())
+}
+
+/// What is found is what was there after some batch, or damage that is called so.
+fn assert_not_wrong(disk: Disk, history: &[Map], how: &str) -> bool {
+    match found(disk) {
+        Ok(map) => {
+            let is_known = history.contains(&map);
+            assert!(is_known, "{how}: what is found was never there");
+            true
+        }
+        Err(Error::Damaged { .. } | Error::NotAnIndex { .. }) => false,
+        // A place that is beyond the end of what has become of the storage.
+        Err(Error::Storage {
+            source: StorageError::OutOfRange,
+            ..
+        }) => false,
+        Err(error) => panic!("{how}: {error}"),
+    }
+}
+
+fn every_write(mishap: Mishap) -> (u64, u64) {
+    let (mut harmless, mut noticed) = (0, 0);
+    for number in 6.. {
+        let disk = Disk::default();
+        let storage = Mishaps::at(disk.clone(), number, mishap);
+        let mut world = World::over(disk, storage.clone(), options()).expect("an index");
+        let lived = live(&mut world, &storage);
+        if let Err(error) = &lived {
+            let is_typed = matches!(error, Error::Damaged { .. } | Error::ReadOnly { .. });
+            let is_beyond = matches!(
+                error,
+                Error::Storage {
+                    source: StorageError::OutOfRange,
+                    ..
+                }
+            );
+            assert!(is_typed || is_beyond, "{mishap:?} at {number}: {error}");
+        } else if !storage.has_happened() {
+            // It may have been a sync, which this cannot happen to; the life is over when no number is left.
+            if number > 400 {
+                return (harmless, noticed);
+            }
+            continue;
+        }
+        let how = format!("{mishap:?} at {number}");
+        match assert_not_wrong(world.disk.clone(), &world.history, &how) {
+            true => harmless += 1,
+            false => noticed += 1,
+        }
+    }
+    unreachable!("a life ends")
+}
+
+#[test]
+fn every_write_is_lost_once() {
+    let (harmless, noticed) = every_write(Mishap::Lost);
+    assert!(harmless > 20 && noticed > 20, "{harmless} and {noticed}");
+}
+
+#[test]
+fn every_write_is_torn_once() {
+    // Most of what is written is zeroes behind the first sector of a block.
+    let (harmless, noticed) = every_write(Mishap::Torn);
+    assert!(harmless > 20 && noticed > 5, "{harmless} and {noticed}");
+}
+
+#[test]
+fn every_write_goes_elsewhere_once() {
+    for blocks in [1, 7, 64] {
+        let (harmless, noticed) = every_write(Mishap::Misdirected(blocks));
+        assert!(harmless > 20 && noticed > 20, "{harmless} and {noticed}");
+    }
+}
+
+/// A disk that remembers every version of every block.
+#[derive(Clone, Default)]
+struct Remembers {
+    disk: Disk,
+    versions: Arc<Mutex<BTreeMap<u64, Vec<Vec<u8>>>>>,
+}
+
+impl Remembers {
+    fn note(&self, offset: u64, data: &[u8]) {
+        let mut versions = self.versions.lock().expect("a lock");
+        for (index, block) in data.chunks(BLOCK_BYTES).enumerate() {
+            let at = offset + (index * BLOCK_BYTES) as u64;
+            versions.entry(at).or_default().push(block.to_vec());
+        }
+    }
+}
+
+impl Storage for Remembers {
+    fn len_bytes(&self) -> u64 {
+        self.disk.len_bytes()
+    }
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        self.disk.read(offset, buffer)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.note(offset, data);
+        self.disk.write(offset, data)
+    }
+    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.note(offset, data);
+        self.disk.write_durable(offset, data)
+    }
+    fn sync(&self) -> Result<(), StorageError> {
+        self.disk.sync()
+    }
+    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        self.disk.resize(len_bytes)
+    }
+}
+
+/// Superblocks and blocks of the log come back as they were some time before, one at a time.
+#[test]
+fn no_block_that_comes_back_is_believed() {
+    let storage = Remembers::default();
+    let disk = storage.disk.clone();
+    let mut world = World::over(disk, storage.clone(), options()).expect("an index");
+    let mut draw = Draw::new(4);
+    // Until the log has come round more than once.
+    for _ in 0..300 {
+        let written = world.write(&SHAPE.batch(&mut draw), Durability::Durable);
+        written.expect("a write");
+    }
+    let (content, range) = (world.disk.content(), world.db.log_range());
+    let versions = storage.versions.lock().expect("a lock");
+    let (mut harmless, mut noticed) = (0, 0);
+    for (at, versions) in versions.iter().filter(|(at, _)| **at < range.end) {
+        // The last is what is there.
+        let olds = versions.split_last().map_or(&[][..], |(_, olds)| olds);
+        for old in olds.iter().rev().take(4) {
+            let mut content = content.clone();
+            content[*at as usize..][..BLOCK_BYTES].copy_from_slice(old);
+            let disk = Arc::new(MemoryStorage::with_content(content));
+            match assert_not_wrong(disk, &world.history, &format!("an old block at {at}")) {
+                true => harmless += 1,
+                false => noticed += 1,
+            }
+        }
+    }
+    assert!(harmless > 20 && noticed > 20, "{harmless} and {noticed}");
+}
+
+/// Any byte of both superblocks at once: there is no other to fall back to.
+#[test]
+fn a_byte_in_both_superblocks_is_noticed() {
+    let world = world::lives::example();
+    let content = world.disk.content();
+    for at in 0..BLOCK_BYTES {
+        let mut content = content.clone();
+        content[at] ^= 1 << (at % 8);
+        content[BLOCK_BYTES + at] ^= 1 << (at % 8);
+        let opened = Db::open(MemoryStorage::with_content(content), &world.options);
+        let error = opened.err().expect("there is no whole superblock");
+        let is_typed = matches!(error, Error::Damaged { .. } | Error::NotAnIndex { .. });
+        assert!(is_typed, "byte {at}: {error}");
+    }
+}
+
+/// For every growth there is no space, once or from then on. What does not fit is refused and has changed
+/// nothing, a full disk can be read and opened, and with space again everything goes on.
+#[test]
+fn there_is_no_space_for_every_growth() {
+    let mut refusals = 0;
+    for for_good in [false, true] {
+        for number in 6.. {
+            let disk = Disk::default();
+            let storage = Mishaps::at(disk.clone(), number, Mishap::Full { for_good });
+            let mut world = World::over(disk, storage.clone(), options()).expect("an index");
+            let is_refused = fill(&mut world);
+            if !storage.has_happened() {
+                if number > 300 {
+                    break;
+                }
+                continue;
+            }
+            refusals += u64::from(is_refused);
+            world.check_all().expect("a scan");
+            let keys: Vec<_> = world.now().keys().cloned().collect();
+            for key in keys.chunks(20) {
+                let deletes: Vec<_> = key.iter().cloned().map(Change::Delete).collect();
+                let deleted = world.write(&deletes, Durability::Durable);
+                // Where there is not even room to write anything back, deletions are refused like all else.
+                let is_refused = for_good && matches!(deleted, Err(Error::Full { .. }));
+                assert!(is_refused || deleted == Ok(()), "{number}: {deleted:?}");
+            }
+            let disk = world.disk.clone();
+            world.reopen(disk).expect("a full disk can be opened");
+            world.db = Db::open(storage.clone(), &world.options).expect("it opens");
+            storage.end();
+            assert!(!fill(&mut world), "there is space");
+            world.db.write_back().expect("there is space");
+            world.check_all().expect("a scan");
+        }
+    }
+    assert!(refusals > 3, "{refusals}");
+}
+
+/// Writes some; true if something was refused for want of space.
+fn fill(world: &mut World) -> bool {
+    let mut draw = Draw::new(5);
+    let mut is_refused = false;
+    for turn in 0..60 {
+        let value = vec![draw.number() as u8; 3000];
+        let change = Change::Put(vec![draw.below(200) as u8], value);
+        let mut done = world.write(&[change.clone(), change], Durability::Durable);
+        if turn % 10 == 9 && done.is_ok() {
+            done = world.db.write_back();
+        }
+        match done {
+            Ok(()) => {}
+            Err(Error::Full { .. }) => is_refused = true,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    is_refused
+}

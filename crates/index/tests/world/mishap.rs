@@ -1,0 +1,145 @@
+//! A disk on which one change goes wrong, by its number: reads are not counted.
+
+use super::Disk;
+use bimetal_index::storage::{BLOCK_BYTES, Storage, StorageError};
+use std::sync::{Arc, Mutex};
+
+const SECTOR_BYTES: usize = 512;
+const IO_ERROR: StorageError = StorageError::Failed(5);
+
+/// What goes wrong with a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// It fails, and has been done in part.
+    Fails,
+    /// A write is acknowledged, and nothing is written.
+    Lost,
+    /// A write is acknowledged, and has gone so many blocks further.
+    Misdirected(u64),
+    /// A write is acknowledged, and only the first sector of each block has been written.
+    Torn,
+    /// There is no space, this time or from now on.
+    Full { for_good: bool },
+}
+
+#[derive(Debug, Default)]
+struct State {
+    changes: u64,
+    planned: Option<(u64, Mishap)>,
+    has_happened: bool,
+}
+
+/// The disk. Copies are the same.
+#[derive(Clone, Debug)]
+pub struct Mishaps {
+    disk: Disk,
+    state: Arc<Mutex<State>>,
+}
+
+impl Mishaps {
+    /// The change with this number, from now on, goes wrong.
+    pub fn at(disk: Disk, number: u64, mishap: Mishap) -> Mishaps {
+        let state = State {
+            planned: Some((number, mishap)),
+            ..State::default()
+        };
+        Mishaps {
+            disk,
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// True once it has.
+    pub fn has_happened(&self) -> bool {
+        self.state.lock().expect("a lock").has_happened
+    }
+
+    /// Nothing more goes wrong.
+    pub fn end(&self) {
+        self.state.lock().expect("a lock").planned = None;
+    }
+
+    /// Counts a change; what goes wrong with it, if it is of a sort that this can happen to.
+    fn count(&self, can: impl Fn(Mishap) -> bool) -> Option<Mishap> {
+        let mut state = self.state.lock().expect("a lock");
+        let number = state.changes;
+        state.changes += 1;
+        let (at, mishap) = state.planned?;
+        let is_due = match mishap {
+            Mishap::Full { for_good: true } => number >= at,
+            _ => number == at,
+        };
+        let happens = is_due && can(mishap);
+        state.has_happened |= happens;
+        happens.then_some(mishap)
+    }
+
+    fn change(&self, offset: u64, data: &[u8], is_durable: bool) -> Result<(), StorageError> {
+        let write = |offset, data: &[u8]| match is_durable {
+            true => self.disk.write_durable(offset, data),
+            false => self.disk.write(offset, data),
+        };
+        match self.count(|mishap| !matches!(mishap, Mishap::Full { .. })) {
+            None | Some(Mishap::Full { .. }) => write(offset, data),
+            Some(Mishap::Fails) => {
+                // In the cache of the disk, and of no promise.
+                self.disk.write(offset, data)?;
+                Err(IO_ERROR)
+            }
+            Some(Mishap::Lost) => Ok(()),
+            Some(Mishap::Misdirected(blocks)) => {
+                let elsewhere = offset + blocks * BLOCK_BYTES as u64;
+                match write(elsewhere, data) {
+                    Err(StorageError::OutOfRange) => Ok(()),
+                    done => done,
+                }
+            }
+            Some(Mishap::Torn) => {
+                let mut there = vec![0; data.len()];
+                self.disk.read(offset, &mut there)?;
+                let blocks = there.chunks_mut(BLOCK_BYTES).zip(data.chunks(BLOCK_BYTES));
+                for (old, new) in blocks {
+                    old[..SECTOR_BYTES].copy_from_slice(&new[..SECTOR_BYTES]);
+                }
+                write(offset, &there)
+            }
+        }
+    }
+}
+
+impl Storage for Mishaps {
+    fn len_bytes(&self) -> u64 {
+        self.disk.len_bytes()
+    }
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        self.disk.read(offset, buffer)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.change(offset, data, false)
+    }
+    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.change(offset, data, true)
+    }
+    fn sync(&self) -> Result<(), StorageError> {
+        match self.count(|mishap| mishap == Mishap::Fails) {
+            Some(_) => {
+                self.disk.fail_sync();
+                Err(IO_ERROR)
+            }
+            None => self.disk.sync(),
+        }
+    }
+    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        let is_longer = len_bytes > self.disk.len_bytes();
+        let can = |mishap| match mishap {
+            Mishap::Fails => true,
+            Mishap::Full { .. } => is_longer,
+            _ => false,
+        };
+        match self.count(can) {
+            Some(Mishap::Full { .. }) => Err(StorageError::Full),
+            Some(_) => Err(IO_ERROR),
+            None => self.disk.resize(len_bytes),
+        }
+    }
+}

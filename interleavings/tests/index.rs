@@ -1,0 +1,284 @@
+//! Threads on one index in any order: at every lock, every atomic and every call of the disk another may go
+//! on. What docs/index.md promises must be kept in all of them that are tried.
+//!
+//! How many are tried: `BIMETAL_INTERLEAVINGS`, else some hundred of each test. A failure prints what
+//! repeats it (`shuttle::replay`).
+
+use bimetal_index::planted::{Bug, plant};
+use bimetal_index::storage::memory::MemoryStorage;
+use bimetal_index::storage::{Storage, StorageError};
+use bimetal_index::{Batch, Clusters, Db, Durability, Error, Options, PaperRules};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner, thread};
+use std::ops::Bound;
+use std::panic::catch_unwind;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A disk during whose calls other threads go on.
+#[derive(Clone, Default)]
+struct Disk(Arc<MemoryStorage>);
+
+impl Disk {
+    fn then<T>(&self, answer: T) -> T {
+        thread::yield_now();
+        answer
+    }
+}
+
+impl Storage for Disk {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        thread::yield_now();
+        self.then(self.0.read(offset, buffer))
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        thread::yield_now();
+        self.then(self.0.write(offset, data))
+    }
+    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        thread::yield_now();
+        self.then(self.0.write_durable(offset, data))
+    }
+    fn sync(&self) -> Result<(), StorageError> {
+        thread::yield_now();
+        self.then(self.0.sync())
+    }
+    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        self.then(self.0.resize(len_bytes))
+    }
+}
+
+fn small() -> Options {
+    Options {
+        memory_bytes: 256 << 10,
+        buffer_bytes: 4 << 10,
+        log_bytes: 256 << 10,
+        segment_bytes: 64 << 10,
+        node_bytes: 512,
+        inline_value_bytes: 100,
+        ..Options::default()
+    }
+}
+
+/// Under the paper's rules nothing stays in memory, so every look reads.
+fn forgetful() -> Options {
+    Options {
+        paper: Some(PaperRules {
+            clusters: Clusters::HotAndCold {
+                hot_segments: 4,
+                cold_segments: 4,
+            },
+            fill: 0.97,
+        }),
+        ..small()
+    }
+}
+
+fn interleavings(usual: usize) -> usize {
+    let wanted = std::env::var("BIMETAL_INTERLEAVINGS").ok();
+    wanted
+        .and_then(|wanted| wanted.parse().ok())
+        .unwrap_or(usual)
+}
+
+/// Runs a test in random orders, and in orders with few changes that are far apart, where most bugs are.
+fn in_any_order(usual: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
+    let _alone = alone();
+    run(interleavings(usual), test);
+}
+
+/// A planted bug is everybody's, so tests wait for each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run(times: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
+    let mut config = Config::new();
+    config.stack_size = 1 << 20;
+    config.max_steps = shuttle::MaxSteps::FailAfter(10_000_000);
+    let random = RandomScheduler::new_from_seed(7, times);
+    Runner::new(random, config.clone()).run(test.clone());
+    let few_changes = PctScheduler::new_from_seed(11, 3, times);
+    Runner::new(few_changes, config).run(test);
+}
+
+fn new_index(options: &Options) -> (Disk, Db) {
+    let disk = Disk::default();
+    let db = Db::create(disk.clone(), 3, options).expect("an index");
+    (disk, db)
+}
+
+fn number(value: Option<Vec<u8>>) -> u64 {
+    let value = value.expect("a key that is always there");
+    u64::from_le_bytes(value.try_into().expect("a number"))
+}
+
+/// Every batch that was answered is there after a power cut, if it was to be durable, and all before it.
+fn answers_are_durable() {
+    let (disk, db) = new_index(&small());
+    let durabilities = [Durability::Durable, Durability::Group, Durability::Relaxed];
+    let writers = durabilities.map(|durability| {
+        let db = db.clone();
+        thread::spawn(move || {
+            for turn in 0..2_u8 {
+                let mut batch = Batch::new();
+                batch.put(&[durability as u8, turn], &[turn]);
+                db.write(&batch, durability).expect("a write");
+            }
+        })
+    });
+    for writer in writers {
+        writer.join().expect("a writer");
+    }
+    let after = disk.0.after_power_cut(&mut || 0);
+    let after = Db::open(after, &small()).expect("it opens");
+    for durability in [Durability::Durable, Durability::Group] {
+        for turn in 0..2 {
+            let found = after.get(&[durability as u8, turn]);
+            assert_eq!(found, Ok(Some(vec![turn])), "{durability:?} {turn}");
+        }
+    }
+}
+
+/// Adding one to a number, from several threads: no addition is lost, and who has lost is told so.
+fn updates_are_kept() {
+    let (_, db) = new_index(&small());
+    db.put(b"sum", &0_u64.to_le_bytes()).expect("a put");
+    let add = |db: &Db| {
+        let mut transaction = db.transaction();
+        let sum = number(transaction.get_for_update(b"sum").expect("a get"));
+        transaction.put(b"sum", &(sum + 1).to_le_bytes());
+        match transaction.commit(Durability::Durable) {
+            Ok(()) => 1,
+            Err(Error::Conflict) => 0,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let adders: Vec<_> = (0..4)
+        .map(|_| {
+            let db = db.clone();
+            thread::spawn(move || add(&db) + add(&db))
+        })
+        .collect();
+    let added: u64 = adders
+        .into_iter()
+        .map(|adder| adder.join().expect("an adder"))
+        .sum();
+    assert!(added > 0, "the first to end wins");
+    assert_eq!(number(db.get(b"sum").expect("a get")), added);
+}
+
+/// Keys enough for several leaves.
+const KEYS: u8 = 40;
+
+fn all_alike(db: &Db) -> u64 {
+    let mut scan = db.scan((Bound::Unbounded, Bound::Unbounded));
+    let mut values = Vec::new();
+    while let Some((_, value)) = scan.next().expect("a row") {
+        values.push(number(Some(value[..8].to_vec())));
+    }
+    assert_eq!(values.len(), usize::from(KEYS));
+    assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
+    values[0]
+}
+
+fn write_all(db: &Db, round: u64) {
+    let mut batch = Batch::new();
+    // Of several lengths, so that leaves are cut and joined; some are long enough to be kept apart.
+    let len = [8, 90, 20, 150][round as usize % 4];
+    for key in 0..KEYS {
+        let mut value = round.to_le_bytes().to_vec();
+        value.resize(len, key);
+        batch.put(&[key], &value);
+    }
+    db.write(&batch, Durability::Durable).expect("a write");
+}
+
+/// A batch writes all keys; readers see all of one batch, never an older one than before, while leaves are
+/// written back, cut and joined, and images moved.
+fn batches_are_whole(options: fn() -> Options) {
+    let (_, db) = new_index(&options());
+    write_all(&db, 0);
+    db.write_back().expect("a write-back");
+    let writer = db.clone();
+    let writer = thread::spawn(move || {
+        for round in 1..6 {
+            write_all(&writer, round);
+            writer.write_back().expect("a write-back");
+        }
+        writer.compact(|_| {}).expect("a compaction");
+    });
+    let scanner = db.clone();
+    let scanner = thread::spawn(move || {
+        let mut last = 0;
+        for _ in 0..3 {
+            // Where nothing is kept, whoever has got something gives up what can be read again.
+            assert_eq!(scanner.get(&[KEYS]), Ok(None));
+            let seen = all_alike(&scanner);
+            assert!(seen >= last, "time goes on");
+            last = seen;
+        }
+    });
+    let snapshot = db.snapshot();
+    let first = number(snapshot.get(&[0]).expect("a get").map(|v| v[..8].to_vec()));
+    for key in [KEYS - 1, KEYS / 2] {
+        thread::yield_now();
+        let seen = snapshot
+            .get(&[key])
+            .expect("a get")
+            .map(|v| v[..8].to_vec());
+        assert_eq!(number(seen), first, "a snapshot is of one moment");
+        let now = db.get(&[key]).expect("a get").map(|v| v[..8].to_vec());
+        assert!(number(now) >= first, "what was seen stays");
+    }
+    drop(snapshot);
+    writer.join().expect("the writer");
+    scanner.join().expect("the scanner");
+    assert_eq!(all_alike(&db), 5);
+}
+
+#[test]
+fn what_was_answered_is_durable_whoever_has_led() {
+    in_any_order(200, answers_are_durable);
+}
+
+#[test]
+fn no_update_is_lost() {
+    in_any_order(200, updates_are_kept);
+}
+
+#[test]
+fn readers_see_whole_batches_beside_upkeep() {
+    in_any_order(60, || batches_are_whole(small));
+}
+
+#[test]
+fn readers_see_whole_batches_where_nothing_stays_in_memory() {
+    in_any_order(30, || batches_are_whole(forgetful));
+}
+
+/// Every planted bug is found in so many orders, about three times as many as it takes today.
+#[test]
+fn planted_bugs_are_found() {
+    let _alone = alone();
+    let beside: fn() = || batches_are_whole(small);
+    let forgetful: fn() = || batches_are_whole(forgetful);
+    let found = [
+        (Bug::FollowsTheFirst, answers_are_durable as fn(), 100),
+        (Bug::OverlooksRivals, updates_are_kept, 100),
+        (Bug::PublishesEarly, beside, 100),
+        (Bug::PrunesSnapshots, beside, 100),
+        (Bug::LooksOnce, beside, 1000),
+        (Bug::BelievesOldReads, forgetful, 1000),
+    ]
+    .map(|(bug, test, times)| {
+        plant(Some(bug));
+        let is_found = catch_unwind(|| run(times, test)).is_err();
+        plant(None);
+        (bug, is_found)
+    });
+    assert!(found.iter().all(|(_, is_found)| *is_found), "{found:?}");
+}
