@@ -15,6 +15,7 @@ mod db;
 mod error;
 mod layout;
 mod log;
+pub mod model;
 pub mod node;
 mod options;
 mod paper;

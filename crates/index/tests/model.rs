@@ -52,7 +52,7 @@ fn run(seed: u64, options: fn(&mut Draw) -> Options, operations: usize) {
                 0 => {
                     snapshots.clear();
                     world.db.sync().expect("a sync");
-                    world.durable = world.history.len() - 1;
+                    world.history.synced();
                     let disk = world.disk.clone();
                     world.reopen(disk).expect("it opens");
                 }
