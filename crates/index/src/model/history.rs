@@ -4,7 +4,7 @@
 use super::{Change, Map};
 use crate::Durability;
 use crate::error::Error;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The key that a batch may put its own number under, so that no two moments look alike.
 pub const NUMBER_KEY: &[u8] = b"~number";
@@ -70,6 +70,16 @@ impl History {
     pub fn has_changed(&self, key: &[u8], since: usize) -> bool {
         let batches = self.batches.iter().take(self.visible).skip(since);
         batches.flatten().any(|change| change.concerns(key))
+    }
+
+    /// Every key that was ever given a value.
+    pub fn keys(&self) -> BTreeSet<&[u8]> {
+        let changes = self.batches.iter().flatten();
+        let keys = changes.filter_map(|change| match change {
+            Change::Put(key, _) => Some(&key[..]),
+            Change::Delete(_) | Change::DeleteRange(..) => None,
+        });
+        keys.collect()
     }
 
     /// Bytes of values that were given to any one key after number `since`: the most.

@@ -56,6 +56,8 @@ pub struct Faults {
     pub fails_for_good: bool,
     /// The first operation that can, from this one on, goes astray.
     pub astray_at: Option<(u64, Astray)>,
+    /// Only writes to places in here go astray; any if it is not given.
+    pub astray_in: Option<(u64, u64)>,
     /// No more bytes than these.
     pub len_bytes_max: Option<u64>,
 }
@@ -134,6 +136,11 @@ impl MemoryStorage {
     /// What goes wrong from now on; numbers count from the first operation of the disk.
     pub fn set_faults(&self, faults: Faults) {
         self.state.lock().faults = faults;
+    }
+
+    /// What goes wrong, as far as it has not happened.
+    pub fn faults(&self) -> Faults {
+        self.state.lock().faults
     }
 
     /// From now on a flush is acknowledged and not done: to see that this is noticed.
@@ -285,7 +292,9 @@ impl State {
             | (Astray::MisdirectedRead(by), Call::Read) => Some(further(by)),
             _ => return Some(offset),
         };
-        if self.counts.operations <= from || goes_to == Some(offset) {
+        let reach = self.faults.astray_in.filter(|_| call == Call::Write);
+        let is_out_of_reach = reach.is_some_and(|(from, to)| offset < from || to <= offset);
+        if self.counts.operations <= from || is_out_of_reach || goes_to == Some(offset) {
             return Some(offset);
         }
         self.faults.astray_at = None;
