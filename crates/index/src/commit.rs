@@ -226,8 +226,14 @@ impl Shared {
             let is_taken = taken
                 .iter()
                 .any(|(other, _)| changes(&other.operations, key));
-            if is_taken || self.tree.newest_seq(key)? > expects.read_at {
-                return Err(Error::Conflict);
+            let has_changed = match is_taken {
+                true => Some(true),
+                false => self.tree.has_changed(key, expects.read_at)?,
+            };
+            match has_changed {
+                Some(false) => {}
+                Some(true) => return Err(Error::Conflict),
+                None => return Err(Error::SnapshotTooOld),
             }
         }
         Ok(())

@@ -412,7 +412,8 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`Error::Conflict`] if others were faster; nothing has changed then. Else those of
+    /// [`Error::Conflict`] if others were faster, [`Error::SnapshotTooOld`] if it has gone on for longer
+    /// than it is known who has written its keys: nothing has changed then. Else those of
     /// [`Db::write`].
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let mut expects = self.expects;

@@ -335,10 +335,14 @@ impl<'w, 'a> Program<'w, 'a> {
         let figures = self.db.figures();
         let used = figures.content_bytes + figures.delta_bytes;
         let options = &world.scenario.options;
-        let bound = options.memory_bytes + STREAMS * u64::from(options.segment_bytes);
+        let batch_bytes = options.log_bytes / 8;
+        let bound = options.memory_bytes + STREAMS * u64::from(options.segment_bytes) + batch_bytes;
         match used <= bound {
             true => Ok(()),
-            false => Err(format!("{used} bytes of memory are used, {bound} may be")),
+            false => Err(format!(
+                "{used} bytes of memory are used, {} of them for changes; {bound} may be",
+                figures.delta_bytes
+            )),
         }
     }
 
@@ -413,10 +417,10 @@ pub(super) fn check_scan(
         match scan.next() {
             Ok(Some((found, is))) if found == key => same(key, Some(&is.to_vec()), Some(value))?,
             Ok(Some((found, _))) => {
-                let (key, found) = (key.escape_ascii(), found.escape_ascii());
+                let (key, found) = (short(key), short(found));
                 return Err(format!("key {found} where key {key} should be"));
             }
-            Ok(None) => return Err(format!("it ends before key {}", key.escape_ascii())),
+            Ok(None) => return Err(format!("it ends before key {}", short(key))),
             Err(error) => return world.judge_read(&error, failures, since),
         }
     }
@@ -425,7 +429,7 @@ pub(super) fn check_scan(
     }
     match scan.next() {
         Ok(None) => Ok(()),
-        Ok(Some((key, _))) => Err(format!("key {} should not be there", key.escape_ascii())),
+        Ok(Some((key, _))) => Err(format!("key {} should not be there", short(key))),
         Err(error) => world.judge_read(&error, failures, since),
     }
 }
@@ -437,15 +441,16 @@ pub(super) fn same(key: &[u8], is: Option<&Vec<u8>>, should: Option<&Vec<u8>>) -
     }
     Err(format!(
         "key {} has {:?}, and should have {:?}",
-        key.escape_ascii(),
+        short(key),
         is.map(|value| short(value)),
         should.map(|value| short(value))
     ))
 }
 
-fn short(value: &[u8]) -> String {
-    let first = value[..value.len().min(12)].escape_ascii();
-    format!("{} bytes: {first}", value.len())
+/// The beginning of a key or value, and how long it is.
+pub(super) fn short(bytes: &[u8]) -> String {
+    let first = bytes[..bytes.len().min(24)].escape_ascii();
+    format!("{first} of {} bytes", bytes.len())
 }
 
 impl World<'_> {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bimetal_index::model::{Change, Map, Pairs, rows_within};
 use bimetal_index::{Db, Durability, Error, Scan, Snapshot, Transaction};
 
-use super::life::{Between, Checked, World, check_scan, lend, same};
+use super::life::{Between, Checked, World, check_scan, lend, same, short};
 
 /// So many of a kind at a time.
 const OPEN_MAX: usize = 4;
@@ -181,11 +181,18 @@ impl SlowScan {
             (Ok(Some((key, value))), Some((expected, should))) if key == expected => {
                 same(key, Some(&value.to_vec()), Some(&should)).map(|()| true)
             }
-            (Ok(found), expected) => Err(format!(
-                "key {:?} where key {:?} should be",
-                found.map(|(key, _)| key.escape_ascii().to_string()),
-                expected.map(|(key, _)| key.escape_ascii().to_string())
-            )),
+            (Ok(found), expected) => {
+                let since = self.since;
+                let told = |key: &[u8]| {
+                    let changed = world.history.has_changed(key, since);
+                    format!("{} (changed since: {changed})", short(key))
+                };
+                Err(format!(
+                    "of batch {since}, key {:?} where key {:?} should be",
+                    found.map(|(key, _)| told(key)),
+                    expected.map(|(key, _)| told(&key))
+                ))
+            }
             (Err(error), _) => world
                 .judge_read(&error, failures, self.since)
                 .map(|()| false),
