@@ -26,6 +26,7 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
         checkpoint: Vec::new(),
         checkpoint_bytes: 0,
         checkpoint_crc: 0,
+        log_durable: 0,
     };
     storage
         .sync()

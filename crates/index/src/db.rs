@@ -127,6 +127,7 @@ impl Db {
         let seq = superblock.seq_at_tail;
         let readers = Arc::new(Readers::new(seq, options.snapshot_batches_max));
         let (tail, generation) = (superblock.log_tail, superblock.generation);
+        let log_durable = superblock.log_durable;
         let mut writer = Writer::new(
             Arc::clone(&tree),
             Arc::clone(&readers),
@@ -135,7 +136,8 @@ impl Db {
             stored,
             segments,
         );
-        let mut log = Reader::new(&*storage, geometry, tail, generation);
+        let log = Reader::new(&*storage, geometry, tail, generation);
+        let mut log = log.durable_up_to(log_durable);
         let mut replay = Replay::default();
         while let Some(frame) = log.next()? {
             replay.take(&frame, &mut writer)?;

@@ -63,6 +63,8 @@ pub(crate) struct Superblock {
     pub checkpoint: Vec<u32>,
     pub checkpoint_bytes: u64,
     pub checkpoint_crc: u32,
+    /// The log is durable up to here: a position in blocks, like that of the tail.
+    pub log_durable: u64,
 }
 
 /// Takes little-endian numbers from a block, in order.
@@ -112,6 +114,7 @@ impl Superblock {
         put(&mut block, &mut at, &self.opening.to_le_bytes());
         let count = self.checkpoint.len() as u32;
         put(&mut block, &mut at, &count.to_le_bytes());
+        put(&mut block, &mut at, &self.log_durable.to_le_bytes());
         at = LIST_AT;
         for segment in &self.checkpoint {
             put(&mut block, &mut at, &segment.to_le_bytes());
@@ -151,8 +154,10 @@ impl Superblock {
             checkpoint_crc: fields.number32(),
             opening: fields.number32(),
             checkpoint: Vec::new(),
+            log_durable: 0,
         };
         let count = fields.number32() as usize;
+        superblock.log_durable = fields.number64();
         let capacity = count as u64 * u64::from(segment_bytes);
         let fits = segment_bytes.is_power_of_two()
             && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment_bytes)
@@ -240,6 +245,7 @@ mod tests {
             checkpoint: vec![4, 9],
             checkpoint_bytes: 1_500_000,
             checkpoint_crc: 0xABCD,
+            log_durable: 1_234,
         }
     }
 

@@ -346,9 +346,11 @@ impl Walk<'_> {
             geometry,
             log_tail,
             generation,
+            log_durable,
             ..
         } = self.superblock;
-        let mut log = Reader::new(self.storage, geometry, log_tail, generation);
+        let log = Reader::new(self.storage, geometry, log_tail, generation);
+        let mut log = log.durable_up_to(log_durable);
         loop {
             match log.next() {
                 Ok(Some(_)) => self.found.log_frames += 1,

@@ -19,8 +19,8 @@ mod upkeep;
 pub(crate) use checkpoint::{Stored, take_up};
 
 use crate::batch::{END, Operation, Operations};
-use crate::error::Error;
-use crate::layout::{Geometry, Superblock};
+use crate::error::{At, Error};
+use crate::layout::{Geometry, LOG_OFFSET, Superblock};
 use crate::log::Log;
 use crate::node::{Builder, Delta, Kind, NodeId, Seq};
 use crate::options::Options;
@@ -293,10 +293,17 @@ impl Writer {
         self.by_log.make_contiguous().sort_unstable();
     }
 
-    /// The log goes on here after what was replayed, in a new opening.
+    /// The log goes on here after what was replayed, in a new opening. A program that was killed may have
+    /// left frames that were never made durable: readers see them from now on, and what is durable next
+    /// must not stand behind a gap.
     pub(crate) fn begin_log(&mut self, head: u64) -> Result<(), Error> {
+        if head > self.superblock.log_tail {
+            let synced = self.tree.storage.sync();
+            synced.at("making durable what was found in the log", LOG_OFFSET)?;
+        }
         self.superblock.opening += 1;
         self.superblock.generation += 1;
+        self.superblock.log_durable = head;
         self.superblock.write(&*self.tree.storage)?;
         let (tail, prepared) = (self.superblock.log_tail, self.superblock.log_prepared);
         self.log = Log::new(self.geometry, self.superblock.opening, tail, head, prepared);
