@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::sim_cache;
 use crate::sim_index;
 use crate::table::{Align, Table};
-use crate::tester::{self, EveryArgs, RunArgs, SwarmArgs};
+use crate::tester::{self, EveryArgs, IndexRunArgs, IndexSwarmArgs, RunArgs, SwarmArgs};
 
 /// What to simulate.
 #[derive(clap::Args)]
@@ -36,6 +36,10 @@ enum Verb {
     /// Repeat small runs, with the power cut at every boundary of their I/O or every operation
     /// failing once.
     Every(EveryArgs),
+    /// Run one seed of the tester of the index, twice, and show what it drew and found.
+    IndexRun(IndexRunArgs),
+    /// Run many seeds of the tester of the index, in batches on every core.
+    IndexSwarm(IndexSwarmArgs),
     /// Compare replacement policies of a buffer cache on traces.
     Cache(sim_cache::Args),
     /// Run the CHC-Tree paper's experiment on an ordered index in virtual time.
@@ -85,6 +89,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Run(args) => tester::run(args),
         Verb::Swarm(args) => tester::swarm(args),
         Verb::Every(args) => tester::run_every(args),
+        Verb::IndexRun(args) => tester::index_run(args),
+        Verb::IndexSwarm(args) => tester::index_swarm(args),
         Verb::Cache(args) => sim_cache::run(args),
         Verb::Index(args) => sim_index::run(args),
         Verb::Hetero {

@@ -1,5 +1,5 @@
 //! `bimetal sim run`, `swarm` and `every`: one run of the simulation tester, or many on every core, in
-//! batches whose results are kept.
+//! batches whose results are kept; `index-run` and `index-swarm` are the same of the index.
 //!
 //! Threads exist here only to use the cores: each runs whole seeds, which share nothing.
 
@@ -12,7 +12,8 @@ use std::process::ExitCode;
 use std::sync::{Mutex, mpsc};
 
 use anyhow::{Context, Result, bail};
-use bimetal_sim::tester::campaign::{Campaign, Meaning};
+use bimetal_sim::campaign::{Campaign, Meaning, Outcome, Replay};
+use bimetal_sim::index_tester;
 use bimetal_sim::tester::every::{Every, every, scenario_of};
 use bimetal_sim::tester::{self, Classes, Extent, FailAt, Interference, Options, Report, Summary};
 use indicatif::ProgressBar;
@@ -61,6 +62,45 @@ pub(crate) struct SwarmArgs {
     /// How much a seed does: `usual`, `heavy-tailed` or `small`
     #[arg(long, value_name = "NAME", default_value = "usual", value_parser = parse_extent)]
     extent: Extent,
+    #[command(flatten)]
+    campaign: CampaignArgs,
+}
+
+/// Which seeds of the index are run, and how.
+#[derive(clap::Args)]
+pub(crate) struct IndexSwarmArgs {
+    /// The seeds: from the first to before the second
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+    seeds: Range<u64>,
+    /// Classes of faults, with commas: `withstood`, `all`, `none`, names, `-` before one to leave out
+    #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
+          value_parser = index_tester::Classes::parse)]
+    classes: index_tester::Classes,
+    #[command(flatten)]
+    campaign: CampaignArgs,
+}
+
+/// One run of the index.
+#[derive(clap::Args)]
+pub(crate) struct IndexRunArgs {
+    /// The seed
+    #[arg(long, value_name = "N")]
+    seed: u64,
+    /// Classes of faults, as for `index-swarm`
+    #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
+          value_parser = index_tester::Classes::parse)]
+    classes: index_tester::Classes,
+    /// Print every event
+    #[arg(long)]
+    verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How many seeds are run, whatever they test.
+#[derive(clap::Args)]
+struct CampaignArgs {
     /// Run every N-th seed twice, to prove that it replays; 0: none
     #[arg(long, value_name = "N", default_value = "16")]
     replay_every: u64,
@@ -73,6 +113,9 @@ pub(crate) struct SwarmArgs {
     /// Keep the results of batches in this file, and go on where it ends
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Begin no further batch after so many minutes
+    #[arg(long, value_name = "N")]
+    minutes: Option<NonZero<u32>>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -192,44 +235,96 @@ fn on_all_cores<W: Send, R: Send>(
     })
 }
 
-fn tell(bar: &ProgressBar, report: &Report) {
-    bar.inc(1);
-    if report.finding.is_some() {
-        bar.suspend(|| say(report.summary()));
-    }
-}
-
 /// Runs seeds. Status 1 when one found something.
 pub(crate) fn swarm(args: &SwarmArgs) -> Result<ExitCode> {
     let meaning = Meaning {
+        subject: "mirror".to_owned(),
         seeds: args.seeds.clone(),
-        batch_seeds: args.batch.get(),
+        batch_seeds: args.campaign.batch.get(),
         classes: args.classes.text(),
         extent: args.extent.name().to_owned(),
-        replay_every: args.replay_every,
+        replay_every: args.campaign.replay_every,
     };
     let options = Options {
         classes: args.classes,
         extent: args.extent,
         ..Options::default()
     };
-    let mut campaign = taken_up(args.state.as_deref(), &meaning)?;
+    let seed = |seed, replay| tester::run_replayed(seed, replay, options);
+    run_campaign(&args.campaign, &meaning, seed, Report::summary)
+}
+
+/// Runs seeds of the index. Status 1 when one found something.
+pub(crate) fn index_swarm(args: &IndexSwarmArgs) -> Result<ExitCode> {
+    let meaning = Meaning {
+        subject: "index".to_owned(),
+        seeds: args.seeds.clone(),
+        batch_seeds: args.campaign.batch.get(),
+        classes: args.classes.text(),
+        extent: "usual".to_owned(),
+        replay_every: args.campaign.replay_every,
+    };
+    let options = index_tester::Options {
+        classes: args.classes,
+        ..index_tester::Options::default()
+    };
+    let seed = |seed, replay| index_tester::run_replayed(seed, replay, options);
+    let line = index_tester::Report::summary;
+    run_campaign(&args.campaign, &meaning, seed, line)
+}
+
+/// Runs a seed of the index. Status 1 when it found something.
+pub(crate) fn index_run(args: &IndexRunArgs) -> Result<ExitCode> {
+    let options = index_tester::Options {
+        verbose: args.verbose,
+        classes: args.classes,
+        ..index_tester::Options::default()
+    };
+    let report = index_tester::run(args.seed, options);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        write!(out, "{}", report.text())?;
+    }
+    Ok(status_of(report.finding.is_some()))
+}
+
+fn tell<O: Outcome>(bar: &ProgressBar, outcome: &O, line: impl Fn(&O) -> String) {
+    bar.inc(1);
+    if outcome.told().finding.is_some() {
+        bar.suspend(|| say(line(outcome)));
+    }
+}
+
+/// Runs the seeds of a campaign that are left, and tells those in a `line` that found something.
+fn run_campaign<O: Outcome>(
+    args: &CampaignArgs,
+    meaning: &Meaning,
+    seed: impl Fn(u64, Replay) -> O + Sync,
+    line: impl Fn(&O) -> String + Sync,
+) -> Result<ExitCode> {
+    let mut campaign = taken_up(args.state.as_deref(), meaning)?;
     let spent_s = campaign.wall_s;
     let bar = progress_bar(meaning.seeds.end - meaning.seeds.start);
     bar.inc(campaign.summary.seeds);
-    let run = |batch: &u64| meaning.run(*batch, options, |report| tell(&bar, report));
-    on_all_cores(
-        args.jobs,
-        campaign.left(),
-        run,
-        |batch, summary: Summary| {
-            campaign.add(batch, &summary);
-            campaign.wall_s = spent_s + bar.elapsed().as_secs_f64();
-            args.state
-                .as_deref()
-                .map_or(Ok(()), |file| keep(file, &campaign))
-        },
-    )?;
+    let is_over = || {
+        let minutes = args.minutes.map(|minutes| f64::from(minutes.get()));
+        minutes.is_some_and(|minutes| bar.elapsed().as_secs_f64() >= minutes * 60.0)
+    };
+    let run = |batch: &u64| {
+        let run = || meaning.run(*batch, &seed, |outcome| tell(&bar, outcome, &line));
+        (!is_over()).then(run)
+    };
+    on_all_cores(args.jobs, campaign.left(), run, |batch, summary| {
+        let Some(summary) = summary else {
+            return Ok(());
+        };
+        campaign.add(batch, &summary);
+        campaign.wall_s = spent_s + bar.elapsed().as_secs_f64();
+        let keep = |file| keep(file, &campaign);
+        args.state.as_deref().map_or(Ok(()), keep)
+    })?;
     bar.finish_and_clear();
     let mut out = std::io::stdout().lock();
     if args.json {

@@ -235,8 +235,14 @@ impl Shared {
                 && taken
                     .iter()
                     .any(|(other, _)| changes(&other.operations, key));
-            if is_taken || self.tree.has_changed_since(key, expects.read_at)? {
-                return Err(Error::Conflict);
+            let has_changed = match is_taken {
+                true => Some(true),
+                false => self.tree.has_changed(key, expects.read_at)?,
+            };
+            match has_changed {
+                Some(false) => {}
+                Some(true) => return Err(Error::Conflict),
+                None => return Err(Error::SnapshotTooOld),
             }
         }
         Ok(())

@@ -68,6 +68,8 @@ pub(crate) struct Superblock {
     pub checkpoint: Vec<u32>,
     pub checkpoint_bytes: u64,
     pub checkpoint_crc: u32,
+    /// The log is durable up to here: a position in blocks, like that of the tail.
+    pub log_durable: u64,
 }
 
 /// Takes little-endian numbers from a block, in order.
@@ -118,6 +120,7 @@ impl Superblock {
         let count = self.checkpoint.len() as u32;
         put(&mut block, &mut at, &count.to_le_bytes());
         put(&mut block, &mut at, &self.opening_at_tail.to_le_bytes());
+        put(&mut block, &mut at, &self.log_durable.to_le_bytes());
         at = LIST_AT;
         for segment in &self.checkpoint {
             put(&mut block, &mut at, &segment.to_le_bytes());
@@ -158,9 +161,11 @@ impl Superblock {
             opening: fields.number32(),
             opening_at_tail: 0,
             checkpoint: Vec::new(),
+            log_durable: 0,
         };
         let count = fields.number32() as usize;
         superblock.opening_at_tail = fields.number32();
+        superblock.log_durable = fields.number64();
         let capacity = count as u64 * u64::from(segment_bytes);
         let counts = [
             superblock.generation,
@@ -257,6 +262,7 @@ mod tests {
             checkpoint: vec![4, 9],
             checkpoint_bytes: 1_500_000,
             checkpoint_crc: 0xABCD,
+            log_durable: 1_234,
         }
     }
 

@@ -21,6 +21,7 @@ mod error;
 pub mod fuzz;
 mod layout;
 mod log;
+pub mod model;
 pub mod node;
 mod options;
 mod paper;

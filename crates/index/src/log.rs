@@ -140,7 +140,6 @@ impl Log {
     }
 
     /// Everything before this is durable.
-    #[cfg(test)]
     pub(crate) fn durable_below(&self) -> u64 {
         self.durable_below
     }
@@ -323,6 +322,8 @@ pub(crate) struct Reader<'a> {
     opening: u32,
     /// Of the superblock that was found.
     generation: u64,
+    /// The log is durable up to here, as the superblock says.
+    durable: u64,
     window: Aligned,
     window_at: u64,
     window_blocks: u64,
@@ -336,6 +337,7 @@ impl<'a> Reader<'a> {
             log_tail: tail,
             generation,
             opening_at_tail,
+            log_durable,
             ..
         } = *superblock;
         Reader {
@@ -348,6 +350,7 @@ impl<'a> Reader<'a> {
                 false => opening_at_tail,
             },
             generation,
+            durable: log_durable,
             window: Aligned::zeroed(WINDOW_BYTES),
             window_at: 0,
             window_blocks: 0,
@@ -446,11 +449,14 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// A whole frame near the end proves that the device has lost what it had promised, if the end was
-    /// durable already when it was written, or if there was a newer superblock than the one that was
-    /// found.
+    /// The superblock proves that the device has lost what it had promised, if it says that more of the
+    /// log was durable. So does a whole frame near the end, if the end was durable already when it was
+    /// written, or if there was a newer superblock than the one that was found.
     fn search_for_proof(&mut self) -> Result<(), Error> {
         let end = self.position;
+        if end < self.durable {
+            return Err(self.lost(self.lost_log(self.durable)));
+        }
         let last = end + PROOF_BLOCKS.min(self.geometry.log_blocks);
         for position in end..last {
             let Some(header) = self.header(position)? else {
@@ -464,16 +470,23 @@ impl<'a> Reader<'a> {
             if (beyond || is_newer) && self.is_whole(position, &header)? {
                 let what = match is_newer {
                     true => "the newest superblock: the log knows of a later one".to_owned(),
-                    false => format!(
-                        "the log, which was durable up to block {} and ends at {end}",
-                        header.durable_below
-                    ),
+                    false => self.lost_log(header.durable_below),
                 };
-                let offset = LOG_OFFSET + end % self.geometry.log_blocks * BLOCK_BYTES as u64;
-                return Err(Error::Damaged { what, offset });
+                return Err(self.lost(what));
             }
         }
         Ok(())
+    }
+
+    fn lost_log(&self, durable: u64) -> String {
+        let end = self.position;
+        format!("the log, which was durable up to block {durable} and ends at {end}")
+    }
+
+    fn lost(&self, what: String) -> Error {
+        let block = self.position % self.geometry.log_blocks;
+        let offset = LOG_OFFSET + block * BLOCK_BYTES as u64;
+        Error::Damaged { what, offset }
     }
 }
 
@@ -503,6 +516,7 @@ mod tests {
             seq_at_tail: 0,
             opening_at_tail: 0,
             log_prepared: 64,
+            log_durable: 0,
             checkpoint: Vec::new(),
             checkpoint_bytes: 0,
             checkpoint_crc: 0,
@@ -612,6 +626,29 @@ mod tests {
             newest.next().unwrap().is_none(),
             "nothing is newer than that"
         );
+    }
+
+    #[test]
+    fn a_log_that_ends_before_what_the_superblock_knows_to_be_durable_is_found_out() {
+        let storage = storage();
+        let mut log = Log::new(GEOMETRY, 1, 0, 0, 64);
+        for number in 1..=3 {
+            log.append(number, &batch(number, 100), &[]);
+            log.write_out(&storage, false).unwrap();
+        }
+        storage.sync().unwrap();
+        // None of the frames says that one before it is durable.
+        storage.rot(LOG_OFFSET + BLOCK_BYTES as u64 + 70, 1);
+        assert_eq!(read_all(&storage, 0).unwrap().len(), 1);
+        for (durable, is_lost) in [(1, false), (2, true), (3, true)] {
+            let known = Superblock {
+                log_durable: durable,
+                ..superblock(0, 9)
+            };
+            let mut reader = Reader::new(&storage, &known);
+            assert!(reader.next().unwrap().is_some());
+            assert_eq!(reader.next().is_err(), is_lost, "{durable}");
+        }
     }
 
     #[test]

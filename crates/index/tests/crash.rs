@@ -82,7 +82,7 @@ fn what_was_found_after_a_kill_survives_a_power_cut() {
     let written = world.write(&put(0), Durability::Durable);
     written.expect("a write");
     world.db.checkpoint().expect("a checkpoint");
-    let durable = world.durable;
+    let durable = world.history.durable();
     // More than one frame of the log: the first ones are written, and not durable.
     for number in 1..11 {
         let written = world.write(&put(number), Durability::Relaxed);
@@ -90,13 +90,13 @@ fn what_was_found_after_a_kill_survives_a_power_cut() {
     }
     let disk = world.disk.clone();
     world.reopen(disk).expect("it opens");
-    let found = world.durable;
+    let found = world.history.durable();
     assert!(found > durable, "a kill loses only what was not written");
     let written = world.write(&put(11), Durability::Durable);
     written.expect("a write");
     let disk = Arc::new(world.disk.after_power_cut(&mut || 0));
     world.reopen(disk).expect("it opens");
-    assert_eq!(world.durable, found + 1);
+    assert_eq!(world.history.durable(), found + 1);
 }
 
 #[test]

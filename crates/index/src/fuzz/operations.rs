@@ -5,8 +5,7 @@
 
 use super::Input;
 use crate::storage::memory::Faults;
-use crate::world::{Change, Disk, Draw, Map, NUMBER_KEY, World};
-use crate::world::{change_map, check_scan, collect, small_options};
+use crate::world::{Change, Disk, Draw, Map, World, check_scan, collect, small_options};
 use crate::{Db, Durability, Error, Snapshot, Transaction};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -28,8 +27,6 @@ struct Begun {
 
 struct Life {
     world: World,
-    /// What each batch has changed, its number being the index.
-    changes: Vec<Vec<Change>>,
     snapshots: Vec<(Snapshot, usize, Map)>,
     transactions: Vec<Begun>,
 }
@@ -43,7 +40,6 @@ pub fn operations(data: &[u8]) {
     }
     let mut life = Life {
         world: World::new(options).expect("an index on an empty disk"),
-        changes: vec![Vec::new()],
         snapshots: Vec::new(),
         transactions: Vec::new(),
     };
@@ -97,15 +93,6 @@ fn durability(input: &mut Input<'_>) -> Durability {
     }
 }
 
-fn writes(change: &Change, key: &[u8]) -> bool {
-    match change {
-        Change::Put(other, _) | Change::Delete(other) => other == key,
-        Change::DeleteRange(start, end) => {
-            &start[..] <= key && end.as_ref().is_none_or(|end| key < &end[..])
-        }
-    }
-}
-
 impl Life {
     fn step(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
         match input.below(32) {
@@ -132,7 +119,7 @@ impl Life {
             24 => self.world.db.compact(|_| {}),
             25 => {
                 self.world.db.sync()?;
-                self.world.durable = self.world.history.len() - 1;
+                self.world.history.synced();
                 Ok(())
             }
             26 => {
@@ -156,16 +143,7 @@ impl Life {
 
     fn write(&mut self, count: usize, input: &mut Input<'_>) -> Result<(), Error> {
         let changes: Vec<Change> = (0..count).map(|_| one_change(input)).collect();
-        let written = self.world.write(&changes, durability(input));
-        self.note(changes);
-        written
-    }
-
-    /// Notes what the last batch has changed, if there is one more in the history.
-    fn note(&mut self, changes: Vec<Change>) {
-        if self.world.history.len() > self.changes.len() {
-            self.changes.push(changes);
-        }
+        self.world.write(&changes, durability(input))
     }
 
     fn scan(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
@@ -181,7 +159,7 @@ impl Life {
 
     fn begin_snapshot(&mut self) {
         if self.snapshots.len() < OPEN_MAX {
-            let at = self.world.history.len();
+            let at = self.world.history.given();
             let snapshot = self.world.db.snapshot();
             self.snapshots
                 .push((snapshot, at, self.world.now().clone()));
@@ -191,9 +169,8 @@ impl Life {
     /// Whether a snapshot of so many batches may end, because there are too many, or because versions of one
     /// key fill a quarter of a segment.
     fn may_be_too_old(&self, batches: u64) -> bool {
-        let is_long = |change: &Change| matches!(change, Change::Put(key, _) if key.len() > 400);
-        batches > self.world.options.snapshot_batches_max
-            || self.changes.iter().flatten().any(is_long)
+        let keys = self.world.history.keys();
+        batches > self.world.options.snapshot_batches_max || keys.iter().any(|key| key.len() > 400)
     }
 
     /// A snapshot is what it was, or says that it is too old, which it may only if it is.
@@ -203,7 +180,7 @@ impl Life {
         }
         let number = input.below(self.snapshots.len());
         let (snapshot, at, map) = &self.snapshots[number];
-        let batches = (self.world.history.len() - at) as u64;
+        let batches = (self.world.history.given() - at) as u64;
         let is_old = self.may_be_too_old(batches);
         let too_old = |error| match error {
             Error::SnapshotTooOld => {
@@ -231,7 +208,7 @@ impl Life {
         if self.transactions.len() < OPEN_MAX {
             self.transactions.push(Begun {
                 transaction: self.world.db.transaction(),
-                at: self.world.history.len(),
+                at: self.world.history.given(),
                 changes: Vec::new(),
                 keys: Vec::new(),
             });
@@ -257,11 +234,11 @@ impl Life {
             }
             _ => match begun.transaction.get_for_update(&key) {
                 Ok(found) => {
-                    let mut map = self.world.history[begun.at - 1].clone();
+                    let mut map = self.world.history.at(begun.at);
                     begun
                         .changes
                         .iter()
-                        .for_each(|change| change_map(&mut map, change));
+                        .for_each(|change| change.make(&mut map));
                     assert_eq!(found.as_ref(), map.get(&key));
                 }
                 Err(Error::SnapshotTooOld) => {}
@@ -276,50 +253,40 @@ impl Life {
         let Some(begun) = self.transactions.pop() else {
             return Ok(());
         };
-        let since = &self.changes[begun.at..];
-        let is_written = |key: &Vec<u8>| since.iter().flatten().any(|change| writes(change, key));
-        let written: Vec<&Vec<u8>> = begun.keys.iter().filter(|key| is_written(key)).collect();
+        let history = &self.world.history;
+        let is_written = |key: &&Vec<u8>| history.has_changed(key, begun.at);
+        let written: Vec<&Vec<u8>> = begun.keys.iter().filter(is_written).collect();
         // A key that was not there and is not there is as nobody had written it.
-        let (then, now) = (&self.world.history[begun.at - 1], self.world.now());
+        let (then, now) = (history.at(begun.at), self.world.now());
         let is_lost = written
             .iter()
             .any(|key| then.contains_key(*key) || now.contains_key(*key));
-        let number = self.world.history.len();
+        let batches = (history.given() - begun.at) as u64;
         let durability = durability(input);
-        let mut next = now.clone();
         let mut transaction = begun.transaction;
         // The number of the batch goes with it, as with every other, and nobody else is asked about it.
-        let bytes = (number as u64).to_le_bytes();
-        for change in &begun.changes {
-            change_map(&mut next, change);
+        let changes = history.numbered(&begun.changes);
+        if let Some(Change::Put(key, number)) = changes.last() {
+            transaction.batch.put(key, number);
         }
-        next.insert(NUMBER_KEY.to_vec(), bytes.to_vec());
-        transaction.batch.put(NUMBER_KEY, &bytes);
-        match transaction.commit(durability) {
+        let answer = transaction.commit(durability);
+        let has_conflict = !written.is_empty();
+        let history = &mut self.world.history;
+        history.wrote(changes, durability, answer.as_ref().err());
+        match answer {
             Ok(()) => {
                 assert!(!is_lost, "a write of somebody else is lost");
-                self.world.history.push(next);
-                if durability == Durability::Durable {
-                    self.world.durable = number;
-                }
-                self.note(begun.changes);
                 Ok(())
             }
             Err(Error::Conflict) => {
-                assert!(!written.is_empty(), "nobody has written these keys");
+                assert!(has_conflict, "nobody has written these keys");
                 Ok(())
             }
             Err(Error::SnapshotTooOld) => {
-                let batches = (number - begun.at) as u64;
                 assert!(self.may_be_too_old(batches), "{batches} batches old");
                 Ok(())
             }
-            Err(error @ (Error::Full { .. } | Error::BatchTooLong { .. })) => Err(error),
-            Err(error) => {
-                self.world.history.push(next);
-                self.note(begun.changes);
-                Err(error)
-            }
+            Err(error) => Err(error),
         }
     }
 
@@ -374,7 +341,7 @@ impl Life {
     /// The index is closed and opened. Nothing was cut, so nothing is lost, unless the index has failed.
     fn close(&mut self) {
         if self.world.db.sync().is_ok() {
-            self.world.durable = self.world.history.len() - 1;
+            self.world.history.synced();
             self.kill();
         } else {
             self.cut_power(&mut Input::new(&[]));
@@ -396,7 +363,6 @@ impl Life {
     fn open(&mut self, disk: Disk) {
         self.forget_readers();
         self.world.reopen(disk).expect("it opens");
-        self.changes.truncate(self.world.history.len());
     }
 
     /// A lack of space changes nothing. After a failure nothing more is written, until it is opened again.

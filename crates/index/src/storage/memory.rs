@@ -3,16 +3,46 @@
 //! The fault model. A write goes to a volatile cache and becomes durable by a sync, a durable write by
 //! itself. When the power is cut, each 512-byte sector of what was written since keeps, for itself,
 //! any version that it has had since it was last durable, and a durable write in progress leaves any
-//! of its sectors old or new. Single operations fail by number, once or from there on; a failed write
-//! has changed any part of its range, and a failed sync has made any part of what it was for durable
-//! and drops the rest's claim: it is not written again by a later sync. It must never lose what a
-//! successful sync covered.
+//! of its sectors old or new; the disk is as long as it was at any moment since the last sync, but no
+//! durable write is cut off. Single operations fail by number, once or from there on: a failed write
+//! has changed any sectors of its range, and of what a failed sync was for each sector is durable, or
+//! is still in the cache for a later sync, or is read as written and never saved by a later sync, or is
+//! what was durable before again, which is then what is read. It must never lose what a successful sync
+//! covered.
+//!
+//! Beyond that model are [`Astray`] and [`rot`](MemoryStorage::rot): what no storage can withstand that
+//! has one copy of everything, and what must be noticed.
 
 use super::{Storage, StorageError};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-const SECTOR_BYTES: usize = 512;
+/// What a power cut leaves old or new is as long as this.
+pub const SECTOR_BYTES: usize = 512;
+
+/// A kind of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Reads.
+    Read,
+    /// Writes, durable ones too.
+    Write,
+    /// Syncs.
+    Sync,
+    /// Changes of the length.
+    Resize,
+}
+
+/// What a disk does that has said that all is well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Astray {
+    /// It forgets a write.
+    LostWrite,
+    /// It writes to so many blocks further on, counted round the end.
+    MisdirectedWrite(u64),
+    /// It reads from so many blocks further on, counted round the end.
+    MisdirectedRead(u64),
+}
 
 /// What goes wrong, by the number of the operation, from 0 on. Every call counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,8 +51,14 @@ pub struct Faults {
     pub power_cut_at: Option<u64>,
     /// This operation fails.
     pub fail_at: Option<u64>,
+    /// Only calls of this kind fail: the first from `fail_at` on.
+    pub fails_only: Option<Call>,
     /// All operations from `fail_at` on fail.
     pub fails_for_good: bool,
+    /// The first operation that can, from this one on, goes astray.
+    pub astray_at: Option<(u64, Astray)>,
+    /// Only writes to places in here go astray; any if it is not given.
+    pub astray_in: Option<(u64, u64)>,
     /// No more bytes than these.
     pub len_bytes_max: Option<u64>,
 }
@@ -48,6 +84,19 @@ pub struct Counts {
     pub written_bytes: u64,
     /// Durable writes and syncs: how often the device has to flush.
     pub flushes: u64,
+    /// Calls that failed, because of a fault or for want of power.
+    pub failures: u64,
+    /// Sectors that are old again after a failed sync, or were lost in a power cut.
+    pub lost_sectors: u64,
+}
+
+/// Bytes that are not what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// From here on.
+    pub offset: u64,
+    /// So many.
+    pub len_bytes: u64,
 }
 
 /// Versions of sectors.
@@ -61,8 +110,11 @@ struct State {
     unsynced: Sectors,
     /// The same of sectors that a sync has failed for: later ones do not write them again.
     doubtful: Sectors,
+    /// Lengths since the last sync, that at it among them, without the one now.
+    lengths: Vec<usize>,
     counts: Counts,
     faults: Faults,
+    hits: Vec<Hit>,
     is_off: bool,
     lies: bool,
 }
@@ -92,14 +144,49 @@ impl MemoryStorage {
         self.state.lock().faults = faults;
     }
 
+    /// What goes wrong, as far as it has not happened.
+    pub fn faults(&self) -> Faults {
+        self.state.lock().faults
+    }
+
     /// From now on a flush is acknowledged and not done: to see that this is noticed.
     pub fn lie_about_flushes(&self) {
         self.state.lock().lies = true;
     }
 
-    /// A sync fails: what was not durable is read as it was written, and no later sync makes it durable.
+    /// A sync fails, in the way that is the hardest to notice: what was not durable is read as it was written,
+    /// and no later sync makes it durable.
     pub fn fail_sync(&self) {
-        self.state.lock().fail_sync();
+        let mut state = self.state.lock();
+        for sector in state.unsynced_sectors() {
+            state.doubt(sector);
+        }
+    }
+
+    /// Changes bits at rest: those that are set in `mask`, which is not 0, of the byte at `offset`.
+    pub fn rot(&self, offset: u64, mask: u8) {
+        let mut state = self.state.lock();
+        let sector = offset as usize / SECTOR_BYTES;
+        let within = offset as usize % SECTOR_BYTES;
+        if let Some(byte) = state.durable.get_mut(offset as usize) {
+            *byte ^= mask;
+        }
+        if let Some(byte) = state.current.get_mut(offset as usize) {
+            *byte ^= mask;
+        }
+        let State {
+            unsynced, doubtful, ..
+        } = &mut *state;
+        let versions = [unsynced, doubtful].map(|sectors| sectors.get_mut(&sector));
+        for version in versions.into_iter().flatten().flatten() {
+            version[within] ^= mask;
+        }
+        state.hit(offset, 1);
+    }
+
+    /// Where bytes are, or were, not what had been written.
+    pub fn hits(&self) -> Vec<Hit> {
+        self.state.lock().hits.clone()
     }
 
     /// What it has been asked for.
@@ -121,14 +208,25 @@ impl MemoryStorage {
     /// durable which of its versions it has.
     pub fn after_power_cut(&self, draw: &mut Draw<'_>) -> MemoryStorage {
         let state = self.state.lock();
+        let lengths = state.lengths.iter().copied().chain([state.current.len()]);
+        let len = match state.lengths.len() as u64 {
+            0 => state.current.len(),
+            changes => {
+                let choice = draw() % (changes + 1);
+                lengths.clone().nth(choice as usize).unwrap_or_default()
+            }
+        };
         let mut content = state.durable.clone();
-        content.resize(state.current.len(), 0);
+        // What was cut off and came back is zeroes, or what had been there.
+        content.resize(len, 0);
+        let mut lost_sectors = 0;
         let mut sectors = state.doubtful.clone();
         for (sector, versions) in &state.unsynced {
             sectors.entry(*sector).or_default().extend(versions);
         }
         for (sector, versions) in &sectors {
             let choice = (draw() % (versions.len() as u64 + 1)) as usize;
+            lost_sectors += u64::from(choice < versions.len());
             if let Some(version) = choice.checked_sub(1).and_then(|index| versions.get(index)) {
                 let at = sector * SECTOR_BYTES;
                 if let Some(place) = content.get_mut(at..at + SECTOR_BYTES) {
@@ -136,7 +234,13 @@ impl MemoryStorage {
                 }
             }
         }
-        MemoryStorage::with_content(content)
+        let found = MemoryStorage::with_content(content);
+        {
+            let mut found = found.state.lock();
+            found.hits.clone_from(&state.hits);
+            found.counts.lost_sectors = lost_sectors;
+        }
+        found
     }
 }
 
@@ -147,31 +251,81 @@ enum Fate {
     Fails(StorageError),
 }
 
-impl State {
-    fn fail_sync(&mut self) {
-        for (sector, versions) in std::mem::take(&mut self.unsynced) {
-            self.doubtful.entry(sector).or_default().extend(versions);
-        }
-    }
+/// A number that looks drawn, always the same of the same two.
+fn mixed(number: u64, sector: usize) -> u64 {
+    let mut z = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ sector as u64;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
 
-    fn begin(&mut self) -> Fate {
+impl State {
+    fn begin(&mut self, call: Call) -> Fate {
         let number = self.counts.operations;
         self.counts.operations += 1;
         if self.faults.power_cut_at.is_some_and(|at| number >= at) {
             // The operation that meets the cut may have been under way.
             let first = !std::mem::replace(&mut self.is_off, true);
             let error = if first { libc::EIO } else { libc::ENODEV };
+            self.counts.failures += 1;
             return Fate::Fails(StorageError::Failed(error));
         }
-        let fails = match self.faults.fail_at {
-            Some(at) if self.faults.fails_for_good => number >= at,
-            Some(at) => number == at,
-            None => false,
-        };
-        if fails {
+        if self.fails(number, call) {
+            self.counts.failures += 1;
             return Fate::Fails(StorageError::Failed(libc::EIO));
         }
         Fate::Works
+    }
+
+    /// Whether an operation is one that fails. One of a kind has happened then.
+    fn fails(&mut self, number: u64, call: Call) -> bool {
+        let faults = &mut self.faults;
+        match (faults.fail_at, faults.fails_only) {
+            (None, _) => false,
+            (Some(at), None) if faults.fails_for_good => number >= at,
+            (Some(at), None) => number == at,
+            (Some(at), Some(only)) => {
+                let fails = number >= at && only == call;
+                if fails && !faults.fails_for_good {
+                    faults.fail_at = None;
+                }
+                fails
+            }
+        }
+    }
+
+    fn hit(&mut self, offset: u64, len_bytes: u64) {
+        self.hits.push(Hit { offset, len_bytes });
+    }
+
+    /// Where a call goes whose place is `offset`; `None` is nowhere. What went astray has happened then.
+    fn goes_to(&mut self, call: Call, offset: u64, len: usize) -> Option<u64> {
+        let Some((from, astray)) = self.faults.astray_at else {
+            return Some(offset);
+        };
+        let blocks = |bytes: usize| (bytes / super::BLOCK_BYTES) as u64;
+        let places = blocks(self.current.len()).saturating_sub(blocks(len)) + 1;
+        let further = |by: u64| {
+            let at = offset / super::BLOCK_BYTES as u64;
+            (at + by) % places * super::BLOCK_BYTES as u64
+        };
+        let goes_to = match (astray, call) {
+            (Astray::LostWrite, Call::Write) => None,
+            (Astray::MisdirectedWrite(by), Call::Write)
+            | (Astray::MisdirectedRead(by), Call::Read) => Some(further(by)),
+            _ => return Some(offset),
+        };
+        let reach = self.faults.astray_in.filter(|_| call == Call::Write);
+        let is_out_of_reach = reach.is_some_and(|(from, to)| offset < from || to <= offset);
+        if self.counts.operations <= from || is_out_of_reach || goes_to == Some(offset) {
+            return Some(offset);
+        }
+        self.faults.astray_at = None;
+        self.hit(offset, len as u64);
+        if let (Call::Write, Some(elsewhere)) = (call, goes_to) {
+            self.hit(elsewhere, len as u64);
+        }
+        goes_to
     }
 
     fn range(&self, offset: u64, len: usize) -> Result<std::ops::Range<usize>, StorageError> {
@@ -210,25 +364,90 @@ impl State {
     }
 
     fn write(&mut self, offset: u64, data: &[u8], durable: bool) -> Result<(), StorageError> {
-        let fate = self.begin();
+        let fate = self.begin(Call::Write);
         self.counts.writes += 1;
         self.counts.written_bytes += data.len() as u64;
         self.counts.flushes += u64::from(durable);
         if let Fate::Fails(error) = fate {
-            if error != StorageError::Failed(libc::ENODEV) {
-                // Under way when it failed: any of it may be there.
-                self.put(offset, data)?;
+            match error {
+                StorageError::Failed(libc::ENODEV) => {}
+                // Under way when the power was cut, which decides what of it is there.
+                _ if self.is_off => self.put(offset, data)?,
+                _ => self.put_some(offset, data)?,
             }
             return Err(error);
         }
+        self.range(offset, data.len())?;
+        let Some(offset) = self.goes_to(Call::Write, offset, data.len()) else {
+            return Ok(());
+        };
         self.put(offset, data)?;
         if durable && !self.lies {
             let first = offset as usize / SECTOR_BYTES;
             for sector in first..first + data.len() / SECTOR_BYTES {
                 self.settle(sector);
             }
+            // A length that this write would be cut off by is none any more.
+            let end = offset as usize + data.len();
+            self.lengths.retain(|len| *len >= end);
         }
         Ok(())
+    }
+
+    /// What a write has done that failed: any of its sectors are there.
+    fn put_some(&mut self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        let number = self.counts.operations;
+        for (index, sector) in data.chunks_exact(SECTOR_BYTES).enumerate() {
+            if mixed(number, index).is_multiple_of(2) {
+                self.put(offset + (index * SECTOR_BYTES) as u64, sector)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) {
+        for sector in self.unsynced_sectors() {
+            self.settle(sector);
+        }
+        let len = self.current.len();
+        self.durable.resize(len, 0);
+        self.lengths.clear();
+    }
+
+    /// What a sync has done that failed: see the module.
+    fn sync_some(&mut self) {
+        let number = self.counts.operations;
+        for sector in self.unsynced_sectors() {
+            match mixed(number, sector) % 4 {
+                0 => self.settle(sector),
+                1 => {}
+                2 => self.doubt(sector),
+                _ => self.revert(sector),
+            }
+        }
+    }
+
+    fn unsynced_sectors(&self) -> Vec<usize> {
+        self.unsynced.keys().copied().collect()
+    }
+
+    /// Takes a sector for durable that is not.
+    fn doubt(&mut self, sector: usize) {
+        let versions = self.unsynced.remove(&sector).unwrap_or_default();
+        self.doubtful.entry(sector).or_default().extend(versions);
+    }
+
+    /// Forgets what was written to a sector since it was last durable.
+    fn revert(&mut self, sector: usize) {
+        self.unsynced.remove(&sector);
+        self.doubtful.remove(&sector);
+        self.counts.lost_sectors += 1;
+        let at = sector * SECTOR_BYTES;
+        let end = (at + SECTOR_BYTES).min(self.current.len());
+        let durable = self.durable.get(at..end).map(<[u8]>::to_vec);
+        if let Some(place) = self.current.get_mut(at..end) {
+            place.copy_from_slice(&durable.unwrap_or_else(|| vec![0; end - at]));
+        }
     }
 }
 
@@ -239,13 +458,15 @@ impl Storage for MemoryStorage {
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
         let mut state = self.state.lock();
-        let fate = state.begin();
+        let fate = state.begin(Call::Read);
         state.counts.reads += 1;
         state.counts.read_bytes += buffer.len() as u64;
         if let Fate::Fails(error) = fate {
             return Err(error);
         }
-        let range = state.range(offset, buffer.len())?;
+        state.range(offset, buffer.len())?;
+        let goes_to = state.goes_to(Call::Read, offset, buffer.len());
+        let range = state.range(goes_to.unwrap_or(offset), buffer.len())?;
         buffer.copy_from_slice(&state.current[range]);
         Ok(())
     }
@@ -260,27 +481,23 @@ impl Storage for MemoryStorage {
 
     fn sync(&self) -> Result<(), StorageError> {
         let mut state = self.state.lock();
-        let fate = state.begin();
+        let fate = state.begin(Call::Sync);
         state.counts.flushes += 1;
         if let Fate::Fails(error) = fate {
-            state.fail_sync();
+            if !state.is_off {
+                state.sync_some();
+            }
             return Err(error);
         }
-        if state.lies {
-            return Ok(());
+        if !state.lies {
+            state.sync();
         }
-        let sectors: Vec<usize> = state.unsynced.keys().copied().collect();
-        for sector in sectors {
-            state.settle(sector);
-        }
-        let len = state.current.len();
-        state.durable.resize(len, 0);
         Ok(())
     }
 
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
         let mut state = self.state.lock();
-        if let Fate::Fails(error) = state.begin() {
+        if let Fate::Fails(error) = state.begin(Call::Resize) {
             return Err(error);
         }
         if state
@@ -291,10 +508,18 @@ impl Storage for MemoryStorage {
             return Err(StorageError::Full);
         }
         let len = usize::try_from(len_bytes).map_err(|_| StorageError::Full)?;
+        let before = state.current.len();
+        state.lengths.push(before);
         state.current.resize(len, 0);
         let beyond = len / SECTOR_BYTES;
         state.unsynced.split_off(&beyond);
         state.doubtful.split_off(&beyond);
+        // Where it was cut off and comes back it reads as zeroes, which become durable like a write.
+        let stale = before..len.min(state.durable.len());
+        for sector in stale.step_by(SECTOR_BYTES) {
+            let versions = state.unsynced.entry(sector / SECTOR_BYTES).or_default();
+            versions.push([0; SECTOR_BYTES]);
+        }
         Ok(())
     }
 }
@@ -304,23 +529,96 @@ mod tests {
     use super::*;
     use crate::storage::BLOCK_BYTES;
 
+    fn disk() -> MemoryStorage {
+        MemoryStorage::with_content(vec![0; 8 * BLOCK_BYTES])
+    }
+
+    fn block(byte: u8) -> Vec<u8> {
+        vec![byte; BLOCK_BYTES]
+    }
+
     /// "can PostgreSQL use fsync", 2018: the kernel takes what it failed to write for written.
     #[test]
     fn what_a_sync_has_failed_for_a_later_one_does_not_save() {
-        let disk = MemoryStorage::with_content(vec![0; 2 * BLOCK_BYTES]);
-        disk.write(0, &[1; BLOCK_BYTES]).unwrap();
-        disk.set_faults(Faults {
-            fail_at: Some(1),
-            ..Faults::default()
-        });
-        assert!(disk.sync().is_err());
-        disk.write(BLOCK_BYTES as u64, &[2; BLOCK_BYTES]).unwrap();
+        let disk = disk();
+        disk.write(0, &block(1)).unwrap();
+        disk.fail_sync();
+        disk.write(BLOCK_BYTES as u64, &block(2)).unwrap();
         disk.sync().unwrap();
         assert_eq!(disk.content()[0], 1, "it is read");
         let after = disk.after_power_cut(&mut || 0).content();
         assert_eq!((after[0], after[BLOCK_BYTES]), (0, 2));
         // Written again, it is saved.
-        disk.write_durable(0, &[3; BLOCK_BYTES]).unwrap();
+        disk.write_durable(0, &block(3)).unwrap();
         assert_eq!(disk.after_power_cut(&mut || 0).content()[0], 3);
+    }
+
+    #[test]
+    fn a_failed_sync_leaves_sectors_durable_waiting_doubtful_or_as_they_were() {
+        let disk = disk();
+        disk.write(0, &vec![1; 8 * BLOCK_BYTES]).unwrap();
+        disk.set_faults(Faults {
+            fail_at: Some(1),
+            ..Faults::default()
+        });
+        disk.sync().unwrap_err();
+        let there = disk.content();
+        let count = |read: u8, kept: u8| {
+            let after = disk.after_power_cut(&mut || 0).content();
+            let sectors = there.chunks(SECTOR_BYTES).zip(after.chunks(SECTOR_BYTES));
+            sectors
+                .filter(|(a, b)| a[0] == read && b[0] == kept)
+                .count()
+        };
+        let (durable, not_durable, lost) = (count(1, 1), count(1, 0), count(0, 0));
+        assert_eq!(durable + not_durable + lost, 64);
+        assert!(durable > 6 && not_durable > 12 && lost > 6);
+        assert_eq!(disk.counts().lost_sectors, lost as u64);
+        // Of what is read and was not durable, the next one saves what waits, and not what it believes to be saved.
+        disk.sync().unwrap();
+        assert!(count(1, 0) > 6 && count(1, 1) > durable + 6);
+    }
+
+    #[test]
+    fn a_length_is_durable_with_a_sync_or_with_a_durable_write_that_needs_it() {
+        let disk = disk();
+        let blocks = |disk: &MemoryStorage| disk.len_bytes() / BLOCK_BYTES as u64;
+        disk.resize(20 * BLOCK_BYTES as u64).unwrap();
+        let found = [0, 1].map(|choice| blocks(&disk.after_power_cut(&mut || choice)));
+        assert_eq!(found, [8, 20]);
+        disk.write_durable(12 * BLOCK_BYTES as u64, &block(1))
+            .unwrap();
+        assert_eq!(blocks(&disk.after_power_cut(&mut || 0)), 20);
+        disk.resize(4 * BLOCK_BYTES as u64).unwrap();
+        assert_eq!(blocks(&disk.after_power_cut(&mut || 0)), 20);
+        disk.sync().unwrap();
+        assert_eq!(blocks(&disk.after_power_cut(&mut || 0)), 4);
+    }
+
+    #[test]
+    fn what_goes_astray_once_is_told_and_the_next_is_as_ever() {
+        let disk = disk();
+        let astray = |astray| Faults {
+            astray_at: Some((0, astray)),
+            ..Faults::default()
+        };
+        let byte = |index: usize| disk.content()[index * BLOCK_BYTES];
+        disk.set_faults(astray(Astray::LostWrite));
+        disk.write(0, &block(1)).unwrap();
+        disk.set_faults(astray(Astray::MisdirectedWrite(3)));
+        disk.write_durable(BLOCK_BYTES as u64, &block(2)).unwrap();
+        assert_eq!([byte(0), byte(1), byte(4)], [0, 0, 2]);
+        disk.write(0, &block(3)).unwrap();
+        assert_eq!(byte(0), 3);
+        disk.set_faults(astray(Astray::MisdirectedRead(4)));
+        let mut read = block(9);
+        disk.read(0, &mut read).unwrap();
+        assert_eq!(read[0], 2);
+        disk.read(0, &mut read).unwrap();
+        assert_eq!(read[0], 3);
+        disk.rot(4 * BLOCK_BYTES as u64, 0x80);
+        assert_eq!(byte(4), 0x82);
+        let at: Vec<u64> = disk.hits().iter().map(|hit| hit.offset / 4096).collect();
+        assert_eq!(at, [0, 1, 4, 0, 4]);
     }
 }

@@ -11,8 +11,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 
-/// Nodes looked at in one eviction, at most: where everything is in use or has not landed, going on would
-/// find no more.
+/// Nodes looked at in one eviction without giving one up, at most: where everything is in use or has not
+/// landed, going on would find no more.
 const LOOKS_MAX: usize = 256;
 
 /// Memory of a tree, in bytes.
@@ -113,20 +113,25 @@ impl Memory {
         self.content_bytes() + self.delta_bytes() > self.budget_bytes
     }
 
-    /// Gives content up until the budget is kept, as far as [`LOOKS_MAX`] looks find any. Once round and no
+    /// Gives content up until the budget is kept, as long as [`LOOKS_MAX`] looks find any. Once round and no
     /// further: what has just been read survives it, also where the budget cannot be kept at all.
     pub(crate) fn evict(&self, slots: &Slots) {
         if !self.excess() {
             return;
         }
         let mut resident = self.resident.lock();
-        let mut looks = LOOKS_MAX.min(resident.len());
-        while looks > 0 && self.excess() {
-            looks -= 1;
+        let mut looks = LOOKS_MAX;
+        for _ in 0..resident.len() {
+            if looks == 0 || !self.excess() {
+                return;
+            }
             let Some(id) = resident.pop_front() else {
                 return;
             };
-            if !self.give_up(slots.get(id)) {
+            if self.give_up(slots.get(id)) {
+                looks = LOOKS_MAX;
+            } else {
+                looks -= 1;
                 resident.push_back(id);
             }
         }

@@ -41,6 +41,8 @@ pub(crate) struct Tree {
     nodes: AtomicU32,
     /// Odd while the structure changes.
     structure: AtomicU64,
+    /// Readers before this may have seen leaves that are gone.
+    floor: AtomicU64,
     pub memory: Memory,
     /// Images read from the storage.
     image_reads: AtomicU64,
@@ -71,6 +73,7 @@ impl Tree {
             root: AtomicU32::new(0),
             nodes: AtomicU32::new(0),
             structure: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
             memory,
             image_reads: AtomicU64::new(0),
         }
@@ -106,6 +109,18 @@ impl Tree {
         let result = change();
         self.structure.fetch_add(1, Ordering::AcqRel);
         result
+    }
+
+    /// A leaf goes, and what readers before `floor` saw in it. Called while the structure changes.
+    pub(crate) fn forget_before(&self, floor: Seq) {
+        self.floor.fetch_max(floor, Ordering::AcqRel);
+    }
+
+    /// Whether a leaf still has what a reader at `seq` sees, all that was ever in its place included.
+    fn is_kept(&self, node: &Node, seq: Seq) -> bool {
+        let delta_floor = node.delta.as_ref().map_or(0, |delta| delta.floor());
+        let floor = self.floor.load(Ordering::Acquire);
+        seq >= node.floor.max(delta_floor).max(floor)
     }
 
     /// The version of a structure that is not being changed.
@@ -283,7 +298,11 @@ impl Tree {
         for _ in 0..ATTEMPTS_MAX {
             let (id, answer) = self.at_leaf(Place::Of(key), |id, slot, node| {
                 slot.touch();
-                (id, look_up(node, key, reader, &at_hand, out))
+                let answer = match self.is_kept(node, reader.seq()) {
+                    true => look_up(node, key, reader, &at_hand, out),
+                    false => Answer::TooOld,
+                };
+                (id, answer)
             })?;
             match answer {
                 Answer::Value => return Ok(Some(true)),
@@ -304,20 +323,18 @@ impl Tree {
         })
     }
 
-    /// Whether a batch after `seq` has changed `key`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::SnapshotTooOld`] if that is not kept any more.
-    pub(crate) fn has_changed_since(&self, key: &[u8], seq: Seq) -> Result<bool, Error> {
+    /// Whether a batch after `since` has changed `key`; `None` if that is not kept any more. A key that
+    /// was not there then and is not there now may have been there meanwhile.
+    pub(crate) fn has_changed(&self, key: &[u8], since: Seq) -> Result<Option<bool>, Error> {
         let mut at_hand = AtHand::default();
         loop {
-            let looked = self.at_leaf(Place::Of(key), |id, _, node| match is_kept(node, seq) {
-                true => Ok(newest_in(node, key, &at_hand).ok_or(id)),
-                false => Err(Error::SnapshotTooOld),
+            let looked = self.at_leaf(Place::Of(key), |id, _, node| {
+                let is_kept = self.is_kept(node, since);
+                let newest = newest_in(node, key, &at_hand).ok_or(id)?;
+                Ok(is_kept.then_some(newest > since))
             })?;
-            match looked? {
-                Ok(newest) => return Ok(newest > seq),
+            match looked {
+                Ok(changed) => return Ok(changed),
                 Err(id) => at_hand.whole = self.load(id, self.slots.get(id))?,
             }
         }
@@ -346,11 +363,14 @@ impl Tree {
                     continue;
                 }
                 slot.touch();
+                if !self.is_kept(&node, scan.seq) {
+                    return Ok(Next::TooOld);
+                }
                 view_leaf(&node, scan, &at_hand, out)
             };
             match looked {
-                Some(Ok(true)) => return Ok(Next::Here),
-                Some(Ok(false)) => {
+                Some(true) => return Ok(Next::Here),
+                Some(false) => {
                     return match edge {
                         None => Ok(Next::Nothing),
                         Some(edge) if scan.place.goes_on(&edge, scan.is_reverse) => {
@@ -359,7 +379,6 @@ impl Tree {
                         Some(_) => Err(out_of_order()),
                     };
                 }
-                Some(Err(TooOld)) => return Ok(Next::TooOld),
                 None => at_hand.whole = self.load(id, slot)?,
             }
         }
@@ -388,6 +407,14 @@ pub(crate) enum AsOf {
     Held(Seq),
     /// One who has looked what is visible. What only that number sees may go when a leaf is written anew.
     Passing(Seq),
+}
+
+impl AsOf {
+    fn seq(self) -> Seq {
+        match self {
+            AsOf::Held(seq) | AsOf::Passing(seq) => seq,
+        }
+    }
 }
 
 /// Which leaf is meant.
@@ -450,21 +477,11 @@ pub(crate) enum Next {
     TooOld,
 }
 
-/// Whether a node still has what a reader at `seq` sees.
-fn is_kept(node: &Node, seq: Seq) -> bool {
-    let delta_floor = node.delta.as_ref().map_or(0, |delta| delta.floor());
-    seq >= node.floor && seq >= delta_floor
-}
-
 fn look_up(node: &Node, key: &[u8], reader: AsOf, at_hand: &AtHand, out: &mut Vec<u8>) -> Answer {
-    let seq = match reader {
-        AsOf::Held(seq) => seq,
-        AsOf::Passing(seq) if seq < node.folded_at => return Answer::TooOld,
-        AsOf::Passing(seq) => seq,
-    };
-    if !is_kept(node, seq) {
+    if matches!(reader, AsOf::Passing(seq) if seq < node.folded_at) {
         return Answer::TooOld;
     }
+    let seq = reader.seq();
     if let Some(delta) = &node.delta {
         match delta.find(key, seq) {
             Found::Put(value) => {
@@ -528,20 +545,9 @@ fn newest_in(node: &Node, key: &[u8], at_hand: &AtHand) -> Option<Seq> {
     Some(if is_there { image.seq(row) } else { 0 })
 }
 
-/// What a reader sees is not kept any more.
-struct TooOld;
-
 /// Whether there is more in the leaf; `None` if the image is needed.
-fn view_leaf(
-    node: &Node,
-    scan: &LeafScan<'_>,
-    at_hand: &AtHand,
-    out: &mut Rows,
-) -> Option<Result<bool, TooOld>> {
-    if !is_kept(node, scan.seq) {
-        return Some(Err(TooOld));
-    }
-    Some(Ok(view(
+fn view_leaf(node: &Node, scan: &LeafScan<'_>, at_hand: &AtHand, out: &mut Rows) -> Option<bool> {
+    Some(view(
         at_hand.image_of(node)?,
         node.delta.as_deref(),
         scan.seq,
@@ -551,5 +557,5 @@ fn view_leaf(
         scan.rows_max,
         scan.bytes_max,
         out,
-    )))
+    ))
 }

@@ -215,6 +215,8 @@ impl Writer {
             floor,
             ..
         } = &mut self.scratch;
+        // Versions that an earlier image had no room for do not come back.
+        *floor = node.floor.max(*floor);
         let mut of_key = OfKey::new(
             self.geometry.segment_bytes as usize / 4,
             self.options.inline_value_bytes,

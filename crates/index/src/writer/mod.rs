@@ -297,10 +297,13 @@ impl Writer {
         self.by_log.make_contiguous().sort_unstable();
     }
 
-    /// The log goes on here after what was replayed, in a new opening.
+    /// The log goes on here after what was replayed, in a new opening. A program that was killed may have
+    /// left frames that were never made durable: readers see them from now on, and what is durable next
+    /// must not stand behind a gap.
     pub(crate) fn begin_log(&mut self, head: u64) -> Result<(), Error> {
         self.superblock.opening += u32::from(!is_planted(Bug::KeepsOpening));
         self.superblock.generation += 1;
+        self.superblock.log_durable = head;
         self.superblock.write(&*self.tree.storage)?;
         self.opened_at = head;
         let (tail, prepared) = (self.superblock.log_tail, self.superblock.log_prepared);

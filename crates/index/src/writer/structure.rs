@@ -144,7 +144,7 @@ impl Writer {
         change: Change,
         leaves: &[NodeId],
         written: Vec<Written>,
-        oldest: Seq,
+        floor: Seq,
     ) {
         let like = leaves[0];
         let (interval, folded_at) = {
@@ -156,11 +156,15 @@ impl Writer {
         let tree = Arc::clone(&self.tree);
         let is_simple = change.inners.is_empty() && change.root.is_none();
         if is_simple && ids == leaves {
-            self.install_leaves(written, interval, oldest);
+            self.install_leaves(written, interval, floor);
             return;
         }
         tree.restructure(|| {
-            self.install_leaves(written, interval, oldest);
+            self.install_leaves(written, interval, floor);
+            if ids.is_empty() {
+                // Their keys are a neighbour's from now on, which knows nothing of what was here.
+                tree.forget_before(floor);
+            }
             for leaf in leaves.iter().filter(|leaf| !ids.contains(leaf)) {
                 let stays = change.root == Some(*leaf) || self.tree.root() == *leaf;
                 if stays {
@@ -181,7 +185,7 @@ impl Writer {
         });
     }
 
-    fn install_leaves(&mut self, written: Vec<Written>, interval: u8, oldest: Seq) {
+    fn install_leaves(&mut self, written: Vec<Written>, interval: u8, floor: Seq) {
         for Written {
             id,
             image,
@@ -195,7 +199,7 @@ impl Writer {
                 &mut *node,
                 Node {
                     location,
-                    floor: oldest,
+                    floor,
                     folded_at: self.seq,
                     interval,
                     is_pinned: true,

@@ -204,10 +204,14 @@ pub fn leftover(number: u64) {
     };
     let disk = Arc::new(world.disk.after_power_cut(&mut lose_a_block));
     world.reopen(disk).expect("it opens");
-    assert_eq!(world.durable, 1, "the first frame is lost, so all are");
+    assert_eq!(
+        world.history.durable(),
+        1,
+        "the first frame is lost, so all are"
+    );
     write(&mut world, 10, 14);
     world.db.sync().expect("a sync");
-    world.durable = world.history.len() - 1;
+    world.history.synced();
     if number % 2 == 1 {
         world.db.write_back().expect("a write-back");
     }
@@ -261,7 +265,7 @@ pub fn ordered_map(seed: u64, options: fn(&mut Draw) -> Options, operations: usi
                 0 => {
                     snapshots.clear();
                     world.db.sync().expect("a sync");
-                    world.durable = world.history.len() - 1;
+                    world.history.synced();
                     let disk = world.disk.clone();
                     world.reopen(disk).expect("it opens");
                 }
@@ -322,7 +326,7 @@ pub fn changed_bytes(step: usize) -> usize {
     let world = example();
     let content = world.disk.content();
     let (mut refused, mut same, mut torn) = (0, 0, 0);
-    let before_last = &world.history[world.history.len() - 2];
+    let before_last = world.history.at(world.history.given() - 1);
     for at in (0..content.len()).step_by(step) {
         let block = at / 4096 * 4096;
         if content[block..block + 4096].iter().all(|byte| *byte == 0) {
@@ -333,7 +337,7 @@ pub fn changed_bytes(step: usize) -> usize {
         let disk = Arc::new(MemoryStorage::with_content(flipped));
         match Db::open(disk, &small()).and_then(|db| all(&db)) {
             Ok(map) if map == *world.now() => same += 1,
-            Ok(map) if map == *before_last => torn += 1,
+            Ok(map) if map == before_last => torn += 1,
             Ok(_) => panic!("byte {at} has changed what is there"),
             Err(Error::Damaged { .. } | Error::NotAnIndex { .. } | Error::Version { .. }) => {
                 refused += 1;

@@ -5,7 +5,7 @@
 //! draws from a stream of its own, so that switching one on leaves every seed as it was that does
 //! not draw it.
 
-use serde::{Serialize, Serializer};
+use crate::campaign::{ClassSet, FaultClass};
 
 /// A class; see the fault model in [`disk`](super::disk).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,23 +111,19 @@ impl Class {
             Class::ChangeOfSides => "change-of-sides",
         }
     }
-
-    fn bit(self) -> u32 {
-        1 << self as u32
-    }
 }
 
 /// A set of classes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Classes(u32);
+pub type Classes = ClassSet<Class>;
 
-impl Classes {
-    /// None.
-    pub const NONE: Classes = Classes(0);
+impl FaultClass for Class {
+    fn all() -> &'static [Class] {
+        &Class::ALL
+    }
 
-    /// What the mirror withstands today, and so what is on by default.
-    pub fn withstood() -> Classes {
-        let withstood = [
+    /// What the mirror withstands today.
+    fn withstood() -> Vec<Class> {
+        vec![
             Class::Torn,
             Class::LongHangs,
             Class::Flapping,
@@ -144,87 +140,15 @@ impl Classes {
             Class::CrashInResync,
             Class::CrashAtEpoch,
             Class::ChangeOfSides,
-        ];
-        withstood.into_iter().collect()
+        ]
     }
 
-    /// Every class.
-    pub fn all() -> Classes {
-        Class::ALL.into_iter().collect()
+    fn name(self) -> &'static str {
+        Class::name(self)
     }
 
-    /// True when the class is in the set.
-    pub fn has(self, class: Class) -> bool {
-        self.0 & class.bit() != 0
-    }
-
-    /// The classes in the set.
-    pub fn iter(self) -> impl Iterator<Item = Class> {
-        Class::ALL.into_iter().filter(move |class| self.has(*class))
-    }
-
-    /// A set as it stands on a command line: names with commas between them. `withstood`, `all` and
-    /// `none` are sets; a name after `-` is taken out.
-    ///
-    /// # Errors
-    /// The name that is none.
-    pub fn parse(text: &str) -> Result<Classes, String> {
-        let mut classes = Classes::NONE;
-        for part in text.split(',') {
-            let (name, out) = match part.strip_prefix('-') {
-                Some(name) => (name, true),
-                None => (part, false),
-            };
-            let named = match name {
-                "none" => Classes::NONE,
-                "withstood" => Classes::withstood(),
-                "all" => Classes::all(),
-                name => {
-                    let class = Class::ALL.into_iter().find(|class| class.name() == name);
-                    let class = class.ok_or_else(|| format!("`{name}` is no class of faults"))?;
-                    [class].into_iter().collect()
-                }
-            };
-            classes.0 = if out {
-                classes.0 & !named.0
-            } else {
-                classes.0 | named.0
-            };
-        }
-        Ok(classes)
-    }
-
-    /// The set as [`Classes::parse`] reads it.
-    pub fn text(self) -> String {
-        let names: Vec<&str> = self.iter().map(Class::name).collect();
-        if names.is_empty() {
-            return "none".to_owned();
-        }
-        names.join(",")
-    }
-}
-
-impl FromIterator<Class> for Classes {
-    fn from_iter<I: IntoIterator<Item = Class>>(classes: I) -> Classes {
-        Classes(classes.into_iter().fold(0, |set, class| set | class.bit()))
-    }
-}
-
-impl Default for Classes {
-    fn default() -> Classes {
-        Classes::withstood()
-    }
-}
-
-impl std::fmt::Debug for Classes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text())
-    }
-}
-
-impl Serialize for Classes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text())
+    fn number(self) -> u32 {
+        self as u32
     }
 }
 

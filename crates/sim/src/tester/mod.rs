@@ -8,7 +8,7 @@
 //!   [`opening`], [`faults`], and between two lives [`rest`], [`probes`] and [`changing`]; [`plant`] holds the bugs
 //!   that the tester must find.
 //! - [`boundaries`] cuts the power or fails an operation at a chosen one, [`ambush`] some after a
-//!   moment; [`every`] does so at every one; [`campaign`] adds up many seeds.
+//!   moment; [`every`] does so at every one; [`campaign`](crate::campaign) adds up many seeds.
 //! - A run depends on its seed and its options alone: [`run`] runs a seed twice and compares the
 //!   hashes over everything that happened.
 //!
@@ -17,7 +17,6 @@
 
 pub mod ambush;
 pub mod boundaries;
-pub mod campaign;
 pub mod changing;
 pub mod classes;
 pub mod client;
@@ -46,10 +45,13 @@ use std::rc::Rc;
 
 use bimetal_rt::{Rt, VirtualOptions};
 
+use crate::campaign::{self, Replay};
+
+pub use crate::campaign::Summary;
 pub use boundaries::{FailAt, Interference};
 pub use classes::{Class, Classes};
 pub use plant::Plant;
-pub use report::{Finding, Report, Summary};
+pub use report::{Finding, Report};
 pub use scenario::{Extent, Scenario};
 use world::World;
 
@@ -111,7 +113,18 @@ fn check_operations(report: &mut Report) {
 
 /// Runs seeds one after the other, telling each report.
 pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report)) -> Summary {
-    campaign::run_seeds(seeds, 1, options, progress)
+    campaign::run_seeds(
+        seeds,
+        1,
+        |seed, replay| run_replayed(seed, replay, options),
+        progress,
+    )
+}
+
+/// Runs a seed as often as a campaign asks, but once if the options say so.
+pub fn run_replayed(seed: u64, replay: Replay, options: Options) -> Report {
+    let once = options.once || replay == Replay::Once;
+    run(seed, Options { once, ..options })
 }
 
 /// Makes a panic name the seed that ran, for builds in which a panic ends the program.
@@ -135,7 +148,6 @@ pub fn current_seed() -> Option<u64> {
 }
 
 fn run_once(scenario: &Scenario, options: Options) -> Report {
-    SEED.set(Some(scenario.seed));
     let rt = Rt::virtual_time(VirtualOptions {
         seed: scenario.seed,
         shuffle: scenario.shuffle,
@@ -143,7 +155,9 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
     let world = Rc::new(World::new(&rt, scenario.clone(), options));
     // A failed assertion is a finding like any other; what the world looks like afterwards is of no
     // interest.
-    let outcome = catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world)));
+    let outcome = while_seed_runs(scenario.seed, || {
+        catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world)))
+    });
     let disks = match outcome {
         Ok(disks) => disks,
         Err(panic) => {
@@ -153,7 +167,6 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
             life::Disks::default()
         }
     };
-    SEED.set(None);
     let mut faults = disks.faults;
     faults.add(&world.faults());
     let boundaries = &world.around.boundaries;
@@ -175,7 +188,16 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
     }
 }
 
-fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+/// Runs something as part of a seed, for whoever reports a panic.
+pub(crate) fn while_seed_runs<T>(seed: u64, run: impl FnOnce() -> T) -> T {
+    SEED.set(Some(seed));
+    let outcome = run();
+    SEED.set(None);
+    outcome
+}
+
+/// What a panic said.
+pub(crate) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "without a message".to_owned())

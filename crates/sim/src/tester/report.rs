@@ -2,14 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use bimetal_rt::sync::Event;
 use bimetal_rt::{Instant, Rt};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::scenario::Scenario;
 use super::switch::FaultCounts;
+use crate::campaign::{Outcome, Told, counted, line_to};
 
 /// Something that must never happen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -158,10 +158,10 @@ impl Report {
             line_to(&mut text, line);
         }
         line_to(&mut text, &format!("{:#?}", self.scenario));
-        line_to(&mut text, &counts("operations", &self.operations));
+        line_to(&mut text, &counted("operations", &self.operations));
         line_to(&mut text, &format!("disk requests: {}", self.disk_requests));
         line_to(&mut text, &format!("{:?}", self.faults));
-        line_to(&mut text, &counts("reached", &self.reached));
+        line_to(&mut text, &counted("reached", &self.reached));
         line_to(&mut text, &self.summary());
         text
     }
@@ -182,148 +182,19 @@ impl Report {
     }
 }
 
-fn line_to(text: &mut String, line: &str) {
-    writeln!(text, "{line}").expect("a string takes every line");
-}
-
-fn counts(name: &str, counts: &BTreeMap<String, u64>) -> String {
-    let counts = counts.iter().map(|(what, count)| format!("{what} {count}"));
-    format!("{name}: {}", counts.collect::<Vec<_>>().join(", "))
-}
-
-/// Something that was counted over many seeds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
-    /// How often it happened.
-    pub times: u64,
-    /// In how many seeds.
-    pub seeds: u64,
-}
-
-impl Tally {
-    fn add(&mut self, times: u64) {
-        self.times += times;
-        self.seeds += u64::from(times > 0);
-    }
-
-    fn merge(&mut self, other: Tally) {
-        self.times += other.times;
-        self.seeds += other.seeds;
-    }
-}
-
-/// What came of many seeds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// Seeds run.
-    pub seeds: u64,
-    /// Those that failed, with what was wrong.
-    pub failed: BTreeMap<u64, String>,
-    /// Events.
-    pub events: u64,
-    /// Virtual time in milliseconds.
-    pub virtual_ms: u64,
-    /// The fewest operations of clients in a seed.
-    pub operations_min: Option<u64>,
-    /// Operations of clients by kind.
-    pub operations: BTreeMap<String, Tally>,
-    /// Requests to the disks.
-    pub disk_requests: u64,
-    /// Faults that were hit, by class.
-    pub faults: BTreeMap<String, Tally>,
-    /// States reached.
-    pub reached: BTreeMap<String, Tally>,
-}
-
-fn tally(tallies: &mut BTreeMap<String, Tally>, what: &str, times: u64) {
-    match tallies.get_mut(what) {
-        Some(tally) => tally.add(times),
-        None => tallies.entry(what.to_owned()).or_default().add(times),
-    }
-}
-
-impl Summary {
-    /// Adds a report.
-    pub fn add(&mut self, report: &Report) {
-        self.seeds += 1;
-        self.events += report.events;
-        self.virtual_ms += report.virtual_ns / 1_000_000;
-        self.disk_requests += report.disk_requests;
-        if let Some(finding) = &report.finding {
-            self.failed.insert(report.seed, finding.what.clone());
+impl Outcome for Report {
+    fn told(&self) -> Told<'_> {
+        Told {
+            seed: self.seed,
+            events: self.events,
+            virtual_ns: self.virtual_ns,
+            disk_requests: self.disk_requests,
+            finding: self.finding.as_ref().map(|finding| &*finding.what),
+            // Where the volume stays shut, that is the point of the run.
+            may_do_little: self.reached.contains_key("stayed shut"),
+            operations: &self.operations,
+            faults: self.faults.named().to_vec(),
+            reached: &self.reached,
         }
-        let operations = report.operations.values().sum();
-        // Where the volume stays shut, that is the point of the run.
-        let shut = report.reached.contains_key("stayed shut");
-        self.note_operations(Some(operations).filter(|_| !shut));
-        for (what, count) in &report.operations {
-            tally(&mut self.operations, what, *count);
-        }
-        for (what, count) in &report.reached {
-            tally(&mut self.reached, what, *count);
-        }
-        for (what, count) in report.faults.named() {
-            tally(&mut self.faults, what, count);
-        }
-    }
-
-    fn note_operations(&mut self, fewest: Option<u64>) {
-        let known = self.operations_min.into_iter().chain(fewest);
-        self.operations_min = known.min();
-    }
-
-    /// Adds what came of other seeds.
-    pub fn merge(&mut self, other: &Summary) {
-        self.seeds += other.seeds;
-        self.events += other.events;
-        self.virtual_ms += other.virtual_ms;
-        self.disk_requests += other.disk_requests;
-        self.failed.extend(other.failed.clone());
-        self.note_operations(other.operations_min);
-        for (mine, others) in [
-            (&mut self.operations, &other.operations),
-            (&mut self.reached, &other.reached),
-            (&mut self.faults, &other.faults),
-        ] {
-            for (what, tally) in others {
-                mine.entry(what.clone()).or_default().merge(*tally);
-            }
-        }
-    }
-
-    /// The summary in words.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        let line = format!(
-            "{} seeds, {} events, {} disk requests, {} s of virtual time, {} failed",
-            self.seeds,
-            self.events,
-            self.disk_requests,
-            self.virtual_ms / 1_000,
-            self.failed.len()
-        );
-        line_to(&mut text, &line);
-        let fewest = self.operations_min.unwrap_or(0);
-        let line =
-            format!("at least {fewest} operations of clients in each seed that does not stay shut");
-        line_to(&mut text, &line);
-        for (title, tallies) in [
-            ("operations", &self.operations),
-            ("faults", &self.faults),
-            ("reached", &self.reached),
-        ] {
-            line_to(
-                &mut text,
-                &format!("{title:48} {:>12} {:>9}", "times", "in seeds"),
-            );
-            for (what, tally) in tallies {
-                let Tally { times, seeds } = tally;
-                line_to(&mut text, &format!("    {what:44} {times:>12} {seeds:>9}"));
-            }
-        }
-        for (seed, what) in &self.failed {
-            line_to(&mut text, &format!("seed {seed}: {what}"));
-        }
-        text
     }
 }

@@ -1,17 +1,22 @@
 //! Many seeds in batches whose results are kept, so that a run of hours can be stopped and taken up
 //! again, and batches can run beside each other.
 //!
-//! A campaign says what its seeds mean (classes, extent); results of another meaning are never
-//! added to it. Who runs the batches, and where the state is kept, is up to the caller: here are
-//! no threads and no files.
+//! A campaign says what its seeds mean (subject, classes, extent); results of another meaning are
+//! never added to it. What a seed does, who runs the batches, and where the state is kept, is up to
+//! the caller: here are no threads and no files. The tester of the mirror and that of the index use
+//! the same campaigns.
+
+mod classes;
+mod summary;
+
+pub use classes::{ClassSet, FaultClass};
+pub use summary::{Outcome, Summary, Tally, Told};
+pub(crate) use summary::{counted, line_to};
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-
-use super::report::Summary;
-use super::{Options, Report, run};
 
 /// The version of the state.
 const VERSION: u32 = 1;
@@ -19,16 +24,24 @@ const VERSION: u32 = 1;
 /// What the seeds of a campaign are and mean.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meaning {
+    /// What is tested: `mirror` or `index`.
+    #[serde(default = "mirror")]
+    pub subject: String,
     /// The seeds, from the first to before the second.
     pub seeds: Range<u64>,
     /// Seeds of a batch.
     pub batch_seeds: u64,
-    /// The classes that are on, as [`Classes::text`](super::Classes::text) writes them.
+    /// The classes that are on, as on a command line.
     pub classes: String,
     /// The extent.
     pub extent: String,
     /// Each seed that is a multiple of this is run twice, to prove that it replays; 0 is none.
     pub replay_every: u64,
+}
+
+/// What the first campaigns were about, which did not say so.
+fn mirror() -> String {
+    "mirror".to_owned()
 }
 
 /// A campaign and what has come of it so far.
@@ -103,26 +116,42 @@ impl Meaning {
         start..self.seeds.end.min(start + self.batch_seeds)
     }
 
-    /// Runs a batch, telling each report.
-    pub fn run(&self, batch: u64, options: Options, progress: impl FnMut(&Report)) -> Summary {
-        run_seeds(self.seeds_of(batch), self.replay_every, options, progress)
+    /// Runs a batch, telling what came of each seed.
+    pub fn run<O: Outcome>(
+        &self,
+        batch: u64,
+        run: impl FnMut(u64, Replay) -> O,
+        progress: impl FnMut(&O),
+    ) -> Summary {
+        run_seeds(self.seeds_of(batch), self.replay_every, run, progress)
     }
 }
 
+/// How often a seed is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// Once.
+    Once,
+    /// Twice, to prove that it replays.
+    Twice,
+}
+
 /// Runs seeds, those twice that are multiples of `replay_every`.
-pub fn run_seeds(
+pub fn run_seeds<O: Outcome>(
     seeds: Range<u64>,
     replay_every: u64,
-    options: Options,
-    mut progress: impl FnMut(&Report),
+    mut run: impl FnMut(u64, Replay) -> O,
+    mut progress: impl FnMut(&O),
 ) -> Summary {
     let mut summary = Summary::default();
     for seed in seeds {
-        let twice = replay_every > 0 && seed.is_multiple_of(replay_every);
-        let once = options.once || !twice;
-        let report = run(seed, Options { once, ..options });
-        summary.add(&report);
-        progress(&report);
+        let replay = match replay_every > 0 && seed.is_multiple_of(replay_every) {
+            true => Replay::Twice,
+            false => Replay::Once,
+        };
+        let outcome = run(seed, replay);
+        summary.add(&outcome);
+        progress(&outcome);
     }
     summary
 }
@@ -130,9 +159,11 @@ pub fn run_seeds(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tester;
 
     fn meaning() -> Meaning {
         Meaning {
+            subject: "mirror".to_owned(),
             seeds: 10..15,
             batch_seeds: 2,
             classes: "none".to_owned(),
@@ -143,12 +174,13 @@ mod tests {
 
     #[test]
     fn a_campaign_in_pieces_is_the_campaign_at_once() {
-        let options = Options {
-            classes: super::super::Classes::NONE,
-            ..Options::default()
+        let options = tester::Options {
+            classes: tester::Classes::NONE,
+            ..tester::Options::default()
         };
+        let seed = |seed, replay| tester::run_replayed(seed, replay, options);
         let run = |campaign: &mut Campaign, batch| {
-            let summary = campaign.meaning.run(batch, options, |_| {});
+            let summary = campaign.meaning.run(batch, seed, |_| {});
             campaign.add(batch, &summary);
         };
         let mut pieces = Campaign::new(meaning());
@@ -159,7 +191,7 @@ mod tests {
         assert_eq!(pieces.left(), [1]);
         run(&mut pieces, 1);
         assert!(pieces.left().is_empty());
-        let at_once = run_seeds(10..15, 0, options, |_| {});
+        let at_once = run_seeds(10..15, 0, seed, |_| {});
         assert_eq!(pieces.summary, at_once);
         assert_eq!(at_once.seeds, 5);
     }
@@ -174,5 +206,13 @@ mod tests {
         assert!(Campaign::resume(&state, &meaning()).is_ok());
         assert!(Campaign::resume(&state, &other).is_err());
         assert!(Campaign::resume("{}", &meaning()).is_err());
+        let other = Meaning {
+            subject: "index".to_owned(),
+            ..meaning()
+        };
+        assert!(Campaign::resume(&state, &other).is_err());
+        // Before there were other subjects a state did not name one.
+        let unnamed = state.replace(r#""subject":"mirror","#, "");
+        assert!(unnamed.len() < state.len() && Campaign::resume(&unnamed, &meaning()).is_ok());
     }
 }

@@ -1,0 +1,112 @@
+//! What an index is held against: an ordered map, the history of its batches, and changes drawn from
+//! a seed.
+//!
+//! The tests of this crate and the simulation use one and the same, as they use one disk
+//! ([`MemoryStorage`](crate::storage::memory::MemoryStorage)); a program has no need of it. It must
+//! never ask the index how things are: it only knows what was written and what was answered.
+
+mod draw;
+mod history;
+
+pub use draw::{Draw, Shape, small_options, small_paper_options};
+pub use history::{Found, History, NUMBER_KEY, Survivors};
+
+use crate::error::Error;
+use crate::scan::{Scan, ScanBounds};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// Content as a map.
+pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Keys and values in the order of a scan.
+pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A key has a value from now on.
+    Put(Vec<u8>, Vec<u8>),
+    /// A key is gone.
+    Delete(Vec<u8>),
+    /// All keys from one to before another are gone; without an end, all from the first on.
+    DeleteRange(Vec<u8>, Option<Vec<u8>>),
+}
+
+impl Change {
+    /// Makes the change in a map.
+    pub fn make(&self, map: &mut Map) {
+        match self {
+            Change::Put(key, value) => {
+                map.insert(key.clone(), value.clone());
+            }
+            Change::Delete(key) => {
+                map.remove(key);
+            }
+            Change::DeleteRange(..) => map.retain(|key, _| !self.concerns(key)),
+        }
+    }
+
+    /// True if it changes this key, or could.
+    pub fn concerns(&self, key: &[u8]) -> bool {
+        match self {
+            Change::Put(own, _) | Change::Delete(own) => own == key,
+            Change::DeleteRange(start, end) => {
+                &start[..] <= key && end.as_ref().is_none_or(|end| key < &end[..])
+            }
+        }
+    }
+}
+
+/// The batch of some changes.
+pub fn batch_of(changes: &[Change]) -> crate::Batch {
+    let mut batch = crate::Batch::new();
+    for change in changes {
+        match change {
+            Change::Put(key, value) => batch.put(key, value),
+            Change::Delete(key) => batch.delete(key),
+            Change::DeleteRange(start, end) => batch.delete_range(start, end.as_deref()),
+        }
+    }
+    batch
+}
+
+/// True if a key is between two bounds.
+pub fn is_within(key: &[u8], bounds: ScanBounds<'_>) -> bool {
+    let is_above = match bounds.0 {
+        Bound::Unbounded => true,
+        Bound::Included(from) => key >= from,
+        Bound::Excluded(from) => key > from,
+    };
+    let is_below = match bounds.1 {
+        Bound::Unbounded => true,
+        Bound::Included(to) => key <= to,
+        Bound::Excluded(to) => key < to,
+    };
+    is_above && is_below
+}
+
+/// What a scan should give.
+pub fn rows_within(map: &Map, bounds: ScanBounds<'_>, is_reverse: bool) -> Pairs {
+    let within = map.iter().filter(|(key, _)| is_within(key, bounds));
+    let mut rows: Pairs = within
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    if is_reverse {
+        rows.reverse();
+    }
+    rows
+}
+
+/// All that a scan still gives.
+///
+/// # Errors
+///
+/// Those of the scan.
+pub fn collect(scan: &mut Scan) -> Result<Pairs, Error> {
+    let mut all = Vec::new();
+    while let Some((key, value)) = scan.next()? {
+        all.push((key.to_vec(), value.to_vec()));
+    }
+    Ok(all)
+}

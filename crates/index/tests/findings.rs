@@ -1,0 +1,147 @@
+//! What the tester in `bimetal-sim` has found, as small as it can be made.
+
+mod world;
+
+use bimetal_index::{Db, Durability, Error, Options};
+use std::sync::Arc;
+use world::{Change, Disk, World};
+
+fn small() -> Options {
+    Options {
+        memory_bytes: 1 << 20,
+        buffer_bytes: 64 << 10,
+        log_bytes: 1 << 20,
+        segment_bytes: 64 << 10,
+        node_bytes: 512,
+        ..Options::default()
+    }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+fn put(number: u64, len: usize) -> Change {
+    Change::Put(key(number), vec![number as u8; len])
+}
+
+fn made(options: Options) -> World {
+    World::new(options).expect("an index on an empty disk")
+}
+
+fn write(world: &mut World, changes: &[Change]) {
+    let written = world.write(changes, Durability::Durable);
+    written.expect("a write");
+}
+
+fn short_lived() -> Options {
+    Options {
+        snapshot_batches_max: 2,
+        ..small()
+    }
+}
+
+/// Leaves that are gone are their neighbours' keys, which know nothing of the readers that they had.
+#[test]
+fn a_snapshot_that_is_too_old_sees_no_hole_instead() {
+    let mut seen = 0;
+    for start in 0..40 {
+        let mut world = made(short_lived());
+        write(
+            &mut world,
+            &(0..400).map(|n| put(n, 20)).collect::<Vec<_>>(),
+        );
+        world.db.write_back().expect("a write-back");
+        let snapshot = world.db.snapshot();
+        let range = Change::DeleteRange(key(100 + start), Some(key(200 + start)));
+        write(&mut world, &[range]);
+        for number in 900..906 {
+            write(&mut world, &[put(number, 20)]);
+        }
+        world.db.write_back().expect("a write-back");
+        for number in 0..400 {
+            match snapshot.get(&key(number)) {
+                Ok(value) => assert!(value.is_some(), "key {number} is gone"),
+                Err(error) => assert_eq!(error, Error::SnapshotTooOld),
+            }
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 16_000);
+}
+
+#[test]
+fn a_transaction_that_is_too_old_to_know_is_refused() {
+    let mut world = made(short_lived());
+    write(&mut world, &[put(1, 20)]);
+    let mut transaction = world.db.transaction();
+    assert!(
+        transaction
+            .get_for_update(&key(1))
+            .expect("a get")
+            .is_some()
+    );
+    transaction.put(&key(2), b"since 1 is there");
+    write(&mut world, &[Change::Delete(key(1))]);
+    for number in 300..306 {
+        write(&mut world, &[put(number, 20)]);
+    }
+    world.db.write_back().expect("a write-back");
+    let committed = transaction.commit(Durability::Durable);
+    assert_eq!(committed, Err(Error::SnapshotTooOld));
+}
+
+/// The frames that a program had written and not made durable when it was killed are seen by the next
+/// one, whose own must not stand behind a gap after a power cut.
+#[test]
+fn what_a_killed_program_left_in_the_log_is_durable_before_the_next_goes_on() {
+    let large_buffer = Options {
+        memory_bytes: 8 << 20,
+        buffer_bytes: 2 << 20,
+        ..small()
+    };
+    let mut world = made(large_buffer);
+    // From a checkpoint on it is known that the log need not be prepared.
+    write(&mut world, &[put(0, 5)]);
+    world.db.checkpoint().expect("a checkpoint");
+    for number in 0..40 {
+        let changes: Vec<_> = (0..16).map(|n| put(number * 16 + n, 1000)).collect();
+        let written = world.write(&changes, Durability::Relaxed);
+        written.expect("a write");
+    }
+    let disk = world.disk.clone();
+    world.reopen(disk).expect("it opens");
+    let left = world.history.given();
+    assert!(left > 10, "more than a frame was written: {left}");
+    write(&mut world, &[put(1, 5)]);
+    let disk = Arc::new(world.disk.after_power_cut(&mut || 0));
+    world.reopen(disk).expect("it opens");
+}
+
+/// A log of frames of which none says that those before it are durable has lost its end; the checkpoint
+/// knows more than what is left of it.
+#[test]
+fn a_log_that_ends_before_the_checkpoint_is_noticed() {
+    let mut world = made(small());
+    for number in 0..3 {
+        let changes: Vec<_> = (0..110).map(|n| put(number * 1000 + n, 1000)).collect();
+        let written = world.write(&changes, Durability::Relaxed);
+        written.expect("a write");
+    }
+    world.db.checkpoint().expect("a checkpoint");
+    let (disk, log) = (world.disk.clone(), world.db.log_range());
+    drop(world);
+    let opens = |disk: &Disk| Db::open(disk.clone(), &small()).map(drop);
+    let content = disk.content();
+    let frames: Vec<u64> = (log.start..log.end)
+        .step_by(4096)
+        .filter(|at| content[*at as usize..].starts_with(b"blog"))
+        .collect();
+    let last = *frames.last().expect("frames");
+    disk.rot(last + 100, 1);
+    assert!(
+        matches!(opens(&disk), Err(Error::Damaged { .. })),
+        "of {} frames",
+        frames.len()
+    );
+}

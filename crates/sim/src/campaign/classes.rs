@@ -1,0 +1,119 @@
+//! Sets of classes of faults, of whatever tester: how they are named, joined and told.
+
+use std::marker::PhantomData;
+
+use serde::{Serialize, Serializer};
+
+/// A class of faults or of checks that can be switched on and off.
+pub trait FaultClass: Copy + 'static {
+    /// All of them: 32 at most.
+    fn all() -> &'static [Self];
+
+    /// Those that what is tested withstands today, and which so are on by default.
+    fn withstood() -> Vec<Self>;
+
+    /// The name on a command line.
+    fn name(self) -> &'static str;
+
+    /// Its place among all of them.
+    fn number(self) -> u32;
+}
+
+/// A set of classes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ClassSet<C>(u32, PhantomData<C>);
+
+impl<C: FaultClass> ClassSet<C> {
+    /// None.
+    pub const NONE: ClassSet<C> = ClassSet(0, PhantomData);
+
+    /// What is on by default.
+    pub fn withstood() -> ClassSet<C> {
+        C::withstood().into_iter().collect()
+    }
+
+    /// Every class.
+    pub fn all() -> ClassSet<C> {
+        C::all().iter().copied().collect()
+    }
+
+    /// True when the class is in the set.
+    pub fn has(self, class: C) -> bool {
+        self.0 & bit(class) != 0
+    }
+
+    /// The classes in the set.
+    pub fn iter(self) -> impl Iterator<Item = C> {
+        let all = C::all().iter().copied();
+        all.filter(move |class| self.has(*class))
+    }
+
+    /// A set as it stands on a command line: names with commas between them. `withstood`, `all` and
+    /// `none` are sets; a name after `-` is taken out.
+    ///
+    /// # Errors
+    /// The name that is none.
+    pub fn parse(text: &str) -> Result<ClassSet<C>, String> {
+        let mut classes = ClassSet::NONE;
+        for part in text.split(',') {
+            let (name, out) = match part.strip_prefix('-') {
+                Some(name) => (name, true),
+                None => (part, false),
+            };
+            let named = match name {
+                "none" => ClassSet::NONE,
+                "withstood" => ClassSet::withstood(),
+                "all" => ClassSet::all(),
+                name => {
+                    let class = C::all().iter().find(|class| class.name() == name);
+                    let class = class.ok_or_else(|| format!("`{name}` is no class of faults"))?;
+                    [*class].into_iter().collect()
+                }
+            };
+            classes.0 = if out {
+                classes.0 & !named.0
+            } else {
+                classes.0 | named.0
+            };
+        }
+        Ok(classes)
+    }
+
+    /// The set as [`parse`](Self::parse) reads it.
+    pub fn text(self) -> String {
+        let names: Vec<&str> = self.iter().map(C::name).collect();
+        if names.is_empty() {
+            return "none".to_owned();
+        }
+        names.join(",")
+    }
+}
+
+fn bit<C: FaultClass>(class: C) -> u32 {
+    1 << class.number()
+}
+
+impl<C: FaultClass> FromIterator<C> for ClassSet<C> {
+    fn from_iter<I: IntoIterator<Item = C>>(classes: I) -> ClassSet<C> {
+        let bits = classes.into_iter().fold(0, |set, class| set | bit(class));
+        ClassSet(bits, PhantomData)
+    }
+}
+
+impl<C: FaultClass> Default for ClassSet<C> {
+    fn default() -> ClassSet<C> {
+        ClassSet::withstood()
+    }
+}
+
+impl<C: FaultClass> std::fmt::Debug for ClassSet<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+impl<C: FaultClass> Serialize for ClassSet<C> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text())
+    }
+}

@@ -1,0 +1,180 @@
+//! What came of many seeds, whatever they test: sums that do not depend on the order of the seeds.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+/// What came of a seed, for those who add seeds up.
+pub trait Outcome {
+    /// All of it.
+    fn told(&self) -> Told<'_>;
+}
+
+/// What a seed adds to the sums.
+pub struct Told<'a> {
+    /// The seed.
+    pub seed: u64,
+    /// Events.
+    pub events: u64,
+    /// Virtual time in nanoseconds; 0 where there is no clock.
+    pub virtual_ns: u64,
+    /// Requests to the disks.
+    pub disk_requests: u64,
+    /// What was wrong, if anything.
+    pub finding: Option<&'a str>,
+    /// It is in the nature of the run that few operations happen.
+    pub may_do_little: bool,
+    /// Operations by kind.
+    pub operations: &'a BTreeMap<String, u64>,
+    /// Faults that were hit.
+    pub faults: Vec<(&'static str, u64)>,
+    /// How often states were reached.
+    pub reached: &'a BTreeMap<String, u64>,
+}
+
+/// Adds a line.
+pub(crate) fn line_to(text: &mut String, line: &str) {
+    writeln!(text, "{line}").expect("a string takes every line");
+}
+
+/// Counts in one line.
+pub(crate) fn counted(name: &str, counts: &BTreeMap<String, u64>) -> String {
+    let counts = counts.iter().map(|(what, count)| format!("{what} {count}"));
+    format!("{name}: {}", counts.collect::<Vec<_>>().join(", "))
+}
+
+/// Something that was counted over many seeds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// How often it happened.
+    pub times: u64,
+    /// In how many seeds.
+    pub seeds: u64,
+}
+
+impl Tally {
+    fn add(&mut self, times: u64) {
+        self.times += times;
+        self.seeds += u64::from(times > 0);
+    }
+
+    fn merge(&mut self, other: Tally) {
+        self.times += other.times;
+        self.seeds += other.seeds;
+    }
+}
+
+/// What came of many seeds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Those that failed, with what was wrong.
+    pub failed: BTreeMap<u64, String>,
+    /// Events.
+    pub events: u64,
+    /// Virtual time in milliseconds.
+    pub virtual_ms: u64,
+    /// The fewest operations in a seed that may not do less.
+    pub operations_min: Option<u64>,
+    /// Operations by kind.
+    pub operations: BTreeMap<String, Tally>,
+    /// Requests to the disks.
+    pub disk_requests: u64,
+    /// Faults that were hit, by class.
+    pub faults: BTreeMap<String, Tally>,
+    /// States reached.
+    pub reached: BTreeMap<String, Tally>,
+}
+
+fn tally(tallies: &mut BTreeMap<String, Tally>, what: &str, times: u64) {
+    match tallies.get_mut(what) {
+        Some(tally) => tally.add(times),
+        None => tallies.entry(what.to_owned()).or_default().add(times),
+    }
+}
+
+impl Summary {
+    /// Adds what came of a seed.
+    pub fn add(&mut self, outcome: &impl Outcome) {
+        let told = outcome.told();
+        self.seeds += 1;
+        self.events += told.events;
+        self.virtual_ms += told.virtual_ns / 1_000_000;
+        self.disk_requests += told.disk_requests;
+        if let Some(finding) = told.finding {
+            self.failed.insert(told.seed, finding.to_owned());
+        }
+        let operations = told.operations.values().sum();
+        self.note_operations(Some(operations).filter(|_| !told.may_do_little));
+        for (what, count) in told.operations {
+            tally(&mut self.operations, what, *count);
+        }
+        for (what, count) in told.reached {
+            tally(&mut self.reached, what, *count);
+        }
+        for (what, count) in told.faults {
+            tally(&mut self.faults, what, count);
+        }
+    }
+
+    fn note_operations(&mut self, fewest: Option<u64>) {
+        let known = self.operations_min.into_iter().chain(fewest);
+        self.operations_min = known.min();
+    }
+
+    /// Adds what came of other seeds.
+    pub fn merge(&mut self, other: &Summary) {
+        self.seeds += other.seeds;
+        self.events += other.events;
+        self.virtual_ms += other.virtual_ms;
+        self.disk_requests += other.disk_requests;
+        self.failed.extend(other.failed.clone());
+        self.note_operations(other.operations_min);
+        for (mine, others) in [
+            (&mut self.operations, &other.operations),
+            (&mut self.reached, &other.reached),
+            (&mut self.faults, &other.faults),
+        ] {
+            for (what, tally) in others {
+                mine.entry(what.clone()).or_default().merge(*tally);
+            }
+        }
+    }
+
+    /// The summary in words.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let line = format!(
+            "{} seeds, {} events, {} disk requests, {} s of virtual time, {} failed",
+            self.seeds,
+            self.events,
+            self.disk_requests,
+            self.virtual_ms / 1_000,
+            self.failed.len()
+        );
+        line_to(&mut text, &line);
+        let fewest = self.operations_min.unwrap_or(0);
+        let line = format!("at least {fewest} operations in each seed that may not do less");
+        line_to(&mut text, &line);
+        for (title, tallies) in [
+            ("operations", &self.operations),
+            ("faults", &self.faults),
+            ("reached", &self.reached),
+        ] {
+            line_to(
+                &mut text,
+                &format!("{title:48} {:>12} {:>9}", "times", "in seeds"),
+            );
+            for (what, tally) in tallies {
+                let Tally { times, seeds } = tally;
+                line_to(&mut text, &format!("    {what:44} {times:>12} {seeds:>9}"));
+            }
+        }
+        for (seed, what) in &self.failed {
+            line_to(&mut text, &format!("seed {seed}: {what}"));
+        }
+        text
+    }
+}

@@ -1,0 +1,103 @@
+//! The classes of what can go wrong with an index and its disk, one by one.
+//!
+//! Each class is in a part of the seeds when it is on, and draws from a stream of its own: switching
+//! one on leaves every seed as it was that does not draw it.
+
+use crate::campaign::{ClassSet, FaultClass};
+
+/// A class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// The power is cut at any operation of the disk.
+    PowerCut,
+    /// The power is cut while the index is opened, up to three times in a row.
+    CutOpening,
+    /// The program stops and the disk keeps its power, and its cache.
+    Kill,
+    /// Reads fail, once or for good.
+    FailedReads,
+    /// Writes and changes of the length fail, once or for good.
+    FailedWrites,
+    /// Syncs fail, once or for good.
+    FailedSyncs,
+    /// Operations fail while the index is opened.
+    FailedOpening,
+    /// The disk is full for a while.
+    Full,
+    /// Snapshots may hold back few batches only.
+    OldSnapshots,
+    /// The index is under the rules of the paper.
+    Paper,
+    /// Bytes change at rest.
+    Rot,
+    /// Writes to the log and the superblocks are acknowledged and never done.
+    LostWrites,
+    /// Writes to the log and the superblocks land elsewhere.
+    MisdirectedWrites,
+    /// Reads answer with what is elsewhere.
+    MisdirectedReads,
+    /// Writes to the segments are lost or land elsewhere.
+    LostNodes,
+}
+
+/// A set of classes.
+pub type Classes = ClassSet<Class>;
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Class; 15] = [
+        Class::PowerCut,
+        Class::CutOpening,
+        Class::Kill,
+        Class::FailedReads,
+        Class::FailedWrites,
+        Class::FailedSyncs,
+        Class::FailedOpening,
+        Class::Full,
+        Class::OldSnapshots,
+        Class::Paper,
+        Class::Rot,
+        Class::LostWrites,
+        Class::MisdirectedWrites,
+        Class::MisdirectedReads,
+        Class::LostNodes,
+    ];
+}
+
+impl FaultClass for Class {
+    fn all() -> &'static [Class] {
+        &Class::ALL
+    }
+
+    /// All but one: what cannot be withstood is noticed. Where a node's image is lost, an older one of
+    /// the same node may stand in the same place, and nothing that is on the storage tells the two
+    /// apart.
+    fn withstood() -> Vec<Class> {
+        let all = Class::ALL.into_iter();
+        all.filter(|class| *class != Class::LostNodes).collect()
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Class::PowerCut => "power-cut",
+            Class::CutOpening => "cut-opening",
+            Class::Kill => "kill",
+            Class::FailedReads => "failed-reads",
+            Class::FailedWrites => "failed-writes",
+            Class::FailedSyncs => "failed-syncs",
+            Class::FailedOpening => "failed-opening",
+            Class::Full => "full",
+            Class::OldSnapshots => "old-snapshots",
+            Class::Paper => "paper",
+            Class::Rot => "rot",
+            Class::LostWrites => "lost-writes",
+            Class::MisdirectedWrites => "misdirected-writes",
+            Class::MisdirectedReads => "misdirected-reads",
+            Class::LostNodes => "lost-nodes",
+        }
+    }
+
+    fn number(self) -> u32 {
+        self as u32
+    }
+}

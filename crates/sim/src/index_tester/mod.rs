@@ -1,0 +1,85 @@
+//! The tester of the index: a seed draws an index, its programs and their disk, and everything that
+//! the index answers is held against a model.
+//!
+//! - [`classes`] names what can go wrong; [`scenario`] draws it, with the options and the kinds of
+//!   operations; [`life`] is one life of a program, from an opening to a stop; [`readers`] are its
+//!   snapshots, scans and transactions, which see a moment that is gone; [`opening`] is what happens
+//!   between two lives; [`report`] says what came of it.
+//! - The model and the disk are those of the index's own tests ([`bimetal_index::model`],
+//!   [`bimetal_index::storage::memory`]): the fault model stands at the head of the disk.
+//! - The index has no threads and no clock, so a run is a function of its seed and its options, and
+//!   there is no executor: time is the number of operations of the disk.
+//!
+//! The tester must never know how the index works: it uses what a program and a disk can see.
+
+pub mod classes;
+pub mod life;
+pub mod opening;
+pub mod readers;
+pub mod report;
+pub mod scenario;
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::campaign::{self, Replay, Summary};
+use crate::tester::{message_of, while_seed_runs};
+
+pub use classes::{Class, Classes};
+pub use report::{Finding, Report};
+pub use scenario::Scenario;
+
+use life::World;
+
+/// How seeds are run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Keep a log of every event.
+    pub verbose: bool,
+    /// Run each seed once only: half the time, and replay is not checked.
+    pub once: bool,
+    /// The classes of faults that are on.
+    pub classes: Classes,
+}
+
+/// Runs a seed.
+pub fn run(seed: u64, options: Options) -> Report {
+    let scenario = Scenario::draw(seed, options.classes);
+    let mut report = run_once(&scenario, options);
+    if options.once || report.finding.is_some() {
+        return report;
+    }
+    let again = run_once(&scenario, options);
+    if again.hash != report.hash {
+        report.finding = Some(Finding {
+            at_event: report.events,
+            what: format!("replayed with hash {:016x}", again.hash),
+        });
+    }
+    report
+}
+
+/// Runs a seed as often as a campaign asks, but once if the options say so.
+pub fn run_replayed(seed: u64, replay: Replay, options: Options) -> Report {
+    let once = options.once || replay == Replay::Once;
+    run(seed, Options { once, ..options })
+}
+
+/// Runs seeds one after the other, telling each report.
+pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report)) -> Summary {
+    let run = |seed, replay| run_replayed(seed, replay, options);
+    campaign::run_seeds(seeds, 1, run, progress)
+}
+
+fn run_once(scenario: &Scenario, options: Options) -> Report {
+    let mut world = World::new(scenario, options.verbose);
+    // A failed assertion is a finding like any other.
+    let outcome = while_seed_runs(scenario.seed, || {
+        catch_unwind(AssertUnwindSafe(|| opening::run(&mut world)))
+    });
+    let finding = match outcome {
+        Ok(outcome) => outcome.err(),
+        Err(panic) => Some(format!("panic: {}", message_of(&*panic))),
+    };
+    world.report(finding)
+}

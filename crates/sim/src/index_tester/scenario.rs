@@ -1,0 +1,339 @@
+//! What a seed draws: an index, what its programs do, and what goes wrong with its disk.
+//!
+//! Each kind of operation is in some seeds and not in others, and often in some and rare in others (a
+//! swarm): a run that does everything at once reaches fewer states.
+
+use bimetal_index::model::{Change, Draw, Shape, small_options, small_paper_options};
+use bimetal_index::storage::memory::{Astray, Call};
+use serde::{Serialize, Serializer};
+
+use super::classes::{Class, Classes};
+
+/// What a program does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Step {
+    /// Writes a batch.
+    Write,
+    /// Makes all that was written durable.
+    Sync,
+    /// Asks for a key.
+    Get,
+    /// Scans some keys, up or down.
+    Scan,
+    /// Begins a scan and goes on with it later.
+    SlowScan,
+    /// Takes a snapshot, looks into one, or ends one.
+    Snapshot,
+    /// Begins a transaction, goes on with one, or commits it.
+    Transaction,
+    /// Takes a checkpoint.
+    Checkpoint,
+    /// Writes everything back.
+    WriteBack,
+    /// Makes the storage short.
+    Compact,
+}
+
+impl Step {
+    const ALL: [Step; 10] = [
+        Step::Write,
+        Step::Sync,
+        Step::Get,
+        Step::Scan,
+        Step::SlowScan,
+        Step::Snapshot,
+        Step::Transaction,
+        Step::Checkpoint,
+        Step::WriteBack,
+        Step::Compact,
+    ];
+
+    /// How often it can be done: one of these is drawn.
+    fn weights(self) -> &'static [u64] {
+        match self {
+            Step::Write => &[200, 400, 800],
+            Step::Sync | Step::Snapshot | Step::SlowScan => &[0, 5, 40],
+            Step::Get => &[10, 100],
+            Step::Scan => &[0, 10, 40],
+            Step::Transaction => &[0, 20, 200],
+            Step::Checkpoint | Step::WriteBack | Step::Compact => &[0, 1, 8],
+        }
+    }
+
+    /// The name in a report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Write => "write",
+            Step::Sync => "sync",
+            Step::Get => "get",
+            Step::Scan => "scan",
+            Step::SlowScan => "slow scan",
+            Step::Snapshot => "snapshot",
+            Step::Transaction => "transaction",
+            Step::Checkpoint => "checkpoint",
+            Step::WriteBack => "write-back",
+            Step::Compact => "compaction",
+        }
+    }
+}
+
+/// An operation of the disk that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The first of its kind from this one on, counted from the beginning of the life.
+    pub after_operations: u64,
+    /// Its kind.
+    pub call: Call,
+    /// All others after it fail as well.
+    pub for_good: bool,
+}
+
+/// For a while the disk cannot become longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FullFor {
+    /// From this step on.
+    pub from_step: u64,
+    /// To before this one.
+    pub to_step: u64,
+}
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// What was written is made durable before.
+    Clean,
+    /// The program is gone, and the disk keeps everything.
+    Kill,
+    /// The power is cut, at the latest after the last step.
+    PowerCut,
+}
+
+/// One life.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// Steps, if nothing ends it before.
+    pub steps: u64,
+    /// How it ends.
+    pub end: End,
+    /// The power is cut at this operation of the disk, counted from the beginning of the life.
+    pub cut_after_operations: Option<u64>,
+    /// All that was not durable is lost in a power cut, rather than any of it.
+    pub loses_all: bool,
+    /// An operation fails.
+    pub failure: Option<Failure>,
+    /// The disk is full for a while.
+    pub full: Option<FullFor>,
+    /// An operation goes astray: the first that can after so many.
+    pub astray: Option<(u64, Astray)>,
+    /// It is a write to the segments, rather than one to the log or a superblock.
+    pub astray_in_segments: bool,
+    /// Bytes that change at rest after it, by their part of the disk in 1 / 2^32, and what of them.
+    pub rot: Vec<(u32, u8)>,
+    /// Openings after it that meet a power cut at this operation.
+    pub cuts_in_opening: Vec<u64>,
+    /// Openings after it in which this operation fails.
+    pub failures_in_opening: Vec<u64>,
+}
+
+/// What a seed does.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// The classes that it draws.
+    pub classes: Classes,
+    /// How the index is made and opened.
+    pub options: bimetal_index::Options,
+    /// Keys and values.
+    pub shape: Shape,
+    /// How often each step is taken.
+    pub weights: Vec<(Step, u64)>,
+    /// One in so many batches is about as long as the log takes; none if 0.
+    pub long_batch_in: u64,
+    /// Of the batches, so many in sixteen are not to be durable.
+    pub relaxed_of_16: u64,
+    /// The lives.
+    pub lives: Vec<Life>,
+}
+
+impl Serialize for Scenario {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{self:?}"))
+    }
+}
+
+/// The numbers of a class in a seed.
+fn stream_of(seed: u64, class: Class) -> Draw {
+    Draw::new(seed ^ (class as u64 + 1) << 48)
+}
+
+impl Scenario {
+    /// What a seed does with the classes that are on.
+    pub fn draw(seed: u64, on: Classes) -> Scenario {
+        let mut draw = Draw::new(seed);
+        let classes: Classes = on
+            .iter()
+            .filter(|class| stream_of(seed, *class).below(3) == 0 || *class == Class::PowerCut)
+            .collect();
+        let mut options = match classes.has(Class::Paper) {
+            true => small_paper_options(&mut stream_of(!seed, Class::Paper)),
+            false => small_options(&mut draw),
+        };
+        // Nobody else is there to wait for.
+        options.group_wait_us = 0;
+        options.hot_share = draw.one_of(&[0.0, 1.0 / 3.0, 1.0]);
+        if classes.has(Class::OldSnapshots) {
+            options.snapshot_batches_max = stream_of(!seed, Class::OldSnapshots).magnitude(8);
+        }
+        let weights = Step::ALL.map(|step| (step, draw.one_of(step.weights())));
+        let mut scenario = Scenario {
+            seed,
+            classes,
+            options,
+            shape: Shape::draw(&mut draw),
+            weights: weights.to_vec(),
+            long_batch_in: draw.one_of(&[0, 0, 4, 64]),
+            relaxed_of_16: draw.one_of(&[0, 2, 8, 16]),
+            lives: Vec::new(),
+        };
+        let lives = 1 + draw.below(5);
+        for number in 0..lives {
+            scenario.lives.push(life(&mut draw));
+            scenario.add_faults(number as usize);
+        }
+        scenario
+    }
+
+    fn stream(&self, class: Class, life: usize) -> Option<Draw> {
+        let seed = self.seed.wrapping_add((life as u64 + 1) << 40);
+        self.classes.has(class).then(|| stream_of(!seed, class))
+    }
+
+    fn add_faults(&mut self, number: usize) {
+        let streams = Class::ALL.map(|class| (class, self.stream(class, number)));
+        let life = &mut self.lives[number];
+        for (class, stream) in streams {
+            if let Some(mut draw) = stream {
+                life.add(class, &mut draw);
+            }
+        }
+    }
+
+    /// The changes of a batch.
+    pub fn batch(&self, draw: &mut Draw) -> Vec<Change> {
+        let mut batch = self.shape.batch(draw);
+        if self.long_batch_in == 0 || !draw.once_in(self.long_batch_in) {
+            return batch;
+        }
+        let bytes_of = |change: &Change| match change {
+            Change::Put(key, value) => key.len() + value.len(),
+            Change::Delete(key) | Change::DeleteRange(key, _) => key.len(),
+        };
+        // A little less than the eighth of the log that is taken, or a little more.
+        let wanted = draw.below(self.options.log_bytes / 7) as usize;
+        let mut bytes = 0;
+        while bytes < wanted {
+            let more = self.shape.batch(draw);
+            bytes += more.iter().map(bytes_of).sum::<usize>();
+            batch.extend(more);
+        }
+        batch
+    }
+
+    /// The step that a number leads to.
+    pub fn step(&self, draw: &mut Draw) -> Step {
+        let all = self.weights.iter().map(|(_, weight)| weight).sum();
+        let mut left = draw.below(all);
+        for (step, weight) in &self.weights {
+            if left < *weight {
+                return *step;
+            }
+            left -= weight;
+        }
+        Step::Write
+    }
+}
+
+fn life(draw: &mut Draw) -> Life {
+    Life {
+        steps: 20 + draw.magnitude(12),
+        end: End::Clean,
+        cut_after_operations: None,
+        loses_all: draw.once_in(3),
+        failure: None,
+        full: None,
+        astray: None,
+        astray_in_segments: false,
+        rot: Vec::new(),
+        cuts_in_opening: Vec::new(),
+        failures_in_opening: Vec::new(),
+    }
+}
+
+impl Life {
+    fn add(&mut self, class: Class, draw: &mut Draw) {
+        match class {
+            Class::PowerCut if !draw.once_in(4) => {
+                self.end = End::PowerCut;
+                self.cut_after_operations = Some(draw.magnitude(15));
+            }
+            Class::CutOpening => {
+                let cuts = draw.below(4);
+                self.cuts_in_opening = (0..cuts).map(|_| draw.magnitude(7)).collect();
+            }
+            Class::Kill if draw.once_in(2) => {
+                self.end = End::Kill;
+                self.cut_after_operations = None;
+            }
+            Class::FailedReads => self.fail(&[Call::Read], draw),
+            Class::FailedWrites => self.fail(&[Call::Write, Call::Write, Call::Resize], draw),
+            Class::FailedSyncs => self.fail(&[Call::Sync], draw),
+            Class::FailedOpening => {
+                let failures = draw.below(3);
+                self.failures_in_opening = (0..failures).map(|_| draw.magnitude(6)).collect();
+            }
+            Class::Full if draw.once_in(2) => {
+                let from_step = draw.below(self.steps);
+                let to_step = from_step + 1 + draw.below(self.steps);
+                self.full = Some(FullFor { from_step, to_step });
+            }
+            Class::Rot if draw.once_in(2) => {
+                let bytes = 1 + draw.magnitude(6);
+                let byte = |_| (draw.number() as u32, draw.below(255) as u8 + 1);
+                self.rot = (0..bytes).map(byte).collect();
+            }
+            Class::LostWrites => self.lead_astray(Astray::LostWrite, draw),
+            Class::MisdirectedWrites => {
+                let by = 1 + draw.magnitude(10);
+                self.lead_astray(Astray::MisdirectedWrite(by), draw);
+            }
+            Class::MisdirectedReads => {
+                let by = 1 + draw.magnitude(10);
+                self.lead_astray(Astray::MisdirectedRead(by), draw);
+            }
+            Class::LostNodes => {
+                let by = 1 + draw.magnitude(10);
+                let astray = draw.one_of(&[Astray::LostWrite, Astray::MisdirectedWrite(by)]);
+                self.lead_astray(astray, draw);
+                self.astray_in_segments = true;
+            }
+            _ => {}
+        }
+    }
+
+    fn fail(&mut self, calls: &[Call], draw: &mut Draw) {
+        if draw.once_in(2) {
+            self.failure = Some(Failure {
+                after_operations: draw.magnitude(14),
+                call: draw.one_of(calls),
+                for_good: draw.once_in(3),
+            });
+        }
+    }
+
+    fn lead_astray(&mut self, astray: Astray, draw: &mut Draw) {
+        if draw.once_in(2) {
+            self.astray = Some((draw.magnitude(14), astray));
+        }
+    }
+}
