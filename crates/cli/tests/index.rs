@@ -576,3 +576,70 @@ fn a_full_disk_ends_a_load_with_what_was_loaded() {
     assert_eq!(there.lines().count(), loaded);
     assert!(rows.starts_with(&there), "it is the beginning of the file");
 }
+
+#[test]
+fn an_index_on_a_device_of_a_configuration() {
+    let dir = Scratch::new("index-device");
+    let config = dir.text("c.toml", common::MIRROR);
+    stdout_of(&["format", arg(&config)]);
+    let rows: String = (0..2000).map(|n| format!("{n},value {n}\n")).collect();
+    let file = dir.text("in.csv", &rows);
+    let on = ["vol", "--config", arg(&config)];
+    let said = |verb: &str, rest: &[&str]| stdout_of(&[&["index", verb], &on[..], rest].concat());
+    let form = ["--key", "u64"];
+    let loaded = said(
+        "load",
+        &[
+            &[
+                arg(&file),
+                "--log-bytes",
+                "1MiB",
+                "--segment-bytes",
+                "64KiB",
+            ],
+            &form[..],
+        ]
+        .concat(),
+    );
+    assert!(loaded.starts_with("vol: 2,000 records"), "{loaded}");
+    assert_eq!(said("get", &["1234", "--key", "u64"]), "value 1234\n");
+    assert_eq!(said("scan", &form), rows);
+    assert!(said("verify", &[]).starts_with("vol: whole"));
+    let stats: Value = serde_json::from_str(&said("stats", &["--count", "--json"])).unwrap();
+    assert_eq!(stats["keys"], 2000);
+    // It is on both sides, so it is there with one of them away.
+    std::fs::rename(dir.path("a.img"), dir.path("away.img")).unwrap();
+    let output = bimetal(&[&["index", "get"], &on[..], &["7", "--key", "u64"]].concat());
+    let refused = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.stdout, b"value 7\n", "{refused}");
+}
+
+#[test]
+fn a_device_that_cannot_be_had_is_refused_in_a_line() {
+    let dir = Scratch::new("index-no-device");
+    let config = dir.text("c.toml", common::MIRROR);
+    let config = arg(&config);
+    assert_refused(
+        &["index", "get", "nothing", "--config", config, "key"],
+        1,
+        &["no device `nothing`", "vol"],
+    );
+    assert_refused(
+        &["index", "get", "vol", "--config", config, "key"],
+        1,
+        &["device vol", "a.img"],
+    );
+    stdout_of(&["format", config]);
+    assert_refused(
+        &["index", "get", "vol", "--config", config, "key"],
+        1,
+        &["vol", "not an index"],
+    );
+    let served = common::Served::start(Path::new(config));
+    assert_refused(
+        &["index", "get", "vol", "--config", config, "key"],
+        1,
+        &["in use by another process"],
+    );
+    assert_eq!(served.end("TERM").0, Some(0));
+}

@@ -1,16 +1,13 @@
 //! A session for ordinary threads: a thread of its own has the runtime and the session, and the others hand
 //! it their requests.
 
-use std::collections::VecDeque;
-use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::rc::Rc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use bimetal_proto::brp::{Op, Welcome};
-use bimetal_rt::net::Stream;
+use bimetal_rt::mailbox::{Receiver, Sender, mailbox};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rt, UringOptions};
 
@@ -20,8 +17,6 @@ use crate::session::{Answer, Call, Session};
 
 /// Buffers of the session's thread.
 const POOL_BYTES: usize = 32 << 20;
-/// Bells taken at a time.
-const BELLS: usize = 64;
 
 /// A request on its way to the session's thread.
 struct Job {
@@ -33,25 +28,10 @@ struct Job {
     answer: SyncSender<Result<Vec<u8>, Error>>,
 }
 
-/// Requests that the session's thread has not taken. Every thread waits for its own answer, so there are
-/// never more than threads.
-#[derive(Default)]
-struct Mailbox {
-    jobs: VecDeque<Job>,
-    closed: bool,
-}
-
-type Shared = Arc<Mutex<Mailbox>>;
-
-/// A panic of another thread leaves a queue that is as good as before.
-fn lock(mailbox: &Shared) -> MutexGuard<'_, Mailbox> {
-    mailbox.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// See the module. Dropping it ends the session after what is under way; it does not flush.
 pub struct BlockingSession {
-    mailbox: Shared,
-    bell: UnixStream,
+    /// Every thread waits for its own answer, so there are never more jobs than threads.
+    jobs: Sender<Job>,
     export: Welcome,
     thread: Option<JoinHandle<()>>,
 }
@@ -66,32 +46,20 @@ impl BlockingSession {
     /// When the options were not [checked](Options::check).
     pub fn connect(options: Options) -> Result<BlockingSession, ConnectError> {
         assert_eq!(options.check(), Ok(()), "options are checked");
-        let (bell, heard) = UnixStream::pair()?;
-        let mailbox = Shared::default();
+        let (jobs, taken) = mailbox()?;
         let (ready, connected) = sync_channel(1);
-        let theirs = Arc::clone(&mailbox);
         let thread = std::thread::Builder::new()
             .name("brp".to_owned())
             .spawn(move || {
-                let outcome = serve(options, heard, &theirs, &ready);
+                let outcome = serve(options, taken, &ready);
                 if let Err(error) = outcome {
                     // Whoever connects hears of it, unless it has heard of success before.
                     let _ = ready.send(Err(error));
                 }
-                let left = {
-                    let mut mailbox = lock(&theirs);
-                    mailbox.closed = true;
-                    std::mem::take(&mut mailbox.jobs)
-                };
-                for job in left {
-                    // A thread that gave up waiting needs no answer.
-                    let _ = job.answer.send(Err(Error::Closed));
-                }
             })?;
         match connected.recv() {
             Ok(Ok(export)) => Ok(BlockingSession {
-                mailbox,
-                bell,
+                jobs,
                 export,
                 thread: Some(thread),
             }),
@@ -163,23 +131,15 @@ impl BlockingSession {
         data: Vec<u8>,
     ) -> Result<Vec<u8>, Error> {
         let (answer, answered) = sync_channel(1);
-        let was_empty = {
-            let mut mailbox = lock(&self.mailbox);
-            if mailbox.closed {
-                return Err(Error::Closed);
-            }
-            mailbox.jobs.push_back(Job {
-                op,
-                offset_bytes,
-                length_bytes,
-                fua,
-                data,
-                answer,
-            });
-            mailbox.jobs.len() == 1
+        let job = Job {
+            op,
+            offset_bytes,
+            length_bytes,
+            fua,
+            data,
+            answer,
         };
-        // One bell for all that come before the thread looks.
-        if was_empty && (&self.bell).write_all(&[0]).is_err() {
+        if self.jobs.send(job).is_err() {
             return Err(Error::Closed);
         }
         answered.recv().unwrap_or(Err(Error::Closed))
@@ -188,8 +148,7 @@ impl BlockingSession {
 
 impl Drop for BlockingSession {
     fn drop(&mut self) {
-        // Its end is what the thread takes for the end of the session; a bell that is gone has ended it.
-        let _ = self.bell.shutdown(std::net::Shutdown::Both);
+        self.jobs.close();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been printed, and there is nobody to hand it to.
             let _ = thread.join();
@@ -200,8 +159,7 @@ impl Drop for BlockingSession {
 /// What the session's thread does.
 fn serve(
     options: Options,
-    bell: UnixStream,
-    mailbox: &Shared,
+    taken: Receiver<Job>,
     ready: &SyncSender<Result<Welcome, ConnectError>>,
 ) -> Result<(), ConnectError> {
     let rt = Rt::real_time(UringOptions {
@@ -210,21 +168,14 @@ fn serve(
     })?;
     rt.block_on(async {
         let session = Session::connect(&rt, options).await?;
-        let bell = Stream::from_unix(&rt, bell)?;
+        let mut taken = taken.listen(&rt)?;
         if ready.send(Ok(session.export())).is_err() {
             session.close().await;
             return Ok(());
         }
         let jobs = TaskGroup::new(&rt);
         let session = Rc::new(session);
-        let mut buf = rt.pool().alloc_now(BELLS);
-        loop {
-            let (rung, back) = bell.recv(buf, 0).await;
-            buf = back;
-            if !matches!(rung, Ok(count) if count > 0) {
-                break;
-            }
-            let taken = std::mem::take(&mut lock(mailbox).jobs);
+        while let Some(taken) = taken.next().await {
             for job in taken {
                 jobs.spawn(carry_out(rt.clone(), Rc::clone(&session), job));
             }

@@ -34,6 +34,19 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
     superblock.write(storage)
 }
 
+/// What has nothing but zeroes up to here holds nothing that anybody knows: file systems and tables of
+/// partitions say what they are before it.
+const BLANK_BYTES: u64 = 1 << 20;
+
+/// True if nothing was ever written to a storage, as far as its beginning tells.
+pub(crate) fn is_blank(storage: &dyn Storage) -> Result<bool, Error> {
+    let len_bytes = storage.len_bytes().min(BLANK_BYTES) as usize;
+    let mut beginning = Aligned::zeroed(len_bytes / BLOCK_BYTES * BLOCK_BYTES);
+    let read = storage.read(0, &mut beginning);
+    read.at("reading what is there", 0)?;
+    Ok(beginning.iter().all(|byte| *byte == 0))
+}
+
 /// A number that no other index has.
 pub(crate) fn new_id() -> io::Result<u64> {
     let mut bytes = [0; 8];

@@ -96,6 +96,23 @@ impl Db {
         Db::open_shared(Arc::new(storage), options)
     }
 
+    /// Opens an index on a storage of a fixed length; where that has only zeroes at its beginning, it is
+    /// made.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open) and [`create`](Self::create).
+    pub fn open_or_create(storage: impl Storage + 'static, options: &Options) -> Result<Db, Error> {
+        if !crate::create::is_blank(&storage)? {
+            return Db::open(storage, options);
+        }
+        let id = crate::create::new_id().map_err(|error| Error::Open {
+            path: "/dev/urandom".to_owned(),
+            reason: error.to_string(),
+        })?;
+        Db::create(storage, id, options)
+    }
+
     /// Opens an index in a file or on a block device; in a new or empty file it is made.
     ///
     /// # Errors

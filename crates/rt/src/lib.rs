@@ -32,6 +32,7 @@
 )]
 pub mod buf;
 mod executor;
+pub mod mailbox;
 pub mod net;
 mod rng;
 pub mod sync;

@@ -13,6 +13,7 @@ use bimetal_index::{Batch, Db, Durability, Error, KEY_BYTES_MAX, Options};
 use super::form::Form;
 use super::progress::{Progress, Unit};
 use super::records::{self, Bad, Format, Place, Reading, Record, Records};
+use super::volume::open_device;
 use super::{OpenArgs, failed};
 use crate::latency::show_count;
 
@@ -188,9 +189,15 @@ fn by_name(path: &Path) -> Option<(Format, u8)> {
     })
 }
 
-/// Opens the index; makes it where there is no file, or an empty one.
+/// Opens the index; makes it where there is no file or an empty one, or a device with nothing on it.
 fn open_or_make(args: &Args) -> Result<Db> {
     let path = &args.index;
+    if let Some(config) = &args.open.place.config {
+        let opened = Db::open_or_create(open_device(config, path)?, &options(args));
+        let db = opened.map_err(|error| failed(path, &error))?;
+        check_geometry(args, &db)?;
+        return Ok(db);
+    }
     let is_there = path.exists();
     let is_new = !is_there || path.metadata().is_ok_and(|m| m.is_file() && m.len() == 0);
     if !is_new {

@@ -10,6 +10,7 @@ mod records;
 mod scan;
 mod stats;
 mod verify;
+mod volume;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -22,6 +23,7 @@ use bimetal_index::{Db, Error, Options};
 
 use crate::table::{Align, Table};
 use progress::{Progress, Unit};
+use volume::{WhereArgs, open_device};
 
 /// What to do with an index.
 #[derive(clap::Args)]
@@ -52,6 +54,8 @@ struct OpenArgs {
     /// Memory for nodes and changes
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     memory: Size,
+    #[command(flatten)]
+    place: WhereArgs,
 }
 
 impl OpenArgs {
@@ -67,9 +71,15 @@ impl OpenArgs {
     /// Opens an index that exists.
     fn open(&self, path: &Path) -> Result<Db> {
         let _progress = Progress::start(Unit::Nothing, "opening");
-        let storage = FileStorage::open(path, Presence::Existing);
-        let storage = storage.map_err(|error| unopened(path, &error))?;
-        Db::open(storage, &self.options()).map_err(|error| failed(path, &error))
+        let options = self.options();
+        let opened = match &self.place.config {
+            Some(config) => Db::open(open_device(config, path)?, &options),
+            None => {
+                let storage = FileStorage::open(path, Presence::Existing);
+                Db::open(storage.map_err(|error| unopened(path, &error))?, &options)
+            }
+        };
+        opened.map_err(|error| failed(path, &error))
     }
 }
 
@@ -94,7 +104,9 @@ fn failed(path: &Path, error: &Error) -> anyhow::Error {
         Error::Damaged { .. } => {
             anyhow!("{path}: {error}; `bimetal index verify` lists what is wrong")
         }
-        Error::Full { .. } => anyhow!("{path}: {error}; make room on the file system"),
+        Error::Full { .. } => {
+            anyhow!("{path}: {error}; make room on the file system, or take a larger device")
+        }
         Error::Version { .. } => anyhow!("{path}: {error}; take the program that wrote it"),
         Error::Option { option, reason } => {
             // Options have the names of the engine, which are those of the flags without the unit.

@@ -13,6 +13,7 @@ use bimetal_index::{Error, Problem, Verified};
 use serde_json::{Value, json};
 
 use super::progress::{Progress, Unit};
+use super::volume::{WhereArgs, open_device};
 use super::{failed, unopened, write_group};
 use crate::latency::show_count;
 use crate::table::{Align, Table};
@@ -26,10 +27,15 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    place: WhereArgs,
 }
 
-/// Runs the verb: status 1 when something is wrong.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+/// The storage to look at.
+fn storage_of(args: &Args) -> Result<Box<dyn Storage>> {
+    if let Some(config) = &args.place.config {
+        return Ok(Box::new(open_device(config, &args.index)?));
+    }
     let storage = FileStorage::open_read_only(&args.index).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => anyhow!(
             "{}: a program has it open to write; verify it when that has ended",
@@ -37,8 +43,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ),
         _ => unopened(&args.index, &error),
     })?;
+    Ok(Box::new(storage))
+}
+
+/// Runs the verb: status 1 when something is wrong.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let storage = storage_of(args)?;
     let progress = Progress::start(Unit::Nodes, "");
-    let verified = bimetal_index::verify(&storage, &mut |seen, all| {
+    let verified = bimetal_index::verify(&*storage, &mut |seen, all| {
         progress.bar().set_length(all);
         progress.bar().set_position(seen);
     });

@@ -3,6 +3,8 @@
 //! the tests are all behind it. It must never hide an error, and never call a write durable that a
 //! power cut could undo.
 
+#[cfg(feature = "device")]
+pub mod device;
 pub mod file;
 pub mod memory;
 

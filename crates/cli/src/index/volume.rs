@@ -1,0 +1,54 @@
+//! An index on a device of a configuration: the stack is opened in a thread of its own, for as long as
+//! the index is open.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyhow::{Result, anyhow};
+use bimetal_block::graph::{OpenOptions, Stack};
+use bimetal_index::storage::device::{DeviceStorage, Opened};
+use bimetal_rt::{Rt, UringOptions};
+
+use crate::config::Config;
+use crate::said::say;
+
+/// Where an index is.
+#[derive(clap::Args)]
+pub(super) struct WhereArgs {
+    /// INDEX is the name of a device in this configuration, which nobody may serve meanwhile
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+}
+
+/// Opens the device `name` of a configuration.
+pub(super) fn open_device(config: &Path, name: &Path) -> Result<DeviceStorage> {
+    let config = Config::load(config)?;
+    let device = name.to_str();
+    let device = device.ok_or_else(|| anyhow!("{}: no device has this name", name.display()))?;
+    let device = config.device(device)?.to_owned();
+    let options = UringOptions {
+        pool_bytes: config.server.memory_bytes as usize,
+        seed: 0,
+        register: true,
+    };
+    let path = config.path.display().to_string();
+    let graph = config.graph;
+    let open = async move |rt: &Rt| {
+        let stack = Stack::open(rt, &graph, &[&device], &OpenOptions::default()).await;
+        let stack = stack.map_err(|error| error.to_string())?;
+        let top = stack.get(&device).expect("the root of a stack is open");
+        Ok(Opened {
+            device: Rc::clone(top),
+            close: Box::pin(close(stack)),
+        })
+    };
+    DeviceStorage::start(options, open).map_err(|why| anyhow!("{path}: {why}"))
+}
+
+async fn close(stack: Stack) {
+    if let Err((device, error)) = stack.close().await {
+        say(format_args!(
+            "bimetal: device {device}: closing failed: {error}"
+        ));
+    }
+}

@@ -1,0 +1,251 @@
+//! A device of the stack as a storage: a mirror, a cache, a stripe, whatever a configuration makes.
+//!
+//! A device belongs to the one thread of its shard, and an index is used by any thread and waits. So
+//! each call is a letter to that thread, which carries it out as a task of its executor, beside others.
+//! In virtual time there is nothing to wait for inside the executor: the thread runs it for as long as
+//! it has letters, and the clock stands still between them ([`serve_virtually`](Serving::serve_virtually)).
+//! It must never call a write durable before the device has: `write_durable` is forced unit access,
+//! `sync` is a flush.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use bimetal_block::device::LocalFuture;
+use bimetal_block::{Device, Flags, Geometry, IoError, IoResult, Op, Reply, Request};
+use bimetal_rt::mailbox::{Receiver, Sender, mailbox};
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Rt, UringOptions};
+
+use super::{Storage, StorageError};
+
+/// A request on its way to the device's thread.
+struct Job {
+    op: Op,
+    offset_bytes: u64,
+    len_bytes: u64,
+    is_durable: bool,
+    data: Vec<u8>,
+    answer: SyncSender<Result<Vec<u8>, StorageError>>,
+}
+
+/// See the module. As long as the device, from its opening on.
+pub struct DeviceStorage {
+    jobs: Sender<Job>,
+    len_bytes: u64,
+    transfer_bytes_max: usize,
+    /// The device's thread, where it is for this storage alone.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The other end of a [`DeviceStorage`]: what the device's thread does for it.
+pub struct Serving(Receiver<Job>);
+
+/// A device that was opened in a thread of its own.
+pub struct Opened {
+    /// The device.
+    pub device: Rc<dyn Device>,
+    /// Closes it and what is below it, once the storage is gone. Tells itself what goes wrong.
+    pub close: LocalFuture<'static, ()>,
+}
+
+impl DeviceStorage {
+    /// A storage and its other end, for a device of this geometry.
+    ///
+    /// # Errors
+    /// When there is no mailbox to be had.
+    pub fn new(geometry: &Geometry) -> io::Result<(DeviceStorage, Serving)> {
+        let (jobs, taken) = mailbox()?;
+        let storage = DeviceStorage {
+            jobs,
+            len_bytes: geometry.size_bytes,
+            transfer_bytes_max: geometry.transfer_bytes_max as usize,
+            thread: None,
+        };
+        Ok((storage, Serving(taken)))
+    }
+
+    /// Opens a device in a thread with a runtime of its own, which ends with the storage.
+    ///
+    /// # Errors
+    /// Why there is no runtime, or no device, in words.
+    pub fn start(
+        options: UringOptions,
+        open: impl AsyncFnOnce(&Rt) -> Result<Opened, String> + Send + 'static,
+    ) -> Result<DeviceStorage, String> {
+        let (ready, started) = sync_channel(1);
+        let thread = std::thread::Builder::new().name("shard".to_owned());
+        let thread = thread.spawn(move || {
+            if let Err(why) = run(options, open, &ready) {
+                // Whoever starts it hears of it, unless it has heard of success before.
+                let _ = ready.send(Err(why));
+            }
+        });
+        let thread = thread.map_err(|error| error.to_string())?;
+        let started = started.recv();
+        let mut storage = started.unwrap_or_else(|_| Err("its thread ended".to_owned()))?;
+        storage.thread = Some(thread);
+        Ok(storage)
+    }
+
+    fn ask(
+        &self,
+        op: Op,
+        offset_bytes: u64,
+        len_bytes: u64,
+        is_durable: bool,
+        data: Vec<u8>,
+    ) -> Result<Vec<u8>, StorageError> {
+        let (answer, answered) = sync_channel(1);
+        let job = Job {
+            op,
+            offset_bytes,
+            len_bytes,
+            is_durable,
+            data,
+            answer,
+        };
+        let closed = StorageError::Failed(IoError::Closed.to_errno());
+        self.jobs.send(job).map_err(|_| closed)?;
+        answered.recv().unwrap_or(Err(closed))
+    }
+
+    fn write_all(&self, offset: u64, data: &[u8], is_durable: bool) -> Result<(), StorageError> {
+        let mut at = offset;
+        for part in data.chunks(self.transfer_bytes_max) {
+            let len_bytes = part.len() as u64;
+            self.ask(Op::Write, at, len_bytes, is_durable, part.to_vec())?;
+            at += len_bytes;
+        }
+        Ok(())
+    }
+}
+
+impl Storage for DeviceStorage {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        let mut at = offset;
+        for part in buffer.chunks_mut(self.transfer_bytes_max) {
+            let len_bytes = part.len() as u64;
+            let data = self.ask(Op::Read, at, len_bytes, false, Vec::new())?;
+            if data.len() != part.len() {
+                return Err(StorageError::Failed(IoError::Medium.to_errno()));
+            }
+            part.copy_from_slice(&data);
+            at += len_bytes;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.write_all(offset, data, false)
+    }
+
+    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.write_all(offset, data, true)
+    }
+
+    fn sync(&self) -> Result<(), StorageError> {
+        self.ask(Op::Flush, 0, 0, false, Vec::new()).map(drop)
+    }
+
+    /// A device has its length: what fits changes nothing.
+    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        match len_bytes <= self.len_bytes {
+            true => Ok(()),
+            false => Err(StorageError::Full),
+        }
+    }
+}
+
+impl Drop for DeviceStorage {
+    fn drop(&mut self) {
+        self.jobs.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed, and there is nobody to hand it to.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Serving {
+    /// Carries out what the storage asks for, until it is gone, as tasks of an executor in real time.
+    ///
+    /// # Errors
+    /// When the runtime does not take the mailbox.
+    pub async fn serve(self, rt: &Rt, device: Rc<dyn Device>) -> io::Result<()> {
+        let mut jobs = self.0.listen(rt)?;
+        let tasks = TaskGroup::new(rt);
+        while let Some(jobs) = jobs.next().await {
+            for job in jobs {
+                tasks.spawn(carry_out(rt.clone(), Rc::clone(&device), job));
+            }
+        }
+        tasks.join().await;
+        Ok(())
+    }
+
+    /// The same for an executor in virtual time, which runs only while there is something to do for the
+    /// storage. With one thread that asks, a run depends on its seed alone.
+    pub fn serve_virtually(&self, rt: &Rt, device: &Rc<dyn Device>) {
+        while let Some(jobs) = self.0.wait() {
+            rt.block_on(async {
+                let tasks = TaskGroup::new(rt);
+                for job in jobs {
+                    tasks.spawn(carry_out(rt.clone(), Rc::clone(device), job));
+                }
+                tasks.join().await;
+            });
+        }
+    }
+}
+
+/// What the thread of [`DeviceStorage::start`] does.
+fn run(
+    options: UringOptions,
+    open: impl AsyncFnOnce(&Rt) -> Result<Opened, String>,
+    ready: &SyncSender<Result<DeviceStorage, String>>,
+) -> Result<(), String> {
+    let rt = Rt::real_time(options).map_err(|error| format!("io_uring: {error}"))?;
+    rt.block_on(async {
+        let Opened { device, close } = open(&rt).await?;
+        let served = match DeviceStorage::new(device.geometry()) {
+            // Nobody takes the storage if whoever started it is gone, and then it ends at once.
+            Ok((storage, serving)) => {
+                let _ = ready.send(Ok(storage));
+                serving.serve(&rt, device).await
+            }
+            Err(error) => Err(error),
+        };
+        close.await;
+        served.map_err(|error| error.to_string())
+    })
+}
+
+async fn carry_out(rt: Rt, device: Rc<dyn Device>, job: Job) {
+    let flags = match job.is_durable {
+        true => Flags::FUA,
+        false => Flags::NONE,
+    };
+    let request = match job.op {
+        Op::Write => Request::write(job.offset_bytes, rt.pool().copy_of(&job.data), flags),
+        op => Request::without_data(op, job.offset_bytes, job.len_bytes, flags),
+    };
+    let answer = answer_of(device.submit(request).await);
+    // A thread that gave up waiting needs no answer.
+    let _ = job.answer.send(answer);
+}
+
+fn answer_of(result: IoResult) -> Result<Vec<u8>, StorageError> {
+    match result {
+        Ok(Reply::Data(data)) => Ok(data.to_vec()),
+        Ok(Reply::Done | Reply::Extents(_)) => Ok(Vec::new()),
+        Err(IoError::NoSpace) => Err(StorageError::Full),
+        Err(IoError::OutOfRange) => Err(StorageError::OutOfRange),
+        Err(error) => Err(StorageError::Failed(error.to_errno())),
+    }
+}

@@ -1,0 +1,233 @@
+//! A mailbox: how ordinary threads hand work to the one thread that owns a shard.
+//!
+//! Threads put letters in and ring a bell; whoever owns the shard takes all that is there, as a task of
+//! its executor ([`Letters`]) or, where time is virtual and nobody may wait for a thread inside the
+//! executor, between two runs of it ([`Receiver::wait`]). A mailbox has no bound of its own: a thread
+//! that waits for its answer before it sends again is the bound. It must never lose a letter: what is
+//! not taken is dropped with the mailbox, which ends whoever waits for an answer to it.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::buf::BufMut;
+use crate::executor::Rt;
+use crate::net::Stream;
+
+/// Bells taken at a time.
+const BELLS: usize = 64;
+
+struct Mailbox<T> {
+    letters: VecDeque<T>,
+    is_closed: bool,
+}
+
+type Shared<T> = Arc<Mutex<Mailbox<T>>>;
+
+/// A panic of another thread leaves a queue that is as good as before.
+fn lock<T>(mailbox: &Shared<T>) -> MutexGuard<'_, Mailbox<T>> {
+    mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where letters are put in, from any number of threads. Dropping it ends the receiver, after the letters
+/// that are there.
+pub struct Sender<T> {
+    mailbox: Shared<T>,
+    bell: UnixStream,
+}
+
+/// The end of whoever owns the shard, on its way to that thread.
+pub struct Receiver<T> {
+    mailbox: Shared<T>,
+    bell: UnixStream,
+}
+
+/// A mailbox.
+///
+/// # Errors
+/// When there is no socket for the bell.
+pub fn mailbox<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
+    let (bell, heard) = UnixStream::pair()?;
+    let mailbox = Arc::new(Mutex::new(Mailbox {
+        letters: VecDeque::new(),
+        is_closed: false,
+    }));
+    let sender = Sender {
+        mailbox: Arc::clone(&mailbox),
+        bell,
+    };
+    let bell = heard;
+    Ok((sender, Receiver { mailbox, bell }))
+}
+
+impl<T> Sender<T> {
+    /// Puts a letter in.
+    ///
+    /// # Errors
+    /// The letter, when nobody will take it.
+    pub fn send(&self, letter: T) -> Result<(), T> {
+        let was_empty = {
+            let mut mailbox = lock(&self.mailbox);
+            if mailbox.is_closed {
+                return Err(letter);
+            }
+            mailbox.letters.push_back(letter);
+            mailbox.letters.len() == 1
+        };
+        if was_empty {
+            // One bell for all that come before somebody looks. A bell that nobody hears is on a mailbox
+            // that is being closed, and its letters go with it.
+            let _ = (&self.bell).write_all(&[0]);
+        }
+        Ok(())
+    }
+
+    /// Ends the receiver, after the letters that are there.
+    pub fn close(&self) {
+        // A bell that is gone already has ended it.
+        let _ = self.bell.shutdown(Shutdown::Both);
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<T> Receiver<T> {
+    fn take(&self) -> VecDeque<T> {
+        std::mem::take(&mut lock(&self.mailbox).letters)
+    }
+
+    /// Waits for letters in a thread of which no executor runs; `None` when no more will come.
+    pub fn wait(&self) -> Option<VecDeque<T>> {
+        let mut bells = [0; BELLS];
+        loop {
+            match (&self.bell).read(&mut bells) {
+                Ok(0) => return Some(self.take()).filter(|letters| !letters.is_empty()),
+                Ok(_) => return Some(self.take()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Goes on as a task of an executor.
+    ///
+    /// # Errors
+    /// When the runtime does not take the bell, as one in virtual time does not.
+    pub fn listen(self, rt: &Rt) -> io::Result<Letters<T>> {
+        let bell = Stream::from_unix(rt, self.bell.try_clone()?)?;
+        Ok(Letters {
+            receiver: self,
+            bell,
+            bells: Some(rt.pool().alloc_now(BELLS)),
+        })
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let left = {
+            let mut mailbox = lock(&self.mailbox);
+            mailbox.is_closed = true;
+            std::mem::take(&mut mailbox.letters)
+        };
+        drop(left);
+    }
+}
+
+/// The receiving end in an executor.
+pub struct Letters<T> {
+    receiver: Receiver<T>,
+    bell: Stream,
+    bells: Option<BufMut>,
+}
+
+impl<T> Letters<T> {
+    /// Waits for letters; `None` when no more will come.
+    pub async fn next(&mut self) -> Option<VecDeque<T>> {
+        let bells = self.bells.take()?;
+        let (rung, bells) = self.bell.recv(bells, 0).await;
+        let letters = self.receiver.take();
+        if matches!(rung, Ok(count) if count > 0) {
+            self.bells = Some(bells);
+            return Some(letters);
+        }
+        Some(letters).filter(|letters| !letters.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uring::UringOptions;
+    use std::sync::mpsc;
+
+    /// A letter and where its answer goes.
+    type Letter = (u64, mpsc::Sender<u64>);
+
+    fn ask(sender: &Sender<Letter>, number: u64) -> Option<u64> {
+        let (answer, answered) = mpsc::channel();
+        sender.send((number, answer)).ok()?;
+        answered.recv().ok()
+    }
+
+    fn answer(letters: VecDeque<Letter>) {
+        for (number, answer) in letters {
+            answer.send(number + 1).expect("somebody waits");
+        }
+    }
+
+    fn threads_are_answered(serve: impl FnOnce(Receiver<Letter>) + Send + 'static) {
+        let (sender, receiver) = mailbox().expect("a mailbox");
+        let shard = std::thread::spawn(move || serve(receiver));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let sender = &sender;
+                scope.spawn(move || {
+                    for number in thread * 1000..thread * 1000 + 200 {
+                        assert_eq!(ask(sender, number), Some(number + 1));
+                    }
+                });
+            }
+        });
+        drop(sender);
+        shard.join().expect("the shard ends");
+    }
+
+    #[test]
+    fn threads_are_answered_by_an_executor() {
+        threads_are_answered(|receiver| {
+            let rt = Rt::real_time(UringOptions::default()).expect("a runtime");
+            rt.block_on(async {
+                let mut letters = receiver.listen(&rt).expect("a bell");
+                while let Some(letters) = letters.next().await {
+                    answer(letters);
+                }
+            });
+        });
+    }
+
+    #[test]
+    fn threads_are_answered_between_two_runs_of_an_executor() {
+        threads_are_answered(|receiver| {
+            while let Some(letters) = receiver.wait() {
+                answer(letters);
+            }
+        });
+    }
+
+    #[test]
+    fn whoever_waits_is_told_that_nobody_will_answer() {
+        let (sender, receiver) = mailbox().expect("a mailbox");
+        let (letter, answered) = mpsc::channel();
+        sender.send((1, letter)).expect("somebody may look");
+        drop(receiver);
+        assert!(answered.recv().is_err(), "its letter is gone");
+        assert_eq!(ask(&sender, 2), None);
+    }
+}
