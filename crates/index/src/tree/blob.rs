@@ -2,11 +2,13 @@
 //!
 //! A reference is the length of the value (8 bytes), its checksum (4), and the numbers of the blobs
 //! that hold it one after the other (4 each). Blobs are freed when no row needs them, and their numbers
-//! are used again; the checksum tells a reader that came too late.
+//! are used again, for nodes as well; a reader that came too late is told by what has the number now, or
+//! by the checksum.
 
 use super::Tree;
+use super::slots::{Content, Node};
 use crate::error::Error;
-use crate::node::{NodeId, parse_blob};
+use crate::node::{Image, NodeId, parse_blob};
 use crate::segments::Location;
 
 /// The bytes of a reference before the numbers.
@@ -61,12 +63,16 @@ impl Tree {
         };
         let mut value = Vec::with_capacity(reference.blobs.len().min(16) << 12);
         for blob in &reference.blobs {
-            let location = self.slots.get(*blob).node.read().location;
-            if location.is_nowhere() {
-                return Ok(false);
-            }
+            let location = {
+                let node = self.slots.get(*blob).node.read();
+                if node.location.is_nowhere() || is_used_again(&node) {
+                    return Ok(false);
+                }
+                node.location
+            };
             match self.read_part(*blob, location) {
-                Ok(part) => value.extend_from_slice(&part),
+                Ok(Some(part)) => value.extend_from_slice(&part),
+                Ok(None) => return Ok(false),
                 Err(error) if self.slots.get(*blob).node.read().location == location => {
                     return Err(error);
                 }
@@ -81,19 +87,25 @@ impl Tree {
         Ok(is_whole)
     }
 
-    /// The content of one blob.
-    fn read_part(&self, blob: NodeId, location: Location) -> Result<Vec<u8>, Error> {
+    /// The content of one blob; `None` if a node has its number now.
+    fn read_part(&self, blob: NodeId, location: Location) -> Result<Option<Vec<u8>>, Error> {
         let bytes = self.read_image(location)?;
         let offset = self.offset(location);
         let damaged = |what: String| Error::Damaged { what, offset };
-        let read = parse_blob(&bytes, location.stored())
-            .map_err(|error| damaged(format!("blob {blob}: {error}")))?;
-        if read.node != blob {
-            let what = format!("blob {blob}, where blob {} is", read.node);
-            return Err(damaged(what));
+        match parse_blob(&bytes, location.stored()) {
+            Ok(read) if read.node == blob => Ok(Some(read.content.to_vec())),
+            Ok(read) => Err(damaged(format!("blob {blob}, where blob {} is", read.node))),
+            Err(error) => match Image::parse(bytes, location.stored()) {
+                Ok(image) if image.node() == blob => Ok(None),
+                _ => Err(damaged(format!("blob {blob}: {error}"))),
+            },
         }
-        Ok(read.content.to_vec())
     }
+}
+
+/// True if this is a node, whose number was a blob's. Blobs are never in memory.
+fn is_used_again(node: &Node) -> bool {
+    node.is_pinned || node.delta.is_some() || !matches!(node.content, Content::Absent)
 }
 
 #[cfg(test)]
