@@ -47,7 +47,7 @@ impl Change {
 }
 
 fn is_between(start: &Edge, end: &Edge, key: &[u8]) -> bool {
-    (slice(start), slice(end)).contains(key)
+    RangeBounds::<[u8]>::contains::<[u8]>(&(slice(start), slice(end)), key)
 }
 
 fn slice(edge: &Edge) -> Bound<&[u8]> {
