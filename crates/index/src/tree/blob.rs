@@ -2,12 +2,14 @@
 //!
 //! A reference is the length of the value (8 bytes), its checksum (4), and the numbers of the blobs
 //! that hold it one after the other (4 each). Blobs are freed when no row needs them, and their numbers
-//! are used again; the checksum tells a reader that came too late.
+//! are used again, for nodes as well; a reader that came too late is told by what has the number now, or
+//! by the checksum.
 
 use super::Tree;
 use super::load::ATTEMPTS_MAX;
+use super::slots::{Content, Node};
 use crate::error::Error;
-use crate::node::{NodeId, parse_blob};
+use crate::node::{Image, NodeId, parse_blob};
 use crate::segments::Location;
 
 /// The bytes of a reference before the numbers.
@@ -84,39 +86,49 @@ impl Tree {
     /// The content of one blob; `None` if it is not there any more. Cleaning may move it meanwhile, which is
     /// no reason for a reader who is entitled to it to go without.
     fn read_where_it_is(&self, blob: NodeId) -> Result<Option<Vec<u8>>, Error> {
-        let location = || self.slots.get(blob).node.read().location;
+        let location = || {
+            let node = self.slots.get(blob).node.read();
+            let is_gone = node.location.is_nowhere() || is_used_again(&node);
+            (!is_gone).then_some(node.location)
+        };
         if !self.has(blob) {
             return Ok(None);
         }
-        let mut tried = location();
+        let mut now = location();
         for _ in 0..ATTEMPTS_MAX {
-            if tried.is_nowhere() {
+            let Some(tried) = now else {
                 return Ok(None);
-            }
+            };
             let read = self.read_part(blob, tried);
-            let now = location();
+            now = location();
             match read {
-                Ok(part) => return Ok(Some(part)),
-                Err(error) if now == tried => return Err(error),
-                Err(_) => tried = now,
+                Ok(part) => return Ok(part),
+                Err(error) if now == Some(tried) => return Err(error),
+                Err(_) => {}
             }
         }
         Ok(None)
     }
 
-    /// The content of one blob.
-    fn read_part(&self, blob: NodeId, location: Location) -> Result<Vec<u8>, Error> {
+    /// The content of one blob; `None` if a node has its number now.
+    fn read_part(&self, blob: NodeId, location: Location) -> Result<Option<Vec<u8>>, Error> {
         let bytes = self.read_image(location)?;
         let offset = self.offset(location);
         let damaged = |what: String| Error::Damaged { what, offset };
-        let read = parse_blob(&bytes, location.stored())
-            .map_err(|error| damaged(format!("blob {blob}: {error}")))?;
-        if read.node != blob {
-            let what = format!("blob {blob}, where blob {} is", read.node);
-            return Err(damaged(what));
+        match parse_blob(&bytes, location.stored()) {
+            Ok(read) if read.node == blob => Ok(Some(read.content.to_vec())),
+            Ok(read) => Err(damaged(format!("blob {blob}, where blob {} is", read.node))),
+            Err(error) => match Image::parse(bytes, location.stored()) {
+                Ok(image) if image.node() == blob => Ok(None),
+                _ => Err(damaged(format!("blob {blob}: {error}"))),
+            },
         }
-        Ok(read.content.to_vec())
     }
+}
+
+/// True if this is a node, whose number was a blob's. Blobs are never in memory.
+fn is_used_again(node: &Node) -> bool {
+    node.is_pinned || node.delta.is_some() || !matches!(node.content, Content::Absent)
 }
 
 #[cfg(test)]
