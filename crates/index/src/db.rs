@@ -14,7 +14,7 @@ use crate::segments::SpaceFigures;
 use crate::storage::file::{FileStorage, Presence};
 use crate::storage::{BLOCK_BYTES, Storage};
 use crate::tree::{AsOf, Memory, Tree};
-use crate::writer::{Durability, Stored, UpkeepFigures, Writer, take_up, unless_full};
+use crate::writer::{Durability, Stored, UpkeepFigures, Writer, take_up};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -136,14 +136,13 @@ impl Db {
             segments,
         );
         let mut log = Reader::new(&*storage, geometry, tail, generation);
-        let mut replay = Replay::default();
+        let mut replay = Replay::new(options.memory_bytes / 4);
         while let Some(frame) = log.next()? {
             replay.take(&frame, &mut writer)?;
         }
         replay.finish(&mut writer)?;
-        writer.order_by_log();
-        writer.begin_log(log.end())?;
-        unless_full(writer.keep_house(0))?;
+        writer.end_replay()?;
+        writer.begin_log()?;
         Ok(Db {
             shared: Arc::new(Shared::new(tree, readers, writer, options.group_wait_us)),
         })

@@ -18,8 +18,8 @@ pub(crate) const HEADER_BYTES: usize = 64;
 const FRAME_BYTES: usize = 256 << 10;
 /// Written ahead with zeroes in the first lap, at a time.
 const PREPARED_BLOCKS: u64 = 1024;
-/// Bytes read at a time.
-const WINDOW_BYTES: usize = 1 << 20;
+/// Bytes read at a time: as much as makes a device busy on all its channels.
+const WINDOW_BYTES: usize = 4 << 20;
 /// How far beyond its end the log is searched for proof that something was lost.
 const PROOF_BLOCKS: u64 = 2048;
 
@@ -147,6 +147,15 @@ impl Log {
     /// Blocks of the area that were written once.
     pub(crate) fn prepared(&self) -> u64 {
         self.prepared
+    }
+
+    /// Everything before this stands in the log, whether it is durable or not: it was read.
+    pub(crate) fn go_on_from(&mut self, head: u64) {
+        assert!(
+            self.head <= head && !self.has_pending(),
+            "frames follow each other"
+        );
+        self.head = head;
     }
 
     /// Nothing before `tail` is needed any more, and the superblock of this generation says so durably.
@@ -307,6 +316,8 @@ pub(crate) struct Frame<'a> {
     pub is_carried: bool,
     /// Where it begins.
     pub position: u64,
+    /// Where the next one begins.
+    pub end: u64,
     /// Its operations.
     pub operations: &'a [u8],
 }
@@ -346,11 +357,6 @@ impl<'a> Reader<'a> {
             window_at: 0,
             window_blocks: 0,
         }
-    }
-
-    /// Where the log ends, once [`next`](Self::next) has given nothing more.
-    pub(crate) fn end(&self) -> u64 {
-        self.position
     }
 
     /// Makes `blocks` blocks from `position` on be in the window; returns where they begin there.
@@ -432,6 +438,7 @@ impl<'a> Reader<'a> {
             first_seq: header.first_seq,
             is_carried: header.is_carried,
             position,
+            end: self.position,
             operations: &self.window[start..start + header.payload_bytes as usize],
         }))
     }

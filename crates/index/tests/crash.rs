@@ -74,6 +74,11 @@ fn run(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepFigures
         if let Err(error) = world.reopen(disk) {
             panic!("seed {seed}: {error}");
         }
+        // Checking has read all leaves; most programs that open an index have read none.
+        if draw.once_in(2) {
+            world.db = bimetal_index::Db::open(world.disk.clone(), &world.options)
+                .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        }
     }
 }
 
