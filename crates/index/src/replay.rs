@@ -140,6 +140,7 @@ impl Replay {
             is_same
         });
         let tree = Arc::clone(&writer.tree);
+        tree.read_ahead(self.changes.len(), &|index| self.changes[index].key(bytes))?;
         let mut leaves = Leaves::new(&tree);
         let mut rest = &self.changes[..];
         let mut rows = Vec::new();

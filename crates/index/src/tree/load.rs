@@ -144,8 +144,18 @@ impl Tree {
 
     /// One image of a node: all of it, or a patch.
     fn read_piece(&self, id: NodeId, location: Location) -> Result<Arc<Image>, Error> {
-        let offset = self.offset(location);
         let bytes = self.read_image(location)?;
+        self.piece_of(id, location, bytes)
+    }
+
+    /// The image of a node that was read from its place.
+    fn piece_of(
+        &self,
+        id: NodeId,
+        location: Location,
+        bytes: Vec<u8>,
+    ) -> Result<Arc<Image>, Error> {
+        let offset = self.offset(location);
         let damaged = |what: String| Error::Damaged { what, offset };
         let image = Image::parse(bytes, location.stored())
             .map_err(|error| damaged(format!("node {id}: {error}")))?;
@@ -159,7 +169,18 @@ impl Tree {
     }
 
     fn read_content(&self, id: NodeId, location: Location) -> Result<Content, Error> {
-        let image = self.read_piece(id, location)?;
+        let bytes = self.read_image(location)?;
+        self.content_of(id, location, bytes)
+    }
+
+    /// What a node has in memory whose image was read from its place.
+    pub(super) fn content_of(
+        &self,
+        id: NodeId,
+        location: Location,
+        bytes: Vec<u8>,
+    ) -> Result<Content, Error> {
+        let image = self.piece_of(id, location, bytes)?;
         let offset = self.offset(location);
         if image.is_patch() {
             return Err(Error::Damaged {
