@@ -283,7 +283,7 @@ impl Db {
         let snapshots = self.shared.readers.figures();
         self.shared.look_at_writer(|writer| Figures {
             space: writer.segments.figures(),
-            log_bytes: tree.geometry.log_blocks * BLOCK_BYTES as u64,
+            log_bytes: self.log_bytes(),
             log_used_bytes: (writer.log.head() - writer.log.tail()) * BLOCK_BYTES as u64,
             content_bytes: tree.memory.content_bytes(),
             delta_bytes: tree.memory.delta_bytes(),
@@ -295,6 +295,11 @@ impl Db {
             upkeep: writer.figures,
             snapshots,
         })
+    }
+
+    /// Bytes of the log.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.shared.tree.geometry.log_blocks * BLOCK_BYTES as u64
     }
 
     /// Batches of other threads that wait now for the log to be written.

@@ -81,8 +81,8 @@ impl Tree {
         Ok(merged(&image, &patches, places.location, freed))
     }
 
-    /// A key that a leaf had before its patches, if it has any. For the one that changes.
-    pub(crate) fn key_below_patches(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
+    /// A key that an image or a patch of a leaf says something of. For the one that changes.
+    pub(crate) fn key_in_pieces(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
         let places = {
             let node = self.slots.get(id).node.read();
             if node.patches().is_empty() {
@@ -90,16 +90,18 @@ impl Tree {
             }
             Places::at(&node)
         };
-        let image = match placed(&places.unlanded, places.location) {
-            Some(image) => Arc::clone(image),
-            None => self.read_piece(id, places.location)?,
-        };
-        let mut key = Vec::new();
-        if image.rows() == 0 {
-            return Ok(None);
+        for location in places.patches.iter().chain([&places.location]) {
+            let image = match placed(&places.unlanded, *location) {
+                Some(image) => Arc::clone(image),
+                None => self.read_piece(id, *location)?,
+            };
+            if image.rows() > 0 {
+                let mut key = Vec::new();
+                image.key(0, &mut key);
+                return Ok(Some(key));
+            }
         }
-        image.key(0, &mut key);
-        Ok(Some(key))
+        Ok(None)
     }
 
     /// The references of values out of line that the patches of a leaf have replaced. For the one that

@@ -14,18 +14,20 @@ mod fold;
 mod paper;
 pub(crate) mod patch;
 mod structure;
+mod unsettled;
 mod upkeep;
 
-pub(crate) use checkpoint::{Stored, take_up};
+pub(crate) use checkpoint::{Stored, begins_checkpoint, take_up};
 
 use crate::batch::{END, Operation, Operations};
 use crate::error::Error;
+use crate::footer::About;
 use crate::layout::{Geometry, Superblock};
 use crate::log::Log;
 use crate::node::{Builder, Delta, Kind, NodeId, Row, Seq};
 use crate::options::Options;
 use crate::readers::Readers;
-use crate::segments::{Location, Segments};
+use crate::segments::{Class, Location, NewImage, Segments};
 use crate::storage::Storage;
 use crate::tree::Tree;
 use crate::tree::slots::NODES_MAX;
@@ -36,6 +38,7 @@ use fold::Scratch;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+use unsettled::Unsettled;
 
 /// When a batch survives a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +113,7 @@ pub(crate) struct Writer {
     /// Memory that changes may take for the time being, because so many were found in the log, in bytes.
     taken_up_bytes: u64,
     checkpoint: Option<Checkpoint>,
+    unsettled: Unsettled,
     cleaning: Option<Cleaning>,
     classes: Classes,
     builder: Builder,
@@ -161,6 +165,7 @@ impl Writer {
             changes_since_checkpoint: 0,
             taken_up_bytes: 0,
             checkpoint: None,
+            unsettled: Unsettled::default(),
             cleaning: None,
             classes,
             builder: Builder::new(false),
@@ -219,6 +224,31 @@ impl Writer {
     pub(crate) fn write_log(&mut self, durable: bool) -> Result<(), Error> {
         let storage = self.storage();
         self.log.write_out(&*storage, durable)
+    }
+
+    /// Writes an image of a node into a stream; returns where it will be. What an image has is durable in the
+    /// log before the image reaches the storage, so that images, where nothing else is left, never have a
+    /// part of a batch that is lost. While the log is not durable, images wait as long as they can.
+    fn append(
+        &mut self,
+        class: Class,
+        node: NodeId,
+        lsn: Seq,
+        bytes: &mut [u8],
+        about: About,
+    ) -> Result<Location, Error> {
+        if self.segments.would_turn_over(class, bytes.len(), &about) {
+            self.write_log(true)?;
+        }
+        let storage = self.storage();
+        let may_write = self.log.is_durable();
+        let image = NewImage {
+            node,
+            lsn,
+            bytes,
+            about,
+        };
+        self.segments.append(&*storage, class, image, may_write)
     }
 
     /// Changes the leaves as a batch says that is in the log at `position` or later.
