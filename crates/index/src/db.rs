@@ -12,9 +12,10 @@ use crate::replay::Replay;
 use crate::scan::{Scan, ScanBounds};
 use crate::segments::SpaceFigures;
 use crate::storage::file::{FileStorage, Presence};
+use crate::storage::overlay::Overlay;
 use crate::storage::{BLOCK_BYTES, Storage};
 use crate::tree::{AsOf, Memory, Tree};
-use crate::writer::{Durability, Stored, UpkeepFigures, Writer, take_up};
+use crate::writer::{Compacting, Durability, Stored, UpkeepFigures, Writer, take_up};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -114,6 +115,18 @@ impl Db {
             return Db::create(storage, crate::create::new_id().map_err(refused)?, options);
         }
         Db::open(storage, options)
+    }
+
+    /// Opens what is there only to read it: nothing is written to the storage. What opening would have
+    /// written stays in memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open).
+    pub fn open_read_only(storage: impl Storage + 'static, options: &Options) -> Result<Db, Error> {
+        let db = Db::open(Overlay::new(storage), options)?;
+        db.shared.end_writing("it was opened only to be read");
+        Ok(db)
     }
 
     fn open_shared(storage: Arc<dyn Storage>, options: &Options) -> Result<Db, Error> {
@@ -239,14 +252,26 @@ impl Db {
     }
 
     /// Makes the storage as short as it can be. `progress` is told how many segments there still are.
-    /// Nobody can write meanwhile; reading goes on.
+    /// Others can write between its steps ([`compaction`](Self::compaction)); reading goes on.
     ///
     /// # Errors
     ///
     /// If the storage fails or is full.
     pub fn compact(&self, mut progress: impl FnMut(u32)) -> Result<(), Error> {
-        self.shared
-            .with_writer(|writer| writer.compact(&mut progress))
+        let mut compaction = self.compaction();
+        while compaction.step()? {
+            progress(compaction.segments());
+        }
+        Ok(())
+    }
+
+    /// Begins to make the storage as short as it can be, in steps. What was done in a step stays, also if
+    /// there is no next one. A step takes no more space than two segments and a checkpoint.
+    pub fn compaction(&self) -> Compaction {
+        Compaction {
+            db: self.clone(),
+            compacting: Compacting::default(),
+        }
     }
 
     /// What is there now, whatever is written later.
@@ -311,6 +336,31 @@ impl Db {
     pub fn log_range(&self) -> std::ops::Range<u64> {
         let geometry = self.shared.tree.geometry;
         LOG_OFFSET..LOG_OFFSET + geometry.log_blocks * BLOCK_BYTES as u64
+    }
+}
+
+/// A compaction on its way ([`Db::compaction`]).
+pub struct Compaction {
+    db: Db,
+    compacting: Compacting,
+}
+
+impl Compaction {
+    /// Goes on by a step: some leaves written back, or a segment emptied. False if there is nothing left to
+    /// do.
+    ///
+    /// # Errors
+    ///
+    /// If the storage fails or is full.
+    pub fn step(&mut self) -> Result<bool, Error> {
+        let compacting = &mut self.compacting;
+        let shared = &self.db.shared;
+        shared.with_writer(|writer| writer.compact_some(compacting))
+    }
+
+    /// Segments that there still are.
+    pub fn segments(&self) -> u32 {
+        self.db.figures().space.segments
     }
 }
 

@@ -30,7 +30,8 @@ mod verify;
 mod writer;
 
 pub use batch::{Batch, KEY_BYTES_MAX};
-pub use db::{Db, Figures, Snapshot, Transaction};
+pub use create::new_id;
+pub use db::{Compaction, Db, Figures, Snapshot, Transaction};
 pub use error::Error;
 pub use options::Options;
 pub use paper::{Clusters, PaperRules};

@@ -5,6 +5,7 @@
 
 pub mod file;
 pub mod memory;
+pub mod overlay;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

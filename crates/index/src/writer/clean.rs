@@ -92,31 +92,14 @@ impl Writer {
         Ok(true)
     }
 
-    /// Moves everything to the front of the storage, and gives the rest back. `progress` is told how many
-    /// segments there still are.
-    pub(crate) fn compact(&mut self, progress: &mut dyn FnMut(u32)) -> Result<(), Error> {
-        self.write_back()?;
-        while let Some(id) = self.patched.first().copied() {
-            self.fold_leaf(id)?;
-            self.clean_some()?;
+    /// Moves everything that is in use out of a segment.
+    pub(super) fn clean_whole(&mut self, segment: u32) -> Result<(), Error> {
+        self.cleaning = Some(self.read_segment(segment)?);
+        while self.cleaning.is_some() {
+            self.clean_piece()?;
         }
-        self.checkpoint_now()?;
-        self.write_log(true)?;
-        self.segments.close_streams(&*self.storage())?;
-        // Each is moved once: where images do not fill segments well, nothing is ever dense enough.
-        for _ in 0..self.segments.figures().segments {
-            progress(self.segments.figures().segments);
-            let Some(victim) = self.segments.worth_moving() else {
-                break;
-            };
-            self.cleaning = Some(self.read_segment(victim)?);
-            while self.cleaning.is_some() {
-                self.clean_piece()?;
-            }
-            self.unpin_landed();
-            self.checkpoint_now()?;
-        }
-        self.checkpoint_now()
+        self.unpin_landed();
+        Ok(())
     }
 
     fn begin_cleaning(&self) -> Result<Option<Cleaning>, Error> {

@@ -10,6 +10,7 @@ mod carry;
 mod checkpoint;
 mod classes;
 mod clean;
+mod compact;
 mod fold;
 mod paper;
 pub(crate) mod patch;
@@ -18,6 +19,7 @@ mod unsettled;
 mod upkeep;
 
 pub(crate) use checkpoint::{Stored, begins_checkpoint, take_up};
+pub(crate) use compact::Compacting;
 
 use crate::batch::{END, Operation, Operations};
 use crate::error::Error;
