@@ -299,7 +299,8 @@ impl Footer {
         })
     }
 
-    /// The footers of the last filling of a segment, in their order.
+    /// The footers of the last filling of a segment, in their order. Which one that is its head says, for it
+    /// may have no footers at all and have left those of the one before behind it.
     pub(crate) fn all(segment: &[u8], geometry: &Geometry, number: u32) -> Vec<Footer> {
         let mut all = Vec::new();
         let mut at = 0;
@@ -312,7 +313,10 @@ impl Footer {
                 None => at += GRANULE_BYTES,
             }
         }
-        let last = all.iter().map(|footer| footer.filling).max();
+        let head = Filling::of_head(segment);
+        let head = head.filter(|head| head.geometry == *geometry && head.segment == number);
+        let last = head.map(|head| head.number);
+        let last = last.or_else(|| all.iter().map(|footer| footer.filling).max());
         all.retain(|footer| Some(footer.filling) == last);
         all
     }
@@ -417,5 +421,14 @@ mod tests {
         let read = Footer::all(&segment, &FILLING.geometry, 3);
         assert_eq!(read.len(), 1);
         assert_eq!(read[0].filling, FILLING.number);
+        // Nor where the last one has none.
+        segment[4096..8192].fill(0);
+        assert_eq!(Footer::all(&segment, &FILLING.geometry, 3), []);
+        segment[..HEAD_BYTES].fill(0);
+        let read = Footer::all(&segment, &FILLING.geometry, 3);
+        assert_eq!(
+            read[0].filling, earlier.number,
+            "nothing says that it is not"
+        );
     }
 }

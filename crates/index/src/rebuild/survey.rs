@@ -166,9 +166,8 @@ impl Survey {
         let footers = Footer::all(bytes, &geometry, segment);
         let offset = geometry.segment_offset(segment);
         let head = Filling::of_head(bytes).filter(|head| head.geometry == geometry);
-        let is_older = |footer: &Footer| head.is_some_and(|head| footer.filling < head.number);
         let mut listed_to = HEAD_BYTES;
-        for footer in footers.into_iter().filter(|footer| !is_older(footer)) {
+        for footer in footers {
             if footer.from != listed_to {
                 let what = format!("a footer of segment {segment} is damaged");
                 rebuilt.problem(what, offset + listed_to as u64);

@@ -5,7 +5,7 @@
 use super::Writer;
 use super::fold::range_of;
 use crate::error::{At, Error};
-use crate::footer::{About, Footer};
+use crate::footer::{About, Entry, Footer};
 use crate::node::{Image, Peek, Sort, parse_blob};
 use crate::segments::{Class, GRANULE_BYTES, Location};
 use crate::storage::Aligned;
@@ -24,7 +24,7 @@ pub(super) struct Cleaning {
     bytes: Aligned,
     at: usize,
     /// What its footers say of images, by place.
-    said: BTreeMap<usize, About>,
+    said: BTreeMap<usize, Entry>,
 }
 
 impl Writer {
@@ -77,8 +77,10 @@ impl Writer {
                 continue;
             };
             let image = rest[..peek.len_bytes].to_vec();
-            let about = match cleaning.said.remove(&cleaning.at) {
-                Some(about) => about,
+            let said = cleaning.said.remove(&cleaning.at);
+            let said = said.filter(|said| (said.node, said.lsn) == (peek.node, peek.lsn));
+            let about = match said {
+                Some(said) => said.about,
                 None => self.about(&peek, location, &image)?,
             };
             cleaning.at += peek.len_bytes;
@@ -123,7 +125,7 @@ impl Writer {
             segment,
             bytes,
             at: 0,
-            said: entries.map(|entry| (entry.at, entry.about)).collect(),
+            said: entries.map(|entry| (entry.at, entry)).collect(),
         })
     }
 
