@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use bimetal_block::units::show_size;
 use bimetal_index::storage::Storage;
 use bimetal_index::storage::file::FileStorage;
@@ -30,13 +30,8 @@ pub(crate) struct Args {
 
 /// Runs the verb: status 1 when something is wrong.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let storage = FileStorage::open_read_only(&args.index).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => anyhow!(
-            "{}: a program has it open to write; verify it when that has ended",
-            args.index.display()
-        ),
-        _ => unopened(&args.index, &error),
-    })?;
+    let storage = FileStorage::open_read_only(&args.index);
+    let storage = storage.map_err(|error| unopened(&args.index, &error))?;
     let progress = Progress::start(Unit::Nodes, "");
     let verified = bimetal_index::verify(&storage, &mut |seen, all| {
         progress.bar().set_length(all);

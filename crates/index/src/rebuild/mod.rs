@@ -372,41 +372,36 @@ impl Building<'_> {
         };
         self.write_batch()?;
         let pieces = self.pieces;
-        let mut is_same = true;
-        let numbers: Vec<usize> = match image.rows() {
+        let numbers = match image.rows() {
             rows if rows > 0 && !image.is_patch() => {
                 let (mut first, mut last) = (Vec::new(), Vec::new());
                 image.key(0, &mut first);
                 image.key(rows - 1, &mut last);
-                is_same = self.is_same(&image, &first, &last)?;
                 // Where the leaf ends is not known; it does not go beyond these.
-                (pieces.number_of(&first)..=pieces.number_of(&last)).collect()
+                pieces.number_of(&first)..pieces.number_of(&last) + 1
             }
-            _ => (0..pieces.all().len())
-                .filter(|number| match pieces.all()[*number].source {
-                    Source::Leaf(index) => self.survey.leaves[index].place.node == unlisted.node,
-                    Source::Nothing | Source::Lost => false,
-                })
-                .collect(),
+            _ => 0..pieces.all().len(),
         };
-        let is_older = |number: &usize| {
-            let piece = &pieces.all()[*number];
-            piece.source != Source::Lost && piece.lsn < unlisted.lsn
-        };
-        let older: Vec<usize> = numbers.into_iter().filter(is_older).collect();
-        if image.is_patch() {
-            is_same = self.has_rows(&image)?;
-        } else if image.rows() == 0 {
-            for number in &older {
-                is_same &= self.is_empty(*number)?;
+        let mut doubted = Vec::new();
+        for number in numbers {
+            let piece = &pieces.all()[number];
+            let is_of_node = match piece.source {
+                Source::Leaf(index) => self.survey.leaves[index].place.node == unlisted.node,
+                Source::Nothing | Source::Lost => false,
+            };
+            let is_meant = is_of_node || (image.rows() > 0 && !image.is_patch());
+            // What is newer has nothing to do with it, and what is lost is listed.
+            let is_older = piece.source != Source::Lost && piece.lsn < unlisted.lsn;
+            if is_meant && is_older && !self.is_as_in(&image, number)? {
+                doubted.push(number);
             }
         }
-        if is_same || older.is_empty() {
+        if doubted.is_empty() {
             return Ok(());
         }
         let what = format!("an image of leaf {} that no footer lists", unlisted.node);
         self.rebuilt.problem(what, unlisted.offset);
-        for number in older {
+        for number in doubted {
             let piece = &pieces.all()[number];
             let to = pieces.end_of(number);
             self.rebuilt.lose(&piece.from, to, Loss::Changes);
@@ -414,14 +409,32 @@ impl Building<'_> {
         Ok(())
     }
 
-    /// True if between two keys there is what an image of a leaf has, and nothing else.
-    fn is_same(&self, image: &Image, first: &[u8], last: &[u8]) -> Result<bool, Error> {
-        let mut rows = self
-            .db
-            .scan((Bound::Included(first), Bound::Included(last)));
+    /// True if in a piece everything is as an image says: for a leaf, between its first key and its last.
+    fn is_as_in(&self, image: &Image, number: usize) -> Result<bool, Error> {
+        let from = &*self.pieces.all()[number].from;
+        let to = self.pieces.end_of(number);
+        if image.is_patch() {
+            return self.has_rows(image, from, to);
+        }
+        let is_in = |key: &[u8]| to.is_none_or(|to| key < to);
+        let Some(last_row) = image.rows().checked_sub(1) else {
+            let to = to.map_or(Bound::Unbounded, Bound::Excluded);
+            return Ok(self.db.scan((Bound::Included(from), to)).next()?.is_none());
+        };
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        image.key(0, &mut first);
+        image.key(last_row, &mut last);
+        let upper = match to {
+            Some(to) if !is_in(&last) => Bound::Excluded(to),
+            _ => Bound::Included(&last[..]),
+        };
+        let mut rows = self.db.scan((Bound::Included(from.max(&first)), upper));
         let (mut key, mut before) = (Vec::new(), None);
-        for row in 0..image.rows() {
+        for row in image.lower_bound(from)..image.rows() {
             image.key(row, &mut key);
+            if !is_in(&key) {
+                break;
+            }
             if before.as_ref() == Some(&key) {
                 continue;
             }
@@ -438,11 +451,14 @@ impl Building<'_> {
         Ok(rows.next()?.is_none())
     }
 
-    /// True if everything is as a patch says.
-    fn has_rows(&self, patch: &Image) -> Result<bool, Error> {
+    /// True if between two keys everything is as a patch says.
+    fn has_rows(&self, patch: &Image, from: &[u8], to: Option<&[u8]>) -> Result<bool, Error> {
         let mut key = Vec::new();
-        for row in 0..patch.rows() {
+        for row in patch.lower_bound(from)..patch.rows() {
             patch.key(row, &mut key);
+            if to.is_some_and(|to| &key[..] >= to) {
+                break;
+            }
             let found = self.db.get(&key)?;
             let is_same = match patch.kind(row) {
                 Kind::Delete => found.is_none(),
@@ -453,16 +469,6 @@ impl Building<'_> {
             }
         }
         Ok(true)
-    }
-
-    /// True if there is no key in a piece.
-    fn is_empty(&self, number: usize) -> Result<bool, Error> {
-        let to = match self.pieces.end_of(number) {
-            Some(to) => Bound::Excluded(to),
-            None => Bound::Unbounded,
-        };
-        let from = Bound::Included(&*self.pieces.all()[number].from);
-        Ok(self.db.scan((from, to)).next()?.is_none())
     }
 
     fn put_again(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
