@@ -112,6 +112,7 @@ struct Session<'a> {
     draw: Draw,
     clock_ns: u64,
     open_ns: u64,
+    open_cpu_ns: u64,
     changes: Changes,
     value: Vec<u8>,
 }
@@ -140,7 +141,7 @@ impl Mark {
 impl<'a> Session<'a> {
     fn begin(plan: &'a Plan) -> Result<Session<'a>> {
         let device = Device::new(plan.stat.clone(), &plan.folder)?;
-        let start = now_ns();
+        let (start, start_cpu_ns) = (now_ns(), cpu_ns());
         let engine = engine::open(plan.engine, &plan.folder, &plan.setting)?;
         Ok(Session {
             plan,
@@ -149,6 +150,7 @@ impl<'a> Session<'a> {
             draw: Draw::new(plan.seed),
             clock_ns: clock_cost_ns(),
             open_ns: now_ns() - start,
+            open_cpu_ns: cpu_ns() - start_cpu_ns,
             changes: Changes::default(),
             value: Vec::new(),
         })
@@ -495,6 +497,8 @@ impl<'a> Session<'a> {
 
     fn end(self, mut found: Found) -> Result<Value> {
         found.insert("open_s".to_owned(), json!(self.open_ns as f64 / 1e9));
+        let open_cpu_s = self.open_cpu_ns as f64 / 1e9;
+        found.insert("open_cpu_s".to_owned(), json!(open_cpu_s));
         found.insert("clock_ns".to_owned(), json!(self.clock_ns));
         found.insert("figures".to_owned(), self.engine.figures()?);
         if self.plan.cell == Cell::Kill {

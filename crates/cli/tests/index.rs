@@ -371,27 +371,216 @@ fn an_index_of_another_version_is_refused() {
     }
     std::fs::write(&index, content).unwrap();
     for verb in verbs(&index) {
-        assert_refused(&verb, 1, &["v.index", "version 9", "knows 1"]);
+        assert_refused(&verb, 1, &["v.index", "version 9", "knows 2"]);
     }
 }
 
 #[test]
-fn an_index_that_is_open_elsewhere_is_refused() {
+fn an_index_that_is_open_elsewhere_is_refused_and_it_is_said_by_whom() {
     let dir = Scratch::new("index-locked");
     let index = dir.path("l.index");
     let csv = dir.text("in.csv", "a,1\n");
     load(&index, &csv, &[]);
     let file = std::fs::File::open(&index).unwrap();
     file.lock().unwrap();
+    let me = format!("process {}", std::process::id());
+    let words = [
+        "l.index",
+        &me,
+        "no other can read or write",
+        "when that has ended",
+    ];
     for verb in verbs(&index) {
-        assert_refused(&verb, 1, &["l.index", "open", "when that has ended"]);
+        assert_refused(&verb, 1, &words);
     }
     let args = ["index", "load", arg(&index), arg(&csv)];
-    assert_refused(&args, 1, &["l.index", "open", "when that has ended"]);
+    assert_refused(&args, 1, &words);
+    let new = dir.path("new.index");
+    assert_refused(&["index", "rebuild", arg(&index), arg(&new)], 1, &words);
+    assert!(!new.exists());
     file.unlock().unwrap();
-    // Readers do not keep each other out.
+    // Readers do not keep each other out, and only they come in beside one.
     file.lock_shared().unwrap();
     assert!(stdout_of(&["index", "verify", arg(&index)]).contains("whole"));
+    assert_eq!(scan(&index, &[]), "a,1\n");
+    assert_eq!(stdout_of(&["index", "get", arg(&index), "a"]), "1\n");
+    assert!(stdout_of(&["index", "stats", arg(&index), "--count"]).contains("1 key"));
+    assert_refused(&args, 1, &words);
+}
+
+#[test]
+fn what_only_reads_changes_no_byte() {
+    let dir = Scratch::new("index-reads");
+    let index = dir.path("r.index");
+    load(&index, &dir.text("in.csv", "a,1\nb,2\n"), &[]);
+    let before = std::fs::read(&index).unwrap();
+    scan(&index, &[]);
+    stdout_of(&["index", "get", arg(&index), "b"]);
+    stdout_of(&["index", "stats", arg(&index)]);
+    stdout_of(&["index", "verify", arg(&index)]);
+    assert!(std::fs::read(&index).unwrap() == before);
+}
+
+#[test]
+fn a_new_index_is_made_where_nothing_is() {
+    let dir = Scratch::new("index-create");
+    let index = dir.path("c.index");
+    let args = [
+        "index",
+        "create",
+        arg(&index),
+        "--log-bytes",
+        "1MiB",
+        "--segment-bytes",
+        "64KiB",
+    ];
+    assert!(stdout_of(&args).contains("an empty index"));
+    assert_eq!(scan(&index, &[]), "");
+    assert_refused(&args, 1, &["c.index", "something is there already"]);
+    let other = dir.path("d.index");
+    let wrong = ["index", "create", arg(&other), "--log-bytes", "1KiB"];
+    assert_refused(&wrong, 1, &["--log-bytes", "256 KiB"]);
+    assert!(!other.exists());
+}
+
+/// A loop device over a file, taken down at the end.
+struct Loop(String);
+
+impl Loop {
+    /// `None`, and why, where there are no loop devices or no right to them.
+    fn over(file: &Path) -> Option<Loop> {
+        let made = std::process::Command::new("losetup")
+            .args(["--find", "--show", arg(file)])
+            .output();
+        match made {
+            Ok(made) if made.status.success() => Some(Loop(
+                String::from_utf8(made.stdout).unwrap().trim().to_owned(),
+            )),
+            Ok(made) => {
+                println!("skipped: {}", String::from_utf8_lossy(&made.stderr));
+                None
+            }
+            Err(error) => {
+                println!("skipped: losetup: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let ended = std::process::Command::new("losetup")
+            .args(["--detach", &self.0])
+            .status();
+        assert!(
+            ended.is_ok_and(|status| status.success()),
+            "{} stays",
+            self.0
+        );
+    }
+}
+
+#[test]
+fn an_index_takes_a_whole_block_device() {
+    let dir = Scratch::new("index-device");
+    let file = dir.zeroes("disk", 8 << 20);
+    let Some(device) = Loop::over(&file) else {
+        return;
+    };
+    let path = Path::new(&device.0);
+    let csv = dir.text("in.csv", "a,1\nb,2\n");
+    assert_refused(
+        &["index", "load", &device.0, arg(&csv)],
+        1,
+        &["not an index", "create"],
+    );
+    let create = [
+        "index",
+        "create",
+        &device.0,
+        "--log-bytes",
+        "1MiB",
+        "--segment-bytes",
+        "64KiB",
+    ];
+    assert!(stdout_of(&create).contains("8 MiB"));
+    assert!(stdout_of(&["index", "load", &device.0, arg(&csv)]).contains("2 records"));
+    assert_eq!(scan(path, &[]), "a,1\nb,2\n");
+    assert!(stdout_of(&["index", "verify", &device.0]).contains("whole"));
+    stdout_of(&["index", "compact", &device.0]);
+    assert_refused(
+        &create,
+        1,
+        &["something is on this device", "--destroy-data"],
+    );
+    // What does not fit is refused, and what was there is there.
+    let many: String = (0..9000)
+        .map(|n| format!("{n:06},{}\n", "v".repeat(900)))
+        .collect();
+    let many = dir.text("many.csv", &many);
+    assert_refused(
+        &["index", "load", &device.0, arg(&many)],
+        1,
+        &["no space left"],
+    );
+    assert_eq!(stdout_of(&["index", "get", &device.0, "b"]), "2\n");
+    let again = [&create[..], &["--destroy-data"]].concat();
+    assert!(stdout_of(&again).contains("an empty index"));
+    assert_eq!(scan(path, &[]), "");
+}
+
+#[test]
+fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
+    let dir = Scratch::new("index-rebuild");
+    let (index, new) = (dir.path("x.index"), dir.path("new.index"));
+    let rows: String = (0..20_000)
+        .map(|n| format!("{n:06},{}\n", "v".repeat(90)))
+        .collect();
+    load(&index, &dir.text("in.csv", &rows), &[]);
+    let whole = std::fs::read(&index).unwrap();
+    // Without superblocks.
+    let mut content = whole.clone();
+    content[..2 * BLOCK].fill(0);
+    std::fs::write(&index, &content).unwrap();
+    let rebuild = ["index", "rebuild", arg(&index), arg(&new)];
+    let said = stdout_of(&rebuild);
+    assert!(said.contains("20,000 keys, nothing is lost"), "{said}");
+    assert_eq!(scan(&new, &[]), rows);
+    assert_refused(&rebuild, 1, &["new.index", "exists"]);
+    std::fs::remove_file(&new).unwrap();
+    // And with a leaf damaged in every segment: some of them are the newest that their keys have.
+    for segment in content[(1 << 20) + (64 << 10)..].chunks_mut(64 << 10) {
+        if let Some(at) = segment.windows(9).position(|bytes| bytes == b"vvvvvvvvv") {
+            segment[at] ^= 1;
+        }
+    }
+    std::fs::write(&index, &content).unwrap();
+    let value = json_of(&[&rebuild[..], &["--json", "--key", "text"]].concat(), 1);
+    assert!(value["lost_found"].as_u64().unwrap() > 0, "{value}");
+    let found = scan(&new, &[]);
+    let lost = value["lost"].as_array().unwrap();
+    let is_lost = |key: &str| {
+        lost.iter().any(|lost| {
+            let is_before = lost["to"].as_str().is_none_or(|to| key < to);
+            lost["from"].as_str().unwrap() <= key && is_before
+        })
+    };
+    let left: String = rows
+        .lines()
+        .filter(|row| !is_lost(&row[..6]))
+        .map(|row| format!("{row}\n"))
+        .collect();
+    assert!(found == left && left.len() > rows.len() / 2);
+    // What is no index leaves no file.
+    let none = dir.zeroes("none", 1 << 20);
+    let third = dir.path("third.index");
+    assert_refused(
+        &["index", "rebuild", arg(&none), arg(&third)],
+        1,
+        &["not an index"],
+    );
+    assert!(!third.exists());
 }
 
 /// The bytes of the image of the root, as docs/format/index.md says: from the newer superblock to the

@@ -84,6 +84,12 @@ impl Shared {
         }
     }
 
+    /// Nothing is written from now on.
+    pub(crate) fn end_writing(&self, reason: &str) {
+        // If there is a reason already, that one counts.
+        let _ = self.failure.set(reason.to_owned());
+    }
+
     fn check_writable(&self) -> Result<(), Error> {
         match self.failure.get() {
             Some(reason) => Err(Error::ReadOnly {

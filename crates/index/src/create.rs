@@ -49,7 +49,11 @@ pub(crate) fn is_blank(storage: &dyn Storage) -> Result<bool, Error> {
 }
 
 /// A number that no other index has.
-pub(crate) fn new_id() -> io::Result<u64> {
+///
+/// # Errors
+///
+/// Those of reading random numbers.
+pub fn new_id() -> io::Result<u64> {
     let mut bytes = [0; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(u64::from_le_bytes(bytes))

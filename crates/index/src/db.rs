@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::commit::{Expectation, Shared};
-use crate::error::{At, Error};
+use crate::error::Error;
 use crate::layout::{Geometry, LOG_OFFSET, Superblock};
 use crate::log::Reader;
 use crate::node::Seq;
@@ -12,9 +12,10 @@ use crate::replay::Replay;
 use crate::scan::{Scan, ScanBounds};
 use crate::segments::SpaceFigures;
 use crate::storage::file::{FileStorage, Presence};
+use crate::storage::overlay::Overlay;
 use crate::storage::{BLOCK_BYTES, Storage};
 use crate::tree::{AsOf, Memory, Tree};
-use crate::writer::{Durability, Stored, UpkeepFigures, Writer, take_up, unless_full};
+use crate::writer::{Compacting, Durability, Stored, UpkeepFigures, Writer, take_up};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -133,6 +134,18 @@ impl Db {
         Db::open(storage, options)
     }
 
+    /// Opens what is there only to read it: nothing is written to the storage. What opening would have
+    /// written stays in memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open).
+    pub fn open_read_only(storage: impl Storage + 'static, options: &Options) -> Result<Db, Error> {
+        let db = Db::open(Overlay::new(storage), options)?;
+        db.shared.end_writing("it was opened only to be read");
+        Ok(db)
+    }
+
     fn open_shared(storage: Arc<dyn Storage>, options: &Options) -> Result<Db, Error> {
         options.check()?;
         let superblock = Superblock::read(&*storage)?;
@@ -152,19 +165,13 @@ impl Db {
             stored,
             segments,
         );
-        let mut replay = Replay::default();
+        let mut replay = Replay::new(options.memory_bytes / 4);
         while let Some(frame) = log.next()? {
             replay.take(&frame, &mut writer)?;
         }
         replay.finish(&mut writer)?;
-        writer.order_by_log();
-        // What was found may be in a cache still, from a program that was killed. Readers will see it, and the
-        // log goes on behind it, so it must survive from now on.
-        storage
-            .sync()
-            .at("making durable what was found", LOG_OFFSET)?;
-        writer.begin_log(log.end())?;
-        unless_full(writer.keep_house(0))?;
+        writer.end_replay()?;
+        writer.begin_log()?;
         Ok(Db {
             shared: Arc::new(Shared::new(tree, readers, writer, options.group_wait_us)),
         })
@@ -261,14 +268,26 @@ impl Db {
     }
 
     /// Makes the storage as short as it can be. `progress` is told how many segments there still are.
-    /// Nobody can write meanwhile; reading goes on.
+    /// Others can write between its steps ([`compaction`](Self::compaction)); reading goes on.
     ///
     /// # Errors
     ///
     /// If the storage fails or is full.
     pub fn compact(&self, mut progress: impl FnMut(u32)) -> Result<(), Error> {
-        self.shared
-            .with_writer(|writer| writer.compact(&mut progress))
+        let mut compaction = self.compaction();
+        while compaction.step()? {
+            progress(compaction.segments());
+        }
+        Ok(())
+    }
+
+    /// Begins to make the storage as short as it can be, in steps. What was done in a step stays, also if
+    /// there is no next one. A step takes no more space than two segments and a checkpoint.
+    pub fn compaction(&self) -> Compaction {
+        Compaction {
+            db: self.clone(),
+            compacting: Compacting::default(),
+        }
     }
 
     /// What is there now, whatever is written later.
@@ -305,7 +324,7 @@ impl Db {
         let snapshots = self.shared.readers.figures();
         self.shared.look_at_writer(|writer| Figures {
             space: writer.segments.figures(),
-            log_bytes: tree.geometry.log_blocks * BLOCK_BYTES as u64,
+            log_bytes: self.log_bytes(),
             log_used_bytes: (writer.log.head() - writer.log.tail()) * BLOCK_BYTES as u64,
             content_bytes: tree.memory.content_bytes(),
             delta_bytes: tree.memory.delta_bytes(),
@@ -319,6 +338,11 @@ impl Db {
         })
     }
 
+    /// Bytes of the log.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.shared.tree.geometry.log_blocks * BLOCK_BYTES as u64
+    }
+
     /// Batches of other threads that wait now for the log to be written.
     pub fn waiting(&self) -> usize {
         self.shared.waiting()
@@ -328,6 +352,31 @@ impl Db {
     pub fn log_range(&self) -> std::ops::Range<u64> {
         let geometry = self.shared.tree.geometry;
         LOG_OFFSET..LOG_OFFSET + geometry.log_blocks * BLOCK_BYTES as u64
+    }
+}
+
+/// A compaction on its way ([`Db::compaction`]).
+pub struct Compaction {
+    db: Db,
+    compacting: Compacting,
+}
+
+impl Compaction {
+    /// Goes on by a step: some leaves written back, or a segment emptied. False if there is nothing left to
+    /// do.
+    ///
+    /// # Errors
+    ///
+    /// If the storage fails or is full.
+    pub fn step(&mut self) -> Result<bool, Error> {
+        let compacting = &mut self.compacting;
+        let shared = &self.db.shared;
+        shared.with_writer(|writer| writer.compact_some(compacting))
+    }
+
+    /// Segments that there still are.
+    pub fn segments(&self) -> u32 {
+        self.db.figures().space.segments
     }
 }
 

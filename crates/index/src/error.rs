@@ -60,9 +60,9 @@ pub enum Error {
         /// How long it may be.
         max: usize,
     },
-    /// Writing has failed before, so nobody knows what is durable. Reads go on. To write again, open the
-    /// index anew.
-    #[error("read-only since an error: {reason}")]
+    /// Writing has failed before, so nobody knows what is durable, or the index was opened only to be read.
+    /// Reads go on. To write, open the index anew.
+    #[error("read-only: {reason}")]
     ReadOnly {
         /// The error that made it so.
         reason: String,

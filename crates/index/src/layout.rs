@@ -9,7 +9,7 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
 const MAGIC: [u8; 8] = *b"bimetidx";
 /// The version of the format that this program writes, and the only one it knows.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// The log begins here.
 pub(crate) const LOG_OFFSET: u64 = 64 << 10;
 /// Segments in the list of a checkpoint, at most.
@@ -29,6 +29,13 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
+    /// True if an index can be so.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.segment_bytes.is_power_of_two()
+            && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&self.segment_bytes)
+            && (MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&self.log_blocks)
+    }
+
     /// Where segments begin.
     pub(crate) fn segments_offset(&self) -> u64 {
         let log_end = LOG_OFFSET + self.log_blocks * BLOCK_BYTES as u64;
@@ -175,9 +182,7 @@ impl Superblock {
         let fits = counts.iter().all(|count| *count < COUNTS_MAX)
             && superblock.opening < u32::MAX
             && superblock.opening_at_tail <= superblock.opening
-            && segment_bytes.is_power_of_two()
-            && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment_bytes)
-            && (MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&geometry.log_blocks)
+            && geometry.is_possible()
             && count <= CHECKPOINT_SEGMENTS_MAX
             && superblock.checkpoint_bytes <= capacity;
         if !fits {

@@ -17,6 +17,7 @@ mod commit;
 mod create;
 mod db;
 mod error;
+mod footer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod layout;
@@ -30,6 +31,7 @@ mod planted;
 #[cfg(interleaved)]
 pub mod planted;
 mod readers;
+mod rebuild;
 mod replay;
 mod scan;
 mod segments;
@@ -43,11 +45,13 @@ mod world;
 mod writer;
 
 pub use batch::{Batch, KEY_BYTES_MAX};
-pub use db::{Db, Figures, Snapshot, Transaction};
+pub use create::new_id;
+pub use db::{Compaction, Db, Figures, Snapshot, Transaction};
 pub use error::Error;
 pub use options::Options;
 pub use paper::{Clusters, PaperRules};
 pub use readers::SnapshotFigures;
+pub use rebuild::{Loss, Lost, RebuildProgress, RebuildStep, Rebuilt, rebuild};
 pub use scan::{KeyValue, Scan, ScanBounds};
 pub use segments::SpaceFigures;
 pub use verify::{Problem, Verified, verify};

@@ -19,28 +19,28 @@ pub(crate) const HEADER_BYTES: usize = 64;
 const FRAME_BYTES: usize = 256 << 10;
 /// Written ahead with zeroes in the first lap, at a time.
 const PREPARED_BLOCKS: u64 = 1024;
-/// Bytes read at a time.
-const WINDOW_BYTES: usize = 1 << 20;
+/// Bytes read at a time: as much as makes a device busy on all its channels.
+const WINDOW_BYTES: usize = 4 << 20;
 /// How far beyond its end the log is searched for proof that something was lost.
 const PROOF_BLOCKS: u64 = 2048;
 
 /// What a frame says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Header {
-    position: u64,
-    durable_below: u64,
-    first_seq: u64,
-    payload_bytes: u32,
-    opening: u32,
-    generation: u64,
-    is_carried: bool,
+pub(crate) struct Header {
+    pub position: u64,
+    pub durable_below: u64,
+    pub first_seq: u64,
+    pub payload_bytes: u32,
+    pub opening: u32,
+    pub generation: u64,
+    pub is_carried: bool,
 }
 
 impl Header {
-    fn encode(&self, id: u64, frame: &mut [u8]) {
+    fn encode(&self, geometry: &Geometry, frame: &mut [u8]) {
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&MAGIC.to_le_bytes());
-        header[8..16].copy_from_slice(&id.to_le_bytes());
+        header[8..16].copy_from_slice(&geometry.id.to_le_bytes());
         header[16..24].copy_from_slice(&self.position.to_le_bytes());
         header[24..32].copy_from_slice(&self.durable_below.to_le_bytes());
         header[32..40].copy_from_slice(&self.first_seq.to_le_bytes());
@@ -48,13 +48,16 @@ impl Header {
         header[44..48].copy_from_slice(&self.opening.to_le_bytes());
         header[48..56].copy_from_slice(&self.generation.to_le_bytes());
         header[56] = u8::from(self.is_carried);
+        // Where a log is found and nothing else, this says what it is the log of.
+        header[57] = geometry.segment_bytes.ilog2() as u8;
+        header[58..62].copy_from_slice(&(geometry.log_blocks as u32).to_le_bytes());
         frame[..HEADER_BYTES].copy_from_slice(&header);
         let crc = crc32c::crc32c(&frame[8..]);
         frame[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
     /// The header of a block, if it looks like one of this index. Its checksum is over the whole frame.
-    fn decode(id: u64, block: &[u8]) -> Option<Header> {
+    pub(crate) fn decode(id: u64, block: &[u8]) -> Option<Header> {
         let number32 = |at: usize| {
             let field = block.get(at..at + 4)?;
             Some(u32::from_le_bytes(field.try_into().ok()?))
@@ -77,7 +80,25 @@ impl Header {
         })
     }
 
-    fn blocks(&self) -> u64 {
+    /// What the index is, if the block at this byte of the storage looks like the start of a frame.
+    pub(crate) fn geometry_of(block: &[u8], offset: u64) -> Option<Geometry> {
+        let number64 = |at: usize| Some(u64::from_le_bytes(*block.get(at..)?.first_chunk()?));
+        let header = Header::decode(number64(8)?, block)?;
+        let log_blocks = u32::from_le_bytes(*block.get(58..)?.first_chunk()?);
+        let geometry = Geometry {
+            id: number64(8)?,
+            log_blocks: log_blocks.into(),
+            segment_bytes: 1_u32.checked_shl((*block.get(57)?).into())?,
+        };
+        if !geometry.is_possible() {
+            return None;
+        }
+        let place = LOG_OFFSET + header.position % geometry.log_blocks * BLOCK_BYTES as u64;
+        (place == offset).then_some(geometry)
+    }
+
+    /// Blocks that the frame takes.
+    pub(crate) fn blocks(&self) -> u64 {
         (round_up(HEADER_BYTES + self.payload_bytes as usize) / BLOCK_BYTES) as u64
     }
 }
@@ -149,6 +170,15 @@ impl Log {
         self.prepared
     }
 
+    /// Everything before this stands in the log, whether it is durable or not: it was read.
+    pub(crate) fn go_on_from(&mut self, head: u64) {
+        assert!(
+            self.head <= head && !self.has_pending(),
+            "frames follow each other"
+        );
+        self.head = head;
+    }
+
     /// Nothing before `tail` is needed any more, and the superblock of this generation says so durably.
     pub(crate) fn release(&mut self, tail: u64, generation: u64) {
         assert!(self.tail <= tail && tail <= self.head, "a tail that exists");
@@ -170,6 +200,11 @@ impl Log {
     pub(crate) fn batch_bytes_max(&self) -> usize {
         let log_bytes = self.geometry.log_blocks as usize * BLOCK_BYTES;
         log_bytes / 8 - HEADER_BYTES - 1
+    }
+
+    /// True if everything that was appended survives a power cut.
+    pub(crate) fn is_durable(&self) -> bool {
+        !self.has_pending() && self.durable_below == self.head
     }
 
     /// True if batches wait to be written.
@@ -235,7 +270,7 @@ impl Log {
                 generation: self.generation,
                 is_carried: self.is_carried,
             };
-            header.encode(self.geometry.id, &mut self.frame[..bytes]);
+            header.encode(&self.geometry, &mut self.frame[..bytes]);
             self.prepare(storage, blocks)?;
             // A durable write says nothing of what was written before it.
             let alone = durable && self.durable_below == self.head;
@@ -307,6 +342,8 @@ pub(crate) struct Frame<'a> {
     pub is_carried: bool,
     /// Where it begins.
     pub position: u64,
+    /// Where the next one begins.
+    pub end: u64,
     /// Its operations.
     pub operations: &'a [u8],
 }
@@ -355,11 +392,6 @@ impl<'a> Reader<'a> {
             window_at: 0,
             window_blocks: 0,
         }
-    }
-
-    /// Where the log ends, once [`next`](Self::next) has given nothing more.
-    pub(crate) fn end(&self) -> u64 {
-        self.position
     }
 
     /// Makes `blocks` blocks from `position` on be in the window; returns where they begin there.
@@ -445,6 +477,7 @@ impl<'a> Reader<'a> {
             first_seq: header.first_seq,
             is_carried: header.is_carried,
             position,
+            end: self.position,
             operations: &self.window[start..start + header.payload_bytes as usize],
         }))
     }

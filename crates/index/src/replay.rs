@@ -1,18 +1,24 @@
 //! Taking up the log after a stop: all that is in it from the tail on goes into the leaves again.
 //!
 //! What the log says of one key is in order, and keys do not depend on each other, so a stretch of the
-//! log is sorted by key first: each leaf is gone to once, and of each key only the last change is made.
-//! A deletion of a range ends a stretch, since it concerns keys that are not named.
+//! log is sorted by key first: each leaf is gone to once, gets all its changes at once, and of each key
+//! only the last. A deletion of a range ends a stretch, since it concerns keys that are not named. It
+//! must never read a leaf: opening would then cost as much as the leaves that have changed.
 
 use crate::batch::{Operation, Operations};
 use crate::error::Error;
 use crate::log::Frame;
-use crate::node::{Kind, NodeId, Seq};
+use crate::node::{Kind, NodeId, Row, Seq};
+use crate::tree::Tree;
+use crate::tree::inner::Inner;
 use crate::writer::Writer;
 use std::cmp::Ordering;
+use std::sync::Arc;
 
-/// Bytes of operations in a stretch: few enough to stay in a cache of the processor while they are sorted.
-const STRETCH_BYTES: usize = 32 << 20;
+/// A stretch has at least so many bytes, however short memory is.
+const STRETCH_BYTES_MIN: usize = 64 << 10;
+/// More would not make it faster.
+const STRETCH_BYTES_MAX: usize = 1 << 30;
 
 /// One change of one key.
 #[derive(Clone, Copy, Debug)]
@@ -20,16 +26,26 @@ struct Change {
     /// The first sixteen bytes of the key, as a number that orders as they do.
     head: u128,
     key_at: usize,
+    value_len: u32,
     key_len: u16,
     is_put: bool,
-    value_len: u32,
     seq: Seq,
     position: u64,
 }
 
 impl Change {
     fn key<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        &bytes[self.key_at..self.key_at + usize::from(self.key_len)]
+        &bytes[self.key_at..][..usize::from(self.key_len)]
+    }
+
+    fn row<'a>(&self, bytes: &'a [u8]) -> Row<'a> {
+        let (key, rest) = bytes[self.key_at..].split_at(usize::from(self.key_len));
+        Row {
+            key,
+            seq: self.seq,
+            kind: if self.is_put { Kind::Put } else { Kind::Delete },
+            value: &rest[..self.value_len as usize],
+        }
     }
 
     /// Compares keys, without a look at them where their heads say enough: they lie anywhere in memory.
@@ -44,16 +60,33 @@ impl Change {
 }
 
 /// A stretch of the log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Replay {
     /// Keys, each with its value behind it.
     bytes: Vec<u8>,
     changes: Vec<Change>,
+    /// Memory that a stretch may take, in bytes.
+    bytes_max: usize,
 }
 
 impl Replay {
+    /// In stretches of so many bytes of memory, about: the longer, the more changes a leaf gets at once.
+    pub(crate) fn new(bytes_max: u64) -> Replay {
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(STRETCH_BYTES_MAX);
+        Replay {
+            bytes: Vec::new(),
+            changes: Vec::new(),
+            bytes_max: bytes_max.clamp(STRETCH_BYTES_MIN, STRETCH_BYTES_MAX),
+        }
+    }
+
     /// Takes a frame.
     pub(crate) fn take(&mut self, frame: &Frame<'_>, writer: &mut Writer) -> Result<(), Error> {
+        let memory_bytes = self.bytes.len() + self.changes.len() * size_of::<Change>();
+        if memory_bytes + frame.operations.len() > self.bytes_max {
+            self.finish(writer)?;
+            writer.keep_house_in_replay()?;
+        }
         let mut seq = frame.first_seq;
         let mut operations = Operations::new(frame.operations);
         while let Some(operation) = operations
@@ -71,11 +104,7 @@ impl Replay {
             }
         }
         let last = if frame.is_carried { seq } else { seq - 1 };
-        writer.replayed(last);
-        if self.bytes.len() >= STRETCH_BYTES {
-            self.finish(writer)?;
-            writer.keep_house_in_replay()?;
-        }
+        writer.replayed(last, frame.end);
         Ok(())
     }
 
@@ -102,26 +131,30 @@ impl Replay {
             let by_key = a.compare_key(b, bytes);
             by_key.then_with(|| a.key_at.cmp(&b.key_at))
         });
-        let mut leaf: Option<Leaf> = None;
-        for (index, change) in self.changes.iter().enumerate() {
-            let next = self.changes.get(index + 1);
-            if next.is_some_and(|next| next.compare_key(change, bytes).is_eq()) {
-                continue;
+        // The last of each key.
+        self.changes.dedup_by(|later, kept| {
+            let is_same = later.compare_key(kept, bytes).is_eq();
+            if is_same {
+                *kept = *later;
             }
-            let key = change.key(bytes);
-            let current = match leaf.take_if(|leaf| leaf.has(key)) {
-                Some(current) => current,
-                None => writer.leaf_with_edge(key)?,
-            };
-            let value_at = change.key_at + usize::from(change.key_len);
-            let value = &bytes[value_at..value_at + change.value_len as usize];
-            let kind = if change.is_put {
-                Kind::Put
-            } else {
-                Kind::Delete
-            };
-            writer.replay_change(current.id, key, change.seq, kind, value, change.position);
-            leaf = Some(current);
+            is_same
+        });
+        let tree = Arc::clone(&writer.tree);
+        tree.read_ahead(self.changes.len(), &|index| self.changes[index].key(bytes))?;
+        let mut leaves = Leaves::new(&tree);
+        let mut rest = &self.changes[..];
+        let mut rows = Vec::new();
+        while let Some(first) = rest.first() {
+            let leaf = leaves.leaf_of(first.key(bytes))?;
+            let edge = leaves.edge();
+            let is_own = |change: &&Change| edge.is_none_or(|edge| change.key(bytes) < edge);
+            let own = rest.iter().take_while(is_own).count();
+            let (own, others) = rest.split_at(own.max(1));
+            rows.clear();
+            rows.extend(own.iter().map(|change| change.row(bytes)));
+            let position = own.iter().map(|change| change.position).min();
+            writer.replay_rows(leaf, &rows, position.unwrap_or_default());
+            rest = others;
         }
         self.changes.clear();
         self.bytes.clear();
@@ -129,18 +162,54 @@ impl Replay {
     }
 }
 
-/// The leaf that keys go to at the moment.
-#[derive(Debug)]
-pub(crate) struct Leaf {
-    pub id: NodeId,
-    /// The least key above that is not its own.
-    pub edge: Option<Box<[u8]>>,
+/// The leaves of keys that ascend. Most are under the same parent as the one before, so that the way from
+/// the root is gone once for each parent.
+struct Leaves<'a> {
+    tree: &'a Tree,
+    /// None before the first, and where the root is a leaf.
+    parent: Option<Parent>,
 }
 
-impl Leaf {
-    /// True if a key is its own that is not below one that was.
-    fn has(&self, key: &[u8]) -> bool {
-        self.edge.as_ref().is_none_or(|edge| key < &**edge)
+struct Parent {
+    inner: Arc<Inner>,
+    /// Which of its children was asked for last.
+    index: usize,
+    /// Where its keys end.
+    end: Option<Box<[u8]>>,
+}
+
+impl<'a> Leaves<'a> {
+    fn new(tree: &'a Tree) -> Leaves<'a> {
+        Leaves { tree, parent: None }
+    }
+
+    /// The leaf of a key that is not below the one before.
+    fn leaf_of(&mut self, key: &[u8]) -> Result<NodeId, Error> {
+        if let Some(parent) = &mut self.parent
+            && parent.end.as_ref().is_none_or(|end| key < &**end)
+        {
+            parent.index = parent.inner.find(key);
+            return Ok(parent.inner.child(parent.index));
+        }
+        let (path, leaf) = self.tree.path(key)?;
+        let mut end: Option<Box<[u8]>> = None;
+        for (_, inner, index) in path.iter().rev().skip(1) {
+            if end.is_none() && index + 1 < inner.len() {
+                end = Some(inner.separator(index + 1).into());
+            }
+        }
+        let parent = path.into_iter().last();
+        self.parent = parent.map(|(_, inner, index)| Parent { inner, index, end });
+        Ok(leaf)
+    }
+
+    /// The least key above those of the leaf that was asked for last.
+    fn edge(&self) -> Option<&[u8]> {
+        let parent = self.parent.as_ref()?;
+        match parent.index + 1 < parent.inner.len() {
+            true => Some(parent.inner.separator(parent.index + 1)),
+            false => parent.end.as_deref(),
+        }
     }
 }
 

@@ -7,8 +7,9 @@
 //! segment that a checkpoint on the storage still names.
 
 use crate::error::{At, Error};
+use crate::footer::{About, Entry, Filling, HEAD_BYTES, footer_bytes};
 use crate::layout::Geometry;
-use crate::node::{NodeId, seal};
+use crate::node::{NodeId, Seq, seal};
 use crate::planted::{Bug, is_planted};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 
@@ -29,7 +30,8 @@ impl Location {
     /// No place.
     pub(crate) const NOWHERE: Location = Location(0);
 
-    fn new(segment: u32, at: usize, bytes: usize) -> Location {
+    /// A place of `bytes` bytes from byte `at` of a segment.
+    pub(crate) fn new(segment: u32, at: usize, bytes: usize) -> Location {
         assert!(
             bytes > 0 && at.is_multiple_of(GRANULE_BYTES) && bytes.is_multiple_of(GRANULE_BYTES)
         );
@@ -112,6 +114,15 @@ struct Segment {
     class: Class,
 }
 
+/// An image that is to be written.
+pub(crate) struct NewImage<'a> {
+    pub node: NodeId,
+    pub lsn: Seq,
+    pub bytes: &'a mut [u8],
+    /// What its segment says of it.
+    pub about: About,
+}
+
 /// The segment that a stream is filling.
 #[derive(Debug)]
 struct Stream {
@@ -123,6 +134,21 @@ struct Stream {
     written: usize,
     /// Images beyond `written`.
     waiting: Vec<(NodeId, Location)>,
+    /// Images that no footer lists yet, and bytes of their entries.
+    unlisted: Vec<Entry>,
+    unlisted_bytes: usize,
+    /// End of the last footer, or of the head.
+    listed_to: usize,
+    /// Number of the filling.
+    filling: u64,
+}
+
+impl Stream {
+    /// Bytes that images need so that they and the footer that lists them fit.
+    fn end_with(&self, bytes: usize, about: &About) -> usize {
+        let entries_bytes = self.unlisted_bytes + about.entry_bytes();
+        self.filled + bytes + footer_bytes(entries_bytes)
+    }
 }
 
 /// All segments.
@@ -140,6 +166,10 @@ pub(crate) struct Segments {
     begun: u64,
     /// A stream writes when so much has gathered.
     write_bytes: usize,
+    /// Segments have heads and footers.
+    has_footers: bool,
+    /// The number of the next filling.
+    next_filling: u64,
 }
 
 /// Figures of the segments.
@@ -160,14 +190,19 @@ pub struct SpaceFigures {
 }
 
 impl Segments {
-    /// All segments of a storage, free; [`take_up`](Self::take_up) says which are not.
-    pub(crate) fn new(geometry: Geometry, segments: u32) -> Segments {
+    /// All segments of a storage, free; [`take_up`](Self::take_up) says which are not. `opening` is one that
+    /// has filled none yet.
+    pub(crate) fn new(geometry: Geometry, segments: u32, opening: u32) -> Segments {
         let stream = |_| Stream {
             segment: None,
             buffer: Aligned::default(),
             filled: 0,
             written: 0,
             waiting: Vec::new(),
+            unlisted: Vec::new(),
+            unlisted_bytes: 0,
+            listed_to: 0,
+            filling: 0,
         };
         let free = Segment {
             state: State::Free,
@@ -184,6 +219,8 @@ impl Segments {
             written_bytes: 0,
             begun: 0,
             write_bytes: WRITE_BYTES,
+            has_footers: true,
+            next_filling: u64::from(opening) << 32,
         }
     }
 
@@ -265,9 +302,10 @@ impl Segments {
         self.begun
     }
 
-    /// Streams write block by block from now on.
+    /// Streams write block by block from now on, and nothing but images.
     pub(crate) fn write_by_blocks(&mut self) {
         self.write_bytes = BLOCK_BYTES;
+        self.has_footers = false;
     }
 
     fn of(&self, class: Class) -> impl Iterator<Item = &Segment> {
@@ -412,36 +450,82 @@ impl Segments {
         Ok(())
     }
 
+    /// True if an image would not fit into the segment that its stream is filling, which therefore would be
+    /// written to its end.
+    pub(crate) fn would_turn_over(&self, class: Class, bytes: usize, about: &About) -> bool {
+        let stream = &self.streams[class as usize];
+        let room = self.geometry.segment_bytes as usize;
+        let end = match self.has_footers {
+            true => stream.end_with(bytes, about),
+            false => stream.filled + bytes,
+        };
+        stream.segment.is_none() || end > room
+    }
+
     /// Writes an image into the stream of its class; returns where it will be. Until it is among the
-    /// landed it can only be had from memory.
+    /// landed it can only be had from memory. Unless `may_write`, what can wait is not written.
     pub(crate) fn append(
         &mut self,
         storage: &dyn Storage,
         class: Class,
-        node: NodeId,
-        bytes: &mut [u8],
+        image: NewImage<'_>,
+        may_write: bool,
     ) -> Result<Location, Error> {
-        let room = self.geometry.segment_bytes as usize;
-        assert!(bytes.len() <= room, "an image fits into a segment");
-        let stream = &self.streams[class as usize];
-        if stream.segment.is_none() || stream.filled + bytes.len() > room {
+        let NewImage {
+            node,
+            lsn,
+            bytes,
+            about,
+        } = image;
+        if self.would_turn_over(class, bytes.len(), &about) {
             self.turn_over(storage, class)?;
         }
+        let has_footers = self.has_footers;
         let stream = &mut self.streams[class as usize];
         let segment = stream.segment.expect("a stream has a segment now");
         let location = Location::new(segment, stream.filled, bytes.len());
         seal(bytes, location.stored());
         let end = stream.filled + bytes.len();
         stream.buffer[stream.filled..end].copy_from_slice(bytes);
+        if has_footers && about != About::Inner {
+            stream.unlisted_bytes += about.entry_bytes();
+            stream.unlisted.push(Entry {
+                at: stream.filled,
+                bytes: bytes.len(),
+                node,
+                lsn,
+                about,
+            });
+        }
         stream.filled = end;
         stream.waiting.push((node, location));
-        let whole = end / BLOCK_BYTES * BLOCK_BYTES;
-        let is_due = whole - stream.written >= self.write_bytes;
+        let is_due = end / BLOCK_BYTES * BLOCK_BYTES - stream.written >= self.write_bytes;
         self.add_live(location);
-        if is_due {
+        if is_due && may_write {
+            self.list(class);
+            let whole = self.streams[class as usize].filled / BLOCK_BYTES * BLOCK_BYTES;
             self.write(storage, class, whole)?;
         }
         Ok(location)
+    }
+
+    /// Puts a footer of the images behind them that none lists yet.
+    fn list(&mut self, class: Class) {
+        let stream = &mut self.streams[class as usize];
+        let Some(segment) = stream.segment.filter(|_| !stream.unlisted.is_empty()) else {
+            return;
+        };
+        let filling = Filling {
+            geometry: self.geometry,
+            segment,
+            number: stream.filling,
+        };
+        let footer = filling.footer(&stream.unlisted, stream.filled, stream.listed_to);
+        let end = stream.filled + footer.len();
+        stream.buffer[stream.filled..end].copy_from_slice(&footer);
+        (stream.filled, stream.listed_to) = (end, end);
+        stream.unlisted.clear();
+        stream.unlisted_bytes = 0;
     }
 
     /// Ends the segment of a stream and opens another.
@@ -459,6 +543,17 @@ impl Segments {
         let ended = stream.segment.replace(next);
         stream.buffer.reserve(room);
         (stream.filled, stream.written) = (0, 0);
+        if self.has_footers {
+            stream.filling = self.next_filling;
+            self.next_filling += 1;
+            let filling = Filling {
+                geometry: self.geometry,
+                segment: next,
+                number: stream.filling,
+            };
+            stream.buffer[..HEAD_BYTES].copy_from_slice(&filling.head());
+            (stream.filled, stream.listed_to) = (HEAD_BYTES, HEAD_BYTES);
+        }
         if let Some(ended) = ended {
             let is_empty = self.all[ended as usize].live_bytes == 0;
             let state = if is_empty {
@@ -473,6 +568,7 @@ impl Segments {
 
     /// Writes what a stream has gathered, with the rest of its last block, which stays empty.
     pub(crate) fn flush(&mut self, storage: &dyn Storage, class: Class) -> Result<(), Error> {
+        self.list(class);
         let stream = &mut self.streams[class as usize];
         let end = round_up(stream.filled);
         if end > stream.written {

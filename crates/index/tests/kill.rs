@@ -138,7 +138,7 @@ fn what_was_durable_survives_every_kill() {
         Ok(Ok(kills)) => kills,
         _ => 25,
     };
-    let (mut folds, mut live_bytes) = (0, 0);
+    let mut live_bytes = 0;
     for round in 0..rounds {
         let durable = run_and_kill(&path, 20 + (round * 97) % 400);
         let whole = bimetal_index::verify(
@@ -152,12 +152,11 @@ fn what_was_durable_survives_every_kill() {
         assert_eq!(whole.expect("an index").problems, [], "round {round}");
         let db = Db::open_path(&path, &small()).expect("it opens");
         check(&db, &durable).expect("it reads");
-        folds += db.figures().upkeep.folds;
         live_bytes += db.figures().space.live_bytes;
     }
     assert!(
-        folds > 0 && live_bytes > 0,
-        "leaves were written back: {folds}, {live_bytes}"
+        live_bytes > 0,
+        "children wrote leaves back, and checkpoints"
     );
     std::fs::remove_dir_all(&folder).expect("the folder goes");
 }

@@ -13,6 +13,9 @@ use super::{OpenArgs, failed};
 use crate::latency::show_count;
 
 /// Which index.
+///
+/// It goes in steps, each of which stays done: it can be ended at any time, and go on later. It takes no
+/// more space meanwhile than two segments and a checkpoint.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index

@@ -12,7 +12,7 @@ use crate::said::say;
 
 /// Which keys.
 ///
-/// The index is opened as by a program that writes: no other may have it open.
+/// The index is only read: others may read it at the same time, but none may have it open to write.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let keys = args.keys.iter().map(|key| read_key(args.key, key));
     let keys = keys.collect::<Result<Vec<Vec<u8>>>>()?;
     let form = if args.hex { Form::Hex } else { args.value };
-    let db = args.open.open(&args.index)?;
+    let db = args.open.open_read_only(&args.index)?;
     let mut out = std::io::stdout().lock();
     let (mut value, mut line) = (Vec::new(), Vec::new());
     let mut status = ExitCode::SUCCESS;

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
-use bimetal_block::units::{Size, parse_size, show_size};
-use bimetal_index::{Batch, Db, Durability, Error, KEY_BYTES_MAX, Options};
+use bimetal_block::units::{Size, show_size};
+use bimetal_index::{Batch, Db, Durability, Error, KEY_BYTES_MAX};
 
 use super::form::Form;
 use super::progress::{Progress, Unit};
 use super::records::{self, Bad, Format, Place, Reading, Record, Records};
 use super::volume::open_device;
-use super::{OpenArgs, failed};
+use super::{MakeArgs, OpenArgs, failed};
 use crate::latency::show_count;
 
 /// Bytes of a batch, unless the log is so short that it takes less.
@@ -49,12 +49,8 @@ pub(crate) struct Args {
     /// What is between the columns of CSV, or `tab`; default: a comma
     #[arg(long, value_name = "CHAR", value_parser = parse_delimiter)]
     delimiter: Option<u8>,
-    /// Length of the log of a new index; default: 64MiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    log_bytes: Option<Size>,
-    /// Length of a segment of a new index: what the SSD erases at once; default: 1MiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    segment_bytes: Option<Size>,
+    #[command(flatten)]
+    make: MakeArgs,
     #[command(flatten)]
     open: OpenArgs,
 }
@@ -193,7 +189,7 @@ fn by_name(path: &Path) -> Option<(Format, u8)> {
 fn open_or_make(args: &Args) -> Result<Db> {
     let path = &args.index;
     if let Some(config) = &args.open.place.config {
-        let opened = Db::open_or_create(open_device(config, path)?, &options(args));
+        let opened = Db::open_or_create(open_device(config, path)?, &args.make.options(&args.open));
         let db = opened.map_err(|error| failed(path, &error))?;
         check_geometry(args, &db)?;
         return Ok(db);
@@ -205,7 +201,8 @@ fn open_or_make(args: &Args) -> Result<Db> {
         check_geometry(args, &db)?;
         return Ok(db);
     }
-    let made = Db::open_path(path, &options(args)).map_err(|error| failed(path, &error));
+    let made =
+        Db::open_path(path, &args.make.options(&args.open)).map_err(|error| failed(path, &error));
     let is_empty = || path.metadata().is_ok_and(|metadata| metadata.len() == 0);
     if made.is_err() && !is_there && is_empty() {
         // Nobody needs the empty file of a refusal; the refusal is the error to tell.
@@ -214,25 +211,13 @@ fn open_or_make(args: &Args) -> Result<Db> {
     made
 }
 
-fn options(args: &Args) -> Options {
-    let mut options = args.open.options();
-    if let Some(log) = args.log_bytes {
-        options.log_bytes = log.0;
-    }
-    if let Some(segment) = args.segment_bytes {
-        // What is too long is refused with its own reason.
-        options.segment_bytes = u32::try_from(segment.0).unwrap_or(u32::MAX);
-    }
-    options
-}
-
 /// Lengths that were asked for must be those that the index has had from its making on.
 fn check_geometry(args: &Args, db: &Db) -> Result<()> {
     let (figures, path) = (db.figures(), args.index.display());
     let segment_bytes = u64::from(figures.space.segment_bytes);
     for (flag, asked, has) in [
-        ("log-bytes", args.log_bytes, figures.log_bytes),
-        ("segment-bytes", args.segment_bytes, segment_bytes),
+        ("log-bytes", args.make.log_bytes, figures.log_bytes),
+        ("segment-bytes", args.make.segment_bytes, segment_bytes),
     ] {
         if let Some(Size(asked)) = asked
             && asked != has

@@ -2,10 +2,12 @@
 //! what an index is, and every decision about it, is in the crate `bimetal-index`.
 
 mod compact;
+mod create;
 mod form;
 mod get;
 mod load;
 mod progress;
+mod rebuild;
 mod records;
 mod scan;
 mod stats;
@@ -13,6 +15,7 @@ mod verify;
 mod volume;
 
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -34,6 +37,8 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Verb {
+    /// Make an empty index in a new file or on a block device.
+    Create(create::Args),
     /// Put records of files into an index, which is made if it does not exist.
     Load(load::Args),
     /// Print the values of keys.
@@ -44,6 +49,8 @@ enum Verb {
     Verify(verify::Args),
     /// Make an index as short as it can be.
     Compact(compact::Args),
+    /// Build a damaged index anew, in a new file, from whatever is left of it.
+    Rebuild(rebuild::Args),
     /// Show what an index takes of space and memory.
     Stats(stats::Args),
 }
@@ -68,6 +75,13 @@ impl OpenArgs {
         }
     }
 
+    /// Opens an index that exists only to read it; others may do the same at once.
+    fn open_read_only(&self, path: &Path) -> Result<Db> {
+        let _progress = Progress::start(Unit::Nothing, "opening");
+        let storage = self.place.storage_to_read(path)?;
+        Db::open_read_only(storage, &self.options()).map_err(|error| failed(path, &error))
+    }
+
     /// Opens an index that exists.
     fn open(&self, path: &Path) -> Result<Db> {
         let _progress = Progress::start(Unit::Nothing, "opening");
@@ -83,13 +97,57 @@ impl OpenArgs {
     }
 }
 
+/// How to make an index.
+#[derive(clap::Args)]
+struct MakeArgs {
+    /// Length of the log of a new index; default: 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    log_bytes: Option<Size>,
+    /// Length of a segment of a new index: what the SSD erases at once; default: 1MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    segment_bytes: Option<Size>,
+}
+
+impl MakeArgs {
+    fn options(&self, open: &OpenArgs) -> Options {
+        let mut options = open.options();
+        if let Some(log) = self.log_bytes {
+            options.log_bytes = log.0;
+        }
+        if let Some(segment) = self.segment_bytes {
+            // What is too long is refused with its own reason.
+            options.segment_bytes = u32::try_from(segment.0).unwrap_or(u32::MAX);
+        }
+        options
+    }
+}
+
+/// Who has a file locked, as far as the kernel tells.
+fn holder(path: &Path) -> Option<String> {
+    let inode = path.metadata().ok()?.ino();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    // 1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF
+    let pid = locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (kind, pid, place) = (words.get(1)?, words.get(4)?, words.get(5)?);
+        let is_it = *kind == "FLOCK" && place.rsplit(':').next()? == inode.to_string();
+        is_it.then(|| (*pid).to_owned())
+    })?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let name = name.map(|name| format!(" ({})", name.trim()));
+    Some(format!("process {pid}{}", name.unwrap_or_default()))
+}
+
 /// A file that could not be opened, in a line that says what to do.
 fn unopened(path: &Path, error: &io::Error) -> anyhow::Error {
+    let holder = || holder(path).unwrap_or_else(|| "another program".to_owned());
     let path = path.display();
     match error.kind() {
-        io::ErrorKind::WouldBlock => {
-            anyhow!("{path}: another program has it open; try again when that has ended")
-        }
+        io::ErrorKind::WouldBlock => anyhow!(
+            "{path}: {} has it open, and while one program writes an index no other can read or \
+             write it; ask that one, or try again when that has ended",
+            holder()
+        ),
         io::ErrorKind::NotFound => {
             anyhow!("{path}: there is no such file; `bimetal index load` makes an index")
         }
@@ -102,7 +160,13 @@ fn failed(path: &Path, error: &Error) -> anyhow::Error {
     let path = path.display();
     match error {
         Error::Damaged { .. } => {
-            anyhow!("{path}: {error}; `bimetal index verify` lists what is wrong")
+            anyhow!(
+                "{path}: {error}; `bimetal index verify` lists what is wrong, and `rebuild` saves \
+                 what is left"
+            )
+        }
+        Error::NotAnIndex { .. } => {
+            anyhow!("{path}: {error}; `bimetal index create` makes one on a device")
         }
         Error::Full { .. } => {
             anyhow!("{path}: {error}; make room on the file system, or take a larger device")
@@ -147,11 +211,13 @@ fn write_group(
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
+        Verb::Create(args) => create::run(args),
         Verb::Load(args) => load::run(args),
         Verb::Get(args) => get::run(args),
         Verb::Scan(args) => scan::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Compact(args) => compact::run(args),
+        Verb::Rebuild(args) => rebuild::run(args),
         Verb::Stats(args) => stats::run(args),
     }
 }

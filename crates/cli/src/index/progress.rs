@@ -20,6 +20,8 @@ pub(crate) enum Unit {
     Bytes(Option<u64>),
     /// Nodes; how many there are comes with the first count.
     Nodes,
+    /// Of something that the message names; how many there are comes with the first count.
+    Parts,
     /// Nothing; only the message changes.
     Nothing,
 }
@@ -32,6 +34,7 @@ impl Unit {
             }
             Unit::Bytes(None) => "{spinner} {binary_bytes}  {elapsed}  {msg}",
             Unit::Nodes => "{bar:30} {human_pos} of {human_len} nodes  {elapsed}  eta {eta}  {msg}",
+            Unit::Parts => "{bar:30} {human_pos} of {human_len}  {elapsed}  eta {eta}  {msg}",
             Unit::Nothing => "{spinner} {elapsed}  {msg}",
         }
     }
@@ -51,7 +54,7 @@ impl Progress {
     pub(crate) fn start(unit: Unit, message: &'static str) -> Progress {
         let length = match unit {
             Unit::Bytes(total) => total,
-            Unit::Nodes => Some(0),
+            Unit::Nodes | Unit::Parts => Some(0),
             Unit::Nothing => None,
         };
         let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());

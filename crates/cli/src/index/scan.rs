@@ -74,7 +74,7 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let bounds = Bounds::of(args)?;
-    let db = args.open.open(&args.index)?;
+    let db = args.open.open_read_only(&args.index)?;
     // The rows themselves show how far it is where they go to a terminal, and a bar would be among them.
     let progress =
         (!io::stdout().is_terminal()).then(|| Progress::start(Unit::Nothing, "scanning"));

@@ -19,7 +19,7 @@ const KEYS_BETWEEN: u64 = 1 << 16;
 
 /// Which index.
 ///
-/// The index is opened as by a program that writes: no other may have it open.
+/// The index is only read: others may read it at the same time, but none may have it open to write.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let db = args.open.open(&args.index)?;
+    let db = args.open.open_read_only(&args.index)?;
     // Before counting, which fills the memory with nodes.
     let figures = db.figures();
     let keys = args.count.then(|| count(&db)).transpose();

@@ -5,16 +5,15 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use bimetal_block::units::show_size;
 use bimetal_index::storage::Storage;
-use bimetal_index::storage::file::FileStorage;
 use bimetal_index::{Error, Problem, Verified};
 use serde_json::{Value, json};
 
 use super::progress::{Progress, Unit};
-use super::volume::{WhereArgs, open_device};
-use super::{failed, unopened, write_group};
+use super::volume::WhereArgs;
+use super::{failed, write_group};
 use crate::latency::show_count;
 use crate::table::{Align, Table};
 
@@ -31,24 +30,9 @@ pub(crate) struct Args {
     place: WhereArgs,
 }
 
-/// The storage to look at.
-fn storage_of(args: &Args) -> Result<Box<dyn Storage>> {
-    if let Some(config) = &args.place.config {
-        return Ok(Box::new(open_device(config, &args.index)?));
-    }
-    let storage = FileStorage::open_read_only(&args.index).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => anyhow!(
-            "{}: a program has it open to write; verify it when that has ended",
-            args.index.display()
-        ),
-        _ => unopened(&args.index, &error),
-    })?;
-    Ok(Box::new(storage))
-}
-
 /// Runs the verb: status 1 when something is wrong.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let storage = storage_of(args)?;
+    let storage = args.place.storage_to_read(&args.index)?;
     let progress = Progress::start(Unit::Nodes, "");
     let verified = bimetal_index::verify(&*storage, &mut |seen, all| {
         progress.bar().set_length(all);

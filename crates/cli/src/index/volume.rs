@@ -3,12 +3,16 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use bimetal_block::graph::{OpenOptions, Stack};
+use bimetal_index::storage::Storage;
 use bimetal_index::storage::device::{DeviceStorage, Opened};
+use bimetal_index::storage::file::FileStorage;
 use bimetal_rt::{Rt, UringOptions};
 
+use super::unopened;
 use crate::config::Config;
 use crate::said::say;
 
@@ -18,6 +22,17 @@ pub(super) struct WhereArgs {
     /// INDEX is the name of a device in this configuration, which nobody may serve meanwhile
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+}
+
+impl WhereArgs {
+    /// What an index is on, only to be read.
+    pub(super) fn storage_to_read(&self, index: &Path) -> Result<Arc<dyn Storage>> {
+        if let Some(config) = &self.config {
+            return Ok(Arc::new(open_device(config, index)?));
+        }
+        let storage = FileStorage::open_read_only(index);
+        Ok(Arc::new(storage.map_err(|error| unopened(index, &error))?))
+    }
 }
 
 /// Opens the device `name` of a configuration.

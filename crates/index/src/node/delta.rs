@@ -148,6 +148,31 @@ impl Delta {
         Self::default()
     }
 
+    /// A delta of the newest versions of some keys, in the order of the keys, with no memory to spare.
+    ///
+    /// # Panics
+    /// If the keys do not ascend, and as [`insert`](Self::insert) does.
+    pub fn of_newest(rows: &[Row<'_>]) -> Self {
+        let is_ascending = rows.is_sorted_by(|one, next| one.key < next.key);
+        assert!(is_ascending, "each key is there once, in order");
+        let heap_bytes = |row: &Row<'_>| row.key.len().saturating_sub(8) + row.value.len();
+        let mut delta = Self {
+            slots: Vec::with_capacity(rows.len()),
+            heap: Vec::with_capacity(rows.iter().map(heap_bytes).sum()),
+            ..Self::default()
+        };
+        for row in rows {
+            assert!(
+                row.kind != Kind::Blob,
+                "a delta holds values, not references"
+            );
+            assert!(row.key.len() <= KEY_BYTES_MAX, "a key is at most 4 KiB");
+            let slot = delta.store(row.key, row.seq, row.kind, row.value);
+            delta.slots.push(slot);
+        }
+        delta
+    }
+
     /// Adds a version of `key`, or replaces the one with the same `seq`, which an earlier change of
     /// the same batch has left. Versions of this key that no reader at `prune_at` or above can see
     /// are dropped, and [`Delta::floor`] rises to the number of what hides them.

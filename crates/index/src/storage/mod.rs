@@ -7,6 +7,7 @@
 pub mod device;
 pub mod file;
 pub mod memory;
+pub mod overlay;
 
 use crate::planted::{Bug, is_planted};
 use std::fmt;

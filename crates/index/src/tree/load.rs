@@ -86,8 +86,8 @@ impl Tree {
         Ok(merged(&image, &patches, places.location, freed))
     }
 
-    /// A key that a leaf had before its patches, if it has any. For the one that changes.
-    pub(crate) fn key_below_patches(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
+    /// A key that an image or a patch of a leaf says something of. For the one that changes.
+    pub(crate) fn key_in_pieces(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
         let places = {
             let node = self.slots.get(id).node.read();
             if node.patches().is_empty() {
@@ -95,16 +95,18 @@ impl Tree {
             }
             Places::at(&node)
         };
-        let image = match placed(&places.unlanded, places.location) {
-            Some(image) => Arc::clone(image),
-            None => self.read_piece(id, places.location)?,
-        };
-        let mut key = Vec::new();
-        if image.rows() == 0 {
-            return Ok(None);
+        for location in places.patches.iter().chain([&places.location]) {
+            let image = match placed(&places.unlanded, *location) {
+                Some(image) => Arc::clone(image),
+                None => self.read_piece(id, *location)?,
+            };
+            if image.rows() > 0 {
+                let mut key = Vec::new();
+                image.key(0, &mut key);
+                return Ok(Some(key));
+            }
         }
-        image.key(0, &mut key);
-        Ok(Some(key))
+        Ok(None)
     }
 
     /// The references of values out of line that the patches of a leaf have replaced. For the one that
@@ -149,8 +151,18 @@ impl Tree {
 
     /// One image of a node: all of it, or a patch.
     fn read_piece(&self, id: NodeId, location: Location) -> Result<Arc<Image>, Error> {
-        let offset = self.offset(location);
         let bytes = self.read_image(location)?;
+        self.piece_of(id, location, bytes)
+    }
+
+    /// The image of a node that was read from its place.
+    fn piece_of(
+        &self,
+        id: NodeId,
+        location: Location,
+        bytes: Vec<u8>,
+    ) -> Result<Arc<Image>, Error> {
+        let offset = self.offset(location);
         let damaged = |what: String| Error::Damaged { what, offset };
         let image = Image::parse(bytes, location.stored())
             .map_err(|error| damaged(format!("node {id}: {error}")))?;
@@ -164,7 +176,18 @@ impl Tree {
     }
 
     fn read_content(&self, id: NodeId, location: Location) -> Result<Content, Error> {
-        let image = self.read_piece(id, location)?;
+        let bytes = self.read_image(location)?;
+        self.content_of(id, location, bytes)
+    }
+
+    /// What a node has in memory whose image was read from its place.
+    pub(super) fn content_of(
+        &self,
+        id: NodeId,
+        location: Location,
+        bytes: Vec<u8>,
+    ) -> Result<Content, Error> {
+        let image = self.piece_of(id, location, bytes)?;
         let offset = self.offset(location);
         if image.is_patch() {
             return Err(Error::Damaged {

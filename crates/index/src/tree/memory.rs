@@ -110,7 +110,12 @@ impl Memory {
     }
 
     fn excess(&self) -> bool {
-        self.content_bytes() + self.delta_bytes() > self.budget_bytes
+        !self.has_room(0)
+    }
+
+    /// True if so many bytes more are within the budget.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        self.content_bytes() + self.delta_bytes() + bytes <= self.budget_bytes
     }
 
     /// Gives content up until the budget is kept, as long as [`LOOKS_MAX`] looks find any. Once round and no

@@ -6,6 +6,7 @@
 //! leaf's lock goes down anew, and while it has the lock no change of that leaf can begin. It must
 //! never answer from a leaf that is no longer in charge of the key, and never do I/O with a lock.
 
+mod ahead;
 pub(crate) mod blob;
 pub(crate) mod inner;
 mod load;

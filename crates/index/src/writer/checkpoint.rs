@@ -8,6 +8,7 @@
 use super::Writer;
 use super::patch::PATCHES_MAX;
 use crate::error::{At, Error};
+use crate::footer::About;
 use crate::layout::{CHECKPOINT_SEGMENTS_MAX, Geometry, Superblock};
 use crate::node::NodeId;
 use crate::planted::{Bug, is_planted};
@@ -58,6 +59,8 @@ pub(super) struct Checkpoint {
     seq: u64,
     /// Segments of which nothing was in use when it was taken.
     emptied: Vec<u32>,
+    /// Leaves that had been written when it was taken.
+    leaves_written: u64,
 }
 
 impl Stored {
@@ -184,6 +187,7 @@ impl Writer {
         assert!(self.checkpoint.is_none(), "one checkpoint at a time");
         let storage = self.storage();
         self.write_log(true)?;
+        self.write_first_image()?;
         self.write_inners()?;
         if !is_planted(Bug::NamesUnwritten) {
             self.segments.flush_all(&*storage)?;
@@ -216,13 +220,25 @@ impl Writer {
             tail: (self.needed_from() + too_late).min(self.log.head()),
             seq: self.seq,
             emptied: self.segments.emptied(),
+            leaves_written: self.unsettled.written(),
         });
         Ok(())
     }
 
+    /// Writes an image of a tree that has none, even if it is empty: only so can somebody who finds neither
+    /// superblock nor checkpoint tell that nothing is missing before the log.
+    fn write_first_image(&mut self) -> Result<(), Error> {
+        let root = self.tree.root();
+        let is_leaf = !self.changed_inners.contains(&root);
+        let is_nowhere = self.locations[root as usize].is_nowhere();
+        match is_leaf && is_nowhere && self.options.paper.is_none() {
+            true => self.fold_leaf(root),
+            false => Ok(()),
+        }
+    }
+
     /// Writes the inner nodes that have changed.
     pub(super) fn write_inners(&mut self) -> Result<(), Error> {
-        let storage = self.storage();
         while let Some(id) = self.changed_inners.first().copied() {
             let content = self.tree.slots.get(id).node.read().content.clone();
             let Content::Inner(inner) = content else {
@@ -231,7 +247,7 @@ impl Writer {
             let stream = self.stream(Class::Inner);
             let least_bytes = self.lay_out(stream);
             let mut bytes = inner.image(&mut self.builder, id, self.seq, least_bytes);
-            let location = self.segments.append(&*storage, stream, id, &mut bytes)?;
+            let location = self.append(stream, id, self.seq, &mut bytes, About::Inner)?;
             self.tree.slots.get(id).node.write().location = location;
             self.relocate(id, location);
             self.changed_inners.pop_first();
@@ -288,6 +304,7 @@ impl Writer {
         self.superblock.checkpoint_bytes = checkpoint.used as u64;
         self.superblock.checkpoint_crc = checkpoint.crc;
         self.superblock.write(&*storage)?;
+        self.unsettled.settle(checkpoint.leaves_written);
         self.log
             .release(checkpoint.tail, self.superblock.generation);
         for segment in checkpoint.emptied.into_iter().chain(before) {
@@ -311,6 +328,11 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// True if these bytes are the start of a checkpoint.
+pub(crate) fn begins_checkpoint(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
 }
 
 /// Patches as they stand in a checkpoint.
@@ -364,7 +386,7 @@ pub(crate) fn take_up(
 ) -> Result<crate::segments::Segments, Error> {
     let geometry = superblock.geometry;
     let count = geometry.segments(tree.storage.len_bytes());
-    let mut segments = crate::segments::Segments::new(geometry, count);
+    let mut segments = crate::segments::Segments::new(geometry, count, superblock.opening + 1);
     let crowded = |segment: u32| Error::Damaged {
         what: format!("the checkpoint, which names too much in segment {segment}"),
         offset: geometry.segment_offset(segment),

@@ -3,11 +3,14 @@
 //! a whole segment.
 
 use super::Writer;
+use super::fold::range_of;
 use crate::error::{At, Error};
-use crate::node::{Image, NodeId, Peek, Sort, parse_blob};
+use crate::footer::{About, Entry, Footer};
+use crate::node::{Image, Peek, Sort, parse_blob};
 use crate::segments::{Class, GRANULE_BYTES, Location};
 use crate::storage::Aligned;
 use crate::tree::slots::Content;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Bytes of a segment looked through at a time.
@@ -19,6 +22,8 @@ pub(super) struct Cleaning {
     segment: u32,
     bytes: Aligned,
     at: usize,
+    /// What its footers say of images, by place.
+    said: BTreeMap<usize, Entry>,
 }
 
 impl Writer {
@@ -71,8 +76,14 @@ impl Writer {
                 continue;
             };
             let image = rest[..peek.len_bytes].to_vec();
+            let said = cleaning.said.remove(&cleaning.at);
+            let said = said.filter(|said| (said.node, said.lsn) == (peek.node, peek.lsn));
+            let about = match said {
+                Some(said) => said.about,
+                None => self.about(&peek, location, &image)?,
+            };
             cleaning.at += peek.len_bytes;
-            self.move_image(&peek, location, image, stream)?;
+            self.move_image(&peek, location, image, about, stream)?;
         }
         if cleaning.at < cleaning.bytes.len() {
             self.cleaning = Some(cleaning);
@@ -82,30 +93,14 @@ impl Writer {
         Ok(true)
     }
 
-    /// Moves everything to the front of the storage, and gives the rest back. `progress` is told how many
-    /// segments there still are.
-    pub(crate) fn compact(&mut self, progress: &mut dyn FnMut(u32)) -> Result<(), Error> {
-        self.write_back()?;
-        while let Some(id) = self.patched.first().copied() {
-            self.fold_leaf(id)?;
-            self.clean_some()?;
+    /// Moves everything that is in use out of a segment.
+    pub(super) fn clean_whole(&mut self, segment: u32) -> Result<(), Error> {
+        self.cleaning = Some(self.read_segment(segment)?);
+        while self.cleaning.is_some() {
+            self.clean_piece()?;
         }
-        self.checkpoint_now()?;
-        self.segments.close_streams(&*self.storage())?;
-        // Each is moved once: where images do not fill segments well, nothing is ever dense enough.
-        for _ in 0..self.segments.figures().segments {
-            progress(self.segments.figures().segments);
-            let Some(victim) = self.segments.worth_moving() else {
-                break;
-            };
-            self.cleaning = Some(self.read_segment(victim)?);
-            while self.cleaning.is_some() {
-                self.clean_piece()?;
-            }
-            self.unpin_landed();
-            self.checkpoint_now()?;
-        }
-        self.checkpoint_now()
+        self.unpin_landed();
+        Ok(())
     }
 
     fn begin_cleaning(&self) -> Result<Option<Cleaning>, Error> {
@@ -123,10 +118,38 @@ impl Writer {
         let offset = self.geometry.segment_offset(segment);
         let read = self.tree.storage.read(offset, &mut bytes);
         read.at("cleaning a segment", offset)?;
+        let footers = Footer::all(&bytes, &self.geometry, segment);
+        let entries = footers.into_iter().flat_map(|footer| footer.entries);
         Ok(Cleaning {
             segment,
             bytes,
             at: 0,
+            said: entries.map(|entry| (entry.at, entry)).collect(),
+        })
+    }
+
+    /// What is to be said of an image that no footer lists: inner nodes are in none, and a footer may be
+    /// damaged.
+    fn about(&self, peek: &Peek, from: Location, image: &[u8]) -> Result<About, Error> {
+        match peek.sort {
+            Sort::Blob => return Ok(About::Blob),
+            Sort::Patch => return Ok(About::Patch { logged_from: 0 }),
+            Sort::Node if peek.level > 0 || self.options.paper.is_some() => {
+                return Ok(About::Inner);
+            }
+            Sort::Node => {}
+        }
+        let image = Image::parse(image.to_vec(), from.stored()).ok();
+        let Some(image) = image.filter(|image| image.rows() > 0) else {
+            return Ok(About::Inner);
+        };
+        let mut key = Vec::new();
+        image.key(0, &mut key);
+        let (path, _) = self.tree.path(&key)?;
+        Ok(About::Leaf {
+            range: range_of(&path, &[peek.node]),
+            bases: Vec::new(),
+            logged_from: 0,
         })
     }
 
@@ -153,6 +176,7 @@ impl Writer {
         peek: &Peek,
         from: Location,
         bytes: Vec<u8>,
+        about: About,
         stream: Class,
     ) -> Result<(), Error> {
         let id = peek.node;
@@ -162,13 +186,13 @@ impl Writer {
         };
         if peek.sort == Sort::Blob {
             parse_blob(&bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
-            return self.move_bytes(id, bytes, Content::Absent, stream);
+            return self.move_bytes(peek, bytes, Content::Absent, about, stream);
         }
         let image =
             Image::parse(bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
         let bytes = image.bytes().to_vec();
         if self.patched.contains(&id) {
-            return self.move_piece(id, from, bytes, stream);
+            return self.move_piece(peek, from, bytes, about, stream);
         }
         let content = match image.level() {
             0 => Content::Leaf(Arc::new(image)),
@@ -176,38 +200,41 @@ impl Writer {
                 self.tree.inner_of(&image, self.tree.offset(from))?,
             )),
         };
-        self.move_bytes(id, bytes, content, stream)
+        self.move_bytes(peek, bytes, content, about, stream)
     }
 
     /// Writes an image of a leaf with patches elsewhere.
     fn move_piece(
         &mut self,
-        id: NodeId,
+        peek: &Peek,
         from: Location,
         mut bytes: Vec<u8>,
+        about: About,
         stream: Class,
     ) -> Result<(), Error> {
-        let storage = self.storage();
-        let to = self.segments.append(&*storage, stream, id, &mut bytes)?;
+        let to = self.append(stream, peek.node, peek.lsn, &mut bytes, about)?;
         self.figures.moved_bytes += bytes.len() as u64;
         let image = Image::parse(bytes, to.stored());
         let image = image.expect("an image that was sealed for its place can be read");
-        self.move_patched(id, from, to, image);
+        self.move_patched(peek.node, from, to, image);
         Ok(())
     }
 
     /// Writes an image elsewhere. Until it has landed, readers need its content from memory.
     fn move_bytes(
         &mut self,
-        id: NodeId,
+        peek: &Peek,
         mut bytes: Vec<u8>,
         content: Content,
+        about: About,
         stream: Class,
     ) -> Result<(), Error> {
-        let storage = self.storage();
-        let location = self.segments.append(&*storage, stream, id, &mut bytes)?;
+        let (storage, id) = (self.storage(), peek.node);
+        let location = self.append(stream, id, peek.lsn, &mut bytes, about)?;
         self.figures.moved_bytes += bytes.len() as u64;
-        if matches!(content, Content::Absent) {
+        let is_blob = matches!(content, Content::Absent);
+        if is_blob {
+            self.write_log(true)?;
             self.segments.flush(&*storage, stream)?;
         }
         {
@@ -215,11 +242,12 @@ impl Writer {
             let mut node = slot.node.write();
             node.location = location;
             if let Content::Absent = node.content
-                && !matches!(content, Content::Absent)
+                && !is_blob
             {
                 self.tree.memory.put_content(id, slot, &mut node, content);
             }
-            node.is_pinned = true;
+            // A blob is on the storage already, and is never in memory.
+            node.is_pinned = !is_blob;
         }
         self.relocate(id, location);
         Ok(())

@@ -6,20 +6,25 @@
 //! become small takes in its neighbour. It must leave everything as it was when there is no space.
 
 use super::Writer;
+use super::unsettled::Origin;
 use crate::error::Error;
+use crate::footer::{About, Base, KeyRange, NOT_LOGGED};
 use crate::node::{
     BLOB_BYTES_MAX, Delta, Image, Kind, NodeId, ROWS_MAX, Row, Seq, blob_image, fold,
 };
 use crate::segments::{Class, Location};
 use crate::tree::Path;
 use crate::tree::blob::Reference;
-use std::ops::Range;
+use crate::tree::inner::Inner;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 /// Versions of a key in an image, at most.
 const VERSIONS_MAX: usize = 1024;
 /// Rows of an image, at most but for the versions of its last key.
 const PART_ROWS_MAX: usize = ROWS_MAX / 2;
+/// Leaves that are joined because they are empty, at most: each has to be read.
+const EMPTY_JOINED_MAX: usize = 16;
 /// Rows whose packed length is reckoned at once.
 const ESTIMATED_ROWS: usize = 8192;
 
@@ -34,6 +39,10 @@ pub(super) struct Scratch {
     new_blobs: Vec<Vec<u8>>,
     /// Readers below this may miss what they would see: a key had too many versions.
     floor: Seq,
+    /// What deltas have added to these rows is in the log from here on.
+    logged_from: u64,
+    /// The leaves that they are of.
+    bases: Vec<Base>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +78,8 @@ fn push(bytes: &mut Vec<u8>, rows: &mut Vec<ScratchRow>, row: Row<'_>) {
 impl Scratch {
     fn clear(&mut self) {
         self.floor = 0;
+        self.logged_from = NOT_LOGGED;
+        self.bases.clear();
         self.bytes.clear();
         self.rows.clear();
         self.freed.clear();
@@ -208,6 +219,14 @@ impl Writer {
         let node = self.tree.slots.get(id).node.read();
         let none = Delta::default();
         let delta = node.delta.as_deref().unwrap_or(&none);
+        self.scratch.bases.extend(image.as_ref().map(|image| Base {
+            node: id,
+            lsn: image.lsn(),
+            patches: node.patches().len() as u8,
+        }));
+        if node.delta.is_some() {
+            self.scratch.logged_from = self.scratch.logged_from.min(node.logged_at);
+        }
         let Scratch {
             bytes,
             rows,
@@ -273,8 +292,14 @@ impl Writer {
             Some(key) => self.tree.path(&key)?.0,
             None => Path::new(),
         };
-        let leaves = self.with_neighbour(id, &path, oldest)?;
-        let written = self.write_leaves(&leaves, is_appended)?;
+        let leaves = self.with_neighbours(id, &path, oldest)?;
+        let range = range_of(&path, &leaves);
+        self.check_rows_are_within(id, &range)?;
+        let origin = (self.unsettled).trace(&self.scratch.bases, self.scratch.logged_from);
+        let written = self.write_leaves(&leaves, &range, &origin, is_appended)?;
+        for leaf in &written {
+            self.unsettled.note(leaf.id, origin.clone());
+        }
         self.figures.folds += 1;
         self.figures.splits += u64::from(written.len() > leaves.len());
         self.figures.joins += u64::from(leaves.len() > 1);
@@ -289,8 +314,13 @@ impl Writer {
         Ok(())
     }
 
-    /// A key that leads to the leaf: one of its own.
+    /// A key that leads to the leaf: one of its own, or one that has been.
     fn a_key_of(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
+        if let Some(delta) = &self.tree.slots.get(id).node.read().delta
+            && let Some(key) = a_key_in(delta)
+        {
+            return Ok(Some(key));
+        }
         if let Some(image) = self.tree.leaf_image(id)?
             && image.rows() > 0
         {
@@ -298,13 +328,26 @@ impl Writer {
             image.key(0, &mut key);
             return Ok(Some(key));
         }
-        if let Some(key) = self.tree.key_below_patches(id)? {
+        if let Some(key) = self.tree.key_in_pieces(id)? {
             return Ok(Some(key));
         }
         if id == self.tree.root() {
             return Ok(None);
         }
         Err(self.misplaced(id, "which is empty and not the root"))
+    }
+
+    /// What is in the scratch is where its keys lead, or the tree would be out of order after it.
+    fn check_rows_are_within(&self, id: NodeId, range: &KeyRange) -> Result<(), Error> {
+        let Some(last) = self.scratch.rows.len().checked_sub(1) else {
+            return Ok(());
+        };
+        let is_below = self.scratch.row(0).key < &range.from[..];
+        let is_above = matches!(&range.to, Some(to) if self.scratch.row(last).key >= &to[..]);
+        match is_below || is_above {
+            true => Err(self.misplaced(id, "with keys that belong to another leaf")),
+            false => Ok(()),
+        }
     }
 
     /// A leaf that the tree cannot have.
@@ -315,9 +358,10 @@ impl Writer {
         }
     }
 
-    /// The leaf; if it has become small and a neighbour fits into one image with it, both, and both are
-    /// in the scratch.
-    fn with_neighbour(
+    /// The leaf; if it has become small and a neighbour fits into one image with it, both; if it has
+    /// become empty, as many neighbours as it takes to find a row. All are in the scratch. What has been
+    /// emptied is never just left out: only an image of its range says that older ones do not count.
+    fn with_neighbours(
         &mut self,
         id: NodeId,
         path: &Path,
@@ -328,6 +372,9 @@ impl Writer {
         };
         if inner.child(*index) != id {
             return Err(self.misplaced(id, "whose keys belong to another leaf"));
+        }
+        if self.scratch.rows.is_empty() {
+            return self.beside_nothing(inner, *index, oldest);
         }
         let bytes = self.scratch.bytes.len();
         let limit = self.options.node_bytes;
@@ -358,12 +405,58 @@ impl Writer {
         Ok(both.to_vec())
     }
 
+    /// The leaf at `index`, which has no rows, and neighbours up to the first that has some.
+    fn beside_nothing(
+        &mut self,
+        inner: &Inner,
+        index: usize,
+        oldest: Seq,
+    ) -> Result<Vec<NodeId>, Error> {
+        let (mut start, mut end) = (index, index + 1);
+        // The others are empty, so the order in which they are gathered does not matter.
+        while self.scratch.rows.is_empty() && end - start < EMPTY_JOINED_MAX {
+            let next = if end < inner.len() {
+                end += 1;
+                end - 1
+            } else if start > 0 {
+                start -= 1;
+                start
+            } else {
+                break;
+            };
+            self.gather(inner.child(next), oldest)?;
+        }
+        Ok(inner.children()[start..end].to_vec())
+    }
+
     /// Writes what is in the scratch as images: the first ones with the numbers in `ids`.
-    fn write_leaves(&mut self, ids: &[NodeId], is_appended: bool) -> Result<Vec<Written>, Error> {
+    fn write_leaves(
+        &mut self,
+        ids: &[NodeId],
+        range: &KeyRange,
+        origin: &Origin,
+        is_appended: bool,
+    ) -> Result<Vec<Written>, Error> {
         let mut written = Vec::new();
         let result = self.write_blobs().and_then(|()| {
-            for (number, cut) in self.cuts(is_appended).into_iter().enumerate() {
-                written.push(self.write_leaf(ids.get(number).copied(), cut, ids[0])?);
+            let cuts = self.cuts(is_appended);
+            for (number, cut) in cuts.iter().enumerate() {
+                let first = |cut: &Range<usize>| Box::from(self.scratch.row(cut.start).key);
+                let part = KeyRange {
+                    from: if number == 0 {
+                        range.from.clone()
+                    } else {
+                        first(cut)
+                    },
+                    to: cuts.get(number + 1).map(first).or_else(|| range.to.clone()),
+                };
+                let about = About::Leaf {
+                    range: part,
+                    bases: origin.bases.clone(),
+                    logged_from: origin.logged_from,
+                };
+                let known = ids.get(number).copied();
+                written.push(self.write_leaf(known, cut.clone(), about, ids[0])?);
             }
             Ok(())
         });
@@ -380,7 +473,7 @@ impl Writer {
     fn cuts(&mut self, is_appended: bool) -> Vec<Range<usize>> {
         let rows = self.scratch.rows.len();
         if rows == 0 {
-            return Vec::new();
+            return std::iter::once(0..0).collect();
         }
         self.lay_out_for_cutting();
         // What packs worse in parts than as a whole is not seen, nor need it be: an image may be longer.
@@ -411,9 +504,13 @@ impl Writer {
         &mut self,
         known: Option<NodeId>,
         rows: Range<usize>,
+        about: About,
         like: NodeId,
     ) -> Result<Written, Error> {
-        let separator = self.scratch.row(rows.start).key.into();
+        let separator = match &about {
+            About::Leaf { range, .. } => range.from.clone(),
+            About::Patch { .. } | About::Blob | About::Inner => Box::default(),
+        };
         self.builder.clear();
         for index in rows {
             self.builder.push(self.scratch.row(index));
@@ -423,8 +520,7 @@ impl Writer {
         let least_bytes = self.lay_out(class);
         let id = known.unwrap_or_else(|| self.new_id());
         let mut bytes = (self.builder).finish_padded(id, 0, self.seq, interval, least_bytes);
-        let storage = self.storage();
-        match self.segments.append(&*storage, class, id, &mut bytes) {
+        match self.append(class, id, self.seq, &mut bytes, about) {
             Ok(location) => Ok(Written {
                 id,
                 separator,
@@ -467,6 +563,7 @@ impl Writer {
         }
         if has_any {
             // Blobs are never kept in memory, so they must be there before anybody asks.
+            self.write_log(true)?;
             let storage = self.storage();
             self.segments.flush(&*storage, Class::Cold)?;
         }
@@ -474,7 +571,6 @@ impl Writer {
     }
 
     fn write_blob(&mut self, value: &[u8]) -> Result<Vec<u8>, Error> {
-        let storage = self.storage();
         let mut reference = Reference {
             bytes: value.len() as u64,
             crc: crc32c::crc32c(value),
@@ -485,7 +581,7 @@ impl Writer {
             self.has_ids_left()?;
             let id = self.new_id();
             let mut bytes = blob_image(id, self.seq, part);
-            match self.segments.append(&*storage, Class::Cold, id, &mut bytes) {
+            match self.append(Class::Cold, id, self.seq, &mut bytes, About::Blob) {
                 Ok(location) => {
                     self.relocate(id, location);
                     self.tree.slots.get(id).node.write().location = location;
@@ -515,6 +611,46 @@ impl Writer {
             }
         }
     }
+}
+
+/// A key that a delta says something of.
+fn a_key_in(delta: &Delta) -> Option<Vec<u8>> {
+    let mut key = None;
+    delta.newest(&mut |row| {
+        key.get_or_insert_with(|| row.key.to_vec());
+    });
+    key.or_else(|| match &delta.ranges().first()?.start {
+        Bound::Included(start) => Some(start.to_vec()),
+        // Ranges are cut to their leaf with a start that is in it.
+        Bound::Excluded(_) | Bound::Unbounded => None,
+    })
+}
+
+/// The keys that belong to neighbours at the end of a path.
+pub(super) fn range_of(path: &Path, leaves: &[NodeId]) -> KeyRange {
+    let mut range = KeyRange::default();
+    let mut has_start = false;
+    for (level, (_, inner, index)) in path.iter().rev().enumerate() {
+        let (start, end) = match level {
+            0 => {
+                let start = inner
+                    .children()
+                    .iter()
+                    .position(|child| *child == leaves[0]);
+                let start = start.expect("the leaf is below its parent");
+                (start, start + leaves.len())
+            }
+            _ => (*index, index + 1),
+        };
+        if !has_start && start > 0 {
+            range.from = inner.separator(start).into();
+            has_start = true;
+        }
+        if range.to.is_none() && end < inner.len() {
+            range.to = Some(inner.separator(end).into());
+        }
+    }
+    range
 }
 
 /// The image of bytes that were just made and sealed.

@@ -10,24 +10,27 @@ mod carry;
 mod checkpoint;
 mod classes;
 mod clean;
+mod compact;
 mod fold;
 mod paper;
 pub(crate) mod patch;
 mod structure;
+mod unsettled;
 mod upkeep;
 
-pub(crate) use checkpoint::{Stored, take_up};
+pub(crate) use checkpoint::{Stored, begins_checkpoint, take_up};
+pub(crate) use compact::Compacting;
 
 use crate::batch::{END, Operation, Operations};
 use crate::error::Error;
+use crate::footer::About;
 use crate::layout::{Geometry, Superblock};
 use crate::log::Log;
-use crate::node::{Builder, Delta, Kind, NodeId, Seq};
+use crate::node::{Builder, Delta, Kind, NodeId, Row, Seq};
 use crate::options::Options;
 use crate::planted::{Bug, is_planted};
 use crate::readers::Readers;
-use crate::replay::Leaf;
-use crate::segments::{Location, Segments};
+use crate::segments::{Class, Location, NewImage, Segments};
 use crate::storage::Storage;
 use crate::tree::Tree;
 use crate::tree::slots::NODES_MAX;
@@ -38,6 +41,7 @@ use fold::Scratch;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+use unsettled::Unsettled;
 
 /// When a batch survives a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,7 +115,10 @@ pub(crate) struct Writer {
     overgrown: Vec<NodeId>,
     changed_inners: BTreeSet<NodeId>,
     changes_since_checkpoint: u64,
+    /// Memory that changes may take for the time being, because so many were found in the log, in bytes.
+    taken_up_bytes: u64,
     checkpoint: Option<Checkpoint>,
+    unsettled: Unsettled,
     cleaning: Option<Cleaning>,
     classes: Classes,
     builder: Builder,
@@ -162,7 +169,9 @@ impl Writer {
             overgrown: Vec::new(),
             changed_inners: BTreeSet::new(),
             changes_since_checkpoint: 0,
+            taken_up_bytes: 0,
             checkpoint: None,
+            unsettled: Unsettled::default(),
             cleaning: None,
             classes,
             builder: Builder::new(false),
@@ -223,6 +232,31 @@ impl Writer {
         self.log.write_out(&*storage, durable)
     }
 
+    /// Writes an image of a node into a stream; returns where it will be. What an image has is durable in the
+    /// log before the image reaches the storage, so that images, where nothing else is left, never have a
+    /// part of a batch that is lost. While the log is not durable, images wait as long as they can.
+    fn append(
+        &mut self,
+        class: Class,
+        node: NodeId,
+        lsn: Seq,
+        bytes: &mut [u8],
+        about: About,
+    ) -> Result<Location, Error> {
+        if self.segments.would_turn_over(class, bytes.len(), &about) {
+            self.write_log(true)?;
+        }
+        let storage = self.storage();
+        let may_write = self.log.is_durable();
+        let image = NewImage {
+            node,
+            lsn,
+            bytes,
+            about,
+        };
+        self.segments.append(&*storage, class, image, may_write)
+    }
+
     /// Changes the leaves as a batch says that is in the log at `position` or later.
     pub(crate) fn apply(
         &mut self,
@@ -272,22 +306,40 @@ impl Writer {
         self.apply_one(seq, operation, position, seq)
     }
 
-    /// Everything up to this batch has been taken from the log.
-    pub(crate) fn replayed(&mut self, seq: Seq) {
+    /// Everything up to this batch, and before `end` in the log, has been taken from it.
+    pub(crate) fn replayed(&mut self, seq: Seq, end: u64) {
         self.seq = self.seq.max(seq);
+        self.log.go_on_from(end);
         self.readers.publish(self.seq);
     }
 
     /// Keeps the memory in bounds while the log is replayed. Where there is no space to write leaves back,
     /// it takes more: a full disk must not keep anybody from reading and deleting.
     pub(crate) fn keep_house_in_replay(&mut self) -> Result<(), Error> {
+        if self.options.paper.is_none() {
+            self.taken_up_bytes = self.options.memory_bytes / 4 * 3;
+        }
         self.order_by_log();
         self.unpin_landed();
         unless_full(self.fold_beyond_budget())
     }
 
+    /// The log has been replayed. Changes may take more than the buffer now: what was written back since
+    /// the last checkpoint is changes again. Writing them back is left to the groups to come, so that
+    /// opening need not wait for it.
+    pub(crate) fn end_replay(&mut self) -> Result<(), Error> {
+        self.keep_house_in_replay()?;
+        self.taken_up_bytes = match self.options.paper {
+            Some(_) => 0,
+            None => self.tree.memory.delta_bytes(),
+        };
+        self.tree.memory.evict(&self.tree.slots);
+        self.tree.memory.give_up_kept(&self.tree.slots);
+        Ok(())
+    }
+
     /// Brings the leaves into the order in which the log is needed for them: a replay goes by keys.
-    pub(crate) fn order_by_log(&mut self) {
+    fn order_by_log(&mut self) {
         let slots = &self.tree.slots;
         self.by_log.retain_mut(|(position, id)| {
             let node = slots.get(*id).node.read();
@@ -297,10 +349,12 @@ impl Writer {
         self.by_log.make_contiguous().sort_unstable();
     }
 
-    /// The log goes on here after what was replayed, in a new opening. A program that was killed may have
-    /// left frames that were never made durable: readers see them from now on, and what is durable next
-    /// must not stand behind a gap.
-    pub(crate) fn begin_log(&mut self, head: u64) -> Result<(), Error> {
+    /// The log goes on after what was replayed, in a new opening. What was replayed may have been written by
+    /// a process that was killed before it made it durable: readers see it from here on, and what is durable
+    /// next must not stand behind a gap.
+    pub(crate) fn begin_log(&mut self) -> Result<(), Error> {
+        self.write_log(true)?;
+        let head = self.log.head();
         self.superblock.opening += u32::from(!is_planted(Bug::KeepsOpening));
         self.superblock.generation += 1;
         self.superblock.log_durable = head;
@@ -348,26 +402,19 @@ impl Writer {
         self.changes_since_checkpoint += 1;
     }
 
-    /// The leaf of a key, and where it ends.
-    pub(crate) fn leaf_with_edge(&self, key: &[u8]) -> Result<Leaf, Error> {
-        Ok(Leaf {
-            id: self.tree.leaf_of(key)?,
-            edge: self.tree.upper_edge(key)?,
-        })
-    }
-
-    /// Makes a change of one key again that is in the log. Nobody has read yet.
-    pub(crate) fn replay_change(
-        &mut self,
-        leaf: NodeId,
-        key: &[u8],
-        seq: Seq,
-        kind: Kind,
-        value: &[u8],
-        position: u64,
-    ) {
-        let change = |delta: &mut Delta| delta.insert(key, seq, kind, value, seq);
-        self.change_delta(leaf, position, change);
+    /// Makes changes of one leaf again that are in the log, the newest of each key, at `position` or later.
+    /// Nobody has read yet.
+    pub(crate) fn replay_rows(&mut self, leaf: NodeId, rows: &[Row<'_>], position: u64) {
+        self.change_delta(leaf, position, |delta| {
+            if delta.is_empty() {
+                *delta = Delta::of_newest(rows);
+                return;
+            }
+            for row in rows {
+                delta.insert(row.key, row.seq, row.kind, row.value, row.seq);
+            }
+        });
+        self.changes_since_checkpoint += rows.len() as u64 - 1;
     }
 
     /// Every leaf that the range touches gets a note of it.

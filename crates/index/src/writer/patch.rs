@@ -6,6 +6,7 @@
 
 use super::Writer;
 use crate::error::Error;
+use crate::footer::About;
 use crate::node::{Delta, Image, NodeId, ROWS_MAX, Row, Seq};
 use crate::segments::{Class, Location};
 use crate::tree::patch::{Filter, Patch};
@@ -28,16 +29,14 @@ impl Writer {
         if self.options.paper.is_some() || !self.collect_patch(id, oldest) {
             return Ok(false);
         }
-        let (interval, folded_at) = {
+        let (interval, folded_at, logged_from) = {
             let node = self.tree.slots.get(id).node.read();
-            (node.interval, node.folded_at)
+            (node.interval, node.folded_at, node.logged_at)
         };
         let interval = self.classes.observe(interval, folded_at, self.seq);
         let mut bytes = self.builder.finish_patch(id, self.seq, interval);
-        let storage = self.storage();
-        let location = self
-            .segments
-            .append(&*storage, Class::Hot, id, &mut bytes)?;
+        let about = About::Patch { logged_from };
+        let location = self.append(Class::Hot, id, self.seq, &mut bytes, about)?;
         let image = Image::parse(bytes, location.stored());
         let image = image.expect("an image that was just made can be read");
         self.figures.patches += 1;

@@ -39,7 +39,7 @@ impl Writer {
             return change;
         }
         let Some((parent, inner, _)) = path.pop() else {
-            // The leaf is the root. Emptied, it stays.
+            // The leaf is the root.
             if written.len() > 1 {
                 let children: Vec<Child> = written.iter().map(child_of).collect();
                 self.plan_root(&mut change, 1, children);
@@ -57,14 +57,7 @@ impl Writer {
         }
         let mut children = inner.to_children();
         children.splice(start..start + leaves.len(), news);
-        self.plan_above(
-            &mut change,
-            path,
-            parent,
-            inner.level(),
-            children,
-            leaves[0],
-        );
+        self.plan_above(&mut change, path, parent, inner.level(), children);
         change
     }
 
@@ -76,16 +69,8 @@ impl Writer {
         id: NodeId,
         level: u8,
         children: Vec<Child>,
-        empty_leaf: NodeId,
     ) {
-        let is_root = path.is_empty();
-        if children.is_empty() {
-            change.inners.push((id, None));
-            if is_root {
-                change.root = Some(empty_leaf);
-                return;
-            }
-        } else if is_root && children.len() == 1 {
+        if path.is_empty() && children.len() == 1 {
             change.inners.push((id, None));
             change.root = Some(children[0].1);
             return;
@@ -104,10 +89,10 @@ impl Writer {
             first.0 = inner.separator(index).into();
         }
         siblings.splice(index..=index, parts);
-        self.plan_above(change, path, above, inner.level(), siblings, empty_leaf);
+        self.plan_above(change, path, above, inner.level(), siblings);
     }
 
-    /// Cuts children into even parts; the first one is `id`. Without children there are none.
+    /// Cuts children into even parts; the first one is `id`.
     fn plan_parts(
         &mut self,
         change: &mut Change,
@@ -116,8 +101,8 @@ impl Writer {
         children: &[Child],
     ) -> Vec<Child> {
         let shares = self.children_shares(children, change.is_appended);
-        let parts = children.len().div_ceil(shares.part).max(1);
-        let even = children.len().div_ceil(parts).max(1);
+        let parts = children.len().div_ceil(shares.part);
+        let even = children.len().div_ceil(parts);
         let share = shares.filled.unwrap_or(even);
         let mut above = Vec::with_capacity(parts);
         for (number, part) in children.chunks(share).enumerate() {
@@ -166,12 +151,7 @@ impl Writer {
                 tree.forget_before(floor);
             }
             for leaf in leaves.iter().filter(|leaf| !ids.contains(leaf)) {
-                let stays = change.root == Some(*leaf) || self.tree.root() == *leaf;
-                if stays {
-                    self.empty(*leaf)
-                } else {
-                    self.forget(*leaf)
-                }
+                self.forget(*leaf);
             }
             if let Some(root) = change.root {
                 self.tree.set_root(root);

@@ -12,9 +12,13 @@ use crate::storage::BLOCK_BYTES;
 /// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
 const CHANGES_MAX: u64 = 1 << 20;
 
+/// How much less memory changes may have after a group, by the bytes that the group has taken of the log.
+const PAID_OFF_SHARE: u64 = 4;
+
 impl Writer {
     /// Keeps house after a group that took `blocks` blocks of the log.
     pub(crate) fn keep_house(&mut self, blocks: u64) -> Result<(), Error> {
+        self.pay_off(blocks);
         self.unpin_landed();
         self.fold_overgrown()?;
         self.fold_beyond_budget()?;
@@ -26,9 +30,17 @@ impl Writer {
         Ok(())
     }
 
+    /// Takes back from the changes what memory they were given when the index was opened, faster than a
+    /// group of `blocks` blocks of the log can bring new ones.
+    fn pay_off(&mut self, blocks: u64) {
+        let paid_bytes = blocks * BLOCK_BYTES as u64 * PAID_OFF_SHARE;
+        self.taken_up_bytes = self.taken_up_bytes.saturating_sub(paid_bytes);
+    }
+
     /// Writes leaves back until changes take no more memory than they may.
     pub(super) fn fold_beyond_budget(&mut self) -> Result<(), Error> {
-        while self.tree.memory.delta_bytes() > self.buffer_bytes() && self.fold_oldest()? {
+        let bytes_max = self.buffer_bytes().max(self.taken_up_bytes);
+        while self.tree.memory.delta_bytes() > bytes_max && self.fold_oldest()? {
             self.clean_some()?;
         }
         Ok(())

@@ -86,6 +86,11 @@ pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepF
         if let Err(error) = world.reopen(disk) {
             panic!("seed {seed}: {error}");
         }
+        // Checking has read all leaves; most programs that open an index have read none.
+        if draw.once_in(2) {
+            world.db = Db::open(world.disk.clone(), &world.options)
+                .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        }
     }
 }
 
@@ -145,24 +150,38 @@ fn failure_and_cut(number: u64, keeps: u64) -> bool {
     storage.has_happened()
 }
 
+/// 60,000 bytes that are all of one number, in values that are short enough to stand in leaves: a long one would
+/// be written beside them at once, and the log be durable before that.
+fn long_batch(key: u8, number: u8) -> Vec<Change> {
+    let put = |index: u8| Change::Put(vec![key, index], vec![number; 1000]);
+    (0..60).map(put).collect()
+}
+
 /// Lives of long batches that are durable much later, so that a power cut finds several frames of the log
 /// that are not, and leaves some of them.
 pub fn relaxed(seed: u64) {
     let mut draw = Draw::new(seed);
     let options = Options {
+        // Enough for all changes: writing one back would make the log durable.
+        memory_bytes: 16 << 20,
+        buffer_bytes: 8 << 20,
         log_bytes: 4 << 20,
-        ..small_options(&mut draw)
+        // So would filling a segment, and a value beside the leaves; the leaf is long enough to be left alone.
+        node_bytes: 256 << 10,
+        segment_bytes: 4 << 20,
+        inline_value_bytes: 1000,
+        ..Options::default()
     };
     let mut world = World::new(options).expect("an index on an empty disk");
     for _ in 0..8 {
-        let key = |draw: &mut Draw| vec![draw.below(40) as u8];
+        let key = |draw: &mut Draw| draw.below(40) as u8;
         for _ in 0..draw.below(40) {
-            let change = Change::Put(key(&mut draw), vec![draw.number() as u8; 60_000]);
+            let batch = long_batch(key(&mut draw), draw.number() as u8);
             let durability = match draw.below(12) {
                 0 => Durability::Durable,
                 _ => Durability::Relaxed,
             };
-            let written = world.write(&[change], durability);
+            let written = world.write(&batch, durability);
             written.expect("a write on a whole disk");
         }
         if draw.once_in(4) {
@@ -179,10 +198,14 @@ pub fn relaxed(seed: u64) {
 /// one is. If `number` is odd, a checkpoint lets it begin there: before it then stands nothing that is newer.
 pub fn leftover(number: u64) {
     let options = Options {
-        memory_bytes: 4 << 20,
-        buffer_bytes: 2 << 20,
+        memory_bytes: 16 << 20,
+        buffer_bytes: 8 << 20,
         log_bytes: 4 << 20,
-        ..small_options(&mut Draw::new(2))
+        // So would filling a segment, and a value beside the leaves; the leaf is long enough to be left alone.
+        node_bytes: 256 << 10,
+        segment_bytes: 4 << 20,
+        inline_value_bytes: 1000,
+        ..Options::default()
     };
     let mut world = World::new(options).expect("an index on an empty disk");
     let first = world.write(&[], Durability::Durable);
@@ -190,8 +213,7 @@ pub fn leftover(number: u64) {
     world.db.checkpoint().expect("a checkpoint");
     let write = |world: &mut World, from: u8, to: u8| {
         for number in from..to {
-            let change = Change::Put(vec![number], vec![number; 60_000]);
-            let written = world.write(&[change], Durability::Relaxed);
+            let written = world.write(&long_batch(number, number), Durability::Relaxed);
             written.expect("a write");
         }
     };
@@ -268,6 +290,11 @@ pub fn ordered_map(seed: u64, options: fn(&mut Draw) -> Options, operations: usi
                     world.history.synced();
                     let disk = world.disk.clone();
                     world.reopen(disk).expect("it opens");
+                    if draw.once_in(2) {
+                        // Without a leaf in memory.
+                        let disk = world.disk.clone();
+                        world.db = Db::open(disk, &world.options).expect("it opens");
+                    }
                 }
                 1 => world.db.checkpoint().expect("a checkpoint"),
                 2 => world.db.write_back().expect("a write-back"),

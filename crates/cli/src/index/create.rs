@@ -1,0 +1,104 @@
+//! `bimetal index create`: the one verb that makes an index and does nothing else, and the only one that
+//! makes one on a block device. It must never write over anything without being told to.
+
+use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow, bail};
+use bimetal_block::units::show_size;
+use bimetal_index::Db;
+use bimetal_index::storage::file::{FileStorage, Presence};
+use bimetal_index::storage::{Aligned, Storage};
+
+use super::volume::open_device;
+use super::{MakeArgs, OpenArgs, failed, unopened};
+
+/// Bytes at the start of a device that must be zeroes: file systems, partition tables and indexes all
+/// have something there.
+const LOOKED_AT_BYTES: usize = 1 << 20;
+
+/// Where, and how long its parts are.
+///
+/// A file is made, and grows and shrinks with what is in it. On a block device the index takes all of it.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The file, which must not exist or be empty, or the block device
+    #[arg(value_name = "INDEX")]
+    index: PathBuf,
+    /// Make it on a device that has something on it, which is lost
+    #[arg(long)]
+    destroy_data: bool,
+    #[command(flatten)]
+    make: MakeArgs,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let path = &args.index;
+    let db = match &args.open.place.config {
+        Some(config) => {
+            let storage = open_device(config, path)?;
+            check_is_empty(path, &storage, args.destroy_data)?;
+            make(args, storage)?
+        }
+        None => make_at(args, path)?,
+    };
+    let bytes = super::stats::space_bytes(&db);
+    writeln!(
+        std::io::stdout().lock(),
+        "{}: an empty index of {}",
+        path.display(),
+        show_size(bytes)
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes it in a file or on a block device.
+fn make_at(args: &Args, path: &Path) -> Result<Db> {
+    let metadata = path.metadata().ok();
+    let is_device = metadata
+        .as_ref()
+        .is_some_and(|m| m.file_type().is_block_device());
+    if is_device {
+        let storage = FileStorage::open_read_only(path);
+        let storage = storage.map_err(|error| unopened(path, &error))?;
+        check_is_empty(path, &storage, args.destroy_data)?;
+    } else if metadata.is_some_and(|m| !m.is_file() || m.len() > 0) {
+        bail!("{}: something is there already", path.display());
+    }
+    let is_new = !path.exists();
+    let storage = FileStorage::open(path, Presence::Any);
+    let made = make(args, storage.map_err(|error| unopened(path, &error))?);
+    if made.is_err() && is_new {
+        // Nobody needs the empty file of a refusal; the refusal is the error to tell.
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
+fn make(args: &Args, storage: impl Storage + 'static) -> Result<Db> {
+    let path = &args.index;
+    let id = bimetal_index::new_id().map_err(|error| anyhow!("{}: {error}", path.display()))?;
+    let options = args.make.options(&args.open);
+    Db::create(storage, id, &options).map_err(|error| failed(path, &error))
+}
+
+/// Refuses a device with something on it.
+fn check_is_empty(path: &Path, storage: &dyn Storage, destroys_data: bool) -> Result<()> {
+    let looked_at = LOOKED_AT_BYTES.min(storage.len_bytes() as usize);
+    let mut start = Aligned::zeroed(looked_at);
+    storage
+        .read(0, &mut start)
+        .map_err(|error| anyhow!("{}: {error}", path.display()))?;
+    if !destroys_data && start.iter().any(|byte| *byte != 0) {
+        bail!(
+            "{}: something is on this device; --destroy-data makes an index there all the same",
+            path.display()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,434 @@
+//! What a segment says of its images, so that an index can be built anew when nothing leads to them
+//! ([`crate::rebuild`]): a head, which says of which index and which filling the segment is, and footers,
+//! each of which lists the images that were written since the one before.
+//!
+//! Of a leaf a footer says which keys are its own. That is what makes images enough: an image has every
+//! key of its range as of its LSN, so of all images that have a key in their range the newest is right.
+//! It must never list an image of another filling, nor be believed where its checksum, its place or the
+//! index do not fit.
+
+use crate::layout::Geometry;
+use crate::node::{GRANULE_BYTES, NodeId, Seq};
+
+/// Bytes of a head.
+pub(crate) const HEAD_BYTES: usize = 64;
+/// Bytes of a footer before its entries.
+const FIXED_BYTES: usize = 64;
+const HEAD_MAGIC: [u8; 4] = *b"bmSH";
+const FOOTER_MAGIC: [u8; 4] = *b"bmSF";
+/// Bytes of an entry before its bases and keys, and of a base.
+const ENTRY_BYTES: usize = 30;
+const BASE_BYTES: usize = 13;
+/// Instead of the length of the key where a leaf ends: there is none.
+const NO_END: u16 = u16::MAX;
+/// Of a leaf that was written without changes.
+pub(crate) const NOT_LOGGED: u64 = u64::MAX;
+
+/// Keys from one on to before another; without an end, all from there on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    pub from: Box<[u8]>,
+    pub to: Option<Box<[u8]>>,
+}
+
+/// A leaf as another one was made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Base {
+    pub node: NodeId,
+    /// Of its newest patch, or of its image if it had none.
+    pub lsn: Seq,
+    /// How many patches it had.
+    pub patches: u8,
+}
+
+/// What is said of an image beside what stands in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum About {
+    /// A leaf, all of it. It was made of these leaves and of what is in the log from this position on.
+    Leaf {
+        range: KeyRange,
+        bases: Vec<Base>,
+        logged_from: u64,
+    },
+    /// Changes of a leaf; they are in the log from this position on.
+    Patch { logged_from: u64 },
+    /// A value out of line.
+    Blob,
+    /// An inner node, which is not listed: the leaves say what it says.
+    Inner,
+}
+
+impl About {
+    fn code(&self) -> u8 {
+        match self {
+            About::Leaf { .. } => 0,
+            About::Blob => 1,
+            About::Patch { .. } => 2,
+            About::Inner => 3,
+        }
+    }
+
+    /// Bytes of its entry in a footer.
+    pub(crate) fn entry_bytes(&self) -> usize {
+        match self {
+            About::Inner => 0,
+            About::Leaf { range, bases, .. } => {
+                let end = range.to.as_ref().map_or(0, |to| to.len());
+                ENTRY_BYTES + bases.len() * BASE_BYTES + range.from.len() + end
+            }
+            About::Patch { .. } | About::Blob => ENTRY_BYTES,
+        }
+    }
+}
+
+/// An image in a footer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Bytes from the start of the segment.
+    pub at: usize,
+    pub bytes: usize,
+    pub node: NodeId,
+    pub lsn: Seq,
+    pub about: About,
+}
+
+impl Entry {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let none = KeyRange::default();
+        let (range, bases, logged_from) = match &self.about {
+            About::Leaf {
+                range,
+                bases,
+                logged_from,
+            } => (range, &bases[..], *logged_from),
+            About::Patch { logged_from } => (&none, &[][..], *logged_from),
+            About::Blob | About::Inner => (&none, &[][..], NOT_LOGGED),
+        };
+        let granules = |bytes: usize| ((bytes / GRANULE_BYTES) as u16).to_le_bytes();
+        out.extend_from_slice(&granules(self.at));
+        out.extend_from_slice(&granules(self.bytes));
+        out.extend_from_slice(&self.node.to_le_bytes());
+        out.extend_from_slice(&self.lsn.to_le_bytes());
+        out.extend_from_slice(&logged_from.to_le_bytes());
+        out.push(self.about.code());
+        out.push(bases.len() as u8);
+        out.extend_from_slice(&(range.from.len() as u16).to_le_bytes());
+        let end_len = range.to.as_ref().map_or(NO_END, |to| to.len() as u16);
+        out.extend_from_slice(&end_len.to_le_bytes());
+        for base in bases {
+            out.extend_from_slice(&base.node.to_le_bytes());
+            out.extend_from_slice(&base.lsn.to_le_bytes());
+            out.push(base.patches);
+        }
+        out.extend_from_slice(&range.from);
+        out.extend_from_slice(range.to.as_deref().unwrap_or_default());
+    }
+
+    fn decode(bytes: &[u8], segment_bytes: usize) -> Option<(Entry, &[u8])> {
+        let (fixed, rest) = bytes.split_first_chunk::<ENTRY_BYTES>()?;
+        let number16 = |at: usize| u16::from_le_bytes([fixed[at], fixed[at + 1]]);
+        let number64 = |at: usize| Some(u64::from_le_bytes(*fixed[at..].first_chunk()?));
+        let logged_from = number64(16)?;
+        let (bases, rest) = rest.split_at_checked(usize::from(fixed[25]) * BASE_BYTES)?;
+        let (from, rest) = rest.split_at_checked(usize::from(number16(26)))?;
+        let (to, rest) = match number16(28) {
+            NO_END => (None, rest),
+            len => {
+                let (to, rest) = rest.split_at_checked(usize::from(len))?;
+                (Some(Box::from(to)), rest)
+            }
+        };
+        let about = match fixed[24] {
+            0 => About::Leaf {
+                range: KeyRange {
+                    from: from.into(),
+                    to,
+                },
+                bases: bases.chunks_exact(BASE_BYTES).filter_map(base_of).collect(),
+                logged_from,
+            },
+            1 => About::Blob,
+            2 => About::Patch { logged_from },
+            _ => return None,
+        };
+        let entry = Entry {
+            at: usize::from(number16(0)) * GRANULE_BYTES,
+            bytes: usize::from(number16(2)) * GRANULE_BYTES,
+            node: NodeId::from_le_bytes(*fixed[4..].first_chunk()?),
+            lsn: number64(8)?,
+            about,
+        };
+        let is_inside = entry.bytes > 0 && entry.at + entry.bytes <= segment_bytes;
+        is_inside.then_some((entry, rest))
+    }
+}
+
+fn base_of(bytes: &[u8]) -> Option<Base> {
+    Some(Base {
+        node: number32(bytes, 0)?,
+        lsn: number64(bytes, 4)?,
+        patches: *bytes.get(12)?,
+    })
+}
+
+fn number32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn number64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Puts the checksum of the rest into the first four bytes.
+fn seal(bytes: &mut [u8]) {
+    let crc = crc32c::crc32c(&bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn is_sealed(bytes: &[u8]) -> bool {
+    bytes.len() > 4 && crc32c::crc32c(&bytes[4..]).to_le_bytes() == bytes[..4]
+}
+
+/// Which filling of which segment of which index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Filling {
+    pub geometry: Geometry,
+    pub segment: u32,
+    /// Later fillings of a segment have higher numbers.
+    pub number: u64,
+}
+
+impl Filling {
+    /// The head of the segment.
+    pub(crate) fn head(&self) -> [u8; HEAD_BYTES] {
+        let mut head = [0; HEAD_BYTES];
+        head[4..8].copy_from_slice(&HEAD_MAGIC);
+        head[8..16].copy_from_slice(&self.geometry.id.to_le_bytes());
+        head[16..24].copy_from_slice(&self.geometry.log_blocks.to_le_bytes());
+        head[24..28].copy_from_slice(&self.geometry.segment_bytes.to_le_bytes());
+        head[28..32].copy_from_slice(&self.segment.to_le_bytes());
+        head[32..40].copy_from_slice(&self.number.to_le_bytes());
+        seal(&mut head);
+        head
+    }
+
+    /// What the head at the start of `bytes` says, if there is one.
+    pub(crate) fn of_head(bytes: &[u8]) -> Option<Filling> {
+        let head = bytes.first_chunk::<HEAD_BYTES>()?;
+        if head[4..8] != HEAD_MAGIC || !is_sealed(head) {
+            return None;
+        }
+        let geometry = Geometry {
+            id: number64(head, 8)?,
+            log_blocks: number64(head, 16)?,
+            segment_bytes: number32(head, 24)?,
+        };
+        geometry.is_possible().then_some(Filling {
+            geometry,
+            segment: number32(head, 28)?,
+            number: number64(head, 32)?,
+        })
+    }
+
+    /// A footer of these entries, to stand at byte `at` of the segment; the one before it, or the head,
+    /// ends at `from`.
+    pub(crate) fn footer(&self, entries: &[Entry], at: usize, from: usize) -> Vec<u8> {
+        let mut bytes = vec![0; FIXED_BYTES];
+        entries.iter().for_each(|entry| entry.encode(&mut bytes));
+        let used = bytes.len() - FIXED_BYTES;
+        bytes.resize(bytes.len().next_multiple_of(GRANULE_BYTES), 0);
+        let len = bytes.len() as u32;
+        bytes[4..8].copy_from_slice(&FOOTER_MAGIC);
+        bytes[8..12].copy_from_slice(&len.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(used as u32).to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.geometry.id.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[36..40].copy_from_slice(&(at as u32).to_le_bytes());
+        bytes[40..44].copy_from_slice(&(from as u32).to_le_bytes());
+        seal(&mut bytes);
+        bytes
+    }
+}
+
+/// Bytes of a footer whose entries have so many.
+pub(crate) fn footer_bytes(entries_bytes: usize) -> usize {
+    (FIXED_BYTES + entries_bytes).next_multiple_of(GRANULE_BYTES)
+}
+
+/// A footer that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Footer {
+    /// The number of the filling.
+    pub filling: u64,
+    pub at: usize,
+    /// Where the one before it ends.
+    pub from: usize,
+    pub end: usize,
+    pub entries: Vec<Entry>,
+}
+
+impl Footer {
+    /// The footer at byte `at` of a segment, if one of this index is there.
+    fn read(segment: &[u8], geometry: &Geometry, number: u32, at: usize) -> Option<Footer> {
+        let bytes = &segment[at..];
+        if *bytes.get(4..8)? != FOOTER_MAGIC {
+            return None;
+        }
+        let bytes = bytes.get(..number32(bytes, 8)? as usize)?;
+        let is_own = number64(bytes, 16)? == geometry.id
+            && number32(bytes, 32)? == number
+            && number32(bytes, 36)? as usize == at;
+        if !is_own || !is_sealed(bytes) {
+            return None;
+        }
+        let used = number32(bytes, 12)? as usize;
+        let mut rest = bytes.get(FIXED_BYTES..)?.get(..used)?;
+        let mut entries = Vec::new();
+        while !rest.is_empty() {
+            let (entry, after) = Entry::decode(rest, segment.len())?;
+            entries.push(entry);
+            rest = after;
+        }
+        Some(Footer {
+            filling: number64(bytes, 24)?,
+            at,
+            from: number32(bytes, 40)? as usize,
+            end: at + bytes.len(),
+            entries,
+        })
+    }
+
+    /// The footers of the last filling of a segment, in their order. Which one that is its head says, for it
+    /// may have no footers at all and have left those of the one before behind it.
+    pub(crate) fn all(segment: &[u8], geometry: &Geometry, number: u32) -> Vec<Footer> {
+        let mut all = Vec::new();
+        let mut at = 0;
+        while at + FIXED_BYTES <= segment.len() {
+            match Footer::read(segment, geometry, number, at) {
+                Some(footer) => {
+                    at = footer.end;
+                    all.push(footer);
+                }
+                None => at += GRANULE_BYTES,
+            }
+        }
+        let head = Filling::of_head(segment);
+        let head = head.filter(|head| head.geometry == *geometry && head.segment == number);
+        let last = head.map(|head| head.number);
+        let last = last.or_else(|| all.iter().map(|footer| footer.filling).max());
+        all.retain(|footer| Some(footer.filling) == last);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILLING: Filling = Filling {
+        geometry: Geometry {
+            id: 0x1122_3344_5566_7788,
+            log_blocks: 64,
+            segment_bytes: 64 << 10,
+        },
+        segment: 3,
+        number: 7 << 32 | 2,
+    };
+
+    fn entries() -> Vec<Entry> {
+        let leaf = |from: &[u8], to: Option<&[u8]>| About::Leaf {
+            range: KeyRange {
+                from: from.into(),
+                to: to.map(Box::from),
+            },
+            bases: vec![
+                Base {
+                    node: 5,
+                    lsn: 98,
+                    patches: 2,
+                };
+                from.len()
+            ],
+            logged_from: 12,
+        };
+        let abouts = [
+            leaf(b"", Some(b"m")),
+            leaf(b"m", None),
+            About::Patch { logged_from: 14 },
+            About::Blob,
+        ];
+        let entry = |(node, about): (u32, About)| Entry {
+            at: 64 + node as usize * 128,
+            bytes: 128,
+            node,
+            lsn: 99,
+            about,
+        };
+        (0..).zip(abouts).map(entry).collect()
+    }
+
+    fn segment_with(footer: &[u8], at: usize) -> Vec<u8> {
+        let mut segment = vec![0; FILLING.geometry.segment_bytes as usize];
+        segment[..HEAD_BYTES].copy_from_slice(&FILLING.head());
+        segment[at..at + footer.len()].copy_from_slice(footer);
+        segment
+    }
+
+    #[test]
+    fn heads_and_footers_are_read_as_they_were_written_and_nowhere_else() {
+        let footer = FILLING.footer(&entries(), 4096, 64);
+        let bytes: usize = entries().iter().map(|e| e.about.entry_bytes()).sum();
+        assert_eq!(footer.len(), footer_bytes(bytes));
+        let segment = segment_with(&footer, 4096);
+        assert_eq!(Filling::of_head(&segment), Some(FILLING));
+        let read = Footer::all(&segment, &FILLING.geometry, 3);
+        assert_eq!(read.len(), 1);
+        assert_eq!(read[0].entries, entries());
+        assert_eq!((read[0].from, read[0].end), (64, 4096 + footer.len()));
+        let elsewhere = segment_with(&footer, 8192);
+        assert_eq!(Footer::all(&elsewhere, &FILLING.geometry, 3), []);
+        assert_eq!(Footer::all(&segment, &FILLING.geometry, 4), []);
+        let other = Geometry {
+            id: 1,
+            ..FILLING.geometry
+        };
+        assert_eq!(Footer::all(&segment, &other, 3), []);
+    }
+
+    #[test]
+    fn no_byte_of_a_head_or_footer_can_change_without_being_noticed() {
+        let footer = FILLING.footer(&entries(), 4096, 64);
+        let whole = segment_with(&footer, 4096);
+        for at in (0..HEAD_BYTES).chain(4096..4096 + footer.len()) {
+            let mut segment = whole.clone();
+            segment[at] ^= 0x10;
+            let head = Filling::of_head(&segment);
+            let footers = Footer::all(&segment, &FILLING.geometry, 3);
+            assert!(head.is_none() || footers.is_empty(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn footers_of_an_earlier_filling_do_not_count() {
+        let earlier = Filling {
+            number: 7 << 32 | 1,
+            ..FILLING
+        };
+        let mut segment = segment_with(&FILLING.footer(&entries(), 4096, 64), 4096);
+        let left = earlier.footer(&entries(), 16384, 64);
+        segment[16384..16384 + left.len()].copy_from_slice(&left);
+        let read = Footer::all(&segment, &FILLING.geometry, 3);
+        assert_eq!(read.len(), 1);
+        assert_eq!(read[0].filling, FILLING.number);
+        // Nor where the last one has none.
+        segment[4096..8192].fill(0);
+        assert_eq!(Footer::all(&segment, &FILLING.geometry, 3), []);
+        segment[..HEAD_BYTES].fill(0);
+        let read = Footer::all(&segment, &FILLING.geometry, 3);
+        assert_eq!(
+            read[0].filling, earlier.number,
+            "nothing says that it is not"
+        );
+    }
+}

@@ -1,0 +1,562 @@
+//! Building an index anew from what is left of one: images of leaves with the footers of their segments,
+//! and the log. Neither a superblock nor a checkpoint is needed.
+//!
+//! Of all images that have a key in their range the one with the highest LSN is right (the format says
+//! why), so the keys are cut into pieces, each with the newest image of it; then come patches and the
+//! log, in the order of their batches. It must never take an older image for a newer one that is
+//! damaged: what cannot be told is listed as lost, with the exact range of keys.
+
+mod log;
+mod pieces;
+mod survey;
+
+use crate::batch::{Batch, Operation, Operations};
+use crate::db::Db;
+use crate::error::Error;
+use crate::node::{Image, Kind, Seq};
+use crate::options::Options;
+use crate::storage::{BLOCK_BYTES, Storage};
+use crate::tree::blob::Reference;
+use crate::verify::Problem;
+use crate::writer::Durability;
+use log::Frames;
+use pieces::{Piece, Pieces, Source, WholeLog};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use survey::{Place, Survey};
+
+/// Bytes of a batch of the new index, about.
+const BATCH_BYTES: usize = 64 << 10;
+/// Losses and problems that are listed; more are only counted.
+const LISTED_MAX: usize = 10_000;
+
+/// What of a range of keys is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Every key, but those that the log has.
+    Keys,
+    /// Changes: some keys may be missing, have an older value, or be there although they were deleted.
+    Changes,
+}
+
+/// A range of keys of which something is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The first key.
+    pub from: Vec<u8>,
+    /// The first key that is not of the range any more; none: it goes on to the end of all keys.
+    pub to: Option<Vec<u8>>,
+    /// What of them.
+    pub loss: Loss,
+}
+
+/// What a rebuild has found and made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Id of the index that was read.
+    pub id: u64,
+    /// Segments read.
+    pub segments: u64,
+    /// Images of leaves that are whole, also such as newer ones replace.
+    pub leaves: u64,
+    /// Patches that are whole.
+    pub patches: u64,
+    /// Frames of the log.
+    pub log_frames: u64,
+    /// Number of the last batch in it.
+    pub last_batch: u64,
+    /// Keys in the new index.
+    pub keys: u64,
+    /// What is lost, in the order of keys.
+    pub lost: Vec<Lost>,
+    /// How many ranges are lost: as many as are listed, or more.
+    pub lost_found: u64,
+    /// What else is wrong with what was read; none of it needs to have lost anything.
+    pub problems: Vec<Problem>,
+    /// How many problems there are: as many as are listed, or more.
+    pub problems_found: u64,
+}
+
+impl Rebuilt {
+    fn lose(&mut self, from: &[u8], to: Option<&[u8]>, loss: Loss) {
+        if let Some(last) = self.lost.last_mut()
+            && last.loss == loss
+            && last.to.as_deref() == Some(from)
+        {
+            last.to = to.map(<[u8]>::to_vec);
+            return;
+        }
+        self.lost_found += 1;
+        if self.lost.len() < LISTED_MAX {
+            self.lost.push(Lost {
+                from: from.to_vec(),
+                to: to.map(<[u8]>::to_vec),
+                loss,
+            });
+        }
+    }
+
+    fn problem(&mut self, what: String, offset: u64) {
+        self.problems_found += 1;
+        if self.problems.len() < LISTED_MAX {
+            self.problems.push(Problem { what, offset });
+        }
+    }
+}
+
+/// What a rebuild is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebuildStep {
+    /// Looking for heads of segments, in bytes of the storage.
+    Finding,
+    /// Reading segments, in segments.
+    Reading,
+    /// Writing leaves into the new index, in pieces of the keys.
+    Writing,
+    /// Adding patches and the log, in patches and frames.
+    Changing,
+}
+
+/// Tells what is done of a step, and of how much.
+pub type RebuildProgress<'a> = dyn FnMut(RebuildStep, u64, u64) + 'a;
+
+/// Builds the index of `from` anew in `to`, whose content is lost, under the name `new_id`. With `id` the
+/// parts of that index are taken where there are parts of several. Nothing is written to `from`. Lengths of
+/// log and segments are those of the old index, whatever `options` say.
+///
+/// # Errors
+///
+/// [`Error::NotAnIndex`] if nothing of an index is there, or parts of several and no `id` is given; and what
+/// the new index says. What is damaged is in the result.
+pub fn rebuild(
+    from: &dyn Storage,
+    id: Option<u64>,
+    to: impl Storage + 'static,
+    new_id: u64,
+    options: &Options,
+    progress: &mut RebuildProgress<'_>,
+) -> Result<Rebuilt, Error> {
+    let geometry = survey::geometry(from, id, progress)?;
+    let options = Options {
+        log_bytes: geometry.log_blocks * BLOCK_BYTES as u64,
+        segment_bytes: geometry.segment_bytes,
+        ..options.clone()
+    };
+    let mut rebuilt = Rebuilt {
+        id: geometry.id,
+        ..Rebuilt::default()
+    };
+    let survey = Survey::of(from, geometry, &mut rebuilt, progress);
+    let frames = Frames::of(from, geometry, &mut rebuilt);
+    rebuilt.last_batch = frames.last_seq();
+    if survey.last_lsn() > frames.last_seq() {
+        let (last, image) = (frames.last_seq(), survey.last_lsn());
+        let what = format!("the log ends with batch {last}, and images have batch {image}");
+        rebuilt.problem(what, crate::layout::LOG_OFFSET);
+    }
+    let pieces = survey.pieces(frames.whole());
+    let db = Db::create(to, new_id, &options)?;
+    let mut building = Building {
+        from,
+        survey: &survey,
+        pieces: &pieces,
+        db: &db,
+        batch: Batch::new(),
+        batch_bytes: 0,
+        lost_values: BTreeMap::new(),
+        is_log_whole: false,
+        rebuilt,
+    };
+    building.write_leaves(progress)?;
+    building.change(&frames, progress)?;
+    building.end()
+}
+
+/// The new index on its way.
+struct Building<'a> {
+    from: &'a dyn Storage,
+    survey: &'a Survey,
+    pieces: &'a Pieces,
+    db: &'a Db,
+    batch: Batch,
+    batch_bytes: usize,
+    /// Keys whose values out of line cannot be read, and whether they still are lost: the log may have them.
+    lost_values: BTreeMap<Vec<u8>, bool>,
+    /// The log is read where nothing is missing any more.
+    is_log_whole: bool,
+    rebuilt: Rebuilt,
+}
+
+impl Building<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.batch.put(key, value);
+        self.batched(key.len() + value.len())
+    }
+
+    fn batched(&mut self, bytes: usize) -> Result<(), Error> {
+        self.batch_bytes += bytes;
+        if self.batch_bytes >= BATCH_BYTES.min(self.db.log_bytes() as usize / 32) {
+            self.write_batch()?;
+        }
+        Ok(())
+    }
+
+    fn write_batch(&mut self) -> Result<(), Error> {
+        if !self.batch.is_empty() {
+            self.db.write(&self.batch, Durability::Relaxed)?;
+            self.batch.clear();
+        }
+        self.batch_bytes = 0;
+        Ok(())
+    }
+
+    /// Writes the rows of all pieces, in order.
+    fn write_leaves(&mut self, progress: &mut RebuildProgress<'_>) -> Result<(), Error> {
+        let mut current: Option<(usize, Image)> = None;
+        let count = self.pieces.all().len() as u64;
+        for (number, piece) in (0..).zip(self.pieces.all()) {
+            if number % 64 == 0 {
+                progress(RebuildStep::Writing, number, count);
+            }
+            let to = self.pieces.end_of(number as usize);
+            match piece.source {
+                Source::Nothing => {}
+                Source::Lost => self.rebuilt.lose(&piece.from, to, Loss::Keys),
+                Source::Leaf(index) => {
+                    let image = match current.take().filter(|(at, _)| *at == index) {
+                        Some((_, image)) => Some(image),
+                        None => self
+                            .survey
+                            .image(self.from, &self.survey.leaves[index].place),
+                    };
+                    let Some(image) = image else {
+                        // It was whole when it was read before.
+                        self.rebuilt.lose(&piece.from, to, Loss::Keys);
+                        continue;
+                    };
+                    self.write_rows(&image, piece, to)?;
+                    current = Some((index, image));
+                }
+            }
+        }
+        self.write_batch()
+    }
+
+    /// Writes the newest of each key of an image that is in a piece.
+    fn write_rows(&mut self, image: &Image, piece: &Piece, to: Option<&[u8]>) -> Result<(), Error> {
+        let (mut key, mut before) = (Vec::new(), None);
+        for row in image.lower_bound(&piece.from)..image.rows() {
+            image.key(row, &mut key);
+            if to.is_some_and(|to| &key[..] >= to) {
+                break;
+            }
+            // Of a key the newest version comes first.
+            if before.as_ref() == Some(&key) {
+                continue;
+            }
+            before = Some(key.clone());
+            match image.kind(row) {
+                Kind::Put => self.put(&key, &image.value(row))?,
+                Kind::Delete => {}
+                Kind::Blob => match self.value_of(&image.value(row)) {
+                    Some(value) => self.put(&key, &value)?,
+                    None => {
+                        self.lost_values.insert(key.clone(), true);
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// A value out of line. Of several blobs with one number it is those whose checksum fits.
+    fn value_of(&self, reference: &[u8]) -> Option<Vec<u8>> {
+        let reference = Reference::decode(reference)?;
+        let mut values = vec![Vec::new()];
+        for blob in &reference.blobs {
+            let parts = self.survey.blobs(self.from, *blob);
+            let mut longer = Vec::new();
+            for value in &values {
+                for part in &parts {
+                    longer.push([&value[..], part].concat());
+                }
+            }
+            values = longer;
+        }
+        let fits = |value: &Vec<u8>| {
+            value.len() as u64 == reference.bytes && crc32c::crc32c(value) == reference.crc
+        };
+        values.into_iter().find(fits)
+    }
+
+    /// Adds patches and the log, in the order of their batches.
+    fn change(&mut self, frames: &Frames, progress: &mut RebuildProgress<'_>) -> Result<(), Error> {
+        let count = (self.survey.patches.len() + frames.count()) as u64;
+        let mut done = 0;
+        let mut patches = self.survey.patches.iter().peekable();
+        let mut unlisted = self.survey.unlisted.iter().peekable();
+        frames.each(self.from, &mut |frame, operations| {
+            let (first_seq, is_carried) = (frame.first_seq, frame.is_carried);
+            // Only where nothing is missing behind it the log has the last change of whatever it names.
+            self.is_log_whole = frame.position >= frames.whole().from;
+            done += 1;
+            if done % 64 == 0 {
+                progress(RebuildStep::Changing, done, count);
+            }
+            let mut operations = Operations::new(operations);
+            let mut seq = first_seq;
+            loop {
+                while let Some(patch) = patches.next_if(|patch| patch.place.lsn < seq) {
+                    self.add_patch(patch, frames.whole())?;
+                    done += 1;
+                }
+                while let Some(image) = unlisted.next_if(|image| image.lsn < seq) {
+                    self.compare(image)?;
+                }
+                match operations.take() {
+                    Ok(Some(Operation::End)) => seq += u64::from(!is_carried),
+                    Ok(Some(operation)) => self.add_operation(seq, operation)?,
+                    Ok(None) => return Ok(()),
+                    Err(_) => return Err(crate::writer::not_a_batch()),
+                }
+            }
+        })?;
+        for patch in patches {
+            self.add_patch(patch, frames.whole())?;
+        }
+        unlisted.try_for_each(|image| self.compare(image))?;
+        self.write_batch()
+    }
+
+    /// True if what the batch `seq` says of a key is not in the image of it yet.
+    fn is_news(&self, key: &[u8], seq: Seq) -> bool {
+        seq > self.pieces.of_key(key).lsn
+    }
+
+    /// True if what the log says of a key counts.
+    fn is_wanted(&self, key: &[u8], seq: Seq) -> bool {
+        self.is_news(key, seq) || (self.is_log_whole && self.lost_values.contains_key(key))
+    }
+
+    fn add_patch(&mut self, patch: &survey::Patch, whole: WholeLog) -> Result<(), Error> {
+        let image = match patch.is_whole {
+            true => self.survey.image(self.from, &patch.place),
+            false => None,
+        };
+        let Some(image) = image else {
+            if patch.logged_from < whole.from {
+                self.lose_changes_of(patch, whole);
+            }
+            return Ok(());
+        };
+        let mut key = Vec::new();
+        for row in 0..image.rows() {
+            image.key(row, &mut key);
+            if !self.is_news(&key, patch.place.lsn) {
+                continue;
+            }
+            match image.kind(row) {
+                Kind::Delete => self.delete(&key)?,
+                _ => self.put_again(&key, &image.value(row))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds an image that no footer lists against what there is as of its batch. They differ if it is the
+    /// newest of its leaf, and a damaged footer had listed it; they do not if a power cut kept the footer
+    /// from being written.
+    fn compare(&mut self, unlisted: &Place) -> Result<(), Error> {
+        let Some(image) = self.survey.image(self.from, unlisted) else {
+            return Ok(());
+        };
+        self.write_batch()?;
+        let pieces = self.pieces;
+        let numbers = match image.rows() {
+            rows if rows > 0 && !image.is_patch() => {
+                let (mut first, mut last) = (Vec::new(), Vec::new());
+                image.key(0, &mut first);
+                image.key(rows - 1, &mut last);
+                // Where the leaf ends is not known; it does not go beyond these.
+                pieces.number_of(&first)..pieces.number_of(&last) + 1
+            }
+            _ => 0..pieces.all().len(),
+        };
+        let mut doubted = Vec::new();
+        for number in numbers {
+            let piece = &pieces.all()[number];
+            let is_of_node = match piece.source {
+                Source::Leaf(index) => self.survey.leaves[index].place.node == unlisted.node,
+                Source::Nothing | Source::Lost => false,
+            };
+            let is_meant = is_of_node || (image.rows() > 0 && !image.is_patch());
+            // What is newer has nothing to do with it, and what is lost is listed.
+            let is_older = piece.source != Source::Lost && piece.lsn < unlisted.lsn;
+            if is_meant && is_older && !self.is_as_in(&image, number)? {
+                doubted.push(number);
+            }
+        }
+        if doubted.is_empty() {
+            return Ok(());
+        }
+        let what = format!("an image of leaf {} that no footer lists", unlisted.node);
+        self.rebuilt.problem(what, unlisted.offset);
+        for number in doubted {
+            let piece = &pieces.all()[number];
+            let to = pieces.end_of(number);
+            self.rebuilt.lose(&piece.from, to, Loss::Changes);
+        }
+        Ok(())
+    }
+
+    /// True if in a piece everything is as an image says: for a leaf, between its first key and its last.
+    fn is_as_in(&self, image: &Image, number: usize) -> Result<bool, Error> {
+        let from = &*self.pieces.all()[number].from;
+        let to = self.pieces.end_of(number);
+        if image.is_patch() {
+            return self.has_rows(image, from, to);
+        }
+        let is_in = |key: &[u8]| to.is_none_or(|to| key < to);
+        let Some(last_row) = image.rows().checked_sub(1) else {
+            let to = to.map_or(Bound::Unbounded, Bound::Excluded);
+            return Ok(self.db.scan((Bound::Included(from), to)).next()?.is_none());
+        };
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        image.key(0, &mut first);
+        image.key(last_row, &mut last);
+        let upper = match to {
+            Some(to) if !is_in(&last) => Bound::Excluded(to),
+            _ => Bound::Included(&last[..]),
+        };
+        let mut rows = self.db.scan((Bound::Included(from.max(&first)), upper));
+        let (mut key, mut before) = (Vec::new(), None);
+        for row in image.lower_bound(from)..image.rows() {
+            image.key(row, &mut key);
+            if !is_in(&key) {
+                break;
+            }
+            if before.as_ref() == Some(&key) {
+                continue;
+            }
+            before = Some(key.clone());
+            let is_same = match image.kind(row) {
+                Kind::Delete => true,
+                Kind::Put => rows.next()? == Some((&key, &image.value(row))),
+                Kind::Blob => rows.next()?.is_some_and(|(found, _)| found == key),
+            };
+            if !is_same {
+                return Ok(false);
+            }
+        }
+        Ok(rows.next()?.is_none())
+    }
+
+    /// True if between two keys everything is as a patch says.
+    fn has_rows(&self, patch: &Image, from: &[u8], to: Option<&[u8]>) -> Result<bool, Error> {
+        let mut key = Vec::new();
+        for row in patch.lower_bound(from)..patch.rows() {
+            patch.key(row, &mut key);
+            if to.is_some_and(|to| &key[..] >= to) {
+                break;
+            }
+            let found = self.db.get(&key)?;
+            let is_same = match patch.kind(row) {
+                Kind::Delete => found.is_none(),
+                _ => found.as_deref() == Some(patch.value(row).as_slice()),
+            };
+            if !is_same {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn put_again(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.found_again(key);
+        self.put(key, value)
+    }
+
+    /// What is written of a key now is as new as what could not be read, or newer.
+    fn found_again(&mut self, key: &[u8]) {
+        if let Some(is_lost) = self.lost_values.get_mut(key) {
+            *is_lost = false;
+        }
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<(), Error> {
+        self.found_again(key);
+        self.batch.delete(key);
+        self.batched(key.len())
+    }
+
+    /// A patch is lost: its keys are some of those of its leaf.
+    fn lose_changes_of(&mut self, patch: &survey::Patch, whole: WholeLog) {
+        for (number, piece) in self.pieces.all().iter().enumerate() {
+            if let Source::Leaf(index) = piece.source
+                && self.survey.leaves[index].place.node == patch.place.node
+                && piece.lsn < patch.place.lsn
+                && whole.first_seq > piece.lsn + 1
+            {
+                let to = self.pieces.end_of(number);
+                self.rebuilt.lose(&piece.from, to, Loss::Changes);
+            }
+        }
+    }
+
+    fn add_operation(&mut self, seq: Seq, operation: Operation<'_>) -> Result<(), Error> {
+        match operation {
+            Operation::Put { key, value } if self.is_wanted(key, seq) => self.put_again(key, value),
+            Operation::Delete { key } if self.is_wanted(key, seq) => self.delete(key),
+            Operation::DeleteRange { start, end } => self.delete_range(seq, start, end),
+            Operation::Put { .. } | Operation::Delete { .. } | Operation::End => Ok(()),
+        }
+    }
+
+    /// Deletes a range in those pieces whose images do not know of it yet.
+    fn delete_range(&mut self, seq: Seq, start: &[u8], end: Option<&[u8]>) -> Result<(), Error> {
+        let pieces = self.pieces;
+        let is_in = |key: &[u8]| key >= start && end.is_none_or(|end| key < end);
+        if self.is_log_whole {
+            let in_range = self.lost_values.iter_mut().filter(|(key, _)| is_in(key));
+            in_range.for_each(|(_, is_lost)| *is_lost = false);
+        }
+        let mut number = pieces.number_of(start);
+        let mut from = start;
+        loop {
+            let piece_end = pieces.end_of(number);
+            let is_last = match (end, piece_end) {
+                (_, None) => true,
+                (Some(end), Some(piece_end)) => end <= piece_end,
+                (None, Some(_)) => false,
+            };
+            let to = if is_last { end } else { piece_end };
+            if seq > pieces.all()[number].lsn && to.is_none_or(|to| from < to) {
+                self.batch.delete_range(from, to);
+                self.batched(from.len() + to.map_or(0, <[u8]>::len))?;
+            }
+            match piece_end {
+                Some(piece_end) if !is_last => from = piece_end,
+                _ => return Ok(()),
+            }
+            number += 1;
+        }
+    }
+
+    fn end(mut self) -> Result<Rebuilt, Error> {
+        let lost = std::mem::take(&mut self.lost_values).into_iter();
+        for (key, _) in lost.filter(|(_, is_lost)| *is_lost) {
+            let mut after = key.clone();
+            after.push(0);
+            self.rebuilt.lose(&key, Some(&after), Loss::Keys);
+        }
+        self.rebuilt.lost.sort_by(|a, b| a.from.cmp(&b.from));
+        self.db.write_back()?;
+        let mut rows = self
+            .db
+            .scan((std::ops::Bound::Unbounded, std::ops::Bound::Unbounded));
+        while rows.next()?.is_some() {
+            self.rebuilt.keys += 1;
+        }
+        Ok(self.rebuilt)
+    }
+}

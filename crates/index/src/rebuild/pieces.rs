@@ -1,0 +1,270 @@
+//! Which image is right for which keys: the ranges of all leaves that were ever written and are still
+//! there, laid over each other, the newest on top.
+
+use super::survey::{Leaf, WholePatches};
+use crate::node::Seq;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// Where the keys of a piece are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// There were none before what the log has.
+    Nothing,
+    /// In an image that cannot be read.
+    Lost,
+    /// In the image of this leaf of the survey.
+    Leaf(usize),
+}
+
+/// A range of keys, to where the next one begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub from: Box<[u8]>,
+    pub source: Source,
+    /// What batches up to this one did is in the source. 0: whatever is found later counts.
+    pub lsn: Seq,
+}
+
+/// From where on the log that was found has everything, to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WholeLog {
+    /// A position; 0 is the beginning of the index.
+    pub from: u64,
+    /// The number of the first batch there.
+    pub first_seq: Seq,
+}
+
+/// All keys, in pieces.
+#[derive(Debug)]
+pub(super) struct Pieces(Vec<Piece>);
+
+impl Pieces {
+    /// Lays leaves over each other.
+    pub(super) fn of(leaves: &[Leaf], patches: &WholePatches, whole: WholeLog) -> Pieces {
+        // Where a range begins or ends, of which leaf, and whether it begins.
+        let mut borders: Vec<(&[u8], usize, bool)> = Vec::with_capacity(leaves.len() * 2);
+        for (index, leaf) in leaves.iter().enumerate() {
+            borders.push((&leaf.range.from, index, true));
+            if let Some(to) = &leaf.range.to {
+                borders.push((to, index, false));
+            }
+        }
+        borders.sort_unstable();
+        let mut pieces = Pieces(Vec::new());
+        // The newest first; of two of the same batch the one that can be read.
+        let mut over: BTreeSet<(Reverse<Seq>, bool, usize)> = BTreeSet::new();
+        let mut at = 0;
+        let mut from: &[u8] = &[];
+        loop {
+            while let Some((key, index, begins)) = borders.get(at)
+                && *key <= from
+            {
+                let leaf = &leaves[*index];
+                let entry = (Reverse(leaf.place.lsn), !leaf.is_whole, *index);
+                if *begins {
+                    over.insert(entry);
+                } else {
+                    over.remove(&entry);
+                }
+                at += 1;
+            }
+            let (source, lsn) = source_of(leaves, &over, patches, whole);
+            pieces.push(from, source, lsn);
+            match borders.get(at) {
+                Some((key, ..)) => from = key,
+                None => return pieces,
+            }
+        }
+    }
+
+    fn push(&mut self, from: &[u8], source: Source, lsn: Seq) {
+        let is_same = |last: &Piece| last.source == source && last.lsn == lsn;
+        if !self.0.last().is_some_and(is_same) {
+            self.0.push(Piece {
+                from: from.into(),
+                source,
+                lsn,
+            });
+        }
+    }
+
+    /// All of them, in order. The first begins with the empty key.
+    pub(super) fn all(&self) -> &[Piece] {
+        &self.0
+    }
+
+    /// The number of the piece of a key.
+    pub(super) fn number_of(&self, key: &[u8]) -> usize {
+        self.0.partition_point(|piece| &*piece.from <= key) - 1
+    }
+
+    /// The piece of a key.
+    pub(super) fn of_key(&self, key: &[u8]) -> &Piece {
+        &self.0[self.number_of(key)]
+    }
+
+    /// Where a piece ends.
+    pub(super) fn end_of(&self, number: usize) -> Option<&[u8]> {
+        self.0.get(number + 1).map(|piece| &*piece.from)
+    }
+}
+
+/// What the leaves over a key say of it.
+fn source_of(
+    leaves: &[Leaf],
+    over: &BTreeSet<(Reverse<Seq>, bool, usize)>,
+    patches: &WholePatches,
+    whole: WholeLog,
+) -> (Source, Seq) {
+    let mut damaged: Option<&Leaf> = None;
+    for (_, _, index) in over {
+        let leaf = &leaves[*index];
+        if damaged.is_some_and(|above| !is_enough(leaf, above, patches, whole)) {
+            return (Source::Lost, 0);
+        }
+        if leaf.is_whole {
+            return (Source::Leaf(*index), leaf.place.lsn);
+        }
+        damaged = Some(leaf);
+    }
+    match whole.from == 0
+        || damaged.is_some_and(|leaf| leaf.bases.is_empty() && leaf.logged_from >= whole.from)
+    {
+        true => (Source::Nothing, 0),
+        false => (Source::Lost, 0),
+    }
+}
+
+/// True if a leaf and the log have everything that the damaged one above it had: the log has all batches
+/// that are not in the leaf, or it has all that the damaged one had added, and the leaf is one that it was
+/// made of, with its patches, or newer than all of these.
+fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: WholeLog) -> bool {
+    let (node, lsn) = (leaf.place.node, leaf.place.lsn);
+    if whole.first_seq <= lsn + 1 {
+        return true;
+    }
+    let newest = damaged.bases.iter().map(|base| base.lsn).max();
+    let is_base = newest.is_some_and(|newest| newest <= lsn)
+        || damaged.bases.iter().any(|base| {
+            let mut found = patches.range((node, lsn + 1)..=(node, base.lsn.max(lsn + 1)));
+            let is_last = found.clone().next_back() == Some(&(node, base.lsn));
+            match base.patches {
+                0 => (base.node, base.lsn) == (node, lsn),
+                count => base.node == node && is_last && found.by_ref().count() == count.into(),
+            }
+        });
+    is_base && damaged.logged_from >= whole.from
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::footer::{Base, KeyRange};
+    use crate::rebuild::survey::Place;
+
+    fn leaf(from: &str, to: &str, lsn: Seq, is_whole: bool, logged_from: u64) -> Leaf {
+        Leaf {
+            place: Place {
+                location: 0,
+                offset: 0,
+                bytes: 64,
+                node: 1,
+                lsn,
+            },
+            range: KeyRange {
+                from: from.as_bytes().into(),
+                to: (to != "~").then(|| to.as_bytes().into()),
+            },
+            is_whole,
+            bases: vec![Base {
+                node: 1,
+                lsn: 10,
+                patches: 0,
+            }],
+            logged_from,
+        }
+    }
+
+    fn log_from(from: u64) -> WholeLog {
+        WholeLog {
+            from,
+            first_seq: from * 10,
+        }
+    }
+
+    fn pieces(leaves: &[Leaf], whole_from: u64) -> Vec<(String, Source, Seq)> {
+        let pieces = Pieces::of(leaves, &WholePatches::new(), log_from(whole_from));
+        let all = pieces.all().iter();
+        all.map(|p| {
+            let from = String::from_utf8(p.from.to_vec()).expect("text");
+            (from, p.source, p.lsn)
+        })
+        .collect()
+    }
+
+    fn piece(from: &str, source: Source, lsn: Seq) -> (String, Source, Seq) {
+        (from.to_owned(), source, lsn)
+    }
+
+    #[test]
+    fn the_newest_image_counts_for_each_key() {
+        let leaves = [
+            leaf("", "~", 10, true, 0),
+            leaf("c", "m", 20, true, 5),
+            leaf("e", "g", 15, true, 5),
+            leaf("k", "~", 30, true, 5),
+        ];
+        let expected = [
+            piece("", Source::Leaf(0), 10),
+            piece("c", Source::Leaf(1), 20),
+            piece("k", Source::Leaf(3), 30),
+        ];
+        assert_eq!(pieces(&leaves, 9), expected);
+    }
+
+    #[test]
+    fn a_damaged_image_is_a_loss_unless_the_log_has_what_it_adds() {
+        let leaves = [
+            leaf("", "~", 10, true, 0),
+            leaf("c", "e", 20, false, 4),
+            leaf("g", "i", 20, false, 9),
+            leaf("c", "d", 30, true, 12),
+        ];
+        let expected = [
+            piece("", Source::Leaf(0), 10),
+            piece("c", Source::Leaf(3), 30),
+            piece("d", Source::Lost, 0),
+            piece("e", Source::Leaf(0), 10),
+        ];
+        assert_eq!(pieces(&leaves, 9), expected);
+    }
+
+    #[test]
+    fn what_is_older_than_what_a_damaged_image_was_made_of_is_not_taken_for_it() {
+        let mut leaves = [leaf("", "~", 9, true, 0), leaf("c", "e", 20, false, 9)];
+        let lost = pieces(&leaves, 9);
+        assert_eq!(lost[1], piece("c", Source::Lost, 0));
+        // With the patch that it had, an older image is as new as the base.
+        leaves[1].bases[0].patches = 1;
+        let patches = WholePatches::from([(1, 10)]);
+        let whole = Pieces::of(&leaves, &patches, log_from(9));
+        assert_eq!(whole.of_key(b"d").source, Source::Leaf(0));
+        leaves[1].bases[0].patches = 2;
+        let one_missing = Pieces::of(&leaves, &patches, log_from(9));
+        assert_eq!(one_missing.of_key(b"d").source, Source::Lost);
+    }
+
+    #[test]
+    fn where_no_image_is_the_whole_log_is_needed() {
+        assert_eq!(pieces(&[], 0), [piece("", Source::Nothing, 0)]);
+        assert_eq!(pieces(&[], 1), [piece("", Source::Lost, 0)]);
+        let leaves = [leaf("c", "e", 20, true, 4)];
+        let expected = [
+            piece("", Source::Lost, 0),
+            piece("c", Source::Leaf(0), 20),
+            piece("e", Source::Lost, 0),
+        ];
+        assert_eq!(pieces(&leaves, 3), expected);
+    }
+}

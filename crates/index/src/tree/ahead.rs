@@ -1,0 +1,140 @@
+//! Reading inner nodes ahead, many at a time, for whoever is about to go to many leaves.
+//!
+//! After a checkpoint inner nodes lie beside each other, so that a thousand of them are a few long reads
+//! rather than a thousand short ones, each of which is waited for. It only fills memory: what cannot be
+//! read here is read again by whoever needs it, who then says what is wrong. It must never read more than
+//! memory has room for, nor a leaf.
+
+use super::Tree;
+use super::slots::Content;
+use crate::error::Error;
+use crate::node::NodeId;
+use crate::segments::Location;
+use crate::storage::{Aligned, BLOCK_BYTES, round_up};
+use std::ops::Range;
+
+/// Bytes of a read, at most.
+const READ_BYTES_MAX: u64 = 1 << 20;
+/// Bytes between two nodes that are read along rather than passed over.
+const GAP_BYTES_MAX: u64 = 32 << 10;
+
+/// Nodes that are read at once.
+struct Run {
+    offset: u64,
+    end: u64,
+    nodes: Vec<(NodeId, Location)>,
+}
+
+impl Tree {
+    /// Reads the inner nodes on the ways to the leaves of `count` keys; `key` gives them in order.
+    ///
+    /// # Errors
+    ///
+    /// If a node cannot be read.
+    pub(crate) fn read_ahead<'k>(
+        &self,
+        count: usize,
+        key: &dyn Fn(usize) -> &'k [u8],
+    ) -> Result<(), Error> {
+        let mut level = vec![(self.root(), 0..count)];
+        while !level.is_empty() {
+            self.read_together(level.iter().map(|(id, _)| *id));
+            let mut below = Vec::new();
+            for (id, keys) in level {
+                let Some(inner) = self.inner(id)? else {
+                    return Ok(());
+                };
+                if inner.level() > 1 {
+                    below_of(&inner, keys, key, &mut below);
+                }
+            }
+            level = below;
+        }
+        Ok(())
+    }
+
+    /// Reads those of these nodes that are not in memory, as far as memory has room.
+    fn read_together(&self, ids: impl Iterator<Item = NodeId>) {
+        let mut absent: Vec<(u64, Location, NodeId)> = ids
+            .filter_map(|id| {
+                let node = self.slots.get(id).node.read();
+                let is_absent = matches!(node.content, Content::Absent);
+                let is_read = is_absent && !node.location.is_nowhere() && node.delta.is_none();
+                is_read.then(|| (self.offset(node.location), node.location, id))
+            })
+            .collect();
+        absent.sort_unstable_by_key(|(offset, ..)| *offset);
+        let mut runs: Vec<Run> = Vec::new();
+        for (offset, location, id) in absent {
+            let end = offset + location.bytes() as u64;
+            match runs.last_mut() {
+                Some(run)
+                    if offset <= run.end + GAP_BYTES_MAX && end - run.offset <= READ_BYTES_MAX =>
+                {
+                    run.end = end;
+                    run.nodes.push((id, location));
+                }
+                _ => runs.push(Run {
+                    offset,
+                    end,
+                    nodes: vec![(id, location)],
+                }),
+            }
+        }
+        for run in runs.iter().filter(|run| run.nodes.len() > 1) {
+            if self.memory.has_room(run.end - run.offset) {
+                self.read_run(run);
+            }
+        }
+    }
+
+    fn read_run(&self, run: &Run) {
+        let first = run.offset / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let mut blocks = Aligned::zeroed(round_up((run.end - first) as usize));
+        if self.storage.read(first, &mut blocks).is_err() {
+            return;
+        }
+        for (id, location) in &run.nodes {
+            let at = (self.offset(*location) - first) as usize;
+            let bytes = blocks[at..at + location.bytes()].to_vec();
+            let Ok(content) = self.content_of(*id, *location, bytes) else {
+                continue;
+            };
+            let slot = self.slots.get(*id);
+            let mut node = slot.node.write();
+            let is_still_there =
+                node.location == *location && matches!(node.content, Content::Absent);
+            if is_still_there && matches!(content, Content::Inner(_)) {
+                self.memory.put_content(*id, slot, &mut node, content);
+                slot.touch();
+            }
+        }
+    }
+}
+
+/// Divides keys among the children of an inner node.
+fn below_of<'k>(
+    inner: &super::Inner,
+    keys: Range<usize>,
+    key: &dyn Fn(usize) -> &'k [u8],
+    below: &mut Vec<(NodeId, Range<usize>)>,
+) {
+    let mut start = keys.start;
+    while start < keys.end {
+        let index = inner.find(key(start));
+        let (mut low, mut high) = (start + 1, keys.end);
+        if index + 1 < inner.len() {
+            let edge = inner.separator(index + 1);
+            while low < high {
+                let middle = low + (high - low) / 2;
+                if key(middle) < edge {
+                    low = middle + 1;
+                } else {
+                    high = middle;
+                }
+            }
+        }
+        below.push((inner.child(index), start..high));
+        start = high;
+    }
+}

@@ -1,0 +1,202 @@
+//! A whole index of each version of the format, as it was written when the version was new: it must be
+//! read for ever. What is in it comes from a rule that is written down here once more, and from no index.
+//!
+//! `BIMETAL_GOLDEN=write` makes the file of the current version; one that exists is never made anew. The
+//! file has runs of zeroes left out: pieces of an offset (8 bytes), a length (8), both little-endian, and
+//! the bytes; first the length of the whole (8).
+
+mod world;
+
+use bimetal_index::storage::memory::MemoryStorage;
+use bimetal_index::{Batch, Db, Durability, Error, Options, rebuild, verify};
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::Arc;
+use world::{Disk, Map, collect};
+
+const VERSION: u32 = 2;
+const BLOCK_BYTES: usize = 4096;
+
+fn file() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/version-{VERSION}.index"))
+}
+
+fn options() -> Options {
+    Options {
+        memory_bytes: 256 << 10,
+        buffer_bytes: 4 << 10,
+        log_bytes: 256 << 10,
+        segment_bytes: 64 << 10,
+        node_bytes: 512,
+        inline_value_bytes: 100,
+        ..Options::default()
+    }
+}
+
+/// Key and value by number: numbers and words, values of all lengths, some out of line.
+fn pair(number: u64) -> (Vec<u8>, Vec<u8>) {
+    let key = match number % 3 {
+        0 => number.to_be_bytes().to_vec(),
+        1 => format!("word {number}").into_bytes(),
+        _ => vec![b'z'; (number % 40) as usize + 1],
+    };
+    let len = if number.is_multiple_of(50) {
+        150
+    } else {
+        number % 9
+    };
+    (
+        key,
+        (0..len).map(|at| (number * 31 + at * 7) as u8).collect(),
+    )
+}
+
+/// What was done, in order: changes, each of them a batch.
+fn changes() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let puts = (0..400).map(|number| {
+        let (key, value) = pair(number);
+        (key, Some(value))
+    });
+    let deletions = (0..400).step_by(7).map(|number| (pair(number).0, None));
+    let again = (0..60).map(|number| (pair(number * 5).0, Some(b"again".to_vec())));
+    puts.chain(deletions).chain(again).collect()
+}
+
+fn expected() -> Map {
+    let mut map = Map::new();
+    for (key, value) in changes() {
+        match value {
+            Some(value) => map.insert(key, value),
+            None => map.remove(&key),
+        };
+    }
+    map.retain(|key, _| !(b"word 30".to_vec()..b"word 31".to_vec()).contains(key));
+    map
+}
+
+/// Makes the index: in nodes, with patches, and the end only in the log.
+fn written() -> Vec<u8> {
+    let disk = Disk::default();
+    let mut db = Db::create(disk.clone(), 0x676F_6C64, &options()).expect("an index");
+    for (number, (key, value)) in changes().into_iter().enumerate() {
+        let mut batch = Batch::new();
+        match value {
+            Some(value) => batch.put(&key, &value),
+            None => batch.delete(&key),
+        }
+        db.write(&batch, Durability::Durable).expect("a write");
+        if number == 440 {
+            db.write_back().expect("a write-back");
+            drop(db);
+            db = Db::open(disk.clone(), &options()).expect("it opens");
+        }
+        if number == 455 {
+            db.write_back().expect("a write-back");
+        }
+    }
+    let mut batch = Batch::new();
+    batch.delete_range(b"word 30", Some(b"word 31"));
+    db.write(&batch, Durability::Durable).expect("a write");
+    drop(db);
+    disk.content()
+}
+
+fn packed(content: &[u8]) -> Vec<u8> {
+    let mut out = (content.len() as u64).to_le_bytes().to_vec();
+    let granules = content.chunks(64).enumerate();
+    for (number, granule) in granules.filter(|(_, g)| g.iter().any(|byte| *byte != 0)) {
+        out.extend((number as u64 * 64).to_le_bytes());
+        out.extend((granule.len() as u64).to_le_bytes());
+        out.extend(granule);
+    }
+    out
+}
+
+fn unpacked(packed: &[u8]) -> Vec<u8> {
+    let number = |at: usize| u64::from_le_bytes(packed[at..at + 8].try_into().expect("8 bytes"));
+    let mut content = vec![0; number(0) as usize];
+    let mut at = 8;
+    while at < packed.len() {
+        let (offset, len) = (number(at) as usize, number(at + 8) as usize);
+        content[offset..offset + len].copy_from_slice(&packed[at + 16..at + 16 + len]);
+        at += 16 + len;
+    }
+    content
+}
+
+fn golden() -> Vec<u8> {
+    if std::env::var_os("BIMETAL_GOLDEN").is_some() && !file().exists() {
+        std::fs::write(file(), packed(&written())).expect("the golden file");
+    }
+    unpacked(&std::fs::read(file()).expect("the golden file"))
+}
+
+fn map_of(db: &Db) -> Map {
+    let pairs = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)));
+    pairs.expect("a scan").into_iter().collect()
+}
+
+#[test]
+fn the_golden_index_of_this_version_is_read() {
+    let disk = Arc::new(MemoryStorage::with_content(golden()));
+    let found = verify(&disk, &mut |_, _| {}).expect("an index");
+    assert_eq!(found.problems, []);
+    assert!(found.leaves > 10 && found.inner_nodes > 0, "{found:?}");
+    assert!(
+        found.blobs > 0 && found.patches > 0 && found.log_frames > 0,
+        "{found:?}"
+    );
+    let read_only = Db::open_read_only(disk.clone(), &options()).expect("it opens");
+    assert_eq!(map_of(&read_only), expected());
+    let refused = read_only.put(b"a", b"b");
+    assert!(
+        matches!(refused, Err(Error::ReadOnly { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(disk.content(), golden(), "nothing was written");
+    let db = Db::open(disk, &options()).expect("it opens");
+    assert_eq!(map_of(&db), expected());
+    db.put(b"one more", b"change").expect("it can be written");
+    db.compact(|_| {}).expect("it is compacted");
+    assert_eq!(map_of(&db).len(), expected().len() + 1);
+}
+
+#[test]
+fn the_golden_index_is_built_anew_without_superblocks() {
+    let mut content = golden();
+    content[..2 * BLOCK_BYTES].fill(0);
+    let made = Disk::default();
+    let from = MemoryStorage::with_content(content);
+    let rebuilt = rebuild(&from, None, made.clone(), 1, &options(), &mut |_, _, _| {});
+    assert_eq!(rebuilt.expect("parts of an index").lost, []);
+    assert_eq!(
+        map_of(&Db::open(made, &options()).expect("it opens")),
+        expected()
+    );
+}
+
+/// Versions that this program does not know, before and after its own.
+#[test]
+fn another_version_is_refused_by_its_number() {
+    for version in [1, VERSION + 1, u32::MAX] {
+        let mut content = golden();
+        for block in content[..2 * BLOCK_BYTES].chunks_mut(BLOCK_BYTES) {
+            block[8..12].copy_from_slice(&version.to_le_bytes());
+            let crc = crc32c::crc32c(&block[..BLOCK_BYTES - 4]);
+            block[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        }
+        let expected = Error::Version {
+            found: version,
+            known: VERSION,
+        };
+        let disk = Arc::new(MemoryStorage::with_content(content));
+        assert_eq!(
+            Db::open(disk.clone(), &options()).err(),
+            Some(expected.clone())
+        );
+        assert_eq!(verify(&disk, &mut |_, _| {}).err(), Some(expected.clone()));
+        let made = Disk::default();
+        let rebuilt = rebuild(&disk, None, made, 1, &options(), &mut |_, _, _| {});
+        assert_eq!(rebuilt.err(), Some(expected));
+    }
+}

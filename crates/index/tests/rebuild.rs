@@ -1,0 +1,307 @@
+//! Building an index anew from images and the log, held against the model and against what opening gives.
+
+mod world;
+
+use bimetal_index::storage::memory::{Faults, MemoryStorage};
+use bimetal_index::{Db, Durability, Error, Loss, Options, Rebuilt, rebuild};
+use std::ops::Bound;
+use std::sync::Arc;
+use world::{Disk, Draw, Map, NUMBER_KEY, Shape, World, collect, small_options};
+
+const BLOCK_BYTES: usize = 4096;
+const CHECKPOINT: &[u8] = b"bimetmap";
+
+fn map_of(db: &Db) -> Map {
+    let pairs = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)));
+    pairs.expect("a scan").into_iter().collect()
+}
+
+fn built_anew(disk: &MemoryStorage, options: &Options) -> Result<(Rebuilt, Map), Error> {
+    let made = Disk::default();
+    let rebuilt = rebuild(disk, None, made.clone(), 8, options, &mut |_, _, _| {})?;
+    let whole = bimetal_index::verify(&made, &mut |_, _| {})?;
+    assert_eq!(whole.problems, [], "what was made is whole");
+    let db = Db::open(made, options)?;
+    Ok((rebuilt, map_of(&db)))
+}
+
+/// The disk without superblocks, and without checkpoints if asked.
+fn headless(disk: &MemoryStorage, without_checkpoints: bool) -> MemoryStorage {
+    let mut content = disk.content();
+    content[..2 * BLOCK_BYTES].fill(0xEE);
+    if without_checkpoints {
+        for block in content.chunks_exact_mut(BLOCK_BYTES) {
+            if block.starts_with(CHECKPOINT) {
+                block.fill(0);
+            }
+        }
+    }
+    MemoryStorage::with_content(content)
+}
+
+fn live(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u64) {
+    for _ in 0..batches {
+        let durability = match draw.below(3) {
+            0 => Durability::Durable,
+            1 => Durability::Group,
+            _ => Durability::Relaxed,
+        };
+        let result = match draw.below(40) {
+            0 => world.db.checkpoint(),
+            1 => world.db.write_back(),
+            2 => world.db.compact(|_| {}),
+            _ => world.write(&shape.batch(draw), durability),
+        };
+        if result.is_err() {
+            return;
+        }
+    }
+}
+
+/// Everything that opening finds after a power cut is found without superblocks and checkpoints as well.
+fn run(seed: u64, reached: &mut Rebuilt) {
+    let mut draw = Draw::new(seed);
+    let options = small_options(&mut draw);
+    let shape = Shape::draw(&mut draw);
+    let mut world = World::new(options).expect("an index");
+    for _ in 0..3 {
+        let from = world.disk.counts().operations;
+        let scale = draw.below(12);
+        world.disk.set_faults(Faults {
+            power_cut_at: Some(from + draw.below(1 << scale)),
+            ..Faults::default()
+        });
+        live(&mut world, &shape, &mut draw, 400);
+        let keeps = draw.below(3);
+        let mut choose = || if keeps == 0 { 0 } else { draw.number() };
+        let disk = Arc::new(world.disk.after_power_cut(&mut choose));
+        disk.set_faults(Faults::default());
+        let found = headless(&disk, seed.is_multiple_of(2));
+        let (rebuilt, map) = match built_anew(&found, &world.options) {
+            Ok(built) => built,
+            Err(Error::NotAnIndex { .. }) => {
+                // Nothing had ever been written but superblocks.
+                world.reopen(disk).expect("it opens");
+                assert!(world.now().is_empty(), "seed {seed}");
+                continue;
+            }
+            Err(error) => panic!("seed {seed}: {error}"),
+        };
+        assert_eq!(rebuilt.lost, [], "seed {seed}");
+        if let Err(error) = world.reopen(disk) {
+            panic!("seed {seed}: {error}");
+        }
+        let number = |map: &Map| map.get(NUMBER_KEY).cloned();
+        assert_eq!(number(&map), number(world.now()), "seed {seed}");
+        for key in map.keys().chain(world.now().keys()) {
+            let both = (map.get(key), world.now().get(key));
+            assert!(both.0 == both.1, "seed {seed}: {key:?} {rebuilt:?}");
+        }
+        assert_eq!(rebuilt.keys, map.len() as u64, "seed {seed}");
+        reached.leaves += rebuilt.leaves;
+        reached.patches += rebuilt.patches;
+        reached.log_frames += rebuilt.log_frames;
+        reached.problems_found += rebuilt.problems_found;
+        if draw.once_in(2) {
+            world.db = Db::open(world.disk.clone(), &world.options).expect("it opens");
+        }
+    }
+}
+
+#[test]
+fn images_and_the_log_are_enough_after_any_power_cut() {
+    let mut reached = Rebuilt::default();
+    // `BIMETAL_REBUILDS=1000..2000` runs others.
+    let seeds = std::env::var("BIMETAL_REBUILDS").ok();
+    let seeds = seeds.as_deref().and_then(|seeds| {
+        let (from, to) = seeds.split_once("..")?;
+        Some(from.parse().ok()?..to.parse().ok()?)
+    });
+    for seed in seeds.unwrap_or(0..150) {
+        run(seed, &mut reached);
+    }
+    assert!(reached.leaves > 5000 && reached.patches > 10, "{reached:?}");
+    assert!(reached.problems_found > 10, "{reached:?}");
+}
+
+fn tiny() -> Options {
+    Options {
+        memory_bytes: 256 << 10,
+        buffer_bytes: 8 << 10,
+        log_bytes: 256 << 10,
+        segment_bytes: 64 << 10,
+        node_bytes: 1024,
+        inline_value_bytes: 200,
+        ..Options::default()
+    }
+}
+
+/// An index whose log has come round, so that images are needed, and what it holds.
+fn example(seed: u64) -> World {
+    let mut draw = Draw::new(seed);
+    let mut world = World::new(tiny()).expect("an index");
+    let shape = Shape {
+        keys: 3000,
+        integers: seed.is_multiple_of(2),
+        long_values: true,
+        ranges: seed == 1,
+    };
+    for _ in 0..900 {
+        world
+            .write(&shape.batch(&mut draw), Durability::Durable)
+            .expect("a write");
+    }
+    world.db.write_back().expect("a write-back");
+    world
+}
+
+/// Images in use: place, length, and whether a blob or a patch.
+fn images(content: &[u8]) -> Vec<(usize, usize)> {
+    let magic = content.windows(4).enumerate().step_by(64);
+    let starts = magic.skip(1).map(|(at, _)| at);
+    starts
+        .filter(|at| at + 64 < content.len() && &content[at + 4..at + 8] == b"bmIN")
+        .map(|at| {
+            let len = u32::from_le_bytes(content[at + 12..at + 16].try_into().expect("4 bytes"));
+            (at, len as usize)
+        })
+        .collect()
+}
+
+fn is_in(lost: &[bimetal_index::Lost], key: &[u8]) -> Option<Loss> {
+    let mut of_key = lost
+        .iter()
+        .filter(|lost| &lost.from[..] <= key && lost.to.as_deref().is_none_or(|to| key < to));
+    of_key.next().map(|lost| lost.loss)
+}
+
+/// One image after the other is damaged: what is listed as lost is all that is not as it was, and what is
+/// not listed is as it was.
+#[test]
+fn what_a_damaged_image_had_is_listed_and_nothing_else() {
+    let (mut with_loss, mut lost_keys) = (0, 0);
+    for seed in 0..4 {
+        let world = example(seed);
+        let whole = world.disk.content();
+        let mut draw = Draw::new(seed);
+        let images = images(&whole);
+        assert!(images.len() > 100, "{} images", images.len());
+        for _ in 0..40 {
+            let (at, len) = images[draw.below(images.len() as u64) as usize];
+            let mut content = whole.clone();
+            content[..2 * BLOCK_BYTES].fill(0);
+            content[at + draw.below(len as u64) as usize] ^= 1;
+            let disk = MemoryStorage::with_content(content);
+            let (rebuilt, map) = built_anew(&disk, &world.options).expect("parts of an index");
+            let is_lost = |key: &Vec<u8>| is_in(&rebuilt.lost, key);
+            for (key, value) in world.now() {
+                match is_lost(key) {
+                    None => assert_eq!(map.get(key), Some(value), "seed {seed}, byte {at}"),
+                    Some(Loss::Keys) => {
+                        assert!(map.get(key).is_none_or(|found| found == value), "byte {at}");
+                        lost_keys += u64::from(!map.contains_key(key));
+                    }
+                    Some(Loss::Changes) => {}
+                }
+            }
+            for key in map.keys().filter(|key| is_lost(key).is_none()) {
+                assert!(world.now().contains_key(key), "byte {at}: {key:?}");
+            }
+            with_loss += u64::from(rebuilt.lost_found > 0);
+            // One image is of one leaf: its range is a small part of all keys.
+            let in_range = world.now().keys().filter(|key| is_lost(key).is_some());
+            let share = in_range.count() * 4;
+            assert!(share < world.now().len(), "byte {at}: {:?}", rebuilt.lost);
+        }
+    }
+    assert!(with_loss > 10 && lost_keys > 20, "{with_loss}, {lost_keys}");
+}
+
+/// Any byte of segments and log, most of them in footers, heads and frames: never a wrong answer.
+#[test]
+fn no_damage_is_an_answer() {
+    let world = example(7);
+    let whole = world.disk.content();
+    let log = world.db.log_range();
+    let mut draw = Draw::new(7);
+    let footers: Vec<usize> = (0..whole.len())
+        .step_by(64)
+        .filter(|at| matches!(&whole[at + 4..at + 8], b"bmSF" | b"bmSH"))
+        .collect();
+    assert!(footers.len() > 20, "{} heads and footers", footers.len());
+    let mut seen = 0;
+    for round in 0..120 {
+        let at = match round % 3 {
+            0 => footers[draw.below(footers.len() as u64) as usize] + draw.below(64) as usize,
+            1 => (log.start + draw.below(log.end - log.start)) as usize,
+            _ => log.end as usize + draw.below(whole.len() as u64 - log.end) as usize,
+        };
+        let mut content = whole.clone();
+        content[..2 * BLOCK_BYTES].fill(0);
+        content[at] ^= 0x20;
+        let disk = MemoryStorage::with_content(content);
+        let (rebuilt, map) = built_anew(&disk, &world.options).expect("parts of an index");
+        let is_lost = |key: &Vec<u8>| is_in(&rebuilt.lost, key).is_some();
+        for (key, value) in world.now().iter().filter(|(key, _)| !is_lost(key)) {
+            // The last frame may have been torn, for all that can be known; nothing in it was needed.
+            assert_eq!(map.get(key), Some(value), "byte {at}: {rebuilt:?}");
+        }
+        for key in map.keys().filter(|key| !is_lost(key)) {
+            assert!(
+                world.now().contains_key(key),
+                "byte {at}: {key:?} {rebuilt:?}"
+            );
+        }
+        seen += rebuilt.problems_found + rebuilt.lost_found;
+    }
+    assert!(seen > 20, "{seen} problems and losses");
+}
+
+#[test]
+fn what_is_no_index_or_parts_of_two_is_refused() {
+    let nothing = MemoryStorage::with_content(vec![0; 1 << 20]);
+    let refused = built_anew(&nothing, &tiny());
+    assert!(
+        matches!(refused, Err(Error::NotAnIndex { .. })),
+        "{refused:?}"
+    );
+    // Another index was there before; what it left is not part of this one.
+    let before = example(1);
+    let disk = Arc::new(MemoryStorage::with_content(before.disk.content()));
+    let db = Db::create(disk.clone(), 99, &tiny()).expect("an index");
+    db.put(b"one", b"1").expect("a put");
+    drop(db);
+    let (rebuilt, map) = built_anew(&disk, &tiny()).expect("the superblock says which");
+    assert_eq!((rebuilt.id, map.len(), rebuilt.lost_found), (99, 1, 0));
+    let headless = headless(&disk, true);
+    let refused = built_anew(&headless, &tiny());
+    assert!(
+        matches!(&refused, Err(Error::NotAnIndex { reason }) if reason.contains("several")),
+        "{refused:?}"
+    );
+    let made = Disk::default();
+    let rebuilt = rebuild(
+        &headless,
+        Some(99),
+        made.clone(),
+        8,
+        &tiny(),
+        &mut |_, _, _| {},
+    );
+    assert_eq!(rebuilt.expect("it is named").keys, 1);
+}
+
+#[test]
+fn an_index_that_has_only_a_log_is_built_from_it() {
+    let world_options = tiny();
+    let disk = Disk::default();
+    let db = Db::create(disk.clone(), 3, &world_options).expect("an index");
+    db.put(b"a", b"1").expect("a put");
+    db.put(b"b", b"2").expect("a put");
+    db.delete(b"a").expect("a deletion");
+    drop(db);
+    let (rebuilt, map) = built_anew(&headless(&disk, true), &world_options).expect("a log");
+    assert_eq!(map, Map::from([(b"b".to_vec(), b"2".to_vec())]));
+    assert_eq!((rebuilt.log_frames, rebuilt.last_batch), (3, 3));
+    assert_eq!((rebuilt.lost_found, rebuilt.problems_found), (0, 0));
+}

@@ -1,0 +1,154 @@
+//! What opening an index after a stop costs, counted: bytes and calls, not time.
+
+use bimetal_index::storage::memory::{Counts, MemoryStorage};
+use bimetal_index::{Batch, Db, Durability, Options};
+use std::sync::Arc;
+
+/// So many leaves that reading them could not be missed, and changes in many of them.
+const KEYS: u64 = 60_000;
+/// Blocks that are searched behind the end of the log for proof that something was lost.
+const PROOF_BYTES: u64 = 2048 * 4096;
+
+fn options() -> Options {
+    Options {
+        memory_bytes: 16 << 20,
+        buffer_bytes: 1 << 20,
+        log_bytes: 4 << 20,
+        segment_bytes: 64 << 10,
+        node_bytes: 1024,
+        ..Options::default()
+    }
+}
+
+fn put(db: &Db, numbers: impl Iterator<Item = u64>, durability: Durability) {
+    let mut batch = Batch::new();
+    for number in numbers {
+        batch.put(&number.to_be_bytes(), &(!number).to_be_bytes());
+        if batch.len() == 100 {
+            db.write(&batch, durability).expect("a write");
+            batch.clear();
+        }
+    }
+    db.write(&batch, durability).expect("a write");
+}
+
+/// An index of which nothing is only in the log.
+fn loaded() -> Arc<MemoryStorage> {
+    let disk = Arc::new(MemoryStorage::new());
+    let db = Db::create(disk.clone(), 5, &options()).expect("an index");
+    put(&db, 0..KEYS, Durability::Relaxed);
+    db.write_back().expect("a write-back");
+    disk
+}
+
+/// Opens what a kill leaves, and returns what that took.
+fn reopened(disk: &Arc<MemoryStorage>, options: &Options) -> (Db, Counts) {
+    let disk = Arc::new(MemoryStorage::with_content(disk.content()));
+    let db = Db::open(disk.clone(), options).expect("it opens");
+    (db, disk.counts())
+}
+
+#[test]
+fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
+    let disk = loaded();
+    let db = Db::open(disk.clone(), &options()).expect("it opens");
+    // Every leaf changes, and not all of them have been written back.
+    put(&db, (0..KEYS).step_by(3), Durability::Durable);
+    let figures = db.figures();
+    assert!(figures.delta_bytes > 900 << 10, "{figures:?}");
+    std::mem::forget(db);
+    let (db, counts) = reopened(&disk, &options());
+    let again = db.figures();
+    assert!(again.delta_bytes > 600 << 10, "{again:?}");
+    assert_eq!((again.upkeep.folds, again.upkeep.patches), (0, 0));
+    assert_eq!(counts.written_bytes, 4096, "a superblock");
+    assert_eq!(counts.flushes, 2, "the log, then the superblock");
+    // Inner nodes have a hundred children or more, and are read many at a time.
+    let inner_nodes = u64::from(figures.nodes) / 100;
+    let (window, segment) = (4 << 20, 64 << 10);
+    let checkpoint_bytes = u64::from(figures.nodes) * 8 + (64 << 10);
+    let log_reads = again.log_used_bytes / window + 2 + PROOF_BYTES / window;
+    let reads_max = 1 + checkpoint_bytes / segment + log_reads + inner_nodes / 4 + 4;
+    assert!(counts.reads <= reads_max, "{} of {reads_max}", counts.reads);
+    let bytes_max = 8192 + checkpoint_bytes + log_reads * window + inner_nodes * 16384;
+    let bytes = counts.read_bytes;
+    assert!(bytes <= bytes_max, "{bytes} of {bytes_max}");
+    assert!(u64::from(figures.nodes) > 4 * inner_nodes + 200, "leaves");
+}
+
+/// What was put off when the index was opened is done while it is written, a little with each group.
+#[test]
+fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
+    let disk = loaded();
+    let db = Db::open(disk.clone(), &options()).expect("it opens");
+    put(&db, (0..KEYS).step_by(2), Durability::Relaxed);
+    db.sync().expect("a sync");
+    std::mem::forget(db);
+    let little = Options {
+        buffer_bytes: 64 << 10,
+        ..options()
+    };
+    let (db, _) = reopened(&disk, &little);
+    let first = db.figures().delta_bytes;
+    assert!(first > 512 << 10, "{first} bytes");
+    let mut before = first;
+    for number in 0..400 {
+        db.put(&u64::from(number as u32).to_be_bytes(), b"new")
+            .expect("a put");
+        let now = db.figures().delta_bytes;
+        assert!(now <= before.max(64 << 10), "{now} after {before}");
+        assert!(before - now.min(before) < 64 << 10, "{now} after {before}");
+        before = now;
+    }
+    assert!(before <= 64 << 10, "{before} bytes");
+}
+
+/// Memory is kept to also while a log is replayed that has more than fits.
+#[test]
+fn a_replay_keeps_to_the_memory() {
+    let disk = loaded();
+    let db = Db::open(disk.clone(), &options()).expect("it opens");
+    put(&db, (0..KEYS).step_by(2), Durability::Relaxed);
+    db.sync().expect("a sync");
+    std::mem::forget(db);
+    let little = Options {
+        memory_bytes: 512 << 10,
+        buffer_bytes: 64 << 10,
+        ..options()
+    };
+    let (db, _) = reopened(&disk, &little);
+    let figures = db.figures();
+    assert!(figures.delta_bytes <= 384 << 10, "{figures:?}");
+    assert!(figures.upkeep.folds + figures.upkeep.patches > 0);
+    for number in (0..KEYS).step_by(977) {
+        let value = db.get(&number.to_be_bytes()).expect("a get");
+        assert_eq!(value.as_deref(), Some(&(!number).to_be_bytes()[..]));
+    }
+}
+
+/// A process that is killed may not have made durable what the next one finds in the log; from then on
+/// it counts as durable, and so it has to be.
+#[test]
+fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
+    let disk = Arc::new(MemoryStorage::new());
+    let db = Db::create(disk.clone(), 5, &options()).expect("an index");
+    db.put(b"first", b"durable").expect("a put");
+    let mut batch = Batch::new();
+    for number in 0..40_000_u64 {
+        batch.put(&number.to_be_bytes(), b"relaxed");
+        // Frames that are too long to wait for more are written, but not made durable.
+        if batch.len() == 10_000 {
+            db.write(&batch, Durability::Relaxed).expect("a write");
+            batch.clear();
+        }
+    }
+    drop(db);
+    let db = Db::open(disk.clone(), &options()).expect("it opens");
+    assert!(db.get(&7_u64.to_be_bytes()).expect("a get").is_some());
+    db.put(b"second", b"durable").expect("a put");
+    drop(db);
+    let after = disk.after_power_cut(&mut || 0);
+    let db = Db::open(after, &options()).expect("nothing durable is lost");
+    assert!(db.get(b"second").expect("a get").is_some());
+    assert!(db.get(&7_u64.to_be_bytes()).expect("a get").is_some());
+}
