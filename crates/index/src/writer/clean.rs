@@ -206,7 +206,8 @@ impl Writer {
         let storage = self.storage();
         let location = self.segments.append(&*storage, stream, id, &mut bytes)?;
         self.figures.moved_bytes += bytes.len() as u64;
-        if matches!(content, Content::Absent) {
+        let is_blob = matches!(content, Content::Absent);
+        if is_blob {
             self.segments.flush(&*storage, stream)?;
         }
         {
@@ -214,11 +215,12 @@ impl Writer {
             let mut node = slot.node.write();
             node.location = location;
             if let Content::Absent = node.content
-                && !matches!(content, Content::Absent)
+                && !is_blob
             {
                 self.tree.memory.put_content(id, slot, &mut node, content);
             }
-            node.is_pinned = true;
+            // A blob is on the storage already, and is never in memory.
+            node.is_pinned = !is_blob;
         }
         self.relocate(id, location);
         Ok(())
