@@ -172,7 +172,7 @@ impl ReadAhead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
+    use std::collections::BTreeSet;
 
     /// 128 KiB of pages of 4 KiB, as the kernel has.
     const MAX: u64 = 32;
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_file_in_sequence_takes_as_many_requests_as_it_has_windows() {
         let (mut reader, mut there, mut marks, mut requests) =
-            (ReadAhead::new(MAX), HashSet::new(), HashSet::new(), 0);
+            (ReadAhead::new(MAX), BTreeSet::new(), BTreeSet::new(), 0);
         let pages = 8192;
         for page in 0..pages {
             let found = if marks.remove(&page) {
