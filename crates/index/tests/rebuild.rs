@@ -156,7 +156,10 @@ fn no_image_has_what_the_log_can_lose() {
         let (rebuilt, map) = built_anew(&disk, &world.options).expect("parts of an index");
         assert_eq!(rebuilt.lost, [], "seed {seed}");
         let number = map.get(NUMBER_KEY).map_or(0, |value| number_of(value));
-        assert!(map == world.history.at(number), "seed {seed}: batch {number}");
+        assert!(
+            map == world.history.at(number),
+            "seed {seed}: batch {number}"
+        );
         lost_batches += world.history.given() - number;
     }
     assert!(lost_batches > 20, "{lost_batches} batches were not durable");

@@ -80,7 +80,7 @@ impl Engine for Rocksdb {
             let count = self.db.property_int_value(*property)?;
             anyhow::Ok(busy || count.unwrap_or(0) > 0)
         })? {
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::park_timeout(Duration::from_millis(5));
         }
         Ok(())
     }
