@@ -8,7 +8,7 @@
 //!   [`opening`], [`faults`], and between two lives [`rest`], [`probes`] and [`changing`]; [`plant`] holds the bugs
 //!   that the tester must find.
 //! - [`boundaries`] cuts the power or fails an operation at a chosen one, [`ambush`] some after a
-//!   moment; [`every`] does so at every one; [`campaign`](crate::campaign) adds up many seeds.
+//!   moment; [`every`] does so at every one; [`campaign`] adds up many seeds.
 //! - A run depends on its seed and its options alone: [`run`] runs a seed twice and compares the
 //!   hashes over everything that happened.
 //!
