@@ -112,7 +112,7 @@ fn an_index_on_a_mirror_of_files_is_there_when_the_volume_is_opened_again() {
     for life in 0..3 {
         let db = Db::open_or_create(scratch.volume(), &small()).expect("an index");
         check_scan(&db, &map, ALL).expect("a scan");
-        map = fill(&db, life, 150, map);
+        map = fill(&db, life, 400, map);
         check_scan(&db, &map, ALL).expect("a scan");
     }
     let verified = verify(&scratch.volume(), &mut |_, _| {}).expect("an index");

@@ -234,7 +234,7 @@ impl Writer {
         self.figures.moved_bytes += bytes.len() as u64;
         let is_blob = matches!(content, Content::Absent);
         if is_blob {
-            self.write_log(true)?;
+            self.log_before_images()?;
             self.segments.flush(&*storage, stream)?;
         }
         {

@@ -563,7 +563,7 @@ impl Writer {
         }
         if has_any {
             // Blobs are never kept in memory, so they must be there before anybody asks.
-            self.write_log(true)?;
+            self.log_before_images()?;
             let storage = self.storage();
             self.segments.flush(&*storage, Class::Cold)?;
         }
