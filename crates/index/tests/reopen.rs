@@ -48,6 +48,16 @@ fn reopened(disk: &Arc<MemoryStorage>, options: &Options) -> (Db, Counts) {
     (db, disk.counts())
 }
 
+/// A disk with an index of which every other key has been changed, by a program that was killed after that.
+fn half_changed() -> Arc<MemoryStorage> {
+    let disk = loaded();
+    let db = Db::open(disk.clone(), &options()).expect("it opens");
+    put(&db, (0..KEYS).step_by(2), Durability::Relaxed);
+    db.sync().expect("a sync");
+    std::mem::forget(db);
+    disk
+}
+
 #[test]
 fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     let disk = loaded();
@@ -79,11 +89,7 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
 /// What was put off when the index was opened is done while it is written, a little with each group.
 #[test]
 fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
-    let disk = loaded();
-    let db = Db::open(disk.clone(), &options()).expect("it opens");
-    put(&db, (0..KEYS).step_by(2), Durability::Relaxed);
-    db.sync().expect("a sync");
-    std::mem::forget(db);
+    let disk = half_changed();
     let little = Options {
         buffer_bytes: 64 << 10,
         ..options()
@@ -106,11 +112,7 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
 /// Memory is kept to also while a log is replayed that has more than fits.
 #[test]
 fn a_replay_keeps_to_the_memory() {
-    let disk = loaded();
-    let db = Db::open(disk.clone(), &options()).expect("it opens");
-    put(&db, (0..KEYS).step_by(2), Durability::Relaxed);
-    db.sync().expect("a sync");
-    std::mem::forget(db);
+    let disk = half_changed();
     let little = Options {
         memory_bytes: 512 << 10,
         buffer_bytes: 64 << 10,

@@ -10,8 +10,8 @@ mod classes;
 mod summary;
 
 pub use classes::{ClassSet, FaultClass};
+pub(crate) use summary::Account;
 pub use summary::{Outcome, Summary, Tally, Told};
-pub(crate) use summary::{counted, line_to};
 
 use std::collections::BTreeSet;
 use std::ops::Range;

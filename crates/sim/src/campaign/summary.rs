@@ -34,14 +34,45 @@ pub struct Told<'a> {
 }
 
 /// Adds a line.
-pub(crate) fn line_to(text: &mut String, line: &str) {
+fn line_to(text: &mut String, line: &str) {
     writeln!(text, "{line}").expect("a string takes every line");
 }
 
 /// Counts in one line.
-pub(crate) fn counted(name: &str, counts: &BTreeMap<String, u64>) -> String {
+fn counted(name: &str, counts: &BTreeMap<String, u64>) -> String {
     let counts = counts.iter().map(|(what, count)| format!("{what} {count}"));
     format!("{name}: {}", counts.collect::<Vec<_>>().join(", "))
+}
+
+/// What a run of one seed has to say, whatever it was a run of.
+pub(crate) struct Account<'a> {
+    /// The events of a verbose run.
+    pub log: &'a [String],
+    pub scenario: &'a dyn std::fmt::Debug,
+    pub operations: &'a BTreeMap<String, u64>,
+    pub disk_requests: u64,
+    /// In words.
+    pub faults: String,
+    pub reached: &'a BTreeMap<String, u64>,
+    /// The end: what came of it.
+    pub summary: String,
+}
+
+impl Account<'_> {
+    /// All of it.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for line in self.log {
+            line_to(&mut text, line);
+        }
+        line_to(&mut text, &format!("{:#?}", self.scenario));
+        line_to(&mut text, &counted("operations", self.operations));
+        line_to(&mut text, &format!("disk requests: {}", self.disk_requests));
+        line_to(&mut text, &self.faults);
+        line_to(&mut text, &counted("reached", self.reached));
+        line_to(&mut text, &self.summary);
+        text
+    }
 }
 
 /// Something that was counted over many seeds.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::scenario::Scenario;
 use super::switch::FaultCounts;
-use crate::campaign::{Outcome, Told, counted, line_to};
+use crate::campaign::{Account, Outcome, Told};
 
 /// Something that must never happen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -153,17 +153,16 @@ pub struct Report {
 impl Report {
     /// The report in words.
     pub fn text(&self) -> String {
-        let mut text = String::new();
-        for line in &self.log {
-            line_to(&mut text, line);
-        }
-        line_to(&mut text, &format!("{:#?}", self.scenario));
-        line_to(&mut text, &counted("operations", &self.operations));
-        line_to(&mut text, &format!("disk requests: {}", self.disk_requests));
-        line_to(&mut text, &format!("{:?}", self.faults));
-        line_to(&mut text, &counted("reached", &self.reached));
-        line_to(&mut text, &self.summary());
-        text
+        let account = Account {
+            log: &self.log,
+            scenario: &self.scenario,
+            operations: &self.operations,
+            disk_requests: self.disk_requests,
+            faults: format!("{:?}", self.faults),
+            reached: &self.reached,
+            summary: self.summary(),
+        };
+        account.text()
     }
 
     /// The report in one line.
