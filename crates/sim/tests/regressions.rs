@@ -342,6 +342,12 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
          the tester)",
     ),
     (
+        40_941,
+        ALL_DEATHS,
+        "a kill had left one copy of a superblock without a flush, the other was lost at rest, and a power \
+         cut tore the first (an error of the tester)",
+    ),
+    (
         1_004_856,
         ALL_DEATHS,
         "a change that came while a run of the log died waited for ever",

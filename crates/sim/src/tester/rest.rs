@@ -44,12 +44,14 @@ pub fn happen(
             };
             let (disk, at) = map.on_disk(kept);
             let index = (at / BLOCK_BYTES) as usize;
-            // A power cut may have torn it, and then the other one is all there is.
+            // A power cut may have torn it, or may still, as after a kill, whose last writes no
+            // flush has followed; then the other one is all there is.
             let is_whole = {
                 let platter = map.platters[disk].borrow();
                 let block = platter.block(index as u64).map(|block| block.to_vec());
                 let found = block.map(|block| Superblock::decode(&block));
-                !platter.may_become_corrupt(index) && matches!(found, Some(Ok(Some(_))))
+                let settled = platter.is_durable(index) && !platter.is_corrupt(index);
+                settled && matches!(found, Some(Ok(Some(_))))
             };
             if !(is_whole || first && second) {
                 return;
