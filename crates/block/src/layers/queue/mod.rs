@@ -31,6 +31,9 @@ use places::{Places, Turn};
 /// The unit of the schedulers.
 const SECTOR_BYTES: u64 = 512;
 
+/// Schedulers keep something for each task; of more than so many some are taken for one.
+const TASKS_MAX: u32 = 1024;
+
 /// A time that never comes.
 const NEVER_NS: u64 = u64::MAX;
 
@@ -283,12 +286,14 @@ impl Core {
 fn bio_of(request: &Request, continued: bool) -> Bio {
     let start_sector = request.offset / SECTOR_BYTES;
     let sectors = u32::try_from(request.len / SECTOR_BYTES).expect("a transfer is below 4 GiB");
+    let task = request.origin.task % TASKS_MAX;
     let bio = match request.op {
-        Op::Write => Bio::write(0, start_sector, sectors),
-        _ => Bio::read(0, start_sector, sectors),
+        Op::Write => Bio::write(task, start_sector, sectors),
+        _ => Bio::read(task, start_sector, sectors),
     };
     Bio {
         sync: bio.sync || request.flags.fua,
+        priority: request.origin.priority,
         continued,
         ..bio
     }
