@@ -3,8 +3,8 @@
 //! A new scheduler is a line in each of these lists. Nothing here may decide anything about requests.
 
 use super::{
-    Anticipatory, AnticipatoryParameters, Cfq, CfqParameters, Deadline, DeadlineParameters,
-    MqDeadline, MqDeadlineParameters, Noop, Scheduler,
+    Anticipatory, AnticipatoryParameters, Cfq, CfqParameters, Deadline, DeadlineParameters, Kyber,
+    KyberParameters, MqDeadline, MqDeadlineParameters, Noop, Scheduler,
 };
 
 /// A scheduler that has been chosen, with its parameters.
@@ -20,6 +20,8 @@ pub enum SchedulerChoice {
     Anticipatory(AnticipatoryParameters),
     /// A slice of time for each task.
     Cfq(CfqParameters),
+    /// Tokens by latency.
+    Kyber(KyberParameters),
 }
 
 /// Where the value of a parameter is kept, by what it means.
@@ -37,7 +39,14 @@ pub enum Parameter<'a> {
 
 impl SchedulerChoice {
     /// The names of all schedulers.
-    pub const NAMES: [&'static str; 5] = ["noop", "deadline", "mq-deadline", "anticipatory", "cfq"];
+    pub const NAMES: [&'static str; 6] = [
+        "noop",
+        "deadline",
+        "mq-deadline",
+        "anticipatory",
+        "cfq",
+        "kyber",
+    ];
 
     /// The scheduler of that name with its default parameters; `None` if there is none.
     pub fn named(name: &str) -> Option<SchedulerChoice> {
@@ -47,6 +56,7 @@ impl SchedulerChoice {
             "mq-deadline" => SchedulerChoice::MqDeadline(MqDeadlineParameters::default()),
             "anticipatory" => SchedulerChoice::Anticipatory(AnticipatoryParameters::default()),
             "cfq" => SchedulerChoice::Cfq(CfqParameters::default()),
+            "kyber" => SchedulerChoice::Kyber(KyberParameters::default()),
             _ => return None,
         })
     }
@@ -80,6 +90,10 @@ impl SchedulerChoice {
                 ("slice_async_rq", Count(&mut p.slice_async_rq)),
                 ("slice_idle", TimeNs(&mut p.slice_idle_ns)),
             ],
+            SchedulerChoice::Kyber(p) => vec![
+                ("read_lat", TimeNs(&mut p.read_lat_ns)),
+                ("write_lat", TimeNs(&mut p.write_lat_ns)),
+            ],
         }
     }
 
@@ -90,6 +104,7 @@ impl SchedulerChoice {
             SchedulerChoice::Deadline(p) => Box::new(Deadline::new(tags, p)),
             SchedulerChoice::MqDeadline(p) => Box::new(MqDeadline::new(tags, p)),
             SchedulerChoice::Anticipatory(p) => Box::new(Anticipatory::new(tags, p)),
+            SchedulerChoice::Kyber(p) => Box::new(Kyber::new(tags, p)),
             SchedulerChoice::Cfq(p) => Box::new(Cfq::new(tags, p)),
         }
     }

@@ -3,6 +3,7 @@
 mod anticipatory;
 mod cfq;
 mod deadline;
+mod kyber;
 mod merging;
 mod mq_deadline;
 mod nothing_is_lost;
