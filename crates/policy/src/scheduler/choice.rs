@@ -3,8 +3,8 @@
 //! A new scheduler is a line in each of these lists. Nothing here may decide anything about requests.
 
 use super::{
-    Anticipatory, AnticipatoryParameters, Cfq, CfqParameters, Deadline, DeadlineParameters, Kyber,
-    KyberParameters, MqDeadline, MqDeadlineParameters, Noop, Scheduler,
+    Anticipatory, AnticipatoryParameters, Cfq, CfqParameters, Deadline, DeadlineParameters, Flash,
+    FlashParameters, Kyber, KyberParameters, MqDeadline, MqDeadlineParameters, Noop, Scheduler,
 };
 
 /// A scheduler that has been chosen, with its parameters.
@@ -22,6 +22,8 @@ pub enum SchedulerChoice {
     Cfq(CfqParameters),
     /// Tokens by latency.
     Kyber(KyberParameters),
+    /// Reads first, writes by unit.
+    Flash(FlashParameters),
 }
 
 /// Where the value of a parameter is kept, by what it means.
@@ -39,13 +41,14 @@ pub enum Parameter<'a> {
 
 impl SchedulerChoice {
     /// The names of all schedulers.
-    pub const NAMES: [&'static str; 6] = [
+    pub const NAMES: [&'static str; 7] = [
         "noop",
         "deadline",
         "mq-deadline",
         "anticipatory",
         "cfq",
         "kyber",
+        "flash",
     ];
 
     /// The scheduler of that name with its default parameters; `None` if there is none.
@@ -57,6 +60,7 @@ impl SchedulerChoice {
             "anticipatory" => SchedulerChoice::Anticipatory(AnticipatoryParameters::default()),
             "cfq" => SchedulerChoice::Cfq(CfqParameters::default()),
             "kyber" => SchedulerChoice::Kyber(KyberParameters::default()),
+            "flash" => SchedulerChoice::Flash(FlashParameters::default()),
             _ => return None,
         })
     }
@@ -94,6 +98,12 @@ impl SchedulerChoice {
                 ("read_lat", TimeNs(&mut p.read_lat_ns)),
                 ("write_lat", TimeNs(&mut p.write_lat_ns)),
             ],
+            SchedulerChoice::Flash(p) => vec![
+                ("write_unit", Sectors(&mut p.write_unit_sectors)),
+                ("fill_wait", TimeNs(&mut p.fill_wait_ns)),
+                ("write_expire", TimeNs(&mut p.write_expire_ns)),
+                ("reads_between", Count(&mut p.reads_between)),
+            ],
         }
     }
 
@@ -105,6 +115,7 @@ impl SchedulerChoice {
             SchedulerChoice::MqDeadline(p) => Box::new(MqDeadline::new(tags, p)),
             SchedulerChoice::Anticipatory(p) => Box::new(Anticipatory::new(tags, p)),
             SchedulerChoice::Kyber(p) => Box::new(Kyber::new(tags, p)),
+            SchedulerChoice::Flash(p) => Box::new(Flash::new(tags, p)),
             SchedulerChoice::Cfq(p) => Box::new(Cfq::new(tags, p)),
         }
     }

@@ -3,6 +3,7 @@
 mod anticipatory;
 mod cfq;
 mod deadline;
+mod flash;
 mod kyber;
 mod merging;
 mod mq_deadline;
