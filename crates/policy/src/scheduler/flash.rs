@@ -5,8 +5,6 @@
 //! order, writes are collected by unit, and while anybody reads the device has one batch of writes at a
 //! time. It must never let a write wait without a bound. The rules are in `docs/schedulers.md`.
 
-use std::collections::BTreeMap;
-
 use super::sorted::Sorted;
 use super::{Bio, Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
 use crate::lists::{Links, List};
@@ -39,10 +37,10 @@ impl Default for FlashParameters {
 /// Writes of one unit that wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unit {
+    number: u64,
     sectors: u64,
     requests: usize,
-    /// Its place among those that are full.
-    full: Option<u64>,
+    full: bool,
 }
 
 /// The batch that goes.
@@ -66,10 +64,10 @@ pub struct Flash {
     sync: List,
     lazy: List,
     sorted: Sorted,
-    units: BTreeMap<u64, Unit>,
-    /// Units that are full, in the order in which they became so.
-    full: BTreeMap<u64, u64>,
-    next_full: u64,
+    /// Units with writes, by number.
+    units: Vec<Unit>,
+    /// Those of them that are full, in the order in which they became so.
+    full: Vec<u64>,
     batch: Option<Batch>,
     reads_under_way: usize,
     writes_under_way: usize,
@@ -94,9 +92,8 @@ impl Flash {
             sync: List::default(),
             lazy: List::default(),
             sorted: Sorted::with_capacity(tags),
-            units: BTreeMap::new(),
-            full: BTreeMap::new(),
-            next_full: 0,
+            units: Vec::new(),
+            full: Vec::new(),
             batch: None,
             reads_under_way: 0,
             writes_under_way: 0,
@@ -119,31 +116,39 @@ impl Flash {
         (fifo, &mut self.links)
     }
 
+    /// Where the unit is, or would be.
+    fn place_of(&self, unit: u64) -> usize {
+        self.units.partition_point(|other| other.number < unit)
+    }
+
     /// Counts sectors and requests of a unit in.
     fn fill(&mut self, unit: u64, sectors: u64, requests: usize) {
-        let full_at = self.parameters.write_unit_sectors;
-        let entry = self.units.entry(unit).or_default();
+        let at = self.place_of(unit);
+        if self.units.get(at).is_none_or(|found| found.number != unit) {
+            let new = Unit {
+                number: unit,
+                ..Unit::default()
+            };
+            self.units.insert(at, new);
+        }
+        let entry = &mut self.units[at];
         entry.sectors += sectors;
         entry.requests += requests;
-        if entry.sectors >= full_at && entry.full.is_none() {
-            entry.full = Some(self.next_full);
-            self.full.insert(self.next_full, unit);
-            self.next_full += 1;
+        if entry.sectors >= self.parameters.write_unit_sectors && !entry.full {
+            entry.full = true;
+            self.full.push(unit);
         }
     }
 
     /// Counts a request out of its unit.
     fn drain(&mut self, unit: u64, sectors: u64) {
-        let entry = self.units.get_mut(&unit);
-        let entry = entry.expect("a write that waits has a unit");
+        let at = self.place_of(unit);
+        let entry = &mut self.units[at];
+        assert_eq!(entry.number, unit, "a write that waits has a unit");
         entry.sectors -= sectors;
         entry.requests -= 1;
-        let (empty, full) = (entry.requests == 0, entry.full);
-        if empty {
-            self.units.remove(&unit);
-        }
-        if empty && let Some(place) = full {
-            self.full.remove(&place);
+        if entry.requests == 0 && self.units.remove(at).full {
+            self.full.retain(|full| *full != unit);
         }
     }
 
@@ -174,7 +179,7 @@ impl Flash {
 
     /// The unit that is written next when nobody reads.
     fn ready(&self, r: &Requests, now_ns: u64) -> Option<u64> {
-        if let Some((_, unit)) = self.full.first_key_value() {
+        if let Some(unit) = self.full.first() {
             return Some(*unit);
         }
         let lazy = self.lazy.back().filter(|tag| {
