@@ -1,5 +1,6 @@
 //! The one request type that every layer takes, and its answers.
 
+use bimetal_policy::scheduler::Priority;
 use bimetal_rt::Payload;
 use serde::Deserialize;
 
@@ -96,6 +97,29 @@ impl Flags {
     };
 }
 
+/// Whose request it is, and how urgent he is. Layers that cut a request or make others on its behalf
+/// hand it down; what a layer does for nobody in particular has none. Only a scheduler looks at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// Who asks: a small number, dense among those that ask at a time. 0 is nobody in particular.
+    pub task: u32,
+    /// How urgent it is; best effort if nobody said.
+    pub priority: Priority,
+}
+
+impl Origin {
+    /// Nobody in particular, at normal priority.
+    pub const NONE: Origin = Origin::of_task(0);
+
+    /// A task at normal priority.
+    pub const fn of_task(task: u32) -> Origin {
+        Origin {
+            task,
+            priority: Priority::NORMAL,
+        }
+    }
+}
+
 /// One request to a device. Offsets and lengths are in bytes.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -107,6 +131,8 @@ pub struct Request {
     pub len: u64,
     /// How to do it.
     pub flags: Flags,
+    /// Whose it is; nobody's as it is made.
+    pub origin: Origin,
     /// The data of a write; empty otherwise.
     pub payload: Payload,
 }
@@ -119,6 +145,7 @@ impl Request {
             offset,
             len,
             flags: Flags::NONE,
+            origin: Origin::NONE,
             payload: Payload::empty(),
         }
     }
@@ -131,6 +158,7 @@ impl Request {
             offset,
             len: payload.len() as u64,
             flags,
+            origin: Origin::NONE,
             payload,
         }
     }
@@ -142,6 +170,7 @@ impl Request {
             offset: 0,
             len: 0,
             flags: Flags::NONE,
+            origin: Origin::NONE,
             payload: Payload::empty(),
         }
     }
@@ -154,8 +183,15 @@ impl Request {
             offset,
             len,
             flags,
+            origin: Origin::NONE,
             payload: Payload::empty(),
         }
+    }
+
+    /// The same as somebody's.
+    pub fn from_origin(mut self, origin: Origin) -> Request {
+        self.origin = origin;
+        self
     }
 
     /// The byte after the range.
@@ -181,6 +217,7 @@ impl Request {
             offset: new_offset,
             len: end - start,
             flags: self.flags,
+            origin: self.origin,
             payload,
         }
     }

@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use bimetal_block::layers::queue::{Queue, QueueConfig};
 use bimetal_block::{
-    Device, Figure, Flags, Geometry, IoError, IoFuture, IoResult, Op, Reply, Request,
+    Device, Figure, Flags, Geometry, IoError, IoFuture, IoResult, Op, Origin, Reply, Request,
 };
+use bimetal_policy::scheduler::Priority;
 use bimetal_rt::{Payload, Rt};
 use common::{refusal, starts, virtual_rt, write};
 use futures_util::future::join_all;
@@ -326,4 +327,55 @@ fn what_cannot_work_is_refused_in_words() {
         let refused = with(line);
         assert!(refused.contains(words), "{line}: {refused}");
     }
+}
+
+/// Two clients that each read on as soon as they have an answer, under CFQ with slices of 10 ms. A read
+/// takes a millisecond. The slice of the first begins with its first completion, at 1 ms, and ends at
+/// 11, when the 11th of its reads is done; then it is the other's turn, whose slice begins at 12 and
+/// ends at 22 ms with its 11th. Were both one task, they would be served as they come.
+#[test]
+fn two_clients_of_cfq_have_slices() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let config = "scheduler = 'cfq'\ndepth = 1\nparameters = { slice_sync = '10ms' }";
+        let (slow, queue) = over(&rt, config, None);
+        let client = |task: u32, first: u64| {
+            let queue = Rc::clone(&queue);
+            async move {
+                for block in first..first + 33 {
+                    let request = read(block, 1).from_origin(Origin::of_task(task));
+                    queue.submit(request).await.expect("it reads");
+                }
+            }
+        };
+        join_all([client(1, 0), client(2, 100)]).await;
+        let turns: Vec<(u64, usize)> = asked(&slow)
+            .chunk_by(|a, b| (a.0 < 100) == (b.0 < 100))
+            .map(|turn| (turn[0].0, turn.len()))
+            .collect();
+        let expected = [(0, 11), (100, 11), (11, 11), (111, 11), (22, 11), (122, 11)];
+        assert_eq!(turns, expected);
+        queue.close().await.expect("it closes");
+    });
+}
+
+/// The idle class waits as long as anybody else asks.
+#[test]
+fn the_priority_of_a_request_reaches_the_scheduler() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (slow, queue) = over(&rt, "scheduler = 'mq-deadline'\ndepth = 1", None);
+        let of = |block, priority| {
+            let origin = Origin { task: 1, priority };
+            queue.submit(read(block, 1).from_origin(origin))
+        };
+        let all = [
+            of(50, Priority::NORMAL),
+            of(10, Priority::Idle),
+            of(20, Priority::NORMAL),
+            of(30, Priority::RealTime(0)),
+        ];
+        assert!(join_all(all).await.iter().all(IoResult::is_ok));
+        assert_eq!(asked(&slow), [(50, 1), (30, 1), (20, 1), (10, 1)]);
+    });
 }

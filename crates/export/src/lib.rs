@@ -16,6 +16,7 @@ mod link;
 mod nbd;
 mod server;
 mod session;
+mod tasks;
 
 pub use config::{ExportConfig, Persistence, Protocol};
 pub use server::{Server, StartError};

@@ -22,6 +22,7 @@ use crate::input::End;
 use crate::link::Watchable;
 use crate::nbd;
 use crate::session::Conversation;
+use crate::tasks::TaskNumbers;
 
 /// Connections of one address that are still in their handshake or about to be refused, on top of
 /// those its exports allow.
@@ -94,6 +95,7 @@ struct State {
     next_key: Cell<u64>,
     stopping: Cell<bool>,
     target: Rc<Target>,
+    tasks: Rc<TaskNumbers>,
     /// Something of the above changed that a task may wait for.
     changed: Rc<Event>,
     /// Addresses in use, with the ports that were chosen.
@@ -133,6 +135,7 @@ impl Server {
             next_key: Cell::new(0),
             stopping: Cell::new(false),
             target: Target::new(rt, Rc::clone(&changed)),
+            tasks: Rc::default(),
             changed,
             bound: RefCell::new(Vec::new()),
             watch: RefCell::new(None),
@@ -368,7 +371,8 @@ async fn nbd_session(state: &Rc<State>, portal: &Portal, stream: Stream) {
         add(&counters.connections_refused, 1);
         return stream.shutdown();
     }
-    let transmission = nbd::Transmission::new(&state.rt, stream, Rc::clone(export), session);
+    let task = state.tasks.take();
+    let transmission = nbd::Transmission::new(&state.rt, stream, Rc::clone(export), session, task);
     converse(state, export, transmission, &early).await;
 }
 
@@ -378,7 +382,8 @@ async fn brp_session(state: &Rc<State>, portal: &Portal, stream: Stream) {
         return stream.shutdown();
     };
     let (export, early) = (Rc::clone(&taken.export), std::mem::take(&mut taken.early));
-    let transmission = brp::Transmission::new(&state.rt, stream, &state.target, taken);
+    let task = state.tasks.take();
+    let transmission = brp::Transmission::new(&state.rt, stream, &state.target, taken, task);
     converse(state, &export, transmission, &early).await;
 }
 

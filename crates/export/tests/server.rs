@@ -501,3 +501,38 @@ fn many_clients_share_blocks() {
     drop((server, group));
     assert_clean(&rt);
 }
+
+/// A connection has the lowest number that nobody has, and all that it asks carries it, also where a
+/// part of a block is read first; a number of one that has left is given again.
+#[test]
+fn requests_carry_the_number_of_their_connection() {
+    let rt = virtual_rt();
+    let slow = Slow::new(&rt, Duration::from_millis(1));
+    let server = server(&rt, slow.clone());
+    let asked = || -> Vec<u32> { slow.seen.take().iter().map(|r| r.origin.task).collect() };
+    rt.block_on(async {
+        let mut first = connect(&rt, &server);
+        first.enter().await;
+        let mut second = connect(&rt, &server);
+        second.enter().await;
+        second.write(0, 1, 0, &[1; 4096]).await;
+        second.expect(1, 0).await;
+        first.write(0, 1, 100, &[2; 10]).await;
+        first.expect(1, 0).await;
+        // What lies before the ten bytes in their block is read, and what lies behind; then it is written.
+        assert_eq!(asked(), [2, 1, 1, 1]);
+        first.request(0, DISC, 2, 0, 0).await;
+        assert!(first.at_end().await);
+        while server.connections() > 1 {
+            rt.sleep(Duration::from_millis(1)).await;
+        }
+        let mut third = connect(&rt, &server);
+        third.enter().await;
+        third.read(0, 4096).await;
+        second.read(0, 4096).await;
+        assert_eq!(asked(), [1, 2]);
+        server.stop().await;
+    });
+    drop(server);
+    assert_clean(&rt);
+}

@@ -16,7 +16,9 @@ use crate::device::{Device, FigureVisitor, IoFuture};
 use crate::error::IoError;
 use crate::geometry::{Geometry, GrowingGeometry};
 use crate::range_lock::RangeLock;
-use crate::request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{
+    BLOCK_BYTES, Extent, Flags, IoResult, Op, Origin, Reply, Request, push_extent,
+};
 
 /// See the module.
 pub struct AtomicUnit {
@@ -45,7 +47,7 @@ impl AtomicUnit {
         let (start, end) = whole_blocks(&request);
         let data = self
             .below
-            .submit(Request::read(start, end - start))
+            .submit(Request::read(start, end - start).from_origin(request.origin))
             .await?
             .into_data();
         let skip = (request.offset - start) as usize;
@@ -117,8 +119,8 @@ impl AtomicUnit {
         };
         for range in ends.into_iter().filter(|range| !range.is_empty()) {
             let zeroes = self.rt.pool().zeroed((range.end - range.start) as usize);
-            self.write_partly(Request::write(range.start, zeroes, request.flags))
-                .await?;
+            let write = Request::write(range.start, zeroes, request.flags);
+            self.write_partly(write.from_origin(request.origin)).await?;
         }
         Ok(())
     }
@@ -130,31 +132,33 @@ impl AtomicUnit {
         let head = (request.offset - start) as usize;
         let tail = (end - request.end()) as usize;
         if head > 0 {
-            whole.append(self.block_at(start).await?.slice(0..head));
+            let first = self.block_at(start, request.origin).await?;
+            whole.append(first.slice(0..head));
         }
         whole.append(request.payload);
         if tail > 0 {
-            let last = self.block_at(end - BLOCK_BYTES).await?;
+            let last = self.block_at(end - BLOCK_BYTES, request.origin).await?;
             whole.append(last.slice(last.len() - tail..last.len()));
         }
         // One contiguous buffer: slices of odd lengths are nothing that direct I/O takes.
         let whole = whole.contiguous(self.rt.pool());
         self.below
-            .submit(Request::write(start, whole, request.flags))
+            .submit(Request::write(start, whole, request.flags).from_origin(request.origin))
             .await
     }
 
-    async fn block_at(&self, offset: u64) -> Result<Payload, IoError> {
+    async fn block_at(&self, offset: u64, origin: Origin) -> Result<Payload, IoError> {
         Ok(self
             .below
-            .submit(Request::read(offset, BLOCK_BYTES))
+            .submit(Request::read(offset, BLOCK_BYTES).from_origin(origin))
             .await?
             .into_data())
     }
 
     async fn extents(&self, request: Request) -> IoResult {
         let (start, end) = whole_blocks(&request);
-        let whole = Request::without_data(Op::Extents, start, end - start, Flags::NONE);
+        let whole = Request::without_data(Op::Extents, start, end - start, Flags::NONE)
+            .from_origin(request.origin);
         let runs = self.below.submit(whole).await?.into_extents();
         Ok(Reply::Extents(clip(
             &runs,

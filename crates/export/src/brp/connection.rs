@@ -22,6 +22,7 @@ use crate::export::{Served, add};
 use crate::input::{COPIED_BYTES_MAX, End, RECEIVE_BUFFER_BYTES, Take};
 use crate::link::Link;
 use crate::session::{BOUNDS, Conversation};
+use crate::tasks::TaskNumber;
 
 /// A path in use.
 pub(crate) struct Transmission {
@@ -36,6 +37,7 @@ pub(crate) struct Transmission {
     fences: Cell<usize>,
     /// A request has ended, for a path on which one follows the other.
     ended: Event,
+    task: TaskNumber,
 }
 
 impl Transmission {
@@ -44,6 +46,7 @@ impl Transmission {
         stream: Stream,
         target: &Rc<Target>,
         taken: Taken,
+        task: TaskNumber,
     ) -> Rc<Transmission> {
         let merges = taken.welcome.agreed(feature::MERGE);
         Rc::new(Transmission {
@@ -57,6 +60,7 @@ impl Transmission {
             frames: RefCell::new(Frames::new(taken.outbound, merges)),
             fences: Cell::new(0),
             ended: Event::new(),
+            task,
         })
     }
 
@@ -190,7 +194,7 @@ impl Transmission {
                 Err(status)
             }
             None => {
-                let below = to_block(&request, payload);
+                let below = to_block(&request, payload).from_origin(self.task.origin());
                 add(&counters.requests[below.op as usize], 1);
                 let ended: IoResult = match self.export.device.submit(below) {
                     IoFuture::Ready(Some(result)) => result,

@@ -20,6 +20,7 @@ use crate::export::{Served, add};
 use crate::input::{COPIED_BYTES_MAX, End, HANDSHAKE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES, Take};
 use crate::link::Link;
 use crate::session::{BOUNDS, Conversation, HANDSHAKE_DEADLINE};
+use crate::tasks::TaskNumber;
 
 /// Leads a client through the handshake. `None` when it left in order.
 ///
@@ -75,6 +76,7 @@ pub(crate) struct Transmission {
     link: Rc<Link<Outgoing>>,
     export: Rc<Served>,
     session: ServerSession,
+    task: TaskNumber,
 }
 
 impl Transmission {
@@ -83,12 +85,14 @@ impl Transmission {
         stream: Stream,
         export: Rc<Served>,
         session: ServerSession,
+        task: TaskNumber,
     ) -> Rc<Transmission> {
         Rc::new(Transmission {
             rt: rt.clone(),
             link: Link::new(stream, BOUNDS),
             export,
             session,
+            task,
         })
     }
 
@@ -154,7 +158,7 @@ impl Transmission {
     /// Starts a request; its reply goes to the link.
     fn start(self: &Rc<Self>, request: Request, command: Command, payload: Payload) {
         let this = Rc::clone(self);
-        let below = to_block(&request, command, payload);
+        let below = to_block(&request, command, payload).from_origin(self.task.origin());
         let counters = &self.export.counters;
         add(&counters.requests[below.op as usize], 1);
         let run = async move {

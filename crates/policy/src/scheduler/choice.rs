@@ -3,8 +3,8 @@
 //! A new scheduler is a line in each of these lists. Nothing here may decide anything about requests.
 
 use super::{
-    Anticipatory, AnticipatoryParameters, Cfq, CfqParameters, Deadline, DeadlineParameters,
-    MqDeadline, MqDeadlineParameters, Noop, Scheduler,
+    Anticipatory, AnticipatoryParameters, Cfq, CfqParameters, Deadline, DeadlineParameters, Flash,
+    FlashParameters, Kyber, KyberParameters, MqDeadline, MqDeadlineParameters, Noop, Scheduler,
 };
 
 /// A scheduler that has been chosen, with its parameters.
@@ -20,6 +20,10 @@ pub enum SchedulerChoice {
     Anticipatory(AnticipatoryParameters),
     /// A slice of time for each task.
     Cfq(CfqParameters),
+    /// Tokens by latency.
+    Kyber(KyberParameters),
+    /// Reads first, writes by unit.
+    Flash(FlashParameters),
 }
 
 /// Where the value of a parameter is kept, by what it means.
@@ -37,7 +41,15 @@ pub enum Parameter<'a> {
 
 impl SchedulerChoice {
     /// The names of all schedulers.
-    pub const NAMES: [&'static str; 5] = ["noop", "deadline", "mq-deadline", "anticipatory", "cfq"];
+    pub const NAMES: [&'static str; 7] = [
+        "noop",
+        "deadline",
+        "mq-deadline",
+        "anticipatory",
+        "cfq",
+        "kyber",
+        "flash",
+    ];
 
     /// The scheduler of that name with its default parameters; `None` if there is none.
     pub fn named(name: &str) -> Option<SchedulerChoice> {
@@ -47,6 +59,8 @@ impl SchedulerChoice {
             "mq-deadline" => SchedulerChoice::MqDeadline(MqDeadlineParameters::default()),
             "anticipatory" => SchedulerChoice::Anticipatory(AnticipatoryParameters::default()),
             "cfq" => SchedulerChoice::Cfq(CfqParameters::default()),
+            "kyber" => SchedulerChoice::Kyber(KyberParameters::default()),
+            "flash" => SchedulerChoice::Flash(FlashParameters::default()),
             _ => return None,
         })
     }
@@ -80,6 +94,16 @@ impl SchedulerChoice {
                 ("slice_async_rq", Count(&mut p.slice_async_rq)),
                 ("slice_idle", TimeNs(&mut p.slice_idle_ns)),
             ],
+            SchedulerChoice::Kyber(p) => vec![
+                ("read_lat", TimeNs(&mut p.read_lat_ns)),
+                ("write_lat", TimeNs(&mut p.write_lat_ns)),
+            ],
+            SchedulerChoice::Flash(p) => vec![
+                ("write_unit", Sectors(&mut p.write_unit_sectors)),
+                ("fill_wait", TimeNs(&mut p.fill_wait_ns)),
+                ("write_expire", TimeNs(&mut p.write_expire_ns)),
+                ("reads_between", Count(&mut p.reads_between)),
+            ],
         }
     }
 
@@ -90,6 +114,8 @@ impl SchedulerChoice {
             SchedulerChoice::Deadline(p) => Box::new(Deadline::new(tags, p)),
             SchedulerChoice::MqDeadline(p) => Box::new(MqDeadline::new(tags, p)),
             SchedulerChoice::Anticipatory(p) => Box::new(Anticipatory::new(tags, p)),
+            SchedulerChoice::Kyber(p) => Box::new(Kyber::new(tags, p)),
+            SchedulerChoice::Flash(p) => Box::new(Flash::new(tags, p)),
             SchedulerChoice::Cfq(p) => Box::new(Cfq::new(tags, p)),
         }
     }

@@ -25,7 +25,9 @@ mod cfq;
 mod choice;
 mod deadline;
 mod dispatch;
+mod flash;
 mod head;
+mod kyber;
 mod lanes;
 mod means;
 mod mq_deadline;
@@ -39,6 +41,8 @@ pub use cfq::{Cfq, CfqParameters};
 pub use choice::{Parameter, SchedulerChoice};
 pub use deadline::{Deadline, DeadlineParameters};
 pub use dispatch::DispatchList;
+pub use flash::{Flash, FlashParameters};
+pub use kyber::{Kyber, KyberParameters};
 pub use mq_deadline::{MqDeadline, MqDeadlineParameters};
 pub use noop::Noop;
 pub use queue::{Added, Counts, DirectionCounts, Plugging, Queue, QueueParameters};
@@ -83,6 +87,11 @@ pub trait Scheduler: Send {
     /// A bio was put in front of `tag`, which had started at `old_start_sector`.
     fn grew_in_front(&mut self, tag: Tag, old_start_sector: u64, requests: &Requests) {
         let _ = (tag, old_start_sector, requests);
+    }
+
+    /// A bio of so many sectors was put behind `tag`.
+    fn grew_behind(&mut self, tag: Tag, sectors: u32, requests: &Requests) {
+        let _ = (tag, sectors, requests);
     }
 
     /// `survivor` has absorbed the request that follows it, which is to be forgotten. `absorbed` is

@@ -346,6 +346,8 @@ impl Queue {
         let direction = self.requests[into].bio.direction;
         self.forget_end(into);
         self.requests.append(into, tag);
+        let sectors = self.requests[tag].bio.sectors;
+        self.scheduler.grew_behind(into, sectors, &self.requests);
         self.ends[direction as usize].insert(self.requests[into].bio.end_sector(), into);
         self.last_merge = Some(into);
         self.counts.of(direction).back_merges += 1;

@@ -13,7 +13,7 @@ pub enum Direction {
 }
 
 /// The I/O priority of a task, the most urgent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Before everything else; level 0 is the most urgent, 7 the least.
     RealTime(u8),
@@ -26,6 +26,12 @@ pub enum Priority {
 impl Priority {
     /// What a task has that asked for nothing else: best effort, level 4.
     pub const NORMAL: Priority = Priority::BestEffort(4);
+}
+
+impl Default for Priority {
+    fn default() -> Priority {
+        Priority::NORMAL
+    }
 }
 
 /// A piece of I/O as it comes from above: sectors of 512 bytes, all read or all written.

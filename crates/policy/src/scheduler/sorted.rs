@@ -59,6 +59,12 @@ impl Sorted {
         Some(self.entries[at].1)
     }
 
+    /// The first request filed under `sector` or above.
+    pub(super) fn from(&self, sector: u64) -> Option<Tag> {
+        let entry = self.entries.get(self.lower_bound((sector, 0)))?;
+        Some(entry.1)
+    }
+
     /// The first request filed under exactly `sector`.
     pub(super) fn at(&self, sector: u64) -> Option<Tag> {
         let entry = self.entries.get(self.lower_bound((sector, 0)))?;

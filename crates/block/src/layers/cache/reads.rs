@@ -11,7 +11,7 @@ use super::state::Found;
 use crate::BLOCK_BYTES;
 use crate::device::IoFuture;
 use crate::error::IoError;
-use crate::request::{Extent, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{Extent, IoResult, Op, Origin, Reply, Request, push_extent};
 
 /// A page of a read that is not in memory yet.
 #[derive(Clone, Copy)]
@@ -31,6 +31,14 @@ struct Fill<'s> {
     fills: Vec<u64>,
 }
 
+/// What a read still needs.
+struct Rest {
+    first: u64,
+    wanted: Vec<Wanted>,
+    fills: Vec<(u64, Vec<u64>)>,
+    origin: Origin,
+}
+
 impl Drop for Fill<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.state.borrow_mut();
@@ -46,9 +54,10 @@ impl Shared {
     /// Reads. What is held is answered at once.
     pub(super) fn read(self: &Rc<Self>, request: &Request) -> IoFuture<'static> {
         let pages = request.offset / BLOCK_BYTES..request.end() / BLOCK_BYTES;
+        let origin = request.origin;
         if self.is_choked() {
             let shared = Rc::clone(self);
-            return IoFuture::new(async move { shared.read_choked(pages).await });
+            return IoFuture::new(async move { shared.read_choked(pages, origin).await });
         }
         let (mut data, mut wanted, mut state) =
             (Payload::empty(), Vec::new(), self.state.borrow_mut());
@@ -72,8 +81,14 @@ impl Shared {
             return IoFuture::ready(Ok(Reply::Data(data)));
         }
         let first = pages.end - wanted.len() as u64;
-        let (shared, fills) = (Rc::clone(self), self.fills_of(first, &wanted));
-        IoFuture::new(async move { shared.read_rest(data, first, wanted, fills).await })
+        let rest = Rest {
+            first,
+            fills: self.fills_of(first, &wanted),
+            wanted,
+            origin,
+        };
+        let shared = Rc::clone(self);
+        IoFuture::new(async move { shared.read_rest(data, rest).await })
     }
 
     /// The runs of pages that this read has to fetch, each with the numbers of its pages.
@@ -91,20 +106,20 @@ impl Shared {
         runs
     }
 
-    async fn read_rest(
-        self: &Rc<Self>,
-        mut data: Payload,
-        first: u64,
-        wanted: Vec<Wanted>,
-        fills: Vec<(u64, Vec<u64>)>,
-    ) -> IoResult {
+    async fn read_rest(self: &Rc<Self>, mut data: Payload, rest: Rest) -> IoResult {
+        let Rest {
+            first,
+            wanted,
+            fills,
+            origin,
+        } = rest;
         let reads = fills.into_iter().map(|(start, fills)| {
             let fill = Fill {
                 shared: self,
                 first_page: start,
                 fills,
             };
-            self.fetch(fill)
+            self.fetch(fill, origin)
         });
         let fetched = futures_util::future::join_all(reads).await;
         let mut fetched_pages = Vec::new();
@@ -115,7 +130,7 @@ impl Shared {
         for (page, wanted) in (first..).zip(wanted) {
             let content = match wanted {
                 Wanted::Missing(_) => fetched_pages.next().expect("each missing page was read"),
-                Wanted::Held | Wanted::Awaited => self.content_of(page).await?,
+                Wanted::Held | Wanted::Awaited => self.content_of(page, origin).await?,
             };
             data.push(content);
         }
@@ -123,10 +138,10 @@ impl Shared {
     }
 
     /// Reads a run from the device and keeps what is still wanted of it.
-    async fn fetch(&self, mut fill: Fill<'_>) -> Result<Vec<Buf>, IoError> {
+    async fn fetch(&self, mut fill: Fill<'_>, origin: Origin) -> Result<Vec<Buf>, IoError> {
         let count = fill.fills.len();
         let pages = fill.first_page..fill.first_page + count as u64;
-        let contents = self.read_below(&pages).await?;
+        let contents = self.read_below(&pages, origin).await?;
         let mut state = self.state.borrow_mut();
         for ((page, fill), content) in pages.zip(&fill.fills).zip(&contents) {
             state.filled(page, *fill, Some(content.clone()));
@@ -136,11 +151,15 @@ impl Shared {
     }
 
     /// Pages as they are on the device, in memory of the cache.
-    async fn read_below(&self, pages: &Range<u64>) -> Result<Vec<Buf>, IoError> {
+    async fn read_below(&self, pages: &Range<u64>, origin: Origin) -> Result<Vec<Buf>, IoError> {
         let count = pages.end - pages.start;
         let began = self.rt.now();
         let request = Request::read(pages.start * BLOCK_BYTES, count * BLOCK_BYTES);
-        let data = self.below.submit(request).await?.into_data();
+        let data = self
+            .below
+            .submit(request.from_origin(origin))
+            .await?
+            .into_data();
         self.state.borrow_mut().cost(DeviceCost::Read {
             pages: count as u32,
             time_us: self.rt.now().ns_since(began) as f64 / 1e3,
@@ -149,7 +168,7 @@ impl Shared {
     }
 
     /// A page that somebody else was reading, or that was held when it was asked for.
-    async fn content_of(&self, page: u64) -> Result<Buf, IoError> {
+    async fn content_of(&self, page: u64, origin: Origin) -> Result<Buf, IoError> {
         let settled = || !self.state.borrow().is_filling(page);
         self.changed.until(settled).await;
         let held = self.state.borrow().peek(page).cloned();
@@ -157,7 +176,7 @@ impl Shared {
             Some(content) => Ok(content),
             // It has gone again; what is on the device is what it was, or newer.
             None => {
-                let mut read = self.read_below(&(page..page + 1)).await?;
+                let mut read = self.read_below(&(page..page + 1), origin).await?;
                 Ok(read.remove(0))
             }
         }
@@ -171,18 +190,18 @@ impl Shared {
 
     /// A read while too much is on its way out. It waits for that; when that cannot be written, it
     /// goes past the cache and brings nothing into it.
-    async fn read_choked(self: &Rc<Self>, pages: Range<u64>) -> IoResult {
+    async fn read_choked(self: &Rc<Self>, pages: Range<u64>, origin: Origin) -> IoResult {
         let over = || !self.is_choked() || self.state.borrow().has_failed();
         self.changed.until(over).await;
         if !self.is_choked() {
             let len = (pages.end - pages.start) * BLOCK_BYTES;
             return self
-                .read(&Request::read(pages.start * BLOCK_BYTES, len))
+                .read(&Request::read(pages.start * BLOCK_BYTES, len).from_origin(origin))
                 .await;
         }
         let mut data = Payload::empty();
         for page in pages {
-            data.push(self.content_of(page).await?);
+            data.push(self.content_of(page, origin).await?);
         }
         Ok(Reply::Data(data))
     }

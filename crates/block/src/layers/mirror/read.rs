@@ -17,7 +17,7 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
 use crate::media::null::zero_payload;
-use crate::request::{Extent, Flags, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request, push_extent};
 
 /// Samples of a side before its measured speed counts for more than its place in the list.
 const SAMPLES_MIN: u32 = 16;
@@ -41,7 +41,7 @@ impl Shared {
         loop {
             let failed_writes = self.counts.failed_writes.get();
             self.until_readable(&range).await;
-            let reply = self.read_from_any(&range).await?;
+            let reply = self.read_from_any(&range, request.origin).await?;
             if self.is_decided_since(failed_writes, &range).await {
                 return Ok(reply);
             }
@@ -56,12 +56,12 @@ impl Shared {
     }
 
     /// Reads a range from one source after the other, until one can.
-    async fn read_from_any(self: &Rc<Self>, range: &Range<u64>) -> IoResult {
+    async fn read_from_any(self: &Rc<Self>, range: &Range<u64>, origin: Origin) -> IoResult {
         // Sides that have failed this read.
         let mut failed = Vec::new();
         let mut first_error = None;
         loop {
-            match self.read_without(range, &failed).await {
+            match self.read_without(range, origin, &failed).await {
                 Ok(data) => return Ok(Reply::Data(data)),
                 Err((Some(side), error)) if error.is_device_fault() => {
                     add(&self.sides[side].counts.errors, 1);
@@ -108,14 +108,15 @@ impl Shared {
     async fn read_without(
         self: &Rc<Self>,
         range: &Range<u64>,
+        origin: Origin,
         failed: &[usize],
     ) -> Result<Payload, (Option<usize>, IoError)> {
         let from = |side, part| async move {
-            let reply = self.read_from(side, &part).await;
+            let reply = self.read_from(side, &part, origin).await;
             reply.map_err(|error| (Some(side), error))
         };
         if let Some(side) = self.current_side(range, failed) {
-            let reply = self.read_hedged(side, range, failed).await;
+            let reply = self.read_hedged(side, range, origin, failed).await;
             let reply = reply.map_err(|error| (Some(side), error))?;
             self.probe_others(side, range);
             return Ok(reply.into_data());
@@ -172,12 +173,13 @@ impl Shared {
         self: &Rc<Self>,
         index: usize,
         range: &Range<u64>,
+        origin: Origin,
         failed: &[usize],
     ) -> IoResult {
         self.hedges.borrow_mut().read();
         let side = &self.sides[index];
         let late_ns = late_after_ns(&side.read_latency.borrow()).filter(|_| self.hedge_reads);
-        let mut first = std::pin::pin!(self.read_from(index, range));
+        let mut first = std::pin::pin!(self.read_from(index, range, origin));
         let Some(late_ns) = late_ns else {
             return first.await;
         };
@@ -190,7 +192,7 @@ impl Shared {
             return first.await;
         };
         add(&self.counts.hedged_reads, 1);
-        let second = std::pin::pin!(self.read_from(other, range));
+        let second = std::pin::pin!(self.read_from(other, range, origin));
         match futures_util::future::select(first, second).await {
             Either::Left((Err(_), second)) => second.await,
             Either::Left((reply, _)) => reply,
@@ -226,12 +228,17 @@ impl Shared {
         self.hedges.borrow_mut().take().then_some(other)
     }
 
-    async fn read_from(self: &Rc<Self>, index: usize, range: &Range<u64>) -> IoResult {
+    async fn read_from(
+        self: &Rc<Self>,
+        index: usize,
+        range: &Range<u64>,
+        origin: Origin,
+    ) -> IoResult {
         let side = &self.sides[index];
         add(&side.counts.reads, 1);
         let started = self.rt.now();
         let request = Request::read(range.start, range.end - range.start);
-        let reply = self.ask(index, request).await?;
+        let reply = self.ask(index, request.from_origin(origin)).await?;
         let latency_ns = self.rt.now().ns_since(started);
         side.read_latency.borrow_mut().record(latency_ns);
         Ok(reply)
@@ -282,7 +289,7 @@ impl Shared {
             if side.index != used && idle && side.is_current(range) {
                 let (shared, range, index) = (Rc::clone(self), range.clone(), side.index);
                 self.tasks.spawn(async move {
-                    if shared.read_from(index, &range).await.is_err() {
+                    if shared.read_from(index, &range, Origin::NONE).await.is_err() {
                         add(&shared.sides[index].counts.errors, 1);
                     }
                 });
@@ -432,7 +439,7 @@ impl Shared {
     ) -> Result<Payload, IoError> {
         let (mut failed, mut all_corrupt) = (vec![target], true);
         while let Some(source) = self.current_side(&range, &failed) {
-            match self.read_from(source, &range).await {
+            match self.read_from(source, &range, Origin::NONE).await {
                 Ok(reply) => return Ok(reply.into_data()),
                 Err(error) => {
                     add(&self.sides[source].counts.errors, 1);

@@ -13,7 +13,7 @@ use super::{Shared, VolumeState};
 use crate::device::Device;
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
-use crate::request::Request;
+use crate::request::{Origin, Request};
 
 /// A volume is quiet when nothing has been written for so long.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ impl Shared {
                     let seeks = other.device.geometry().rotational;
                     !seeks && !other.stuck.get() && other.is_current(&range)
                 });
-                let reply = asked?.store()?.read(range).await;
+                let reply = asked?.store()?.read(range, Origin::NONE).await;
                 // Whatever is wrong with it, the side has its own log.
                 Some(reply.ok()?.into_data())
             })

@@ -23,6 +23,7 @@ use crate::BLOCK_BYTES;
 use crate::device::{Figure, FigureVisitor};
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
+use crate::request::Origin;
 
 /// So much of the volume is scrubbed at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -350,7 +351,7 @@ impl Shared {
             let (store, range) = (self.sides[index].store()?, range.clone());
             Some(async move {
                 let read = async {
-                    let reply = store.read(range.clone()).await?;
+                    let reply = store.read(range.clone(), Origin::NONE).await?;
                     let unknown = store.unknown_in(&range).await?;
                     Ok((reply.into_data(), unknown))
                 };

@@ -274,7 +274,7 @@ impl Side {
         };
         let range = request.offset..request.end();
         match request.op {
-            Op::Read => store.read(range).await,
+            Op::Read => store.read(range, request.origin).await,
             Op::Extents => store.extents(range).await.map(Reply::Extents),
             other => unreachable!("{} changes something", other.name()),
         }

@@ -117,6 +117,7 @@ impl Shared {
         let change = Change {
             op: request.op,
             flags: request.flags,
+            origin: request.origin,
             payload: request.payload,
             crcs,
         };
@@ -370,19 +371,17 @@ impl Shared {
         let side = &self.sides[index];
         let len = batch.range.end - batch.range.start;
         let request = match batch.change.op {
-            Op::Write => Request {
-                op: Op::Write,
-                offset: batch.range.start,
-                len,
-                flags: batch.change.flags,
-                payload: batch.change.payload.clone(),
-            },
+            Op::Write => {
+                let payload = batch.change.payload.clone();
+                Request::write(batch.range.start, payload, batch.change.flags)
+            }
             // Sides must agree afterwards, so a discard that does not promise zeroes is not enough.
             Op::Discard if !side.device.geometry().discard_zeroes => {
                 Request::without_data(Op::WriteZeroes, batch.range.start, len, batch.change.flags)
             }
             op => Request::without_data(op, batch.range.start, len, batch.change.flags),
         };
+        let request = request.from_origin(batch.change.origin);
         side.change_bare(request).await
     }
 

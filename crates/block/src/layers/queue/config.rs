@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use bimetal_policy::scheduler::{Parameter, Plugging, QueueParameters, SchedulerChoice};
+use bimetal_policy::scheduler::{
+    Parameter, Plugging, Queue as Policy, QueueParameters, SchedulerChoice,
+};
 use serde::Deserialize;
 
 use super::SECTOR_BYTES;
@@ -128,8 +130,18 @@ impl QueueConfig {
         )
     }
 
+    /// What decides.
+    ///
+    /// # Errors
+    /// What is wrong with the scheduler, in words.
+    pub(super) fn policy(&self) -> Result<Policy, String> {
+        let tags = self.places as usize;
+        let scheduler = self.choice()?.build(tags);
+        Ok(Policy::new(scheduler, tags, self.queue_parameters()))
+    }
+
     /// What the request layer is told.
-    pub(super) fn queue_parameters(&self) -> QueueParameters {
+    fn queue_parameters(&self) -> QueueParameters {
         let plugging = self.plug.map_or(Plugging::Off, |plug| Plugging::Device {
             requests: plug.requests as usize,
             delay_ns: u64::try_from(plug.delay.0.as_nanos()).unwrap_or(u64::MAX),

@@ -10,9 +10,10 @@
 //! because its neighbour failed: what failed together is asked again one by one.
 
 mod config;
+pub mod journal;
 mod places;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use bimetal_policy::scheduler::{Bio, DirectionCounts, Queue as Policy, Tag};
@@ -26,10 +27,14 @@ use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, Reply, Request};
+use journal::{Event as Noted, Journal};
 use places::{Places, Turn};
 
 /// The unit of the schedulers.
 const SECTOR_BYTES: u64 = 512;
+
+/// Schedulers keep something for each task; of more than so many some are taken for one.
+const TASKS_MAX: u32 = 1024;
 
 /// A time that never comes.
 const NEVER_NS: u64 = u64::MAX;
@@ -48,13 +53,12 @@ impl Queue {
     /// When the configuration is wrong, or the device has blocks of less than a sector.
     pub fn new(rt: &Rt, below: Rc<dyn Device>, config: &QueueConfig) -> Result<Queue, OpenError> {
         config.check().map_err(OpenError::new)?;
-        let choice = config.choice().map_err(OpenError::new)?;
+        let policy = config.policy().map_err(OpenError::new)?;
         if u64::from(below.geometry().block_bytes) < SECTOR_BYTES {
             let why = "a queue needs a device of whole sectors of 512 bytes below it";
             return Err(OpenError::new(why.to_owned()));
         }
         let tags = config.places as usize;
-        let policy = Policy::new(choice.build(tags), tags, config.queue_parameters());
         let core = Rc::new(Core {
             rt: rt.clone(),
             below,
@@ -67,6 +71,7 @@ impl Queue {
             clock: Event::new(),
             asked_at_ns: Cell::new(NEVER_NS),
             waited: Cell::new(0),
+            journal: OnceCell::new(),
             depth: config.depth,
             piece_bytes: config.request_max.0,
         });
@@ -75,6 +80,13 @@ impl Queue {
             core,
             clock: RefCell::new(Some(clock)),
         })
+    }
+
+    /// Keeps a journal from now on, of so many events at most; the one there is if there is one. It says
+    /// nothing of what was here before, so it is asked for before the first request.
+    pub fn keep_journal(&self, events_max: usize) -> Rc<Journal> {
+        let new = || Rc::new(Journal::new(events_max));
+        Rc::clone(self.core.journal.get_or_init(new))
     }
 }
 
@@ -91,6 +103,8 @@ struct Core {
     asked_at_ns: Cell<u64>,
     /// Requests that had to wait for a place.
     waited: Cell<u64>,
+    /// What happens is kept there, if anybody wants to know.
+    journal: OnceCell<Rc<Journal>>,
     depth: u32,
     piece_bytes: u64,
 }
@@ -140,7 +154,9 @@ impl Core {
         let tag = {
             let mut state = self.state.borrow_mut();
             let tag = state.places.take(request, permit);
-            state.policy.add(tag, bio, self.rt.now().as_ns());
+            let at_ns = self.rt.now().as_ns();
+            state.policy.add(tag, bio, at_ns);
+            self.note(|| Noted::Added { tag, bio, at_ns });
             tag
         };
         let mut held = Held {
@@ -157,16 +173,24 @@ impl Core {
         self.state.borrow_mut().places.leave(tag)
     }
 
+    fn note(&self, event: impl FnOnce() -> Noted) {
+        if let Some(journal) = self.journal.get() {
+            journal.note(event());
+        }
+    }
+
     /// Gives the device what is to go next, as long as it takes more.
     fn advance(self: &Rc<Core>) {
         let state = &mut *self.state.borrow_mut();
         let now_ns = self.rt.now().as_ns();
+        self.note(|| Noted::Asked { at_ns: now_ns });
         while state.in_flight < self.depth {
             let Some(tag) = state.policy.next(now_ns) else {
                 self.ask_again(state.policy.wake_at_ns(), now_ns);
                 return;
             };
             state.in_flight += 1;
+            self.note(|| Noted::Issued { tag });
             if !state.places.issue(tag) {
                 self.carry_for_nobody(tag);
             }
@@ -261,7 +285,9 @@ impl Core {
             let state = &mut *self.state.borrow_mut();
             state.in_flight -= 1;
             let mut bios = state.places.take_list();
-            state.policy.complete(tag, self.rt.now().as_ns(), &mut bios);
+            let at_ns = self.rt.now().as_ns();
+            state.policy.complete(tag, at_ns, &mut bios);
+            self.note(|| Noted::Completed { tag, at_ns });
             let mut answers = answers;
             for bio in bios.drain(..) {
                 let answer = answers.next().expect("an answer for each bio");
@@ -275,6 +301,7 @@ impl Core {
     /// Somebody waits for all that is here.
     fn unplug(self: &Rc<Core>) {
         self.state.borrow_mut().policy.unplug();
+        self.note(|| Noted::Unplugged);
         self.advance();
     }
 }
@@ -283,12 +310,14 @@ impl Core {
 fn bio_of(request: &Request, continued: bool) -> Bio {
     let start_sector = request.offset / SECTOR_BYTES;
     let sectors = u32::try_from(request.len / SECTOR_BYTES).expect("a transfer is below 4 GiB");
+    let task = request.origin.task % TASKS_MAX;
     let bio = match request.op {
-        Op::Write => Bio::write(0, start_sector, sectors),
-        _ => Bio::read(0, start_sector, sectors),
+        Op::Write => Bio::write(task, start_sector, sectors),
+        _ => Bio::read(task, start_sector, sectors),
     };
     Bio {
         sync: bio.sync || request.flags.fua,
+        priority: request.origin.priority,
         continued,
         ..bio
     }

@@ -102,6 +102,8 @@ impl History {
 pub struct Cfq {
     parameters: CfqParameters,
     flows: Vec<Flow>,
+    /// Queues that have requests, in the order in which they are to have slices.
+    busy: Vec<(Rank, u64, usize)>,
     expiries: Expiries,
     tasks: Vec<History>,
     /// The queue that has the device.
@@ -126,6 +128,7 @@ impl Cfq {
         Cfq {
             parameters,
             flows: vec![Flow::default(); ASYNC_FLOWS],
+            busy: Vec::new(),
             expiries: Expiries::new(tags),
             tasks: Vec::new(),
             active: None,
@@ -146,33 +149,48 @@ impl Cfq {
         }
     }
 
-    /// Queues that have requests.
-    fn busy(&self) -> usize {
-        self.flows.iter().filter(|flow| !flow.is_empty()).count()
+    /// Puts a queue among those that have requests.
+    fn file(&mut self, at: usize) {
+        let entry = self.entry(at);
+        let place = self.busy.partition_point(|other| *other < entry);
+        self.busy.insert(place, entry);
     }
 
-    /// Puts the queue into its place among those that wait for a slice.
+    /// Takes a queue out from among those that have requests.
+    fn unfile(&mut self, at: usize) {
+        let place = self.busy.binary_search(&self.entry(at));
+        self.busy
+            .remove(place.expect("a queue with requests is filed under its key"));
+    }
+
+    fn entry(&self, at: usize) -> (Rank, u64, usize) {
+        let flow = &self.flows[at];
+        (flow.rank, flow.key_ns, at)
+    }
+
+    /// Gives a queue that has requests its place among those that wait for a slice.
     fn place(&mut self, at: usize, in_front: bool, now_ns: u64) {
         let flow = &self.flows[at];
         let key_ns = if flow.rank == Rank::Idle {
-            let others = self.flows.iter().enumerate();
-            let others = others.filter(|(of, flow)| *of != at && !flow.is_empty());
-            let last_ns = others.map(|(_, flow)| flow.key_ns).max();
+            let others = self.busy.iter().filter(|(_, _, of)| *of != at);
+            let last_ns = others.map(|(_, key_ns, _)| *key_ns).max();
             last_ns.unwrap_or(now_ns) + IDLE_DELAY_NS
         } else if in_front {
             0
         } else {
             let own_ns = self.parameters.slice_ns(flow.sync, flow.level);
             let longest_ns = self.parameters.slice_ns(true, 0);
-            let others = (self.busy() as u64).saturating_sub(1);
+            let others = (self.busy.len() as u64).saturating_sub(1);
             let offset_ns = others * longest_ns.saturating_sub(own_ns);
             now_ns + offset_ns + flow.residual_ns
         };
+        self.unfile(at);
         let flow = &mut self.flows[at];
         flow.key_ns = key_ns;
         if !in_front && flow.rank != Rank::Idle {
             flow.residual_ns = 0;
         }
+        self.file(at);
     }
 
     /// Ends the slice of the active queue; what is left of it is remembered if `early`.
@@ -206,8 +224,7 @@ impl Cfq {
             let idled_out = self.idle_until_ns.is_some();
             self.expire(idled_out, now_ns);
         }
-        let waiting = self.flows.iter().enumerate().filter(|(_, f)| !f.is_empty());
-        let (at, _) = waiting.min_by_key(|(at, flow)| (flow.rank, flow.key_ns, *at))?;
+        let (_, _, at) = *self.busy.first()?;
         self.flows[at].begin_slice();
         self.active = Some(at);
         Some(at)
@@ -216,7 +233,7 @@ impl Cfq {
     /// True if the queue has enough under way, or must wait for sync requests.
     fn is_held(&self, at: usize, round: usize) -> bool {
         let flow = &self.flows[at];
-        let alone = self.busy() <= 1;
+        let alone = self.busy.len() <= 1;
         let full = flow.under_way >= if alone { 4 * round } else { round };
         full || (self.sync_under_way > 0 && !flow.sync)
     }
@@ -239,12 +256,14 @@ impl Cfq {
             self.sync_under_way += usize::from(flow.sync);
             list.push_sorted(tag, r);
         }
+        if self.flows[at].is_empty() {
+            self.unfile(at);
+        }
         let flow = &self.flows[at];
         let rest = LEVELS - 1 - flow.level;
         let rq = self.parameters.slice_async_rq;
         let used_up = !flow.sync && flow.slice_dispatched >= 2 * (rq + rq * rest);
-        let others = self.flows.iter().enumerate();
-        let others = others.filter(|(of, f)| *of != at && !f.is_empty()).count();
+        let others = self.busy.len() - usize::from(!flow.is_empty());
         if others > 0 && (used_up || flow.rank == Rank::Idle) {
             self.expire(false, now_ns);
         }
@@ -370,6 +389,9 @@ impl Scheduler for Cfq {
             .add(tag, bio.start_sector, &mut self.expiries, expires_ns);
         flow.next = flow.better(Some(tag), flow.next, &head, requests);
         self.waiting += 1;
+        if was_empty {
+            self.file(at);
+        }
         if was_empty && self.active != Some(at) {
             self.place(at, false, now_ns);
         }

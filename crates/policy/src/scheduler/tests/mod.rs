@@ -3,6 +3,8 @@
 mod anticipatory;
 mod cfq;
 mod deadline;
+mod flash;
+mod kyber;
 mod merging;
 mod mq_deadline;
 mod nothing_is_lost;

@@ -5,13 +5,10 @@ use super::*;
 use proptest::prelude::*;
 
 fn all() -> Vec<Box<dyn Scheduler>> {
-    vec![
-        Box::new(Noop::new(TAGS)),
-        Box::new(Deadline::new(TAGS, DeadlineParameters::default())),
-        Box::new(MqDeadline::new(TAGS, MqDeadlineParameters::default())),
-        Box::new(Anticipatory::new(TAGS, AnticipatoryParameters::default())),
-        Box::new(Cfq::new(TAGS, CfqParameters::default())),
-    ]
+    let named = SchedulerChoice::NAMES.map(SchedulerChoice::named);
+    named
+        .map(|choice| choice.expect("it is in the list").build(TAGS))
+        .into()
 }
 
 fn bio() -> impl Strategy<Value = Bio> {

@@ -12,6 +12,7 @@ use super::{Attempt, Looked, Setback, store_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::store::{Append, Outcome, all_stored};
+use crate::request::Origin;
 
 /// So many of them at once.
 const APPENDS_AT_ONCE: usize = 32;
@@ -108,7 +109,8 @@ impl Attempt<'_> {
         range: &Range<u64>,
     ) -> Result<Option<Payload>, Setback> {
         let read = async {
-            match store_of(looked, side).read(range.clone()).await {
+            let store = store_of(looked, side);
+            match store.read(range.clone(), Origin::NONE).await {
                 Err(IoError::Corrupt) => Ok(None),
                 other => other.map(|reply| Some(reply.into_data())),
             }

@@ -23,7 +23,7 @@ pub(super) use self::ticket::{Progress, Ticket};
 use super::store::content::Crcs;
 use crate::error::IoError;
 use crate::extent_map::{Cut, ExtentMap};
-use crate::request::{Flags, Op};
+use crate::request::{self, Flags, Op};
 
 /// Batches in elevator order between two jumps to the oldest write: jumping for each would make the
 /// order random again.
@@ -34,6 +34,7 @@ const BATCHES_BETWEEN_JUMPS: u32 = 32;
 pub(super) struct Change {
     pub(super) op: Op,
     pub(super) flags: Flags,
+    pub(super) origin: request::Origin,
     pub(super) payload: Payload,
     /// The checksums of the payload, if a side wants them.
     pub(super) crcs: Crcs,
@@ -48,6 +49,7 @@ impl Cut for Change {
         Change {
             op: self.op,
             flags: self.flags,
+            origin: self.origin,
             payload,
             crcs: match self.op {
                 Op::Write => self.crcs.cut(range),

@@ -1,6 +1,7 @@
 //! What a side with a log may say of itself, by hand.
 
 use super::*;
+use crate::request::Origin;
 
 const UNIT: u64 = 4096;
 
@@ -13,6 +14,7 @@ fn write(queue: &mut SideQueue, seq: u64, unit: u64) {
     let change = Change {
         op: Op::WriteZeroes,
         flags: Flags::NONE,
+        origin: Origin::NONE,
         payload: Payload::empty(),
         crcs: Crcs::none(),
     };

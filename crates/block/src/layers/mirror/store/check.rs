@@ -11,6 +11,7 @@ use super::Store;
 use super::checksums::{Checksums, Expected, expected_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
+use crate::request::Origin;
 
 /// Changed pages of checksums are written when there are so many.
 const UNWRITTEN_PAGES_MAX: usize = 64;
@@ -78,14 +79,17 @@ impl Store {
         part: Range<u64>,
         wrong: &mut Vec<Range<u64>>,
     ) -> Result<(), IoError> {
-        match self.read_once(&part).await {
+        match self.read_once(&part, Origin::NONE).await {
             Err(error) if error.is_of_a_block() => {}
             other => return other.map(|_| ()),
         }
         // It may have been on its way home just then. Under the lock it is not.
         let _still = self.home.lock(part.clone()).await;
         for start in part.step_by(BLOCK_BYTES as usize) {
-            match self.read_once(&(start..start + BLOCK_BYTES)).await {
+            match self
+                .read_once(&(start..start + BLOCK_BYTES), Origin::NONE)
+                .await
+            {
                 Err(error) if error.is_of_a_block() => push_block(wrong, start),
                 other => drop(other?),
             }

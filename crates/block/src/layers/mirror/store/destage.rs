@@ -19,7 +19,7 @@ use super::content::Crcs;
 use super::index::{Content, Index, Logged};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::request::{Flags, Op, Request};
+use crate::request::{Flags, Op, Origin, Request};
 
 /// A chunk has at most so much that goes home; it is in memory meanwhile.
 const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
@@ -461,7 +461,7 @@ impl Store {
         if let Some(data) = self.content_from_peer(range, crcs).await {
             return Ok(HomeWrite::of(range, data, crcs));
         }
-        match self.read_logged(range, record).await {
+        match self.read_logged(range, record, Origin::NONE).await {
             Ok(data) => {
                 self.noticed.note();
                 Ok(HomeWrite::of(range, data, crcs))

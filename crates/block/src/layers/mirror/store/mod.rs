@@ -45,7 +45,7 @@ use crate::error::IoError;
 use crate::extent_map::ExtentMap;
 use crate::media::null::zero_payload;
 use crate::range_lock::RangeLock;
-use crate::request::{Extent, Flags, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request, push_extent};
 
 /// Of changes that are given many at once, at least so many are in an entry that is not full.
 const RECORDS_TOGETHER: u64 = 16;
@@ -496,15 +496,15 @@ impl Store {
     /// # Errors
     /// `Corrupt` when a block is not what was written; it is then among the
     /// [suspects](Store::take_suspects). Else those of the device.
-    pub(super) async fn read(&self, range: Range<u64>) -> IoResult {
+    pub(super) async fn read(&self, range: Range<u64>, origin: Origin) -> IoResult {
         self.wanted.set(self.rt.now());
-        match self.read_once(&range).await {
+        match self.read_once(&range, origin).await {
             Err(IoError::Corrupt) => {}
             other => return other,
         }
         // It may have been on its way home just then. Under the lock it is not.
         let _still = self.home.lock(range.clone()).await;
-        let reply = self.read_once(&range).await;
+        let reply = self.read_once(&range, origin).await;
         if matches!(reply, Err(IoError::Corrupt)) {
             self.find_rotten(&range).await;
         }
@@ -515,28 +515,31 @@ impl Store {
     async fn find_rotten(&self, range: &Range<u64>) {
         for start in range.clone().step_by(BLOCK_BYTES as usize) {
             let block = start..start + BLOCK_BYTES;
-            if matches!(self.read_once(&block).await, Err(IoError::Corrupt)) {
+            if matches!(
+                self.read_once(&block, Origin::NONE).await,
+                Err(IoError::Corrupt)
+            ) {
                 self.suspect.borrow_mut().insert(block, ());
             }
         }
     }
 
-    async fn read_once(&self, range: &Range<u64>) -> IoResult {
+    async fn read_once(&self, range: &Range<u64>, origin: Origin) -> IoResult {
         let logged = self.pin(range);
         if logged.parts.is_empty() {
-            return self.read_home(range).await.map(Reply::Data);
+            return self.read_home(range, origin).await.map(Reply::Data);
         }
         let mut data = Payload::empty();
         let mut position = range.start;
         for (part, record) in &logged.parts {
             if position < part.start {
-                data.append(self.read_home(&(position..part.start)).await?);
+                data.append(self.read_home(&(position..part.start), origin).await?);
             }
-            data.append(self.read_logged(part, record).await?);
+            data.append(self.read_logged(part, record, origin).await?);
             position = part.end;
         }
         if position < range.end {
-            data.append(self.read_home(&(position..range.end)).await?);
+            data.append(self.read_home(&(position..range.end), origin).await?);
         }
         Ok(Reply::Data(data))
     }
@@ -554,13 +557,19 @@ impl Store {
         }
     }
 
-    async fn read_logged(&self, range: &Range<u64>, record: &Logged) -> Result<Payload, IoError> {
+    async fn read_logged(
+        &self,
+        range: &Range<u64>,
+        record: &Logged,
+        origin: Origin,
+    ) -> Result<Payload, IoError> {
         let len = range.end - range.start;
         match &record.content {
             Content::Zeroes => Ok(zero_payload(&self.zeroes, len)),
             Content::Lost => Err(IoError::Corrupt),
             Content::Data { position, crcs } => {
                 let read = Request::read(self.log.area.at(*position), len);
+                let read = read.from_origin(origin);
                 let data = self.device.submit(read).await?.into_data();
                 if crcs.agree_with(&data) {
                     Ok(data)
@@ -571,8 +580,9 @@ impl Store {
         }
     }
 
-    async fn read_home(&self, range: &Range<u64>) -> Result<Payload, IoError> {
+    async fn read_home(&self, range: &Range<u64>, origin: Origin) -> Result<Payload, IoError> {
         let read = Request::read(self.data_offset + range.start, range.end - range.start);
+        let read = read.from_origin(origin);
         let Some(checksums) = &self.checksums else {
             return self.device.submit(read).await.map(Reply::into_data);
         };

@@ -74,7 +74,7 @@ async fn put(rt: &Rt, store: &Store, next: &Cell<u64>, block: u64, bytes: &[u8])
 /// One byte of each block.
 async fn get(store: &Store, blocks: Range<u64>) -> Result<Vec<u8>, IoError> {
     let range = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
-    let data = store.read(range).await?.into_data().to_vec();
+    let data = store.read(range, Origin::NONE).await?.into_data().to_vec();
     let whole = data.chunks(BLOCK_BYTES as usize);
     Ok(whole
         .map(|block| {

@@ -1,0 +1,283 @@
+//! Kyber: no order but arrival, and as many requests with the device as it answers in time.
+//!
+//! Source: `block/kyber-iosched.c` of Linux 6.1. Reads and writes are domains with tokens of their own.
+//! When a tenth of a domain's requests is answered late by the device, the device is congested, and
+//! domains that are better than their targets give tokens up. It must never keep a request back while
+//! its domain has a token to give.
+
+use super::{Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
+use crate::lists::{Links, List};
+
+/// Tokens of a domain at most, as many as it begins with.
+const TOKENS_MAX: [u64; 2] = [256, 128];
+/// Requests of a domain before the other one has its turn.
+const BATCH: [u64; 2] = [16, 8];
+/// Latencies are counted in quarters of the target...
+const QUARTERS: u64 = 4;
+/// ... up to twice the target, and everything longer with the last quarter of that.
+const BUCKETS: usize = 8;
+/// Buckets of latencies within the target.
+const GOOD_BUCKETS: usize = 4;
+/// A percentile is taken of so many samples...
+const SAMPLES: u64 = 500;
+/// ... or so long after the domain was first looked at with fewer.
+const SAMPLES_WAIT_NS: u64 = 1000 * MS_NS;
+/// Tokens are adjusted so long after the first completion since they were last.
+const WINDOW_NS: u64 = 100 * MS_NS;
+
+/// Parameters of Kyber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KyberParameters {
+    /// What a read should take at most.
+    pub read_lat_ns: u64,
+    /// The same of a write.
+    pub write_lat_ns: u64,
+}
+
+impl Default for KyberParameters {
+    /// 2 and 10 ms.
+    fn default() -> KyberParameters {
+        KyberParameters {
+            read_lat_ns: 2 * MS_NS,
+            write_lat_ns: 10 * MS_NS,
+        }
+    }
+}
+
+/// How many requests took how long.
+#[derive(Clone, Copy, Debug, Default)]
+struct Histogram([u64; BUCKETS]);
+
+impl Histogram {
+    fn add(&mut self, latency_ns: u64, target_ns: u64) {
+        let quarter_ns = (target_ns / QUARTERS).max(1);
+        let bucket = latency_ns.saturating_sub(1) / quarter_ns;
+        self.0[bucket.min(BUCKETS as u64 - 1) as usize] += 1;
+    }
+
+    fn samples(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The bucket in which the slowest of the fastest `percent` is; nothing is counted afterwards.
+    fn take_percentile(&mut self, percent: u64) -> usize {
+        let mut left = (self.samples() * percent).div_ceil(100);
+        let buckets = std::mem::take(self).0;
+        for (bucket, count) in buckets[..BUCKETS - 1].iter().enumerate() {
+            if *count >= left {
+                return bucket;
+            }
+            left -= count;
+        }
+        BUCKETS - 1
+    }
+}
+
+/// Requests of one direction.
+#[derive(Clone, Debug)]
+struct Domain {
+    target_ns: u64,
+    /// The newest in front.
+    fifo: List,
+    /// Requests that may be with the device at a time.
+    tokens: u64,
+    /// Those that are.
+    in_use: u64,
+    /// From arrival and from dispatch to completion.
+    total: Histogram,
+    device: Histogram,
+    /// Until when a percentile waits for samples; the two histograms share it, as in the kernel.
+    wait_until_ns: Option<u64>,
+    /// The total of before, for the next congestion in which there is no newer one.
+    kept: Option<usize>,
+}
+
+impl Domain {
+    fn new(target_ns: u64, tokens: u64) -> Domain {
+        Domain {
+            target_ns,
+            fifo: List::default(),
+            tokens,
+            in_use: 0,
+            total: Histogram::default(),
+            device: Histogram::default(),
+            wait_until_ns: None,
+            kept: None,
+        }
+    }
+
+    /// A percentile of a histogram that has samples enough, or has had the time to get them.
+    fn percentile(
+        histogram: &mut Histogram,
+        wait_until_ns: &mut Option<u64>,
+        percent: u64,
+        now_ns: u64,
+    ) -> Option<usize> {
+        let samples = histogram.samples();
+        if samples == 0 {
+            return None;
+        }
+        let until_ns = *wait_until_ns.get_or_insert(now_ns.saturating_add(SAMPLES_WAIT_NS));
+        if samples < SAMPLES && now_ns < until_ns {
+            return None;
+        }
+        *wait_until_ns = None;
+        Some(histogram.take_percentile(percent))
+    }
+
+    /// True if the device has answered a tenth of the requests late.
+    fn is_late(&mut self, now_ns: u64) -> bool {
+        let p90 = Domain::percentile(&mut self.device, &mut self.wait_until_ns, 90, now_ns);
+        p90.is_some_and(|bucket| bucket >= GOOD_BUCKETS)
+    }
+
+    /// Gives tokens in proportion to what 99 of 100 requests took of the target, fewer only while the
+    /// device is congested.
+    fn adjust(&mut self, congested: bool, tokens_max: u64, now_ns: u64) {
+        let p99 = Domain::percentile(&mut self.total, &mut self.wait_until_ns, 99, now_ns);
+        let p99 = if congested {
+            p99.or(self.kept.take())
+        } else {
+            self.kept = p99.or(self.kept);
+            p99
+        };
+        if congested {
+            self.kept = None;
+        }
+        let Some(bucket) = p99.filter(|bucket| congested || *bucket >= GOOD_BUCKETS) else {
+            return;
+        };
+        let tokens = self.tokens * (bucket as u64 + 1) / QUARTERS;
+        self.tokens = tokens.clamp(1, tokens_max);
+    }
+}
+
+/// Linux 6.1's Kyber.
+#[derive(Clone, Debug)]
+pub struct Kyber {
+    links: Links,
+    /// Reads, writes.
+    domains: [Domain; 2],
+    /// When each request was given to the device.
+    dispatched_ns: Vec<u64>,
+    /// The domain whose turn it is.
+    current: usize,
+    /// Requests it has had in its turn.
+    batching: u64,
+    /// When tokens are adjusted.
+    adjust_at_ns: Option<u64>,
+}
+
+impl Kyber {
+    /// For `tags` tags.
+    pub fn new(tags: usize, parameters: KyberParameters) -> Kyber {
+        let mut links = Links::default();
+        links.reserve(tags);
+        let targets = [parameters.read_lat_ns, parameters.write_lat_ns];
+        Kyber {
+            links,
+            domains: std::array::from_fn(|of| Domain::new(targets[of], TOKENS_MAX[of])),
+            dispatched_ns: vec![0; tags],
+            current: Direction::Read as usize,
+            batching: 0,
+            adjust_at_ns: None,
+        }
+    }
+
+    /// Requests of a direction that may be with the device at a time.
+    pub fn tokens(&self, direction: Direction) -> u64 {
+        self.domains[direction as usize].tokens
+    }
+
+    /// Adjusts the tokens when it is time. Nothing that matters to it happens between that time and
+    /// the next call, so it is done then, as if it were that time.
+    fn adjust(&mut self, now_ns: u64) {
+        let Some(at_ns) = self.adjust_at_ns.filter(|at_ns| *at_ns <= now_ns) else {
+            return;
+        };
+        self.adjust_at_ns = None;
+        let mut congested = false;
+        for domain in &mut self.domains {
+            congested |= domain.is_late(at_ns);
+        }
+        for (domain, tokens_max) in self.domains.iter_mut().zip(TOKENS_MAX) {
+            domain.adjust(congested, tokens_max, at_ns);
+        }
+    }
+
+    /// The oldest request of the domain whose turn it is, if it has a token.
+    fn take(&mut self) -> Option<Tag> {
+        let domain = &mut self.domains[self.current];
+        if domain.in_use >= domain.tokens {
+            return None;
+        }
+        let tag = domain.fifo.pop_back(&mut self.links)?;
+        domain.in_use += 1;
+        self.batching += 1;
+        Some(tag)
+    }
+
+    /// What goes next: the batch's next, or the first of another one, which may be the same domain's.
+    fn choose(&mut self) -> Option<Tag> {
+        if self.batching < BATCH[self.current]
+            && let Some(tag) = self.take()
+        {
+            return Some(tag);
+        }
+        self.batching = 0;
+        (0..self.domains.len()).find_map(|_| {
+            self.current = (self.current + 1) % self.domains.len();
+            self.take()
+        })
+    }
+}
+
+impl Scheduler for Kyber {
+    fn name(&self) -> &'static str {
+        "kyber"
+    }
+
+    fn add(&mut self, tag: Tag, requests: &Requests, _: u64) {
+        let domain = &mut self.domains[requests[tag].bio.direction as usize];
+        domain.fifo.push_front(&mut self.links, tag);
+    }
+
+    fn former(&self, _: Tag, _: &Requests) -> Option<Tag> {
+        None
+    }
+
+    fn latter(&self, _: Tag, _: &Requests) -> Option<Tag> {
+        None
+    }
+
+    fn absorbed(&mut self, _: Tag, absorbed: Tag, _: &Requests) {
+        unreachable!("request {absorbed} has no neighbours")
+    }
+
+    fn dispatch(&mut self, requests: &Requests, now_ns: u64, list: &mut DispatchList) -> bool {
+        self.adjust(now_ns);
+        let Some(tag) = self.choose() else {
+            return false;
+        };
+        self.dispatched_ns[tag as usize] = now_ns;
+        list.push(tag, requests);
+        true
+    }
+
+    fn completed(&mut self, tag: Tag, requests: &Requests, now_ns: u64) {
+        self.adjust(now_ns);
+        let request = &requests[tag];
+        let domain = &mut self.domains[request.bio.direction as usize];
+        domain.in_use -= 1;
+        let target_ns = domain.target_ns;
+        let (total_ns, device_ns) = (request.arrived_ns, self.dispatched_ns[tag as usize]);
+        domain.total.add(now_ns - total_ns, target_ns);
+        domain.device.add(now_ns - device_ns, target_ns);
+        self.adjust_at_ns
+            .get_or_insert(now_ns.saturating_add(WINDOW_NS));
+    }
+
+    fn waiting(&self) -> usize {
+        self.domains.iter().map(|domain| domain.fifo.len()).sum()
+    }
+}

@@ -1,0 +1,190 @@
+//! Flash, rule by rule. The write unit is 256 sectors, a request is 8 as a rule.
+
+use super::*;
+
+fn bench() -> Bench {
+    Bench::new(Flash::new(TAGS, FlashParameters::default()))
+}
+
+fn sync_write(start_sector: u64, sectors: u32) -> Bio {
+    Bio {
+        sync: true,
+        ..Bio::write(0, start_sector, sectors)
+    }
+}
+
+#[test]
+fn reads_go_first_and_in_order_of_arrival() {
+    // The writes have been waited for long enough to go, but no read waits for them.
+    let mut bench = bench();
+    bench.writes(&[500, 100]);
+    bench.pass_ms(2);
+    bench.reads(&[9000, 300, 5000]);
+    assert_eq!(bench.served(), [9000, 300, 5000, 500, 100]);
+}
+
+#[test]
+fn a_batch_is_the_writes_of_one_unit_upwards() {
+    // Units are 0..256, 256..512 and so on. The oldest write is at 700 in 512..768, so that unit
+    // goes first, from its lowest sector; then that of 300, then that of 10.
+    let mut bench = bench();
+    bench.writes(&[700, 300, 10, 600, 400, 520, 100]);
+    bench.pass_ms(2);
+    assert_eq!(bench.served(), [520, 600, 700, 300, 400, 10, 100]);
+}
+
+#[test]
+fn a_write_is_kept_for_2_ms_so_that_its_unit_may_fill() {
+    let mut bench = bench();
+    bench.writes(&[300]);
+    assert_eq!(bench.next(), None);
+    assert_eq!(bench.queue.wake_at_ns(), Some(2 * MS_NS));
+    bench.pass_ms(1);
+    bench.writes(&[1000]);
+    assert_eq!(bench.next(), None);
+    bench.pass_ms(1);
+    assert_eq!(bench.served(), [300]);
+    assert_eq!(bench.queue.wake_at_ns(), Some(3 * MS_NS));
+}
+
+#[test]
+fn a_full_unit_and_what_somebody_waits_for_go_at_once() {
+    // 256..384 and 384..512 become one of 256 sectors, which fills its unit. The one at 2000 is waited
+    // for; the one at 10 is neither.
+    let mut bench = bench();
+    bench.writes(&[10]);
+    bench.add(sync_write(2000, 8));
+    bench.add(Bio::write(0, 384, 128));
+    bench.add(Bio::write(0, 256, 128));
+    let (tag, start) = bench.next().unwrap();
+    assert_eq!((start, bench.queue.request(tag).bio.sectors), (256, 256));
+    bench.complete(tag);
+    assert_eq!(bench.served(), [2000]);
+}
+
+#[test]
+fn a_unit_is_full_by_any_writes_of_it() {
+    // 100 sectors twice are 200 of 256; 56 more fill it, behind one of them.
+    let mut bench = bench();
+    bench.add(Bio::write(0, 0, 100));
+    bench.add(Bio::write(0, 156, 100));
+    assert_eq!(bench.next(), None);
+    assert_eq!(bench.add(Bio::write(0, 100, 50)), Added::Back(0));
+    assert_eq!(bench.next(), None);
+    bench.add(Bio::write(0, 150, 6));
+    assert_eq!(bench.served(), [0]);
+}
+
+#[test]
+fn no_merge_crosses_the_border_of_a_unit() {
+    let mut bench = bench();
+    bench.writes(&[240]);
+    assert_eq!(bench.add(Bio::write(0, 248, 8)), Added::Back(0));
+    assert_eq!(bench.add(Bio::write(0, 256, 8)), Added::New);
+    // One that crosses it by itself is of the unit that it begins in.
+    bench.add(Bio::write(0, 504, 16));
+    bench.pass_ms(2);
+    assert_eq!(bench.served(), [240, 256, 504]);
+    assert_eq!(bench.queue.counts().writes.issued, 3);
+}
+
+#[test]
+fn what_is_waited_for_is_not_mixed_with_what_is_not() {
+    let mut bench = bench();
+    bench.writes(&[0]);
+    assert_eq!(bench.add(sync_write(8, 8)), Added::New);
+    assert_eq!(bench.add(sync_write(16, 8)), Added::Back(1));
+}
+
+#[test]
+fn while_anybody_reads_the_device_has_one_batch() {
+    // A read is under way. Unit 0 goes, both writes of it; unit 1 only when both are done.
+    let mut bench = bench();
+    bench.reads(&[5000]);
+    let (read, _) = bench.next().unwrap();
+    bench.writes(&[0, 300, 100]);
+    bench.pass_ms(2);
+    let (first, start) = bench.next().unwrap();
+    assert_eq!(start, 0);
+    let (second, start) = bench.next().unwrap();
+    assert_eq!(start, 100);
+    assert_eq!(bench.next(), None);
+    bench.complete(first);
+    assert_eq!(bench.next(), None);
+    bench.complete(second);
+    assert_eq!(bench.next().map(|n| n.1), Some(300));
+    // When nobody reads, the next does not wait for that.
+    bench.writes(&[600]);
+    bench.pass_ms(2);
+    assert_eq!(bench.next(), None);
+    bench.complete(read);
+    assert_eq!(bench.next().map(|n| n.1), Some(600));
+}
+
+#[test]
+fn reads_cut_into_a_batch() {
+    let mut bench = bench();
+    bench.writes(&[0, 100, 200]);
+    bench.pass_ms(2);
+    assert_eq!(bench.next().map(|n| n.1), Some(0));
+    bench.reads(&[5000]);
+    assert_eq!(bench.next().map(|n| n.1), Some(5000));
+    assert_eq!(bench.next().map(|n| n.1), Some(100));
+}
+
+#[test]
+fn a_write_of_100_ms_goes_before_reads_with_its_unit() {
+    let mut bench = bench();
+    bench.writes(&[100]);
+    bench.pass_ms(99);
+    bench.writes(&[50]);
+    bench.reads(&[5000, 6000]);
+    assert_eq!(bench.next().map(|n| n.1), Some(5000));
+    bench.pass_ms(1);
+    // The batch begins at its lowest sector, and the read does not cut in.
+    assert_eq!(bench.next().map(|n| n.1), Some(50));
+    assert_eq!(bench.served(), [100, 6000]);
+}
+
+#[test]
+fn sixteen_reads_go_between_two_such_batches() {
+    let mut bench = bench();
+    bench.writes(&[0, 1000, 2000]);
+    bench.pass_ms(100);
+    let reads: Vec<u64> = (0..40).map(|n| 10_000 + n * 100).collect();
+    bench.reads(&reads);
+    let expected = [
+        &[0],
+        &reads[..16],
+        &[1000],
+        &reads[16..32],
+        &[2000],
+        &reads[32..],
+    ];
+    assert_eq!(bench.served(), expected.concat());
+}
+
+#[test]
+fn the_oldest_write_decides_which_unit_is_late() {
+    // 1000 is waited for and of 1 ms, 0 is not and of 0 ms; at 101 ms both are late.
+    let mut bench = bench();
+    bench.writes(&[0]);
+    bench.pass_ms(1);
+    bench.add(sync_write(1000, 8));
+    bench.pass_ms(100);
+    bench.reads(&[5000]);
+    assert_eq!(bench.served(), [0, 5000, 1000]);
+}
+
+#[test]
+fn a_write_that_absorbs_an_older_one_is_as_old() {
+    // 100..108 of 0 ms, 84..92 of 1 ms; 92..100 makes them one request, which need not wait for
+    // company at 2 ms.
+    let mut bench = bench();
+    bench.writes(&[100]);
+    bench.pass_ms(1);
+    bench.writes(&[84, 92]);
+    assert_eq!(bench.queue.counts().writes.request_merges, 1);
+    bench.pass_ms(1);
+    assert_eq!(bench.served(), [84]);
+}
