@@ -8,6 +8,8 @@ use bimetal_proto::brp::wire::NAME_BYTES_MAX;
 use bimetal_rt::net::Address;
 use serde::Deserialize;
 
+use crate::access::{Rights, Rule, Who};
+
 /// Connections to one export at the same time, unless the configuration says otherwise.
 const CONNECTIONS_MAX_DEFAULT: u32 = 64;
 
@@ -54,6 +56,8 @@ pub struct ExportConfig {
     pub description: String,
     /// Refuses changes, whatever the device would take.
     pub read_only: bool,
+    /// Who may do what; `None`: on a UNIX socket the server's own user and root, elsewhere everybody.
+    pub clients: Option<Vec<Rule>>,
     /// Connections at the same time; further ones are closed after their handshake.
     pub connections_max: u32,
     /// True when this is the export of clients that ask for none by name. Without any such, it is
@@ -75,6 +79,7 @@ struct Keys {
     description: String,
     #[serde(default)]
     read_only: bool,
+    clients: Option<Vec<Rule>>,
     #[serde(default = "connections_max_default")]
     connections_max: u32,
     #[serde(default)]
@@ -95,10 +100,18 @@ impl ExportConfig {
             listen,
             description: String::new(),
             read_only: false,
+            clients: None,
             connections_max: CONNECTIONS_MAX_DEFAULT,
             default: false,
             persistence: Persistence::Durable,
         }
+    }
+
+    /// Whether it is meant for others than the server's own user and root, who need no mode of a socket's
+    /// file to reach it.
+    pub(crate) fn is_for_others(&self) -> bool {
+        let rules = self.clients.as_deref().unwrap_or_default();
+        rules.iter().any(|rule| rule.rights != Rights::Hidden)
     }
 
     /// Reads the exports of a document, by name. Whether their devices exist is for the caller to
@@ -160,6 +173,9 @@ fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigErr
         }
         tcp @ Address::Tcp(_) => tcp,
     };
+    if let Some(mistake) = mistake_in(keys.clients.as_deref(), &listen) {
+        return Err(section.error_at("clients", mistake));
+    }
     Ok(ExportConfig {
         name: name.to_owned(),
         device: keys.device,
@@ -167,10 +183,30 @@ fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigErr
         listen,
         description: keys.description,
         read_only: keys.read_only,
+        clients: keys.clients,
         connections_max: keys.connections_max,
         default: keys.default,
         persistence: Persistence::Durable,
     })
+}
+
+/// What is wrong with rules at an address: those that can never be about anybody are mistakes.
+fn mistake_in(rules: Option<&[Rule]>, listen: &Address) -> Option<&'static str> {
+    let rules = rules?;
+    let is_unix = matches!(listen, Address::Unix(_));
+    let mut mistakes = rules.iter().filter_map(|rule| match &rule.who {
+        Who::User(_) | Who::Group(_) if !is_unix => {
+            Some("`uid` and `gid` are known only of clients on a UNIX socket")
+        }
+        Who::Name(_) => Some("`name` is known only of clients with a certificate"),
+        _ => None,
+    });
+    let nobody = || {
+        rules
+            .is_empty()
+            .then_some("without a rule nobody is served")
+    };
+    mistakes.next().or_else(nobody)
 }
 
 #[cfg(test)]
@@ -202,6 +238,25 @@ mod tests {
     }
 
     #[test]
+    fn rules_are_read_in_their_order() {
+        let text = "[export.vol]\ndevice = \"a\"\nprotocol = \"brp\"\nlisten = \"unix:s\"\n\
+            clients = [{ uid = 1000, rights = \"read-write\" }, { gid = 6, rights = \"read-only\" }, \
+            { rights = \"hidden\" }]\n";
+        let rule = |who, rights| Rule { who, rights };
+        let rules = vec![
+            rule(Who::User(1000), Rights::ReadWrite),
+            rule(Who::Group(6), Rights::ReadOnly),
+            rule(Who::Everybody, Rights::Hidden),
+        ];
+        let exports = read(text).unwrap();
+        assert_eq!(exports[0].clients, Some(rules));
+        assert!(exports[0].is_for_others());
+        let hidden = "clients = [{ rights = \"hidden\" }]\n";
+        let nobody = format!("{}{hidden}", &text[..text.find("clients").unwrap()]);
+        assert!(!read(&nobody).unwrap()[0].is_for_others());
+    }
+
+    #[test]
     fn mistakes_are_refused_with_their_place() {
         let good = "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"unix:s\"\n";
         for (body, words) in [
@@ -225,6 +280,29 @@ mod tests {
             ),
             (&format!("{good}connections_max = 0\n"), "at least 1"),
             (&format!("{good}readonly = true\n"), "readonly"),
+            (&format!("{good}clients = []\n"), "nobody"),
+            (
+                &format!("{good}clients = [{{ uid = 1, gid = 2, rights = \"hidden\" }}]\n"),
+                "one of `uid`",
+            ),
+            (&format!("{good}clients = [{{ uid = 1 }}]\n"), "rights"),
+            (
+                &format!("{good}clients = [{{ uid = -1, rights = \"hidden\" }}]\n"),
+                "u32",
+            ),
+            (
+                &format!("{good}clients = [{{ rights = \"admin\" }}]\n"),
+                "read-write",
+            ),
+            (
+                &format!("{good}clients = [{{ name = \"a\", rights = \"hidden\" }}]\n"),
+                "certificate",
+            ),
+            (
+                "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"tcp:127.0.0.1:9\"\n\
+                 clients = [{ gid = 1, rights = \"read-only\" }]\n",
+                "UNIX socket",
+            ),
         ] {
             let message = read(&format!("[export.vol]\n{body}")).unwrap_err();
             assert!(

@@ -8,6 +8,7 @@
 //! This crate must never understand the wire itself (`bimetal-proto` does), never drop a write that
 //! has reached a device, and never hold more of a client's than the stated bounds.
 
+mod access;
 mod brp;
 pub mod config;
 mod export;
@@ -17,6 +18,7 @@ mod nbd;
 mod server;
 mod session;
 
+pub use access::{Client, Rights, Rule, Who};
 pub use config::{ExportConfig, Persistence, Protocol};
 pub use server::{Server, StartError};
 pub use session::{BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX};

@@ -2,22 +2,24 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::{Device, FigureVisitor};
-use bimetal_rt::net::{Address, Listener, PeerUser, Stream};
+use bimetal_rt::net::{Address, Listener, Stream};
 use bimetal_rt::sync::{Event, TaskGroup};
 use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
 
+use crate::access::Client;
 use crate::brp::{self, Target};
 use crate::config::{ExportConfig, Protocol};
-use crate::export::{Served, add};
+use crate::export::{Served, Shown, add, shown_to};
 use crate::input::End;
 use crate::link::Watchable;
 use crate::nbd;
@@ -26,6 +28,8 @@ use crate::session::Conversation;
 /// Connections of one address that are still in their handshake or about to be refused, on top of
 /// those its exports allow.
 const HANDSHAKES_MAX: u32 = 16;
+/// The mode of a socket's file that rules open to other users: connecting takes the right to write.
+const SHARED_MODE: u32 = 0o666;
 /// The watch looks this often whether clients that keep the server waiting make progress.
 const WATCH_INTERVAL: Duration = Duration::from_secs(15);
 /// Looks in a row without progress after which a client is cut off: a minute.
@@ -145,7 +149,7 @@ impl Server {
     /// Serves the exports at their addresses; once this returns, every one of them listens.
     ///
     /// The file of a UNIX socket that nobody answers at is removed first; the new one is open to
-    /// its owner alone (mode 0600).
+    /// its owner alone (mode 0600), unless the rules of an export are about others (mode 0666).
     ///
     /// # Errors
     /// The first address that cannot be used; nothing listens then.
@@ -178,16 +182,24 @@ impl Server {
         self.0.bound.borrow().clone()
     }
 
-    /// Serves a client on a stream that was connected by other means, as if it had come to
-    /// `address`.
+    /// Serves a client of whom nothing is known on a stream that was connected by other means, as if it
+    /// had come to `address`.
     ///
     /// # Panics
     /// When no export is configured at that address.
     pub fn serve(&self, address: &Address, stream: Stream) {
+        self.serve_client(address, stream, &Client::Unknown);
+    }
+
+    /// As [`serve`](Self::serve), for a client somebody vouches for.
+    ///
+    /// # Panics
+    /// As `serve`.
+    pub fn serve_client(&self, address: &Address, stream: Stream, client: &Client) {
         let mut portals = self.0.portals.iter();
         let portal = portals.find(|portal| portal.address == *address);
         let portal = portal.expect("an export is configured at the address");
-        admit(&self.0, portal, stream);
+        admit(&self.0, portal, stream, client);
     }
 
     /// Connections that are open, in their handshake or after it.
@@ -264,7 +276,11 @@ async fn bind(rt: &Rt, portal: &Portal) -> Result<Listener, StartError> {
     if let Address::Unix(path) = address {
         clear_path(rt, &export, address, path).await?;
     }
-    Listener::bind(rt, address).map_err(|error| match error.kind() {
+    let bound = Listener::bind(rt, address).and_then(|listener| {
+        open_up(portal)?;
+        Ok(listener)
+    });
+    bound.map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => StartError::InUse {
             export,
             address: address.clone(),
@@ -275,6 +291,18 @@ async fn bind(rt: &Rt, portal: &Portal) -> Result<Listener, StartError> {
             error,
         },
     })
+}
+
+/// Lets every user of the machine connect to a socket whose exports have rules for more than the owner;
+/// what they may do there, the rules say.
+fn open_up(portal: &Portal) -> io::Result<()> {
+    let is_for_others = portal.exports.iter().any(|e| e.config.is_for_others());
+    match &portal.address {
+        Address::Unix(path) if is_for_others => {
+            std::fs::set_permissions(path, Permissions::from_mode(SHARED_MODE))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Removes the socket file of a server that is gone.
@@ -315,7 +343,11 @@ async fn clear_path(
 async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listener) {
     loop {
         match listener.accept().await {
-            Ok(stream) => admit(&state, &portal, stream),
+            Ok(stream) => match who(&stream) {
+                Ok(client) => admit(&state, &portal, stream, &client),
+                // Nobody vouches for a process that the kernel does not name.
+                Err(_) => turn_away(&portal, &stream),
+            },
             // The client left before it was accepted, or descriptors have run out: the next one
             // may do better, after a pause that keeps the shard free.
             Err(_) => state.rt.sleep(ACCEPT_PAUSE).await,
@@ -323,46 +355,47 @@ async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listener) {
     }
 }
 
-/// Starts a session with a new client, or turns it away.
-fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream) {
+/// Who has connected.
+fn who(stream: &Stream) -> io::Result<Client> {
+    Ok(stream.peer()?.map_or(Client::Unknown, Client::Local))
+}
+
+fn turn_away(portal: &Portal, stream: &Stream) {
+    add(&portal.exports[0].counters.connections_refused, 1);
+    stream.shutdown();
+}
+
+/// Starts a session with a new client, or turns it away. One that may know of no export may not speak at
+/// all: the mode of the socket's file keeps others out, and this holds where the file has another mode.
+fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream, client: &Client) {
     let no_room = state.stopping.get() || portal.connections.get() >= portal.connections_max;
-    if no_room || !is_trusted(portal, &stream) {
-        add(&portal.exports[0].counters.connections_refused, 1);
-        return stream.shutdown();
+    let exports = shown_to(client, &portal.exports);
+    if no_room || exports.is_empty() {
+        return turn_away(portal, &stream);
     }
     portal.connections.set(portal.connections.get() + 1);
     let (shared, portal) = (Rc::clone(state), Rc::clone(portal));
     state.connections.spawn(async move {
-        session(&shared, &portal, stream).await;
+        session(&shared, &portal, exports, stream).await;
         portal.connections.set(portal.connections.get() - 1);
     });
 }
 
-/// Whether whoever connected may speak at all. The mode of the socket's file keeps others out; this
-/// holds as well where the file was given another mode.
-fn is_trusted(portal: &Portal, stream: &Stream) -> bool {
-    match (portal.protocol, stream.peer_user()) {
-        (Protocol::Nbd, _) => true,
-        (Protocol::Brp, Ok(PeerUser::Other(_)) | Err(_)) => false,
-        (Protocol::Brp, Ok(PeerUser::Same | PeerUser::Root | PeerUser::Unknown)) => true,
-    }
-}
-
 /// One client from its handshake to its end.
-async fn session(state: &Rc<State>, portal: &Portal, stream: Stream) {
+async fn session(state: &Rc<State>, portal: &Portal, exports: Vec<Shown>, stream: Stream) {
     match portal.protocol {
-        Protocol::Nbd => nbd_session(state, portal, stream).await,
-        Protocol::Brp => brp_session(state, portal, stream).await,
+        Protocol::Nbd => nbd_session(state, portal, &exports, stream).await,
+        Protocol::Brp => brp_session(state, portal, &exports, stream).await,
     }
 }
 
-async fn nbd_session(state: &Rc<State>, portal: &Portal, stream: Stream) {
-    let exports = nbd::Directory(&portal.exports);
-    let handshake = nbd::handshake(&state.rt, &stream, &exports);
+async fn nbd_session(state: &Rc<State>, portal: &Portal, exports: &[Shown], stream: Stream) {
+    let directory = nbd::Directory(exports);
+    let handshake = nbd::handshake(&state.rt, &stream, &directory);
     let Some((session, early)) = greet(state, portal, handshake).await else {
         return stream.shutdown();
     };
-    let export = &portal.exports[session.export_index];
+    let export = &exports[session.export_index].export;
     let counters = &export.counters;
     if counters.connections.get() >= export.config.connections_max {
         add(&counters.connections_refused, 1);
@@ -372,8 +405,8 @@ async fn nbd_session(state: &Rc<State>, portal: &Portal, stream: Stream) {
     converse(state, export, transmission, &early).await;
 }
 
-async fn brp_session(state: &Rc<State>, portal: &Portal, stream: Stream) {
-    let greeting = brp::greet(&state.rt, &stream, &state.target, &portal.exports);
+async fn brp_session(state: &Rc<State>, portal: &Portal, exports: &[Shown], stream: Stream) {
+    let greeting = brp::greet(&state.rt, &stream, &state.target, exports);
     let Some(mut taken) = greet(state, portal, greeting).await else {
         return stream.shutdown();
     };

@@ -55,17 +55,15 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// The user at the other end of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerUser {
-    /// The one as whom this process acts.
-    Same,
-    /// The superuser.
-    Root,
-    /// Somebody else, by number.
-    Other(u32),
-    /// The stream does not tell: it is a TCP connection or a pipe.
-    Unknown,
+/// The process at the other end of a UNIX socket, as the kernel knows it from the moment of connecting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its user, by number.
+    pub uid: u32,
+    /// Its groups, by number: the effective one and the others.
+    pub gids: Vec<u32>,
+    /// Whether its user is the one as whom this process acts.
+    pub is_own_user: bool,
 }
 
 /// A connected stream of bytes.
@@ -152,14 +150,14 @@ impl Stream {
         }
     }
 
-    /// The user at the other end, as the kernel knows it from the moment of connecting.
+    /// The process at the other end of a UNIX socket; other streams do not tell.
     ///
     /// # Errors
-    /// Those of `getsockopt(2)`.
-    pub fn peer_user(&self) -> io::Result<PeerUser> {
+    /// Those of `getsockopt(2)`: `ERANGE` when the process is in more than 1024 groups.
+    pub fn peer(&self) -> io::Result<Option<Peer>> {
         match &self.0 {
-            Kind::Socket(socket) => socket.peer_user(),
-            Kind::Pipe(_) => Ok(PeerUser::Unknown),
+            Kind::Socket(socket) => socket.peer(),
+            Kind::Pipe(_) => Ok(None),
         }
     }
 
