@@ -72,6 +72,9 @@ impl TryFrom<RuleKeys> for Rule {
 pub enum Client {
     /// A process on this machine, by the word of the kernel.
     Local(Peer),
+    /// Whoever has the key of a certificate with these names, by the word of an authority that the
+    /// configuration believes.
+    Certified(Vec<String>),
     /// Nobody vouches for it: it reached an address that only this machine can reach.
     Unknown,
 }
@@ -82,6 +85,9 @@ impl Client {
             (Who::Everybody, _) => true,
             (Who::User(uid), Client::Local(peer)) => peer.uid == *uid,
             (Who::Group(gid), Client::Local(peer)) => peer.gids.contains(gid),
+            (Who::Name(name), Client::Certified(names)) => {
+                names.iter().any(|own| own.eq_ignore_ascii_case(name))
+            }
             _ => false,
         }
     }
@@ -90,7 +96,7 @@ impl Client {
     fn rights_without_rules(&self) -> Rights {
         match self {
             Client::Local(peer) if !peer.is_own_user && peer.uid != 0 => Rights::Hidden,
-            Client::Local(_) | Client::Unknown => Rights::ReadWrite,
+            Client::Local(_) | Client::Certified(_) | Client::Unknown => Rights::ReadWrite,
         }
     }
 
@@ -126,6 +132,7 @@ mod tests {
             (local(1000, &[1000], true), Rights::ReadWrite),
             (local(0, &[0], false), Rights::ReadWrite),
             (local(1001, &[1000, 0], false), Rights::Hidden),
+            (Client::Certified(Vec::new()), Rights::ReadWrite),
             (Client::Unknown, Rights::ReadWrite),
         ] {
             assert_eq!(client.rights(None), rights, "{client:?}");
@@ -148,6 +155,17 @@ mod tests {
             (Client::Unknown, Rights::Hidden),
         ] {
             assert_eq!(client.rights(Some(&rules)), rights, "{client:?}");
+        }
+        let certified = |names: &[&str]| {
+            Client::Certified(names.iter().map(|name| (*name).to_owned()).collect())
+        };
+        let named = [rule(Who::Name("box.example".to_owned()), Rights::ReadWrite)];
+        for (names, rights) in [
+            (&["other", "Box.example"][..], Rights::ReadWrite),
+            (&["a.box.example", "box.example.org", "*"], Rights::Hidden),
+            (&[], Rights::Hidden),
+        ] {
+            assert_eq!(certified(names).rights(Some(&named)), rights, "{names:?}");
         }
         let everybody = [rule(Who::Everybody, Rights::ReadOnly)];
         assert_eq!(Client::Unknown.rights(Some(&everybody)), Rights::ReadOnly);

@@ -6,6 +6,7 @@ pub use bimetal_block::graph::Persistence;
 use bimetal_block::graph::{ConfigError, Document, Section};
 use bimetal_proto::brp::wire::NAME_BYTES_MAX;
 use bimetal_rt::net::Address;
+use bimetal_tls::TlsFiles;
 use serde::Deserialize;
 
 use crate::access::{Rights, Rule, Who};
@@ -58,6 +59,8 @@ pub struct ExportConfig {
     pub read_only: bool,
     /// Who may do what; `None`: on a UNIX socket the server's own user and root, elsewhere everybody.
     pub clients: Option<Vec<Rule>>,
+    /// With these files TLS is spoken at its address, and nothing else.
+    pub tls: Option<TlsFiles>,
     /// Connections at the same time; further ones are closed after their handshake.
     pub connections_max: u32,
     /// True when this is the export of clients that ask for none by name. Without any such, it is
@@ -80,10 +83,21 @@ struct Keys {
     #[serde(default)]
     read_only: bool,
     clients: Option<Vec<Rule>>,
+    #[serde(default)]
+    tls: Tls,
     #[serde(default = "connections_max_default")]
     connections_max: u32,
     #[serde(default)]
     default: bool,
+}
+
+/// The key `tls`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Tls {
+    #[default]
+    Off,
+    Required,
 }
 
 fn connections_max_default() -> u32 {
@@ -101,6 +115,7 @@ impl ExportConfig {
             description: String::new(),
             read_only: false,
             clients: None,
+            tls: None,
             connections_max: CONNECTIONS_MAX_DEFAULT,
             default: false,
             persistence: Persistence::Durable,
@@ -122,12 +137,18 @@ impl ExportConfig {
     pub fn read(document: &Document<'_>) -> Result<Vec<ExportConfig>, ConfigError> {
         let mut exports: Vec<ExportConfig> = Vec::new();
         let mut defaults: BTreeMap<String, String> = BTreeMap::new();
-        let mut protocols: BTreeMap<String, Protocol> = BTreeMap::new();
+        let mut spoken: BTreeMap<String, (Protocol, bool)> = BTreeMap::new();
+        let files = tls_files(document)?;
         for (name, section) in document.named("export") {
-            let export = read_one(name, section)?;
-            let spoken = protocols.entry(export.listen.to_string());
-            if *spoken.or_insert(export.protocol) != export.protocol {
+            let export = read_one(name, section, files.as_ref())?;
+            let own = (export.protocol, export.tls.is_some());
+            let first = *spoken.entry(export.listen.to_string()).or_insert(own);
+            if first.0 != own.0 {
                 let message = format!("another protocol is spoken at {}", export.listen);
+                return Err(section.error(message));
+            }
+            if first.1 != own.1 {
+                let message = format!("`tls` is not the same for all exports at {}", export.listen);
                 return Err(section.error(message));
             }
             if export.default
@@ -145,7 +166,20 @@ impl ExportConfig {
     }
 }
 
-fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigError> {
+/// The section `[tls]`.
+fn tls_files(document: &Document<'_>) -> Result<Option<TlsFiles>, ConfigError> {
+    let Some(section) = document.single("tls") else {
+        return Ok(None);
+    };
+    let files: TlsFiles = section.clone().read()?;
+    Ok(Some(files.resolved(|path| section.resolve(path))))
+}
+
+fn read_one(
+    name: &str,
+    section: &Section<'_>,
+    files: Option<&TlsFiles>,
+) -> Result<ExportConfig, ConfigError> {
     let keys: Keys = section.clone().read()?;
     let longest = keys.protocol.string_bytes_max();
     let is_string = |text: &str| text.len() <= longest && !text.contains('\0');
@@ -166,14 +200,28 @@ fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigErr
         .map_err(|why| section.error(format!("`listen`: {why}")))?
     {
         Address::Unix(path) => Address::Unix(section.resolve(&path)),
-        Address::Tcp(address) if keys.protocol == Protocol::Brp && !address.ip().is_loopback() => {
-            let message =
-                "`listen`: there is no TLS yet, so BRP is served on the loopback address alone";
-            return Err(section.error(message));
-        }
         tcp @ Address::Tcp(_) => tcp,
     };
-    if let Some(mistake) = mistake_in(keys.clients.as_deref(), &listen) {
+    let tls = match keys.tls {
+        Tls::Off => None,
+        Tls::Required if matches!(listen, Address::Unix(_)) => {
+            return Err(
+                section.error_at("tls", "TLS is for TCP; a UNIX socket is this machine's own")
+            );
+        }
+        Tls::Required => {
+            let missing = "there is no section [tls] with `ca`, `cert` and `key`";
+            Some(
+                files
+                    .ok_or_else(|| section.error_at("tls", missing))?
+                    .clone(),
+            )
+        }
+    };
+    if is_open(&listen, tls.as_ref()) {
+        return Err(section.error_at("listen", OPEN));
+    }
+    if let Some(mistake) = mistake_in(keys.clients.as_deref(), &listen, tls.is_some()) {
         return Err(section.error_at("clients", mistake));
     }
     Ok(ExportConfig {
@@ -184,21 +232,31 @@ fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigErr
         description: keys.description,
         read_only: keys.read_only,
         clients: keys.clients,
+        tls,
         connections_max: keys.connections_max,
         default: keys.default,
         persistence: Persistence::Durable,
     })
 }
 
+/// What is wrong with an address that [is open](is_open).
+pub(crate) const OPEN: &str =
+    "beyond the loopback address only TLS is served: set `tls = \"required\"`";
+
+/// Whether whoever reaches the machine could listen in, and connect.
+pub(crate) fn is_open(listen: &Address, tls: Option<&TlsFiles>) -> bool {
+    matches!(listen, Address::Tcp(address) if !address.ip().is_loopback() && tls.is_none())
+}
+
 /// What is wrong with rules at an address: those that can never be about anybody are mistakes.
-fn mistake_in(rules: Option<&[Rule]>, listen: &Address) -> Option<&'static str> {
+fn mistake_in(rules: Option<&[Rule]>, listen: &Address, tls: bool) -> Option<&'static str> {
     let rules = rules?;
     let is_unix = matches!(listen, Address::Unix(_));
     let mut mistakes = rules.iter().filter_map(|rule| match &rule.who {
         Who::User(_) | Who::Group(_) if !is_unix => {
             Some("`uid` and `gid` are known only of clients on a UNIX socket")
         }
-        Who::Name(_) => Some("`name` is known only of clients with a certificate"),
+        Who::Name(_) if !tls => Some("`name` is known only of clients with a certificate"),
         _ => None,
     });
     let nobody = || {
@@ -235,6 +293,29 @@ mod tests {
         assert!(!vol.read_only && !vol.default && vol.connections_max == 64);
         assert_eq!(aux.listen, Address::Tcp("127.0.0.1:10809".parse().unwrap()));
         assert!(aux.read_only && aux.default && aux.connections_max == 3);
+    }
+
+    #[test]
+    fn tls_takes_its_files_from_their_section() {
+        let away = "device = \"a\"\nprotocol = \"brp\"\nlisten = \"tcp:192.0.2.1:9\"\n";
+        let tls = format!(
+            "[tls]\nca = \"ca.pem\"\ncert = \"/x/c.pem\"\nkey = \"c.key\"\n[export.vol]\n{away}\
+             tls = \"required\"\nclients = [{{ name = \"box\", rights = \"read-only\" }}]\n"
+        );
+        let files = TlsFiles {
+            ca: "/etc/ca.pem".into(),
+            cert: "/x/c.pem".into(),
+            key: "/etc/c.key".into(),
+        };
+        let exports = read(&tls).unwrap();
+        assert_eq!(exports[0].tls, Some(files));
+        let other = format!(
+            "{tls}[export.w]\n{}",
+            away.replace("192.0.2.1", "127.0.0.1")
+        );
+        assert_eq!(read(&other).unwrap()[1].tls, None);
+        let mixed = format!("{tls}[export.w]\n{away}").replace("192.0.2.1", "127.0.0.1");
+        assert!(read(&mixed).unwrap_err().contains("not the same"));
     }
 
     #[test]
@@ -278,6 +359,17 @@ mod tests {
                 "device = \"a\"\nprotocol = \"brp\"\nlisten = \"tcp:192.0.2.1:9\"\n",
                 "loopback",
             ),
+            (
+                "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"tcp:[::]:9\"\n",
+                "loopback",
+            ),
+            (
+                "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"tcp:127.0.0.1:9\"\n\
+                 tls = \"required\"\n",
+                "[tls]",
+            ),
+            (&format!("{good}tls = \"required\"\n"), "UNIX"),
+            (&format!("{good}tls = \"maybe\"\n"), "required"),
             (&format!("{good}connections_max = 0\n"), "at least 1"),
             (&format!("{good}readonly = true\n"), "readonly"),
             (&format!("{good}clients = []\n"), "nobody"),

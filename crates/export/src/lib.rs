@@ -15,10 +15,13 @@ mod export;
 mod input;
 mod link;
 mod nbd;
+mod portal;
 mod server;
 mod session;
 
 pub use access::{Client, Rights, Rule, Who};
+pub use bimetal_tls::{TlsError, TlsFiles};
 pub use config::{ExportConfig, Persistence, Protocol};
-pub use server::{Server, StartError};
+pub use portal::StartError;
+pub use server::Server;
 pub use session::{BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX};

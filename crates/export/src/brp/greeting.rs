@@ -16,7 +16,7 @@ use super::target::Target;
 use crate::config::Persistence;
 use crate::export::{Served, Shown, add};
 use crate::input::{End, HANDSHAKE_BUFFER_BYTES};
-use crate::session::{BOUNDS, HANDSHAKE_DEADLINE};
+use crate::session::BOUNDS;
 
 /// An initiator that was taken.
 pub(crate) struct Taken {
@@ -45,10 +45,7 @@ pub(crate) async fn greet(
         target,
         exports,
     };
-    match rt.timeout(HANDSHAKE_DEADLINE, greeting.answer()).await {
-        Ok(result) => result,
-        Err(_elapsed) => Err(End::Broken),
-    }
+    greeting.answer().await
 }
 
 struct Greeting<'a> {
