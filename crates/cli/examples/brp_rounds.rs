@@ -80,9 +80,14 @@ impl State {
     }
 
     fn total(&self) -> Met {
-        let mut total = Met::default();
-        self.batches.iter().for_each(|met| total.add(met));
-        total
+        let sum = |field: fn(&Met) -> u64| self.batches.iter().map(field).sum();
+        Met {
+            rounds: sum(|met| met.rounds),
+            writes: sum(|met| met.writes),
+            blocks_read: sum(|met| met.blocks_read),
+            under_way: sum(|met| met.under_way),
+            flushes: sum(|met| met.flushes),
+        }
     }
 }
 

@@ -77,17 +77,6 @@ pub struct Met {
     pub flushes: u64,
 }
 
-impl Met {
-    /// Adds those of other rounds.
-    pub fn add(&mut self, other: &Met) {
-        self.rounds += other.rounds;
-        self.writes += other.writes;
-        self.blocks_read += other.blocks_read;
-        self.under_way += other.under_way;
-        self.flushes += other.flushes;
-    }
-}
-
 /// Numbers from a seed (SplitMix64).
 struct Draw(u64);
 
@@ -205,10 +194,13 @@ struct Known {
     submitted: u64,
 }
 
+/// A request that was answered: with the bytes of a read, or none, or an error in words.
+type Answered = (Ask, Result<Option<Vec<u8>>, String>);
+
 struct Load {
     draw: Draw,
     session: SessionThread<Ask>,
-    ended: Receiver<Vec<Ended<Ask>>>,
+    ended: Receiver<Vec<Answered>>,
     blocks: Vec<Known>,
     next_number: u64,
     under_way: usize,
@@ -227,9 +219,14 @@ impl Load {
             ..Options::new(Address::Unix(socket))
         };
         let (send, ended) = channel();
-        let deliver = move |jobs| {
+        let deliver = move |ended: Vec<Ended<Ask>>| {
+            let answered = ended.into_iter().map(|(ask, result)| match result {
+                Ok(Answer::Data(data)) => (ask, Ok(Some(data.to_vec()))),
+                Ok(Answer::Done | Answer::Runs(_)) => (ask, Ok(None)),
+                Err(error) => (ask, Err(error.to_string())),
+            });
             // Whoever stopped listening has found a mistake already.
-            let _ = send.send(jobs);
+            let _ = send.send(answered.collect());
         };
         let session = SessionThread::connect(options, deliver).map_err(|e| e.to_string())?;
         Ok(Load {
@@ -309,12 +306,12 @@ impl Load {
         self.under_way -= ended.len();
         for (ask, result) in ended {
             let answer = result.map_err(|error| format!("{ask:?}: {error}"))?;
-            self.check(&ask, answer)?;
+            self.check(&ask, answer.as_deref())?;
         }
         Ok(count)
     }
 
-    fn check(&mut self, ask: &Ask, answer: Answer) -> Result<(), String> {
+    fn check(&mut self, ask: &Ask, answer: Option<&[u8]>) -> Result<(), String> {
         match (ask, answer) {
             (
                 Ask::Write {
@@ -322,7 +319,7 @@ impl Load {
                     count,
                     number,
                 },
-                Answer::Done,
+                None,
             ) => {
                 self.met.writes += 1;
                 for known in self.range(*block, *count) {
@@ -330,19 +327,18 @@ impl Load {
                 }
                 Ok(())
             }
-            (Ask::Read { block, floors }, Answer::Data(data)) => {
-                let data = data.to_vec();
+            (Ask::Read { block, floors }, Some(data)) => {
                 let blocks = data.chunks_exact(BLOCK_BYTES as usize);
                 for (at, (bytes, floor)) in blocks.zip(floors).enumerate() {
                     self.check_block(*block + at as u64, bytes, *floor)?;
                 }
                 Ok(())
             }
-            (Ask::Flush, Answer::Done) => {
+            (Ask::Flush, None) => {
                 self.met.flushes += 1;
                 Ok(())
             }
-            (ask, answer) => Err(format!("{ask:?} was answered with {answer:?}")),
+            (ask, _) => Err(format!("{ask:?} has an answer of another kind")),
         }
     }
 

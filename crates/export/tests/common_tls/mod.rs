@@ -1,4 +1,5 @@
 //! A small authority, made by the commands of `docs/tls.md`.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
