@@ -11,6 +11,7 @@ needed="
 nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdfuse:nbdfuse fusermount3:fuse3
 qemu-img:qemu-utils qemu-io:qemu-utils qemu-nbd:qemu-utils
 fio:fio nbdkit:nbdkit
+openssl:openssl
 cc:gcc pkg-config:pkg-config
 mkfs.ext4:e2fsprogs e2fsck:e2fsprogs mkfs.btrfs:btrfs-progs
 losetup:mount mount:mount umount:mount

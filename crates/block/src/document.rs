@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 /// Sections that have names, as in `[device.fast]`.
 const NAMED: [&str; 2] = ["device", "export"];
 /// Sections that stand alone.
-const SINGLE: [&str; 1] = ["server"];
+const SINGLE: [&str; 2] = ["server", "tls"];
 
 /// A mistake in a configuration: one line that says where and what.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,7 +91,7 @@ impl<'t> Document<'t> {
                 };
                 document.single.insert(name, section);
             } else {
-                let expected = "expected [device.NAME], [export.NAME] or [server]";
+                let expected = "expected [device.NAME], [export.NAME], [server] or [tls]";
                 return Err(source.error(&span, format!("unknown section `{name}`, {expected}")));
             }
         }

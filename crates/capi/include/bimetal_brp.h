@@ -77,8 +77,9 @@ struct brp_completion {
 };
 
 /*
- * Opens a volume: brp+unix://PATH?export=NAME or brp://ADDRESS:PORT/NAME, where connections, crc and
- * patience_s may stand behind the `?` (docs/client.md).
+ * Opens a volume: brp+unix://PATH?export=NAME, brp://ADDRESS:PORT/NAME, or over TLS
+ * brps://ADDRESS:PORT/NAME?ca=FILE&cert=FILE&key=FILE, where connections, crc and patience_s may stand behind
+ * the `?` as well (docs/client.md).
  *
  * Returns 0 and puts the session into *session; otherwise *session is NULL. -EINVAL: the URI; -ENOENT: the
  * target has no such export; otherwise why there is no connection. Waits for the target up to 10 seconds.

@@ -11,6 +11,7 @@ use bimetal_rt::{Rt, UringOptions};
 use serde_json::json;
 
 use crate::table::{Align, Table};
+use crate::tls::TlsArgs;
 
 /// Buffers of a list.
 const POOL_BYTES: usize = 1 << 20;
@@ -24,6 +25,8 @@ pub(crate) struct Args {
     /// Print the list as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 /// Runs the verb.
@@ -33,8 +36,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ..UringOptions::default()
     })
     .context("cannot set up io_uring")?;
+    let tls = args.tls.config().map(|tls| tls.options());
     let exports = rt
-        .block_on(list(&rt, &args.target))
+        .block_on(list(&rt, &args.target, tls.as_ref()))
         .with_context(|| args.target.to_string())?;
     let mut out = std::io::stdout().lock();
     if args.json {

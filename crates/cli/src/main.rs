@@ -38,6 +38,7 @@ mod status;
 mod table;
 mod terminal;
 mod tester;
+mod tls;
 mod trace;
 
 use std::io;

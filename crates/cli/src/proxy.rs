@@ -14,6 +14,8 @@ use bimetal_rt::net::Address;
 use bimetal_rt::uring::Signals;
 use bimetal_rt::{Rt, UringOptions};
 
+use crate::tls::TlsArgs;
+
 /// Buffers of requests.
 const POOL_BYTES: usize = 64 << 20;
 
@@ -47,6 +49,8 @@ pub(crate) struct Args {
     /// What is kept at most of changes that are lost when the target dies
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     keep: Size,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 impl Args {
@@ -59,6 +63,7 @@ impl Args {
             crc: self.crc,
             reconnect: self.reconnect,
             keep: self.keep,
+            tls: self.tls.config(),
             ..BrpConfig::new(first.clone())
         };
         config.check().map_err(|why| anyhow!("{why}"))?;

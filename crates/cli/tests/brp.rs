@@ -66,3 +66,94 @@ fn an_nbd_client_does_not_notice_that_the_target_was_killed() {
     assert_eq!(proxy.end("TERM"), (Some(0), String::new()));
     assert_eq!(served.end("TERM").0, Some(0));
 }
+
+/// The number of the user as whom the tests run.
+fn own_uid() -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").unwrap().uid()
+}
+
+#[test]
+fn rules_say_what_a_user_may_see_and_change() {
+    let dir = Scratch::new("rules");
+    let uid = own_uid();
+    let export = |name: &str, protocol: &str, rights: &str| {
+        format!(
+            "[export.{name}]\ndevice = \"m\"\nprotocol = \"{protocol}\"\nlisten = \"unix:{protocol}.sock\"\n\
+             clients = [{{ uid = {uid}, rights = \"{rights}\" }}, {{ rights = \"hidden\" }}]\n"
+        )
+    };
+    let text = [
+        "[device.m]\ntype = \"memory\"\nsize = \"1MiB\"\n".to_owned(),
+        export("secret", "brp", "hidden"),
+        export("seen", "brp", "read-only"),
+        export("vol", "nbd", "read-only"),
+        "[server]\nlock_memory = false\nmemory = \"8MiB\"\n".to_owned(),
+    ];
+    let served = Served::start(&dir.text("c.toml", &text.concat()));
+    let target = format!("unix:{}", arg(&dir.path("brp.sock")));
+    let shown: Value = serde_json::from_str(&stdout_of(&["exports", &target, "--json"])).unwrap();
+    assert_eq!(shown["exports"].as_array().unwrap().len(), 1);
+    assert_eq!(shown["exports"][0]["name"], "seen");
+    assert_eq!(shown["exports"][0]["properties"][0], "read-only");
+    let listen = format!("unix:{}", arg(&dir.path("far.sock")));
+    for name in ["secret", "never"] {
+        let words = ["no such export here"];
+        let proxy = ["proxy", &target, "--export", name, "--listen", &listen];
+        assert_refused(&proxy, 1, &words);
+    }
+    let mut client = Client::connect(&dir.path("nbd.sock"));
+    client.ask(WRITE, 0, 4096, &[1; 4096]);
+    assert_eq!(client.answer(0), Err(1), "EPERM");
+    assert_eq!(client.read(0).unwrap(), [0; 4096]);
+    assert_eq!(served.end("TERM").0, Some(0));
+}
+
+/// Only root can act as somebody else; for others the rules are tested above with their own number.
+#[test]
+fn another_user_of_the_machine_is_served_by_the_rules_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if own_uid() != 0 {
+        println!("not run: only root can act as another user");
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let dir = Scratch::new("other");
+    let directory = dir.path("c.toml");
+    let directory = directory.parent().unwrap();
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // A copy where everybody may run it.
+    let program = dir.path("bimetal");
+    std::fs::copy(env!("CARGO_BIN_EXE_bimetal"), &program).unwrap();
+    let text = format!(
+        "[device.m]\ntype = \"memory\"\nsize = \"1MiB\"\n\
+         [export.open]\ndevice = \"m\"\nprotocol = \"brp\"\nlisten = \"unix:open.sock\"\n\
+         clients = [{{ uid = {NOBODY}, rights = \"read-only\" }}]\n\
+         [export.mine]\ndevice = \"m\"\nprotocol = \"brp\"\nlisten = \"unix:mine.sock\"\n\
+         [server]\nlock_memory = false\nmemory = \"8MiB\"\n"
+    );
+    let served = Served::start(&dir.text("c.toml", &text));
+    let as_nobody = |socket: &str| {
+        let target = format!("unix:{}", arg(&dir.path(socket)));
+        let mut command = std::process::Command::new(&program);
+        command.args(["exports", &target]).uid(NOBODY).gid(NOBODY);
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let (status, text) = as_nobody("open.sock");
+    assert!(status == Some(0) && text.contains("read-only"), "{text}");
+    let (status, text) = as_nobody("mine.sock");
+    assert!(status == Some(1) && text.contains("denied"), "{text}");
+    // Whatever the mode of the file is by then.
+    let mine = dir.path("mine.sock");
+    std::fs::set_permissions(mine, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let (status, text) = as_nobody("mine.sock");
+    assert!(status == Some(1) && !text.contains("denied"), "{text}");
+    // Root is nobody to rules that do not name it.
+    let target = format!("unix:{}", arg(&dir.path("open.sock")));
+    let refused = common::bimetal(&["exports", &target]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(served.end("TERM").0, Some(0));
+}

@@ -13,6 +13,7 @@ use bimetal_rt::Rt;
 use bimetal_rt::net::{Address, Inbox, Stream};
 
 use crate::error::ConnectError;
+use crate::options::TlsOptions;
 
 /// Received at a time during the greeting.
 const BUFFER_BYTES: usize = 4096;
@@ -23,11 +24,19 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 pub type Connector = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<Stream>>>>>;
 
 /// A connector for an address.
-pub(crate) fn connector(rt: &Rt, address: &Address) -> Connector {
-    let (rt, address) = (rt.clone(), address.clone());
+pub(crate) fn connector(rt: &Rt, address: &Address, tls: Option<&TlsOptions>) -> Connector {
+    let (rt, address, tls) = (rt.clone(), address.clone(), tls.cloned());
     Rc::new(move || {
-        let (rt, address) = (rt.clone(), address.clone());
-        Box::pin(async move { Stream::connect(&rt, &address).await })
+        let (rt, address, tls) = (rt.clone(), address.clone(), tls.clone());
+        Box::pin(async move {
+            let Some(tls) = tls else {
+                return Stream::connect(&rt, &address).await;
+            };
+            // Before connecting: a mistake in the files is no matter of the target's.
+            let tls = tls.load(&address).map_err(io::Error::other)?;
+            let below = Stream::connect(&rt, &address).await?;
+            tls.connect(&rt, below).await
+        })
     })
 }
 
@@ -72,11 +81,15 @@ pub(crate) async fn establish(
     }
 }
 
-/// The exports that a target has for this initiator.
+/// The exports that a target has for this initiator, asked for over TLS where `tls` says so.
 ///
 /// # Errors
 /// When the target cannot be reached, or answers with anything else.
-pub async fn list(rt: &Rt, address: &Address) -> Result<Vec<Listed>, ConnectError> {
+pub async fn list(
+    rt: &Rt,
+    address: &Address,
+    tls: Option<&TlsOptions>,
+) -> Result<Vec<Listed>, ConnectError> {
     let hello = Hello {
         version_min: VERSION,
         version_max: VERSION,
@@ -87,7 +100,7 @@ pub async fn list(rt: &Rt, address: &Address) -> Result<Vec<Listed>, ConnectErro
         name: String::new(),
     };
     let attempt = async {
-        let stream = connector(rt, address)().await?;
+        let stream = connector(rt, address, tls)().await?;
         let mut greeting = Greeting::say(rt, stream, hello).await?;
         let mut exports = Vec::new();
         loop {

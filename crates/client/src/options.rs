@@ -5,9 +5,36 @@ use std::time::Duration;
 use bimetal_proto::brp::Mode;
 use bimetal_proto::brp::wire::{DATA_BYTES_MAX, NAME_BYTES_MAX};
 use bimetal_rt::net::Address;
+use bimetal_tls::{ClientTls, TlsError, TlsFiles};
 
 /// The most paths of a session.
 pub const PATHS_MAX: u32 = 16;
+
+/// How TLS is spoken with a target. The files are read anew for each connection, so that new ones are used
+/// from the next on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// The authority of the target, and the certificate and key of this end.
+    pub files: TlsFiles,
+    /// What the target's certificate must be for, a DNS name or an IP address; by default the address that
+    /// is connected to.
+    pub name: Option<String>,
+}
+
+impl TlsOptions {
+    /// Reads the files, for a connection to `address`.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(crate) fn load(&self, address: &Address) -> Result<ClientTls, TlsError> {
+        let name = match (&self.name, address) {
+            (Some(name), _) => name.clone(),
+            (None, Address::Tcp(address)) => address.ip().to_string(),
+            (None, Address::Unix(path)) => path.display().to_string(),
+        };
+        ClientTls::load(&self.files, &name)
+    }
+}
 
 /// What a session is asked to be.
 #[derive(Clone, Debug)]
@@ -22,6 +49,8 @@ pub struct Options {
     pub mode: Mode,
     /// Entries and data are checked end to end.
     pub crc: bool,
+    /// TLS is spoken with the target; only over TCP.
+    pub tls: Option<TlsOptions>,
     /// How long a target may be away before requests fail.
     pub patience: Duration,
     /// What is kept at most of the changes that a volatile target has answered; with 0 they are lost with
@@ -38,6 +67,7 @@ impl Options {
             paths: 1,
             mode: Mode::Adaptive,
             crc: false,
+            tls: None,
             patience: Duration::from_secs(30),
             keep_bytes: 2 * u64::from(DATA_BYTES_MAX),
         }
@@ -50,6 +80,10 @@ impl Options {
     pub fn check(&self) -> Result<(), OptionsError> {
         if self.addresses.is_empty() || self.addresses.len() > PATHS_MAX as usize {
             return Err(OptionsError("1 to 16 addresses are needed"));
+        }
+        let is_unix = |address: &Address| matches!(address, Address::Unix(_));
+        if self.tls.is_some() && self.addresses.iter().any(is_unix) {
+            return Err(OptionsError("TLS is for TCP, not for a UNIX socket"));
         }
         if self.export.len() > NAME_BYTES_MAX || self.export.contains('\0') {
             return Err(OptionsError(

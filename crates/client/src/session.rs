@@ -283,7 +283,11 @@ impl Session {
     /// # Panics
     /// When the options were not [checked](Options::check).
     pub async fn connect(rt: &Rt, options: Options) -> Result<Session, ConnectError> {
-        let connectors = options.addresses.iter().map(|a| connector(rt, a)).collect();
+        let connectors = options
+            .addresses
+            .iter()
+            .map(|address| connector(rt, address, options.tls.as_ref()))
+            .collect();
         Session::over(rt, connectors, options).await
     }
 

@@ -5,15 +5,13 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::rc::Rc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use bimetal_proto::brp::{Op, Welcome};
-use bimetal_rt::net::Stream;
+use bimetal_rt::mailbox::{Letters, Receiver, Sender, mailbox};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rt, UringOptions};
 
@@ -23,8 +21,6 @@ use crate::session::{Answer, Call, Session};
 
 /// Buffers of the session's thread.
 const POOL_BYTES: usize = 32 << 20;
-/// Bells taken at a time.
-const BELLS: usize = 64;
 
 /// Something to be done by a [`SessionThread`].
 ///
@@ -43,21 +39,10 @@ pub type Ended<J> = (J, Result<Answer, Error>);
 /// Who is told of jobs that have ended.
 type Deliver<J> = Rc<RefCell<dyn FnMut(Vec<Ended<J>>)>>;
 
-/// Jobs that the session's thread has not taken. Who submits them bounds them.
-struct Mailbox<J> {
-    jobs: VecDeque<J>,
-    closed: bool,
-}
-
-/// A panic of another thread leaves a queue that is as good as before.
-fn lock<J>(mailbox: &Mutex<Mailbox<J>>) -> MutexGuard<'_, Mailbox<J>> {
-    mailbox.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// See the module. Dropping it ends the session after what is under way; it does not flush.
 pub struct SessionThread<J: Job> {
-    mailbox: Arc<Mutex<Mailbox<J>>>,
-    bell: UnixStream,
+    /// Jobs that the session's thread has not taken. Who submits them bounds them.
+    jobs: Sender<J>,
     export: Welcome,
     thread: Option<JoinHandle<()>>,
 }
@@ -76,30 +61,23 @@ impl<J: Job> SessionThread<J> {
         deliver: impl FnMut(Vec<Ended<J>>) + Send + 'static,
     ) -> Result<SessionThread<J>, ConnectError> {
         assert_eq!(options.check(), Ok(()), "options are checked");
-        let (bell, heard) = UnixStream::pair()?;
-        let mailbox = Arc::new(Mutex::new(Mailbox {
-            jobs: VecDeque::new(),
-            closed: false,
-        }));
+        let (jobs, taken) = mailbox()?;
         let (ready, connected) = sync_channel(1);
-        let closing = Closing(Arc::clone(&mailbox));
         let thread = std::thread::Builder::new()
             .name("brp".to_owned())
             .spawn(move || {
                 let deliver: Deliver<J> = Rc::new(RefCell::new(deliver));
-                let outcome = serve(options, heard, &closing.0, &ready, &deliver);
+                let (left, outcome) = serve(options, taken, &ready, &deliver);
                 if let Err(error) = outcome {
                     // Whoever connects hears of it, unless it has heard of success before.
                     let _ = ready.send(Err(error));
                 }
-                let left = closing.close();
-                let left = left.map(|job| (job, Err(Error::Closed))).collect();
-                (deliver.borrow_mut())(left);
+                let left = left.into_iter().map(|job| (job, Err(Error::Closed)));
+                (deliver.borrow_mut())(left.collect());
             })?;
         match connected.recv() {
             Ok(Ok(export)) => Ok(SessionThread {
-                mailbox,
-                bell,
+                jobs,
                 export,
                 thread: Some(thread),
             }),
@@ -118,28 +96,19 @@ impl<J: Job> SessionThread<J> {
     /// # Errors
     /// [`Error::Closed`] when the session's thread has ended; then the jobs are dropped.
     pub fn submit(&self, jobs: impl IntoIterator<Item = J>) -> Result<(), Error> {
-        let must_ring = {
-            let mut mailbox = lock(&self.mailbox);
-            if mailbox.closed {
-                return Err(Error::Closed);
-            }
-            let was_empty = mailbox.jobs.is_empty();
-            mailbox.jobs.extend(jobs);
-            was_empty && !mailbox.jobs.is_empty()
-        };
-        // One bell for all that come before the thread looks. A thread that no longer hears it answers what
-        // is in the mailbox when it ends.
-        if must_ring {
-            let _ = (&self.bell).write_all(&[0]);
+        // A thread that takes no more answers what is in the mailbox when it ends.
+        if self.jobs.send_all(jobs) {
+            Ok(())
+        } else {
+            Err(Error::Closed)
         }
-        Ok(())
     }
 }
 
 impl<J: Job> Drop for SessionThread<J> {
     fn drop(&mut self) {
-        // Its end is what the thread takes for the end of the session; a bell that is gone has ended it.
-        let _ = self.bell.shutdown(std::net::Shutdown::Both);
+        // What the thread takes for the end of the session.
+        self.jobs.close();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been printed, and there is nobody to hand it to.
             let _ = thread.join();
@@ -147,66 +116,59 @@ impl<J: Job> Drop for SessionThread<J> {
     }
 }
 
-/// Closes the mailbox when the thread ends, also by a panic: nobody may put a job where none is taken.
-struct Closing<J: Job>(Arc<Mutex<Mailbox<J>>>);
-
-impl<J: Job> Closing<J> {
-    /// Lets no more jobs in, and gives out those that were not taken.
-    fn close(&self) -> std::collections::vec_deque::IntoIter<J> {
-        let mut mailbox = lock(&self.0);
-        mailbox.closed = true;
-        std::mem::take(&mut mailbox.jobs).into_iter()
-    }
-}
-
-impl<J: Job> Drop for Closing<J> {
-    fn drop(&mut self) {
-        drop(self.close());
-    }
-}
-
-/// What the session's thread does.
+/// What the session's thread does; the jobs that it leaves are given back.
 fn serve<J: Job>(
     options: Options,
-    bell: UnixStream,
-    mailbox: &Mutex<Mailbox<J>>,
+    jobs: Receiver<J>,
     ready: &SyncSender<Result<Welcome, ConnectError>>,
     deliver: &Deliver<J>,
-) -> Result<(), ConnectError> {
+) -> (VecDeque<J>, Result<(), ConnectError>) {
     let rt = Rt::real_time(UringOptions {
         pool_bytes: POOL_BYTES,
         ..UringOptions::default()
-    })?;
+    });
+    let rt = match rt {
+        Ok(rt) => rt,
+        Err(error) => return (jobs.close(), Err(error.into())),
+    };
     rt.block_on(async {
-        let session = Session::connect(&rt, options).await?;
-        let bell = Stream::from_unix(&rt, bell)?;
-        if ready.send(Ok(session.export())).is_err() {
-            session.close().await;
-            return Ok(());
+        let session = match Session::connect(&rt, options).await {
+            Ok(session) => session,
+            Err(error) => return (jobs.close(), Err(error)),
+        };
+        let mut letters = match jobs.listen(&rt) {
+            Ok(letters) => letters,
+            // Nobody has been told of the session, so there are no jobs.
+            Err(error) => return (VecDeque::new(), Err(error.into())),
+        };
+        if ready.send(Ok(session.export())).is_ok() {
+            take_jobs(&rt, &session, &mut letters, deliver).await;
         }
-        let work = Rc::new(Work {
-            rt: rt.clone(),
-            session,
-            tasks: TaskGroup::new(&rt),
-            ended: RefCell::new(Vec::new()),
-            deliver: Rc::clone(deliver),
-        });
-        let mut buf = rt.pool().alloc_now(BELLS);
-        loop {
-            let (rung, back) = bell.recv(buf, 0).await;
-            buf = back;
-            if !matches!(rung, Ok(count) if count > 0) {
-                break;
-            }
-            let taken = std::mem::take(&mut lock(mailbox).jobs);
-            for job in taken {
-                work.tasks.spawn(carry_out(Rc::clone(&work), job));
-            }
-        }
-        work.tasks.join().await;
-        work.session.close().await;
-        Ok(())
+        session.close().await;
+        (letters.close(), Ok(()))
     })
+}
+
+/// Starts jobs as they come until no more will, and waits for their end.
+async fn take_jobs<J: Job>(
+    rt: &Rt,
+    session: &Session,
+    letters: &mut Letters<J>,
+    deliver: &Deliver<J>,
+) {
+    let work = Rc::new(Work {
+        rt: rt.clone(),
+        session: session.clone(),
+        tasks: TaskGroup::new(rt),
+        ended: RefCell::new(Vec::new()),
+        deliver: Rc::clone(deliver),
+    });
+    while let Some(jobs) = letters.next().await {
+        for job in jobs {
+            work.tasks.spawn(carry_out(Rc::clone(&work), job));
+        }
+    }
+    work.tasks.join().await;
 }
 
 /// What the jobs of a session share.

@@ -1,6 +1,7 @@
 //! A volume as one line of text: where its target is, which export, and what the session is to be like.
 //!
-//! There are two forms: `brp://ADDRESS:PORT/EXPORT` and `brp+unix://PATH?export=EXPORT`. What is not understood is refused, never ignored: an option that is spelt
+//! There are three forms: `brp://ADDRESS:PORT/EXPORT`, `brps://ADDRESS:PORT/EXPORT`, which is the same over TLS, and
+//! `brp+unix://PATH?export=EXPORT`. What is not understood is refused, never ignored: an option that is spelt
 //! wrongly would otherwise be one that is silently off.
 
 use std::path::PathBuf;
@@ -8,16 +9,23 @@ use std::time::Duration;
 
 use bimetal_rt::net::Address;
 
-use crate::options::{Options, OptionsError};
+use bimetal_tls::TlsFiles;
+
+use crate::options::{Options, OptionsError, TlsOptions};
 
 impl Options {
     /// Reads a URI; the module says which forms there are. Behind `?` may stand `export`, `connections` (1 to
-    /// 16), `crc` (`0` or `1`) and `patience_s`, each once and separated by `&`. `%XX` stands for a byte.
+    /// 16), `crc` (`0` or `1`) and `patience_s`, each once and separated by `&`; behind `brps` must stand
+    /// `ca`, `cert` and `key`, and may stand `tls_name`. `%XX` stands for a byte.
     ///
     /// # Errors
     /// What is wrong with it; the options of a URI that is taken have been [checked](Options::check).
     pub fn from_uri(uri: &str) -> Result<Options, OptionsError> {
         let (place, query) = uri.split_once('?').unwrap_or((uri, ""));
+        let (place, encrypted) = match place.strip_prefix("brps://") {
+            Some(rest) => (format!("brp://{rest}"), true),
+            None => (place.to_owned(), false),
+        };
         let mut options = if let Some(path) = place.strip_prefix("brp+unix://") {
             Options::new(unix(path)?)
         } else if let Some(rest) = place.strip_prefix("brp://") {
@@ -28,9 +36,10 @@ impl Options {
             }
         } else {
             return Err(OptionsError(
-                "a URI begins with brp:// or with brp+unix:///",
+                "a URI begins with brp://, with brps:// or with brp+unix:///",
             ));
         };
+        options.tls = encrypted.then(no_files);
         let mut seen = Vec::new();
         for (key, value) in query
             .split('&')
@@ -42,6 +51,9 @@ impl Options {
             }
             seen.push(key);
             options.set(key, &decoded(value)?)?;
+        }
+        if options.tls.as_ref().is_some_and(|tls| !is_complete(tls)) {
+            return Err(OptionsError("brps:// needs ca, cert and key"));
         }
         options.check()?;
         Ok(options)
@@ -60,14 +72,43 @@ impl Options {
                 }
             }
             "patience_s" => self.patience = Duration::from_secs(number(value)?.into()),
+            "ca" => self.tls()?.files.ca = PathBuf::from(value),
+            "cert" => self.tls()?.files.cert = PathBuf::from(value),
+            "key" => self.tls()?.files.key = PathBuf::from(value),
+            "tls_name" => self.tls()?.name = Some(value.to_owned()),
             _ => {
                 return Err(OptionsError(
-                    "the options of a URI are export, connections, crc and patience_s",
+                    "the options of a URI are export, connections, crc and patience_s, and of brps:// \
+                     also ca, cert, key and tls_name",
                 ));
             }
         }
         Ok(())
     }
+}
+
+impl Options {
+    fn tls(&mut self) -> Result<&mut TlsOptions, OptionsError> {
+        let wrong = OptionsError("ca, cert, key and tls_name are for brps://");
+        self.tls.as_mut().ok_or(wrong)
+    }
+}
+
+/// TLS of which the URI has not said more yet.
+fn no_files() -> TlsOptions {
+    TlsOptions {
+        files: TlsFiles {
+            ca: PathBuf::new(),
+            cert: PathBuf::new(),
+            key: PathBuf::new(),
+        },
+        name: None,
+    }
+}
+
+fn is_complete(tls: &TlsOptions) -> bool {
+    let files = [&tls.files.ca, &tls.files.cert, &tls.files.key];
+    files.iter().all(|path| !path.as_os_str().is_empty())
 }
 
 fn unix(path: &str) -> Result<Address, OptionsError> {
@@ -137,6 +178,24 @@ mod tests {
     }
 
     #[test]
+    fn tls_names_its_files() {
+        let uri = "brps://192.0.2.7:1/vol?ca=/c/ca.pem&cert=c%20d.pem&key=k&tls_name=box.example";
+        let options = Options::from_uri(uri).unwrap();
+        let tls = TlsOptions {
+            files: TlsFiles {
+                ca: "/c/ca.pem".into(),
+                cert: "c d.pem".into(),
+                key: "k".into(),
+            },
+            name: Some("box.example".to_owned()),
+        };
+        assert_eq!(options.tls, Some(tls));
+        assert_eq!(options.export, "vol");
+        let plain = Options::from_uri("brp://192.0.2.7:1/vol").unwrap();
+        assert_eq!(plain.tls, None);
+    }
+
+    #[test]
     fn what_is_not_understood_is_refused() {
         for uri in [
             "",
@@ -156,6 +215,10 @@ mod tests {
             "brp+unix:///s?connections=-1",
             "brp+unix:///s?crc=yes",
             "brp+unix:///s?export=a%00",
+            "brps://localhost:1/vol",
+            "brps://localhost:1/vol?ca=a&cert=b",
+            "brp://localhost:1/vol?ca=a&cert=b&key=c",
+            "brps+unix:///s?ca=a&cert=b&key=c",
         ] {
             assert!(Options::from_uri(uri).is_err(), "{uri}");
         }

@@ -6,7 +6,10 @@ pub use bimetal_block::graph::Persistence;
 use bimetal_block::graph::{ConfigError, Document, Section};
 use bimetal_proto::brp::wire::NAME_BYTES_MAX;
 use bimetal_rt::net::Address;
+use bimetal_tls::TlsFiles;
 use serde::Deserialize;
+
+use crate::access::{Rights, Rule, Who};
 
 /// Connections to one export at the same time, unless the configuration says otherwise.
 const CONNECTIONS_MAX_DEFAULT: u32 = 64;
@@ -54,6 +57,10 @@ pub struct ExportConfig {
     pub description: String,
     /// Refuses changes, whatever the device would take.
     pub read_only: bool,
+    /// Who may do what; `None`: on a UNIX socket the server's own user and root, elsewhere everybody.
+    pub clients: Option<Vec<Rule>>,
+    /// With these files TLS is spoken at its address, and nothing else.
+    pub tls: Option<TlsFiles>,
     /// Connections at the same time; further ones are closed after their handshake.
     pub connections_max: u32,
     /// True when this is the export of clients that ask for none by name. Without any such, it is
@@ -75,10 +82,22 @@ struct Keys {
     description: String,
     #[serde(default)]
     read_only: bool,
+    clients: Option<Vec<Rule>>,
+    #[serde(default)]
+    tls: Tls,
     #[serde(default = "connections_max_default")]
     connections_max: u32,
     #[serde(default)]
     default: bool,
+}
+
+/// The key `tls`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Tls {
+    #[default]
+    Off,
+    Required,
 }
 
 fn connections_max_default() -> u32 {
@@ -95,10 +114,19 @@ impl ExportConfig {
             listen,
             description: String::new(),
             read_only: false,
+            clients: None,
+            tls: None,
             connections_max: CONNECTIONS_MAX_DEFAULT,
             default: false,
             persistence: Persistence::Durable,
         }
+    }
+
+    /// Whether it is meant for others than the server's own user and root, who need no mode of a socket's
+    /// file to reach it.
+    pub(crate) fn is_for_others(&self) -> bool {
+        let rules = self.clients.as_deref().unwrap_or_default();
+        rules.iter().any(|rule| rule.rights != Rights::Hidden)
     }
 
     /// Reads the exports of a document, by name. Whether their devices exist is for the caller to
@@ -109,12 +137,18 @@ impl ExportConfig {
     pub fn read(document: &Document<'_>) -> Result<Vec<ExportConfig>, ConfigError> {
         let mut exports: Vec<ExportConfig> = Vec::new();
         let mut defaults: BTreeMap<String, String> = BTreeMap::new();
-        let mut protocols: BTreeMap<String, Protocol> = BTreeMap::new();
+        let mut spoken: BTreeMap<String, (Protocol, bool)> = BTreeMap::new();
+        let files = tls_files(document)?;
         for (name, section) in document.named("export") {
-            let export = read_one(name, section)?;
-            let spoken = protocols.entry(export.listen.to_string());
-            if *spoken.or_insert(export.protocol) != export.protocol {
+            let export = read_one(name, section, files.as_ref())?;
+            let own = (export.protocol, export.tls.is_some());
+            let first = *spoken.entry(export.listen.to_string()).or_insert(own);
+            if first.0 != own.0 {
                 let message = format!("another protocol is spoken at {}", export.listen);
+                return Err(section.error(message));
+            }
+            if first.1 != own.1 {
+                let message = format!("`tls` is not the same for all exports at {}", export.listen);
                 return Err(section.error(message));
             }
             if export.default
@@ -132,7 +166,20 @@ impl ExportConfig {
     }
 }
 
-fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigError> {
+/// The section `[tls]`.
+fn tls_files(document: &Document<'_>) -> Result<Option<TlsFiles>, ConfigError> {
+    let Some(section) = document.single("tls") else {
+        return Ok(None);
+    };
+    let files: TlsFiles = section.clone().read()?;
+    Ok(Some(files.resolved(|path| section.resolve(path))))
+}
+
+fn read_one(
+    name: &str,
+    section: &Section<'_>,
+    files: Option<&TlsFiles>,
+) -> Result<ExportConfig, ConfigError> {
     let keys: Keys = section.clone().read()?;
     let longest = keys.protocol.string_bytes_max();
     let is_string = |text: &str| text.len() <= longest && !text.contains('\0');
@@ -153,13 +200,30 @@ fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigErr
         .map_err(|why| section.error(format!("`listen`: {why}")))?
     {
         Address::Unix(path) => Address::Unix(section.resolve(&path)),
-        Address::Tcp(address) if keys.protocol == Protocol::Brp && !address.ip().is_loopback() => {
-            let message =
-                "`listen`: there is no TLS yet, so BRP is served on the loopback address alone";
-            return Err(section.error(message));
-        }
         tcp @ Address::Tcp(_) => tcp,
     };
+    let tls = match keys.tls {
+        Tls::Off => None,
+        Tls::Required if matches!(listen, Address::Unix(_)) => {
+            return Err(
+                section.error_at("tls", "TLS is for TCP; a UNIX socket is this machine's own")
+            );
+        }
+        Tls::Required => {
+            let missing = "there is no section [tls] with `ca`, `cert` and `key`";
+            Some(
+                files
+                    .ok_or_else(|| section.error_at("tls", missing))?
+                    .clone(),
+            )
+        }
+    };
+    if is_open(&listen, tls.as_ref()) {
+        return Err(section.error_at("listen", OPEN));
+    }
+    if let Some(mistake) = mistake_in(keys.clients.as_deref(), &listen, tls.is_some()) {
+        return Err(section.error_at("clients", mistake));
+    }
     Ok(ExportConfig {
         name: name.to_owned(),
         device: keys.device,
@@ -167,10 +231,40 @@ fn read_one(name: &str, section: &Section<'_>) -> Result<ExportConfig, ConfigErr
         listen,
         description: keys.description,
         read_only: keys.read_only,
+        clients: keys.clients,
+        tls,
         connections_max: keys.connections_max,
         default: keys.default,
         persistence: Persistence::Durable,
     })
+}
+
+/// What is wrong with an address that [is open](is_open).
+pub(crate) const OPEN: &str =
+    "beyond the loopback address only TLS is served: set `tls = \"required\"`";
+
+/// Whether whoever reaches the machine could listen in, and connect.
+pub(crate) fn is_open(listen: &Address, tls: Option<&TlsFiles>) -> bool {
+    matches!(listen, Address::Tcp(address) if !address.ip().is_loopback() && tls.is_none())
+}
+
+/// What is wrong with rules at an address: those that can never be about anybody are mistakes.
+fn mistake_in(rules: Option<&[Rule]>, listen: &Address, tls: bool) -> Option<&'static str> {
+    let rules = rules?;
+    let is_unix = matches!(listen, Address::Unix(_));
+    let mut mistakes = rules.iter().filter_map(|rule| match &rule.who {
+        Who::User(_) | Who::Group(_) if !is_unix => {
+            Some("`uid` and `gid` are known only of clients on a UNIX socket")
+        }
+        Who::Name(_) if !tls => Some("`name` is known only of clients with a certificate"),
+        _ => None,
+    });
+    let nobody = || {
+        rules
+            .is_empty()
+            .then_some("without a rule nobody is served")
+    };
+    mistakes.next().or_else(nobody)
 }
 
 #[cfg(test)]
@@ -202,6 +296,48 @@ mod tests {
     }
 
     #[test]
+    fn tls_takes_its_files_from_their_section() {
+        let away = "device = \"a\"\nprotocol = \"brp\"\nlisten = \"tcp:192.0.2.1:9\"\n";
+        let tls = format!(
+            "[tls]\nca = \"ca.pem\"\ncert = \"/x/c.pem\"\nkey = \"c.key\"\n[export.vol]\n{away}\
+             tls = \"required\"\nclients = [{{ name = \"box\", rights = \"read-only\" }}]\n"
+        );
+        let files = TlsFiles {
+            ca: "/etc/ca.pem".into(),
+            cert: "/x/c.pem".into(),
+            key: "/etc/c.key".into(),
+        };
+        let exports = read(&tls).unwrap();
+        assert_eq!(exports[0].tls, Some(files));
+        let other = format!(
+            "{tls}[export.w]\n{}",
+            away.replace("192.0.2.1", "127.0.0.1")
+        );
+        assert_eq!(read(&other).unwrap()[1].tls, None);
+        let mixed = format!("{tls}[export.w]\n{away}").replace("192.0.2.1", "127.0.0.1");
+        assert!(read(&mixed).unwrap_err().contains("not the same"));
+    }
+
+    #[test]
+    fn rules_are_read_in_their_order() {
+        let text = "[export.vol]\ndevice = \"a\"\nprotocol = \"brp\"\nlisten = \"unix:s\"\n\
+            clients = [{ uid = 1000, rights = \"read-write\" }, { gid = 6, rights = \"read-only\" }, \
+            { rights = \"hidden\" }]\n";
+        let rule = |who, rights| Rule { who, rights };
+        let rules = vec![
+            rule(Who::User(1000), Rights::ReadWrite),
+            rule(Who::Group(6), Rights::ReadOnly),
+            rule(Who::Everybody, Rights::Hidden),
+        ];
+        let exports = read(text).unwrap();
+        assert_eq!(exports[0].clients, Some(rules));
+        assert!(exports[0].is_for_others());
+        let hidden = "clients = [{ rights = \"hidden\" }]\n";
+        let nobody = format!("{}{hidden}", &text[..text.find("clients").unwrap()]);
+        assert!(!read(&nobody).unwrap()[0].is_for_others());
+    }
+
+    #[test]
     fn mistakes_are_refused_with_their_place() {
         let good = "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"unix:s\"\n";
         for (body, words) in [
@@ -223,8 +359,42 @@ mod tests {
                 "device = \"a\"\nprotocol = \"brp\"\nlisten = \"tcp:192.0.2.1:9\"\n",
                 "loopback",
             ),
+            (
+                "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"tcp:[::]:9\"\n",
+                "loopback",
+            ),
+            (
+                "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"tcp:127.0.0.1:9\"\n\
+                 tls = \"required\"\n",
+                "[tls]",
+            ),
+            (&format!("{good}tls = \"required\"\n"), "UNIX"),
+            (&format!("{good}tls = \"maybe\"\n"), "required"),
             (&format!("{good}connections_max = 0\n"), "at least 1"),
             (&format!("{good}readonly = true\n"), "readonly"),
+            (&format!("{good}clients = []\n"), "nobody"),
+            (
+                &format!("{good}clients = [{{ uid = 1, gid = 2, rights = \"hidden\" }}]\n"),
+                "one of `uid`",
+            ),
+            (&format!("{good}clients = [{{ uid = 1 }}]\n"), "rights"),
+            (
+                &format!("{good}clients = [{{ uid = -1, rights = \"hidden\" }}]\n"),
+                "u32",
+            ),
+            (
+                &format!("{good}clients = [{{ rights = \"admin\" }}]\n"),
+                "read-write",
+            ),
+            (
+                &format!("{good}clients = [{{ name = \"a\", rights = \"hidden\" }}]\n"),
+                "certificate",
+            ),
+            (
+                "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"tcp:127.0.0.1:9\"\n\
+                 clients = [{ gid = 1, rights = \"read-only\" }]\n",
+                "UNIX socket",
+            ),
         ] {
             let message = read(&format!("[export.vol]\n{body}")).unwrap_err();
             assert!(

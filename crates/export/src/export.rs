@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use bimetal_block::{Device, Figure, FigureVisitor, Op};
 
+use crate::access::{Client, Rights};
 use crate::config::ExportConfig;
 
 /// An export that is served.
@@ -13,6 +14,27 @@ pub(crate) struct Served {
     /// The device behind its atomic unit, which all connections to it share.
     pub(crate) device: Rc<dyn Device>,
     pub(crate) counters: Counters,
+}
+
+/// An export as one client is shown it.
+#[derive(Clone)]
+pub(crate) struct Shown {
+    pub(crate) export: Rc<Served>,
+    /// Whether changes are refused.
+    pub(crate) read_only: bool,
+}
+
+/// Those of the exports that a client may know of, in their order. All that it is told, it must be told
+/// from these.
+pub(crate) fn shown_to(client: &Client, exports: &[Rc<Served>]) -> Vec<Shown> {
+    let shown = exports.iter().filter_map(|export| {
+        let rights = client.rights(export.config.clients.as_deref());
+        (rights != Rights::Hidden).then(|| Shown {
+            export: Rc::clone(export),
+            read_only: rights == Rights::ReadOnly || export.is_read_only(),
+        })
+    });
+    shown.collect()
 }
 
 /// What happened to an export.
@@ -45,8 +67,8 @@ impl Served {
         })
     }
 
-    /// Whether changes are refused.
-    pub(crate) fn is_read_only(&self) -> bool {
+    /// Whether changes are refused, whoever asks for them.
+    fn is_read_only(&self) -> bool {
         self.config.read_only || !self.device.geometry().writable
     }
 

@@ -8,16 +8,21 @@
 //! This crate must never understand the wire itself (`bimetal-proto` does), never drop a write that
 //! has reached a device, and never hold more of a client's than the stated bounds.
 
+mod access;
 mod brp;
 pub mod config;
 mod export;
 mod input;
 mod link;
 mod nbd;
+mod portal;
 mod server;
 mod session;
 mod tasks;
 
+pub use access::{Client, Rights, Rule, Who};
+pub use bimetal_tls::{TlsError, TlsFiles};
 pub use config::{ExportConfig, Persistence, Protocol};
-pub use server::{Server, StartError};
+pub use portal::StartError;
+pub use server::Server;
 pub use session::{BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX};

@@ -3,30 +3,27 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::{Device, FigureVisitor};
-use bimetal_rt::net::{Address, Listener, PeerUser, Stream};
+use bimetal_rt::net::{Address, Listener, Stream};
 use bimetal_rt::sync::{Event, TaskGroup};
 use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
 
+use crate::access::Client;
 use crate::brp::{self, Target};
 use crate::config::{ExportConfig, Protocol};
-use crate::export::{Served, add};
+use crate::export::{Served, Shown, add, shown_to};
 use crate::input::End;
 use crate::link::Watchable;
 use crate::nbd;
-use crate::session::Conversation;
+use crate::portal::{Cut, Place, Portal, StartError, portals};
+use crate::session::{Conversation, HANDSHAKE_DEADLINE};
 use crate::tasks::TaskNumbers;
 
-/// Connections of one address that are still in their handshake or about to be refused, on top of
-/// those its exports allow.
-const HANDSHAKES_MAX: u32 = 16;
 /// The watch looks this often whether clients that keep the server waiting make progress.
 const WATCH_INTERVAL: Duration = Duration::from_secs(15);
 /// Looks in a row without progress after which a client is cut off: a minute.
@@ -35,47 +32,6 @@ const LOOKS_MAX: u32 = 4;
 const STOP_GRACE: Duration = Duration::from_secs(10);
 /// The pause after a failed accept (no file descriptors left, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Why a server could not start: one line for the operator.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Somebody answers at the address.
-    #[error("export {export}: {address} is in use by another server")]
-    InUse {
-        /// The first export that wants the address.
-        export: String,
-        /// The address.
-        address: Address,
-    },
-    /// The path of a UNIX socket holds something else.
-    #[error("export {export}: {} exists and is not a socket", path.display())]
-    NotASocket {
-        /// The first export that wants the path.
-        export: String,
-        /// The path.
-        path: PathBuf,
-    },
-    /// Listening failed.
-    #[error("export {export}: cannot listen on {address}: {error}")]
-    Listen {
-        /// The first export that wants the address.
-        export: String,
-        /// The address.
-        address: Address,
-        /// What the kernel said.
-        error: io::Error,
-    },
-}
-
-/// An address with its exports.
-struct Portal {
-    address: Address,
-    protocol: Protocol,
-    /// The default one first.
-    exports: Vec<Rc<Served>>,
-    connections: Cell<u32>,
-    connections_max: u32,
-}
 
 /// A connection under the watch.
 struct Watched {
@@ -148,7 +104,7 @@ impl Server {
     /// Serves the exports at their addresses; once this returns, every one of them listens.
     ///
     /// The file of a UNIX socket that nobody answers at is removed first; the new one is open to
-    /// its owner alone (mode 0600).
+    /// its owner alone (mode 0600), unless the rules of an export are about others (mode 0666).
     ///
     /// # Errors
     /// The first address that cannot be used; nothing listens then.
@@ -168,7 +124,7 @@ impl Server {
 
     async fn listen(&self) -> Result<(), StartError> {
         for portal in &self.0.portals {
-            let listener = bind(&self.0.rt, portal).await?;
+            let listener = portal.listen(&self.0.rt).await?;
             self.0.bound.borrow_mut().push(listener.address().clone());
             let accept = accept(Rc::clone(&self.0), Rc::clone(portal), listener);
             self.0.accepting.spawn(accept);
@@ -181,16 +137,24 @@ impl Server {
         self.0.bound.borrow().clone()
     }
 
-    /// Serves a client on a stream that was connected by other means, as if it had come to
-    /// `address`.
+    /// Serves a client of whom nothing is known on a stream that was connected by other means, as if it
+    /// had come to `address`.
     ///
     /// # Panics
     /// When no export is configured at that address.
     pub fn serve(&self, address: &Address, stream: Stream) {
+        self.serve_client(address, stream, &Client::Unknown);
+    }
+
+    /// As [`serve`](Self::serve), for a client somebody vouches for.
+    ///
+    /// # Panics
+    /// As `serve`.
+    pub fn serve_client(&self, address: &Address, stream: Stream, client: &Client) {
         let mut portals = self.0.portals.iter();
         let portal = portals.find(|portal| portal.address == *address);
         let portal = portal.expect("an export is configured at the address");
-        admit(&self.0, portal, stream);
+        admit(&self.0, portal, stream, client);
     }
 
     /// Connections that are open, in their handshake or after it.
@@ -232,93 +196,14 @@ impl Server {
     }
 }
 
-/// The exports by address, the default one of each address first.
-fn portals(served: &[Rc<Served>]) -> Vec<Rc<Portal>> {
-    let mut by_address: BTreeMap<String, Vec<Rc<Served>>> = BTreeMap::new();
-    for export in served {
-        let address = export.config.listen.to_string();
-        by_address
-            .entry(address)
-            .or_default()
-            .push(Rc::clone(export));
-    }
-    by_address
-        .into_values()
-        .map(|mut exports| {
-            exports.sort_by(|a, b| {
-                let key = |e: &Served| (!e.config.default, e.config.name.clone());
-                key(a).cmp(&key(b))
-            });
-            let limits = exports.iter().map(|e| e.config.connections_max);
-            let connections_max = limits.fold(HANDSHAKES_MAX, u32::saturating_add);
-            Rc::new(Portal {
-                address: exports[0].config.listen.clone(),
-                protocol: exports[0].config.protocol,
-                exports,
-                connections: Cell::new(0),
-                connections_max,
-            })
-        })
-        .collect()
-}
-
-async fn bind(rt: &Rt, portal: &Portal) -> Result<Listener, StartError> {
-    let (export, address) = (portal.exports[0].config.name.clone(), &portal.address);
-    if let Address::Unix(path) = address {
-        clear_path(rt, &export, address, path).await?;
-    }
-    Listener::bind(rt, address).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => StartError::InUse {
-            export,
-            address: address.clone(),
-        },
-        _ => StartError::Listen {
-            export,
-            address: address.clone(),
-            error,
-        },
-    })
-}
-
-/// Removes the socket file of a server that is gone.
-async fn clear_path(
-    rt: &Rt,
-    export: &str,
-    address: &Address,
-    path: &Path,
-) -> Result<(), StartError> {
-    match std::fs::symlink_metadata(path) {
-        // What is wrong with the path, binding will say.
-        Err(_) => return Ok(()),
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(StartError::NotASocket {
-                export: export.to_owned(),
-                path: path.to_owned(),
-            });
-        }
-        Ok(_) => {}
-    }
-    let listen_error = |error| StartError::Listen {
-        export: export.to_owned(),
-        address: address.clone(),
-        error,
-    };
-    match Stream::connect(rt, address).await {
-        Ok(_) => Err(StartError::InUse {
-            export: export.to_owned(),
-            address: address.clone(),
-        }),
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(listen_error)
-        }
-        Err(error) => Err(listen_error(error)),
-    }
-}
-
 async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listener) {
     loop {
         match listener.accept().await {
-            Ok(stream) => admit(&state, &portal, stream),
+            Ok(stream) => match who(&stream) {
+                Ok(client) => admit(&state, &portal, stream, &client),
+                // Nobody vouches for a process that the kernel does not name.
+                Err(_) => turn_away(&portal, &stream),
+            },
             // The client left before it was accepted, or descriptors have run out: the next one
             // may do better, after a pause that keeps the shard free.
             Err(_) => state.rt.sleep(ACCEPT_PAUSE).await,
@@ -326,82 +211,100 @@ async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listener) {
     }
 }
 
-/// Starts a session with a new client, or turns it away.
-fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream) {
-    let no_room = state.stopping.get() || portal.connections.get() >= portal.connections_max;
-    if no_room || !is_trusted(portal, &stream) {
-        add(&portal.exports[0].counters.connections_refused, 1);
-        return stream.shutdown();
+/// Who has connected.
+fn who(stream: &Stream) -> io::Result<Client> {
+    Ok(stream.peer()?.map_or(Client::Unknown, Client::Local))
+}
+
+fn turn_away(portal: &Portal, stream: &Stream) {
+    add(&portal.exports[0].counters.connections_refused, 1);
+    stream.shutdown();
+}
+
+/// Starts a session with a new client, or turns it away. One that may know of no export may not speak at
+/// all: the mode of the socket's file keeps others out, and this holds where the file has another mode.
+fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream, client: &Client) {
+    // Where TLS is spoken, it will say who this is.
+    let exports = (!portal.speaks_tls()).then(|| shown_to(client, &portal.exports));
+    if state.stopping.get() || exports.as_ref().is_some_and(Vec::is_empty) {
+        return turn_away(portal, &stream);
     }
-    portal.connections.set(portal.connections.get() + 1);
     let (shared, portal) = (Rc::clone(state), Rc::clone(portal));
+    let guest = (Cut::new(stream), portal.place());
     state.connections.spawn(async move {
-        session(&shared, &portal, stream).await;
-        portal.connections.set(portal.connections.get() - 1);
+        match portal.protocol {
+            Protocol::Nbd => nbd_session(&shared, &portal, exports, guest).await,
+            Protocol::Brp => brp_session(&shared, &portal, exports, guest).await,
+        }
     });
 }
 
-/// Whether whoever connected may speak at all. The mode of the socket's file keeps others out; this
-/// holds as well where the file was given another mode.
-fn is_trusted(portal: &Portal, stream: &Stream) -> bool {
-    match (portal.protocol, stream.peer_user()) {
-        (Protocol::Nbd, _) => true,
-        (Protocol::Brp, Ok(PeerUser::Other(_)) | Err(_)) => false,
-        (Protocol::Brp, Ok(PeerUser::Same | PeerUser::Root | PeerUser::Unknown)) => true,
-    }
-}
-
-/// One client from its handshake to its end.
-async fn session(state: &Rc<State>, portal: &Portal, stream: Stream) {
-    match portal.protocol {
-        Protocol::Nbd => nbd_session(state, portal, stream).await,
-        Protocol::Brp => brp_session(state, portal, stream).await,
-    }
-}
-
-async fn nbd_session(state: &Rc<State>, portal: &Portal, stream: Stream) {
-    let exports = nbd::Directory(&portal.exports);
-    let handshake = nbd::handshake(&state.rt, &stream, &exports);
-    let Some((session, early)) = greet(state, portal, handshake).await else {
-        return stream.shutdown();
+/// One client from its handshake to its end; `exports` are those that it may know of, where that is known
+/// before TLS.
+async fn nbd_session(
+    state: &Rc<State>,
+    portal: &Portal,
+    exports: Option<Vec<Shown>>,
+    (stream, place): (Cut, Place),
+) {
+    let secure = async |stream| portal.secure(&state.rt, stream).await;
+    let handshake = nbd::handshake(&state.rt, stream, exports, secure);
+    let Some(entered) = greet(state, portal, place, handshake).await else {
+        return;
     };
-    let export = &portal.exports[session.export_index];
+    let (export, early) = (entered.export, entered.early);
     let counters = &export.counters;
     if counters.connections.get() >= export.config.connections_max {
-        add(&counters.connections_refused, 1);
-        return stream.shutdown();
+        return add(&counters.connections_refused, 1);
     }
-    let task = state.tasks.take();
-    let transmission = nbd::Transmission::new(&state.rt, stream, Rc::clone(export), session, task);
-    converse(state, export, transmission, &early).await;
+    let (stream, task) = (entered.stream.keep(), state.tasks.take());
+    let transmission =
+        nbd::Transmission::new(&state.rt, stream, Rc::clone(&export), entered.session, task);
+    converse(state, &export, transmission, &early).await;
 }
 
-async fn brp_session(state: &Rc<State>, portal: &Portal, stream: Stream) {
-    let greeting = brp::greet(&state.rt, &stream, &state.target, &portal.exports);
-    let Some(mut taken) = greet(state, portal, greeting).await else {
-        return stream.shutdown();
+/// The same.
+async fn brp_session(
+    state: &Rc<State>,
+    portal: &Portal,
+    exports: Option<Vec<Shown>>,
+    (stream, place): (Cut, Place),
+) {
+    let greeting = async {
+        let (stream, exports) = match exports {
+            Some(exports) => (stream, exports),
+            None => portal.secure(&state.rt, stream).await?,
+        };
+        let taken = brp::greet(&state.rt, &stream, &state.target, &exports).await?;
+        Ok(taken.map(|taken| (stream, taken)))
+    };
+    let Some((stream, mut taken)) = greet(state, portal, place, greeting).await else {
+        return;
     };
     let (export, early) = (Rc::clone(&taken.export), std::mem::take(&mut taken.early));
-    let task = state.tasks.take();
+    let (stream, task) = (stream.keep(), state.tasks.take());
     let transmission = brp::Transmission::new(&state.rt, stream, &state.target, taken, task);
     converse(state, &export, transmission, &early).await;
 }
 
-/// Leads a client through its handshake; `None` when it does not stay.
+/// Leads a client through its handshake, which it has so long for; `None` when it does not stay.
 async fn greet<T>(
     state: &Rc<State>,
     portal: &Portal,
+    place: Place,
     handshake: impl Future<Output = Result<Option<T>, End>>,
 ) -> Option<T> {
     let stopped = std::pin::pin!(state.changed.until(|| state.stopping.get()));
-    let greeted = std::pin::pin!(handshake);
-    match select(greeted, stopped).await {
-        Either::Left((Ok(agreed), _)) => agreed,
-        Either::Left((Err(End::Protocol), _)) => {
+    let crowded_out = std::pin::pin!(place.must_leave());
+    let over = select(stopped, crowded_out);
+    let greeted = std::pin::pin!(state.rt.timeout(HANDSHAKE_DEADLINE, handshake));
+    match select(greeted, over).await {
+        Either::Left((Ok(Ok(agreed)), _)) => agreed,
+        Either::Left((Ok(Err(End::Protocol)), _)) => {
             add(&portal.exports[0].counters.protocol_errors, 1);
             None
         }
-        Either::Left((Err(End::Client | End::Broken), _)) | Either::Right(_) => None,
+        Either::Left((Ok(Err(End::Client | End::Broken)) | Err(_), _)) | Either::Right(_) => None,
     }
 }
 

@@ -398,9 +398,18 @@ fn silent_clients_and_crowds_are_turned_away() {
         third.enter().await;
         assert!(third.at_end().await);
         assert_eq!(first.read(0, 1).await, [0]);
-        // 18 places, two of them taken: the rest may wait in their handshake, no more.
-        let crowd: Vec<Raw> = (0..16).map(|_| connect(&rt, &server)).collect();
-        assert!(connect(&rt, &server).at_end().await);
+        // 64 may be in their handshake. For one more the first of them has to leave.
+        let mut crowd: Vec<Raw> = (0..65).map(|_| connect(&rt, &server)).collect();
+        for waiting in &mut crowd {
+            assert_eq!(waiting.take(18).await.len(), 18);
+        }
+        assert!(crowd[0].at_end().await);
+        assert_eq!(server.connections(), 2 + 64);
+        drop(second);
+        crowd[64].send(&[0, 0, 0, 3]).await;
+        crowd[64].option(1, b"vol").await;
+        assert_eq!(crowd[64].take(10).await.len(), 10);
+        assert_eq!(first.read(0, 1).await, [0]);
         drop(crowd);
         server.stop().await;
     });

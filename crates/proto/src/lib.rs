@@ -9,4 +9,6 @@
 //! cause a panic.
 
 pub mod brp;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod nbd;

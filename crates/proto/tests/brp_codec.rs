@@ -280,6 +280,9 @@ fn runs_stay_within_what_was_asked() {
         assert!(decode_runs(&asked, &encode_runs(&wrong)).is_err());
     }
     assert!(decode_runs(&asked, &[0, 1, 0, 0, 2, 0, 0, 0]).is_err());
+    // None at all, and a part of one behind a whole one.
+    assert!(decode_runs(&asked, &[]).is_err());
+    assert!(decode_runs(&asked, &[0, 1, 0, 0, 1, 0, 0, 0, 9]).is_err());
 }
 
 fn text(max: usize) -> impl Strategy<Value = String> {

@@ -68,20 +68,31 @@ impl<T> Sender<T> {
     /// # Errors
     /// The letter, when nobody will take it.
     pub fn send(&self, letter: T) -> Result<(), T> {
-        let was_empty = {
+        let mut letter = Some(letter);
+        if self.send_all(std::iter::from_fn(|| letter.take())) {
+            return Ok(());
+        }
+        Err(letter.expect("a mailbox that is closed takes nothing"))
+    }
+
+    /// Puts letters in, which will be taken together; false when nobody will take them: then they are
+    /// left where they are.
+    pub fn send_all(&self, letters: impl IntoIterator<Item = T>) -> bool {
+        let must_ring = {
             let mut mailbox = lock(&self.mailbox);
             if mailbox.is_closed {
-                return Err(letter);
+                return false;
             }
-            mailbox.letters.push_back(letter);
-            mailbox.letters.len() == 1
+            let was_empty = mailbox.letters.is_empty();
+            mailbox.letters.extend(letters);
+            was_empty && !mailbox.letters.is_empty()
         };
-        if was_empty {
+        if must_ring {
             // One bell for all that come before somebody looks. A bell that nobody hears is on a mailbox
             // that is being closed, and its letters go with it.
             let _ = (&self.bell).write_all(&[0]);
         }
-        Ok(())
+        true
     }
 
     /// Ends the receiver, after the letters that are there.
@@ -113,6 +124,13 @@ impl<T> Receiver<T> {
                 Err(_) => return None,
             }
         }
+    }
+
+    /// Lets no more letters in, and gives those that were not taken.
+    pub fn close(self) -> VecDeque<T> {
+        let mut mailbox = lock(&self.mailbox);
+        mailbox.is_closed = true;
+        std::mem::take(&mut mailbox.letters)
     }
 
     /// Goes on as a task of an executor.
@@ -148,6 +166,11 @@ pub struct Letters<T> {
 }
 
 impl<T> Letters<T> {
+    /// As [`Receiver::close`].
+    pub fn close(self) -> VecDeque<T> {
+        self.receiver.close()
+    }
+
     /// Waits for letters; `None` when no more will come.
     pub async fn next(&mut self) -> Option<VecDeque<T>> {
         let bells = self.bells.take()?;
@@ -219,6 +242,16 @@ mod tests {
                 answer(letters);
             }
         });
+    }
+
+    #[test]
+    fn what_was_not_taken_is_given_back_when_nobody_will() {
+        let (sender, receiver) = mailbox().expect("a mailbox");
+        assert!(sender.send_all([1, 2]) && sender.send_all([]));
+        assert_eq!(sender.send(3), Ok(()));
+        assert_eq!(receiver.close(), [1, 2, 3]);
+        assert_eq!(sender.send(4), Err(4));
+        assert!(!sender.send_all([5]));
     }
 
     #[test]

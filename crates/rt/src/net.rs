@@ -6,6 +6,9 @@
 mod inbox;
 mod pipe;
 
+use std::future::Future;
+use std::pin::Pin;
+
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -55,17 +58,15 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// The user at the other end of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerUser {
-    /// The one as whom this process acts.
-    Same,
-    /// The superuser.
-    Root,
-    /// Somebody else, by number.
-    Other(u32),
-    /// The stream does not tell: it is a TCP connection or a pipe.
-    Unknown,
+/// The process at the other end of a UNIX socket, as the kernel knows it from the moment of connecting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its user, by number.
+    pub uid: u32,
+    /// Its groups, by number: the effective one and the others.
+    pub gids: Vec<u32>,
+    /// Whether its user is the one as whom this process acts.
+    pub is_own_user: bool,
 }
 
 /// A connected stream of bytes.
@@ -74,6 +75,31 @@ pub struct Stream(Kind);
 enum Kind {
     Socket(Socket),
     Pipe(Pipe),
+    Layered(Box<dyn Layer>),
+}
+
+/// What a [`Layer`] received, and the buffer that it was given.
+pub type RecvFuture<'a> = Pin<Box<dyn Future<Output = (io::Result<usize>, BufMut)> + 'a>>;
+/// Whether a [`Layer`] has sent everything.
+pub type SendFuture<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
+
+/// A stream that is made of another one, as encryption is. What its functions promise, and what they take,
+/// is as of those of [`Stream`] with the same names.
+pub trait Layer {
+    /// As [`Stream::recv`].
+    fn recv(&self, buf: BufMut, from: usize) -> RecvFuture<'_>;
+
+    /// As [`Stream::send`].
+    fn send(&self, payload: Payload) -> SendFuture<'_>;
+
+    /// As [`Stream::peer`].
+    ///
+    /// # Errors
+    /// As of that.
+    fn peer(&self) -> io::Result<Option<Peer>>;
+
+    /// As [`Stream::shutdown`].
+    fn shutdown(&self);
 }
 
 impl Stream {
@@ -93,6 +119,11 @@ impl Stream {
     pub fn pair(rt: &Rt, options: PipeOptions) -> (Stream, Stream) {
         let (a, b) = Pipe::pair(rt, options);
         (Stream(Kind::Pipe(a)), Stream(Kind::Pipe(b)))
+    }
+
+    /// A stream on top of another.
+    pub fn layered(layer: impl Layer + 'static) -> Stream {
+        Stream(Kind::Layered(Box::new(layer)))
     }
 
     /// Takes over a connected UNIX stream.
@@ -120,6 +151,7 @@ impl Stream {
         match &self.0 {
             Kind::Socket(socket) => socket.recv(buf, from).await,
             Kind::Pipe(pipe) => pipe.recv(buf, from).await,
+            Kind::Layered(layer) => layer.recv(buf, from).await,
         }
     }
 
@@ -149,17 +181,19 @@ impl Stream {
         match &self.0 {
             Kind::Socket(socket) => socket.send(payload).await,
             Kind::Pipe(pipe) => pipe.send(payload).await,
+            Kind::Layered(layer) => layer.send(payload).await,
         }
     }
 
-    /// The user at the other end, as the kernel knows it from the moment of connecting.
+    /// The process at the other end of a UNIX socket; other streams do not tell.
     ///
     /// # Errors
-    /// Those of `getsockopt(2)`.
-    pub fn peer_user(&self) -> io::Result<PeerUser> {
+    /// Those of `getsockopt(2)`: `ERANGE` when the process is in more than 1024 groups.
+    pub fn peer(&self) -> io::Result<Option<Peer>> {
         match &self.0 {
-            Kind::Socket(socket) => socket.peer_user(),
-            Kind::Pipe(_) => Ok(PeerUser::Unknown),
+            Kind::Socket(socket) => socket.peer(),
+            Kind::Pipe(_) => Ok(None),
+            Kind::Layered(layer) => layer.peer(),
         }
     }
 
@@ -168,6 +202,7 @@ impl Stream {
         match &self.0 {
             Kind::Socket(socket) => socket.shutdown(),
             Kind::Pipe(pipe) => pipe.shutdown(),
+            Kind::Layered(layer) => layer.shutdown(),
         }
     }
 }

@@ -243,7 +243,13 @@ impl Node {
             Node::File(config) => vec![&mut config.path],
             Node::Log(config) => vec![&mut config.path],
             Node::Remote(config) => socket_path(&mut config.address).into_iter().collect(),
-            Node::Brp(config) => config.address.iter_mut().filter_map(socket_path).collect(),
+            Node::Brp(config) => {
+                let sockets = config.address.iter_mut().filter_map(socket_path);
+                let tls = config.tls.iter_mut();
+                sockets
+                    .chain(tls.flat_map(|tls| [&mut tls.ca, &mut tls.cert, &mut tls.key]))
+                    .collect()
+            }
             _ => Vec::new(),
         }
     }

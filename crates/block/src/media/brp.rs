@@ -5,10 +5,12 @@
 //! take a flush for good that the session does not, and it counts another instance of the server as an
 //! interruption, since that may hold an older copy of the same volume.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bimetal_client::{
-    Answer, Call, Connector, Error, Mode, Op as Command, Options, Session, Status, Welcome, right,
+    Answer, Call, Connector, Error, Mode, Op as Command, Options, Session, Status, TlsFiles,
+    TlsOptions, Welcome, right,
 };
 use bimetal_rt::Rt;
 use bimetal_rt::net::Address;
@@ -45,6 +47,36 @@ pub struct BrpConfig {
     /// What is kept at most of changes that are lost when the server dies.
     #[serde(default = "keep_default")]
     pub keep: Size,
+    /// TLS is spoken with the server.
+    pub tls: Option<TlsConfig>,
+}
+
+/// The key `tls`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// The certificate of the server's authority.
+    pub ca: PathBuf,
+    /// The certificate of this end.
+    pub cert: PathBuf,
+    /// The key of this end.
+    pub key: PathBuf,
+    /// What the server's certificate must be for; by default the address.
+    pub name: Option<String>,
+}
+
+impl TlsConfig {
+    /// As an option of a session.
+    pub fn options(&self) -> TlsOptions {
+        TlsOptions {
+            files: TlsFiles {
+                ca: self.ca.clone(),
+                cert: self.cert.clone(),
+                key: self.key.clone(),
+            },
+            name: self.name.clone(),
+        }
+    }
 }
 
 /// How requests are merged; see `docs/brp.md`, section "Temporal merge".
@@ -117,6 +149,7 @@ impl BrpConfig {
             mode: ModeName::default(),
             crc: false,
             keep: keep_default(),
+            tls: None,
         }
     }
 
@@ -137,6 +170,7 @@ impl BrpConfig {
             crc: self.crc,
             patience: self.reconnect.0,
             keep_bytes: self.keep.0,
+            tls: self.tls.as_ref().map(TlsConfig::options),
         }
     }
 }

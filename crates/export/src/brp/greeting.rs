@@ -14,9 +14,9 @@ use bimetal_rt::net::{Inbox, Stream};
 
 use super::target::Target;
 use crate::config::Persistence;
-use crate::export::{Served, add};
+use crate::export::{Served, Shown, add};
 use crate::input::{End, HANDSHAKE_BUFFER_BYTES};
-use crate::session::{BOUNDS, HANDSHAKE_DEADLINE};
+use crate::session::BOUNDS;
 
 /// An initiator that was taken.
 pub(crate) struct Taken {
@@ -37,7 +37,7 @@ pub(crate) async fn greet(
     rt: &Rt,
     stream: &Stream,
     target: &Target,
-    exports: &[Rc<Served>],
+    exports: &[Shown],
 ) -> Result<Option<Taken>, End> {
     let greeting = Greeting {
         rt,
@@ -45,17 +45,14 @@ pub(crate) async fn greet(
         target,
         exports,
     };
-    match rt.timeout(HANDSHAKE_DEADLINE, greeting.answer()).await {
-        Ok(result) => result,
-        Err(_elapsed) => Err(End::Broken),
-    }
+    greeting.answer().await
 }
 
 struct Greeting<'a> {
     rt: &'a Rt,
     stream: &'a Stream,
     target: &'a Target,
-    exports: &'a [Rc<Served>],
+    exports: &'a [Shown],
 }
 
 impl Greeting<'_> {
@@ -83,11 +80,11 @@ impl Greeting<'_> {
         if hello.purpose == Purpose::List {
             return self.list(&mut outbound).await;
         }
-        let (export, path) = match self.open(&hello) {
+        let (shown, path) = match self.open(&hello) {
             Ok(opened) => opened,
             Err(refusal) => return self.refuse(&mut outbound, refusal).await,
         };
-        let welcome = self.welcome(&export, &hello);
+        let welcome = self.welcome(shown, &hello);
         let sent = match welcome {
             Ok(welcome) => {
                 welcome.encode(&mut outbound, &mut out);
@@ -102,7 +99,7 @@ impl Greeting<'_> {
         inbound.open(welcome.features);
         outbound.open(welcome.features);
         Ok(Some(Taken {
-            export,
+            export: Rc::clone(&shown.export),
             path,
             welcome,
             inbound,
@@ -129,10 +126,11 @@ impl Greeting<'_> {
 
     async fn list(&self, outbound: &mut Outbound) -> Result<Option<Taken>, End> {
         let mut out = Vec::new();
-        for export in self.exports {
+        for shown in self.exports {
+            let export = &shown.export;
             let listed = Listed {
                 size_bytes: export.device.geometry().size_bytes,
-                rights: rights(export),
+                rights: rights(shown),
                 name: export.config.name.clone(),
                 description: export.config.description.clone(),
             };
@@ -146,16 +144,17 @@ impl Greeting<'_> {
         Ok(None)
     }
 
-    fn open(&self, hello: &Hello) -> Result<(Rc<Served>, Rc<Path>), Refusal> {
+    fn open(&self, hello: &Hello) -> Result<(&Shown, Rc<Path>), Refusal> {
         assert!(
             hello.name.len() <= NAME_BYTES_MAX,
             "the codec bounds a name"
         );
         let mut exports = self.exports.iter();
-        let is_it = |e: &&Rc<Served>| hello.name.is_empty() || e.config.name == hello.name;
-        let export = exports.find(is_it).ok_or_else(|| {
+        let is_it = |s: &&Shown| hello.name.is_empty() || s.export.config.name == hello.name;
+        let shown = exports.find(is_it).ok_or_else(|| {
             Refusal::new(RefusalCode::UnknownExport, "there is no such export here")
         })?;
+        let export = &shown.export;
         let counters = &export.counters;
         if counters.connections.get() >= export.config.connections_max {
             add(&counters.connections_refused, 1);
@@ -163,12 +162,12 @@ impl Greeting<'_> {
             return Err(Refusal::new(RefusalCode::Full, words));
         }
         let path = self.target.sessions.open(hello.session, hello.path)?;
-        Ok((Rc::clone(export), path))
+        Ok((shown, path))
     }
 
-    fn welcome(&self, export: &Served, hello: &Hello) -> Result<Welcome, End> {
+    fn welcome(&self, shown: &Shown, hello: &Hello) -> Result<Welcome, End> {
         let identity = self.target.identity()?;
-        let geometry = export.device.geometry();
+        let geometry = shown.export.device.geometry();
         Ok(Welcome {
             features: hello.features & feature::ALL,
             instance: identity.instance,
@@ -181,7 +180,7 @@ impl Greeting<'_> {
             range_bytes_max: RANGE_BYTES_MAX,
             requests_max: BOUNDS.requests,
             data_bytes_max: BOUNDS.bytes as u32,
-            rights: rights(export),
+            rights: rights(shown),
         })
     }
 }
@@ -190,15 +189,15 @@ fn transfer_bytes_max(geometry: &Geometry) -> u32 {
     geometry.transfer_bytes_max.min(DATA_BYTES_MAX)
 }
 
-fn rights(export: &Served) -> u32 {
-    let geometry = export.device.geometry();
-    let mut rights = match export.config.persistence {
+fn rights(shown: &Shown) -> u32 {
+    let geometry = shown.export.device.geometry();
+    let mut rights = match shown.export.config.persistence {
         Persistence::Durable => 0,
         Persistence::Volatile => right::VOLATILE,
         Persistence::Ephemeral => right::VOLATILE | right::EPHEMERAL,
     };
     for (holds, bit) in [
-        (export.is_read_only(), right::READ_ONLY),
+        (shown.read_only, right::READ_ONLY),
         (geometry.rotational, right::ROTATIONAL),
         (geometry.discard_zeroes, right::DISCARD_ZEROES),
     ] {

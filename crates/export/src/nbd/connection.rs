@@ -16,35 +16,39 @@ use bimetal_rt::{Payload, Rt};
 
 use super::directory::{Directory, to_wire};
 use super::outgoing::{Outgoing, gather};
-use crate::export::{Served, add};
+use crate::export::{Served, Shown, add};
 use crate::input::{COPIED_BYTES_MAX, End, HANDSHAKE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES, Take};
 use crate::link::Link;
-use crate::session::{BOUNDS, Conversation, HANDSHAKE_DEADLINE};
+use crate::portal::Cut;
+use crate::session::{BOUNDS, Conversation};
 use crate::tasks::TaskNumber;
 
-/// Leads a client through the handshake. `None` when it left in order.
+/// A client that has chosen an export.
+pub(crate) struct Entered {
+    pub(crate) stream: Cut,
+    pub(crate) export: Rc<Served>,
+    pub(crate) session: ServerSession,
+    /// What came behind the handshake.
+    pub(crate) early: Vec<u8>,
+}
+
+/// Leads a client through the handshake. `None` when it left in order. `exports` are those that it may know
+/// of; without them `secure` has to find out, by TLS.
 ///
 /// # Errors
 /// Why the connection has to end.
 pub(crate) async fn handshake(
     rt: &Rt,
-    stream: &Stream,
-    exports: &Directory<'_>,
-) -> Result<Option<(ServerSession, Vec<u8>)>, End> {
-    let deadline = HANDSHAKE_DEADLINE;
-    match rt.timeout(deadline, negotiate(rt, stream, exports)).await {
-        Ok(result) => result,
-        Err(_elapsed) => Err(End::Broken),
-    }
-}
-
-async fn negotiate(
-    rt: &Rt,
-    stream: &Stream,
-    exports: &Directory<'_>,
-) -> Result<Option<(ServerSession, Vec<u8>)>, End> {
+    stream: Cut,
+    exports: Option<Vec<Shown>>,
+    secure: impl AsyncFn(Cut) -> Result<(Cut, Vec<Shown>), End>,
+) -> Result<Option<Entered>, End> {
     let mut out = Vec::new();
-    let mut machine = ServerHandshake::start(&mut out);
+    let mut machine = match &exports {
+        Some(_) => ServerHandshake::start(&mut out),
+        None => ServerHandshake::start_requiring_tls(&mut out),
+    };
+    let (mut stream, mut exports) = (stream, exports.unwrap_or_default());
     let mut input = Inbox::new(rt.pool().alloc_now(HANDSHAKE_BUFFER_BYTES));
     let mut progress = ServerProgress::NeedMore;
     loop {
@@ -54,17 +58,25 @@ async fn negotiate(
         }
         match progress {
             ServerProgress::Transmission(session) => {
-                return Ok(Some((session, input.unread().to_vec())));
+                return Ok(Some(Entered {
+                    stream,
+                    export: Rc::clone(&exports[session.export_index].export),
+                    session,
+                    early: input.unread().to_vec(),
+                }));
             }
             ServerProgress::Closed => return Ok(None),
-            ServerProgress::Answered if !input.unread().is_empty() => {}
-            ServerProgress::Answered | ServerProgress::NeedMore => {
-                if !input.receive(stream).await? {
-                    return Ok(None);
-                }
-            }
+            // What came before TLS is nobody's, and must not count as if it had come through it.
+            ServerProgress::StartTls if !input.unread().is_empty() => return Err(End::Protocol),
+            ServerProgress::StartTls => (stream, exports) = secure(stream).await?,
+            ServerProgress::Answered | ServerProgress::NeedMore => {}
         }
-        let (taken, next) = machine.feed(input.unread(), &mut out, exports)?;
+        let more_is_here =
+            matches!(progress, ServerProgress::Answered) && !input.unread().is_empty();
+        if !more_is_here && !input.receive(&stream).await? {
+            return Ok(None);
+        }
+        let (taken, next) = machine.feed(input.unread(), &mut out, &Directory(&exports))?;
         input.consume(taken);
         progress = next;
     }

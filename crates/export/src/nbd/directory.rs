@@ -1,11 +1,9 @@
 //! What NBD clients are told of the exports.
 
-use std::rc::Rc;
-
 use bimetal_proto::nbd::wire::{PAYLOAD_DEFAULT_MAX_BYTES, transmission_flag as flag};
 use bimetal_proto::nbd::{self, Export, ExportDirectory, ExportInfo};
 
-use crate::export::Served;
+use crate::export::Shown;
 
 /// The smallest preferred block size the protocol allows (NBD, section "Size constraints").
 const PREFERRED_BYTES_MIN: u32 = 512;
@@ -16,8 +14,8 @@ const PREFERRED_BYTES_MIN: u32 = 512;
 /// That holds because every connection submits to one device, which makes no difference between
 /// them. `SEND_FAST_ZERO` is not offered: no device can tell beforehand whether zeroing is faster
 /// than writing.
-fn describe(export: &Served) -> ExportInfo {
-    let geometry = export.device.geometry();
+fn describe(shown: &Shown) -> ExportInfo {
+    let geometry = shown.export.device.geometry();
     let mut flags = flag::HAS_FLAGS
         | flag::SEND_FLUSH
         | flag::SEND_FUA
@@ -25,7 +23,7 @@ fn describe(export: &Served) -> ExportInfo {
         | flag::SEND_WRITE_ZEROES
         | flag::SEND_DF
         | flag::CAN_MULTI_CONN;
-    if export.is_read_only() {
+    if shown.read_only {
         flags |= flag::READ_ONLY;
     }
     if geometry.rotational {
@@ -44,15 +42,15 @@ fn describe(export: &Served) -> ExportInfo {
     }
 }
 
-/// The exports of one address, the default one first.
-pub(crate) struct Directory<'a>(pub(crate) &'a [Rc<Served>]);
+/// The exports of one address that a client may know of, the default one first.
+pub(crate) struct Directory<'a>(pub(crate) &'a [Shown]);
 
 impl ExportDirectory for Directory<'_> {
     fn export(&self, index: usize) -> Option<Export<'_>> {
-        self.0.get(index).map(|served| Export {
-            name: &served.config.name,
-            description: &served.config.description,
-            info: describe(served),
+        self.0.get(index).map(|shown| Export {
+            name: &shown.export.config.name,
+            description: &shown.export.config.description,
+            info: describe(shown),
         })
     }
 }

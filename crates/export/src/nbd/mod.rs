@@ -5,4 +5,3 @@ mod directory;
 mod outgoing;
 
 pub(crate) use connection::{Transmission, handshake};
-pub(crate) use directory::Directory;

@@ -126,10 +126,14 @@ pub fn encode_runs(runs: &[Run]) -> Vec<u8> {
 /// Reads the data of an extents response.
 ///
 /// # Errors
-/// Empty runs, runs of no known kind, or more than was asked about.
+/// A length that no such data has; empty runs, runs of no known kind, or more than was asked about.
 pub fn decode_runs(request: &Request, data: &[u8]) -> Result<Vec<Run>, ProtocolError> {
+    let count = data.len() / RUN_BYTES;
+    if !(1..=RUNS_MAX).contains(&count) || count * RUN_BYTES != data.len() {
+        return Err(ProtocolError::WrongLength(data.len() as u32));
+    }
     let mut left_bytes = request.length_bytes;
-    let mut runs = Vec::with_capacity((data.len() / RUN_BYTES).min(RUNS_MAX));
+    let mut runs = Vec::with_capacity(count);
     for run in data.chunks_exact(RUN_BYTES) {
         let (length_bytes, state) = (u32_at(run, 0), u32_at(run, 4));
         if length_bytes == 0 || length_bytes > left_bytes || state > 1 {

@@ -40,6 +40,10 @@ pub enum ServerProgress {
     NeedMore,
     /// One option was answered: send the output, then feed the rest of the input.
     Answered,
+    /// Send the output, then begin TLS, and go on with the machine inside of it. Input that is left must
+    /// not be fed: a client has nothing to say before TLS, so somebody else has put it there. End the
+    /// connection instead.
+    StartTls,
     /// Send the output, then serve requests; the rest of the input belongs to them.
     Transmission(ServerSession),
     /// Send the output, then close: the client aborted.
@@ -70,6 +74,8 @@ const TOO_BIG: Verdict = (
     "option data or a string in it is too long",
 );
 const UNKNOWN_EXPORT: Verdict = (rep::ERR_UNKNOWN, "no such export");
+const TLS_REQUIRED: Verdict = (rep::ERR_TLS_REQD, "this server speaks inside of TLS only");
+const TLS_ALREADY: Verdict = (rep::ERR_INVALID, "TLS has begun already");
 const UNSUPPORTED: Verdict = (rep::ERR_UNSUP, "this option is not supported");
 
 #[derive(Clone, Copy, Debug)]
@@ -89,10 +95,22 @@ enum Phase {
     Over,
 }
 
+/// Whether TLS is spoken (NBD, section "TLS support").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tls {
+    /// It is not known here: the document's NOTLS mode.
+    Off,
+    /// Nothing is done before it has begun: the document's FORCEDTLS mode.
+    Required,
+    /// It has begun.
+    Begun,
+}
+
 /// The state of one connection's handshake.
 #[derive(Debug)]
 pub struct ServerHandshake {
     phase: Phase,
+    tls: Tls,
     partial: Vec<u8>,
     options: u32,
     fixed_newstyle: bool,
@@ -108,6 +126,15 @@ impl ServerHandshake {
 
     /// Begins a handshake: appends the greeting to `out` (section "Newstyle negotiation").
     pub fn start(out: &mut Vec<u8>) -> Self {
+        Self::begin(Tls::Off, out)
+    }
+
+    /// The same for a server that does nothing before TLS has begun.
+    pub fn start_requiring_tls(out: &mut Vec<u8>) -> Self {
+        Self::begin(Tls::Required, out)
+    }
+
+    fn begin(tls: Tls, out: &mut Vec<u8>) -> Self {
         let before = out.len();
         out.extend_from_slice(&NBD_MAGIC.to_be_bytes());
         out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
@@ -116,6 +143,7 @@ impl ServerHandshake {
         assert_eq!(out.len() - before, GREETING_BYTES);
         ServerHandshake {
             phase: Phase::ClientFlags,
+            tls,
             partial: Vec::new(),
             options: 0,
             fixed_newstyle: false,
@@ -238,8 +266,32 @@ impl ServerHandshake {
             // The option replaces the earlier selection even when it fails.
             self.allocation_export = None;
         }
-        self.phase = Self::receive_option(option, length_bytes)?;
+        self.phase = if self.tls == Tls::Required {
+            Self::receive_without_tls(option, length_bytes)?
+        } else {
+            Self::receive_option(option, length_bytes)?
+        };
         Ok(())
+    }
+
+    /// The same where TLS has to begin first.
+    fn receive_without_tls(option: u32, length_bytes: u32) -> Result<Phase, ProtocolError> {
+        match option {
+            opt::STARTTLS | opt::ABORT => Self::receive_option(option, length_bytes),
+            // An error cannot be answered here.
+            opt::EXPORT_NAME => Err(ProtocolError::NeedsTls),
+            _ if length_bytes as usize > OPTION_SKIP_MAX_BYTES => {
+                Err(ProtocolError::OptionTooLarge {
+                    option,
+                    length_bytes,
+                })
+            }
+            _ => Ok(Phase::Skip {
+                option,
+                left_bytes: length_bytes as usize,
+                verdict: TLS_REQUIRED,
+            }),
+        }
     }
 
     /// Decides from an option's header whether its data is stored or skipped.
@@ -294,6 +346,11 @@ impl ServerHandshake {
     ) -> Result<ServerProgress, ProtocolError> {
         let verdict = match option {
             opt::EXPORT_NAME => return self.export_name(data, out, exports),
+            opt::STARTTLS => match self.tls {
+                Tls::Required => return Ok(self.start_tls(out)),
+                Tls::Begun => TLS_ALREADY,
+                Tls::Off => UNSUPPORTED,
+            },
             opt::LIST => list(out, exports),
             opt::INFO | opt::GO => match self.describe(option, data, out, exports) {
                 Ok(session) if option == opt::GO => {
@@ -311,10 +368,21 @@ impl ServerHandshake {
             opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self
                 .meta_context(option, data, out, exports)
                 .unwrap_or_else(|verdict| verdict),
-            // STARTTLS: this server operates without TLS, in the document's NOTLS mode.
             _ => UNSUPPORTED,
         };
         Ok(self.conclude(option, verdict, out))
+    }
+
+    /// Lets TLS begin. Of what was agreed before, nothing holds any more: nobody has vouched for it. The
+    /// flags of the client are all that there can be, and they stay.
+    fn start_tls(&mut self, out: &mut Vec<u8>) -> ServerProgress {
+        put_reply(out, opt::STARTTLS, rep::ACK, &[]);
+        assert!(
+            !self.structured_replies && self.allocation_export.is_none(),
+            "nothing is agreed on before TLS"
+        );
+        self.tls = Tls::Begun;
+        ServerProgress::StartTls
     }
 
     /// Sends the final reply to an option that does not lead into transmission.

@@ -319,6 +319,9 @@ pub enum ProtocolError {
     /// The client used an option other than `EXPORT_NAME` without having set fixed newstyle.
     #[error("option {0} without fixed newstyle")]
     NeedsFixedNewstyle(u32),
+    /// The client used `EXPORT_NAME`, which has no error, before TLS.
+    #[error("an export was opened before TLS had begun")]
+    NeedsTls,
     /// Option data beyond [`OPTION_SKIP_MAX_BYTES`].
     #[error("{length_bytes} bytes of data with option {option}")]
     OptionTooLarge {

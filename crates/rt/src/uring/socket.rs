@@ -15,7 +15,7 @@ use super::sys::effective_user;
 use super::{Operation, Owned, Uring, file::count};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
-use crate::net::PeerUser;
+use crate::net::Peer;
 
 /// Slices in one send; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
@@ -27,6 +27,8 @@ const BACKLOG: i32 = 128;
 /// What the kernel may hold of a connection's unsent replies (UNIX sockets default to 208 KiB,
 /// which a few large reads fill).
 const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
+/// Groups of a peer that are asked for.
+const GROUPS_MAX: usize = 1024;
 
 /// A connected stream socket.
 pub(crate) struct Socket {
@@ -165,38 +167,29 @@ impl Socket {
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
-    /// The user at the other end of a UNIX socket (`SO_PEERCRED`).
-    pub(crate) fn peer_user(&self) -> io::Result<PeerUser> {
-        let (mut domain, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-        let option = (&raw mut domain).cast();
-        // SAFETY: the pointers and the length describe variables that live through the call.
-        let result = unsafe {
-            let (level, name) = (libc::SOL_SOCKET, libc::SO_DOMAIN);
-            libc::getsockopt(self.fd.as_raw_fd(), level, name, option, &raw mut len)
-        };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
+    /// The process at the other end of a UNIX socket (`SO_PEERCRED`, `SO_PEERGROUPS`).
+    pub(crate) fn peer(&self) -> io::Result<Option<Peer>> {
+        let mut domain: libc::c_int = 0;
+        get_option(&self.fd, libc::SO_DOMAIN, std::slice::from_mut(&mut domain))?;
         if domain != libc::AF_UNIX {
-            return Ok(PeerUser::Unknown);
+            return Ok(None);
         }
-        // SAFETY: all-zero is a valid `ucred`.
-        let mut peer: libc::ucred = unsafe { std::mem::zeroed() };
-        len = size_of::<libc::ucred>() as libc::socklen_t;
-        let option = (&raw mut peer).cast();
-        // SAFETY: as above.
-        let result = unsafe {
-            let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-            libc::getsockopt(self.fd.as_raw_fd(), level, name, option, &raw mut len)
-        };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(match peer.uid {
-            uid if uid == effective_user() => PeerUser::Same,
-            0 => PeerUser::Root,
-            uid => PeerUser::Other(uid),
-        })
+        let mut process = [libc::ucred {
+            pid: 0,
+            uid: u32::MAX,
+            gid: u32::MAX,
+        }];
+        get_option(&self.fd, libc::SO_PEERCRED, &mut process)?;
+        let [process] = process;
+        let mut groups: [libc::gid_t; GROUPS_MAX] = [0; GROUPS_MAX];
+        let count = get_option(&self.fd, libc::SO_PEERGROUPS, &mut groups)?;
+        let mut gids = vec![process.gid];
+        gids.extend(groups[..count].iter().filter(|gid| **gid != process.gid));
+        Ok(Some(Peer {
+            uid: process.uid,
+            gids,
+            is_own_user: process.uid == effective_user(),
+        }))
     }
 
     fn set_no_delay(&self) -> io::Result<()> {
@@ -338,6 +331,28 @@ fn set_option(fd: &OwnedFd, level: i32, name: i32, value: libc::c_int) -> io::Re
     };
     if result == 0 {
         Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Values that a caller of `getsockopt(2)` may have the kernel write over: plain numbers.
+trait SocketValue: Copy {}
+impl SocketValue for libc::c_int {}
+impl SocketValue for libc::gid_t {}
+impl SocketValue for libc::ucred {}
+
+/// Reads an option of the socket level and says how many values the kernel wrote.
+fn get_option<T: SocketValue>(fd: &OwnedFd, name: i32, values: &mut [T]) -> io::Result<usize> {
+    let mut len = size_of_val(values) as libc::socklen_t;
+    // SAFETY: the pointer and the length describe `values`, which lives through the call, and any bytes
+    // are a value of its type.
+    let result = unsafe {
+        let start = values.as_mut_ptr().cast();
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, start, &raw mut len)
+    };
+    if result == 0 {
+        Ok((len as usize / size_of::<T>()).min(values.len()))
     } else {
         Err(io::Error::last_os_error())
     }

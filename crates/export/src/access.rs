@@ -1,0 +1,173 @@
+//! Who may do what with an export: the rules of a configuration, held against who a client is.
+//!
+//! What is decided here is decided once, before a client is answered for the first time. An export that is
+//! hidden from a client must be to it as if it were not there at all.
+
+use bimetal_rt::net::Peer;
+use serde::Deserialize;
+
+/// What a client may do with an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rights {
+    /// Nothing, not even know of it.
+    Hidden,
+    /// Everything that changes nothing.
+    ReadOnly,
+    /// Everything.
+    ReadWrite,
+}
+
+/// Whom a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Everybody.
+    Everybody,
+    /// The user of a process on this machine, by number.
+    User(u32),
+    /// A group that this process is in, by number.
+    Group(u32),
+    /// A name in the certificate of the client.
+    Name(String),
+}
+
+/// One line of a list of rules.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "RuleKeys")]
+pub struct Rule {
+    /// Whom it is about.
+    pub who: Who,
+    /// What they may do.
+    pub rights: Rights,
+}
+
+/// The keys of a rule, as written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleKeys {
+    uid: Option<u32>,
+    gid: Option<u32>,
+    name: Option<String>,
+    rights: Rights,
+}
+
+impl TryFrom<RuleKeys> for Rule {
+    type Error = &'static str;
+
+    fn try_from(keys: RuleKeys) -> Result<Rule, &'static str> {
+        let who = match (keys.uid, keys.gid, keys.name) {
+            (None, None, None) => Who::Everybody,
+            (Some(uid), None, None) => Who::User(uid),
+            (None, Some(gid), None) => Who::Group(gid),
+            (None, None, Some(name)) => Who::Name(name),
+            _ => return Err("a rule has one of `uid`, `gid` and `name`, or none"),
+        };
+        let rights = keys.rights;
+        Ok(Rule { who, rights })
+    }
+}
+
+/// Who a client is, as far as somebody vouches for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// A process on this machine, by the word of the kernel.
+    Local(Peer),
+    /// Whoever has the key of a certificate with these names, by the word of an authority that the
+    /// configuration believes.
+    Certified(Vec<String>),
+    /// Nobody vouches for it: it reached an address that only this machine can reach.
+    Unknown,
+}
+
+impl Client {
+    fn is(&self, who: &Who) -> bool {
+        match (who, self) {
+            (Who::Everybody, _) => true,
+            (Who::User(uid), Client::Local(peer)) => peer.uid == *uid,
+            (Who::Group(gid), Client::Local(peer)) => peer.gids.contains(gid),
+            (Who::Name(name), Client::Certified(names)) => {
+                names.iter().any(|own| own.eq_ignore_ascii_case(name))
+            }
+            _ => false,
+        }
+    }
+
+    /// What it may do where no rules are written: a process of another user nothing, everybody else all.
+    fn rights_without_rules(&self) -> Rights {
+        match self {
+            Client::Local(peer) if !peer.is_own_user && peer.uid != 0 => Rights::Hidden,
+            Client::Local(_) | Client::Certified(_) | Client::Unknown => Rights::ReadWrite,
+        }
+    }
+
+    /// What it may do by these rules: the first that is about it says so, and without one, nothing.
+    pub(crate) fn rights(&self, rules: Option<&[Rule]>) -> Rights {
+        let Some(rules) = rules else {
+            return self.rights_without_rules();
+        };
+        let about = rules.iter().find(|rule| self.is(&rule.who));
+        about.map_or(Rights::Hidden, |rule| rule.rights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local(uid: u32, gids: &[u32], is_own_user: bool) -> Client {
+        Client::Local(Peer {
+            uid,
+            gids: gids.to_vec(),
+            is_own_user,
+        })
+    }
+
+    fn rule(who: Who, rights: Rights) -> Rule {
+        Rule { who, rights }
+    }
+
+    #[test]
+    fn without_rules_other_users_of_the_machine_see_nothing() {
+        for (client, rights) in [
+            (local(1000, &[1000], true), Rights::ReadWrite),
+            (local(0, &[0], false), Rights::ReadWrite),
+            (local(1001, &[1000, 0], false), Rights::Hidden),
+            (Client::Certified(Vec::new()), Rights::ReadWrite),
+            (Client::Unknown, Rights::ReadWrite),
+        ] {
+            assert_eq!(client.rights(None), rights, "{client:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_is_about_a_client_counts_and_without_one_nothing_is_allowed() {
+        let rules = [
+            rule(Who::User(1001), Rights::Hidden),
+            rule(Who::Group(50), Rights::ReadOnly),
+            rule(Who::User(1000), Rights::ReadWrite),
+        ];
+        for (client, rights) in [
+            (local(1001, &[50], false), Rights::Hidden),
+            (local(1000, &[50], true), Rights::ReadOnly),
+            (local(1000, &[1000], true), Rights::ReadWrite),
+            (local(1002, &[1000, 50], false), Rights::ReadOnly),
+            (local(0, &[0], true), Rights::Hidden),
+            (Client::Unknown, Rights::Hidden),
+        ] {
+            assert_eq!(client.rights(Some(&rules)), rights, "{client:?}");
+        }
+        let certified = |names: &[&str]| {
+            Client::Certified(names.iter().map(|name| (*name).to_owned()).collect())
+        };
+        let named = [rule(Who::Name("box.example".to_owned()), Rights::ReadWrite)];
+        for (names, rights) in [
+            (&["other", "Box.example"][..], Rights::ReadWrite),
+            (&["a.box.example", "box.example.org", "*"], Rights::Hidden),
+            (&[], Rights::Hidden),
+        ] {
+            assert_eq!(certified(names).rights(Some(&named)), rights, "{names:?}");
+        }
+        let everybody = [rule(Who::Everybody, Rights::ReadOnly)];
+        assert_eq!(Client::Unknown.rights(Some(&everybody)), Rights::ReadOnly);
+    }
+}

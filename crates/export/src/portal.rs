@@ -1,0 +1,321 @@
+//! An address with its exports: how it comes to listen, and who is let in.
+//!
+//! An address beyond the machine must never be listened at without TLS, and where TLS is spoken nothing may
+//! be said about an export before it is known who asks.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::Permissions;
+use std::io;
+use std::ops::Deref;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+use bimetal_rt::net::{Address, Listener, Stream};
+use bimetal_rt::sync::Event;
+use bimetal_tls::{ServerTls, TlsError, TlsFiles};
+
+use crate::access::Client;
+use crate::config::{OPEN, Protocol, is_open};
+use crate::export::{Served, Shown, add, shown_to};
+use crate::input::End;
+
+/// Clients of one address that have not chosen an export yet, at most.
+const GUESTS_MAX: usize = 64;
+/// The mode of a socket's file that rules open to other users: connecting takes the right to write.
+const SHARED_MODE: u32 = 0o666;
+
+/// Why a server could not start: one line for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Somebody answers at the address.
+    #[error("export {export}: {address} is in use by another server")]
+    InUse {
+        /// The first export that wants the address.
+        export: String,
+        /// The address.
+        address: Address,
+    },
+    /// The path of a UNIX socket holds something else.
+    #[error("export {export}: {} exists and is not a socket", path.display())]
+    NotASocket {
+        /// The first export that wants the path.
+        export: String,
+        /// The path.
+        path: PathBuf,
+    },
+    /// Listening failed.
+    #[error("export {export}: cannot listen on {address}: {error}")]
+    Listen {
+        /// The first export that wants the address.
+        export: String,
+        /// The address.
+        address: Address,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// Whoever reaches the machine could listen in, and connect.
+    #[error("export {export}: {address}: {OPEN}")]
+    Open {
+        /// The first export that wants the address.
+        export: String,
+        /// The address.
+        address: Address,
+    },
+    /// The files of TLS are not right.
+    #[error("export {export}: tls: {error}")]
+    Tls {
+        /// The first export that wants them.
+        export: String,
+        /// What is wrong.
+        error: TlsError,
+    },
+}
+
+/// An address with its exports.
+pub(crate) struct Portal {
+    pub(crate) address: Address,
+    pub(crate) protocol: Protocol,
+    /// The default one first.
+    pub(crate) exports: Vec<Rc<Served>>,
+    tls_files: Option<TlsFiles>,
+    /// Loaded when it begins to listen.
+    tls: OnceCell<ServerTls>,
+    /// Who has not chosen an export yet, longest first.
+    guests: RefCell<VecDeque<Rc<Guest>>>,
+}
+
+/// A client that has not chosen an export yet. Nobody has vouched for it, or at least for what it wants.
+#[derive(Default)]
+pub(crate) struct Guest {
+    must_leave: Cell<bool>,
+    changed: Event,
+}
+
+impl Guest {
+    /// Waits until it has to make room for others.
+    pub(crate) async fn must_leave(&self) {
+        self.changed.until(|| self.must_leave.get()).await;
+    }
+}
+
+/// The place of a guest, until it is dropped.
+pub(crate) struct Place {
+    portal: Rc<Portal>,
+    guest: Rc<Guest>,
+}
+
+impl Deref for Place {
+    type Target = Guest;
+
+    fn deref(&self) -> &Guest {
+        &self.guest
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut guests = self.portal.guests.borrow_mut();
+        guests.retain(|guest| !Rc::ptr_eq(guest, &self.guest));
+    }
+}
+
+impl Portal {
+    /// Gives a place to one more guest. If there are too many, the one that has been there for longest
+    /// must leave: whoever means it has left by itself by then, and others cannot keep the door shut.
+    pub(crate) fn place(self: &Rc<Portal>) -> Place {
+        let guest = Rc::new(Guest::default());
+        let mut guests = self.guests.borrow_mut();
+        if guests.len() == GUESTS_MAX
+            && let Some(longest) = guests.pop_front()
+        {
+            add(&self.exports[0].counters.connections_refused, 1);
+            longest.must_leave.set(true);
+            longest.changed.notify();
+        }
+        guests.push_back(Rc::clone(&guest));
+        Place {
+            portal: Rc::clone(self),
+            guest,
+        }
+    }
+
+    fn first_name(&self) -> String {
+        self.exports[0].config.name.clone()
+    }
+
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub(crate) async fn listen(&self, rt: &Rt) -> Result<Listener, StartError> {
+        if is_open(&self.address, self.tls_files.as_ref()) {
+            return Err(StartError::Open {
+                export: self.first_name(),
+                address: self.address.clone(),
+            });
+        }
+        if let (Some(files), None) = (&self.tls_files, self.tls.get()) {
+            let loaded = ServerTls::load(files).map_err(|error| StartError::Tls {
+                export: self.first_name(),
+                error,
+            })?;
+            // Nobody else has set it since it was looked at: nothing was waited for.
+            self.tls.get_or_init(|| loaded);
+        }
+        bind(rt, self).await
+    }
+
+    /// Whether nothing is said here before TLS has begun.
+    pub(crate) fn speaks_tls(&self) -> bool {
+        self.tls_files.is_some()
+    }
+
+    /// Begins TLS with a client, and says what it may know of; always something.
+    ///
+    /// # Errors
+    /// Why the connection has to end.
+    pub(crate) async fn secure(&self, rt: &Rt, stream: Cut) -> Result<(Cut, Vec<Shown>), End> {
+        let refused = || add(&self.exports[0].counters.connections_refused, 1);
+        let tls = self.tls.get().ok_or(End::Broken)?;
+        let accepted = tls.accept(rt, stream.keep()).await;
+        let (stream, names) = accepted.inspect_err(|_| refused())?;
+        let stream = Cut::new(stream);
+        let exports = shown_to(&Client::Certified(names), &self.exports);
+        if exports.is_empty() {
+            refused();
+            return Err(End::Broken);
+        }
+        Ok((stream, exports))
+    }
+}
+
+/// A stream that is cut when it is dropped, also while it is received from.
+pub(crate) struct Cut(Option<Stream>);
+
+impl Cut {
+    pub(crate) fn new(stream: Stream) -> Cut {
+        Cut(Some(stream))
+    }
+
+    /// From now on it is somebody else's to cut.
+    pub(crate) fn keep(mut self) -> Stream {
+        self.0.take().expect("it is kept once")
+    }
+}
+
+impl Deref for Cut {
+    type Target = Stream;
+
+    fn deref(&self) -> &Stream {
+        self.0.as_ref().expect("it has not been kept")
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        if let Some(stream) = &self.0 {
+            stream.shutdown();
+        }
+    }
+}
+
+/// The exports by address, the default one of each address first.
+pub(crate) fn portals(served: &[Rc<Served>]) -> Vec<Rc<Portal>> {
+    let mut by_address: BTreeMap<String, Vec<Rc<Served>>> = BTreeMap::new();
+    for export in served {
+        let address = export.config.listen.to_string();
+        by_address
+            .entry(address)
+            .or_default()
+            .push(Rc::clone(export));
+    }
+    by_address
+        .into_values()
+        .map(|mut exports| {
+            exports.sort_by(|a, b| {
+                let key = |e: &Served| (!e.config.default, e.config.name.clone());
+                key(a).cmp(&key(b))
+            });
+            Rc::new(Portal {
+                address: exports[0].config.listen.clone(),
+                protocol: exports[0].config.protocol,
+                tls_files: exports[0].config.tls.clone(),
+                tls: OnceCell::new(),
+                exports,
+                guests: RefCell::default(),
+            })
+        })
+        .collect()
+}
+
+async fn bind(rt: &Rt, portal: &Portal) -> Result<Listener, StartError> {
+    let (export, address) = (portal.first_name(), &portal.address);
+    if let Address::Unix(path) = address {
+        clear_path(rt, &export, address, path).await?;
+    }
+    let bound = Listener::bind(rt, address).and_then(|listener| {
+        open_up(portal)?;
+        Ok(listener)
+    });
+    bound.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => StartError::InUse {
+            export,
+            address: address.clone(),
+        },
+        _ => StartError::Listen {
+            export,
+            address: address.clone(),
+            error,
+        },
+    })
+}
+
+/// Lets every user of the machine connect to a socket whose exports have rules for more than the owner;
+/// what they may do there, the rules say.
+fn open_up(portal: &Portal) -> io::Result<()> {
+    let is_for_others = portal.exports.iter().any(|e| e.config.is_for_others());
+    match &portal.address {
+        Address::Unix(path) if is_for_others => {
+            std::fs::set_permissions(path, Permissions::from_mode(SHARED_MODE))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes the socket file of a server that is gone.
+async fn clear_path(
+    rt: &Rt,
+    export: &str,
+    address: &Address,
+    path: &Path,
+) -> Result<(), StartError> {
+    match std::fs::symlink_metadata(path) {
+        // What is wrong with the path, binding will say.
+        Err(_) => return Ok(()),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(StartError::NotASocket {
+                export: export.to_owned(),
+                path: path.to_owned(),
+            });
+        }
+        Ok(_) => {}
+    }
+    let listen_error = |error| StartError::Listen {
+        export: export.to_owned(),
+        address: address.clone(),
+        error,
+    };
+    match Stream::connect(rt, address).await {
+        Ok(_) => Err(StartError::InUse {
+            export: export.to_owned(),
+            address: address.clone(),
+        }),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(listen_error)
+        }
+        Err(error) => Err(listen_error(error)),
+    }
+}

@@ -1,0 +1,316 @@
+//! Strangers: what they can make a server hold, for how long, and that it serves on under a storm of them.
+//!
+//! `BIMETAL_STORM` says how many come in the storms; `docs/export.md` has the command for ten thousand.
+
+mod common;
+mod common_tls;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bimetal_block::Device;
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_client::{Options, Session, TlsOptions};
+use bimetal_export::{ExportConfig, Protocol, Server, TlsFiles};
+use bimetal_proto::brp::{Hello, Outbound, Purpose};
+use bimetal_rt::net::{Address, Stream};
+use bimetal_rt::{Rng, Rt, UringOptions};
+use common::{Raw, SIZE, address, assert_clean, connect, virtual_rt};
+use common_tls::Authority;
+
+/// Clients of an address that have not chosen an export, at most.
+const GUESTS_MAX: usize = 64;
+/// What the server keeps for each of them: its buffer, and in a pool no more than that.
+const GUEST_BYTES: usize = 4096;
+/// Strangers that hold on at the same time, more than are let in.
+const HELD: usize = 200;
+/// How much the process may grow while strangers come and go: nothing of theirs stays, but an allocator
+/// and the ring round up.
+const GROWTH_BYTES_MAX: u64 = 4 << 20;
+
+/// One test at a time: the memory of the process is looked at.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn config(protocol: Protocol, listen: Address) -> ExportConfig {
+    ExportConfig {
+        protocol,
+        ..ExportConfig::new("vol", "dev", listen)
+    }
+}
+
+fn memory(rt: &Rt) -> Rc<dyn Device> {
+    Rc::new(MemoryDevice::new(rt, SIZE))
+}
+
+fn hello() -> Vec<u8> {
+    let hello = Hello {
+        version_min: 1,
+        version_max: 1,
+        features: 0,
+        session: [5; 16],
+        path: 1,
+        purpose: Purpose::Open,
+        name: "vol".to_owned(),
+    };
+    let (mut bytes, mut outbound) = (Vec::new(), Outbound::new());
+    hello.encode(&mut outbound, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_crowd_of_half_open_connections_holds_what_is_stated_and_no_more() {
+    let _alone = alone();
+    for protocol in [Protocol::Nbd, Protocol::Brp] {
+        let rt = virtual_rt();
+        let server = Server::new(&rt, vec![(config(protocol, address()), memory(&rt))]);
+        rt.block_on(async {
+            let crowd: Vec<Raw> = (0..HELD).map(|_| connect(&rt, &server)).collect();
+            for stranger in &crowd {
+                // Those at the front have been shown out already.
+                let _ = stranger.stream.send(rt.pool().copy_of(&[0]).into()).await;
+            }
+            while server.connections() > GUESTS_MAX {
+                bimetal_rt::yield_now().await;
+            }
+            let pool = rt.pool();
+            let held = pool.heap_bytes_used() + pool.region_bytes_used();
+            assert_eq!(held, GUESTS_MAX * GUEST_BYTES, "{protocol:?}");
+            assert_eq!(rt.now().as_ns(), 0);
+            // Nobody has to do anything for them to go.
+            rt.sleep(Duration::from_secs(10)).await;
+            bimetal_rt::yield_now().await;
+            assert_eq!(server.connections(), 0);
+            assert_eq!(pool.heap_bytes_used() + pool.region_bytes_used(), 0);
+            drop(crowd);
+            server.stop().await;
+        });
+        assert_clean(&rt);
+    }
+}
+
+#[test]
+fn a_greeting_that_comes_in_drops_has_ten_seconds_like_any_other() {
+    let _alone = alone();
+    let rt = virtual_rt();
+    let server = Server::new(&rt, vec![(config(Protocol::Brp, address()), memory(&rt))]);
+    rt.block_on(async {
+        for (interval_ms, is_taken) in [(100, true), (1000, false)] {
+            let began = rt.now();
+            let mut slow = connect(&rt, &server);
+            for byte in hello() {
+                rt.sleep(Duration::from_millis(interval_ms)).await;
+                if slow
+                    .stream
+                    .send(rt.pool().copy_of(&[byte]).into())
+                    .await
+                    .is_err()
+                {
+                    break;
+                }
+            }
+            // WELCOME is kind 2 and 96 bytes with its head.
+            let answer = slow.take(96).await;
+            assert_eq!(
+                (answer.len(), answer.first()),
+                if is_taken { (96, Some(&2)) } else { (0, None) }
+            );
+            let elapsed_ns = rt.now().as_ns() - began.as_ns();
+            // 59 bytes with their head and name, one each 100 ms; or ten seconds and the drop after.
+            let bounds = if is_taken {
+                5_900_000_000..=5_900_000_000
+            } else {
+                10_000_000_000..=11_000_000_000
+            };
+            assert!(bounds.contains(&elapsed_ns), "{elapsed_ns}");
+        }
+        server.stop().await;
+    });
+    assert_clean(&rt);
+}
+
+/// How many strangers come.
+fn storm() -> usize {
+    match std::env::var("BIMETAL_STORM") {
+        Ok(count) => count.parse().expect("BIMETAL_STORM is a number"),
+        Err(_) => 400,
+    }
+}
+
+/// Pages of the process in memory, in bytes.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("proc is mounted");
+    let pages = statm.split(' ').nth(1).expect("the second field");
+    pages.parse::<u64>().expect("a number of pages") * 4096
+}
+
+/// What a stranger says: nothing, half a greeting, nonsense, or a whole greeting of somebody that has no
+/// business here.
+fn words(rng: &mut Rng, protocol: Protocol) -> Vec<u8> {
+    let (whole, half) = match protocol {
+        Protocol::Brp => (hello(), 20),
+        // Client flags, and an option of 60 KiB of which hardly anything comes.
+        Protocol::Nbd => (
+            b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\xf0\0\0\0\0\x03vo".to_vec(),
+            9,
+        ),
+    };
+    match rng.below(5) {
+        0 => Vec::new(),
+        1 => whole[..half].to_vec(),
+        2 => (0..rng.below(3000)).map(|_| rng.below(256) as u8).collect(),
+        3 => {
+            let mut damaged = whole;
+            let at = rng.below(damaged.len() as u64) as usize;
+            damaged[at] ^= 1 << rng.below(8);
+            damaged
+        }
+        // The beginning of a ClientHello.
+        _ => [&b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"[..], &[7; 32]].concat(),
+    }
+}
+
+/// Strangers come one after another, and stay as long as there is room for them here, while `serve` is
+/// asked to show that the server serves on.
+async fn rage(
+    rt: &Rt,
+    server: &Server,
+    (address, protocol): (&Address, Protocol),
+    mut serve: impl AsyncFnMut(usize),
+) {
+    let (mut rng, mut held) = (Rng::new(14), VecDeque::new());
+    let mut resident = 0;
+    let count = storm();
+    for round in 0..count {
+        let stranger = Stream::connect(rt, address)
+            .await
+            .expect("the server accepts");
+        let words = words(&mut rng, protocol);
+        if !words.is_empty() {
+            // It may have been shown out by now.
+            let _ = stranger.send(rt.pool().copy_of(&words).into()).await;
+        }
+        if rng.chance(0.7) {
+            held.push_back(stranger);
+        }
+        if held.len() > HELD {
+            held.pop_front();
+        }
+        // Strangers, the good client that is always there, and the one that comes.
+        assert!(
+            server.connections() <= GUESTS_MAX + 3,
+            "{}",
+            server.connections()
+        );
+        if round % 25 == 0 {
+            serve(round).await;
+        }
+        if round == count / 4 {
+            resident = resident_bytes();
+        }
+    }
+    let grown = resident_bytes().saturating_sub(resident);
+    println!(
+        "{protocol:?}: {count} strangers, grown by {} KiB of {} KiB",
+        grown >> 10,
+        resident >> 10
+    );
+    assert!(grown <= GROWTH_BYTES_MAX, "{grown} bytes");
+    drop(held);
+}
+
+async fn settle(rt: &Rt, server: Server) {
+    while server.connections() > 0 {
+        rt.sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(
+        rt.pool().heap_bytes_used() + rt.pool().region_bytes_used(),
+        0
+    );
+    server.stop().await;
+}
+
+fn real_rt() -> Rt {
+    Rt::real_time(UringOptions::default()).expect("a ring")
+}
+
+#[test]
+fn nbd_is_served_through_a_storm() {
+    let _alone = alone();
+    let rt = real_rt();
+    rt.block_on(async {
+        let listen = "tcp:127.0.0.1:0".parse().unwrap();
+        let exports = vec![(config(Protocol::Nbd, listen), memory(&rt))];
+        let server = Server::start(&rt, exports).await.unwrap();
+        let address = server.addresses().remove(0);
+        let mut steady = Raw::over(&rt, Stream::connect(&rt, &address).await.unwrap());
+        steady.enter().await;
+        rage(&rt, &server, (&address, Protocol::Nbd), async |round| {
+            let byte = (round / 25) as u8;
+            steady.write(0, 1, 4096, &[byte; 4096]).await;
+            steady.expect(1, 0).await;
+            let mut comer = Raw::over(&rt, Stream::connect(&rt, &address).await.unwrap());
+            comer.enter().await;
+            assert_eq!(comer.read(4096, 4096).await, [byte; 4096]);
+        })
+        .await;
+        drop(steady);
+        settle(&rt, server).await;
+    });
+    assert_eq!(rt.live_tasks(), 0);
+}
+
+async fn brp_storm(rt: &Rt, config: ExportConfig, tls: Option<TlsFiles>) {
+    let server = Server::start(rt, vec![(config, memory(rt))]).await.unwrap();
+    let address = server.addresses().remove(0);
+    let options = Options {
+        export: "vol".to_owned(),
+        tls: tls.map(|files| TlsOptions { files, name: None }),
+        ..Options::new(address.clone())
+    };
+    let steady = Session::connect(rt, options.clone()).await.unwrap();
+    rage(rt, &server, (&address, Protocol::Brp), async |round| {
+        let byte = (round / 25) as u8;
+        let data = rt.pool().copy_of(&[byte; 4096]);
+        steady.write(4096, data).await.unwrap();
+        let comer = Session::connect(rt, options.clone()).await.unwrap();
+        let read = comer.read(4096, 4096).await.unwrap();
+        assert_eq!(read.to_vec(), [byte; 4096]);
+        comer.close().await;
+    })
+    .await;
+    assert_eq!(steady.figures().paths_broken, 0);
+    steady.close().await;
+    settle(rt, server).await;
+}
+
+#[test]
+fn brp_is_served_through_a_storm() {
+    let _alone = alone();
+    let rt = real_rt();
+    rt.block_on(async {
+        let listen = "tcp:127.0.0.1:0".parse().unwrap();
+        brp_storm(&rt, config(Protocol::Brp, listen), None).await;
+    });
+    assert_eq!(rt.live_tasks(), 0);
+}
+
+#[test]
+fn tls_is_served_through_a_storm() {
+    let _alone = alone();
+    let authority = Authority::new("storm");
+    let rt = real_rt();
+    rt.block_on(async {
+        let config = ExportConfig {
+            tls: Some(authority.files("server", "IP:127.0.0.1")),
+            ..config(Protocol::Brp, "tcp:127.0.0.1:0".parse().unwrap())
+        };
+        let own = authority.files("box", "DNS:box");
+        brp_storm(&rt, config, Some(own)).await;
+    });
+    assert_eq!(rt.live_tasks(), 0);
+}

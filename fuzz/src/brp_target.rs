@@ -1,0 +1,5 @@
+//! Whatever an initiator may send to a BRP target: the greeting, commands and fences.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bimetal_proto::fuzz::brp_target(data));
