@@ -133,6 +133,76 @@ fn a_greeting_that_comes_in_drops_has_ten_seconds_like_any_other() {
     assert_clean(&rt);
 }
 
+/// What waits in the kernel to be received at a port of this machine (`/proc/net/tcp`, column `rx_queue`).
+fn unreceived_bytes(port: u16) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("proc is mounted");
+    let local = format!(":{port:04X}");
+    let rows = table.lines().skip(1).filter_map(|row| {
+        let mut columns = row.split_whitespace();
+        let is_ours = columns.nth(1)?.ends_with(&local);
+        let (_, received) = columns.nth(2)?.split_once(':')?;
+        is_ours.then(|| u64::from_str_radix(received, 16).expect("a number"))
+    });
+    rows.sum()
+}
+
+/// 60,000 bytes of a message that is never complete, from each of as many as there are places.
+async fn hoard(rt: &Rt, config: ExportConfig, words: &[u8]) -> u64 {
+    let server = Server::start(rt, vec![(config, memory(rt))]).await.unwrap();
+    let address = server.addresses().remove(0);
+    let Address::Tcp(bound) = &address else {
+        panic!("it listens on TCP");
+    };
+    let resident = resident_bytes();
+    let mut crowd = Vec::new();
+    for _ in 0..GUESTS_MAX {
+        let stranger = Stream::connect(rt, &address).await.unwrap();
+        stranger
+            .send(rt.pool().copy_of(words).into())
+            .await
+            .unwrap();
+        crowd.push(stranger);
+    }
+    while unreceived_bytes(bound.port()) > 0 {
+        rt.sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(server.connections(), GUESTS_MAX, "nobody was refused");
+    let grown = resident_bytes().saturating_sub(resident);
+    drop(crowd);
+    settle(rt, server).await;
+    grown
+}
+
+#[test]
+fn as_many_strangers_as_there_are_places_hold_no_more_than_is_stated() {
+    let _alone = alone();
+    let authority = Authority::new("hoard");
+    let rt = real_rt();
+    rt.block_on(async {
+        let listen: Address = "tcp:127.0.0.1:0".parse().unwrap();
+        // A ClientHello of 65,535 bytes, in records of 15,000, the fifth of which never comes.
+        let mut hello = vec![1, 0, 0xff, 0xfb];
+        hello.resize(60_000, 0);
+        let records = hello.chunks(15_000);
+        let tls: Vec<u8> = records
+            .flat_map(|part| [&b"\x16\x03\x01\x3a\x98"[..], part].concat())
+            .collect();
+        let with_tls = ExportConfig {
+            tls: Some(authority.files("server", "IP:127.0.0.1")),
+            ..config(Protocol::Brp, listen.clone())
+        };
+        let grown = hoard(&rt, with_tls, &tls).await;
+        println!("TLS: 64 strangers hold {} KiB", grown >> 10);
+        assert!(grown <= 64 * (260 << 10), "{grown}");
+        // GO with 64,000 bytes of data.
+        let nbd = [&b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\xfa\0"[..], &[0; 60_000]].concat();
+        let grown = hoard(&rt, config(Protocol::Nbd, listen), &nbd).await;
+        println!("NBD: 64 strangers hold {} KiB", grown >> 10);
+        assert!(grown <= 64 * (132 << 10), "{grown}");
+    });
+    assert_eq!(rt.live_tasks(), 0);
+}
+
 /// How many strangers come.
 fn storm() -> usize {
     match std::env::var("BIMETAL_STORM") {
