@@ -25,7 +25,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("index", &["block", "rt"]),
     (
         "block",
-        &["client", "policy", "proto", "tls", "trace", "rt", "flash"],
+        &["client", "policy", "proto", "trace", "rt", "flash"],
     ),
     ("capi", &["client"]),
     ("client", &["proto", "tls", "rt"]),
