@@ -2,8 +2,8 @@
 //!
 //! Ours. A flash device has no head, so sorting gives nothing; what it has are units that are written,
 //! and later erased, as one, and reads that wait behind a program or an erase. So reads never wait for
-//! order, writes are collected by unit, and while anybody reads the device has one batch of writes at a
-//! time. It must never let a write wait without a bound. The rules are in `docs/schedulers.md`.
+//! order, writes are collected by unit, and while anybody reads the device has about one unit of them at
+//! a time. It must never let a write wait without a bound. The rules are in `docs/schedulers.md`.
 
 use super::sorted::Sorted;
 use super::{Bio, Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
@@ -70,7 +70,7 @@ pub struct Flash {
     full: Vec<u64>,
     batch: Option<Batch>,
     reads_under_way: usize,
-    writes_under_way: usize,
+    write_sectors_under_way: u64,
     /// Reads since the last urgent batch.
     reads_since: u64,
     /// When the oldest write need not wait for company any more.
@@ -96,7 +96,7 @@ impl Flash {
             full: Vec::new(),
             batch: None,
             reads_under_way: 0,
-            writes_under_way: 0,
+            write_sectors_under_way: 0,
             reads_since: parameters.reads_between,
             wake_at_ns: None,
         }
@@ -152,10 +152,11 @@ impl Flash {
         }
     }
 
-    /// True if a batch of writes may begin: while anybody reads there is one at a time.
+    /// True if a batch of writes may begin: while anybody reads the device has no more than one unit of
+    /// them when that happens.
     fn may_begin(&self) -> bool {
         let nobody_reads = self.reads.is_empty() && self.reads_under_way == 0;
-        nobody_reads || self.writes_under_way == 0
+        nobody_reads || self.write_sectors_under_way < self.parameters.write_unit_sectors
     }
 
     /// The write that has waited longest.
@@ -250,7 +251,7 @@ impl Flash {
         let (fifo, links) = self.fifo_of(&bio);
         fifo.remove(links, tag);
         self.unfile(tag, &bio);
-        self.writes_under_way += 1;
+        self.write_sectors_under_way += u64::from(bio.sectors);
         if let Some(batch) = &mut self.batch {
             batch.after = Some((bio.start_sector, tag));
         }
@@ -368,9 +369,10 @@ impl Scheduler for Flash {
     }
 
     fn completed(&mut self, tag: Tag, requests: &Requests, _: u64) {
-        match requests[tag].bio.direction {
+        let bio = requests[tag].bio;
+        match bio.direction {
             Direction::Read => self.reads_under_way -= 1,
-            Direction::Write => self.writes_under_way -= 1,
+            Direction::Write => self.write_sectors_under_way -= u64::from(bio.sectors),
         }
     }
 

@@ -118,11 +118,8 @@ struct State {
 }
 
 impl Core {
-    /// Runs a read or a write of any length.
-    async fn run(self: &Rc<Core>, request: Request) -> IoResult {
-        if request.len <= self.piece_bytes {
-            return self.run_piece(request, false).await;
-        }
+    /// Runs what does not fit into one request.
+    async fn run_pieces(self: &Rc<Core>, request: Request) -> IoResult {
         let starts = (request.offset..request.end()).step_by(self.piece_bytes as usize);
         let pieces = starts.map(|start| {
             let end = request.end().min(start + self.piece_bytes);
@@ -151,10 +148,10 @@ impl Core {
             }
         };
         let bio = bio_of(&request, continued);
+        let at_ns = self.rt.now().as_ns();
         let tag = {
             let mut state = self.state.borrow_mut();
             let tag = state.places.take(request, permit);
-            let at_ns = self.rt.now().as_ns();
             state.policy.add(tag, bio, at_ns);
             self.note(|| Noted::Added { tag, bio, at_ns });
             tag
@@ -163,7 +160,7 @@ impl Core {
             core: self,
             tag: Some(tag),
         };
-        self.advance();
+        self.advance(at_ns);
         let turn =
             std::future::poll_fn(|context| self.state.borrow_mut().places.poll_turn(tag, context));
         if let Turn::Carry = turn.await {
@@ -180,9 +177,8 @@ impl Core {
     }
 
     /// Gives the device what is to go next, as long as it takes more.
-    fn advance(self: &Rc<Core>) {
+    fn advance(self: &Rc<Core>, now_ns: u64) {
         let state = &mut *self.state.borrow_mut();
-        let now_ns = self.rt.now().as_ns();
         self.note(|| Noted::Asked { at_ns: now_ns });
         while state.in_flight < self.depth {
             let Some(tag) = state.policy.next(now_ns) else {
@@ -223,25 +219,29 @@ impl Core {
         }
         let parts = match answer {
             Ok(reply) => self.shares(tag, reply),
-            Err(_) => self.one_by_one(tag).await,
+            // It is rare, and would make every request's future larger.
+            Err(_) => Box::pin(self.one_by_one(tag)).await,
         };
         self.complete(tag, parts.into_iter());
     }
 
     /// All of an issued request, and whether one alone asked for it.
     fn whole(&self, tag: Tag) -> (Request, bool) {
-        let state = self.state.borrow();
-        let mut asked = state.policy.bios(tag).map(|bio| state.places.request(bio));
-        let first = asked.next().expect("a request has a bio");
-        let (mut request, mut alone) = (first.clone(), true);
-        for next in asked {
+        let state = &mut *self.state.borrow_mut();
+        let mut bios = state.policy.bios(tag);
+        let first = bios.next().expect("a request has a bio");
+        let alone = bios.clone().next().is_none();
+        if alone {
+            return (state.places.give(first), true);
+        }
+        let mut request = state.places.request(first).clone();
+        for next in bios.map(|bio| state.places.request(bio)) {
             assert_eq!(request.end(), next.offset, "the bios of a request meet");
-            alone = false;
             request.len += next.len;
             request.flags.fua |= next.flags.fua;
             request.payload.append(next.payload.clone());
         }
-        (request, alone)
+        (request, false)
     }
 
     /// The answer of a request, cut into those of its bios.
@@ -281,11 +281,11 @@ impl Core {
 
     /// The device has done a request: its bios are answered, in ascending order.
     fn complete(self: &Rc<Core>, tag: Tag, answers: impl Iterator<Item = IoResult>) {
+        let at_ns = self.rt.now().as_ns();
         {
             let state = &mut *self.state.borrow_mut();
             state.in_flight -= 1;
             let mut bios = state.places.take_list();
-            let at_ns = self.rt.now().as_ns();
             state.policy.complete(tag, at_ns, &mut bios);
             self.note(|| Noted::Completed { tag, at_ns });
             let mut answers = answers;
@@ -295,14 +295,14 @@ impl Core {
             }
             state.places.put_list(bios);
         }
-        self.advance();
+        self.advance(at_ns);
     }
 
     /// Somebody waits for all that is here.
     fn unplug(self: &Rc<Core>) {
         self.state.borrow_mut().policy.unplug();
         self.note(|| Noted::Unplugged);
-        self.advance();
+        self.advance(self.rt.now().as_ns());
     }
 }
 
@@ -351,9 +351,10 @@ async fn keep_time(core: Rc<Core>) {
         }
         let sleep = core.rt.sleep_until(Instant::from_ns(at_ns));
         select(sleep, std::pin::pin!(earlier)).await;
-        if core.rt.now().as_ns() >= at_ns {
+        let now_ns = core.rt.now().as_ns();
+        if now_ns >= at_ns {
             core.asked_at_ns.set(NEVER_NS);
-            core.advance();
+            core.advance(now_ns);
         }
     }
 }
@@ -368,7 +369,11 @@ impl Device for Queue {
             Op::Read | Op::Write if request.len > 0 => {
                 // The schedulers take a request at its word.
                 match self.core.below.geometry().check(&request) {
-                    Ok(()) => IoFuture::new(self.core.run(request)),
+                    // One future for each, so that the usual one is small: it is moved when it is boxed.
+                    Ok(()) if request.len <= self.core.piece_bytes => {
+                        IoFuture::new(self.core.run_piece(request, false))
+                    }
+                    Ok(()) => IoFuture::new(self.core.run_pieces(request)),
                     Err(error) => IoFuture::ready(Err(error)),
                 }
             }

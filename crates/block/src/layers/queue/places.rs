@@ -74,6 +74,11 @@ impl Places {
         &self.taken(tag).request
     }
 
+    /// What was asked for, which will not be looked at again.
+    pub(super) fn give(&mut self, tag: Tag) -> Request {
+        std::mem::replace(&mut self.taken_mut(tag).request, Request::flush())
+    }
+
     /// The request that `tag` has started goes to the device; false if nobody is there to carry it.
     pub(super) fn issue(&mut self, tag: Tag) -> bool {
         let place = self.taken_mut(tag);

@@ -1,0 +1,127 @@
+//! What the queue layer costs per I/O in a live stack: the same requests to a medium with the layer in
+//! front of it and without, in turn, in one run.
+//!
+//! ```text
+//! cargo run --release --example queue_cost -p bimetal-block -- [REQUESTS] [ROUNDS] [DEPTH]
+//! ```
+//!
+//! The media answer at once, so that all there is are the layers. Random 4-KiB requests, half of them
+//! writes, over DEPTH tasks on the real clock. The difference is taken round by round, and the median of
+//! the rounds is printed. CPU time is what the kernel has counted for this process.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use bimetal_block::graph::{OpenOptions, Stack, read_graph};
+use bimetal_block::{Device, Flags, Origin, Request};
+use bimetal_policy::scheduler::SchedulerChoice;
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Payload, Rt, UringOptions};
+
+/// CPU time of this thread, the only one, in ns; Linux counts it in the first field of this file.
+fn cpu_ns() -> Result<u64, String> {
+    let path = "/proc/self/schedstat";
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+    let first = text.split_whitespace().next().unwrap_or_default();
+    first.parse().map_err(|e| format!("{path}: {e}"))
+}
+
+fn stack_text(medium: &str, scheduler: &str) -> String {
+    format!(
+        r#"
+[device.data]
+type = "{medium}"
+size = "64MiB"
+[device.queued]
+type = "queue"
+below = "data"
+scheduler = "{scheduler}"
+"#
+    )
+}
+
+/// CPU time of one request in ns.
+async fn cost_ns(rt: &Rt, top: &Rc<dyn Device>, requests: u64, depth: u32) -> Result<f64, String> {
+    let left = Rc::new(Cell::new(requests));
+    let group = TaskGroup::new(rt);
+    let before_ns = cpu_ns()?;
+    for number in 1..=depth {
+        let (left, top) = (Rc::clone(&left), Rc::clone(top));
+        let mut rng = rt.rng(&format!("load {number}"));
+        let blocks = top.geometry().size_bytes / 4096;
+        let payload = Payload::from(rt.pool().zeroed(4096));
+        group.spawn(async move {
+            while left.get() > 0 {
+                left.set(left.get() - 1);
+                let offset = rng.below(blocks) * 4096;
+                let request = if rng.chance(0.5) {
+                    Request::write(offset, payload.clone(), Flags::NONE)
+                } else {
+                    Request::read(offset, 4096)
+                };
+                let request = request.from_origin(Origin::of_task(number));
+                top.submit(request).await.expect("memory does not fail");
+            }
+        });
+    }
+    group.join().await;
+    Ok((cpu_ns()? - before_ns) as f64 / requests as f64)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn measure(medium: &str, scheduler: &str, numbers: [u64; 3]) -> Result<(), String> {
+    let [requests, rounds, depth] = numbers;
+    let depth = u32::try_from(depth).map_err(|e| e.to_string())?;
+    let rt = Rt::real_time(UringOptions::default()).map_err(|e| e.to_string())?;
+    let graph = read_graph(Path::new("built in"), &stack_text(medium, scheduler));
+    let graph = graph.map_err(|e| e.to_string())?;
+    rt.block_on(async {
+        let roots = ["data", "queued"];
+        let stack = Stack::open(&rt, &graph, &roots, &OpenOptions::default()).await;
+        let stack = stack.map_err(|e| e.to_string())?;
+        let device = |name| stack.get(name).ok_or(format!("no device `{name}`"));
+        let (bare, queued) = (device("data")?, device("queued")?);
+        let (mut without, mut more) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            let bare_ns = cost_ns(&rt, bare, requests, depth).await?;
+            let queued_ns = cost_ns(&rt, queued, requests, depth).await?;
+            without.push(bare_ns);
+            more.push(queued_ns - bare_ns);
+        }
+        println!(
+            "{medium:7} {scheduler:14} without {:6.0} ns, the layer {:6.0} ns",
+            median(without),
+            median(more)
+        );
+        stack
+            .close()
+            .await
+            .map_err(|(name, e)| format!("{name}: {e}"))
+    })
+}
+
+fn main() -> ExitCode {
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>());
+    let mut number = |default| numbers.next().unwrap_or(Ok(default));
+    let (Ok(requests), Ok(rounds @ 1..), Ok(depth @ 1..)) =
+        (number(200_000), number(9), number(16))
+    else {
+        eprintln!("usage: queue_cost [REQUESTS] [ROUNDS] [DEPTH]");
+        return ExitCode::from(2);
+    };
+    for medium in ["null", "memory"] {
+        for scheduler in SchedulerChoice::NAMES {
+            if let Err(why) = measure(medium, scheduler, [requests, rounds, depth]) {
+                eprintln!("queue_cost: {medium}, {scheduler}: {why}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}
