@@ -6,23 +6,19 @@
 
 use super::Writer;
 use super::checkpoint::Detail;
-use super::unless_full;
 use crate::error::Error;
 use crate::storage::BLOCK_BYTES;
 
 /// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
 const CHANGES_MAX: u64 = 1 << 20;
 
-/// How much less memory changes may have after a group, by the bytes of its changes: more than what they
-/// take in memory themselves.
-const PAID_OFF_SHARE: u64 = 8;
-/// The least that it is, so that it ends: about what is gone with one leaf.
-const PAID_OFF_BYTES: u64 = 1024;
+/// How much less memory changes may have after a group, by the bytes that the group has taken of the log.
+const PAID_OFF_SHARE: u64 = 4;
 
 impl Writer {
-    /// Keeps house after a group that took `blocks` blocks of the log for changes of so many bytes.
-    pub(crate) fn keep_house(&mut self, blocks: u64, changes_bytes: u64) -> Result<(), Error> {
-        self.pay_off(changes_bytes);
+    /// Keeps house after a group that took `blocks` blocks of the log.
+    pub(crate) fn keep_house(&mut self, blocks: u64) -> Result<(), Error> {
+        self.pay_off(blocks);
         self.unpin_landed();
         self.fold_overgrown()?;
         self.fold_beyond_budget()?;
@@ -35,9 +31,9 @@ impl Writer {
     }
 
     /// Takes back from the changes what memory they were given when the index was opened, faster than a
-    /// group can bring new ones, but not so fast that a commit of one change waits for many leaves.
-    fn pay_off(&mut self, changes_bytes: u64) {
-        let paid_bytes = (changes_bytes * PAID_OFF_SHARE).max(PAID_OFF_BYTES);
+    /// group of `blocks` blocks of the log can bring new ones.
+    fn pay_off(&mut self, blocks: u64) {
+        let paid_bytes = blocks * BLOCK_BYTES as u64 * PAID_OFF_SHARE;
         self.taken_up_bytes = self.taken_up_bytes.saturating_sub(paid_bytes);
     }
 
@@ -107,11 +103,6 @@ impl Writer {
             if !self.free_log(target)? {
                 return self.take_checkpoint(Detail::Places);
             }
-            // Leaves were written back for it, and what they leave behind must not pile up.
-            self.clean_some()?;
-            if self.is_checkpointing() {
-                break;
-            }
         }
         Ok(())
     }
@@ -146,9 +137,7 @@ impl Writer {
                 return Ok(());
             }
             let target = self.log.head().saturating_sub(ring / 4);
-            while self.free_log(target)? {
-                unless_full(self.clean_some())?;
-            }
+            while self.free_log(target)? {}
             self.checkpoint_now()?;
         }
         if self.log.free_blocks() >= needed {
