@@ -9,24 +9,17 @@
 //! writes, over DEPTH tasks on the real clock. The difference is taken round by round, and the median of
 //! the rounds is printed. CPU time is what the kernel has counted for this process.
 
-use std::cell::Cell;
+mod load;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 
+use bimetal_block::Device;
 use bimetal_block::graph::{OpenOptions, Stack, read_graph};
-use bimetal_block::{Device, Flags, Origin, Request};
 use bimetal_policy::scheduler::SchedulerChoice;
-use bimetal_rt::sync::TaskGroup;
-use bimetal_rt::{Payload, Rt, UringOptions};
-
-/// CPU time of this thread, the only one, in ns; Linux counts it in the first field of this file.
-fn cpu_ns() -> Result<u64, String> {
-    let path = "/proc/self/schedstat";
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
-    let first = text.split_whitespace().next().unwrap_or_default();
-    first.parse().map_err(|e| format!("{path}: {e}"))
-}
+use bimetal_rt::{Rt, UringOptions};
+use load::{cpu_ns, send};
 
 fn stack_text(medium: &str, scheduler: &str) -> String {
     format!(
@@ -44,29 +37,8 @@ scheduler = "{scheduler}"
 
 /// CPU time of one request in ns.
 async fn cost_ns(rt: &Rt, top: &Rc<dyn Device>, requests: u64, depth: u32) -> Result<f64, String> {
-    let left = Rc::new(Cell::new(requests));
-    let group = TaskGroup::new(rt);
     let before_ns = cpu_ns()?;
-    for number in 1..=depth {
-        let (left, top) = (Rc::clone(&left), Rc::clone(top));
-        let mut rng = rt.rng(&format!("load {number}"));
-        let blocks = top.geometry().size_bytes / 4096;
-        let payload = Payload::from(rt.pool().zeroed(4096));
-        group.spawn(async move {
-            while left.get() > 0 {
-                left.set(left.get() - 1);
-                let offset = rng.below(blocks) * 4096;
-                let request = if rng.chance(0.5) {
-                    Request::write(offset, payload.clone(), Flags::NONE)
-                } else {
-                    Request::read(offset, 4096)
-                };
-                let request = request.from_origin(Origin::of_task(number));
-                top.submit(request).await.expect("memory does not fail");
-            }
-        });
-    }
-    group.join().await;
+    send(rt, top, requests, depth).await;
     Ok((cpu_ns()? - before_ns) as f64 / requests as f64)
 }
 

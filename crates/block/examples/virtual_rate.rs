@@ -8,15 +8,14 @@
 //! Prints one line for each model. CPU time is what the kernel has counted for this process, so
 //! that other load on the machine does not matter.
 
-use std::cell::Cell;
+mod load;
+
 use std::path::Path;
 use std::process::ExitCode;
-use std::rc::Rc;
 
 use bimetal_block::graph::{OpenOptions, Stack, read_graph};
-use bimetal_block::{Device, Flags, Request};
-use bimetal_rt::sync::TaskGroup;
-use bimetal_rt::{Payload, Rt, VirtualOptions};
+use bimetal_rt::{Rt, VirtualOptions};
+use load::{cpu_ns, send};
 
 const MODELS: [(&str, &str); 4] = [
     ("ssd", "sata-2009"),
@@ -45,42 +44,8 @@ below = "passed"
     )
 }
 
-/// CPU time of this thread, the only one, in ns; Linux counts it in the first field of this file.
-fn cpu_ns() -> Result<u64, String> {
-    let path = "/proc/self/schedstat";
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
-    let first = text.split_whitespace().next().unwrap_or_default();
-    first.parse().map_err(|e| format!("{path}: {e}"))
-}
-
-/// Sends random requests, half of them writes, `depth` at a time.
-async fn load(rt: &Rt, top: &Rc<dyn Device>, requests: u64, depth: u64) {
-    let left = Rc::new(Cell::new(requests));
-    let group = TaskGroup::new(rt);
-    for number in 0..depth {
-        let (left, top) = (Rc::clone(&left), Rc::clone(top));
-        let mut rng = rt.rng(&format!("load {number}"));
-        let blocks = top.geometry().size_bytes / 4096;
-        let payload = Payload::from(rt.pool().zeroed(4096));
-        group.spawn(async move {
-            while left.get() > 0 {
-                left.set(left.get() - 1);
-                let offset = rng.below(blocks) * 4096;
-                let request = if rng.chance(0.5) {
-                    Request::write(offset, payload.clone(), Flags::NONE)
-                } else {
-                    Request::read(offset, 4096)
-                };
-                top.submit(request)
-                    .await
-                    .expect("a model and a medium without content do not fail");
-            }
-        });
-    }
-    group.join().await;
-}
-
 fn measure(of: &str, profile: &str, requests: u64, depth: u64) -> Result<(), String> {
+    let depth = u32::try_from(depth).map_err(|e| e.to_string())?;
     let rt = Rt::virtual_time(VirtualOptions::default());
     let graph = read_graph(Path::new("built in"), &stack_text(of, profile));
     let graph = graph.map_err(|e| e.to_string())?;
@@ -89,7 +54,7 @@ fn measure(of: &str, profile: &str, requests: u64, depth: u64) -> Result<(), Str
         let stack = stack.map_err(|e| e.to_string())?;
         let top = stack.get("top").ok_or("no device `top`")?;
         let before_ns = cpu_ns()?;
-        load(&rt, top, requests, depth).await;
+        send(&rt, top, requests, depth).await;
         let cpu_s = (cpu_ns()? - before_ns) as f64 / 1e9;
         let rate = requests as f64 / cpu_s;
         let virtual_s = rt.now().as_secs_f64();

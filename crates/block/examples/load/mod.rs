@@ -1,0 +1,49 @@
+//! The load of the examples that measure layers, and the CPU time that it takes.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use bimetal_block::{Device, Flags, Origin, Request};
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Payload, Rt};
+
+const BLOCK_BYTES: u64 = 4096;
+
+/// CPU time of this thread, the only one, in ns; Linux counts it in the first field of this file.
+///
+/// # Errors
+/// That it cannot be read, in words.
+pub fn cpu_ns() -> Result<u64, String> {
+    let path = "/proc/self/schedstat";
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+    let first = text.split_whitespace().next().unwrap_or_default();
+    first.parse().map_err(|e| format!("{path}: {e}"))
+}
+
+/// Sends random requests of 4 KiB, half of them writes, from `depth` tasks that ask one at a time each.
+pub async fn send(rt: &Rt, top: &Rc<dyn Device>, requests: u64, depth: u32) {
+    let left = Rc::new(Cell::new(requests));
+    let group = TaskGroup::new(rt);
+    for number in 1..=depth {
+        let (left, top) = (Rc::clone(&left), Rc::clone(top));
+        let mut rng = rt.rng(&format!("load {number}"));
+        let blocks = top.geometry().size_bytes / BLOCK_BYTES;
+        let payload = Payload::from(rt.pool().zeroed(BLOCK_BYTES as usize));
+        group.spawn(async move {
+            while left.get() > 0 {
+                left.set(left.get() - 1);
+                let offset = rng.below(blocks) * BLOCK_BYTES;
+                let request = if rng.chance(0.5) {
+                    Request::write(offset, payload.clone(), Flags::NONE)
+                } else {
+                    Request::read(offset, BLOCK_BYTES)
+                };
+                let request = request.from_origin(Origin::of_task(number));
+                top.submit(request)
+                    .await
+                    .expect("models and media without faults do not fail");
+            }
+        });
+    }
+    group.join().await;
+}
