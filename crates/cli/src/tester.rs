@@ -189,13 +189,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         Extent::Small => tester::run_scenario(&scenario_of(args.seed, options), options),
         _ => tester::run(args.seed, options),
     };
+    show(&report, args.json, || report.text())
+}
+
+/// Prints what one seed has done, in words or as JSON. Status 1 when it found something.
+fn show<R>(report: &R, as_json: bool, text: impl FnOnce() -> String) -> Result<ExitCode>
+where
+    R: Outcome + serde::Serialize,
+{
     let mut out = std::io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    if as_json {
+        writeln!(out, "{}", serde_json::to_string_pretty(report)?)?;
     } else {
-        write!(out, "{}", report.text())?;
+        write!(out, "{}", text())?;
     }
-    Ok(status_of(report.finding.is_some()))
+    Ok(status_of(report.told().finding.is_some()))
 }
 
 /// Does each piece of work on one of several threads, and tells each result on this one.
@@ -281,13 +289,7 @@ pub(crate) fn index_run(args: &IndexRunArgs) -> Result<ExitCode> {
         ..index_tester::Options::default()
     };
     let report = index_tester::run(args.seed, options);
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
-    } else {
-        write!(out, "{}", report.text())?;
-    }
-    Ok(status_of(report.finding.is_some()))
+    show(&report, args.json, || report.text())
 }
 
 fn tell<O: Outcome>(bar: &ProgressBar, outcome: &O, line: impl Fn(&O) -> String) {
