@@ -157,11 +157,9 @@ fn long_batch(key: u8, number: u8) -> Vec<Change> {
     (0..60).map(put).collect()
 }
 
-/// Lives of long batches that are durable much later, so that a power cut finds several frames of the log
-/// that are not, and leaves some of them.
-pub fn relaxed(seed: u64) {
-    let mut draw = Draw::new(seed);
-    let options = Options {
+/// Options under which relaxed writes go to the log alone, and nothing makes it durable but asking.
+fn nothing_but_the_log() -> Options {
+    Options {
         // Enough for all changes: writing one back would make the log durable.
         memory_bytes: 16 << 20,
         buffer_bytes: 8 << 20,
@@ -171,8 +169,14 @@ pub fn relaxed(seed: u64) {
         segment_bytes: 4 << 20,
         inline_value_bytes: 1000,
         ..Options::default()
-    };
-    let mut world = World::new(options).expect("an index on an empty disk");
+    }
+}
+
+/// Lives of long batches that are durable much later, so that a power cut finds several frames of the log
+/// that are not, and leaves some of them.
+pub fn relaxed(seed: u64) {
+    let mut draw = Draw::new(seed);
+    let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
     for _ in 0..8 {
         let key = |draw: &mut Draw| draw.below(40) as u8;
         for _ in 0..draw.below(40) {
@@ -197,17 +201,7 @@ pub fn relaxed(seed: u64) {
 /// A power cut loses the first of several frames and leaves the others. The log grows up to where the second
 /// one is. If `number` is odd, a checkpoint lets it begin there: before it then stands nothing that is newer.
 pub fn leftover(number: u64) {
-    let options = Options {
-        memory_bytes: 16 << 20,
-        buffer_bytes: 8 << 20,
-        log_bytes: 4 << 20,
-        // So would filling a segment, and a value beside the leaves; the leaf is long enough to be left alone.
-        node_bytes: 256 << 10,
-        segment_bytes: 4 << 20,
-        inline_value_bytes: 1000,
-        ..Options::default()
-    };
-    let mut world = World::new(options).expect("an index on an empty disk");
+    let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
     let first = world.write(&[], Durability::Durable);
     first.expect("a write");
     world.db.checkpoint().expect("a checkpoint");
