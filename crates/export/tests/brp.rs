@@ -5,6 +5,7 @@ mod common;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -298,16 +299,26 @@ fn both_kinds_of_sockets_serve_it_and_say_what_they_have() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-#[test]
-fn ordinary_threads_share_a_session() {
-    let folder = std::env::temp_dir().join(format!("bimetal-brp-threads-{}", std::process::id()));
+/// A folder of this test, and the address of a socket in it.
+fn folder_with_socket(test: &str) -> (PathBuf, Address) {
+    let folder = std::env::temp_dir().join(format!("bimetal-brp-{test}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let listen = Address::Unix(folder.join("a.sock"));
+    (folder, listen)
+}
+
+/// A server of memory at an address, for clients on other threads.
+fn listening(rt: &Rt, listen: &Address) -> Server {
+    let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, SIZE));
+    let exports = vec![(config(listen.clone()), device)];
+    rt.block_on(Server::start(rt, exports)).unwrap()
+}
+
+#[test]
+fn ordinary_threads_share_a_session() {
+    let (folder, listen) = folder_with_socket("threads");
     let rt = real_rt();
-    let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, SIZE));
-    let server = rt
-        .block_on(Server::start(&rt, vec![(config(listen.clone()), device)]))
-        .unwrap();
+    let server = listening(&rt, &listen);
     let finished = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let done = std::sync::Arc::clone(&finished);
     let clients = std::thread::spawn(move || {
@@ -356,14 +367,9 @@ impl Job for ZeroBlock {
 #[test]
 fn jobs_of_one_call_leave_together() {
     const JOBS: u64 = 64;
-    let folder = std::env::temp_dir().join(format!("bimetal-brp-jobs-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let listen = Address::Unix(folder.join("a.sock"));
+    let (folder, listen) = folder_with_socket("jobs");
     let rt = real_rt();
-    let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, SIZE));
-    let server = rt
-        .block_on(Server::start(&rt, vec![(config(listen.clone()), device)]))
-        .unwrap();
+    let server = listening(&rt, &listen);
     let clients = std::thread::spawn(move || {
         let (ended, heard) = std::sync::mpsc::channel();
         let session = SessionThread::connect(Options::new(listen), move |batch| {
