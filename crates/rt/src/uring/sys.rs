@@ -80,6 +80,8 @@ pub struct MemoryLock {
 /// - the heap is grown by `heap_reserve_bytes`, touched, and told never to shrink, to serve
 ///   requests by fresh mappings below 64 MiB, or to give threads heaps of their own, so that the
 ///   small allocations of a request find resident memory;
+/// - the stack of the calling thread, which must be the one that serves, is grown: only the main thread's
+///   stack grows by faults, which `mlockall` cannot foresee (mlockall(2), notes);
 /// - `mlockall` keeps all of it, present and future, in memory.
 ///
 /// What the limits of the process forbid is reported in the result, not an error: the server works
@@ -92,6 +94,7 @@ pub fn keep_memory_resident(heap_reserve_bytes: usize) -> MemoryLock {
         outcome.flusher_error = Some(io::Error::last_os_error().to_string());
     }
     grow_heap(heap_reserve_bytes);
+    grow_stack();
     // SAFETY: takes flags only.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
         outcome.lock_error = Some(io::Error::last_os_error().to_string());
@@ -114,6 +117,14 @@ fn grow_heap(bytes: usize) {
         .map(|_| std::hint::black_box(vec![1; 1 << 20]))
         .collect();
     drop(pieces);
+}
+
+/// Touches more of the stack than the deepest chain of layers has been seen to use, 240 KiB without
+/// optimisation. The kernel never takes back what a stack has grown by.
+#[inline(never)]
+fn grow_stack() {
+    const DEEPEST_BYTES: usize = 1 << 20;
+    std::hint::black_box(&mut [1_u8; DEEPEST_BYTES]);
 }
 
 #[cfg(not(target_env = "gnu"))]
