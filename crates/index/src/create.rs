@@ -1,7 +1,7 @@
 //! Making an index where nothing is, or where what is there is not needed any more.
 
 use crate::error::{At, Error};
-use crate::layout::{Geometry, Superblock};
+use crate::layout::{Geometry, LOG_OFFSET, Superblock};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 use std::io::{self, Read};
 
@@ -23,16 +23,34 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
         opening_at_tail: 0,
         log_tail: 0,
         seq_at_tail: 0,
-        log_prepared: 0,
         checkpoint: Vec::new(),
         checkpoint_bytes: 0,
         checkpoint_crc: 0,
         log_durable: 0,
     };
+    prepare_log(storage, geometry)?;
     storage
         .sync()
         .at("making the storage as long as the log", 0)?;
     superblock.write(storage)
+}
+
+/// The log is prepared in pieces of this length.
+const ZEROES_BYTES: u64 = 4 << 20;
+
+/// Writes zeroes to the whole log: a file system that has to find space, or to note that a block is in
+/// use, takes its time now, and not in a commit. What is left there of an older index goes, too.
+fn prepare_log(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
+    let end = LOG_OFFSET + geometry.log_blocks * BLOCK_BYTES as u64;
+    let zeroes = Aligned::zeroed(ZEROES_BYTES.min(end - LOG_OFFSET) as usize);
+    let mut offset = LOG_OFFSET;
+    while offset < end {
+        let piece = (end - offset).min(ZEROES_BYTES) as usize;
+        let written = storage.write(offset, &zeroes[..piece]);
+        written.at("preparing the log", offset)?;
+        offset += piece as u64;
+    }
+    Ok(())
 }
 
 /// What has nothing but zeroes up to here holds nothing that anybody knows: file systems and tables of

@@ -69,8 +69,6 @@ pub(crate) struct Superblock {
     /// The frame at the tail, if there is one, is of this opening or a later one: nothing stands before it that
     /// would tell it from a leftover.
     pub opening_at_tail: u32,
-    /// Log blocks from the start of its area that have been written once.
-    pub log_prepared: u64,
     /// The checkpoint: its segments, bytes and checksum. Without segments the tree is empty.
     pub checkpoint: Vec<u32>,
     pub checkpoint_bytes: u64,
@@ -78,6 +76,9 @@ pub(crate) struct Superblock {
     /// The log is durable up to here: a position in blocks, like that of the tail.
     pub log_durable: u64,
 }
+
+/// Bytes in the middle that are not used any more.
+const RESERVED_BYTES: usize = 8;
 
 /// Takes little-endian numbers from a block, in order.
 struct Fields<'a>(&'a [u8], usize);
@@ -88,6 +89,11 @@ impl Fields<'_> {
         field.copy_from_slice(&self.0[self.1..self.1 + N]);
         self.1 += N;
         field
+    }
+
+    fn skipping(&mut self, bytes: usize) -> &mut Self {
+        self.1 += bytes;
+        self
     }
 
     fn number32(&mut self) -> u32 {
@@ -120,7 +126,7 @@ impl Superblock {
         put(&mut block, &mut at, &self.generation.to_le_bytes());
         put(&mut block, &mut at, &self.log_tail.to_le_bytes());
         put(&mut block, &mut at, &self.seq_at_tail.to_le_bytes());
-        put(&mut block, &mut at, &self.log_prepared.to_le_bytes());
+        at += RESERVED_BYTES;
         put(&mut block, &mut at, &self.checkpoint_bytes.to_le_bytes());
         put(&mut block, &mut at, &self.checkpoint_crc.to_le_bytes());
         put(&mut block, &mut at, &self.opening.to_le_bytes());
@@ -162,8 +168,7 @@ impl Superblock {
             generation: fields.number64(),
             log_tail: fields.number64(),
             seq_at_tail: fields.number64(),
-            log_prepared: fields.number64(),
-            checkpoint_bytes: fields.number64(),
+            checkpoint_bytes: fields.skipping(RESERVED_BYTES).number64(),
             checkpoint_crc: fields.number32(),
             opening: fields.number32(),
             opening_at_tail: 0,
@@ -263,7 +268,6 @@ mod tests {
             opening_at_tail: 2,
             log_tail: 1000,
             seq_at_tail: 77,
-            log_prepared: 256,
             checkpoint: vec![4, 9],
             checkpoint_bytes: 1_500_000,
             checkpoint_crc: 0xABCD,

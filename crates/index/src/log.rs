@@ -17,8 +17,6 @@ const MAGIC: u32 = u32::from_le_bytes(*b"blog");
 pub(crate) const HEADER_BYTES: usize = 64;
 /// A frame that is this long takes no further batch.
 const FRAME_BYTES: usize = 256 << 10;
-/// Written ahead with zeroes in the first lap, at a time.
-const PREPARED_BLOCKS: u64 = 1024;
 /// Bytes read at a time: as much as makes a device busy on all its channels.
 const WINDOW_BYTES: usize = 4 << 20;
 /// How far beyond its end the log is searched for proof that something was lost.
@@ -114,8 +112,6 @@ pub(crate) struct Log {
     tail: u64,
     /// Everything before this survives a power cut.
     durable_below: u64,
-    /// Blocks from the start of the area that were written once.
-    prepared: u64,
     frame: Aligned,
     /// End of the batches in `frame`; [`HEADER_BYTES`] without any.
     filled: usize,
@@ -127,21 +123,13 @@ pub(crate) struct Log {
 
 impl Log {
     /// A log that goes on at `head`; what is needed of it begins at `tail`.
-    pub(crate) fn new(
-        geometry: Geometry,
-        opening: u32,
-        tail: u64,
-        head: u64,
-        prepared: u64,
-    ) -> Log {
+    pub(crate) fn new(geometry: Geometry, opening: u32, tail: u64, head: u64) -> Log {
         Log {
             geometry,
             opening,
             head,
             tail,
             durable_below: head,
-            // What has been written needs no zeroes, and must not get any.
-            prepared: prepared.max(head).min(geometry.log_blocks),
             frame: Aligned::zeroed(16 * BLOCK_BYTES),
             filled: HEADER_BYTES,
             first_seq: 0,
@@ -163,11 +151,6 @@ impl Log {
     /// Everything before this is durable.
     pub(crate) fn durable_below(&self) -> u64 {
         self.durable_below
-    }
-
-    /// Blocks of the area that were written once.
-    pub(crate) fn prepared(&self) -> u64 {
-        self.prepared
     }
 
     /// Everything before this stands in the log, whether it is durable or not: it was read.
@@ -271,7 +254,6 @@ impl Log {
                 is_carried: self.is_carried,
             };
             header.encode(&self.geometry, &mut self.frame[..bytes]);
-            self.prepare(storage, blocks)?;
             // A durable write says nothing of what was written before it.
             let alone = durable && self.durable_below == self.head;
             self.write_blocks(storage, bytes, alone)?;
@@ -312,22 +294,6 @@ impl Log {
                 _ => storage.write(offset, part),
             };
             written.at("writing the log", offset)?;
-        }
-        Ok(())
-    }
-
-    /// In the first lap, zeroes are written ahead of the head: a file system that has to find space or
-    /// to note that a block is in use takes its time then, and not in a commit.
-    fn prepare(&mut self, storage: &dyn Storage, blocks: u64) -> Result<(), Error> {
-        while self.prepared < self.geometry.log_blocks && self.head + blocks > self.prepared {
-            let count = PREPARED_BLOCKS.min(self.geometry.log_blocks - self.prepared);
-            let zeroes = Aligned::zeroed(count as usize * BLOCK_BYTES);
-            let offset = LOG_OFFSET + self.prepared * BLOCK_BYTES as u64;
-            storage
-                .write(offset, &zeroes)
-                .at("preparing the log", offset)?;
-            storage.sync().at("preparing the log", offset)?;
-            self.prepared += count;
         }
         Ok(())
     }
@@ -548,7 +514,6 @@ mod tests {
             log_tail,
             seq_at_tail: 0,
             opening_at_tail: 0,
-            log_prepared: 64,
             log_durable: 0,
             checkpoint: Vec::new(),
             checkpoint_bytes: 0,
@@ -581,7 +546,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read_round_the_ring() {
         let storage = storage();
-        let mut log = Log::new(GEOMETRY, 1, 0, 0, 64);
+        let mut log = Log::new(GEOMETRY, 1, 0, 0);
         let mut expected = Vec::new();
         for number in 1..=100 {
             let operations = batch(number, 6000);
@@ -599,7 +564,7 @@ mod tests {
     #[test]
     fn an_older_lap_and_an_older_opening_are_not_read() {
         let storage = storage();
-        let mut log = Log::new(GEOMETRY, 1, 0, 0, 64);
+        let mut log = Log::new(GEOMETRY, 1, 0, 0);
         for number in 1..=8 {
             log.append(number, &batch(number, 10), &[]);
             log.write_out(&storage, false).unwrap();
@@ -610,7 +575,7 @@ mod tests {
         content[at..at + BLOCK_BYTES].fill(0);
         let storage = MemoryStorage::with_content(content);
         assert_eq!(read_all(&storage, 0).unwrap().len(), 3);
-        let mut log = Log::new(GEOMETRY, 2, 0, 3, 64);
+        let mut log = Log::new(GEOMETRY, 2, 0, 3);
         log.append(4, &batch(4, 20), &[]);
         log.write_out(&storage, true).unwrap();
         let read = read_all(&storage, 0).unwrap();
@@ -621,7 +586,7 @@ mod tests {
     #[test]
     fn a_frame_that_was_durable_and_is_missing_is_damage() {
         let storage = storage();
-        let mut log = Log::new(GEOMETRY, 1, 0, 0, 64);
+        let mut log = Log::new(GEOMETRY, 1, 0, 0);
         for number in 1..=5 {
             log.append(number, &batch(number, 10), &[]);
             log.write_out(&storage, true).unwrap();
@@ -645,7 +610,7 @@ mod tests {
     #[test]
     fn a_superblock_that_was_not_the_newest_is_found_out() {
         let storage = storage();
-        let mut log = Log::new(GEOMETRY, 1, 0, 0, 64);
+        let mut log = Log::new(GEOMETRY, 1, 0, 0);
         for number in 1..=100 {
             log.append(number, &batch(number, 10), &[]);
             log.write_out(&storage, true).unwrap();
@@ -664,7 +629,7 @@ mod tests {
     #[test]
     fn a_log_that_ends_before_what_the_superblock_knows_to_be_durable_is_found_out() {
         let storage = storage();
-        let mut log = Log::new(GEOMETRY, 1, 0, 0, 64);
+        let mut log = Log::new(GEOMETRY, 1, 0, 0);
         for number in 1..=3 {
             log.append(number, &batch(number, 100), &[]);
             log.write_out(&storage, false).unwrap();
@@ -687,7 +652,7 @@ mod tests {
     #[test]
     fn one_durable_write_a_commit_and_a_sync_where_something_waited() {
         let storage = storage();
-        let mut log = Log::new(GEOMETRY, 1, 0, 0, 64);
+        let mut log = Log::new(GEOMETRY, 1, 0, 0);
         log.append(1, &batch(1, 10), &[]);
         log.write_out(&storage, true).unwrap();
         assert_eq!((storage.counts().writes, storage.counts().flushes), (1, 1));

@@ -78,10 +78,8 @@ fn what_was_found_after_a_kill_survives_a_power_cut() {
     };
     let mut world = World::new(options).expect("an index on an empty disk");
     let put = |number: u8| [Change::Put(vec![number], vec![number; 60_000])];
-    // While the log is prepared there are syncs that would hide it.
     let written = world.write(&put(0), Durability::Durable);
     written.expect("a write");
-    world.db.checkpoint().expect("a checkpoint");
     let durable = world.history.durable();
     // More than one frame of the log: the first ones are written, and not durable.
     for number in 1..11 {

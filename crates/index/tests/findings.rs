@@ -101,9 +101,6 @@ fn what_a_killed_program_left_in_the_log_is_durable_before_the_next_goes_on() {
         ..small()
     };
     let mut world = made(large_buffer);
-    // From a checkpoint on it is known that the log need not be prepared.
-    write(&mut world, &[put(0, 5)]);
-    world.db.checkpoint().expect("a checkpoint");
     for number in 0..40 {
         let changes: Vec<_> = (0..16).map(|n| put(number * 16 + n, 1000)).collect();
         let written = world.write(&changes, Durability::Relaxed);

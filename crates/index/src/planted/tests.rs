@@ -46,7 +46,7 @@ fn power_cuts_find_bugs_of_durability() {
             (Bug::NamesUnwritten, 30),
             (Bug::TailTooLate, 30),
             (Bug::TakesOlderLaps, 30),
-            (Bug::FreesEarly, 30),
+            (Bug::FreesEarly, 100),
             (Bug::CarriesNoRanges, 160),
             (Bug::ForgetsPatches, 200),
         ],

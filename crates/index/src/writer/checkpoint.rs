@@ -299,7 +299,6 @@ impl Writer {
             self.superblock.opening_at_tail = self.superblock.opening;
         }
         self.superblock.seq_at_tail = checkpoint.seq;
-        self.superblock.log_prepared = self.log.prepared();
         self.superblock.log_durable = self.log.durable_below();
         self.superblock.checkpoint_bytes = checkpoint.used as u64;
         self.superblock.checkpoint_crc = checkpoint.crc;

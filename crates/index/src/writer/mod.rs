@@ -141,8 +141,7 @@ impl Writer {
         }
         let geometry = superblock.geometry;
         let tail = superblock.log_tail;
-        let (opening, prepared) = (superblock.opening, superblock.log_prepared);
-        let log = Log::new(geometry, opening, tail, tail, prepared);
+        let log = Log::new(geometry, superblock.opening, tail, tail);
         let root = stored.root;
         let is_free = |(id, location): (usize, &Location)| {
             (location.is_nowhere() && id as NodeId != root).then_some(id as NodeId)
@@ -369,8 +368,8 @@ impl Writer {
         self.superblock.log_durable = head;
         self.superblock.write(&*self.tree.storage)?;
         self.opened_at = head;
-        let (tail, prepared) = (self.superblock.log_tail, self.superblock.log_prepared);
-        self.log = Log::new(self.geometry, self.superblock.opening, tail, head, prepared);
+        let (opening, tail) = (self.superblock.opening, self.superblock.log_tail);
+        self.log = Log::new(self.geometry, opening, tail, head);
         self.log.release(tail, self.superblock.generation);
         Ok(())
     }
