@@ -5,6 +5,7 @@ use crate::db::Snapshot;
 use crate::error::Error;
 use crate::node::{Kind, Rows};
 use crate::tree::{LeafScan, Next, Place};
+use std::cell::Cell;
 use std::ops::Bound;
 
 /// From where to where a scan goes.
@@ -19,6 +20,11 @@ const ROWS_MAX: usize = 1024;
 const BYTES_MAX: usize = 256 << 10;
 
 type OwnedBound = Bound<Box<[u8]>>;
+
+thread_local! {
+    /// The memory of the scan that ended last, for the next one of the thread.
+    static SPARE: Cell<Rows> = const { Cell::new(Rows::new()) };
+}
 
 /// A scan on its way. It holds what is there at its beginning.
 pub struct Scan {
@@ -64,7 +70,9 @@ impl Scan {
             from,
             to,
             is_reverse,
-            rows: Rows::new(),
+            rows: SPARE
+                .try_with(Cell::take)
+                .map_or_else(|_| Rows::new(), Rows::emptied),
             given: 0,
             rows_max: ROWS_FIRST,
             value: Vec::new(),
@@ -144,5 +152,12 @@ impl Scan {
             self.from = beyond;
         }
         self.is_over = is_empty(&self.from, &self.to);
+    }
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        // A thread that is ending has no use for it any more.
+        let _ending = SPARE.try_with(|spare| spare.set(std::mem::take(&mut self.rows)));
     }
 }

@@ -1,6 +1,6 @@
 //! Reading images.
 
-use super::column::{Column, Ints, Sections};
+use super::column::{CellCopy, Cells, Column, Ints, Sections};
 use super::header::{Form, Header, Sort};
 use super::{
     HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX,
@@ -396,6 +396,76 @@ impl Image {
         } else if let Some(value) = self.values.string(&self.bytes, row) {
             out.extend_from_slice(value);
         }
+    }
+
+    /// Length of the keys, if all have one.
+    pub(super) fn key_bytes(&self) -> Option<usize> {
+        Some(usize::from(self.prefix_len) + self.keys.cell_bytes()?)
+    }
+
+    /// Length of a key and its value, if all rows have one and are values themselves.
+    pub(super) fn row_bytes(&self) -> Option<usize> {
+        let has_values = self.kinds_at.is_none();
+        let value_bytes = self.values.cell_bytes().filter(|_| has_values)?;
+        Some(self.key_bytes()? + value_bytes)
+    }
+
+    /// Appends keys and values of rows of one length to `out`, each key before its value, upwards or
+    /// downwards.
+    ///
+    /// # Panics
+    /// If there are no such rows, or they are not of one length.
+    pub(super) fn append_rows(&self, rows: Range<usize>, reverse: bool, out: &mut Vec<u8>) {
+        assert!(rows.end <= self.rows(), "there is no row {}", rows.end);
+        let cells = |column: &Column, is_key: bool| {
+            let cells = column.cells(&self.bytes, is_key);
+            cells.expect("rows of one length have cells of one length")
+        };
+        let (keys, values) = (cells(&self.keys, true), cells(&self.values, false));
+        match (keys, values) {
+            (Cells::Ints(keys), Cells::Ints(values)) => {
+                self.append_cells(rows, reverse, &keys, &values, out);
+            }
+            (Cells::Ints(keys), Cells::Fixed(values)) => {
+                self.append_cells(rows, reverse, &keys, &values, out);
+            }
+            (Cells::Fixed(keys), Cells::Ints(values)) => {
+                self.append_cells(rows, reverse, &keys, &values, out);
+            }
+            (Cells::Fixed(keys), Cells::Fixed(values)) => {
+                self.append_cells(rows, reverse, &keys, &values, out);
+            }
+        }
+    }
+
+    fn append_cells(
+        &self,
+        rows: Range<usize>,
+        reverse: bool,
+        keys: &impl CellCopy,
+        values: &impl CellCopy,
+        out: &mut Vec<u8>,
+    ) {
+        let prefix = self.prefix();
+        let mut at = out.len();
+        let row_bytes = prefix.len() + keys.len() + values.len();
+        let end = at + rows.len() * row_bytes;
+        // A cell may be copied with up to eight bytes behind it, over which the next one goes.
+        out.resize(end + PADDING_BYTES, 0);
+        let count = rows.len();
+        for n in 0..count {
+            let row = match reverse {
+                false => rows.start + n,
+                true => rows.end - 1 - n,
+            };
+            out[at..at + prefix.len()].copy_from_slice(prefix);
+            at += prefix.len();
+            keys.copy(row, &mut out[at..]);
+            at += keys.len();
+            values.copy(row, &mut out[at..]);
+            at += values.len();
+        }
+        out.truncate(end);
     }
 
     /// The sequence number of a row.

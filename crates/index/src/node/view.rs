@@ -23,8 +23,18 @@ struct Entry {
 
 impl Rows {
     /// No rows, and no memory yet.
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self {
+            bytes: Vec::new(),
+            entries: Vec::new(),
+            key: Vec::new(),
+        }
+    }
+
+    /// The same memory without rows.
+    pub fn emptied(mut self) -> Self {
+        self.clear();
+        self
     }
 
     /// Adds a row behind the others.
@@ -142,11 +152,44 @@ impl Scan<'_> {
             return false;
         };
         let has_ranges = self.delta.is_some_and(|delta| !delta.ranges().is_empty());
-        match (has_ranges || image.is_versioned(), self.reverse) {
+        let may_hide = has_ranges || image.is_versioned();
+        if let (false, Some(row_bytes)) = (may_hide, image.row_bytes()) {
+            return self.run(image, rows, row_bytes);
+        }
+        match (may_hide, self.reverse) {
             (false, false) => rows.into_iter().any(|row| self.row(image, row)),
             (false, true) => rows.rev().any(|row| self.row(image, row)),
             (true, _) => self.versions(image, rows),
         }
+    }
+
+    /// Rows of one length that are all seen: as many as the limits admit, at once. True if that is not all.
+    fn run(&mut self, image: &Image, rows: Range<usize>, row_bytes: usize) -> bool {
+        let at = self.out.bytes.len();
+        let least = usize::from(self.out.len() == self.first);
+        let by_bytes = self.bytes_end.saturating_sub(at) / row_bytes.max(1);
+        let by_rows = self.rows_end - self.out.len();
+        let count = rows.len().min(by_bytes.max(least)).min(by_rows);
+        let taken = match self.reverse {
+            false => rows.start..rows.start + count,
+            true => rows.end - count..rows.end,
+        };
+        image.append_rows(taken, self.reverse, &mut self.out.bytes);
+        let key_len = image
+            .key_bytes()
+            .expect("rows of one length have keys of one length");
+        let entry = Entry {
+            at,
+            value_len: (row_bytes - key_len) as u32,
+            key_len: key_len as u16,
+            kind: Kind::Put,
+        };
+        let entries = (0..count).map(|n| Entry {
+            at: at + n * row_bytes,
+            ..entry
+        });
+        self.out.entries.extend(entries);
+        count < rows.len()
     }
 
     /// Rows of which some may be older versions, or deleted by a range.

@@ -2,11 +2,13 @@
 
 use crate::model::{LOCATION, build, contents, image, probes, versions, visible};
 use bimetal_index::node::{
-    BLOB_BYTES_MAX, Builder, IMAGE_BYTES_MAX, Image, ImageError, Kind, ROWS_MAX, Row, Sort,
-    blob_image, parse_blob, seal,
+    BLOB_BYTES_MAX, Builder, IMAGE_BYTES_MAX, Image, ImageError, Kind, ROWS_MAX, Row, Rows, Seq,
+    Sort, blob_image, parse_blob, seal, view,
 };
 use proptest::prelude::*;
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::ops::{Bound, RangeBounds};
 
 fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Row<'a> {
     Row {
@@ -19,6 +21,49 @@ fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Row<'a> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn an_image_without_a_delta_is_seen_as_it_is_up_to_the_limits(
+        versions in versions(0..60),
+        plain in any::<bool>(),
+        reverse in any::<bool>(),
+        (rows_max, bytes_max) in (0..70_usize, prop_oneof![Just(usize::MAX), 0..600_usize]),
+        between in (0..60_usize, 0..60_usize),
+    ) {
+        let image = image(&versions, plain);
+        let keys: Vec<_> = versions.keys().map(|(key, _)| key.clone()).collect();
+        let edge = |n: usize| keys.get(n).map_or(Bound::Unbounded, |key| Bound::Included(&key[..]));
+        let (from, to) = (edge(between.0), edge(between.1));
+        let mut expected = Vec::new();
+        for key in keys.iter().collect::<BTreeSet<_>>() {
+            let seen = visible(&versions, key, Seq::MAX);
+            let is_there = matches!(seen, Some((_, (kind, _))) if *kind != Kind::Delete);
+            let is_between = RangeBounds::<[u8]>::contains(&(from, to), &key[..]);
+            if let (true, true, Some((_, (kind, value)))) = (is_there, is_between, seen) {
+                expected.push((*kind, key.clone(), value.clone()));
+            }
+        }
+        if reverse {
+            expected.reverse();
+        }
+        let (mut bytes, mut count) = (0, 0);
+        for (_, key, value) in expected.iter().take(rows_max) {
+            bytes += key.len() + value.len();
+            if count > 0 && bytes > bytes_max {
+                break;
+            }
+            count += 1;
+        }
+        let mut out = Rows::new();
+        let cut = view(Some(&image), None, Seq::MAX, from, to, reverse, rows_max, bytes_max, &mut out);
+        prop_assert_eq!(cut, count < expected.len());
+        expected.truncate(count);
+        let row = |n| {
+            let (kind, key, value) = out.get(n);
+            (kind, key.to_vec(), value.to_vec())
+        };
+        prop_assert_eq!((0..out.len()).map(row).collect::<Vec<_>>(), expected);
+    }
 
     #[test]
     fn an_image_says_what_was_written(versions in versions(0..120), plain in any::<bool>()) {
