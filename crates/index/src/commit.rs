@@ -154,6 +154,8 @@ impl Shared {
     fn lead(&self, group: Vec<Request>) {
         let mut writer = self.writer.lock();
         let before = writer.log.head();
+        let changes_bytes = group.iter().map(|request| request.operations.len() as u64);
+        let changes_bytes = changes_bytes.sum();
         let outcomes = self.commit_group(&mut writer, &group);
         let mut queue = self.queue.lock();
         queue.outcomes.extend(outcomes);
@@ -161,7 +163,7 @@ impl Shared {
         drop(queue);
         if self.failure.get().is_none() {
             let blocks = writer.log.head() - before;
-            if let Err(error) = writer.keep_house(blocks) {
+            if let Err(error) = writer.keep_house(blocks, changes_bytes) {
                 self.note(error);
             }
         }

@@ -12,13 +12,16 @@ use crate::storage::BLOCK_BYTES;
 /// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
 const CHANGES_MAX: u64 = 1 << 20;
 
-/// How much less memory changes may have after a group, by the bytes that the group has taken of the log.
-const PAID_OFF_SHARE: u64 = 4;
+/// How much less memory changes may have after a group, by the bytes of its changes: more than what they
+/// take in memory themselves.
+const PAID_OFF_SHARE: u64 = 8;
+/// The least that it is, so that it ends: about what is gone with one leaf.
+const PAID_OFF_BYTES: u64 = 1024;
 
 impl Writer {
-    /// Keeps house after a group that took `blocks` blocks of the log.
-    pub(crate) fn keep_house(&mut self, blocks: u64) -> Result<(), Error> {
-        self.pay_off(blocks);
+    /// Keeps house after a group that took `blocks` blocks of the log for changes of so many bytes.
+    pub(crate) fn keep_house(&mut self, blocks: u64, changes_bytes: u64) -> Result<(), Error> {
+        self.pay_off(changes_bytes);
         self.unpin_landed();
         self.fold_overgrown()?;
         self.fold_beyond_budget()?;
@@ -31,9 +34,9 @@ impl Writer {
     }
 
     /// Takes back from the changes what memory they were given when the index was opened, faster than a
-    /// group of `blocks` blocks of the log can bring new ones.
-    fn pay_off(&mut self, blocks: u64) {
-        let paid_bytes = blocks * BLOCK_BYTES as u64 * PAID_OFF_SHARE;
+    /// group can bring new ones, but not so fast that a commit of one change waits for many leaves.
+    fn pay_off(&mut self, changes_bytes: u64) {
+        let paid_bytes = (changes_bytes * PAID_OFF_SHARE).max(PAID_OFF_BYTES);
         self.taken_up_bytes = self.taken_up_bytes.saturating_sub(paid_bytes);
     }
 
