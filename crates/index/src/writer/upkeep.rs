@@ -6,6 +6,7 @@
 
 use super::Writer;
 use super::checkpoint::Detail;
+use super::unless_full;
 use crate::error::Error;
 use crate::storage::BLOCK_BYTES;
 
@@ -106,6 +107,11 @@ impl Writer {
             if !self.free_log(target)? {
                 return self.take_checkpoint(Detail::Places);
             }
+            // Leaves were written back for it, and what they leave behind must not pile up.
+            self.clean_some()?;
+            if self.is_checkpointing() {
+                break;
+            }
         }
         Ok(())
     }
@@ -140,7 +146,9 @@ impl Writer {
                 return Ok(());
             }
             let target = self.log.head().saturating_sub(ring / 4);
-            while self.free_log(target)? {}
+            while self.free_log(target)? {
+                unless_full(self.clean_some())?;
+            }
             self.checkpoint_now()?;
         }
         if self.log.free_blocks() >= needed {
