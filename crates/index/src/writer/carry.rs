@@ -92,16 +92,16 @@ impl Writer {
             self.by_log.pop_front();
             leaves.push(first);
         }
-        if leaves.is_empty() {
-            // The first is too long for any frame.
+        let blocks = (records.len() / BLOCK_BYTES + 2) as u64;
+        if leaves.is_empty() || self.log.free_blocks() < blocks {
+            // The first is too long for any frame, or they are for what room there is.
+            self.put_back(leaves);
             return self.fold_first_logged();
         }
         let position = self.log.head();
-        if let Err(error) = self.log_again(&records) {
-            leaves
-                .into_iter()
-                .rev()
-                .for_each(|leaf| self.by_log.push_front(leaf));
+        self.log.carry(self.seq, &records);
+        if let Err(error) = self.log.write_out(&*storage, false) {
+            self.put_back(leaves);
             return Err(error);
         }
         self.figures.carried += leaves.len() as u64;
@@ -112,16 +112,12 @@ impl Writer {
         Ok(())
     }
 
-    fn log_again(&mut self, records: &[u8]) -> Result<(), Error> {
-        let storage = self.storage();
-        let blocks = records.len() / BLOCK_BYTES + 2;
-        if self.log.free_blocks() < blocks as u64 {
-            return Err(Error::Full {
-                len_bytes: storage.len_bytes(),
-            });
-        }
-        self.log.carry(self.seq, records);
-        self.log.write_out(&*storage, false)
+    /// Puts leaves back that were not carried, in front and in their order.
+    fn put_back(&mut self, leaves: Vec<(u64, NodeId)>) {
+        leaves
+            .into_iter()
+            .rev()
+            .for_each(|leaf| self.by_log.push_front(leaf));
     }
 
     /// Appends the newest of every key of a leaf's delta.
