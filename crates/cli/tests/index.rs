@@ -371,7 +371,7 @@ fn an_index_of_another_version_is_refused() {
     }
     std::fs::write(&index, content).unwrap();
     for verb in verbs(&index) {
-        assert_refused(&verb, 1, &["v.index", "version 9", "knows 2"]);
+        assert_refused(&verb, 1, &["v.index", "version 9", "knows 3"]);
     }
 }
 
@@ -506,9 +506,9 @@ fn root_image(content: &[u8]) -> Range<usize> {
     let segments_at = log_end.next_multiple_of(segment_bytes);
     let offset = |segment: u64| (segments_at + segment * segment_bytes) as usize;
     let checkpoint = offset(number(newest, 256, 4));
-    assert_eq!(&content[checkpoint..checkpoint + 8], b"bimetmap");
+    assert_eq!(&content[checkpoint..checkpoint + 8], b"bimetlay");
     let root = number(content, checkpoint + 8, 4) as usize;
-    let place = number(content, checkpoint + 24 + 8 * root, 8);
+    let place = number(content, checkpoint + 32 + 8 * root, 8);
     let granule = |shift: u32| ((place >> shift & 0xFFFF) * 64) as usize;
     let start = offset(place >> 32) + granule(16);
     start..start + granule(0)

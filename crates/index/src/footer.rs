@@ -194,8 +194,16 @@ fn is_sealed(bytes: &[u8]) -> bool {
 pub(crate) struct Filling {
     pub geometry: Geometry,
     pub segment: u32,
-    /// Later fillings of a segment have higher numbers.
+    /// Later fillings of a segment have higher numbers, and no two of an index the same.
     pub number: u64,
+    /// Its images name it. Those of version 2 of the format did not.
+    pub is_named: bool,
+}
+
+/// As images name a filling. Of fillings of one opening, or of the same count in two openings, no two are
+/// named alike, since their numbers differ in 32 bits at most.
+pub(crate) fn name_of(filling: u64) -> u32 {
+    crc32c::crc32c(&filling.to_le_bytes())
 }
 
 impl Filling {
@@ -208,6 +216,7 @@ impl Filling {
         head[24..28].copy_from_slice(&self.geometry.segment_bytes.to_le_bytes());
         head[28..32].copy_from_slice(&self.segment.to_le_bytes());
         head[32..40].copy_from_slice(&self.number.to_le_bytes());
+        head[40] = u8::from(self.is_named);
         seal(&mut head);
         head
     }
@@ -227,6 +236,7 @@ impl Filling {
             geometry,
             segment: number32(head, 28)?,
             number: number64(head, 32)?,
+            is_named: head[40] != 0,
         })
     }
 
@@ -246,6 +256,7 @@ impl Filling {
         bytes[32..36].copy_from_slice(&self.segment.to_le_bytes());
         bytes[36..40].copy_from_slice(&(at as u32).to_le_bytes());
         bytes[40..44].copy_from_slice(&(from as u32).to_le_bytes());
+        bytes[44] = u8::from(self.is_named);
         seal(&mut bytes);
         bytes
     }
@@ -261,6 +272,8 @@ pub(crate) fn footer_bytes(entries_bytes: usize) -> usize {
 pub(crate) struct Footer {
     /// The number of the filling.
     pub filling: u64,
+    /// Its images name it.
+    pub is_named: bool,
     pub at: usize,
     /// Where the one before it ends.
     pub from: usize,
@@ -269,6 +282,15 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
+    /// What its images have as the name of their filling.
+    pub(crate) fn name(&self) -> u32 {
+        if self.is_named {
+            name_of(self.filling)
+        } else {
+            0
+        }
+    }
+
     /// The footer at byte `at` of a segment, if one of this index is there.
     fn read(segment: &[u8], geometry: &Geometry, number: u32, at: usize) -> Option<Footer> {
         let bytes = &segment[at..];
@@ -292,6 +314,7 @@ impl Footer {
         }
         Some(Footer {
             filling: number64(bytes, 24)?,
+            is_named: bytes[44] != 0,
             at,
             from: number32(bytes, 40)? as usize,
             end: at + bytes.len(),
@@ -334,6 +357,7 @@ mod tests {
         },
         segment: 3,
         number: 7 << 32 | 2,
+        is_named: true,
     };
 
     fn entries() -> Vec<Entry> {

@@ -8,8 +8,10 @@ use crate::error::{At, Error};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
 const MAGIC: [u8; 8] = *b"bimetidx";
-/// The version of the format that this program writes, and the only one it knows.
-pub(crate) const VERSION: u32 = 2;
+/// The version of the format that this program writes.
+pub(crate) const VERSION: u32 = 3;
+/// The oldest that it reads. An index of it becomes one of the newest when it is opened to be written.
+const OLDEST_VERSION: u32 = 2;
 /// The log begins here.
 pub(crate) const LOG_OFFSET: u64 = 64 << 10;
 /// Segments in the list of a checkpoint, at most.
@@ -151,7 +153,7 @@ impl Superblock {
         }
         let mut fields = Fields(block, 8);
         let version = fields.number32();
-        if version != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
             return Err(Error::Version {
                 found: version,
                 known: VERSION,

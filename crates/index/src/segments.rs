@@ -7,11 +7,13 @@
 //! segment that a checkpoint on the storage still names.
 
 use crate::error::{At, Error};
-use crate::footer::{About, Entry, Filling, HEAD_BYTES, footer_bytes};
+use crate::footer::{About, Entry, Filling, HEAD_BYTES, footer_bytes, name_of};
 use crate::layout::Geometry;
-use crate::node::{NodeId, Seq, seal};
+use crate::node::{NodeId, Seal, Seq, seal};
 use crate::planted::{Bug, is_planted};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
+use crate::sync::RwLock;
+use std::sync::Arc;
 
 /// Images are placed at multiples of this.
 pub(crate) const GRANULE_BYTES: usize = 64;
@@ -72,6 +74,46 @@ impl Location {
 
     pub(crate) fn bytes(self) -> usize {
         (self.0 & 0xFFFF) as usize * GRANULE_BYTES
+    }
+}
+
+/// By which name the images of each segment call its filling: 0 where they were written without.
+///
+/// Who has found a place reads this after it: if the segment was filled anew in between, the node has moved,
+/// and the reader looks again.
+#[derive(Debug, Default)]
+pub(crate) struct Fillings(RwLock<Vec<u32>>);
+
+impl Fillings {
+    /// Of segments in order.
+    pub(crate) fn new(names: Vec<u32>) -> Fillings {
+        Fillings(RwLock::new(names))
+    }
+
+    /// What an image at this place has to be sealed for.
+    pub(crate) fn seal_of(&self, location: Location) -> Seal {
+        let names = self.0.read();
+        Seal {
+            location: location.stored(),
+            filling: names
+                .get(location.segment() as usize)
+                .copied()
+                .unwrap_or_default(),
+        }
+    }
+
+    fn set(&self, segment: u32, name: u32) {
+        let mut names = self.0.write();
+        let len = names.len().max(segment as usize + 1);
+        names.resize(len, 0);
+        names[segment as usize] = name;
+    }
+
+    /// The names of so many segments.
+    fn all(&self, segments: usize) -> Vec<u32> {
+        let mut names = self.0.read().clone();
+        names.resize(segments, 0);
+        names
     }
 }
 
@@ -170,6 +212,7 @@ pub(crate) struct Segments {
     has_footers: bool,
     /// The number of the next filling.
     next_filling: u64,
+    fillings: Arc<Fillings>,
 }
 
 /// Figures of the segments.
@@ -191,8 +234,13 @@ pub struct SpaceFigures {
 
 impl Segments {
     /// All segments of a storage, free; [`take_up`](Self::take_up) says which are not. `opening` is one that
-    /// has filled none yet.
-    pub(crate) fn new(geometry: Geometry, segments: u32, opening: u32) -> Segments {
+    /// has filled none yet; `fillings` are those that were found.
+    pub(crate) fn new(
+        geometry: Geometry,
+        segments: u32,
+        opening: u32,
+        fillings: Arc<Fillings>,
+    ) -> Segments {
         let stream = |_| Stream {
             segment: None,
             buffer: Aligned::default(),
@@ -221,6 +269,7 @@ impl Segments {
             write_bytes: WRITE_BYTES,
             has_footers: true,
             next_filling: u64::from(opening) << 32,
+            fillings,
         }
     }
 
@@ -484,7 +533,7 @@ impl Segments {
         let stream = &mut self.streams[class as usize];
         let segment = stream.segment.expect("a stream has a segment now");
         let location = Location::new(segment, stream.filled, bytes.len());
-        seal(bytes, location.stored());
+        seal(bytes, self.fillings.seal_of(location));
         let end = stream.filled + bytes.len();
         stream.buffer[stream.filled..end].copy_from_slice(bytes);
         if has_footers && about != About::Inner {
@@ -519,6 +568,7 @@ impl Segments {
             geometry: self.geometry,
             segment,
             number: stream.filling,
+            is_named: true,
         };
         let footer = filling.footer(&stream.unlisted, stream.filled, stream.listed_to);
         let end = stream.filled + footer.len();
@@ -543,13 +593,15 @@ impl Segments {
         let ended = stream.segment.replace(next);
         stream.buffer.reserve(room);
         (stream.filled, stream.written) = (0, 0);
+        stream.filling = self.next_filling;
+        self.next_filling += 1;
+        self.fillings.set(next, name_of(stream.filling));
         if self.has_footers {
-            stream.filling = self.next_filling;
-            self.next_filling += 1;
             let filling = Filling {
                 geometry: self.geometry,
                 segment: next,
                 number: stream.filling,
+                is_named: true,
             };
             stream.buffer[..HEAD_BYTES].copy_from_slice(&filling.head());
             (stream.filled, stream.listed_to) = (HEAD_BYTES, HEAD_BYTES);
@@ -604,6 +656,11 @@ impl Segments {
             !has_landed
         });
         Ok(())
+    }
+
+    /// The names of all fillings.
+    pub(crate) fn names(&self) -> Vec<u32> {
+        self.fillings.all(self.all.len())
     }
 
     /// Images that have reached the storage since the last call.

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::layout::Superblock;
 use crate::log::Reader;
 use crate::node::{Image, Kind, NodeId, parse_blob};
-use crate::segments::Location;
+use crate::segments::{Fillings, Location};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 use crate::tree::blob::Reference;
 use crate::tree::patch::Filter;
@@ -52,6 +52,7 @@ struct Walk<'a> {
     storage: &'a dyn Storage,
     superblock: Superblock,
     stored: Stored,
+    fillings: Fillings,
     is_seen: Vec<bool>,
     found: Verified,
     /// Nodes could not be read, so what is below them was not looked at.
@@ -75,6 +76,7 @@ pub fn verify(
         is_seen: vec![false; stored.locations.len()],
         storage,
         superblock,
+        fillings: Fillings::new(stored.fillings.clone()),
         stored,
         found: Verified {
             len_bytes: storage.len_bytes(),
@@ -209,8 +211,8 @@ impl Walk<'_> {
         level: Option<u8>,
     ) -> Result<Image, String> {
         let bytes = self.read(id, location)?;
-        let image =
-            Image::parse(bytes, location.stored()).map_err(|e| format!("node {id}: {e}"))?;
+        let image = Image::parse(bytes, self.fillings.seal_of(location))
+            .map_err(|e| format!("node {id}: {e}"))?;
         if image.node() != id {
             return Err(format!(
                 "node {} is where node {id} should be",
@@ -293,8 +295,8 @@ impl Walk<'_> {
 
     fn read_blob(&self, blob: NodeId, location: Location) -> Result<Vec<u8>, String> {
         let image = self.read(blob, location)?;
-        let read =
-            parse_blob(&image, location.stored()).map_err(|e| format!("blob {blob}: {e}"))?;
+        let read = parse_blob(&image, self.fillings.seal_of(location))
+            .map_err(|e| format!("blob {blob}: {e}"))?;
         if read.node != blob {
             return Err(format!("blob {} is where {blob} should be", read.node));
         }

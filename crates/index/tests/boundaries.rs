@@ -6,12 +6,11 @@ mod world;
 
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::storage::{BLOCK_BYTES, Storage, StorageError};
-use bimetal_index::{Db, Durability, Error, Options};
-use std::collections::BTreeMap;
-use std::ops::Bound;
-use std::sync::{Arc, Mutex};
+use bimetal_index::{Clusters, Db, Durability, Error, Options, PaperRules};
+use std::sync::Arc;
 use world::mishap::{Mishap, Mishaps};
-use world::{Change, Disk, Draw, History, Map, NUMBER_KEY, Shape, World, collect};
+use world::past::{self, Part, assert_not_wrong};
+use world::{Change, Disk, Draw, Shape, World};
 
 fn options() -> Options {
     Options {
@@ -143,38 +142,6 @@ fn the_power_is_cut_at_every_call_and_at_every_call_of_the_opening_after_it() {
     assert!(again > boundaries / step * 5, "{again}");
 }
 
-/// Everything that is there: from the disk as it is found, or an error that says what is wrong.
-fn found(disk: Disk) -> Result<Map, Error> {
-    let db = Db::open(disk, &options())?;
-    let all = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)))?;
-    Ok(all.into_iter().collect())
-}
-
-/// What is found is what was there after some batch, or damage that is called so.
-fn assert_not_wrong(disk: Disk, history: &History, how: &str) -> bool {
-    match found(disk) {
-        Ok(map) => {
-            // Every batch puts its number, so there is one moment that it can be.
-            let number = map
-                .get(NUMBER_KEY)
-                .and_then(|number| number[..].try_into().ok());
-            let number = number.map_or(0, u64::from_le_bytes);
-            assert!(
-                history.at(number as usize) == map,
-                "{how}: what is found was never there"
-            );
-            true
-        }
-        Err(Error::Damaged { .. } | Error::NotAnIndex { .. }) => false,
-        // A place that is beyond the end of what has become of the storage.
-        Err(Error::Storage {
-            source: StorageError::OutOfRange,
-            ..
-        }) => false,
-        Err(error) => panic!("{how}: {error}"),
-    }
-}
-
 fn every_write(mishap: Mishap) -> (u64, u64) {
     let (mut harmless, mut noticed) = (0, 0);
     for number in 6.. {
@@ -200,7 +167,7 @@ fn every_write(mishap: Mishap) -> (u64, u64) {
             continue;
         }
         let how = format!("{mishap:?} at {number}");
-        match assert_not_wrong(world.disk.clone(), &world.history, &how) {
+        match assert_not_wrong(world.disk.clone(), &world.options, &world.history, &how) {
             true => harmless += 1,
             false => noticed += 1,
         }
@@ -229,75 +196,30 @@ fn every_write_goes_elsewhere_once() {
     }
 }
 
-/// A disk that remembers every version of every block.
-#[derive(Clone, Default)]
-struct Remembers {
-    disk: Disk,
-    versions: Arc<Mutex<BTreeMap<u64, Vec<Vec<u8>>>>>,
-}
-
-impl Remembers {
-    fn note(&self, offset: u64, data: &[u8]) {
-        let mut versions = self.versions.lock().expect("a lock");
-        for (index, block) in data.chunks(BLOCK_BYTES).enumerate() {
-            let at = offset + (index * BLOCK_BYTES) as u64;
-            versions.entry(at).or_default().push(block.to_vec());
-        }
-    }
-}
-
-impl Storage for Remembers {
-    fn len_bytes(&self) -> u64 {
-        self.disk.len_bytes()
-    }
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
-        self.disk.read(offset, buffer)
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
-        self.note(offset, data);
-        self.disk.write(offset, data)
-    }
-    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
-        self.note(offset, data);
-        self.disk.write_durable(offset, data)
-    }
-    fn sync(&self) -> Result<(), StorageError> {
-        self.disk.sync()
-    }
-    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
-        self.disk.resize(len_bytes)
-    }
-}
-
 /// Superblocks and blocks of the log come back as they were some time before, one at a time.
 #[test]
 fn no_block_that_comes_back_is_believed() {
-    let storage = Remembers::default();
-    let disk = storage.disk.clone();
-    let mut world = World::over(disk, storage.clone(), options()).expect("an index");
-    let mut draw = Draw::new(4);
-    // Until the log has come round more than once.
-    for _ in 0..300 {
-        let written = world.write(&SHAPE.batch(&mut draw), Durability::Durable);
-        written.expect("a write");
-    }
-    let (content, range) = (world.disk.content(), world.db.log_range());
-    let versions = storage.versions.lock().expect("a lock");
-    let (mut harmless, mut noticed) = (0, 0);
-    for (at, versions) in versions.iter().filter(|(at, _)| **at < range.end) {
-        // The last is what is there.
-        let olds = versions.split_last().map_or(&[][..], |(_, olds)| olds);
-        for old in olds.iter().rev().take(4) {
-            let mut content = content.clone();
-            content[*at as usize..][..BLOCK_BYTES].copy_from_slice(old);
-            let disk = Arc::new(MemoryStorage::with_content(content));
-            match assert_not_wrong(disk, &world.history, &format!("an old block at {at}")) {
-                true => harmless += 1,
-                false => noticed += 1,
-            }
-        }
-    }
+    let (harmless, noticed) = past::blocks_come_back(options(), Part::Log);
     assert!(harmless > 20 && noticed > 20, "{harmless} and {noticed}");
+}
+
+/// So do blocks of segments: what was there often is an older image of the same node.
+#[test]
+fn no_image_that_comes_back_is_believed() {
+    let paper = Options {
+        paper: Some(PaperRules {
+            clusters: Clusters::HotAndCold {
+                hot_segments: 7,
+                cold_segments: 10,
+            },
+            fill: 0.69,
+        }),
+        ..options()
+    };
+    for options in [options(), paper] {
+        let (harmless, noticed) = past::blocks_come_back(options, Part::Segments);
+        assert!(harmless > 20 && noticed > 20, "{harmless} and {noticed}");
+    }
 }
 
 /// Any byte of both superblocks at once: there is no other to fall back to.

@@ -14,11 +14,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use world::{Disk, Map, collect};
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// All that must be read.
+const VERSIONS: [u32; 2] = [2, VERSION];
 const BLOCK_BYTES: usize = 4096;
 
-fn file() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/version-{VERSION}.index"))
+fn file(version: u32) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/version-{version}.index"))
 }
 
 fn options() -> Options {
@@ -124,11 +126,13 @@ fn unpacked(packed: &[u8]) -> Vec<u8> {
     content
 }
 
-fn golden() -> Vec<u8> {
-    if std::env::var_os("BIMETAL_GOLDEN").is_some() && !file().exists() {
-        std::fs::write(file(), packed(&written())).expect("the golden file");
+fn golden(version: u32) -> Vec<u8> {
+    let is_asked = version == VERSION && std::env::var_os("BIMETAL_GOLDEN").is_some();
+    let file = file(version);
+    if is_asked && !file.exists() {
+        std::fs::write(&file, packed(&written())).expect("the golden file");
     }
-    unpacked(&std::fs::read(file()).expect("the golden file"))
+    unpacked(&std::fs::read(file).expect("the golden file"))
 }
 
 fn map_of(db: &Db) -> Map {
@@ -137,49 +141,74 @@ fn map_of(db: &Db) -> Map {
 }
 
 #[test]
-fn the_golden_index_of_this_version_is_read() {
-    let disk = Arc::new(MemoryStorage::with_content(golden()));
-    let found = verify(&disk, &mut |_, _| {}).expect("an index");
-    assert_eq!(found.problems, []);
-    assert!(found.leaves > 10 && found.inner_nodes > 0, "{found:?}");
-    assert!(
-        found.blobs > 0 && found.patches > 0 && found.log_frames > 0,
-        "{found:?}"
-    );
-    let read_only = Db::open_read_only(disk.clone(), &options()).expect("it opens");
-    assert_eq!(map_of(&read_only), expected());
-    let refused = read_only.put(b"a", b"b");
-    assert!(
-        matches!(refused, Err(Error::ReadOnly { .. })),
-        "{refused:?}"
-    );
-    assert_eq!(disk.content(), golden(), "nothing was written");
-    let db = Db::open(disk, &options()).expect("it opens");
-    assert_eq!(map_of(&db), expected());
-    db.put(b"one more", b"change").expect("it can be written");
-    db.compact(|_| {}).expect("it is compacted");
-    assert_eq!(map_of(&db).len(), expected().len() + 1);
+fn the_golden_index_of_every_version_is_read() {
+    for version in VERSIONS {
+        let golden = golden(version);
+        let disk = Arc::new(MemoryStorage::with_content(golden.clone()));
+        assert_eq!(version_of(&golden), version);
+        let found = verify(&disk, &mut |_, _| {}).expect("an index");
+        assert_eq!(found.problems, []);
+        assert!(found.leaves > 10 && found.inner_nodes > 0, "{found:?}");
+        assert!(
+            found.blobs > 0 && found.patches > 0 && found.log_frames > 0,
+            "{found:?}"
+        );
+        let read_only = Db::open_read_only(disk.clone(), &options()).expect("it opens");
+        assert_eq!(map_of(&read_only), expected());
+        let refused = read_only.put(b"a", b"b");
+        assert!(
+            matches!(refused, Err(Error::ReadOnly { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(disk.content(), golden, "nothing was written");
+        let db = Db::open(disk.clone(), &options()).expect("it opens");
+        assert_eq!(map_of(&db), expected());
+        assert_eq!(version_of(&disk.content()), VERSION);
+        // Its checkpoint is of the version that it was, until there is another.
+        drop(db);
+        let db = Db::open(disk.clone(), &options()).expect("it opens");
+        db.put(b"one more", b"change").expect("it can be written");
+        db.write_back().expect("beside images of its version");
+        drop(db);
+        let db = Db::open(disk.clone(), &options()).expect("it opens");
+        db.compact(|_| {}).expect("it is compacted");
+        assert_eq!(map_of(&db).len(), expected().len() + 1);
+        drop(db);
+        let found = verify(&disk, &mut |_, _| {}).expect("an index");
+        assert_eq!(found.problems, []);
+    }
+}
+
+/// The version that the superblock says which counts.
+fn version_of(content: &[u8]) -> u32 {
+    let number =
+        |block: &[u8], at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("8"));
+    let blocks = content[..2 * BLOCK_BYTES].chunks(BLOCK_BYTES);
+    let newest = blocks.max_by_key(|block| number(block, 32)).expect("two");
+    number(newest, 8) as u32
 }
 
 #[test]
 fn the_golden_index_is_built_anew_without_superblocks() {
-    let mut content = golden();
-    content[..2 * BLOCK_BYTES].fill(0);
-    let made = Disk::default();
-    let from = MemoryStorage::with_content(content);
-    let rebuilt = rebuild(&from, None, made.clone(), 1, &options(), &mut |_, _, _| {});
-    assert_eq!(rebuilt.expect("parts of an index").lost, []);
-    assert_eq!(
-        map_of(&Db::open(made, &options()).expect("it opens")),
-        expected()
-    );
+    for version in VERSIONS {
+        let mut content = golden(version);
+        content[..2 * BLOCK_BYTES].fill(0);
+        let made = Disk::default();
+        let from = MemoryStorage::with_content(content);
+        let rebuilt = rebuild(&from, None, made.clone(), 1, &options(), &mut |_, _, _| {});
+        assert_eq!(rebuilt.expect("parts of an index").lost, []);
+        assert_eq!(
+            map_of(&Db::open(made, &options()).expect("it opens")),
+            expected()
+        );
+    }
 }
 
 /// Versions that this program does not know, before and after its own.
 #[test]
 fn another_version_is_refused_by_its_number() {
     for version in [1, VERSION + 1, u32::MAX] {
-        let mut content = golden();
+        let mut content = golden(VERSION);
         for block in content[..2 * BLOCK_BYTES].chunks_mut(BLOCK_BYTES) {
             block[8..12].copy_from_slice(&version.to_le_bytes());
             let crc = crc32c::crc32c(&block[..BLOCK_BYTES - 4]);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use world::{Disk, Draw, Map, NUMBER_KEY, Shape, World, collect, small_options};
 
 const BLOCK_BYTES: usize = 4096;
-const CHECKPOINT: &[u8] = b"bimetmap";
+const CHECKPOINT: &[u8] = b"bimetlay";
 
 fn map_of(db: &Db) -> Map {
     let pairs = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)));

@@ -1,6 +1,6 @@
 //! Content out of line: one value in an image of its own.
 
-use super::header::{ColumnHead, Form, Header, Sort};
+use super::header::{ColumnHead, Form, Header, Seal, Sort};
 use super::{GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, ImageError, NodeId};
 
 /// Longest content of a blob, in bytes.
@@ -36,7 +36,7 @@ pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
         has_seqs: false,
         has_kinds: false,
         len_bytes: small(len),
-        location: 0,
+        seal: Seal::default(),
         lsn,
         node,
         rows: 1,
@@ -54,12 +54,12 @@ pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Checks the image of a blob that was read from `location`. Bytes behind the image are ignored.
+/// Checks the image of a blob that was read from where it is `meant` to be. Bytes behind the image are ignored.
 ///
 /// # Errors
-/// If the bytes are not, whole and unchanged, a blob sealed for `location`.
-pub fn parse_blob(bytes: &[u8], location: u64) -> Result<Blob<'_>, ImageError> {
-    let header = Header::open(bytes, location, IMAGE_BYTES_MAX)?;
+/// If the bytes are not, whole and unchanged, a blob sealed for that.
+pub fn parse_blob(bytes: &[u8], meant: impl Into<Seal>) -> Result<Blob<'_>, ImageError> {
+    let header = Header::open(bytes, meant.into(), IMAGE_BYTES_MAX)?;
     if header.sort != Sort::Blob {
         return Err(ImageError::Malformed("a node where a blob belongs"));
     }

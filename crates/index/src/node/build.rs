@@ -1,7 +1,7 @@
 //! Writing images: rows in order in, packed bytes out.
 
 use super::column::{number, width};
-use super::header::{ColumnHead, Form, Header, Sort};
+use super::header::{ColumnHead, Form, Header, Seal, Sort};
 use super::{
     GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES,
     ROWS_MAX, Row, Seq, VALUE_BYTES_MAX,
@@ -160,7 +160,7 @@ impl Shape {
             has_seqs,
             has_kinds: self.has_kinds,
             len_bytes: small(bytes.next_multiple_of(GRANULE_BYTES)),
-            location: 0,
+            seal: Seal::default(),
             lsn: 0,
             node: 0,
             rows: u16::try_from(rows).unwrap_or(u16::MAX),

@@ -17,6 +17,29 @@ const HAS_KINDS: u8 = 2;
 const COVERED_FROM: usize = 4;
 const LENGTH_AT: usize = 12;
 const LOCATION_AT: usize = 16;
+const FILLING_AT: usize = 52;
+
+/// What an image is sealed for: a place, and which content of that place it is.
+///
+/// With the location alone, what is left of an older image of the same node in the same place would pass for
+/// the one that belongs there, if the write of that was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seal {
+    /// Where it is.
+    pub location: u64,
+    /// Names the filling of the segment; 0 in images that were written before this was kept.
+    pub filling: u32,
+}
+
+impl From<u64> for Seal {
+    /// A location, of no filling.
+    fn from(location: u64) -> Seal {
+        Seal {
+            location,
+            filling: 0,
+        }
+    }
+}
 
 /// How a column lays out its cells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +81,7 @@ pub(super) struct Header {
     pub has_seqs: bool,
     pub has_kinds: bool,
     pub len_bytes: u32,
-    pub location: u64,
+    pub seal: Seal,
     pub lsn: u64,
     pub node: NodeId,
     pub rows: u16,
@@ -82,7 +105,8 @@ impl Header {
         let kinds = if self.has_kinds { HAS_KINDS } else { 0 };
         put(11, &[seqs | kinds]);
         put(LENGTH_AT, &self.len_bytes.to_le_bytes());
-        put(LOCATION_AT, &self.location.to_le_bytes());
+        put(LOCATION_AT, &self.seal.location.to_le_bytes());
+        put(FILLING_AT, &self.seal.filling.to_le_bytes());
         put(24, &self.lsn.to_le_bytes());
         put(32, &self.node.to_le_bytes());
         put(36, &self.rows.to_le_bytes());
@@ -111,7 +135,7 @@ impl Header {
         if bytes[8] != VERSION {
             return Err(ImageError::Version(bytes[8]));
         }
-        if bytes[11] & !(HAS_SEQS | HAS_KINDS) != 0 || bytes[52..56] != [0; 4] {
+        if bytes[11] & !(HAS_SEQS | HAS_KINDS) != 0 {
             return Err(ImageError::Malformed("a flag that is not known"));
         }
         let header = Self {
@@ -125,7 +149,10 @@ impl Header {
             has_seqs: bytes[11] & HAS_SEQS != 0,
             has_kinds: bytes[11] & HAS_KINDS != 0,
             len_bytes: u32::from_le_bytes(array(bytes, LENGTH_AT)),
-            location: u64::from_le_bytes(array(bytes, LOCATION_AT)),
+            seal: Seal {
+                location: u64::from_le_bytes(array(bytes, LOCATION_AT)),
+                filling: u32::from_le_bytes(array(bytes, FILLING_AT)),
+            },
             lsn: u64::from_le_bytes(array(bytes, 24)),
             node: u32::from_le_bytes(array(bytes, 32)),
             rows: u16::from_le_bytes(array(bytes, 36)),
@@ -175,10 +202,10 @@ impl Header {
     }
 
     /// Reads a header and checks that the image it heads is here, whole, and unchanged since it
-    /// was sealed for `location`.
+    /// was sealed for what it is `meant` for.
     ///
     /// One that was written is not longer than [`IMAGE_BYTES_MAX`]; one for memory may be.
-    pub fn open(bytes: &[u8], location: u64, bytes_max: usize) -> Result<Self, ImageError> {
+    pub fn open(bytes: &[u8], meant: Seal, bytes_max: usize) -> Result<Self, ImageError> {
         let header = Self::decode_within(bytes, bytes_max)?;
         let image = bytes
             .get(..header.len_bytes as usize)
@@ -188,10 +215,16 @@ impl Header {
         if !is_whole && !is_planted(Bug::BelievesImages) {
             return Err(ImageError::Checksum);
         }
-        if header.location != location {
+        if header.seal.location != meant.location {
             return Err(ImageError::Location {
-                found: header.location,
-                expected: location,
+                found: header.seal.location,
+                expected: meant.location,
+            });
+        }
+        if header.seal.filling != meant.filling && !is_planted(Bug::BelievesLeftovers) {
+            return Err(ImageError::Filling {
+                found: header.seal.filling,
+                expected: meant.filling,
             });
         }
         Ok(header)
@@ -211,15 +244,17 @@ fn array<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
     *bytes[at..].first_chunk().expect("inside the header")
 }
 
-/// Writes its own location and the checksum into an image, new or moved.
+/// Writes what it is sealed for and the checksum into an image, new or moved.
 ///
 /// # Panics
 /// If `bytes` is not as long as the image says that it is.
-pub fn seal(bytes: &mut [u8], location: u64) {
+pub fn seal(bytes: &mut [u8], seal: impl Into<Seal>) {
+    let seal = seal.into();
     let header: &[u8; HEADER_BYTES] = bytes.first_chunk().expect("an image has a header");
     let len = u32::from_le_bytes(array(header, LENGTH_AT));
     assert_eq!(bytes.len(), len as usize, "this is one whole image");
-    bytes[LOCATION_AT..LOCATION_AT + 8].copy_from_slice(&location.to_le_bytes());
+    bytes[LOCATION_AT..LOCATION_AT + 8].copy_from_slice(&seal.location.to_le_bytes());
+    bytes[FILLING_AT..FILLING_AT + 4].copy_from_slice(&seal.filling.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[COVERED_FROM..]);
     bytes[..COVERED_FROM].copy_from_slice(&crc.to_le_bytes());
 }

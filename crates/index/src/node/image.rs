@@ -1,7 +1,7 @@
 //! Reading images.
 
 use super::column::{CellCopy, Cells, Column, Ints, Sections};
-use super::header::{Form, Header, Sort};
+use super::header::{Form, Header, Seal, Sort};
 use super::{
     HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX,
 };
@@ -34,6 +34,16 @@ pub enum ImageError {
         /// The location that it was read from.
         expected: u64,
     },
+    /// It is what was there before the image that belongs there.
+    #[error(
+        "the image was left by another filling of its segment: it names {found:08x}, not {expected:08x}"
+    )]
+    Filling {
+        /// The filling that it was sealed for.
+        found: u32,
+        /// The filling that the segment has.
+        expected: u32,
+    },
     /// Its checksum is right, but what it says cannot be.
     #[error("the image is malformed: {0}")]
     Malformed(&'static str),
@@ -48,8 +58,8 @@ pub struct Peek {
     pub lsn: u64,
     /// Length of the image in bytes: a multiple of [`GRANULE_BYTES`](super::GRANULE_BYTES).
     pub len_bytes: usize,
-    /// The location that it was sealed for.
-    pub location: u64,
+    /// What it was sealed for.
+    pub seal: Seal,
     /// What it is of.
     pub sort: Sort,
     /// Level of the node; 0 for a leaf and for a blob.
@@ -108,28 +118,24 @@ pub struct Image {
 }
 
 impl Image {
-    /// Checks the image of a node that was read from `location`. Bytes behind it are cut off.
+    /// Checks the image of a node that was read from where it is `meant` to be. Bytes behind it are cut off.
     ///
     /// The buffer becomes the image's own. With [`PADDING_BYTES`] of spare capacity it is not
     /// moved.
     ///
     /// # Errors
-    /// If the bytes are not, whole and unchanged, an image of a node sealed for `location`.
-    pub fn parse(bytes: Vec<u8>, location: u64) -> Result<Self, ImageError> {
-        Self::parse_within(bytes, location, IMAGE_BYTES_MAX)
+    /// If the bytes are not, whole and unchanged, an image of a node sealed for that.
+    pub fn parse(bytes: Vec<u8>, meant: impl Into<Seal>) -> Result<Self, ImageError> {
+        Self::parse_within(bytes, meant.into(), IMAGE_BYTES_MAX)
     }
 
     /// The same for one that was made for memory, where it may be longer than one that is written.
     pub(crate) fn parse_for_memory(bytes: Vec<u8>, location: u64) -> Result<Self, ImageError> {
-        Self::parse_within(bytes, location, u32::MAX as usize)
+        Self::parse_within(bytes, location.into(), u32::MAX as usize)
     }
 
-    fn parse_within(
-        mut bytes: Vec<u8>,
-        location: u64,
-        bytes_max: usize,
-    ) -> Result<Self, ImageError> {
-        let header = Header::open(&bytes, location, bytes_max)?;
+    fn parse_within(mut bytes: Vec<u8>, meant: Seal, bytes_max: usize) -> Result<Self, ImageError> {
+        let header = Header::open(&bytes, meant, bytes_max)?;
         if header.sort == Sort::Blob {
             return Err(ImageError::Malformed("a blob where a node belongs"));
         }
@@ -243,7 +249,7 @@ impl Image {
             node: header.node,
             lsn: header.lsn,
             len_bytes: header.len_bytes as usize,
-            location: header.location,
+            seal: header.seal,
             sort: header.sort,
             level: header.level,
             interval: header.interval,

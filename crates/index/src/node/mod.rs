@@ -26,7 +26,7 @@ pub use blob::{BLOB_BYTES_MAX, Blob, blob_image, parse_blob};
 pub use build::Builder;
 pub use delta::{Delta, Found, RangeDeletion};
 pub use fold::fold;
-pub use header::{Sort, seal};
+pub use header::{Seal, Sort, seal};
 pub use image::{Image, ImageError, Peek, Value};
 pub use view::{Rows, view};
 

@@ -21,6 +21,8 @@ pub enum Bug {
     ForgetsPatches,
     /// The checksum of an image is not looked at.
     BelievesImages,
+    /// An image counts whatever filling of its segment it was written for.
+    BelievesLeftovers,
     /// The checksum of a frame of the log is not looked at.
     BelievesFrames,
     /// A frame of an earlier lap of the log is taken for one of this.

@@ -2,6 +2,7 @@
 
 use super::Bug;
 use crate::UpkeepFigures;
+use crate::world::past::{self, Part};
 use crate::world::{gate, lives, small_options};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -79,6 +80,12 @@ fn failures_find_bugs_of_failing() {
 fn changed_bytes_find_who_does_not_check() {
     let life = |_| _ = lives::changed_bytes(61);
     assert_found(&life, &[(Bug::BelievesImages, 1), (Bug::BelievesFrames, 1)]);
+}
+
+#[test]
+fn blocks_that_come_back_find_who_does_not_check() {
+    let life = |_| _ = past::blocks_come_back(lives::small(), Part::Segments);
+    assert_found(&life, &[(Bug::BelievesLeftovers, 1)]);
 }
 
 #[test]

@@ -161,12 +161,13 @@ fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: WholeLo
 mod tests {
     use super::*;
     use crate::footer::{Base, KeyRange};
+    use crate::node::Seal;
     use crate::rebuild::survey::Place;
 
     fn leaf(from: &str, to: &str, lsn: Seq, is_whole: bool, logged_from: u64) -> Leaf {
         Leaf {
             place: Place {
-                location: 0,
+                seal: Seal::default(),
                 offset: 0,
                 bytes: 64,
                 node: 1,

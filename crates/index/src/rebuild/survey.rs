@@ -7,7 +7,7 @@ use crate::error::{At, Error};
 use crate::footer::{About, Base, Entry, Filling, Footer, HEAD_BYTES, KeyRange};
 use crate::layout::{Geometry, LOG_OFFSET, MIN_SEGMENT_BYTES, Superblock};
 use crate::log::Header;
-use crate::node::{GRANULE_BYTES, Image, NodeId, Seq, Sort, parse_blob};
+use crate::node::{GRANULE_BYTES, Image, NodeId, Seal, Seq, Sort, parse_blob};
 use crate::segments::Location;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +18,8 @@ const LOG_BLOCKS_LOOKED_AT: u64 = 1 << 16;
 /// An image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// As images name their places.
-    pub location: u64,
+    /// What it is sealed for.
+    pub seal: Seal,
     /// In bytes from the start of the storage.
     pub offset: u64,
     pub bytes: usize,
@@ -174,8 +174,13 @@ impl Survey {
                 self.take_unlisted(bytes, segment, offset, listed_to..footer.from);
             }
             listed_to = footer.end;
+            let filling = footer.name();
             for entry in footer.entries {
-                self.take_entry(bytes, segment, offset, entry, rebuilt);
+                let seal = Seal {
+                    location: Location::new(segment, entry.at, entry.bytes).stored(),
+                    filling,
+                };
+                self.take_entry(bytes, offset, seal, entry, rebuilt);
             }
         }
         if head.is_some() {
@@ -186,13 +191,13 @@ impl Survey {
     fn take_entry(
         &mut self,
         bytes: &[u8],
-        segment: u32,
         offset: u64,
+        seal: Seal,
         entry: Entry,
         rebuilt: &mut Rebuilt,
     ) {
         let place = Place {
-            location: Location::new(segment, entry.at, entry.bytes).stored(),
+            seal,
             offset: offset + entry.at as u64,
             bytes: entry.bytes,
             node: entry.node,
@@ -252,7 +257,10 @@ impl Survey {
                 continue;
             };
             let place = Place {
-                location: Location::new(segment, at, peek.len_bytes).stored(),
+                seal: Seal {
+                    location: Location::new(segment, at, peek.len_bytes).stored(),
+                    ..peek.seal
+                },
                 offset: offset + at as u64,
                 bytes: peek.len_bytes,
                 node: peek.node,
@@ -311,12 +319,12 @@ fn read_place(storage: &dyn Storage, place: &Place) -> Result<Vec<u8>, Error> {
 
 /// The image of a leaf or a patch, if it is the one that was listed.
 fn image_in(place: &Place, bytes: &[u8]) -> Option<Image> {
-    let image = Image::parse(bytes.to_vec(), place.location).ok()?;
+    let image = Image::parse(bytes.to_vec(), place.seal).ok()?;
     let is_it = (image.node(), image.lsn(), image.level()) == (place.node, place.lsn, 0);
     is_it.then_some(image)
 }
 
 fn blob_in<'a>(place: &Place, bytes: &'a [u8]) -> Option<&'a [u8]> {
-    let blob = parse_blob(bytes, place.location).ok()?;
+    let blob = parse_blob(bytes, place.seal).ok()?;
     (blob.node == place.node).then_some(blob.content)
 }

@@ -115,10 +115,11 @@ impl Tree {
         let bytes = self.read_image(location)?;
         let offset = self.offset(location);
         let damaged = |what: String| Error::Damaged { what, offset };
-        match parse_blob(&bytes, location.stored()) {
+        let meant = self.fillings.seal_of(location);
+        match parse_blob(&bytes, meant) {
             Ok(read) if read.node == blob => Ok(Some(read.content.to_vec())),
             Ok(read) => Err(damaged(format!("blob {blob}, where blob {} is", read.node))),
-            Err(error) => match Image::parse(bytes, location.stored()) {
+            Err(error) => match Image::parse(bytes, meant) {
                 Ok(image) if image.node() == blob => Ok(None),
                 _ => Err(damaged(format!("blob {blob}: {error}"))),
             },

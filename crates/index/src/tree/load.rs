@@ -164,7 +164,7 @@ impl Tree {
     ) -> Result<Arc<Image>, Error> {
         let offset = self.offset(location);
         let damaged = |what: String| Error::Damaged { what, offset };
-        let image = Image::parse(bytes, location.stored())
+        let image = Image::parse(bytes, self.fillings.seal_of(location))
             .map_err(|error| damaged(format!("node {id}: {error}")))?;
         if image.node() != id {
             return Err(damaged(format!(

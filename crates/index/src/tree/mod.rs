@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::layout::Geometry;
 use crate::node::{Found, Image, Kind, NodeId, Rows, Seq, view};
 use crate::planted::{Bug, is_planted};
-use crate::segments::Location;
+use crate::segments::{Fillings, Location};
 use crate::storage::Storage;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use inner::Inner;
@@ -37,6 +37,7 @@ pub(crate) struct Tree {
     pub storage: Arc<dyn Storage>,
     pub geometry: Geometry,
     pub slots: Slots,
+    pub fillings: Arc<Fillings>,
     root: AtomicU32,
     /// Numbers of nodes are below this.
     nodes: AtomicU32,
@@ -66,11 +67,17 @@ pub(crate) type Path = Vec<(NodeId, Arc<Inner>, usize)>;
 
 impl Tree {
     /// A tree with a root to be set.
-    pub(crate) fn new(storage: Arc<dyn Storage>, geometry: Geometry, memory: Memory) -> Tree {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        geometry: Geometry,
+        memory: Memory,
+        fillings: Fillings,
+    ) -> Tree {
         Tree {
             storage,
             geometry,
             slots: Slots::default(),
+            fillings: Arc::new(fillings),
             root: AtomicU32::new(0),
             nodes: AtomicU32::new(0),
             structure: AtomicU64::new(0),

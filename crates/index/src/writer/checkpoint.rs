@@ -19,8 +19,11 @@ use crate::tree::slots::Content;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-const MAGIC: [u8; 8] = *b"bimetmap";
-const HEAD_BYTES: usize = 24;
+const MAGIC: [u8; 8] = *b"bimetlay";
+const HEAD_BYTES: usize = 32;
+/// Of version 2 of the format, whose images do not name their fillings.
+const OLD_MAGIC: [u8; 8] = *b"bimetmap";
+const OLD_HEAD_BYTES: usize = 24;
 /// Bytes of a patch, without its filter.
 const PATCH_BYTES: usize = 16;
 /// Instead of a number of prints: the filter is not here.
@@ -33,6 +36,8 @@ const PIECE_BYTES: usize = 512 << 10;
 pub(crate) struct Stored {
     pub root: NodeId,
     pub locations: Vec<Location>,
+    /// How images of each segment name its filling; none in one of version 2.
+    pub fillings: Vec<u32>,
     /// Of leaves that have any, the oldest first.
     pub patches: BTreeMap<NodeId, Vec<Patch>>,
 }
@@ -67,13 +72,19 @@ impl Stored {
     fn encode(&self, detail: Detail) -> (Aligned, usize) {
         let patches = self.encode_patches(detail);
         let places_end = HEAD_BYTES + self.locations.len() * 8;
-        let used = places_end + patches.len();
+        let fillings_end = places_end + fillings_bytes(self.fillings.len());
+        let used = fillings_end + patches.len();
         let mut bytes = Aligned::zeroed(round_up(used));
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.root.to_le_bytes());
         bytes[12..16].copy_from_slice(&(self.locations.len() as u32).to_le_bytes());
         bytes[16..24].copy_from_slice(&(patches.len() as u64).to_le_bytes());
-        bytes[places_end..used].copy_from_slice(&patches);
+        bytes[24..28].copy_from_slice(&(self.fillings.len() as u32).to_le_bytes());
+        bytes[fillings_end..used].copy_from_slice(&patches);
+        let names = bytes[places_end..fillings_end].chunks_exact_mut(4);
+        for (name, filling) in names.zip(&self.fillings) {
+            name.copy_from_slice(&filling.to_le_bytes());
+        }
         let places = bytes[HEAD_BYTES..places_end].chunks_exact_mut(8);
         for (place, location) in places.zip(&self.locations) {
             place.copy_from_slice(&location.stored().to_le_bytes());
@@ -82,15 +93,30 @@ impl Stored {
     }
 
     fn decode(bytes: &[u8], geometry: &Geometry, segments: u32) -> Option<Stored> {
-        let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
+        let is_old = bytes.starts_with(&OLD_MAGIC);
+        let head_bytes = if is_old { OLD_HEAD_BYTES } else { HEAD_BYTES };
+        let (head, rest) = bytes.split_at_checked(head_bytes)?;
         let number =
             |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap_or_default());
         let count = number(12) as usize;
-        let (places, patches) = rest.split_at_checked(count.checked_mul(8)?)?;
+        let fillings_count = if is_old { 0 } else { number(24) as usize };
+        let (places, rest) = rest.split_at_checked(count.checked_mul(8)?)?;
+        let (fillings, patches) = rest.split_at_checked(fillings_bytes(fillings_count))?;
         let patches_len = u64::from_le_bytes(head[16..24].try_into().unwrap_or_default());
-        if head[..8] != MAGIC || patches.len() as u64 != patches_len {
+        let is_known = is_old || head[..8] == MAGIC;
+        if !is_known || patches.len() as u64 != patches_len {
             return None;
         }
+        let names = fillings.chunks_exact(4).take(fillings_count);
+        let fillings: Vec<u32> = names
+            .map(|name| u32::from_le_bytes(name.try_into().unwrap_or_default()))
+            .collect();
+        // Places are in segments that there were.
+        let segments = if is_old {
+            segments
+        } else {
+            segments.min(fillings_count as u32)
+        };
         let places = places.chunks_exact(8);
         let locations = places.map(|place| {
             let stored = u64::from_le_bytes(place.try_into().unwrap_or_default());
@@ -99,6 +125,7 @@ impl Stored {
         let stored = Stored {
             root: number(8),
             locations: locations.collect::<Option<_>>()?,
+            fillings,
             patches: decode_patches(patches, geometry, segments)?,
         };
         let is_based = |id: &NodeId| {
@@ -134,6 +161,7 @@ impl Stored {
             return Ok(Stored {
                 root: 0,
                 locations: vec![Location::NOWHERE],
+                fillings: Vec::new(),
                 patches: BTreeMap::new(),
             });
         }
@@ -174,7 +202,8 @@ impl Writer {
 
     /// Bytes of one with places alone, about.
     pub(super) fn checkpoint_bytes(&self) -> usize {
-        self.locations.len() * 8 + self.patched.len() * PATCH_BYTES * 2
+        let names_bytes = fillings_bytes(self.segments.figures().segments as usize);
+        self.locations.len() * 8 + names_bytes + self.patched.len() * PATCH_BYTES * 2
     }
 
     /// True while one is on its way.
@@ -196,6 +225,7 @@ impl Writer {
         let stored = Stored {
             root: self.tree.root(),
             locations: self.locations.clone(),
+            fillings: self.segments.names(),
             patches: self.stored_patches(),
         };
         let (bytes, used) = stored.encode(detail);
@@ -329,9 +359,14 @@ impl Writer {
     }
 }
 
+/// Bytes of so many names of fillings.
+fn fillings_bytes(count: usize) -> usize {
+    (count * 4).next_multiple_of(8)
+}
+
 /// True if these bytes are the start of a checkpoint.
 pub(crate) fn begins_checkpoint(bytes: &[u8]) -> bool {
-    bytes.starts_with(&MAGIC)
+    bytes.starts_with(&MAGIC) || bytes.starts_with(&OLD_MAGIC)
 }
 
 /// Patches as they stand in a checkpoint.
@@ -385,7 +420,9 @@ pub(crate) fn take_up(
 ) -> Result<crate::segments::Segments, Error> {
     let geometry = superblock.geometry;
     let count = geometry.segments(tree.storage.len_bytes());
-    let mut segments = crate::segments::Segments::new(geometry, count, superblock.opening + 1);
+    let fillings = Arc::clone(&tree.fillings);
+    let opening = superblock.opening + 1;
+    let mut segments = crate::segments::Segments::new(geometry, count, opening, fillings);
     let crowded = |segment: u32| Error::Damaged {
         what: format!("the checkpoint, which names too much in segment {segment}"),
         offset: geometry.segment_offset(segment),

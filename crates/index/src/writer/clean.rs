@@ -139,7 +139,7 @@ impl Writer {
             }
             Sort::Node => {}
         }
-        let image = Image::parse(image.to_vec(), from.stored()).ok();
+        let image = Image::parse(image.to_vec(), self.tree.fillings.seal_of(from)).ok();
         let Some(image) = image.filter(|image| image.rows() > 0) else {
             return Ok(About::Inner);
         };
@@ -157,12 +157,12 @@ impl Writer {
     fn live_at(&self, cleaning: &Cleaning, rest: &[u8]) -> Option<(Peek, Location)> {
         let peek = Image::peek(rest)?;
         let image = *self.locations.get(peek.node as usize)?;
-        let location = if image.stored() == peek.location {
+        let location = if image.stored() == peek.seal.location {
             image
         } else {
             let node = self.tree.slots.get(peek.node).node.read();
             let mut patches = node.patches().iter().map(|patch| patch.location);
-            patches.find(|location| location.stored() == peek.location)?
+            patches.find(|location| location.stored() == peek.seal.location)?
         };
         let is_here = location.segment() == cleaning.segment
             && location.at() == cleaning.at
@@ -184,12 +184,12 @@ impl Writer {
             what: format!("node {id}: {what}"),
             offset: self.tree.offset(from),
         };
+        let meant = self.tree.fillings.seal_of(from);
         if peek.sort == Sort::Blob {
-            parse_blob(&bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
+            parse_blob(&bytes, meant).map_err(|error| damaged(error.to_string()))?;
             return self.move_bytes(peek, bytes, Content::Absent, about, stream);
         }
-        let image =
-            Image::parse(bytes, from.stored()).map_err(|error| damaged(error.to_string()))?;
+        let image = Image::parse(bytes, meant).map_err(|error| damaged(error.to_string()))?;
         let bytes = image.bytes().to_vec();
         if self.patched.contains(&id) {
             return self.move_piece(peek, from, bytes, about, stream);
@@ -214,7 +214,7 @@ impl Writer {
     ) -> Result<(), Error> {
         let to = self.append(stream, peek.node, peek.lsn, &mut bytes, about)?;
         self.figures.moved_bytes += bytes.len() as u64;
-        let image = Image::parse(bytes, to.stored());
+        let image = Image::parse(bytes, self.tree.fillings.seal_of(to));
         let image = image.expect("an image that was sealed for its place can be read");
         self.move_patched(peek.node, from, to, image);
         Ok(())

@@ -10,7 +10,7 @@ use super::unsettled::Origin;
 use crate::error::Error;
 use crate::footer::{About, Base, KeyRange, NOT_LOGGED};
 use crate::node::{
-    BLOB_BYTES_MAX, Delta, Image, Kind, NodeId, ROWS_MAX, Row, Seq, blob_image, fold,
+    BLOB_BYTES_MAX, Delta, Image, Kind, NodeId, ROWS_MAX, Row, Seal, Seq, blob_image, fold,
 };
 use crate::segments::{Class, Location};
 use crate::tree::Path;
@@ -524,7 +524,7 @@ impl Writer {
             Ok(location) => Ok(Written {
                 id,
                 separator,
-                image: Arc::new(made(bytes, location)),
+                image: Arc::new(made(bytes, self.tree.fillings.seal_of(location))),
                 location,
             }),
             Err(error) => {
@@ -654,6 +654,6 @@ pub(super) fn range_of(path: &Path, leaves: &[NodeId]) -> KeyRange {
 }
 
 /// The image of bytes that were just made and sealed.
-fn made(bytes: Vec<u8>, location: Location) -> Image {
-    Image::parse(bytes, location.stored()).expect("an image that was just made can be read")
+fn made(bytes: Vec<u8>, seal: Seal) -> Image {
+    Image::parse(bytes, seal).expect("an image that was just made can be read")
 }

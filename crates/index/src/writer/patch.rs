@@ -37,7 +37,7 @@ impl Writer {
         let mut bytes = self.builder.finish_patch(id, self.seq, interval);
         let about = About::Patch { logged_from };
         let location = self.append(Class::Hot, id, self.seq, &mut bytes, about)?;
-        let image = Image::parse(bytes, location.stored());
+        let image = Image::parse(bytes, self.tree.fillings.seal_of(location));
         let image = image.expect("an image that was just made can be read");
         self.figures.patches += 1;
         self.install_patch(id, image, location, oldest, interval);

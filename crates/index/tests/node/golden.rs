@@ -15,7 +15,7 @@
 
 use crate::model::contents;
 use bimetal_index::node::{
-    Builder, Image, ImageError, Kind, Row, Seq, blob_image, parse_blob, seal,
+    Builder, Image, ImageError, Kind, Row, Seal, Seq, blob_image, parse_blob, seal,
 };
 use std::cmp::Reverse;
 
@@ -289,6 +289,31 @@ fn another_version_is_refused() {
     assert_eq!(refused(8, 2), ImageError::Version(2));
 }
 
+/// What an earlier filling of the segment has left in the same place is not what belongs there.
+#[test]
+fn an_image_of_another_filling_is_refused() {
+    let mut page = bytes(LEAF);
+    let meant = Seal {
+        location: 0x1000,
+        filling: 0x0807_0605,
+    };
+    seal(&mut page, meant);
+    assert_eq!(page[52..56], [5, 6, 7, 8]);
+    assert!(Image::parse(page.clone(), meant).is_ok());
+    for expected in [0, 0x0807_0604] {
+        let other = Seal {
+            filling: expected,
+            ..meant
+        };
+        let refused = ImageError::Filling {
+            found: meant.filling,
+            expected,
+        };
+        let parsed = Image::parse(page.clone(), other).map(|_| ());
+        assert_eq!(parsed, Err(refused));
+    }
+}
+
 #[test]
 fn what_no_writer_writes_is_refused() {
     let changes = [
@@ -305,7 +330,6 @@ fn what_no_writer_writes_is_refused() {
         (45, 9, "a sequence number of 9 bytes"),
         (46, 9, "an integer key of 9 bytes"),
         (48, 1, "a common length of what has none"),
-        (55, 1, "a reserved byte"),
         (56, 0xfc, "the last key is 0x100, of 1 byte"),
         (63, 0x80, "a key is 2 to the power of 63, and more"),
         (74, 2, "the first key above the second"),

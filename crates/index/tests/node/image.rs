@@ -76,7 +76,7 @@ proptest! {
         prop_assert_eq!(image.len_bytes() % 64, 0);
         prop_assert!(image.memory_bytes() > image.len_bytes());
         let peek = Image::peek(&image.bytes()[..64]).expect("a header");
-        prop_assert_eq!((peek.node, peek.lsn, peek.location), (42, 77, LOCATION));
+        prop_assert_eq!((peek.node, peek.lsn, peek.seal), (42, 77, LOCATION.into()));
         prop_assert_eq!((peek.len_bytes, peek.sort), (image.len_bytes(), Sort::Node));
     }
 

@@ -69,12 +69,9 @@ impl FaultClass for Class {
         &Class::ALL
     }
 
-    /// All but one: what cannot be withstood is noticed. Where a node's image is lost, an older one of
-    /// the same node may stand in the same place, and nothing that is on the storage tells the two
-    /// apart.
+    /// All of them: what cannot be withstood is noticed.
     fn withstood() -> Vec<Class> {
-        let all = Class::ALL.into_iter();
-        all.filter(|class| *class != Class::LostNodes).collect()
+        Class::ALL.to_vec()
     }
 
     fn name(self) -> &'static str {

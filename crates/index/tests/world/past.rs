@@ -1,0 +1,169 @@
+//! A disk that remembers what was on it, so that a block can come back as it was some time before: what a lost
+//! write leaves.
+
+use super::{Change, Disk, Draw, History, Map, NUMBER_KEY, World, collect};
+use bimetal_index::storage::memory::MemoryStorage;
+use bimetal_index::storage::{BLOCK_BYTES, Storage, StorageError};
+use bimetal_index::{Db, Durability, Error, Options};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex};
+
+/// Everything that is there: from the disk as it is found, or an error that says what is wrong.
+fn found(disk: Disk, options: &Options) -> Result<Map, Error> {
+    let db = Db::open(disk, options)?;
+    let all = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)))?;
+    Ok(all.into_iter().collect())
+}
+
+/// What is found is what was there after some batch, or damage that is called so.
+pub fn assert_not_wrong(disk: Disk, options: &Options, history: &History, how: &str) -> bool {
+    match found(disk, options) {
+        Ok(map) => {
+            // Every batch puts its number, so there is one moment that it can be.
+            let number = map
+                .get(NUMBER_KEY)
+                .and_then(|number| number[..].try_into().ok());
+            let number = number.map_or(0, u64::from_le_bytes);
+            assert!(
+                history.at(number as usize) == map,
+                "{how}: what is found was never there"
+            );
+            true
+        }
+        Err(Error::Damaged { .. } | Error::NotAnIndex { .. }) => false,
+        // A place that is beyond the end of what has become of the storage.
+        Err(Error::Storage {
+            source: StorageError::OutOfRange,
+            ..
+        }) => false,
+        Err(error) => panic!("{how}: {error}"),
+    }
+}
+
+/// A disk that remembers every version of every block.
+#[derive(Clone, Default)]
+pub struct Remembers {
+    disk: Disk,
+    versions: Arc<Mutex<BTreeMap<u64, Vec<Vec<u8>>>>>,
+}
+
+impl Remembers {
+    fn note(&self, offset: u64, data: &[u8]) {
+        let mut versions = self.versions.lock().expect("a lock");
+        for (index, block) in data.chunks(BLOCK_BYTES).enumerate() {
+            let at = offset + (index * BLOCK_BYTES) as u64;
+            versions.entry(at).or_default().push(block.to_vec());
+        }
+    }
+}
+
+impl Storage for Remembers {
+    fn len_bytes(&self) -> u64 {
+        self.disk.len_bytes()
+    }
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        self.disk.read(offset, buffer)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.note(offset, data);
+        self.disk.write(offset, data)
+    }
+    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.note(offset, data);
+        self.disk.write_durable(offset, data)
+    }
+    fn sync(&self) -> Result<(), StorageError> {
+        self.disk.sync()
+    }
+    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        self.disk.resize(len_bytes)
+    }
+}
+
+/// The log is whole, so every key has what it has now, or is in a leaf that is called damaged. False if any is.
+fn assert_right_or_refused(disk: Disk, world: &World, how: &str) -> bool {
+    let is_damage = |error: &Error| matches!(error, Error::Damaged { .. });
+    let db = match Db::open(disk, &world.options) {
+        Ok(db) => db,
+        Err(error) => {
+            assert!(is_damage(&error), "{how}: {error}");
+            return false;
+        }
+    };
+    let mut refused = 0;
+    for (key, value) in world.now() {
+        match db.get(key) {
+            Ok(found) => assert_eq!(found.as_ref(), Some(value), "{how}: {key:?}"),
+            Err(error) => {
+                assert!(is_damage(&error), "{how}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    refused == 0
+}
+
+/// Which blocks come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those of superblocks and of the log.
+    Log,
+    /// Those of segments.
+    Segments,
+}
+
+/// Versions of a block before the last that come back, at most.
+const OLDS_MAX: usize = 4;
+/// Enough for many leaves.
+const KEYS: u64 = 400;
+
+/// One block at a time is as it was some time before. How often that is harmless, and how often it is noticed.
+pub fn blocks_come_back(options: Options, part: Part) -> (u64, u64) {
+    let storage = Remembers::default();
+    let disk = storage.disk.clone();
+    let mut world = World::over(disk, storage.clone(), options).expect("an index");
+    let mut draw = Draw::new(4);
+    let mut put = |number: u64| {
+        let key = draw.below(KEYS).to_be_bytes().to_vec();
+        // Of one length, so that images of a leaf are, and fall into the same places again.
+        Change::Put(key, vec![number as u8; 20])
+    };
+    // Until the log has come round more than once, and segments have been filled anew.
+    for number in 0..300 {
+        let changes: Vec<Change> = (0..8).map(|_| put(number)).collect();
+        let written = world.write(&changes, Durability::Durable);
+        written.expect("a write");
+        if part == Part::Segments && number % 25 == 24 {
+            world.db.compact(|_| {}).expect("a compaction");
+        }
+    }
+    let (content, log_end) = (world.disk.content(), world.db.log_range().end);
+    let versions = storage.versions.lock().expect("a lock");
+    let is_meant = |at: u64| (at < log_end) == (part == Part::Log);
+    let (mut harmless, mut noticed) = (0, 0);
+    for (at, versions) in versions.iter().filter(|(at, _)| is_meant(**at)) {
+        // The last is what is there.
+        let olds = versions.split_last().map_or(&[][..], |(_, olds)| olds);
+        let offset = *at as usize;
+        for old in olds.iter().rev().take(OLDS_MAX) {
+            let mut content = content.clone();
+            let Some(place) = content.get_mut(offset..offset + BLOCK_BYTES) else {
+                // The storage has become shorter.
+                continue;
+            };
+            place.copy_from_slice(old);
+            let disk = Arc::new(MemoryStorage::with_content(content));
+            let how = format!("an old block at {at}");
+            let is_harmless = match part {
+                Part::Log => assert_not_wrong(disk, &world.options, &world.history, &how),
+                Part::Segments => assert_right_or_refused(disk, &world, &how),
+            };
+            match is_harmless {
+                true => harmless += 1,
+                false => noticed += 1,
+            }
+        }
+    }
+    (harmless, noticed)
+}
