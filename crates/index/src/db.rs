@@ -173,7 +173,7 @@ impl Db {
         }
         replay.finish(&mut writer)?;
         writer.end_replay()?;
-        writer.begin_log()?;
+        writer.begin_log(log.known_durable())?;
         Ok(Db {
             shared: Arc::new(Shared::new(tree, readers, writer, options.group_wait_us)),
         })

@@ -19,6 +19,8 @@ pub(crate) const HEADER_BYTES: usize = 64;
 const FRAME_BYTES: usize = 256 << 10;
 /// Bytes read at a time: as much as makes a device busy on all its channels.
 const WINDOW_BYTES: usize = 4 << 20;
+/// Blocks that are written again at a time.
+const AGAIN_BLOCKS: u64 = 256;
 /// How far beyond its end the log is searched for proof that something was lost.
 const PROOF_BLOCKS: u64 = 2048;
 
@@ -270,6 +272,25 @@ impl Log {
         Ok(())
     }
 
+    /// Writes everything from `position` on once more, as it is read. Where a sync had failed, the system may
+    /// have in its cache what is not on the device and take it for saved: a sync alone would save nothing of it
+    /// (fsync(2) of Linux reports a failed write-back once and keeps the pages as clean ones).
+    pub(crate) fn write_again(&self, storage: &dyn Storage, position: u64) -> Result<(), Error> {
+        let mut at = position;
+        let mut piece = Aligned::default();
+        while at < self.head {
+            let before_end = self.geometry.log_blocks - at % self.geometry.log_blocks;
+            let blocks = AGAIN_BLOCKS.min(before_end).min(self.head - at);
+            let bytes = blocks as usize * BLOCK_BYTES;
+            piece.reserve(bytes);
+            let (offset, piece) = (self.offset(at), &mut piece[..bytes]);
+            storage.read(offset, piece).at("reading the log", offset)?;
+            storage.write(offset, piece).at("writing the log", offset)?;
+            at += blocks;
+        }
+        Ok(())
+    }
+
     fn offset(&self, position: u64) -> u64 {
         LOG_OFFSET + position % self.geometry.log_blocks * BLOCK_BYTES as u64
     }
@@ -327,6 +348,8 @@ pub(crate) struct Reader<'a> {
     generation: u64,
     /// The log is durable up to here, as the superblock says.
     durable: u64,
+    /// The same, as frames say that were read.
+    durable_by_frames: u64,
     window: Aligned,
     window_at: u64,
     window_blocks: u64,
@@ -354,6 +377,7 @@ impl<'a> Reader<'a> {
             },
             generation,
             durable: log_durable,
+            durable_by_frames: tail,
             window: Aligned::zeroed(WINDOW_BYTES),
             window_at: 0,
             window_blocks: 0,
@@ -438,6 +462,7 @@ impl<'a> Reader<'a> {
         };
         self.position += header.blocks();
         self.opening = header.opening;
+        self.durable_by_frames = self.durable_by_frames.max(header.durable_below);
         let start = (position - self.window_at) as usize * BLOCK_BYTES + HEADER_BYTES;
         Ok(Some(Frame {
             first_seq: header.first_seq,
@@ -446,6 +471,11 @@ impl<'a> Reader<'a> {
             end: self.position,
             operations: &self.window[start..start + header.payload_bytes as usize],
         }))
+    }
+
+    /// What was read is durable up to here, as far as anything says. Of the rest it is not known.
+    pub(crate) fn known_durable(&self) -> u64 {
+        self.durable.max(self.durable_by_frames).min(self.position)
     }
 
     /// The superblock proves that the device has lost what it had promised, if it says that more of the

@@ -71,7 +71,8 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     let again = db.figures();
     assert!(again.delta_bytes > 600 << 10, "{again:?}");
     assert_eq!((again.upkeep.folds, again.upkeep.patches), (0, 0));
-    assert_eq!(counts.written_bytes, 4096, "a superblock");
+    // Of the last frame, one block, nothing says that it is durable, so it is written again.
+    assert_eq!(counts.written_bytes, 2 * 4096, "a frame and a superblock");
     assert_eq!(counts.flushes, 2, "the log, then the superblock");
     // Inner nodes have a hundred children or more, and are read many at a time.
     let inner_nodes = u64::from(figures.nodes) / 100;

@@ -31,6 +31,8 @@ fn seeds_that_have_found_something_find_nothing() {
         7360, 8337,
         // A sync failed and lost what was written to a segment: an older image of the same node was in its place.
         8736, 10_290,
+        // A sync failed, the next program found what it had not saved in the system's cache, and believed a sync.
+        20_650,
     ] {
         let report = index_tester::run(seed, Options::default());
         assert_eq!(report.finding, None, "{}", report.summary());

@@ -359,8 +359,9 @@ impl Writer {
 
     /// The log goes on after what was replayed, in a new opening. What was replayed may have been written by
     /// a process that was killed before it made it durable: readers see it from here on, and what is durable
-    /// next must not stand behind a gap.
-    pub(crate) fn begin_log(&mut self) -> Result<(), Error> {
+    /// next must not stand behind a gap. It is durable before `known_durable`, as was read.
+    pub(crate) fn begin_log(&mut self, known_durable: u64) -> Result<(), Error> {
+        self.log.write_again(&*self.tree.storage, known_durable)?;
         self.write_log(true)?;
         let head = self.log.head();
         self.superblock.opening += u32::from(!is_planted(Bug::KeepsOpening));
