@@ -1,0 +1,191 @@
+//! Postmark: the small files of a mail server. Files are made; then each transaction reads a file or appends to
+//! one, and makes a file or removes one; then all files are removed.
+//!
+//! Source: `postmark` 1.5 (`run_transactions`), with its defaults: both choices even, one directory, sizes even
+//! between the bounds.
+
+use bimetal_rt::Rng;
+
+use crate::files::{FileId, Files, NoSpace, Program};
+
+/// The four loads of the paper, by their names in experiment files.
+pub const NAMED: [(&str, Postmark); 4] = [
+    ("SS", Postmark::new(9 << 10, 15 << 10, 10_000, 100_000)),
+    ("SL", Postmark::new(9 << 10, 15 << 10, 100_000, 100_000)),
+    ("LS", Postmark::new(100 << 10, 3 << 20, 1_000, 10_000)),
+    ("LL", Postmark::new(100 << 10, 3 << 20, 4_250, 10_000)),
+];
+
+/// A load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Postmark {
+    /// The shortest file.
+    pub low_bytes: u64,
+    /// The longest file.
+    pub high_bytes: u64,
+    /// Files at the start.
+    pub files: u64,
+    /// Transactions.
+    pub transactions: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Transactions done.
+    pub transactions: u64,
+    /// Bytes that the program read.
+    pub read_bytes: u64,
+    /// Bytes that the program wrote.
+    pub written_bytes: u64,
+    /// Files made, those at the start included.
+    pub created: u64,
+    /// Files removed by transactions.
+    pub removed: u64,
+}
+
+/// The program reads and writes through a buffer, as C's does.
+const BUFFER_BYTES: u64 = 4096;
+
+impl Postmark {
+    /// Files of `low_bytes` to `high_bytes`.
+    pub const fn new(low_bytes: u64, high_bytes: u64, files: u64, transactions: u64) -> Postmark {
+        Postmark {
+            low_bytes,
+            high_bytes,
+            files,
+            transactions,
+        }
+    }
+
+    /// The same with so many times as many files and transactions, at least ten of each.
+    pub fn scaled(self, scale: f64) -> Postmark {
+        let times = |count: u64| ((count as f64 * scale).round() as u64).max(10);
+        Postmark {
+            files: times(self.files),
+            transactions: times(self.transactions),
+            ..self
+        }
+    }
+
+    /// Makes the files.
+    ///
+    /// # Errors
+    /// When the device is full.
+    pub async fn prepare(
+        &self,
+        files: &Files,
+        rng: &mut Rng,
+        program: &mut Program,
+        tally: &mut Tally,
+    ) -> Result<Pool, NoSpace> {
+        let directory = files.make_directory(program).await?;
+        let mut pool = Pool {
+            directory,
+            files: Vec::new(),
+        };
+        for _ in 0..self.files {
+            self.create(files, &mut pool, rng, program, tally).await?;
+        }
+        Ok(pool)
+    }
+
+    async fn create(
+        &self,
+        files: &Files,
+        pool: &mut Pool,
+        rng: &mut Rng,
+        program: &mut Program,
+        tally: &mut Tally,
+    ) -> Result<(), NoSpace> {
+        let bytes = rng.between(self.low_bytes, self.high_bytes);
+        let file = files.create(pool.directory, program).await?.file();
+        files.write(file, 0, bytes, program).await?;
+        tally.written_bytes += bytes;
+        tally.created += 1;
+        pool.files.push(file);
+        Ok(())
+    }
+
+    /// One transaction.
+    ///
+    /// # Errors
+    /// When the device is full.
+    pub async fn transact(
+        &self,
+        files: &Files,
+        pool: &mut Pool,
+        rng: &mut Rng,
+        program: &mut Program,
+        tally: &mut Tally,
+    ) -> Result<(), NoSpace> {
+        if let Some(at) = pool.draw(rng) {
+            let file = pool.files[at];
+            match rng.below(2) {
+                0 => read_all(files, file, program, tally).await,
+                _ => self.append(files, file, rng, program, tally).await?,
+            }
+        }
+        if rng.below(2) == 0 || pool.files.is_empty() {
+            self.create(files, pool, rng, program, tally).await?;
+        } else if let Some(at) = pool.draw(rng) {
+            let file = pool.files.swap_remove(at);
+            files.remove(file, program).await;
+            tally.removed += 1;
+        }
+        tally.transactions += 1;
+        Ok(())
+    }
+
+    /// Adds something to a file that may become longer.
+    async fn append(
+        &self,
+        files: &Files,
+        file: FileId,
+        rng: &mut Rng,
+        program: &mut Program,
+        tally: &mut Tally,
+    ) -> Result<(), NoSpace> {
+        files.open(file, program).await;
+        let old_bytes = files.size_bytes(file);
+        if old_bytes >= self.high_bytes {
+            return Ok(());
+        }
+        let bytes = rng.between(1, self.high_bytes - old_bytes);
+        files.write(file, old_bytes, bytes, program).await?;
+        tally.written_bytes += bytes;
+        Ok(())
+    }
+
+    /// Removes all files.
+    pub async fn clean_up(&self, files: &Files, pool: Pool, program: &mut Program) {
+        for file in pool.files {
+            files.remove(file, program).await;
+        }
+    }
+}
+
+/// The files there are.
+pub struct Pool {
+    directory: u32,
+    files: Vec<FileId>,
+}
+
+impl Pool {
+    fn draw(&self, rng: &mut Rng) -> Option<usize> {
+        let count = self.files.len() as u64;
+        (count > 0).then(|| rng.below(count) as usize)
+    }
+}
+
+/// Reads a file from start to end, by the buffer.
+async fn read_all(files: &Files, file: FileId, program: &mut Program, tally: &mut Tally) {
+    let mut open = files.open(file, program).await;
+    let bytes = files.size_bytes(file);
+    let mut offset = 0;
+    while offset < bytes {
+        files.read(&mut open, offset, BUFFER_BYTES, program).await;
+        offset += BUFFER_BYTES;
+    }
+    tally.read_bytes += bytes;
+}
