@@ -5,5 +5,12 @@
 //! counted in a run is checked against itself, and what is reported is a median with an interval. The crate must
 //! never hold a second version of a policy, a layer or a model.
 
+pub mod cell;
+pub mod compare;
 pub mod files;
+pub mod plan;
+pub mod plot;
+pub mod report;
+pub mod results;
+pub mod statistics;
 pub mod workload;

@@ -5,6 +5,7 @@
 //! between the bounds.
 
 use bimetal_rt::Rng;
+use serde::{Deserialize, Serialize};
 
 use crate::files::{FileId, Files, NoSpace, Program};
 
@@ -17,7 +18,7 @@ pub const NAMED: [(&str, Postmark); 4] = [
 ];
 
 /// A load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Postmark {
     /// The shortest file.
     pub low_bytes: u64,
@@ -44,6 +45,9 @@ pub struct Tally {
     pub removed: u64,
 }
 
+/// The longest file that there may be.
+const FILE_BYTES_MAX: u64 = 1 << 40;
+
 /// The program reads and writes through a buffer, as C's does.
 const BUFFER_BYTES: u64 = 4096;
 
@@ -56,6 +60,34 @@ impl Postmark {
             files,
             transactions,
         }
+    }
+
+    /// One of the paper's loads.
+    ///
+    /// # Errors
+    /// When there is none of that name, in words.
+    pub fn named(name: &str) -> Result<Postmark, String> {
+        let found = NAMED.iter().find(|(known, _)| *known == name);
+        found
+            .map(|(_, load)| *load)
+            .ok_or_else(|| format!("no load `{name}`, expected one of SS, SL, LS, LL"))
+    }
+
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if self.low_bytes == 0
+            || self.low_bytes > self.high_bytes
+            || self.high_bytes > FILE_BYTES_MAX
+        {
+            return Err("files must have `low` to `high` bytes, 1 B to 1 TiB".to_owned());
+        }
+        if self.files == 0 || self.transactions == 0 {
+            return Err("`files` and `transactions` must be at least 1".to_owned());
+        }
+        Ok(())
     }
 
     /// The same with so many times as many files and transactions, at least ten of each.

@@ -6,7 +6,14 @@
 
 use std::fmt::Write;
 
-use super::scale::{Scale, short, spread};
+pub mod bars;
+mod scale;
+
+pub use scale::short;
+use scale::{Scale, spread};
+
+/// The style of pages with plots: colours by theme, tables, and what a reader holds the pointer over.
+pub const STYLE: &str = include_str!("page.css");
 
 /// Units of the drawing, which is about as many pixels on a phone.
 const WIDTH: f64 = 410.0;
@@ -21,10 +28,10 @@ const LETTER: f64 = 7.3;
 /// Between the middles of labels under the axis, at least.
 const X_LABEL_GAP: f64 = 44.0;
 /// Colours that the page has.
-pub(super) const COLOURS: usize = 8;
+pub const COLOURS: usize = 8;
 
 /// One line of a plot.
-pub(super) struct Series {
+pub struct Series {
     /// What stands at its end.
     pub name: String,
     /// Its look: the same number looks the same in every plot of a page.
@@ -34,28 +41,36 @@ pub(super) struct Series {
 }
 
 /// A mark on the horizontal axis.
-pub(super) struct Mark {
+pub struct Mark {
+    /// Where.
     pub x: f64,
     /// The value, and what it is a share of.
     pub lines: [String; 2],
 }
 
 /// What to draw.
-pub(super) struct Plot {
+pub struct Plot {
     /// What is measured, with its unit.
     pub y_label: String,
+    /// What is along the horizontal axis, with its unit.
     pub x_label: String,
+    /// Values along the horizontal axis; one alone makes bars of the series.
     pub marks: Vec<Mark>,
+    /// The lines.
     pub series: Vec<Series>,
     /// A value that the others are compared with.
     pub reference: Option<f64>,
     /// The axis of values must begin at 0.
     pub from_zero: bool,
+    /// Whether equal factors, and not equal differences, are equally long on the horizontal axis.
+    pub by_factors: bool,
+    /// Whether the points have marks; a curve of many is better without.
+    pub has_points: bool,
 }
 
 impl Plot {
     /// The drawing.
-    pub(super) fn svg(&self) -> String {
+    pub fn svg(&self) -> String {
         match self.marks.len() {
             0 | 1 => self.bars(),
             _ => self.lines(),
@@ -76,14 +91,18 @@ impl Plot {
         let right = WIDTH - self.names_width();
         let bottom = HEIGHT - BOTTOM;
         let y = Scale::over(self.values(), self.from_zero, (bottom, TOP));
-        let x = Scale::logarithmic(self.marks.iter().map(|mark| mark.x), (LEFT + 10.0, right));
+        let marks = self.marks.iter().map(|mark| mark.x);
+        let x = match self.by_factors {
+            true => Scale::logarithmic(marks, (LEFT + 10.0, right)),
+            false => Scale::from_end_to_end(marks, (LEFT + 10.0, right)),
+        };
         let mut out = begin(HEIGHT, &self.y_label);
         self.grid(&mut out, &y, right);
         self.under(&mut out, &x, right);
         let ends: Vec<f64> = self.series.iter().map(|s| last_y(s, &y)).collect();
         let labels = spread(&ends, LINE_HEIGHT, (TOP, bottom));
         for (series, (end, label)) in self.series.iter().zip(ends.iter().zip(&labels)) {
-            draw_line(&mut out, series, &x, &y);
+            draw_line(&mut out, series, &x, &y, self.has_points);
             draw_name(&mut out, series, right, (*end, *label));
         }
         out.push_str("</svg>\n");
@@ -223,7 +242,7 @@ fn last_y(series: &Series, y: &Scale) -> f64 {
     series.points.last().map_or(TOP, |(_, value)| y.at(*value))
 }
 
-fn draw_line(out: &mut String, series: &Series, x: &Scale, y: &Scale) {
+fn draw_line(out: &mut String, series: &Series, x: &Scale, y: &Scale, has_points: bool) {
     let mut path = String::new();
     for (number, (px, py)) in series.points.iter().enumerate() {
         let step = if number == 0 { 'M' } else { 'L' };
@@ -236,7 +255,7 @@ fn draw_line(out: &mut String, series: &Series, x: &Scale, y: &Scale) {
             class(series.style)
         ),
     );
-    for (px, py) in &series.points {
+    for (px, py) in series.points.iter().filter(|_| has_points) {
         let mark = marker(series.style, x.at(*px), y.at(*py));
         let name = escaped(&series.name);
         let (px, py) = (short(*px), short(*py));
@@ -281,7 +300,7 @@ fn draw_name(out: &mut String, series: &Series, right: f64, (end, label): (f64, 
 }
 
 /// Text inside of HTML and SVG.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -317,6 +336,8 @@ mod tests {
                 .collect(),
             reference: None,
             from_zero: true,
+            by_factors: true,
+            has_points: true,
         }
     }
 
