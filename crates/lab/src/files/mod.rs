@@ -191,6 +191,30 @@ impl Files {
         (counts.flushes, counts.read_bytes, counts.written_bytes)
     }
 
+    /// Blocks of 4 KiB of the device.
+    pub fn device_blocks(&self) -> u32 {
+        self.0.disk.blocks()
+    }
+
+    /// Reads the device itself, beside the file system.
+    pub async fn read_device(&self, block: u32, blocks: u32, program: &mut Program) {
+        self.spend(program, self.0.config.cpu.call_ns).await;
+        self.pay(program).await;
+        self.0.disk.read(block, blocks, program.task).await;
+    }
+
+    /// Writes the device itself, over what a file system may have there.
+    pub async fn write_device(&self, block: u32, blocks: u32, program: &mut Program) {
+        self.spend(program, self.0.config.cpu.call_ns).await;
+        self.pay(program).await;
+        self.0.disk.write(block, blocks, program.task).await;
+    }
+
+    /// What a character takes that a program reads or writes by itself, in ns.
+    pub fn character_ns(&self) -> u64 {
+        self.0.config.cpu.character_ns
+    }
+
     /// The program has used the processor for so long.
     pub async fn spend(&self, program: &mut Program, ns: u64) {
         program.owed_ns += ns;

@@ -3,7 +3,12 @@
 //! A load has one main figure, by which cells are compared, and others beside it. Its times are virtual: a load
 //! begins when its preparation is on the device, and ends when what it has written is.
 
+pub mod clients;
+mod latency;
 pub mod postmark;
+pub mod requests;
+pub mod stream;
+pub mod sweep;
 
 use std::collections::BTreeMap;
 
@@ -11,9 +16,15 @@ use bimetal_rt::{Rng, Rt};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{Files, NoSpace, Program};
+use bimetal_block::units::{Size, Time};
+use clients::Clients;
 use postmark::{Postmark, Tally};
+use requests::{Pattern, Requests};
+use stream::Stream;
+use sweep::Sweep;
 
 /// Where a load runs.
+#[derive(Clone)]
 pub struct World {
     /// Time.
     pub rt: Rt,
@@ -22,6 +33,9 @@ pub struct World {
     /// The seed of its choices.
     pub seed: u64,
 }
+
+/// What a page that a program reads or writes costs to simulate, about.
+const PAGE_ESTIMATE_NS: u64 = 1_500;
 
 /// What a load has measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -45,13 +59,51 @@ pub enum Workload {
         /// One of SS, SL, LS and LL, from which the others are changed.
         load: Option<String>,
         /// The shortest file.
-        low: Option<bimetal_block::units::Size>,
+        low: Option<Size>,
         /// The longest file.
-        high: Option<bimetal_block::units::Size>,
+        high: Option<Size>,
         /// Files at the start.
         files: Option<u64>,
         /// Transactions.
         transactions: Option<u64>,
+    },
+    /// See [`sweep`].
+    Sweep {
+        /// Places at which the rate is measured.
+        points: Option<u64>,
+        /// Bytes read at each.
+        bytes: Option<Size>,
+        /// Bytes of a request.
+        request: Option<Size>,
+        /// Reads at random places.
+        accesses: Option<u64>,
+    },
+    /// See [`stream`].
+    Stream {
+        /// Length of the file.
+        size: Size,
+        /// Chunks read at random.
+        seeks: Option<u64>,
+    },
+    /// See [`requests`].
+    Requests {
+        /// In which order, and which way.
+        pattern: Pattern,
+        /// Bytes of a request.
+        request: Option<Size>,
+        /// Requests under way.
+        depth: Option<u32>,
+        /// The part of the device that is used.
+        span: Option<Size>,
+        /// Requests.
+        count: Option<u64>,
+    },
+    /// See [`clients`].
+    Clients {
+        /// Numbers of clients.
+        counts: Vec<u32>,
+        /// Virtual time for each.
+        time: Option<Time>,
     },
 }
 
@@ -61,6 +113,14 @@ pub enum Workload {
 pub enum Resolved {
     /// See [`postmark`].
     Postmark(Postmark),
+    /// See [`sweep`].
+    Sweep(Sweep),
+    /// See [`stream`].
+    Stream(Stream),
+    /// See [`requests`].
+    Requests(Requests),
+    /// See [`clients`].
+    Clients(Clients),
 }
 
 impl Workload {
@@ -85,11 +145,73 @@ impl Workload {
                 of.check()?;
                 Ok(Resolved::Postmark(of.scaled(scale)))
             }
+            Workload::Sweep {
+                points,
+                bytes,
+                request,
+                accesses,
+            } => {
+                let of = Sweep {
+                    points: points.unwrap_or(64),
+                    bytes: bytes.map_or(8 << 20, |size| size.0),
+                    request_bytes: request.map_or(256 << 10, |size| size.0),
+                    accesses: accesses.unwrap_or(500),
+                };
+                of.check()?;
+                Ok(Resolved::Sweep(of))
+            }
+            Workload::Stream { size, seeks } => {
+                let of = Stream {
+                    bytes: size.0,
+                    seeks: seeks.unwrap_or(4000),
+                };
+                of.check()?;
+                Ok(Resolved::Stream(of.scaled(scale)))
+            }
+            Workload::Requests {
+                pattern,
+                request,
+                depth,
+                span,
+                count,
+            } => {
+                let of = Requests {
+                    pattern: *pattern,
+                    request_bytes: request.map_or(4096, |size| size.0),
+                    depth: depth.unwrap_or(1),
+                    span_bytes: span.map_or(0, |size| size.0),
+                    count: count.unwrap_or(10_000),
+                };
+                of.check()?;
+                Ok(Resolved::Requests(of))
+            }
+            Workload::Clients { counts, time } => {
+                let of = Clients {
+                    counts: counts.clone(),
+                    seconds: time.map_or(30, |time| time.0.as_secs()),
+                };
+                of.check()?;
+                Ok(Resolved::Clients(of))
+            }
         }
     }
 }
 
 impl Resolved {
+    /// What a run costs whoever simulates it, about, in ns of a processor.
+    pub fn estimated_ns(&self) -> u64 {
+        match self {
+            Resolved::Postmark(load) => load.estimated_pages() * PAGE_ESTIMATE_NS,
+            Resolved::Sweep(load) => load.estimated_pages() * PAGE_ESTIMATE_NS,
+            Resolved::Stream(load) => load.estimated_pages() * PAGE_ESTIMATE_NS,
+            Resolved::Requests(load) => load.count * PAGE_ESTIMATE_NS,
+            // A client moves some 10,000 pages in a second of its own, or waits.
+            Resolved::Clients(load) => {
+                load.seconds * load.counts.len() as u64 * 10_000 * PAGE_ESTIMATE_NS
+            }
+        }
+    }
+
     /// Runs it.
     ///
     /// # Errors
@@ -97,6 +219,10 @@ impl Resolved {
     pub(crate) async fn run(&self, world: &World) -> Result<Measured, NoSpace> {
         match self {
             Resolved::Postmark(load) => run_postmark(load, world).await,
+            Resolved::Sweep(load) => Ok(load.run(world).await),
+            Resolved::Stream(load) => load.run(world).await,
+            Resolved::Requests(load) => Ok(load.run(world).await),
+            Resolved::Clients(load) => load.run(world).await,
         }
     }
 }
@@ -130,6 +256,11 @@ async fn run_postmark(load: &Postmark, world: &World) -> Result<Measured, NoSpac
         figures: named(&figures),
         curves: BTreeMap::new(),
     })
+}
+
+/// Millions of bytes a second.
+fn mb_per_s(bytes: u64, ns: u64) -> f64 {
+    bytes as f64 / 1e6 / (ns as f64 / 1e9).max(f64::MIN_POSITIVE)
 }
 
 fn named(figures: &[(&str, f64)]) -> BTreeMap<String, f64> {

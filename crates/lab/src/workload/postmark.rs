@@ -100,6 +100,14 @@ impl Postmark {
         }
     }
 
+    /// Pages that the program reads and writes, about: half of the transactions read a file, half append to one, half
+    /// make one.
+    pub(crate) fn estimated_pages(&self) -> u64 {
+        let pages_of_file = (self.low_bytes + self.high_bytes) / 2 / BUFFER_BYTES + 1;
+        let moved = self.files + self.transactions + self.transactions / 4;
+        moved.saturating_mul(pages_of_file)
+    }
+
     /// Makes the files.
     ///
     /// # Errors
