@@ -581,3 +581,74 @@ fn journal_blocks(blocks: u32) -> u32 {
         _ => 32_768,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bimetal_rt::Rng;
+
+    /// Files come, grow and go at random; no block has two owners (the bitmap asserts it), each page has one, and in
+    /// the end all blocks are free again but those of the directory and the tree.
+    #[test]
+    fn blocks_are_given_once_and_come_back() {
+        for (_, kind) in FileSystemKind::ALL {
+            let mut layout = Layout::new(kind, 100_000);
+            let mut touches = Vec::new();
+            let directory = layout.make_directory(&mut touches).unwrap();
+            let before = layout.space.free_blocks();
+            let mut rng = Rng::new(7);
+            let mut files: Vec<FileId> = Vec::new();
+            for _ in 0..3000 {
+                match rng.below(3) {
+                    0 => files.push(layout.create(directory, &mut touches).unwrap()),
+                    1 if !files.is_empty() => {
+                        let file = files[rng.below(files.len() as u64) as usize];
+                        let bytes = layout.size_bytes(file) + rng.between(1, 30_000);
+                        layout.grow(file, bytes, 0, &mut touches).unwrap();
+                    }
+                    _ if !files.is_empty() => {
+                        let at = rng.below(files.len() as u64) as usize;
+                        let file = files.swap_remove(at);
+                        layout.remove(file, &mut touches);
+                        layout.forget(file);
+                    }
+                    _ => {}
+                }
+            }
+            let mut owned: Vec<u32> = files
+                .iter()
+                .flat_map(|file| layout.file(*file).blocks.clone())
+                .filter(|block| *block != TAIL)
+                .collect();
+            let all = owned.len();
+            owned.sort_unstable();
+            owned.dedup();
+            assert!(all > 1000 && owned.len() == all, "{kind:?}");
+            for file in files {
+                layout.remove(file, &mut touches);
+                layout.forget(file);
+            }
+            let directory_blocks = layout.directories[0].blocks.len() as u32;
+            let left = before - layout.space.free_blocks() - directory_blocks;
+            let tree_blocks = layout.tree.blocks();
+            assert_eq!(left, tree_blocks, "{kind:?}");
+            assert!(touches.iter().all(|touch| touch.block < 100_000));
+        }
+    }
+
+    /// 12 pages, an indirect block, 1,024 pages, another one.
+    #[test]
+    fn indirect_blocks_lie_between_the_pages_that_they_name() {
+        let mut layout = Layout::new(FileSystemKind::Ext2, 100_000);
+        let mut touches = Vec::new();
+        let directory = layout.make_directory(&mut touches).unwrap();
+        let file = layout.create(directory, &mut touches).unwrap();
+        layout.grow(file, 4096 * 1040, 0, &mut touches).unwrap();
+        let at = |page| layout.block_of(file, page).unwrap() - layout.block_of(file, 0).unwrap();
+        assert_eq!((at(11), at(12), at(1035), at(1036)), (11, 13, 1036, 1038));
+        let breaks: Vec<u32> = (1..1040)
+            .filter(|page| layout.breaks_before(*page))
+            .collect();
+        assert_eq!(breaks, [12, 1036]);
+    }
+}

@@ -72,6 +72,12 @@ impl Tree {
         })
     }
 
+    /// Blocks of leaves and nodes.
+    #[cfg(test)]
+    pub(crate) fn blocks(&self) -> u32 {
+        (self.leaves.iter().flatten().count() + self.nodes.len()) as u32
+    }
+
     /// The block of the leaf that has the item.
     pub(crate) fn leaf_of(&self, item: usize) -> u32 {
         let item = self.items[item].as_ref().expect("an item in use");

@@ -77,28 +77,27 @@ impl Bars {
             let name = self.names.get(number).map_or("", String::as_str);
             let left = first + width * number as f64;
             let (top, middle) = (y.at(bar.value), left + width / 2.0);
-            let (high, low) = (y.at(bar.high), y.at(bar.low));
-            let cap = (width * 0.25).min(4.0);
+            let title = match bar.low < bar.high {
+                true => format!(
+                    "{} ({} to {})",
+                    short(bar.value),
+                    short(bar.low),
+                    short(bar.high)
+                ),
+                false => short(bar.value),
+            };
             put(
                 out,
                 format_args!(
                     "<g class=\"series s{number} c{}\"><rect class=\"bar\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" \
-                     height=\"{:.1}\" rx=\"1\"><title>{} {}: {} ({} to {})</title></rect>\
-                     <path class=\"interval\" d=\"M{middle:.1} {high:.1}V{low:.1}M{:.1} {high:.1}h{:.1}M{:.1} \
-                     {low:.1}h{:.1}\"/></g>",
+                     height=\"{:.1}\" rx=\"1\"><title>{} {}: {title}</title></rect>{}</g>",
                     number % COLOURS,
                     left + 0.5,
                     (width - 1.0).max(1.0),
                     (BOTTOM - top).max(0.0),
                     escaped(group),
                     escaped(name),
-                    short(bar.value),
-                    short(bar.low),
-                    short(bar.high),
-                    middle - cap,
-                    2.0 * cap,
-                    middle - cap,
-                    2.0 * cap,
+                    interval(bar, y, middle, (width * 0.25).min(4.0)),
                 ),
             );
         }
@@ -130,6 +129,18 @@ impl Bars {
         }
         rows
     }
+}
+
+/// The interval of a bar as a stroke with caps; nothing where there is none.
+fn interval(bar: &Bar, y: &Scale, middle: f64, cap: f64) -> String {
+    if bar.low >= bar.high {
+        return String::new();
+    }
+    let (high, low, left, width) = (y.at(bar.high), y.at(bar.low), middle - cap, 2.0 * cap);
+    format!(
+        "<path class=\"interval\" d=\"M{middle:.1} {high:.1}V{low:.1}M{left:.1} {high:.1}h{width:.1}M{left:.1} \
+         {low:.1}h{width:.1}\"/>"
+    )
 }
 
 fn grid(out: &mut String, y: &Scale) {

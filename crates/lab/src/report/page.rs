@@ -85,12 +85,27 @@ impl<'s> Page<'s> {
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
              <title>{0}</title>\n<style>\n{STYLE}{highlight}</style></head><body><main>\n<h1>{0}</h1>\n\
              <p>bimetal {1}, plan {2}, in virtual time: {made} runs of {3} cells.{missing} Bars are medians over \
-             seeds, with the interval of 95 %.{compared}</p>\n",
+             seeds, with the interval of 95 %.{compared}</p>\n<p>In all cells: {4}.</p>\n",
             escaped(&summary.name),
             env!("CARGO_PKG_VERSION"),
             &summary.id[..12],
             summary.cells.len(),
+            escaped(&self.fixed()),
         )
+    }
+
+    /// What is the same in all cells.
+    fn fixed(&self) -> String {
+        let mut words = Vec::new();
+        for axis in AXES {
+            if let [only] = self.summary.axes[axis].as_slice() {
+                words.push(format!("{} {only}", axis.replace('_', " ")));
+            }
+        }
+        match words.is_empty() {
+            true => "nothing is the same".to_owned(),
+            false => words.join(", "),
+        }
     }
 
     /// The cells of each figure, by what they have in common.
@@ -296,8 +311,8 @@ impl<'s> Page<'s> {
             "result", "95 %", "unit", "ratio", "enqueued", "merged", "dequeued", "read", "written",
             "flushes", "seeks", "time",
         ];
-        let axes: String = AXES
-            .iter()
+        let axes: String = self
+            .varying()
             .map(|axis| cell_of("th", &axis.replace('_', " ")))
             .collect();
         let others: String = headings
@@ -315,10 +330,42 @@ impl<'s> Page<'s> {
                 *out += &format!("{end}<tbody>");
                 load = own;
             }
-            row(out, cell);
+            self.row(out, cell);
         }
         out.push_str("</tbody></table></div>\n");
         self.figures_table(out);
+    }
+
+    fn row(&self, out: &mut String, cell: &CellSummary) {
+        let choices: String = self
+            .varying()
+            .map(|axis| format!("<td class=\"word\">{}</td>", escaped(&cell.choice[axis])))
+            .collect();
+        let all = |of: fn(&crate::cell::Direction) -> u64| of(&cell.reads) + of(&cell.writes);
+        let merged = all(|d| d.back_merges + d.front_merges + d.request_merges);
+        let figures = [
+            short(cell.value.median),
+            format!("{} to {}", short(cell.value.low), short(cell.value.high)),
+            cell.unit.clone(),
+            ratio(cell.ratio.as_ref()),
+            all(|d| d.bios).to_string(),
+            merged.to_string(),
+            all(|d| d.issued).to_string(),
+            format!("{}B", short(cell.reads.bytes as f64)),
+            format!("{}B", short(cell.writes.bytes as f64)),
+            cell.flushes.to_string(),
+            cell.seeks.to_string(),
+            bimetal_block::units::show_ns(cell.elapsed_ns),
+        ];
+        let figures: String = figures.iter().map(|figure| cell_of("td", figure)).collect();
+        *out += &format!("<tr>{choices}{figures}</tr>\n");
+    }
+
+    /// The axes on which there is something to choose; the load's in any case.
+    fn varying(&self) -> impl Iterator<Item = &'static str> {
+        let axes = &self.summary.axes;
+        let varies = move |axis: &&'static str| axes[*axis].len() > 1 || *axis == "workload";
+        AXES.into_iter().filter(varies)
     }
 
     /// The figures that only some loads have.
@@ -338,31 +385,6 @@ impl<'s> Page<'s> {
         }
         out.push_str("</tbody></table></div></details>\n");
     }
-}
-
-fn row(out: &mut String, cell: &CellSummary) {
-    let choices: String = AXES
-        .iter()
-        .map(|axis| format!("<td class=\"word\">{}</td>", escaped(&cell.choice[*axis])))
-        .collect();
-    let all = |of: fn(&crate::cell::Direction) -> u64| of(&cell.reads) + of(&cell.writes);
-    let merged = all(|d| d.back_merges + d.front_merges + d.request_merges);
-    let figures = [
-        short(cell.value.median),
-        format!("{} to {}", short(cell.value.low), short(cell.value.high)),
-        cell.unit.clone(),
-        ratio(cell.ratio.as_ref()),
-        all(|d| d.bios).to_string(),
-        merged.to_string(),
-        all(|d| d.issued).to_string(),
-        format!("{}B", short(cell.reads.bytes as f64)),
-        format!("{}B", short(cell.writes.bytes as f64)),
-        cell.flushes.to_string(),
-        cell.seeks.to_string(),
-        bimetal_block::units::show_ns(cell.elapsed_ns),
-    ];
-    let figures: String = figures.iter().map(|figure| cell_of("td", figure)).collect();
-    *out += &format!("<tr>{choices}{figures}</tr>\n");
 }
 
 fn ratio(of: Option<&Ratio>) -> String {
