@@ -398,7 +398,7 @@ impl Layout {
     pub(crate) fn breaks_before(&self, page: u32) -> bool {
         self.kind != FileSystemKind::Reiserfs
             && page >= DIRECT_PAGES
-            && (page - DIRECT_PAGES) % INDIRECT_PAGES == 0
+            && (page - DIRECT_PAGES).is_multiple_of(INDIRECT_PAGES)
     }
 
     /// Makes the file so long, and gives every page up to there a place. `task` writes it.
@@ -455,7 +455,7 @@ impl Layout {
     fn tail_page(&self, size_bytes: u64) -> Option<u32> {
         let has_tail = self.kind == FileSystemKind::Reiserfs
             && size_bytes <= TAIL_FILE_BYTES_MAX
-            && size_bytes % 4096 != 0;
+            && !size_bytes.is_multiple_of(4096);
         has_tail.then_some((size_bytes / 4096) as u32)
     }
 
@@ -475,7 +475,7 @@ impl Layout {
         };
         if self.kind != FileSystemKind::Reiserfs
             && page >= DIRECT_PAGES
-            && (page - DIRECT_PAGES) % INDIRECT_PAGES == 0
+            && (page - DIRECT_PAGES).is_multiple_of(INDIRECT_PAGES)
         {
             let block = self.take_block(goal, touches)?;
             touches.push(Touch {
@@ -599,9 +599,9 @@ mod tests {
             let mut rng = Rng::new(7);
             let mut files: Vec<FileId> = Vec::new();
             for _ in 0..3000 {
-                match rng.below(3) {
-                    0 => files.push(layout.create(directory, &mut touches).unwrap()),
-                    1 if !files.is_empty() => {
+                match rng.below(5) {
+                    0 | 1 => files.push(layout.create(directory, &mut touches).unwrap()),
+                    2 | 3 if !files.is_empty() => {
                         let file = files[rng.below(files.len() as u64) as usize];
                         let bytes = layout.size_bytes(file) + rng.between(1, 30_000);
                         layout.grow(file, bytes, 0, &mut touches).unwrap();

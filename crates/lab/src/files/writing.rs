@@ -92,9 +92,10 @@ impl Files {
         let mut throttle = Throttle::default();
         loop {
             let counts = self.0.cache.borrow().counts();
-            let mut write_back = self.0.write_back.borrow_mut();
-            let step = write_back.next_step(program.task, &counts, &mut throttle);
-            drop(write_back);
+            let step = {
+                let mut write_back = self.0.write_back.borrow_mut();
+                write_back.next_step(program.task, &counts, &mut throttle)
+            };
             match step {
                 Step::Go { wake_flusher } => {
                     if wake_flusher {
@@ -200,12 +201,13 @@ impl Files {
         loop {
             self.0.rt.sleep_until(Instant::from_ns(next_ns)).await;
             let rung_at_ns = self.0.rt.now().as_ns();
-            let write_back = self.0.write_back.borrow();
-            let (before_ns, pass) = (
-                write_back.expired_before_ns(rung_at_ns),
-                write_back.pass_pages(),
-            );
-            drop(write_back);
+            let (before_ns, pass) = {
+                let write_back = self.0.write_back.borrow();
+                (
+                    write_back.expired_before_ns(rung_at_ns),
+                    write_back.pass_pages(),
+                )
+            };
             if let Some(before_ns) = before_ns {
                 self.write_older_than(before_ns, pass).await;
             }

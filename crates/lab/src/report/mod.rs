@@ -121,10 +121,7 @@ fn cell_summary(choice: &Choice, own: &[&Outcome], base: &[&Outcome]) -> Option<
             .collect();
         Some((name.clone(), median(&all)?))
     };
-    let count = |of: &dyn Fn(&Outcome) -> u64| {
-        let all: Vec<f64> = own.iter().map(|outcome| of(outcome) as f64).collect();
-        median(&all).map_or(0, |median| median.round() as u64)
-    };
+    let count = |of: fn(&Outcome) -> u64| median_count(own, of);
     Some(CellSummary {
         choice: choice.clone(),
         runs: own.len(),
@@ -134,28 +131,32 @@ fn cell_summary(choice: &Choice, own: &[&Outcome], base: &[&Outcome]) -> Option<
         values,
         figures: names.filter_map(figure).collect(),
         curves: first.measured.curves.clone(),
-        reads: direction(&count, &|outcome| outcome.reads),
-        writes: direction(&count, &|outcome| outcome.writes),
-        flushes: count(&|outcome| outcome.flushes),
-        seeks: count(&|outcome| outcome.seeks),
-        elapsed_ns: count(&|outcome| outcome.elapsed_ns),
+        reads: direction(own, |outcome| outcome.reads),
+        writes: direction(own, |outcome| outcome.writes),
+        flushes: count(|outcome| outcome.flushes),
+        seeks: count(|outcome| outcome.seeks),
+        elapsed_ns: count(|outcome| outcome.elapsed_ns),
     })
 }
 
+/// The median of a count.
+fn median_count(own: &[&Outcome], of: impl Fn(&Outcome) -> u64) -> u64 {
+    let all: Vec<f64> = own.iter().map(|outcome| of(outcome) as f64).collect();
+    median(&all).map_or(0, |median| median.round() as u64)
+}
+
 /// The median of each count by itself.
-fn direction(
-    count: &dyn Fn(&dyn Fn(&Outcome) -> u64) -> u64,
-    of: &dyn Fn(&Outcome) -> Direction,
-) -> Direction {
+fn direction(own: &[&Outcome], of: fn(&Outcome) -> Direction) -> Direction {
+    let count = |what: fn(&Direction) -> u64| median_count(own, |outcome| what(&of(outcome)));
     Direction {
-        bios: count(&|outcome| of(outcome).bios),
-        back_merges: count(&|outcome| of(outcome).back_merges),
-        front_merges: count(&|outcome| of(outcome).front_merges),
-        request_merges: count(&|outcome| of(outcome).request_merges),
-        splits: count(&|outcome| of(outcome).splits),
-        issued: count(&|outcome| of(outcome).issued),
-        completed: count(&|outcome| of(outcome).completed),
-        bytes: count(&|outcome| of(outcome).bytes),
+        bios: count(|of| of.bios),
+        back_merges: count(|of| of.back_merges),
+        front_merges: count(|of| of.front_merges),
+        request_merges: count(|of| of.request_merges),
+        splits: count(|of| of.splits),
+        issued: count(|of| of.issued),
+        completed: count(|of| of.completed),
+        bytes: count(|of| of.bytes),
     }
 }
 

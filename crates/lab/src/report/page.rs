@@ -289,15 +289,15 @@ impl<'s> Page<'s> {
 
     /// What tells a cell from the others.
     fn line_name(&self, cell: &CellSummary, others: &[&CellSummary]) -> String {
-        let differs = |axis: &&str| {
+        let differs = |axis: &str| {
             others
                 .iter()
-                .any(|other| other.choice[*axis] != cell.choice[*axis])
+                .any(|other| other.choice[axis] != cell.choice[axis])
         };
         let words: Vec<&str> = AXES
             .iter()
             .copied()
-            .filter(|axis| differs(&axis))
+            .filter(|axis| differs(axis))
             .map(|axis| shown(axis, &cell.choice[axis]))
             .collect();
         match words.is_empty() {

@@ -139,7 +139,7 @@ impl Client {
     async fn step(&mut self, directory: u32) -> Result<(), NoSpace> {
         let draw = self.rng.below(20);
         let files = self.world.files.clone();
-        if self.files.is_empty() || (draw >= 13 && draw < 16 && self.files.len() < FILES_MAX) {
+        if self.files.is_empty() || ((13..16).contains(&draw) && self.files.len() < FILES_MAX) {
             let open = files.create(directory, &mut self.program).await?;
             self.files.push(open.file());
             return Ok(());
