@@ -33,8 +33,10 @@ pub struct Bars {
     pub y_label: String,
     /// The names of the groups.
     pub groups: Vec<String>,
-    /// The names of the bars in a group, each in one colour.
+    /// The names of the bars in a group.
     pub names: Vec<String>,
+    /// Their looks: the same number looks the same in every drawing of a page.
+    pub styles: Vec<usize>,
     /// For each group its bars; nothing where there was no run.
     pub bars: Vec<Vec<Option<Bar>>>,
 }
@@ -75,6 +77,7 @@ impl Bars {
         for (number, bar) in bars.iter().enumerate() {
             let Some(bar) = bar else { continue };
             let name = self.names.get(number).map_or("", String::as_str);
+            let style = self.styles.get(number).copied().unwrap_or(number);
             let left = first + width * number as f64;
             let (top, middle) = (y.at(bar.value), left + width / 2.0);
             let title = match bar.low < bar.high {
@@ -89,9 +92,9 @@ impl Bars {
             put(
                 out,
                 format_args!(
-                    "<g class=\"series s{number} c{}\"><rect class=\"bar\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" \
+                    "<g class=\"series s{style} c{}\"><rect class=\"bar\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" \
                      height=\"{:.1}\" rx=\"1\"><title>{} {}: {title}</title></rect>{}</g>",
-                    number % COLOURS,
+                    style % COLOURS,
                     left + 0.5,
                     (width - 1.0).max(1.0),
                     (BOTTOM - top).max(0.0),
@@ -122,8 +125,9 @@ impl Bars {
                 rows.push(Vec::new());
                 x = LEFT;
             }
+            let style = self.styles.get(number).copied().unwrap_or(number);
             if let Some(row) = rows.last_mut() {
-                row.push((number, name, x));
+                row.push((style, name, x));
             }
             x += width;
         }
@@ -165,13 +169,13 @@ fn grid(out: &mut String, y: &Scale) {
 fn legend(out: &mut String, rows: &[Vec<(usize, &str, f64)>]) {
     for (row, names) in rows.iter().enumerate() {
         let y = BOTTOM + 36.0 + 16.0 * row as f64;
-        for (number, name, x) in names {
+        for (style, name, x) in names {
             put(
                 out,
                 format_args!(
-                    "<g class=\"series s{number} c{}\"><rect class=\"bar\" x=\"{x:.1}\" y=\"{:.1}\" width=\"10\" \
+                    "<g class=\"series s{style} c{}\"><rect class=\"bar\" x=\"{x:.1}\" y=\"{:.1}\" width=\"10\" \
                      height=\"10\" rx=\"2\"/><text class=\"name\" x=\"{:.1}\" y=\"{y:.1}\">{}</text></g>",
-                    number % COLOURS,
+                    style % COLOURS,
                     y - 9.0,
                     x + 14.0,
                     escaped(name)
@@ -200,6 +204,7 @@ mod tests {
             y_label: "a<b".to_owned(),
             groups: vec!["x".to_owned(), "y".to_owned()],
             names: vec!["one".to_owned(), "two".to_owned()],
+            styles: vec![0, 5],
             bars: vec![vec![bar(50.0), None], vec![bar(25.0), bar(90.0)]],
         };
         let svg = bars.svg();
@@ -211,5 +216,9 @@ mod tests {
         // Three bars, and two in the legend.
         assert_eq!(heights, ["98.0", "49.0", "176.4", "10", "10"]);
         assert!(svg.contains("a&lt;b"));
+        assert_eq!(
+            (svg.matches("s5 c5").count(), svg.matches("s0 c0").count()),
+            (2, 3)
+        );
     }
 }

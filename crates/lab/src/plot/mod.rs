@@ -12,6 +12,27 @@ mod scale;
 pub use scale::short;
 use scale::{Scale, spread};
 
+/// Marks at round numbers along a curve, and strokes at its ends.
+pub fn round_marks(least: f64, most: f64) -> Vec<Mark> {
+    let ticks = Scale::over([least, most].into_iter(), false, (0.0, 1.0)).ticks();
+    let inside = ticks
+        .into_iter()
+        .filter(|tick| (least..=most).contains(tick));
+    let named = inside.map(|x| Mark {
+        x,
+        lines: [short(x), String::new()],
+    });
+    let end = |x| Mark {
+        x,
+        lines: [String::new(), String::new()],
+    };
+    [end(least)]
+        .into_iter()
+        .chain(named)
+        .chain([end(most)])
+        .collect()
+}
+
 /// The style of pages with plots: colours by theme, tables, and what a reader holds the pointer over.
 pub const STYLE: &str = include_str!("page.css");
 
@@ -44,7 +65,7 @@ pub struct Series {
 pub struct Mark {
     /// Where.
     pub x: f64,
-    /// The value, and what it is a share of.
+    /// The value, and what it is a share of; without a value there is a stroke alone.
     pub lines: [String; 2],
 }
 
@@ -153,7 +174,7 @@ impl Plot {
                 out,
                 format_args!("<path class=\"axis\" d=\"M{at:.1} {bottom}v4\"/>"),
             );
-            if at < free_from {
+            if at < free_from || mark.lines[0].is_empty() {
                 continue;
             }
             free_from = at + X_LABEL_GAP;
@@ -373,6 +394,17 @@ mod tests {
         let svg = plot(&[10.0, 20.0]).svg();
         assert!(svg.contains("misses &lt;of&gt; all") && !svg.contains("<of>"));
         assert_eq!(escaped("a\"&<"), "a&quot;&amp;&lt;");
+    }
+
+    #[test]
+    fn marks_of_a_curve_are_round_and_hold_its_ends() {
+        let marks = round_marks(1.0, 60.0);
+        let at: Vec<f64> = marks.iter().map(|mark| mark.x).collect();
+        assert_eq!(at, [1.0, 20.0, 40.0, 60.0, 60.0]);
+        assert_eq!(
+            (marks[0].lines[0].as_str(), marks[1].lines[0].as_str()),
+            ("", "20")
+        );
     }
 
     #[test]

@@ -5,11 +5,9 @@
 use super::{CellSummary, Summary};
 use crate::plan::AXES;
 use crate::plot::bars::{Bar, Bars};
-use crate::plot::{Mark, Plot, STYLE, Series, escaped, short};
+use crate::plot::{Plot, STYLE, Series, escaped, round_marks, short};
 use crate::statistics::Ratio;
 
-/// Marks along the horizontal axis of a curve, about.
-const CURVE_MARKS: usize = 6;
 /// A curve of more points has no marks at them.
 const POINTS_MAX: usize = 24;
 
@@ -42,15 +40,14 @@ impl<'s> Page<'s> {
             "file_system",
             "read_ahead",
             "write_mode",
-            "workload",
             "device",
         ];
+        // Loads have units of their own, so no two of them are in one drawing.
         let mut varying = order.iter().filter(varies);
         let bar_axis = varying.next().copied().unwrap_or("scheduler");
-        let rest = if bar_axis == "file_system" {
-            "workload"
-        } else {
-            "file_system"
+        let rest = match bar_axis {
+            "file_system" => "device",
+            _ => "file_system",
         };
         let group_axis = varying.next().copied().unwrap_or(rest);
         Page {
@@ -209,12 +206,19 @@ impl<'s> Page<'s> {
                 .collect(),
             groups: shown_as(self.group_axis, &groups),
             names: shown_as(self.bar_axis, &bars),
+            styles: bars.iter().map(|name| self.style_of(name)).collect(),
         };
         *out += &format!(
             "<figure><figcaption>{}</figcaption>\n{}</figure>",
             escaped(caption),
             drawing.svg()
         );
+    }
+
+    /// The place of a bar's name on its axis, by which it has its colour.
+    fn style_of(&self, name: &str) -> usize {
+        let all = &self.summary.axes[self.bar_axis];
+        all.iter().position(|known| known == name).unwrap_or(0)
     }
 
     /// A plot for each curve of each load, with a line for each cell.
@@ -259,21 +263,15 @@ impl<'s> Page<'s> {
         let Some(points) = longest.map(|series| &series.points) else {
             return;
         };
-        let step = points.len().div_ceil(CURVE_MARKS).max(1);
-        let last = points.len().saturating_sub(1);
-        let marks = points
-            .iter()
-            .enumerate()
-            .filter(|(n, _)| n % step == 0 || *n == last)
-            .map(|(_, (x, _))| Mark {
-                x: *x,
-                lines: [short(*x), String::new()],
-            });
+        let (Some(first), Some(last)) = (points.first(), points.last()) else {
+            return;
+        };
+        let marks = round_marks(first.0, last.0);
         let (y_label, x_label) = name.split_once(" against ").unwrap_or((name, ""));
         let plot = Plot {
             y_label: y_label.to_owned(),
             x_label: x_label.to_owned(),
-            marks: marks.collect(),
+            marks,
             has_points: points.len() <= POINTS_MAX,
             series,
             reference: None,
