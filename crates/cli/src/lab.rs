@@ -223,10 +223,10 @@ fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
         true => missing_of(&Results::open(folder)?.0, &all)?,
         false => all.clone(),
     };
-    let estimate_ns: u64 = missing
+    let estimates = missing
         .iter()
-        .map(|job| job.cell.settings.workload.estimated_ns())
-        .sum();
+        .map(|job| job.cell.settings.workload.estimated_ns());
+    let estimate_ns = estimates.fold(0, u64::saturating_add);
     let mut out = std::io::stdout().lock();
     if as_json {
         let cells: Vec<_> = plan

@@ -347,7 +347,7 @@ impl Reader<'_> {
                 names(&self.file.workload),
             ),
             "scheduler" => self.scheduler(name).map(|_| ()),
-            "read_ahead" => bimetal_block::units::parse_size(name).map(|_| ()),
+            "read_ahead" => read_ahead_pages(name).map(|_| ()),
             "write_mode" => expect(["back", "through"].contains(&name), vec!["back", "through"]),
             _ => {
                 let known: Vec<&str> = FileSystemKind::ALL.iter().map(|(name, _)| *name).collect();
@@ -434,10 +434,8 @@ impl Reader<'_> {
             scheduler: self
                 .scheduler(&choice["scheduler"])
                 .expect("the axes were checked"),
-            read_ahead_pages: bimetal_block::units::parse_size(&choice["read_ahead"])
-                .expect("the axes were checked")
-                .0
-                / 4096,
+            read_ahead_pages: read_ahead_pages(&choice["read_ahead"])
+                .expect("the axes were checked"),
             write_mode: choice["write_mode"].clone(),
             file_system: choice["file_system"].clone(),
             workload: workload
@@ -471,6 +469,20 @@ impl Reader<'_> {
 
 /// The least memory: twice the longest window, and room for what is being changed.
 const MEMORY_PAGES_MIN: u32 = 1024;
+
+/// The longest window of read-ahead that there may be.
+const READ_AHEAD_BYTES_MAX: u64 = 32 << 20;
+
+/// A window in pages.
+fn read_ahead_pages(name: &str) -> Result<u64, String> {
+    let Size(bytes) = bimetal_block::units::parse_size(name)?;
+    match bytes.is_multiple_of(4096) && bytes <= READ_AHEAD_BYTES_MAX {
+        true => Ok(bytes / 4096),
+        false => Err(format!(
+            "read-ahead of {name}, expected a multiple of 4KiB up to 32MiB"
+        )),
+    }
+}
 
 fn names<T>(of: &BTreeMap<String, T>) -> Vec<&str> {
     of.keys().map(String::as_str).collect()

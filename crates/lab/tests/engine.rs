@@ -104,6 +104,16 @@ fn a_mistake_has_its_place_and_what_was_expected() {
             "x.toml:3:11: `repeats` must be 1 to 1000",
         ),
         (
+            "file_system = [\"ext2\", \"ext3\", \"reiserfs\"]\nwork",
+            "read_ahead = [\"1000B\"]\nfile_system = [\"ext2\", \"ext3\", \"reiserfs\"]\nwork",
+            "x.toml:11:15: read-ahead of 1000B, expected a multiple of 4KiB up to 32MiB",
+        ),
+        (
+            "load = \"SS\"",
+            "files = 18_000_000_000",
+            "`files` and `transactions` must be 1 to 1,000,000,000",
+        ),
+        (
             "load = \"SS\"",
             "load = \"XS\"",
             "no load `XS`, expected one of SS, SL, LS, LL",

@@ -37,12 +37,12 @@ impl Clients {
     /// What is wrong, in words.
     pub fn check(&self) -> Result<(), String> {
         let possible = |count: &u32| (1..=1000).contains(count);
-        if self.counts.is_empty() || !self.counts.iter().all(possible) {
-            return Err("`counts` must be a list of 1 to 1000 clients".to_owned());
+        if !(1..=100).contains(&self.counts.len()) || !self.counts.iter().all(possible) {
+            return Err("`counts` must be 1 to 100 numbers, each of 1 to 1000 clients".to_owned());
         }
         match (1..=100_000).contains(&self.seconds) {
             true => Ok(()),
-            false => Err("`seconds` must be 1 to 100,000".to_owned()),
+            false => Err("`time` must be 1 s to 100,000 s".to_owned()),
         }
     }
 

@@ -37,6 +37,9 @@ pub struct World {
 /// What a page that a program reads or writes costs to simulate, about.
 const PAGE_ESTIMATE_NS: u64 = 1_500;
 
+/// More operations than anybody waits for; below it, nothing that is reckoned from them overflows.
+const OPERATIONS_MAX: u64 = 1_000_000_000;
+
 /// What a load has measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
@@ -201,10 +204,10 @@ impl Resolved {
     /// What a run costs whoever simulates it, about, in ns of a processor.
     pub fn estimated_ns(&self) -> u64 {
         match self {
-            Resolved::Postmark(load) => load.estimated_pages() * PAGE_ESTIMATE_NS,
-            Resolved::Sweep(load) => load.estimated_pages() * PAGE_ESTIMATE_NS,
-            Resolved::Stream(load) => load.estimated_pages() * PAGE_ESTIMATE_NS,
-            Resolved::Requests(load) => load.count * PAGE_ESTIMATE_NS,
+            Resolved::Postmark(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
+            Resolved::Sweep(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
+            Resolved::Stream(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
+            Resolved::Requests(load) => load.count.saturating_mul(PAGE_ESTIMATE_NS),
             // A client moves some 10,000 pages in a second of its own, or waits.
             Resolved::Clients(load) => {
                 load.seconds * load.counts.len() as u64 * 10_000 * PAGE_ESTIMATE_NS

@@ -7,6 +7,7 @@
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
 
+use super::OPERATIONS_MAX;
 use crate::files::{FileId, Files, NoSpace, Program};
 
 /// The four loads of the paper, by their names in experiment files.
@@ -84,8 +85,10 @@ impl Postmark {
         {
             return Err("files must have `low` to `high` bytes, 1 B to 1 TiB".to_owned());
         }
-        if self.files == 0 || self.transactions == 0 {
-            return Err("`files` and `transactions` must be at least 1".to_owned());
+        let possible = 1..=OPERATIONS_MAX;
+        if !possible.contains(&self.files) || !possible.contains(&self.transactions) {
+            let why = "`files` and `transactions` must be 1 to 1,000,000,000";
+            return Err(why.to_owned());
         }
         Ok(())
     }

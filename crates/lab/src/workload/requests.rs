@@ -8,7 +8,7 @@ use bimetal_rt::sync::TaskGroup;
 use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
-use super::{Measured, World, mb_per_s};
+use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
 use crate::files::Program;
 
 /// In which order, and which way.
@@ -53,8 +53,9 @@ impl Requests {
         if self.span_bytes != 0 && self.span_bytes < self.request_bytes {
             return Err("`span` must hold a request".to_owned());
         }
-        if !(1..=1000).contains(&self.depth) || self.count == 0 {
-            return Err("`depth` must be 1 to 1000 and `count` at least 1".to_owned());
+        if !(1..=1000).contains(&self.depth) || !(1..=OPERATIONS_MAX).contains(&self.count) {
+            let why = "`depth` must be 1 to 1000 and `count` 1 to 1,000,000,000";
+            return Err(why.to_owned());
         }
         Ok(())
     }

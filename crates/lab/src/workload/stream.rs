@@ -4,7 +4,7 @@
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{Measured, World, mb_per_s};
+use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
 use crate::files::{NoSpace, OpenFile, Program};
 
 /// Bytes of a call.
@@ -25,9 +25,12 @@ impl Stream {
     /// # Errors
     /// What is wrong, in words.
     pub fn check(&self) -> Result<(), String> {
-        match (1 << 20..=1 << 42).contains(&self.bytes) {
+        if !(1 << 20..=1 << 42).contains(&self.bytes) {
+            return Err("`size` must be 1 MiB to 4 TiB".to_owned());
+        }
+        match (1..=OPERATIONS_MAX).contains(&self.seeks) {
             true => Ok(()),
-            false => Err("`size` must be 1 MiB to 4 TiB".to_owned()),
+            false => Err("`seeks` must be 1 to 1,000,000,000".to_owned()),
         }
     }
 

@@ -5,7 +5,7 @@ use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
-use super::{Measured, World, mb_per_s};
+use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
 use crate::files::Program;
 
 /// A load.
@@ -27,15 +27,17 @@ impl Sweep {
     /// # Errors
     /// What is wrong, in words.
     pub fn check(&self) -> Result<(), String> {
-        let blocks = |bytes: u64| bytes > 0 && bytes.is_multiple_of(4096);
+        let blocks = |bytes: u64| (4096..=1 << 40).contains(&bytes) && bytes.is_multiple_of(4096);
         if !blocks(self.bytes) || !blocks(self.request_bytes) || self.request_bytes > 32 << 20 {
             return Err(
                 "`bytes` and `request` must be multiples of 4 KiB, `request` of 32 MiB at most"
                     .to_owned(),
             );
         }
-        if !(2..=10_000).contains(&self.points) || self.accesses == 0 {
-            return Err("`points` must be 2 to 10,000 and `accesses` at least 1".to_owned());
+        if !(2..=10_000).contains(&self.points) || !(1..=OPERATIONS_MAX).contains(&self.accesses) {
+            return Err(
+                "`points` must be 2 to 10,000 and `accesses` 1 to 1,000,000,000".to_owned(),
+            );
         }
         Ok(())
     }
