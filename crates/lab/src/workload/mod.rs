@@ -36,6 +36,8 @@ pub struct World {
 
 /// What a page that a program reads or writes costs to simulate, about.
 const PAGE_ESTIMATE_NS: u64 = 1_500;
+/// The same of one large file, whose pages are more than fit into the processor's caches.
+const STREAM_PAGE_ESTIMATE_NS: u64 = 8_000;
 
 /// More operations than anybody waits for; below it, nothing that is reckoned from them overflows.
 const OPERATIONS_MAX: u64 = 1_000_000_000;
@@ -206,7 +208,9 @@ impl Resolved {
         match self {
             Resolved::Postmark(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
             Resolved::Sweep(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
-            Resolved::Stream(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
+            Resolved::Stream(load) => load
+                .estimated_pages()
+                .saturating_mul(STREAM_PAGE_ESTIMATE_NS),
             Resolved::Requests(load) => load.count.saturating_mul(PAGE_ESTIMATE_NS),
             // A client moves some 10,000 pages in a second of its own, or waits.
             Resolved::Clients(load) => {
