@@ -205,3 +205,30 @@ fn a_strange_file_among_the_results_is_refused() {
     std::fs::write(&path, "{").unwrap();
     assert!(results.find(&all[0]).is_err());
 }
+
+/// The files that are shipped, and the example of the page, are plans.
+#[test]
+fn shipped_files_and_the_example_are_plans() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = 0;
+    for folder in ["contrib/lab", "contrib/lab/ssd-on-linux"] {
+        for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "toml")
+            {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let plan = Plan::parse(&path, &text).unwrap();
+                assert_eq!(plan.repeats, 5, "{}", path.display());
+                found += 1;
+            }
+        }
+    }
+    assert_eq!(found, 6);
+    let page = std::fs::read_to_string(root.join("docs/lab.md")).unwrap();
+    let example = page.split("```toml").nth(1).unwrap();
+    let plan = plan(example.split("```").next().unwrap()).unwrap();
+    // The disk has three schedulers, two windows and three file systems, flash one window.
+    assert_eq!(plan.cells.len(), 3 * 2 * 3 + 3 * 3);
+}
