@@ -295,9 +295,7 @@ mod tests {
         assert_eq!((every(1000, 2), every(64_000, 2)), (16, 1000));
         assert_eq!(every(1 << 20, 4), 1024);
         let mut policy = policy();
-        let due: Vec<bool> = (0..4)
-            .map(|_| policy.dirtied(1, 8, &pages(0, 0)))
-            .collect();
+        let due: Vec<bool> = (0..4).map(|_| policy.dirtied(1, 8, &pages(0, 0))).collect();
         assert_eq!(due, [false, true, false, true]);
         let step = policy.next_step(1, &pages(200, 0), &mut Throttle::default());
         assert_eq!(step, Step::Write { pages: 24 });
