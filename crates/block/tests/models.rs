@@ -509,6 +509,21 @@ fn a_late_continuing_write_misses_the_revolution() {
     assert_eq!(done[1].1 - done[0].1, MS);
 }
 
+/// A continuing read 1 ms late: 0.2 ms and the transfer of 1 ms from the buffer; or, on a disk that does not look
+/// ahead, the rest of the turn.
+#[test]
+fn a_continuing_read_is_in_the_buffer_or_misses_the_revolution() {
+    for (changed, expected_ns) in [
+        ("continued_read_ns = '0.2ms'", MS / 5 + MS),
+        ("looks_ahead = false", 11_111_111 - MS + MS),
+    ] {
+        let mut disk = model("hdd-5400", changed, 80_026_361_856);
+        let end_ns = time_one(&mut disk, 0, read(1, 0, 52_000));
+        let next_ns = time_one(&mut disk, end_ns + MS, read(2, 52_000, 52_000));
+        assert_eq!(next_ns - (end_ns + MS), expected_ns, "{changed}");
+    }
+}
+
 /// A shingled disk takes random writes fast until its media cache (here 100 MB instead of 20 GB)
 /// is full; then every write waits for bands, 0.6 to 1.6 s each.
 #[test]

@@ -20,6 +20,7 @@ mod figures;
 mod format;
 mod grow;
 mod index;
+mod lab;
 mod latency;
 mod load;
 mod operations;
@@ -89,6 +90,8 @@ enum Verb {
     Index(index::Args),
     /// Run the simulation tester, or an experiment in virtual time.
     Sim(sim::Args),
+    /// Run experiments: which scheduler, read-ahead, write mode and file system suits a device.
+    Lab(lab::Args),
     /// Look at an I/O trace, or convert it.
     Trace(trace::Args),
 }
@@ -114,6 +117,7 @@ fn main() -> ExitCode {
         Verb::Probe(args) => probe::run(&args),
         Verb::Index(args) => index::run(&args),
         Verb::Sim(args) => sim::run(&args),
+        Verb::Lab(args) => lab::run(&args),
         Verb::Trace(args) => trace::run(&args),
     };
     outcome.unwrap_or_else(|error| report_failure(&error))

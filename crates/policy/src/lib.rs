@@ -7,7 +7,8 @@
 pub mod hedge;
 pub mod hetero;
 pub mod latency;
-mod lists;
+pub mod lists;
 pub mod read_ahead;
 pub mod replacement;
 pub mod scheduler;
+pub mod write_back;

@@ -4,7 +4,7 @@
 //! An id is in at most one list over the same [`Links`] at a time; whoever owns them knows in which.
 
 /// No id.
-pub(crate) const NONE: u32 = u32::MAX;
+pub const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -16,13 +16,13 @@ struct Node {
 
 /// The links of all ids.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Links {
+pub struct Links {
     nodes: Vec<Node>,
 }
 
 impl Links {
     /// Has links for ids below `ids`.
-    pub(crate) fn reserve(&mut self, ids: usize) {
+    pub fn reserve(&mut self, ids: usize) {
         grow(
             &mut self.nodes,
             ids,
@@ -34,12 +34,12 @@ impl Links {
     }
 
     /// The id in front of `id`, or [`NONE`].
-    pub(crate) fn prev(&self, id: u32) -> u32 {
+    pub fn prev(&self, id: u32) -> u32 {
         self.nodes[id as usize].prev
     }
 
     /// The id behind `id`, or [`NONE`].
-    pub(crate) fn next(&self, id: u32) -> u32 {
+    pub fn next(&self, id: u32) -> u32 {
         self.nodes[id as usize].next
     }
 
@@ -54,7 +54,7 @@ impl Links {
 }
 
 /// Makes `array` hold ids below `ids`, growing in powers of two.
-pub(crate) fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
+pub fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
     if array.len() < ids {
         // The first call, with the final number, is exact; growth by one id at a time doubles.
         let doubled = array.len().saturating_mul(2);
@@ -64,7 +64,7 @@ pub(crate) fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
 
 /// One list. The front is where new and used ids go, the back is where they leave.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct List {
+pub struct List {
     front: u32,
     back: u32,
     len: usize,
@@ -81,19 +81,23 @@ impl Default for List {
 }
 
 impl List {
-    pub(crate) fn len(&self) -> usize {
+    /// Ids in it.
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    pub(crate) fn back(&self) -> Option<u32> {
+    /// The id at the back.
+    pub fn back(&self) -> Option<u32> {
         (self.back != NONE).then_some(self.back)
     }
 
-    pub(crate) fn push_front(&mut self, links: &mut Links, id: u32) {
+    /// Puts an id, which is in no list, at the front.
+    pub fn push_front(&mut self, links: &mut Links, id: u32) {
         links.nodes[id as usize].prev = NONE;
         links.nodes[id as usize].next = self.front;
         links.join(id, self.front);
@@ -104,7 +108,8 @@ impl List {
         self.len += 1;
     }
 
-    pub(crate) fn push_back(&mut self, links: &mut Links, id: u32) {
+    /// Puts an id, which is in no list, at the back.
+    pub fn push_back(&mut self, links: &mut Links, id: u32) {
         links.nodes[id as usize].next = NONE;
         links.nodes[id as usize].prev = self.back;
         links.join(self.back, id);
@@ -116,7 +121,7 @@ impl List {
     }
 
     /// Takes `id`, which is in this list, out of it.
-    pub(crate) fn remove(&mut self, links: &mut Links, id: u32) {
+    pub fn remove(&mut self, links: &mut Links, id: u32) {
         let Node { prev, next } = links.nodes[id as usize];
         links.join(prev, next);
         if self.front == id {
@@ -129,7 +134,7 @@ impl List {
     }
 
     /// Puts `id`, which is in no list, where `old` is, and takes `old` out.
-    pub(crate) fn replace(&mut self, links: &mut Links, old: u32, id: u32) {
+    pub fn replace(&mut self, links: &mut Links, old: u32, id: u32) {
         let node = links.nodes[old as usize];
         links.nodes[id as usize] = node;
         links.join(node.prev, id);
@@ -142,14 +147,15 @@ impl List {
         }
     }
 
-    pub(crate) fn pop_back(&mut self, links: &mut Links) -> Option<u32> {
+    /// Takes the id at the back out.
+    pub fn pop_back(&mut self, links: &mut Links) -> Option<u32> {
         let id = self.back()?;
         self.remove(links, id);
         Some(id)
     }
 
     /// Moves `id`, which is in this list, to the front.
-    pub(crate) fn refresh(&mut self, links: &mut Links, id: u32) {
+    pub fn refresh(&mut self, links: &mut Links, id: u32) {
         if self.front != id {
             self.remove(links, id);
             self.push_front(links, id);

@@ -1,9 +1,7 @@
 //! `bimetal sim cache`: replacement policies over traces, as a table, records or a page with plots.
 
 mod page;
-mod plot;
 mod records;
-mod scale;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -5,12 +5,9 @@
 
 use std::fmt::Write;
 
-use super::plot::{COLOURS, Mark, Plot, Series, escaped};
-use super::scale::short;
 use super::{Args, Compared, KeyArg, Row};
+use bimetal_lab::plot::{COLOURS, Mark, Plot, STYLE, Series, escaped, short};
 use bimetal_sim::cache::{Ftl, Outcome};
-
-const STYLE: &str = include_str!("page.css");
 
 /// All of the page.
 pub(super) fn html(args: &Args, compared: &[Compared]) -> String {
@@ -273,6 +270,8 @@ impl Page<'_> {
             series,
             reference: reference.filter(|_| self.policies.len() > 1),
             from_zero: false,
+            by_factors: true,
+            has_points: true,
         };
         let at_size = match plot.marks.as_slice() {
             [only] => format!(" at {} {} ({})", only.lines[0], self.unit, only.lines[1]),

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::hetero::{
     BOUNDED, Devices, ExperimentError, Load, Outcome, PAPER, PAPER_WAIT_LIMIT, Scheme, run,
 };
-use super::parallel::run_all;
+use super::parallel::{all_cores, run_all};
 
 /// The loads of the paper's figures 7 and 8, in writes a second.
 pub const WRITES_PER_S: [u64; 8] = [40, 80, 120, 160, 200, 240, 280, 320];
@@ -103,6 +103,7 @@ pub fn compare(
     }
     let outcomes = run_all(
         &runs,
+        all_cores(),
         |(scheme, load)| run(devices, scheme, *load),
         progress,
     )?;

@@ -3,5 +3,5 @@
 pub mod comparison;
 pub mod hetero;
 pub mod index;
-mod parallel;
+pub mod parallel;
 mod sparse;

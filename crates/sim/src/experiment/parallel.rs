@@ -1,15 +1,21 @@
-//! Runs of an experiment on all cores. Each is a world of its own, so the number of cores changes
+//! Runs of an experiment on several cores. Each is a world of its own, so the number of cores changes
 //! nothing in what comes out.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What `run` makes of each job, in their order, telling how many of how many are done.
+/// As many threads as there are cores.
+pub fn all_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What `run` makes of each job on so many threads, in their order, telling how many of how many are done.
 ///
 /// # Errors
 /// The first error, in the order of the jobs.
-pub(super) fn run_all<J: Sync, O: Send, E: Send>(
+pub fn run_all<J: Sync, O: Send, E: Send>(
     jobs: &[J],
+    threads: usize,
     run: impl Fn(&J) -> Result<O, E> + Sync,
     progress: impl Fn(u64, u64) + Sync,
 ) -> Result<Vec<O>, E> {
@@ -32,9 +38,8 @@ pub(super) fn run_all<J: Sync, O: Send, E: Send>(
             progress(done as u64, jobs.len() as u64);
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for _ in 0..threads.min(jobs.len()) {
+        for _ in 0..threads.max(1).min(jobs.len()) {
             scope.spawn(work);
         }
     });

@@ -16,7 +16,7 @@ mod places;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use bimetal_policy::scheduler::{Bio, DirectionCounts, Queue as Policy, Tag};
+use bimetal_policy::scheduler::{Bio, Counts, DirectionCounts, Queue as Policy, Tag};
 use bimetal_rt::sync::{Event, Semaphore};
 use bimetal_rt::{Instant, Payload, Rt, Task};
 use futures_util::future::{join_all, select};
@@ -80,6 +80,11 @@ impl Queue {
             core,
             clock: RefCell::new(Some(clock)),
         })
+    }
+
+    /// What has been counted so far.
+    pub fn counts(&self) -> Counts {
+        self.core.state.borrow().policy.counts()
     }
 
     /// Keeps a journal from now on, of so many events at most; the one there is if there is one. It says

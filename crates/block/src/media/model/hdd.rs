@@ -53,8 +53,13 @@ pub struct HddParameters {
     /// Commands the disk holds and chooses from.
     pub queue_commands: u32,
     /// Whether a continuing write that arrives after the one before has ended finds its sector
-    /// gone by and waits for it to come round. Reads never do: the disk reads ahead.
+    /// gone by and waits for it to come round. Reads never do while the disk reads ahead.
     pub misses_revolution: bool,
+    /// Whether the disk reads on behind a read, so that a continuing one finds its data in the
+    /// buffer. Without, it waits for its sector to come round, as soon as it arrives late.
+    pub looks_ahead: bool,
+    /// Fixed part of a continuing read, whose data is in the buffer, in ns.
+    pub continued_read_ns: u64,
     /// Volatile write cache. 0: off, every write goes to the medium.
     pub write_cache_bytes: u64,
     /// Rate of the bus, for what the write cache takes and gives.
@@ -83,6 +88,7 @@ impl HddParameters {
             ("settle_ns", self.settle_ns),
             ("write_settle_ns", self.write_settle_ns),
             ("command_ns", self.command_ns),
+            ("continued_read_ns", self.continued_read_ns),
             ("band_clean_max_ns", self.band_clean_max_ns),
             ("band_clean_idle_ns", self.band_clean_idle_ns),
             ("revolution_ns", self.revolution_ns),
@@ -513,7 +519,7 @@ impl Hdd {
         }
         let positioning_ns = if self.stream == wanted {
             self.counters.sequential += 1;
-            self.missed_revolution_ns(now_ns, is_write)
+            self.continuing_ns(now_ns, is_write)
         } else {
             self.seek_ns(target, is_write) + self.rotation_ns(choices)
         };
@@ -522,13 +528,20 @@ impl Hdd {
         Some(now_ns + positioning_ns + transfer_ns(len, self.rate_at(target)))
     }
 
-    /// The wait for the sector of a continuing write that came too late.
-    fn missed_revolution_ns(&self, now_ns: u64, is_write: bool) -> u64 {
+    /// What an access takes before its transfer that continues the one before: the disk's buffer, or the
+    /// wait for a sector that has gone by.
+    fn continuing_ns(&self, now_ns: u64, is_write: bool) -> u64 {
+        let p = &self.parameters;
+        let misses = match is_write {
+            true => p.misses_revolution,
+            false if p.looks_ahead => return p.continued_read_ns,
+            false => true,
+        };
         let gap_ns = now_ns - self.arm_free_ns;
-        if !self.parameters.misses_revolution || !is_write || gap_ns == 0 {
+        if !misses || gap_ns == 0 {
             return 0;
         }
-        self.parameters.revolution_ns - gap_ns % self.parameters.revolution_ns
+        p.revolution_ns - gap_ns % p.revolution_ns
     }
 
     fn seek_ns(&mut self, target: u64, is_write: bool) -> u64 {

@@ -428,6 +428,8 @@ fn hdd_7200(queue_commands: u32) -> HddParameters {
         inner_rate_bytes_per_s: 60 * MB,
         queue_commands,
         misses_revolution: false,
+        looks_ahead: true,
+        continued_read_ns: 0,
         write_cache_bytes: 0,
         bus_rate_bytes_per_s: 150 * MB,
         command_ns: 100 * US,

@@ -8,7 +8,7 @@ use super::life::{Kind, LifeError, Lived, PerOperation, live};
 use super::queue::{Served, serve};
 use super::scheme::{Area, Scheme};
 use super::setting::Setting;
-use crate::experiment::parallel::run_all;
+use crate::experiment::parallel::{all_cores, run_all};
 
 /// Loads beyond this, in operations a second, are those at which the paper gives its gain of updates.
 const PAST_PER_S: u64 = 900;
@@ -117,7 +117,7 @@ pub fn compare(
         }
     }
     let run = |(entrant, seed): &(Entrant, u64)| live(entrant.scheme, entrant.area, setting, *seed);
-    let lives = run_all(&jobs, run, progress)?;
+    let lives = run_all(&jobs, all_cores(), run, progress)?;
     let mut comparison = Comparison {
         setting: setting.clone(),
         extent: extent.clone(),

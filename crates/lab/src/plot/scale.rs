@@ -54,6 +54,18 @@ impl Scale {
         }
     }
 
+    /// An axis from the least to the greatest of the values.
+    pub(super) fn from_end_to_end(values: impl Iterator<Item = f64>, at: (f64, f64)) -> Scale {
+        let (least, most) = ends(values);
+        Scale {
+            from: least,
+            to: if most > least { most } else { least + 1.0 },
+            at,
+            logarithmic: false,
+            step: 1.0,
+        }
+    }
+
     /// The place of a value, inside the axis.
     pub(super) fn at(&self, value: f64) -> f64 {
         let value = match self.logarithmic {
@@ -112,7 +124,7 @@ fn round_step(step: f64) -> f64 {
 }
 
 /// A number in at most about five letters: `0.531`, `12.4`, `8.2k`, `3.1M`.
-pub(super) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 999.5e6 => (value / 1e9, "G"),
         size if size >= 999.5e3 => (value / 1e6, "M"),
@@ -187,6 +199,15 @@ mod tests {
         }
         let scale = Scale::logarithmic([5.0].into_iter(), (0.0, 10.0));
         assert_eq!(scale.at(5.0), 0.0);
+    }
+
+    #[test]
+    fn differences_are_equally_long_from_end_to_end() {
+        let scale = Scale::from_end_to_end([5.0, 25.0, 15.0].into_iter(), (0.0, 10.0));
+        assert_eq!(
+            (scale.at(5.0), scale.at(10.0), scale.at(25.0)),
+            (0.0, 2.5, 10.0)
+        );
     }
 
     #[test]

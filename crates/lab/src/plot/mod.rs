@@ -6,7 +6,35 @@
 
 use std::fmt::Write;
 
-use super::scale::{Scale, short, spread};
+pub mod bars;
+mod scale;
+
+pub use scale::short;
+use scale::{Scale, spread};
+
+/// Marks at round numbers along a curve, and strokes at its ends.
+pub fn round_marks(least: f64, most: f64) -> Vec<Mark> {
+    let ticks = Scale::over([least, most].into_iter(), false, (0.0, 1.0)).ticks();
+    let inside = ticks
+        .into_iter()
+        .filter(|tick| (least..=most).contains(tick));
+    let named = inside.map(|x| Mark {
+        x,
+        lines: [short(x), String::new()],
+    });
+    let end = |x| Mark {
+        x,
+        lines: [String::new(), String::new()],
+    };
+    [end(least)]
+        .into_iter()
+        .chain(named)
+        .chain([end(most)])
+        .collect()
+}
+
+/// The style of pages with plots: colours by theme, tables, and what a reader holds the pointer over.
+pub const STYLE: &str = include_str!("page.css");
 
 /// Units of the drawing, which is about as many pixels on a phone.
 const WIDTH: f64 = 410.0;
@@ -21,10 +49,10 @@ const LETTER: f64 = 7.3;
 /// Between the middles of labels under the axis, at least.
 const X_LABEL_GAP: f64 = 44.0;
 /// Colours that the page has.
-pub(super) const COLOURS: usize = 8;
+pub const COLOURS: usize = 8;
 
 /// One line of a plot.
-pub(super) struct Series {
+pub struct Series {
     /// What stands at its end.
     pub name: String,
     /// Its look: the same number looks the same in every plot of a page.
@@ -34,28 +62,36 @@ pub(super) struct Series {
 }
 
 /// A mark on the horizontal axis.
-pub(super) struct Mark {
+pub struct Mark {
+    /// Where.
     pub x: f64,
-    /// The value, and what it is a share of.
+    /// The value, and what it is a share of; without a value there is a stroke alone.
     pub lines: [String; 2],
 }
 
 /// What to draw.
-pub(super) struct Plot {
+pub struct Plot {
     /// What is measured, with its unit.
     pub y_label: String,
+    /// What is along the horizontal axis, with its unit.
     pub x_label: String,
+    /// Values along the horizontal axis; one alone makes bars of the series.
     pub marks: Vec<Mark>,
+    /// The lines.
     pub series: Vec<Series>,
     /// A value that the others are compared with.
     pub reference: Option<f64>,
     /// The axis of values must begin at 0.
     pub from_zero: bool,
+    /// Whether equal factors, and not equal differences, are equally long on the horizontal axis.
+    pub by_factors: bool,
+    /// Whether the points have marks; a curve of many is better without.
+    pub has_points: bool,
 }
 
 impl Plot {
     /// The drawing.
-    pub(super) fn svg(&self) -> String {
+    pub fn svg(&self) -> String {
         match self.marks.len() {
             0 | 1 => self.bars(),
             _ => self.lines(),
@@ -76,14 +112,18 @@ impl Plot {
         let right = WIDTH - self.names_width();
         let bottom = HEIGHT - BOTTOM;
         let y = Scale::over(self.values(), self.from_zero, (bottom, TOP));
-        let x = Scale::logarithmic(self.marks.iter().map(|mark| mark.x), (LEFT + 10.0, right));
+        let marks = self.marks.iter().map(|mark| mark.x);
+        let x = match self.by_factors {
+            true => Scale::logarithmic(marks, (LEFT + 10.0, right)),
+            false => Scale::from_end_to_end(marks, (LEFT + 10.0, right)),
+        };
         let mut out = begin(HEIGHT, &self.y_label);
         self.grid(&mut out, &y, right);
         self.under(&mut out, &x, right);
         let ends: Vec<f64> = self.series.iter().map(|s| last_y(s, &y)).collect();
         let labels = spread(&ends, LINE_HEIGHT, (TOP, bottom));
         for (series, (end, label)) in self.series.iter().zip(ends.iter().zip(&labels)) {
-            draw_line(&mut out, series, &x, &y);
+            draw_line(&mut out, series, &x, &y, self.has_points);
             draw_name(&mut out, series, right, (*end, *label));
         }
         out.push_str("</svg>\n");
@@ -134,7 +174,7 @@ impl Plot {
                 out,
                 format_args!("<path class=\"axis\" d=\"M{at:.1} {bottom}v4\"/>"),
             );
-            if at < free_from {
+            if at < free_from || mark.lines[0].is_empty() {
                 continue;
             }
             free_from = at + X_LABEL_GAP;
@@ -223,7 +263,7 @@ fn last_y(series: &Series, y: &Scale) -> f64 {
     series.points.last().map_or(TOP, |(_, value)| y.at(*value))
 }
 
-fn draw_line(out: &mut String, series: &Series, x: &Scale, y: &Scale) {
+fn draw_line(out: &mut String, series: &Series, x: &Scale, y: &Scale, has_points: bool) {
     let mut path = String::new();
     for (number, (px, py)) in series.points.iter().enumerate() {
         let step = if number == 0 { 'M' } else { 'L' };
@@ -236,7 +276,7 @@ fn draw_line(out: &mut String, series: &Series, x: &Scale, y: &Scale) {
             class(series.style)
         ),
     );
-    for (px, py) in &series.points {
+    for (px, py) in series.points.iter().filter(|_| has_points) {
         let mark = marker(series.style, x.at(*px), y.at(*py));
         let name = escaped(&series.name);
         let (px, py) = (short(*px), short(*py));
@@ -281,7 +321,7 @@ fn draw_name(out: &mut String, series: &Series, right: f64, (end, label): (f64, 
 }
 
 /// Text inside of HTML and SVG.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -317,6 +357,8 @@ mod tests {
                 .collect(),
             reference: None,
             from_zero: true,
+            by_factors: true,
+            has_points: true,
         }
     }
 
@@ -352,6 +394,17 @@ mod tests {
         let svg = plot(&[10.0, 20.0]).svg();
         assert!(svg.contains("misses &lt;of&gt; all") && !svg.contains("<of>"));
         assert_eq!(escaped("a\"&<"), "a&quot;&amp;&lt;");
+    }
+
+    #[test]
+    fn marks_of_a_curve_are_round_and_hold_its_ends() {
+        let marks = round_marks(1.0, 60.0);
+        let at: Vec<f64> = marks.iter().map(|mark| mark.x).collect();
+        assert_eq!(at, [1.0, 20.0, 40.0, 60.0, 60.0]);
+        assert_eq!(
+            (marks[0].lines[0].as_str(), marks[1].lines[0].as_str()),
+            ("", "20")
+        );
     }
 
     #[test]

@@ -1,0 +1,323 @@
+//! `bimetal lab`: experiments from a file, in virtual time, with reports and comparisons.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use bimetal_block::units::show_ns;
+use bimetal_lab::compare::{Rule, compare};
+use bimetal_lab::plan::{AXES, Plan};
+use bimetal_lab::plot::short;
+use bimetal_lab::report::{CellSummary, Summary, csv, html, summary};
+use bimetal_lab::results::{Job, Results, jobs};
+use bimetal_sim::experiment::parallel::{all_cores, run_all};
+use serde_json::json;
+
+use crate::sim::{progress_bar, status_of};
+use crate::table::{Align, Table};
+
+/// What to do with experiments.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Make the runs of an experiment file that have not been made, and report on all of them.
+    Run {
+        /// The experiment file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The folder for results; by default FILE with the extension .results
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        /// Runs at once; by default as many as there are cores
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+        jobs: Option<u16>,
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what an experiment file means and how long it will take, running nothing.
+    Plan {
+        /// The experiment file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The folder in which runs may have been made; by default FILE with the extension .results
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Report anew on the runs in a folder.
+    Report {
+        /// The folder
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+        /// Print the report as JSON
+        #[arg(long, conflicts_with = "csv")]
+        json: bool,
+        /// Print a line for each run as CSV
+        #[arg(long)]
+        csv: bool,
+    },
+    /// Compare two folders of results, cell by cell.
+    Compare {
+        /// The folder with which
+        #[arg(value_name = "A")]
+        before: PathBuf,
+        /// The folder that is compared
+        #[arg(value_name = "B")]
+        after: PathBuf,
+        /// End with status 1 if a figure changes beyond noise and by more than this, such as "value<-5%"
+        #[arg(long = "fail-if", value_name = "RULE")]
+        rules: Vec<Rule>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the verb. Status 1 when a comparison breaks a rule.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Run {
+            file,
+            out,
+            jobs,
+            json,
+        } => run_plan(file, &folder_of(file, out.as_deref()), *jobs, *json),
+        Verb::Plan { file, out, json } => show_plan(file, &folder_of(file, out.as_deref()), *json),
+        Verb::Report { folder, json, csv } => report(folder, *json, *csv),
+        Verb::Compare {
+            before,
+            after,
+            rules,
+            json,
+        } => compare_folders(before, after, rules, *json),
+    }
+}
+
+fn folder_of(file: &Path, out: Option<&Path>) -> PathBuf {
+    out.map_or_else(|| file.with_extension("results"), Path::to_owned)
+}
+
+fn read_plan(file: &Path) -> Result<Plan> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    Ok(Plan::parse(file, &text)?)
+}
+
+fn run_plan(file: &Path, folder: &Path, threads: Option<u16>, as_json: bool) -> Result<ExitCode> {
+    let plan = read_plan(file)?;
+    let results = Results::create(folder, &plan)?;
+    let all = jobs(&plan);
+    let missing = missing_of(&results, &all)?;
+    let bar = progress_bar(missing.len() as u64);
+    let threads = threads.map_or_else(all_cores, usize::from);
+    let made = run_all(
+        &missing,
+        threads,
+        |job| results.make(job).map(|_| ()),
+        |done, _| bar.set_position(done),
+    );
+    bar.finish_and_clear();
+    made?;
+    write_report(&results, &plan, folder, as_json)
+}
+
+/// The jobs of which no run has been made.
+fn missing_of<'p>(results: &Results, all: &[Job<'p>]) -> Result<Vec<Job<'p>>> {
+    let mut missing = Vec::new();
+    for job in all {
+        if results.find(job)?.is_none() {
+            missing.push(*job);
+        }
+    }
+    Ok(missing)
+}
+
+/// Writes the three files of a report, and prints one.
+fn write_report(results: &Results, plan: &Plan, folder: &Path, as_json: bool) -> Result<ExitCode> {
+    let outcomes = results.outcomes(plan)?;
+    let summary = summary(plan, &outcomes);
+    let json = serde_json::to_string_pretty(&summary)?;
+    results.write("report.json", &json)?;
+    results.write("runs.csv", &csv(&outcomes))?;
+    results.write("report.html", &html(&summary))?;
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        writeln!(out, "{json}")?;
+    } else {
+        for line in table_of(&summary).lines() {
+            writeln!(out, "{line}")?;
+        }
+        writeln!(out, "report: {}", folder.join("report.html").display())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(folder: &Path, as_json: bool, as_csv: bool) -> Result<ExitCode> {
+    let (results, plan) = Results::open(folder)?;
+    if as_csv {
+        let outcomes = results.outcomes(&plan)?;
+        write!(std::io::stdout().lock(), "{}", csv(&outcomes))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    write_report(&results, &plan, folder, as_json)
+}
+
+/// The axes on which there is something to choose; that of the load in any case.
+fn varying(summary: &Summary) -> Vec<&'static str> {
+    let varies = |axis: &&str| summary.axes[*axis].len() > 1 || *axis == "workload";
+    AXES.into_iter().filter(varies).collect()
+}
+
+fn table_of(summary: &Summary) -> Table {
+    let axes = varying(summary);
+    let names: Vec<String> = axes.iter().map(|axis| axis.replace('_', " ")).collect();
+    let mut columns: Vec<(&str, Align)> = names
+        .iter()
+        .map(|name| (name.as_str(), Align::Left))
+        .collect();
+    for name in ["result", "95 %"] {
+        columns.push((name, Align::Right));
+    }
+    columns.push(("unit", Align::Left));
+    for name in ["ratio", "bios", "issued", "flushes"] {
+        columns.push((name, Align::Right));
+    }
+    let mut table = Table::new(&columns);
+    for cell in &summary.cells {
+        let mut row: Vec<String> = axes.iter().map(|axis| cell.choice[*axis].clone()).collect();
+        row.extend(figures_of(cell));
+        table.row(row);
+    }
+    table
+}
+
+fn figures_of(cell: &CellSummary) -> [String; 7] {
+    let ratio = cell.ratio.as_ref().map_or("-".to_owned(), |ratio| {
+        let mark = if ratio.is_significant { "*" } else { " " };
+        format!("{:.3}{mark}", ratio.estimate.median)
+    });
+    [
+        short(cell.value.median),
+        format!("{}..{}", short(cell.value.low), short(cell.value.high)),
+        cell.unit.clone(),
+        ratio,
+        (cell.reads.bios + cell.writes.bios).to_string(),
+        (cell.reads.issued + cell.writes.issued).to_string(),
+        cell.flushes.to_string(),
+    ]
+}
+
+fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
+    let plan = read_plan(file)?;
+    let all = jobs(&plan);
+    let missing = match folder.join("plan.toml").exists() {
+        true => missing_of(&Results::open(folder)?.0, &all)?,
+        false => all.clone(),
+    };
+    let estimates = missing
+        .iter()
+        .map(|job| job.cell.settings.workload.estimated_ns());
+    let estimate_ns = estimates.fold(0, u64::saturating_add);
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        let cells: Vec<_> = plan
+            .cells
+            .iter()
+            .map(|cell| json!({ "choice": cell.choice, "settings": cell.settings }))
+            .collect();
+        let all = json!({ "version": 1, "name": plan.name, "id": plan.id(), "repeats": plan.repeats,
+            "runs": all.len(), "missing_runs": missing.len(), "estimated_cpu_ns": estimate_ns, "cells": cells });
+        writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(out, "{} ({})", plan.name, plan.id())?;
+    for axis in AXES {
+        writeln!(
+            out,
+            "  {:<12} {}",
+            axis.replace('_', " "),
+            plan.axes[axis].join(", ")
+        )?;
+    }
+    writeln!(
+        out,
+        "{} cells, {} runs of each; {} of {} runs are to be made, about {} of one core",
+        plan.cells.len(),
+        plan.repeats,
+        missing.len(),
+        all.len(),
+        rough(estimate_ns)
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A time that is only guessed.
+fn rough(ns: u64) -> String {
+    let seconds = Duration::from_nanos(ns).as_secs();
+    match seconds {
+        0 => show_ns(ns),
+        1..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+fn read_summary(folder: &Path) -> Result<Summary> {
+    let (results, plan) = Results::open(folder)?;
+    Ok(summary(&plan, &results.outcomes(&plan)?))
+}
+
+fn compare_folders(before: &Path, after: &Path, rules: &[Rule], as_json: bool) -> Result<ExitCode> {
+    let (a, b) = (read_summary(before)?, read_summary(after)?);
+    let all = compare(&a, &b, rules).map_err(|why| anyhow!(why))?;
+    let fails = all.iter().any(|compared| compared.fails);
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        let cells: Vec<_> = all
+            .iter()
+            .map(|of| {
+                json!({ "cell": of.cell, "figure": of.figure, "before": of.before, "after": of.after,
+                    "percent": of.percent, "beyond_noise": of.is_beyond_noise, "fails": of.fails })
+            })
+            .collect();
+        let all = json!({ "version": 1, "fails": fails, "cells": cells });
+        writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
+        return Ok(status_of(fails));
+    }
+    let mut table = Table::new(&[
+        ("cell", Align::Left),
+        ("figure", Align::Left),
+        ("before", Align::Right),
+        ("after", Align::Right),
+        ("change", Align::Right),
+        ("", Align::Left),
+    ]);
+    for of in &all {
+        let word = match (of.fails, of.is_beyond_noise) {
+            (true, _) => "FAILS",
+            (false, true) => "changed",
+            (false, false) => "",
+        };
+        table.row(vec![
+            of.cell.clone(),
+            of.figure.clone(),
+            short(of.before),
+            short(of.after),
+            format!("{:+.1} %", of.percent),
+            word.to_owned(),
+        ]);
+    }
+    for line in table.lines() {
+        writeln!(out, "{line}")?;
+    }
+    Ok(status_of(fails))
+}

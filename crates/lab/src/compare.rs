@@ -1,0 +1,207 @@
+//! Two folders of results, cell by cell, and whether the second is worse than a rule allows.
+//!
+//! A rule is a figure, `<` or `>`, and a change in percent: `value<-5%` fails where the main figure is lower by more
+//! than 5 %. A change counts only if it is larger than the noise: the intervals of both medians must not meet.
+
+use std::str::FromStr;
+
+use crate::report::{CellSummary, Summary};
+
+/// What must not happen to a figure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    figure: String,
+    is_below: bool,
+    percent: f64,
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rule, String> {
+        let expected = "expected a figure, < or >, and a percentage, such as \"value<-5%\"";
+        let at = text.find(['<', '>']).ok_or(expected)?;
+        let (figure, rest) = text.split_at(at);
+        let number = rest[1..].trim().strip_suffix('%').ok_or(expected)?;
+        let percent: f64 = number.trim().parse().map_err(|_| expected)?;
+        let figure = figure.trim();
+        if figure.is_empty() || !percent.is_finite() {
+            return Err(expected.to_owned());
+        }
+        Ok(Rule {
+            figure: figure.to_owned(),
+            is_below: rest.starts_with('<'),
+            percent,
+        })
+    }
+}
+
+/// A cell that both have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// The cell, in words.
+    pub cell: String,
+    /// The figure.
+    pub figure: String,
+    /// Its median in the first.
+    pub before: f64,
+    /// In the second.
+    pub after: f64,
+    /// The change in percent.
+    pub percent: f64,
+    /// Noise does not explain it.
+    pub is_beyond_noise: bool,
+    /// A rule forbids it.
+    pub fails: bool,
+}
+
+/// The cells that both have, in the order of the first, for the main figure and every figure of a rule.
+///
+/// # Errors
+/// When they have none in common, or a rule names a figure that they do not have, in words.
+pub fn compare(a: &Summary, b: &Summary, rules: &[Rule]) -> Result<Vec<Compared>, String> {
+    let mut figures = vec!["value".to_owned()];
+    for rule in rules {
+        if !figures.contains(&rule.figure) {
+            figures.push(rule.figure.clone());
+        }
+    }
+    let mut all = Vec::new();
+    for before in &a.cells {
+        let Some(after) = b.cells.iter().find(|cell| cell.choice == before.choice) else {
+            continue;
+        };
+        for figure in &figures {
+            all.extend(compared(before, after, figure, rules));
+        }
+    }
+    if all.is_empty() {
+        return Err("the two have no cell in common".to_owned());
+    }
+    let unknown = figures
+        .iter()
+        .find(|figure| !all.iter().any(|of| of.figure == **figure));
+    match unknown {
+        Some(figure) => Err(format!(
+            "no figure `{figure}`; there are value, bios, issued, flushes, seeks, and those of the load"
+        )),
+        None => Ok(all),
+    }
+}
+
+fn compared(
+    before: &CellSummary,
+    after: &CellSummary,
+    figure: &str,
+    rules: &[Rule],
+) -> Option<Compared> {
+    let (was, is) = (value_of(before, figure)?, value_of(after, figure)?);
+    if was == 0.0 && is != 0.0 {
+        return None;
+    }
+    let percent = if was == is {
+        0.0
+    } else {
+        (is / was - 1.0) * 100.0
+    };
+    let (old, new) = (&before.value, &after.value);
+    let is_beyond_noise = match figure {
+        "value" => new.high < old.low || new.low > old.high,
+        // Counts have no interval here.
+        _ => was != is,
+    };
+    let is_forbidden = |rule: &Rule| {
+        rule.figure == figure
+            && match rule.is_below {
+                true => percent < rule.percent,
+                false => percent > rule.percent,
+            }
+    };
+    Some(Compared {
+        cell: crate::results::name_of(&before.choice),
+        figure: figure.to_owned(),
+        before: was,
+        after: is,
+        percent,
+        is_beyond_noise,
+        fails: is_beyond_noise && rules.iter().any(is_forbidden),
+    })
+}
+
+/// A figure of a cell by its name.
+fn value_of(cell: &CellSummary, figure: &str) -> Option<f64> {
+    Some(match figure {
+        "value" => cell.value.median,
+        "bios" => (cell.reads.bios + cell.writes.bios) as f64,
+        "issued" => (cell.reads.issued + cell.writes.issued) as f64,
+        "flushes" => cell.flushes as f64,
+        "seeks" => cell.seeks as f64,
+        other => *cell.figures.get(other)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::Direction;
+    use crate::statistics::Estimate;
+    use std::collections::BTreeMap;
+
+    fn summary(median: f64, low: f64, high: f64, bios: u64) -> Summary {
+        let cell = CellSummary {
+            choice: [("device".to_owned(), "ssd".to_owned())].into(),
+            runs: 5,
+            unit: "x/s".to_owned(),
+            value: Estimate { median, low, high },
+            values: Vec::new(),
+            ratio: None,
+            figures: BTreeMap::new(),
+            curves: BTreeMap::new(),
+            reads: Direction {
+                bios,
+                ..Direction::default()
+            },
+            writes: Direction::default(),
+            flushes: 0,
+            seeks: 0,
+            elapsed_ns: 0,
+        };
+        Summary {
+            schema: 1,
+            name: String::new(),
+            id: String::new(),
+            runs: (5, 5),
+            axes: BTreeMap::new(),
+            baseline: BTreeMap::new(),
+            cells: vec![cell],
+        }
+    }
+
+    #[test]
+    fn rules_are_read_or_refused() {
+        let rule: Rule = "value<-5%".parse().unwrap();
+        assert_eq!(
+            (rule.figure.as_str(), rule.is_below, rule.percent),
+            ("value", true, -5.0)
+        );
+        assert!(!"issued > 10 %".parse::<Rule>().unwrap().is_below);
+        for wrong in ["", "value", "value<5", "<5%", "value<x%", "value=5%"] {
+            assert!(wrong.parse::<Rule>().is_err(), "{wrong}");
+        }
+    }
+
+    /// 100 (95 to 105) and 90: with 88 to 94 it is worse by more than 5 %, with 80 to 96 it may be noise.
+    #[test]
+    fn a_rule_fails_beyond_noise_only() {
+        let rules = ["value<-5%".parse().unwrap()];
+        let before = summary(100.0, 95.0, 105.0, 10);
+        let fails = |after: &Summary| compare(&before, after, &rules).unwrap()[0].fails;
+        assert!(fails(&summary(90.0, 88.0, 94.0, 10)));
+        assert!(!fails(&summary(90.0, 80.0, 96.0, 10)));
+        assert!(!fails(&summary(120.0, 118.0, 122.0, 10)));
+        let more: Vec<Rule> = vec!["bios>5%".parse().unwrap()];
+        let of = compare(&before, &summary(100.0, 95.0, 105.0, 11), &more).unwrap();
+        assert_eq!(of.iter().filter(|of| of.fails).count(), 1);
+        assert!(compare(&before, &before, &["nothing<1%".parse().unwrap()]).is_err());
+    }
+}

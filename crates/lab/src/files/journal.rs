@@ -1,0 +1,170 @@
+//! The journal of metadata: transactions, and where they are written. Without I/O.
+//!
+//! One transaction runs and takes changes while the one before is committed. A commit is a descriptor for
+//! so many blocks, the blocks, and a block that ends it, one behind another in a ring. What is in the ring
+//! has to be in its place before the ring is written over; that is a checkpoint.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::pages::FileId;
+
+/// Blocks that one descriptor names, by tags of 8 bytes.
+const BLOCKS_IN_DESCRIPTOR: usize = 500;
+
+/// Changes that become durable together.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Transaction {
+    /// Blocks of metadata.
+    pub blocks: BTreeSet<u32>,
+    /// Files with new data that have to be on the device before.
+    pub files: BTreeSet<FileId>,
+}
+
+/// See the module.
+pub(crate) struct Journal {
+    ring: Range<u32>,
+    next: u32,
+    used: u32,
+    blocks_max: usize,
+    running: Transaction,
+    /// Commits begun and done.
+    begun: u64,
+    done: u64,
+}
+
+impl Journal {
+    /// An empty journal in these blocks of the device. A transaction has up to a quarter of them, and no more
+    /// than `blocks_max`.
+    pub(crate) fn new(ring: Range<u32>, blocks_max: usize) -> Journal {
+        let quarter = (ring.len() / 4).max(1);
+        Journal {
+            next: ring.start,
+            ring,
+            used: 0,
+            blocks_max: blocks_max.min(quarter),
+            running: Transaction::default(),
+            begun: 0,
+            done: 0,
+        }
+    }
+
+    /// A block has been changed.
+    pub(crate) fn join(&mut self, block: u32) {
+        self.running.blocks.insert(block);
+    }
+
+    /// A file has new data in new blocks.
+    pub(crate) fn order(&mut self, file: FileId) {
+        self.running.files.insert(file);
+    }
+
+    /// A file, or a block, is no more.
+    pub(crate) fn forget_file(&mut self, file: FileId) {
+        self.running.files.remove(&file);
+    }
+
+    /// True when the running transaction should be committed before it takes more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.running.blocks.len() >= self.blocks_max
+    }
+
+    /// True when a block is in the running transaction.
+    pub(crate) fn has(&self, block: u32) -> bool {
+        self.running.blocks.contains(&block)
+    }
+
+    /// Ends the running transaction, to be committed now; `None` if nothing has changed.
+    pub(crate) fn begin_commit(&mut self) -> Option<Transaction> {
+        if self.running == Transaction::default() {
+            return None;
+        }
+        self.begun += 1;
+        Some(std::mem::take(&mut self.running))
+    }
+
+    /// The transaction begun last is durable.
+    pub(crate) fn end_commit(&mut self) {
+        self.done += 1;
+    }
+
+    /// The number of the commit after which all that has changed by now is durable.
+    pub(crate) fn awaited_commit(&self) -> u64 {
+        self.begun + u64::from(self.running != Transaction::default())
+    }
+
+    /// Commits that are done.
+    pub(crate) fn commits(&self) -> u64 {
+        self.done
+    }
+
+    /// True when a transaction of so many blocks would find less than a quarter of the ring free, so that what is in
+    /// the ring must be in place first.
+    pub(crate) fn needs_checkpoint(&self, blocks: usize) -> bool {
+        let length = self.ring.len() as u32;
+        self.used + Journal::length(blocks) > length - length / 4
+    }
+
+    /// All that is in the ring is in its place.
+    pub(crate) fn has_been_checkpointed(&mut self) {
+        self.used = 0;
+    }
+
+    fn length(blocks: usize) -> u32 {
+        (blocks + blocks.div_ceil(BLOCKS_IN_DESCRIPTOR).max(1) + 1) as u32
+    }
+
+    /// The blocks of the ring for a transaction of so many blocks, in the order in which they are written; the
+    /// last one ends it.
+    pub(crate) fn places(&mut self, blocks: usize) -> Vec<u32> {
+        let length = Journal::length(blocks).min(self.ring.len() as u32);
+        self.used += length;
+        (0..length)
+            .map(|_| {
+                let at = self.next;
+                self.next = match at + 1 {
+                    end if end == self.ring.end => self.ring.start,
+                    next => next,
+                };
+                at
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring of 16 blocks: 3 blocks take 5 places, and 12 of 16 may be used.
+    #[test]
+    fn the_ring_goes_round_and_asks_for_a_checkpoint() {
+        let mut journal = Journal::new(100..116, 1000);
+        assert_eq!(journal.places(3), [100, 101, 102, 103, 104]);
+        assert_eq!(journal.places(3), [105, 106, 107, 108, 109]);
+        assert!(journal.needs_checkpoint(3) && !journal.needs_checkpoint(0));
+        journal.has_been_checkpointed();
+        assert!(!journal.needs_checkpoint(3));
+        assert_eq!(journal.places(6), [110, 111, 112, 113, 114, 115, 100, 101]);
+    }
+
+    #[test]
+    fn a_transaction_takes_what_comes_until_it_is_committed() {
+        let mut journal = Journal::new(0..64, 2);
+        assert_eq!(journal.begin_commit(), None);
+        assert_eq!(journal.awaited_commit(), 0);
+        journal.join(7);
+        journal.join(7);
+        journal.order(3);
+        assert!(!journal.is_full());
+        assert_eq!(journal.awaited_commit(), 1);
+        journal.join(9);
+        assert!(journal.is_full());
+        let taken = journal.begin_commit().unwrap();
+        assert_eq!(taken.blocks.into_iter().collect::<Vec<_>>(), [7, 9]);
+        assert_eq!(taken.files.into_iter().collect::<Vec<_>>(), [3]);
+        assert_eq!((journal.awaited_commit(), journal.commits()), (1, 0));
+        journal.end_commit();
+        assert_eq!(journal.commits(), 1);
+    }
+}

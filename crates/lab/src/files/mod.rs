@@ -1,0 +1,414 @@
+//! A virtual file layer: programs create, read, write and remove files, and the bios of a file system come
+//! out below.
+//!
+//! A page cache with Linux's read-ahead and write-back ([`bimetal_policy`] decides), a layout of one of
+//! three file systems, and a journal where it has one; everything over the real `queue` layer of the stack.
+//! Pages have no content, so it must never be asked what a file says, only what it costs. The rules, and where
+//! they are simpler than a kernel's, are in `docs/lab.md`.
+
+mod disk;
+mod journal;
+mod layout;
+mod pages;
+mod reading;
+mod space;
+mod tree;
+mod writing;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::layers::queue::Queue;
+use bimetal_policy::read_ahead::ReadAhead;
+use bimetal_policy::write_back::{WriteBack, WriteBackParameters, WriteMode};
+use bimetal_rt::Rt;
+use bimetal_rt::sync::Event;
+
+use disk::Disk;
+use journal::Journal;
+use layout::{Full, Layout, Touch};
+use pages::{METADATA, PageCache, PageState};
+
+pub use layout::FileSystemKind;
+pub use pages::FileId;
+
+/// The task that commits, for schedulers that tell tasks apart.
+const JOURNAL_TASK: u32 = 1;
+/// The flusher, which writes for nobody in particular.
+const FLUSHER_TASK: u32 = 0;
+/// The first task of a workload.
+pub const FIRST_TASK: u32 = 2;
+
+/// What processors take for the calls of a program, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuCosts {
+    /// A call that reads or writes.
+    pub call_ns: u64,
+    /// Each page of it, found and copied.
+    pub page_ns: u64,
+    /// A call that goes by a name: open, create, remove.
+    pub name_ns: u64,
+    /// A character that a program reads or writes by itself.
+    pub character_ns: u64,
+}
+
+impl Default for CpuCosts {
+    /// Of a processor of 2.4 GHz: some 5,000 and 4,000 cycles for a call and a page, 24,000 for a name, 30 for a
+    /// character.
+    fn default() -> CpuCosts {
+        CpuCosts {
+            call_ns: 2_000,
+            page_ns: 1_600,
+            name_ns: 10_000,
+            character_ns: 12,
+        }
+    }
+}
+
+/// What a file layer is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilesConfig {
+    /// The layout, and the journal.
+    pub kind: FileSystemKind,
+    /// Pages of memory for the cache.
+    pub memory_pages: u32,
+    /// The longest window of read-ahead in pages; 0 for none.
+    pub read_ahead_pages: u64,
+    /// How what is written gets to the device.
+    pub write_mode: WriteMode,
+    /// Whether commits, syncs and written-through writes flush the device's cache.
+    pub barriers: bool,
+    /// What processors take.
+    pub cpu: CpuCosts,
+}
+
+/// The device has no block, or no inode, for what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device is too small for the workload")]
+pub struct NoSpace;
+
+impl From<Full> for NoSpace {
+    fn from(_: Full) -> NoSpace {
+        NoSpace
+    }
+}
+
+/// A program: who asks, and what it owes for the processor's time.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    task: u32,
+    owed_ns: u64,
+}
+
+impl Program {
+    /// The n-th program of a workload.
+    pub fn new(number: u32) -> Program {
+        Program {
+            task: FIRST_TASK + number,
+            owed_ns: 0,
+        }
+    }
+}
+
+/// A file that is open for one reader.
+#[derive(Clone, Debug)]
+pub struct OpenFile {
+    file: FileId,
+    ahead: ReadAhead,
+}
+
+impl OpenFile {
+    /// The file.
+    pub fn file(&self) -> FileId {
+        self.file
+    }
+}
+
+/// Processor time is paid in pieces at least so long, so that a page found in memory costs no timer.
+const PAID_AT_ONCE_NS: u64 = 200_000;
+
+/// See the module. Clones are the same file system.
+#[derive(Clone)]
+pub struct Files(Rc<Inner>);
+
+struct Inner {
+    rt: Rt,
+    config: FilesConfig,
+    disk: Disk,
+    cache: RefCell<PageCache>,
+    layout: RefCell<Layout>,
+    write_back: RefCell<WriteBack>,
+    journal: Option<RefCell<Journal>>,
+    /// A page has come, or gone, or a commit is done.
+    changed: Event,
+    flusher: Event,
+    flusher_wanted: Cell<bool>,
+    committer: Event,
+    commit_wanted: Cell<bool>,
+}
+
+impl Files {
+    /// An empty file system on the device below `queue`, which is its alone.
+    pub fn new(rt: &Rt, queue: Rc<Queue>, config: FilesConfig) -> Files {
+        let disk = Disk::new(rt, queue);
+        let layout = Layout::new(config.kind, disk.blocks());
+        let ring = layout.journal();
+        let journal = match config.kind {
+            FileSystemKind::Ext2 => None,
+            FileSystemKind::Ext3 => Some(Journal::new(ring, usize::MAX)),
+            FileSystemKind::Reiserfs => Some(Journal::new(ring, REISERFS_TRANSACTION_BLOCKS)),
+        };
+        let parameters =
+            WriteBackParameters::for_memory(u64::from(config.memory_pages), PROCESSORS);
+        let inner = Inner {
+            rt: rt.clone(),
+            cache: RefCell::new(PageCache::new(config.memory_pages)),
+            layout: RefCell::new(layout),
+            write_back: RefCell::new(WriteBack::new(parameters)),
+            journal: journal.map(RefCell::new),
+            config,
+            disk,
+            changed: Event::new(),
+            flusher: Event::new(),
+            flusher_wanted: Cell::new(false),
+            committer: Event::new(),
+            commit_wanted: Cell::new(false),
+        };
+        let files = Files(Rc::new(inner));
+        // They end with the world: whoever makes a file layer ends the runtime when it has its figures.
+        rt.spawn(files.clone().flush_when_woken()).detach();
+        rt.spawn(files.clone().flush_by_timer()).detach();
+        if files.0.journal.is_some() {
+            rt.spawn(files.clone().commit_by_timer()).detach();
+        }
+        files
+    }
+
+    /// Flushes, and bytes read from and written to the device, so far.
+    pub fn device_traffic(&self) -> (u64, u64, u64) {
+        let counts = self.0.disk.counts();
+        (counts.flushes, counts.read_bytes, counts.written_bytes)
+    }
+
+    /// Blocks of 4 KiB of the device.
+    pub fn device_blocks(&self) -> u32 {
+        self.0.disk.blocks()
+    }
+
+    /// Reads the device itself, beside the file system.
+    pub async fn read_device(&self, block: u32, blocks: u32, program: &mut Program) {
+        self.spend(program, self.0.config.cpu.call_ns).await;
+        self.pay(program).await;
+        self.0.disk.read(block, blocks, program.task).await;
+    }
+
+    /// Writes the device itself, over what a file system may have there.
+    pub async fn write_device(&self, block: u32, blocks: u32, program: &mut Program) {
+        self.spend(program, self.0.config.cpu.call_ns).await;
+        self.pay(program).await;
+        self.0.disk.write(block, blocks, program.task).await;
+    }
+
+    /// What a character takes that a program reads or writes by itself, in ns.
+    pub fn character_ns(&self) -> u64 {
+        self.0.config.cpu.character_ns
+    }
+
+    /// The program has used the processor for so long.
+    pub async fn spend(&self, program: &mut Program, ns: u64) {
+        program.owed_ns += ns;
+        if program.owed_ns >= PAID_AT_ONCE_NS {
+            self.pay(program).await;
+        }
+    }
+
+    /// Pays what the program owes, so that the clock says what it has taken.
+    pub async fn pay(&self, program: &mut Program) {
+        let ns = std::mem::take(&mut program.owed_ns);
+        if ns > 0 {
+            self.0.rt.sleep(Duration::from_nanos(ns)).await;
+        }
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// When the device is full.
+    pub async fn make_directory(&self, program: &mut Program) -> Result<u32, NoSpace> {
+        self.spend(program, self.0.config.cpu.name_ns).await;
+        self.until_journal_has_room().await;
+        let mut touches = Vec::new();
+        let directory = self.0.layout.borrow_mut().make_directory(&mut touches)?;
+        self.touch_all(touches, program).await;
+        Ok(directory)
+    }
+
+    /// Makes an empty file in a directory.
+    ///
+    /// # Errors
+    /// When the device is full.
+    pub async fn create(&self, directory: u32, program: &mut Program) -> Result<OpenFile, NoSpace> {
+        self.spend(program, self.0.config.cpu.name_ns).await;
+        self.until_journal_has_room().await;
+        let mut touches = Vec::new();
+        let file = self.0.layout.borrow_mut().create(directory, &mut touches)?;
+        self.touch_all(touches, program).await;
+        if self.0.config.write_mode == WriteMode::Through {
+            self.sync_metadata(file, program).await;
+        }
+        Ok(self.opened(file))
+    }
+
+    /// Opens a file for a reader of whom nothing is known yet.
+    pub async fn open(&self, file: FileId, program: &mut Program) -> OpenFile {
+        self.spend(program, self.0.config.cpu.name_ns).await;
+        let mut touches = Vec::new();
+        self.0.layout.borrow().look_up(file, &mut touches);
+        self.touch_all(touches, program).await;
+        self.opened(file)
+    }
+
+    fn opened(&self, file: FileId) -> OpenFile {
+        OpenFile {
+            file,
+            ahead: ReadAhead::new(self.0.config.read_ahead_pages),
+        }
+    }
+
+    /// Length of a file in bytes.
+    pub fn size_bytes(&self, file: FileId) -> u64 {
+        self.0.layout.borrow().size_bytes(file)
+    }
+
+    /// Takes a file away. What was not written yet never will be.
+    pub async fn remove(&self, file: FileId, program: &mut Program) {
+        self.spend(program, self.0.config.cpu.name_ns).await;
+        self.until_journal_has_room().await;
+        let mut touches = Vec::new();
+        self.0.layout.borrow().look_up(file, &mut touches);
+        let gone = self.0.layout.borrow_mut().remove(file, &mut touches);
+        if let Some(journal) = &self.0.journal {
+            journal.borrow_mut().forget_file(file);
+        }
+        self.touch_all(touches, program).await;
+        loop {
+            self.0.cache.borrow_mut().drop_file(file);
+            if !self.0.cache.borrow().is_under_way(file) {
+                break;
+            }
+            let rest = || !self.0.cache.borrow().is_under_way(file);
+            self.0.changed.until(rest).await;
+        }
+        if self.0.journal.is_none() {
+            let mut cache = self.0.cache.borrow_mut();
+            gone.iter()
+                .for_each(|block| cache.drop_page(METADATA, *block));
+        }
+        self.0.layout.borrow_mut().forget(file);
+        if self.0.config.write_mode == WriteMode::Through {
+            self.sync_changed_metadata(program).await;
+        }
+    }
+
+    /// Forgets every page that is as on the device, as between two passes of a benchmark.
+    pub fn drop_caches(&self) {
+        self.0.cache.borrow_mut().drop_clean();
+    }
+
+    /// Brings blocks of metadata into memory, and changes those that an operation changes.
+    async fn touch_all(&self, mut touches: Vec<Touch>, program: &mut Program) {
+        touches.sort_by_key(|touch| (touch.block, !touch.is_new, !touch.changes));
+        touches.dedup_by(|next, first| {
+            let same = next.block == first.block;
+            first.changes |= same && next.changes;
+            same
+        });
+        for touch in touches {
+            self.bring(touch, program).await;
+            if touch.changes {
+                self.change_metadata(touch.block);
+            }
+        }
+    }
+
+    fn change_metadata(&self, block: u32) {
+        let held = self.0.journal.is_some();
+        let now_ns = self.0.rt.now().as_ns();
+        let mut cache = self.0.cache.borrow_mut();
+        cache.change(METADATA, block, now_ns, held);
+        if let Some(journal) = &self.0.journal {
+            journal.borrow_mut().join(block);
+        }
+    }
+
+    /// Waits until a block of metadata is in memory.
+    async fn bring(&self, touch: Touch, program: &mut Program) {
+        let block = touch.block;
+        loop {
+            let state = self.0.cache.borrow().state(METADATA, block);
+            match state {
+                Some(PageState::Reading) => self.until_read(METADATA, block).await,
+                Some(_) => {
+                    self.0.cache.borrow_mut().touch(METADATA, block);
+                    return;
+                }
+                None if touch.is_new => {
+                    if self.take_in(METADATA, block, PageState::Clean).await {
+                        return;
+                    }
+                }
+                None => {
+                    self.pay(program).await;
+                    if self.take_in(METADATA, block, PageState::Reading).await {
+                        self.0.disk.read(block, 1, program.task).await;
+                        self.0.cache.borrow_mut().has_been_read(METADATA, block);
+                        self.0.changed.notify();
+                    }
+                }
+            }
+        }
+    }
+
+    async fn until_read(&self, file: FileId, page: u32) {
+        let is_here = || self.0.cache.borrow().state(file, page) != Some(PageState::Reading);
+        self.0.changed.until(is_here).await;
+    }
+
+    /// Takes a page in, which waits for memory if there is none; false if somebody else has, meanwhile.
+    async fn take_in(&self, file: FileId, page: u32, state: PageState) -> bool {
+        loop {
+            {
+                let mut cache = self.0.cache.borrow_mut();
+                if cache.state(file, page).is_some() {
+                    return false;
+                }
+                if cache.insert(file, page, state) {
+                    return true;
+                }
+            }
+            self.wake_flusher();
+            self.want_commit();
+            let before = self.0.cache.borrow().counts();
+            self.0
+                .changed
+                .until(|| self.0.cache.borrow().counts() != before)
+                .await;
+        }
+    }
+
+    fn wake_flusher(&self) {
+        self.0.flusher_wanted.set(true);
+        self.0.flusher.notify();
+    }
+
+    fn want_commit(&self) {
+        self.0.commit_wanted.set(true);
+        self.0.committer.notify();
+    }
+}
+
+/// Processors of the machine.
+const PROCESSORS: u64 = 4;
+/// ReiserFS commits before a transaction has more.
+const REISERFS_TRANSACTION_BLOCKS: usize = 900;

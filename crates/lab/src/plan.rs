@@ -1,0 +1,516 @@
+//! The experiment file: devices, loads, axes, and which of their combinations are run.
+//!
+//! One file of TOML says everything that a result depends on, so its meaning has an identity: a hash over the
+//! resolved settings, which comments, order and names of files do not change. A mistake is one line with its place.
+//! The keys are in `docs/lab.md`.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use bimetal_block::document::ConfigError;
+use bimetal_block::layers::queue::{PlugConfig, QueueConfig};
+use bimetal_block::media::model::{ModelType, Parameters};
+use bimetal_block::units::Size;
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use crate::cell::{DeviceSettings, SchedulerSettings, Settings};
+use crate::files::FileSystemKind;
+use crate::workload::Workload;
+
+/// The axes, in the order in which a cell is named.
+pub const AXES: [&str; 6] = [
+    "device",
+    "scheduler",
+    "read_ahead",
+    "write_mode",
+    "file_system",
+    "workload",
+];
+
+/// The most cells of a plan, so that a slip of the pen is not a week of work.
+const CELLS_MAX: usize = 10_000;
+
+/// The file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    #[serde(default = "one")]
+    seed: u64,
+    #[serde(default = "five")]
+    repeats: Spanned<u64>,
+    #[serde(default = "unscaled")]
+    scale: Spanned<f64>,
+    #[serde(default = "four_gib")]
+    memory: Spanned<Size>,
+    #[serde(default)]
+    barriers: bool,
+    #[serde(default)]
+    baseline: BTreeMap<String, Spanned<String>>,
+    axes: FileAxes,
+    #[serde(default)]
+    skip: Vec<BTreeMap<String, Spanned<OneOrMore>>>,
+    #[serde(default)]
+    device: BTreeMap<String, Spanned<FileDevice>>,
+    #[serde(default)]
+    scheduler: BTreeMap<String, Spanned<FileScheduler>>,
+    #[serde(default)]
+    workload: BTreeMap<String, Spanned<Workload>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileAxes {
+    device: Axis,
+    #[serde(default = "cfq")]
+    scheduler: Axis,
+    #[serde(default = "usual_read_ahead")]
+    read_ahead: Axis,
+    #[serde(default = "back")]
+    write_mode: Axis,
+    #[serde(default = "ext3")]
+    file_system: Axis,
+    workload: Axis,
+}
+
+type Axis = Vec<Spanned<String>>;
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileDevice {
+    #[serde(rename = "type")]
+    of: ModelType,
+    profile: Option<String>,
+    size: Size,
+    #[serde(default = "ncq")]
+    depth: u32,
+    #[serde(default)]
+    parameters: toml::Table,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileScheduler {
+    name: String,
+    #[serde(default)]
+    parameters: BTreeMap<String, toml::Value>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn five() -> Spanned<u64> {
+    Spanned::new(0..0, 5)
+}
+
+fn unscaled() -> Spanned<f64> {
+    Spanned::new(0..0, 1.0)
+}
+
+fn four_gib() -> Spanned<Size> {
+    Spanned::new(0..0, Size(4 << 30))
+}
+
+fn ncq() -> u32 {
+    31
+}
+
+fn axis(value: &str) -> Axis {
+    vec![Spanned::new(0..0, value.to_owned())]
+}
+
+fn cfq() -> Axis {
+    axis("cfq")
+}
+
+fn usual_read_ahead() -> Axis {
+    axis("128KiB")
+}
+
+fn back() -> Axis {
+    axis("back")
+}
+
+fn ext3() -> Axis {
+    axis("ext3")
+}
+
+/// One choice on each axis, by name.
+pub type Choice = BTreeMap<String, String>;
+
+/// A combination that is run.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// What was chosen on each axis.
+    pub choice: Choice,
+    /// Everything that a run of it depends on, but for its seed.
+    pub settings: Settings,
+}
+
+/// A plan that can be run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What it is called in reports.
+    pub name: String,
+    /// The text of the file, which is kept beside the results.
+    pub text: String,
+    /// The first seed.
+    pub seed: u64,
+    /// Runs of each cell.
+    pub repeats: u64,
+    /// The names on each axis.
+    pub axes: BTreeMap<String, Vec<String>>,
+    /// What the others are compared with; it says nothing of an axis on which each is compared with its like.
+    pub baseline: Choice,
+    /// The combinations.
+    pub cells: Vec<Cell>,
+}
+
+impl Plan {
+    /// Reads an experiment file.
+    ///
+    /// # Errors
+    /// The first mistake, with its place.
+    pub fn parse(path: &Path, text: &str) -> Result<Plan, ConfigError> {
+        let source = Source { path, text };
+        let file: File = toml::from_str(text).map_err(|error| {
+            let message = error.message().trim_end().replace('\n', ", ");
+            source.error(error.span().unwrap_or(0..0), message)
+        })?;
+        Reader { source, file }.plan()
+    }
+
+    /// The identity: the same for files that mean the same.
+    pub fn id(&self) -> String {
+        let cells: Vec<&Settings> = self.cells.iter().map(|cell| &cell.settings).collect();
+        let meaning = (self.seed, self.repeats, &self.baseline, cells);
+        content_hash(&meaning)
+    }
+}
+
+/// What identifies a value that is written as JSON: FNV-1a of 128 bits, in hexadecimal digits.
+pub fn content_hash(value: &impl Serialize) -> String {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
+    let text = serde_json::to_vec(value).expect("settings are plain data");
+    let offset = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
+    let hash = text.iter().fold(offset, |hash, byte| {
+        (hash ^ u128::from(*byte)).wrapping_mul(PRIME)
+    });
+    format!("{hash:032x}")
+}
+
+#[derive(Clone, Copy)]
+struct Source<'t> {
+    path: &'t Path,
+    text: &'t str,
+}
+
+impl Source<'_> {
+    fn error(&self, span: Range<usize>, message: impl Into<String>) -> ConfigError {
+        let before = self.text.get(..span.start).unwrap_or("");
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        ConfigError {
+            path: self.path.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+            message: message.into(),
+        }
+    }
+}
+
+struct Reader<'t> {
+    source: Source<'t>,
+    file: File,
+}
+
+impl Reader<'_> {
+    fn plan(self) -> Result<Plan, ConfigError> {
+        self.check_numbers()?;
+        let axes = self.axes()?;
+        let baseline = self.baseline(&axes)?;
+        let skips = self.skips(&axes)?;
+        let mut choices = vec![Choice::new()];
+        for axis in AXES {
+            let names = &axes[axis];
+            choices = choices
+                .iter()
+                .flat_map(|choice| names.iter().map(|name| with(choice, axis, name)))
+                .collect();
+            if choices.len() > CELLS_MAX {
+                return Err(self
+                    .source
+                    .error(0..0, format!("more than {CELLS_MAX} combinations")));
+            }
+        }
+        choices.retain(|choice| !skips.iter().any(|skip| matches(skip, choice)));
+        let cells = choices
+            .into_iter()
+            .map(|choice| self.cell(choice))
+            .collect::<Result<Vec<Cell>, ConfigError>>()?;
+        if cells.is_empty() {
+            return Err(self.source.error(0..0, "every combination is skipped"));
+        }
+        Ok(Plan {
+            name: self.file.name.clone(),
+            text: self.source.text.to_owned(),
+            seed: self.file.seed,
+            repeats: *self.file.repeats.get_ref(),
+            axes,
+            baseline,
+            cells,
+        })
+    }
+
+    fn check_numbers(&self) -> Result<(), ConfigError> {
+        let file = &self.file;
+        if !(1..=1000).contains(file.repeats.get_ref()) {
+            let why = "`repeats` must be 1 to 1000";
+            return Err(self.source.error(file.repeats.span(), why));
+        }
+        let scale = *file.scale.get_ref();
+        if !(scale > 0.0 && scale <= 100.0) {
+            let why = "`scale` must be above 0 and at most 100";
+            return Err(self.source.error(file.scale.span(), why));
+        }
+        if self.memory_pages().is_none() {
+            let why = format!(
+                "`memory` times `scale` must be {MEMORY_PAGES_MIN} pages of 4 KiB to 256 GiB"
+            );
+            return Err(self.source.error(file.memory.span(), why));
+        }
+        Ok(())
+    }
+
+    fn memory_pages(&self) -> Option<u32> {
+        let pages = self.file.memory.get_ref().0 as f64 / 4096.0 * self.file.scale.get_ref();
+        let possible = (f64::from(MEMORY_PAGES_MIN)..=f64::from(1 << 26)).contains(&pages);
+        possible.then_some(pages as u32)
+    }
+
+    /// The names on each axis, each of which means something.
+    fn axes(&self) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
+        let of = &self.file.axes;
+        let all = [
+            &of.device,
+            &of.scheduler,
+            &of.read_ahead,
+            &of.write_mode,
+            &of.file_system,
+            &of.workload,
+        ];
+        let mut axes = BTreeMap::new();
+        for (axis, values) in AXES.into_iter().zip(all) {
+            let mut names: Vec<String> = Vec::new();
+            for value in values {
+                let name = value.get_ref().clone();
+                if names.contains(&name) {
+                    let why = format!("`{name}` stands twice on the axis `{axis}`");
+                    return Err(self.source.error(value.span(), why));
+                }
+                self.check_name(axis, &name)
+                    .map_err(|why| self.source.error(value.span(), why))?;
+                names.push(name);
+            }
+            if names.is_empty() {
+                let why = format!("the axis `{axis}` is empty");
+                return Err(self.source.error(0..0, why));
+            }
+            axes.insert(axis.to_owned(), names);
+        }
+        Ok(axes)
+    }
+
+    fn check_name(&self, axis: &str, name: &str) -> Result<(), String> {
+        let expect = |found: bool, known: Vec<&str>| {
+            let known = known.join(", ");
+            found
+                .then_some(())
+                .ok_or_else(|| format!("no {axis} `{name}`, expected one of {known}"))
+        };
+        match axis {
+            "device" => expect(
+                self.file.device.contains_key(name),
+                names(&self.file.device),
+            ),
+            "workload" => expect(
+                self.file.workload.contains_key(name),
+                names(&self.file.workload),
+            ),
+            "scheduler" => self.scheduler(name).map(|_| ()),
+            "read_ahead" => read_ahead_pages(name).map(|_| ()),
+            "write_mode" => expect(["back", "through"].contains(&name), vec!["back", "through"]),
+            _ => {
+                let known: Vec<&str> = FileSystemKind::ALL.iter().map(|(name, _)| *name).collect();
+                expect(known.contains(&name), known)
+            }
+        }
+    }
+
+    /// A scheduler by its name in the file, or by its own.
+    fn scheduler(&self, name: &str) -> Result<SchedulerSettings, String> {
+        let settings = match self.file.scheduler.get(name) {
+            Some(of) => SchedulerSettings {
+                name: of.get_ref().name.clone(),
+                parameters: of.get_ref().parameters.clone(),
+            },
+            None => SchedulerSettings {
+                name: name.to_owned(),
+                parameters: BTreeMap::new(),
+            },
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn baseline(&self, axes: &BTreeMap<String, Vec<String>>) -> Result<Choice, ConfigError> {
+        let mut baseline = Choice::new();
+        for (axis, name) in &self.file.baseline {
+            self.check_on_axis(axes, axis, name.get_ref())
+                .map_err(|why| self.source.error(name.span(), why))?;
+            baseline.insert(axis.clone(), name.get_ref().clone());
+        }
+        Ok(baseline)
+    }
+
+    fn check_on_axis(
+        &self,
+        axes: &BTreeMap<String, Vec<String>>,
+        axis: &str,
+        name: &str,
+    ) -> Result<(), String> {
+        let Some(names) = axes.get(axis) else {
+            let known = AXES.join(", ");
+            return Err(format!("no axis `{axis}`, expected one of {known}"));
+        };
+        let known = names.join(", ");
+        names
+            .iter()
+            .any(|known| known == name)
+            .then_some(())
+            .ok_or_else(|| format!("`{name}` is not on the axis `{axis}`, which has {known}"))
+    }
+
+    fn skips(
+        &self,
+        axes: &BTreeMap<String, Vec<String>>,
+    ) -> Result<Vec<BTreeMap<String, Vec<String>>>, ConfigError> {
+        let mut skips = Vec::new();
+        for skip in &self.file.skip {
+            let mut conditions = BTreeMap::new();
+            for (axis, value) in skip {
+                let names = match value.get_ref() {
+                    OneOrMore::One(name) => vec![name.clone()],
+                    OneOrMore::More(names) => names.clone(),
+                };
+                for name in &names {
+                    self.check_on_axis(axes, axis, name)
+                        .map_err(|why| self.source.error(value.span(), why))?;
+                }
+                conditions.insert(axis.clone(), names);
+            }
+            skips.push(conditions);
+        }
+        Ok(skips)
+    }
+
+    fn cell(&self, choice: Choice) -> Result<Cell, ConfigError> {
+        let device = &self.file.device[&choice["device"]];
+        let workload = &self.file.workload[&choice["workload"]];
+        let scale = *self.file.scale.get_ref();
+        let settings = Settings {
+            device: self
+                .device(device.get_ref())
+                .map_err(|why| self.source.error(device.span(), why))?,
+            scheduler: self
+                .scheduler(&choice["scheduler"])
+                .expect("the axes were checked"),
+            read_ahead_pages: read_ahead_pages(&choice["read_ahead"])
+                .expect("the axes were checked"),
+            write_mode: choice["write_mode"].clone(),
+            file_system: choice["file_system"].clone(),
+            workload: workload
+                .get_ref()
+                .resolved(scale)
+                .map_err(|why| self.source.error(workload.span(), why))?,
+            memory_pages: self.memory_pages().expect("checked before"),
+            barriers: self.file.barriers,
+        };
+        Ok(Cell { choice, settings })
+    }
+
+    fn device(&self, of: &FileDevice) -> Result<DeviceSettings, String> {
+        let profile = of.profile.as_deref().unwrap_or(of.of.default_profile());
+        let parameters = Parameters::from_profile(of.of, profile, of.parameters.clone())
+            .map_err(|error| error.to_string().replace('\n', " "))?;
+        let Size(size_bytes) = of.size;
+        if !(1 << 24..=1 << 43).contains(&size_bytes) {
+            return Err("`size` must be 16 MiB to 8 TiB".to_owned());
+        }
+        let settings = DeviceSettings {
+            of: of.of,
+            size_bytes: size_bytes / 4096 * 4096,
+            depth: of.depth,
+            parameters: crate::cell::written(&parameters),
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+/// The least memory: twice the longest window, and room for what is being changed.
+const MEMORY_PAGES_MIN: u32 = 1024;
+
+/// The longest window of read-ahead that there may be.
+const READ_AHEAD_BYTES_MAX: u64 = 32 << 20;
+
+/// A window in pages.
+fn read_ahead_pages(name: &str) -> Result<u64, String> {
+    let Size(bytes) = bimetal_block::units::parse_size(name)?;
+    match bytes.is_multiple_of(4096) && bytes <= READ_AHEAD_BYTES_MAX {
+        true => Ok(bytes / 4096),
+        false => Err(format!(
+            "read-ahead of {name}, expected a multiple of 4KiB up to 32MiB"
+        )),
+    }
+}
+
+fn names<T>(of: &BTreeMap<String, T>) -> Vec<&str> {
+    of.keys().map(String::as_str).collect()
+}
+
+fn with(choice: &Choice, axis: &str, name: &str) -> Choice {
+    let mut choice = choice.clone();
+    choice.insert(axis.to_owned(), name.to_owned());
+    choice
+}
+
+fn matches(skip: &BTreeMap<String, Vec<String>>, choice: &Choice) -> bool {
+    let mut conditions = skip.iter();
+    conditions.all(|(axis, names)| names.contains(&choice[axis]))
+}
+
+/// The queue as a cell has it: of 2.6.26, with a plug, and room for the bios of a flusher.
+pub(crate) fn queue_config(scheduler: &SchedulerSettings, depth: u32) -> QueueConfig {
+    QueueConfig {
+        below: String::new(),
+        scheduler: scheduler.name.clone(),
+        parameters: scheduler.parameters.clone(),
+        depth,
+        places: 8192,
+        request_max: Size(512 << 10),
+        plug: Some(PlugConfig {
+            requests: 4,
+            delay: bimetal_block::units::Time(std::time::Duration::from_millis(3)),
+        }),
+    }
+}

@@ -1,0 +1,240 @@
+//! What came of a plan, for people and for programs: medians with intervals, ratios to the baseline, and the
+//! counts, as JSON, as CSV and as one page.
+
+mod page;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cell::{Direction, Outcome};
+use crate::plan::{AXES, Choice, Plan};
+use crate::statistics::{Estimate, Ratio, estimate, median, paired_ratio};
+
+pub use page::html;
+
+/// The version of the report's JSON.
+pub const SCHEMA: u32 = 1;
+
+/// What came of a cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CellSummary {
+    /// What was chosen on each axis.
+    pub choice: Choice,
+    /// Runs.
+    pub runs: usize,
+    /// The unit of the main figure.
+    pub unit: String,
+    /// The main figure.
+    pub value: Estimate,
+    /// The main figure of each run, in the order of seeds.
+    pub values: Vec<f64>,
+    /// The main figure as a ratio to that of the baseline cell, seed by seed; nothing for the baseline itself.
+    pub ratio: Option<Ratio>,
+    /// Medians of the other figures.
+    pub figures: BTreeMap<String, f64>,
+    /// The curves of the first seed.
+    pub curves: BTreeMap<String, Vec<(f64, f64)>>,
+    /// Medians of what was counted of reads.
+    pub reads: Direction,
+    /// Of writes.
+    pub writes: Direction,
+    /// Median of flushes.
+    pub flushes: u64,
+    /// Median of seeks.
+    pub seeks: u64,
+    /// Median of the virtual time of a run, in ns.
+    pub elapsed_ns: u64,
+}
+
+/// What came of a plan.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Summary {
+    /// The version of this.
+    pub schema: u32,
+    /// The plan's name.
+    pub name: String,
+    /// Its identity.
+    pub id: String,
+    /// Runs that the plan has, and that have been made.
+    pub runs: (usize, usize),
+    /// The names on each axis.
+    pub axes: BTreeMap<String, Vec<String>>,
+    /// What the others are compared with.
+    pub baseline: Choice,
+    /// The cells, in the plan's order.
+    pub cells: Vec<CellSummary>,
+}
+
+/// Sums up the runs of a plan.
+pub fn summary(plan: &Plan, outcomes: &[Outcome]) -> Summary {
+    let of = |choice: &Choice| -> Vec<&Outcome> {
+        let own = outcomes.iter().filter(|outcome| outcome.choice == *choice);
+        own.collect()
+    };
+    let cells = plan.cells.iter().filter_map(|cell| {
+        let base = baseline_of(plan, &cell.choice).filter(|base| *base != cell.choice);
+        cell_summary(
+            &cell.choice,
+            &of(&cell.choice),
+            &base.map_or(Vec::new(), |base| of(&base)),
+        )
+    });
+    Summary {
+        schema: SCHEMA,
+        name: plan.name.clone(),
+        id: plan.id(),
+        runs: (plan.cells.len() * plan.repeats as usize, outcomes.len()),
+        axes: plan.axes.clone(),
+        baseline: plan.baseline.clone(),
+        cells: cells.collect(),
+    }
+}
+
+/// The cell that one is compared with; `None` if the plan has no baseline.
+fn baseline_of(plan: &Plan, choice: &Choice) -> Option<Choice> {
+    if plan.baseline.is_empty() {
+        return None;
+    }
+    let mut base = choice.clone();
+    base.extend(plan.baseline.clone());
+    Some(base)
+}
+
+fn cell_summary(choice: &Choice, own: &[&Outcome], base: &[&Outcome]) -> Option<CellSummary> {
+    let first = own.first()?;
+    let values: Vec<f64> = own.iter().map(|outcome| outcome.measured.value).collect();
+    let pairs: Vec<(f64, f64)> = own
+        .iter()
+        .filter_map(|outcome| {
+            let same_seed = base.iter().find(|base| base.seed == outcome.seed)?;
+            Some((outcome.measured.value, same_seed.measured.value))
+        })
+        .collect();
+    let (mine, theirs): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+    let names = first.measured.figures.keys();
+    let figure = |name: &String| {
+        let all: Vec<f64> = own
+            .iter()
+            .filter_map(|o| o.measured.figures.get(name).copied())
+            .collect();
+        Some((name.clone(), median(&all)?))
+    };
+    let count = |of: fn(&Outcome) -> u64| median_count(own, of);
+    Some(CellSummary {
+        choice: choice.clone(),
+        runs: own.len(),
+        unit: first.measured.unit.clone(),
+        value: estimate(&values)?,
+        ratio: paired_ratio(&mine, &theirs),
+        values,
+        figures: names.filter_map(figure).collect(),
+        curves: first.measured.curves.clone(),
+        reads: direction(own, |outcome| outcome.reads),
+        writes: direction(own, |outcome| outcome.writes),
+        flushes: count(|outcome| outcome.flushes),
+        seeks: count(|outcome| outcome.seeks),
+        elapsed_ns: count(|outcome| outcome.elapsed_ns),
+    })
+}
+
+/// The median of a count.
+fn median_count(own: &[&Outcome], of: impl Fn(&Outcome) -> u64) -> u64 {
+    let all: Vec<f64> = own.iter().map(|outcome| of(outcome) as f64).collect();
+    median(&all).map_or(0, |median| median.round() as u64)
+}
+
+/// The median of each count by itself.
+fn direction(own: &[&Outcome], of: fn(&Outcome) -> Direction) -> Direction {
+    let count = |what: fn(&Direction) -> u64| median_count(own, |outcome| what(&of(outcome)));
+    Direction {
+        bios: count(|of| of.bios),
+        back_merges: count(|of| of.back_merges),
+        front_merges: count(|of| of.front_merges),
+        request_merges: count(|of| of.request_merges),
+        splits: count(|of| of.splits),
+        issued: count(|of| of.issued),
+        completed: count(|of| of.completed),
+        bytes: count(|of| of.bytes),
+    }
+}
+
+/// One line for each run, with every count.
+pub fn csv(outcomes: &[Outcome]) -> String {
+    let mut out = AXES.join(",");
+    out.push_str(",seed,value,unit,elapsed_ns");
+    for way in ["read", "write"] {
+        for name in COUNTS {
+            put(&mut out, format_args!(",{way}_{name}"));
+        }
+    }
+    out.push_str(",flushes,seeks,seek_distance_bytes\n");
+    for outcome in outcomes {
+        for axis in AXES {
+            put(&mut out, format_args!("{},", field(&outcome.choice[axis])));
+        }
+        let measured = &outcome.measured;
+        put(
+            &mut out,
+            format_args!(
+                "{},{},{},{}",
+                outcome.seed,
+                measured.value,
+                field(&measured.unit),
+                outcome.elapsed_ns
+            ),
+        );
+        for of in [&outcome.reads, &outcome.writes] {
+            for count in counts(of) {
+                put(&mut out, format_args!(",{count}"));
+            }
+        }
+        put(
+            &mut out,
+            format_args!(
+                ",{},{},{}\n",
+                outcome.flushes, outcome.seeks, outcome.seek_distance_bytes
+            ),
+        );
+    }
+    out
+}
+
+/// The names of what is counted in one direction.
+const COUNTS: [&str; 8] = [
+    "bios",
+    "back_merges",
+    "front_merges",
+    "request_merges",
+    "splits",
+    "issued",
+    "completed",
+    "bytes",
+];
+
+fn counts(of: &Direction) -> [u64; 8] {
+    [
+        of.bios,
+        of.back_merges,
+        of.front_merges,
+        of.request_merges,
+        of.splits,
+        of.issued,
+        of.completed,
+        of.bytes,
+    ]
+}
+
+/// A text as a field of CSV.
+fn field(text: &str) -> String {
+    match text.contains([',', '"', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
+    out.write_fmt(what)
+        .expect("text can always be added to a string");
+}

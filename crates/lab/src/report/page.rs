@@ -1,0 +1,470 @@
+//! The report as one page: bars with intervals, what was enqueued and dequeued, curves, and every figure in a table.
+//!
+//! The page must load nothing: no script, no font, no picture from anywhere. The same runs give the same bytes.
+
+use super::{CellSummary, Summary};
+use crate::plan::AXES;
+use crate::plot::bars::{Bar, Bars};
+use crate::plot::{Plot, STYLE, Series, escaped, round_marks, short};
+use crate::statistics::Ratio;
+
+/// A curve of more points has no marks at them.
+const POINTS_MAX: usize = 24;
+
+/// All of the page.
+pub fn html(summary: &Summary) -> String {
+    let page = Page::new(summary);
+    let mut out = page.head();
+    for (title, cells) in page.figures() {
+        page.figure_group(&mut out, &title, &cells);
+    }
+    page.curves(&mut out);
+    page.table(&mut out);
+    out.push_str("</main></body></html>\n");
+    out
+}
+
+struct Page<'s> {
+    summary: &'s Summary,
+    /// The axis of which each choice is a group of bars, and the one of which each is a bar.
+    group_axis: &'static str,
+    bar_axis: &'static str,
+}
+
+impl<'s> Page<'s> {
+    fn new(summary: &'s Summary) -> Page<'s> {
+        let varies = |axis: &&&str| summary.axes[**axis].len() > 1;
+        // What people compare first stands in front.
+        let order = [
+            "scheduler",
+            "file_system",
+            "read_ahead",
+            "write_mode",
+            "device",
+        ];
+        // Loads have units of their own, so no two of them are in one drawing.
+        let mut varying = order.iter().filter(varies);
+        let bar_axis = varying.next().copied().unwrap_or("scheduler");
+        let rest = match bar_axis {
+            "file_system" => "device",
+            _ => "file_system",
+        };
+        let group_axis = varying.next().copied().unwrap_or(rest);
+        Page {
+            summary,
+            group_axis,
+            bar_axis,
+        }
+    }
+
+    fn head(&self) -> String {
+        let summary = self.summary;
+        let mut highlight = String::new();
+        for style in 0..summary.axes[self.bar_axis].len() {
+            highlight +=
+                &format!("main:has(.s{style}:hover) .series:not(.s{style}){{opacity:.25}}");
+        }
+        let (planned, made) = summary.runs;
+        let missing = match planned - made {
+            0 => String::new(),
+            missing => format!(" <strong>{missing} runs are missing.</strong>"),
+        };
+        let baseline: Vec<String> = summary.baseline.values().cloned().collect();
+        let compared = match baseline.is_empty() {
+            true => String::new(),
+            false => format!(
+                " Ratios are to {}, seed by seed; * marks those that every seed has to the same side, of five or more.",
+                escaped(&baseline.join(", "))
+            ),
+        };
+        format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+             <title>{0}</title>\n<style>\n{STYLE}{highlight}</style></head><body><main>\n<h1>{0}</h1>\n\
+             <p>bimetal {1}, plan {2}, in virtual time: {made} runs of {3} cells.{missing} Bars are medians over \
+             seeds, with the interval of 95 %.{compared}</p>\n<p>In all cells: {4}.</p>\n",
+            escaped(&summary.name),
+            env!("CARGO_PKG_VERSION"),
+            &summary.id[..12],
+            summary.cells.len(),
+            escaped(&self.fixed()),
+        )
+    }
+
+    /// What is the same in all cells.
+    fn fixed(&self) -> String {
+        let mut words = Vec::new();
+        for axis in AXES {
+            if let [only] = self.summary.axes[axis].as_slice() {
+                words.push(format!("{} {only}", axis.replace('_', " ")));
+            }
+        }
+        match words.is_empty() {
+            true => "nothing is the same".to_owned(),
+            false => words.join(", "),
+        }
+    }
+
+    /// The cells of each figure, by what they have in common.
+    fn figures(&self) -> Vec<(String, Vec<&'s CellSummary>)> {
+        let mut figures: Vec<(Vec<&str>, Vec<&CellSummary>)> = Vec::new();
+        for cell in &self.summary.cells {
+            let common = self.common(cell);
+            match figures.iter_mut().find(|(key, _)| *key == common) {
+                Some((_, cells)) => cells.push(cell),
+                None => figures.push((common, vec![cell])),
+            }
+        }
+        figures
+            .into_iter()
+            .map(|(key, cells)| (key.join(", "), cells))
+            .collect()
+    }
+
+    /// What is chosen on the axes that vary and are not drawn, the load and the device first.
+    fn common(&self, cell: &'s CellSummary) -> Vec<&'s str> {
+        let order = [
+            "workload",
+            "device",
+            "file_system",
+            "scheduler",
+            "read_ahead",
+            "write_mode",
+        ];
+        let of = order.into_iter().filter(|axis| {
+            let is_drawn = *axis == self.group_axis || *axis == self.bar_axis;
+            let names_it = matches!(*axis, "workload" | "device");
+            !is_drawn && (names_it || self.summary.axes[*axis].len() > 1)
+        });
+        of.map(|axis| shown(axis, &cell.choice[axis])).collect()
+    }
+
+    fn figure_group(&self, out: &mut String, title: &str, cells: &[&CellSummary]) {
+        *out += &format!("<h2>{}</h2>\n<div class=\"plots\">", escaped(title));
+        let unit = cells.first().map_or("", |cell| cell.unit.as_str());
+        let value = |cell: &CellSummary| Bar {
+            value: cell.value.median,
+            low: cell.value.low,
+            high: cell.value.high,
+        };
+        self.bars(out, cells, ("Result", unit), &value);
+        let exact = |value: u64| {
+            let value = value as f64;
+            Bar {
+                value,
+                low: value,
+                high: value,
+            }
+        };
+        self.bars(
+            out,
+            cells,
+            ("Enqueued: bios from the file system", "bios"),
+            &|cell| exact(cell.reads.bios + cell.writes.bios),
+        );
+        self.bars(
+            out,
+            cells,
+            ("Dequeued: requests to the device", "requests"),
+            &|cell| exact(cell.reads.issued + cell.writes.issued),
+        );
+        out.push_str("</div>\n");
+    }
+
+    fn bars(
+        &self,
+        out: &mut String,
+        cells: &[&CellSummary],
+        (caption, y_label): (&str, &str),
+        of: &dyn Fn(&CellSummary) -> Bar,
+    ) {
+        let names = |axis: &str| -> Vec<String> {
+            let all = &self.summary.axes[axis];
+            let used = all
+                .iter()
+                .filter(|name| cells.iter().any(|cell| cell.choice[axis] == **name));
+            used.cloned().collect()
+        };
+        let (groups, bars) = (names(self.group_axis), names(self.bar_axis));
+        let bar = |group: &String, name: &String| {
+            let cell = cells.iter().find(|cell| {
+                cell.choice[self.group_axis] == *group && cell.choice[self.bar_axis] == *name
+            });
+            cell.map(|cell| of(cell))
+        };
+        let shown_as = |axis: &'static str, names: &[String]| -> Vec<String> {
+            names
+                .iter()
+                .map(|name| shown(axis, name).to_owned())
+                .collect()
+        };
+        let drawing = Bars {
+            y_label: y_label.to_owned(),
+            bars: groups
+                .iter()
+                .map(|group| bars.iter().map(|name| bar(group, name)).collect())
+                .collect(),
+            groups: shown_as(self.group_axis, &groups),
+            names: shown_as(self.bar_axis, &bars),
+            styles: bars.iter().map(|name| self.style_of(name)).collect(),
+        };
+        *out += &format!(
+            "<figure><figcaption>{}</figcaption>\n{}</figure>",
+            escaped(caption),
+            drawing.svg()
+        );
+    }
+
+    /// The place of a bar's name on its axis, by which it has its colour.
+    fn style_of(&self, name: &str) -> usize {
+        let all = &self.summary.axes[self.bar_axis];
+        all.iter().position(|known| known == name).unwrap_or(0)
+    }
+
+    /// A plot for each curve of each load, with a line for each cell.
+    fn curves(&self, out: &mut String) {
+        let mut curves: Vec<(&str, &str)> = Vec::new();
+        for cell in &self.summary.cells {
+            for name in cell.curves.keys() {
+                let key = (cell.choice["workload"].as_str(), name.as_str());
+                if !curves.contains(&key) {
+                    curves.push(key);
+                }
+            }
+        }
+        if curves.is_empty() {
+            return;
+        }
+        out.push_str("<h2>Curves</h2>\n<div class=\"plots\">");
+        for (workload, name) in curves {
+            self.curve(out, workload, name);
+        }
+        out.push_str("</div>\n");
+    }
+
+    /// Names of curves are `Y against X`.
+    fn curve(&self, out: &mut String, workload: &str, name: &str) {
+        let cells = self.summary.cells.iter();
+        let own: Vec<&CellSummary> = cells
+            .filter(|cell| cell.choice["workload"] == workload)
+            .collect();
+        let series: Vec<Series> = own
+            .iter()
+            .enumerate()
+            .filter_map(|(style, cell)| {
+                Some(Series {
+                    name: self.line_name(cell, &own),
+                    style,
+                    points: cell.curves.get(name)?.clone(),
+                })
+            })
+            .collect();
+        let longest = series.iter().max_by_key(|series| series.points.len());
+        let Some(points) = longest.map(|series| &series.points) else {
+            return;
+        };
+        let (Some(first), Some(last)) = (points.first(), points.last()) else {
+            return;
+        };
+        let marks = round_marks(first.0, last.0);
+        let (y_label, x_label) = name.split_once(" against ").unwrap_or((name, ""));
+        let plot = Plot {
+            y_label: y_label.to_owned(),
+            x_label: x_label.to_owned(),
+            marks,
+            has_points: points.len() <= POINTS_MAX,
+            series,
+            reference: None,
+            from_zero: true,
+            by_factors: false,
+        };
+        *out += &format!(
+            "<figure><figcaption>{}</figcaption>\n{}</figure>",
+            escaped(workload),
+            plot.svg()
+        );
+    }
+
+    /// What tells a cell from the others.
+    fn line_name(&self, cell: &CellSummary, others: &[&CellSummary]) -> String {
+        let differs = |axis: &str| {
+            others
+                .iter()
+                .any(|other| other.choice[axis] != cell.choice[axis])
+        };
+        let words: Vec<&str> = AXES
+            .iter()
+            .copied()
+            .filter(|axis| differs(axis))
+            .map(|axis| shown(axis, &cell.choice[axis]))
+            .collect();
+        match words.is_empty() {
+            true => cell.choice["device"].clone(),
+            false => words.join(" "),
+        }
+    }
+
+    fn table(&self, out: &mut String) {
+        let headings = [
+            "result", "95 %", "unit", "ratio", "enqueued", "merged", "dequeued", "read", "written",
+            "flushes", "seeks", "time",
+        ];
+        let axes: String = self
+            .varying()
+            .map(|axis| cell_of("th", &axis.replace('_', " ")))
+            .collect();
+        let others: String = headings
+            .iter()
+            .map(|heading| cell_of("th", heading))
+            .collect();
+        *out += &format!(
+            "<h2>All cells</h2>\n<div class=\"wide\"><table><thead><tr>{axes}{others}</tr></thead>"
+        );
+        let mut load = "";
+        for cell in &self.summary.cells {
+            let own = cell.choice["workload"].as_str();
+            if own != load {
+                let end = if load.is_empty() { "" } else { "</tbody>" };
+                *out += &format!("{end}<tbody>");
+                load = own;
+            }
+            self.row(out, cell);
+        }
+        out.push_str("</tbody></table></div>\n");
+        self.figures_table(out);
+    }
+
+    fn row(&self, out: &mut String, cell: &CellSummary) {
+        let choices: String = self
+            .varying()
+            .map(|axis| format!("<td class=\"word\">{}</td>", escaped(&cell.choice[axis])))
+            .collect();
+        let all = |of: fn(&crate::cell::Direction) -> u64| of(&cell.reads) + of(&cell.writes);
+        let merged = all(|d| d.back_merges + d.front_merges + d.request_merges);
+        let figures = [
+            short(cell.value.median),
+            format!("{} to {}", short(cell.value.low), short(cell.value.high)),
+            cell.unit.clone(),
+            ratio(cell.ratio.as_ref()),
+            all(|d| d.bios).to_string(),
+            merged.to_string(),
+            all(|d| d.issued).to_string(),
+            format!("{}B", short(cell.reads.bytes as f64)),
+            format!("{}B", short(cell.writes.bytes as f64)),
+            cell.flushes.to_string(),
+            cell.seeks.to_string(),
+            bimetal_block::units::show_ns(cell.elapsed_ns),
+        ];
+        let figures: String = figures.iter().map(|figure| cell_of("td", figure)).collect();
+        *out += &format!("<tr>{choices}{figures}</tr>\n");
+    }
+
+    /// The axes on which there is something to choose; the load's in any case.
+    fn varying(&self) -> impl Iterator<Item = &'static str> {
+        let axes = &self.summary.axes;
+        let varies = move |axis: &&'static str| axes[*axis].len() > 1 || *axis == "workload";
+        AXES.into_iter().filter(varies)
+    }
+
+    /// The figures that only some loads have.
+    fn figures_table(&self, out: &mut String) {
+        out.push_str(
+            "<details><summary>Figures of the loads</summary><div class=\"wide\"><table><tbody>",
+        );
+        for cell in &self.summary.cells {
+            for (name, value) in &cell.figures {
+                *out += &format!(
+                    "<tr>{}{}{}</tr>",
+                    cell_of("th", &crate::results::name_of(&cell.choice)),
+                    cell_of("td", &name.replace('_', " ")),
+                    cell_of("td", &short(*value))
+                );
+            }
+        }
+        out.push_str("</tbody></table></div></details>\n");
+    }
+}
+
+fn ratio(of: Option<&Ratio>) -> String {
+    match of {
+        None => "-".to_owned(),
+        Some(ratio) => {
+            let mark = if ratio.is_significant { "*" } else { "" };
+            format!("{:.3}{mark}", ratio.estimate.median)
+        }
+    }
+}
+
+fn cell_of(tag: &str, text: &str) -> String {
+    format!("<{tag}>{}</{tag}>", escaped(text))
+}
+
+/// A choice as it is read beside others.
+fn shown<'t>(axis: &str, name: &'t str) -> &'t str {
+    match (axis, name) {
+        ("read_ahead", "0B") => "no read-ahead",
+        ("write_mode", "back") => "write-back",
+        ("write_mode", "through") => "write-through",
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use std::path::Path;
+
+    const PLAN: &str = r#"
+        name = "a<b>"
+        repeats = 1
+        scale = 0.001
+        memory = "8GiB"
+        baseline = { scheduler = "noop" }
+        [axes]
+        device = ["d"]
+        scheduler = ["noop", "cfq"]
+        file_system = ["ext2", "ext3"]
+        workload = ["mail"]
+        [device.d]
+        type = "ssd"
+        size = "1GiB"
+        [workload.mail]
+        type = "postmark"
+    "#;
+
+    fn page() -> String {
+        let plan = Plan::parse(Path::new("p.toml"), PLAN).unwrap();
+        let runs: Vec<_> = plan
+            .cells
+            .iter()
+            .map(|cell| crate::cell::run(&cell.choice, &cell.settings, plan.seed).unwrap())
+            .collect();
+        html(&super::super::summary(&plan, &runs))
+    }
+
+    #[test]
+    fn a_page_loads_nothing_and_every_element_ends() {
+        let page = page();
+        for word in [
+            "http:", "https:", "<script", "src=", "url(", "@import", "<link",
+        ] {
+            assert!(!page.contains(word), "{word}");
+        }
+        assert!(page.contains("a&lt;b&gt;") && !page.contains("<b>"));
+        for tag in [
+            "html", "main", "table", "tbody", "tr", "td", "th", "figure", "svg", "g", "text", "p",
+        ] {
+            let begun = page.matches(&format!("<{tag}>")).count()
+                + page.matches(&format!("<{tag} ")).count();
+            let ended = page.matches(&format!("</{tag}>")).count();
+            assert!(begun > 0 && begun == ended, "{tag}: {begun} and {ended}");
+        }
+    }
+
+    /// Two file systems by two schedulers: three drawings of four bars, and two colours in the legend of each.
+    #[test]
+    fn there_is_a_bar_for_every_cell() {
+        assert_eq!(page().matches("class=\"bar\"").count(), 3 * (4 + 2));
+    }
+}

@@ -1,0 +1,212 @@
+//! Runs on disk: one file for each, named by what it depends on, so that an interrupted plan goes on where it
+//! was, and a changed one runs only what has changed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bimetal_rt::Rng;
+
+use crate::cell::{Outcome, RunError, SCHEMA, run, run_id};
+use crate::plan::{Cell, Plan};
+
+/// Why a folder of results cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ResultsError {
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of results holds something else.
+    #[error("{}: {why}; remove it to have that run made again", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A run could not be made.
+    #[error("{cell}: {source}")]
+    Run {
+        /// Its cell.
+        cell: String,
+        /// Why.
+        source: RunError,
+    },
+    /// A plan without results.
+    #[error("{}: {why}", path.display())]
+    Nothing {
+        /// The folder.
+        path: PathBuf,
+        /// What is missing.
+        why: String,
+    },
+}
+
+/// A run that is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'p> {
+    /// Of this cell.
+    pub cell: &'p Cell,
+    /// With this seed.
+    pub seed: u64,
+}
+
+/// All runs of a plan: round by round, each cell once in a round, in an order of its own.
+pub fn jobs(plan: &Plan) -> Vec<Job<'_>> {
+    let mut all = Vec::new();
+    for repeat in 0..plan.repeats {
+        let mut round: Vec<&Cell> = plan.cells.iter().collect();
+        shuffle(&mut round, plan.seed.wrapping_add(repeat));
+        let seed = plan.seed.wrapping_add(repeat);
+        all.extend(round.into_iter().map(|cell| Job { cell, seed }));
+    }
+    all
+}
+
+fn shuffle<T>(items: &mut [T], seed: u64) {
+    let mut rng = Rng::labelled(seed, "order of runs");
+    for last in (1..items.len()).rev() {
+        items.swap(last, rng.below(last as u64 + 1) as usize);
+    }
+}
+
+/// A folder of results.
+pub struct Results {
+    folder: PathBuf,
+}
+
+impl Results {
+    /// The folder, made if it is not there, with the plan in it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn create(folder: &Path, plan: &Plan) -> Result<Results, ResultsError> {
+        let runs = folder.join("runs");
+        fs::create_dir_all(&runs).map_err(|source| io_error(&runs, source))?;
+        let results = Results {
+            folder: folder.to_owned(),
+        };
+        results.write("plan.toml", &plan.text)?;
+        Ok(results)
+    }
+
+    /// A folder that is there, and its plan.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn open(folder: &Path) -> Result<(Results, Plan), ResultsError> {
+        let path = folder.join("plan.toml");
+        let text = fs::read_to_string(&path).map_err(|source| io_error(&path, source))?;
+        let plan = Plan::parse(&path, &text).map_err(|error| ResultsError::Nothing {
+            path: folder.to_owned(),
+            why: error.to_string(),
+        })?;
+        let results = Results {
+            folder: folder.to_owned(),
+        };
+        Ok((results, plan))
+    }
+
+    /// The run of a job if it has been made.
+    ///
+    /// # Errors
+    /// When its file cannot be read or holds something else.
+    pub fn find(&self, job: &Job<'_>) -> Result<Option<Outcome>, ResultsError> {
+        let path = self.path_of(job);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(io_error(&path, source)),
+        };
+        let content = |why: String| ResultsError::Content {
+            path: path.clone(),
+            why,
+        };
+        let mut outcome: Outcome =
+            serde_json::from_str(&text).map_err(|error| content(error.to_string()))?;
+        if outcome.schema != SCHEMA || outcome.settings != job.cell.settings {
+            return Err(content(
+                "it is of other settings than its name says".to_owned(),
+            ));
+        }
+        // The same settings may have had other names when the run was made.
+        outcome.choice = job.cell.choice.clone();
+        Ok(Some(outcome))
+    }
+
+    /// Makes the run of a job, and keeps it.
+    ///
+    /// # Errors
+    /// When the run cannot be made, or not be written.
+    pub fn make(&self, job: &Job<'_>) -> Result<Outcome, ResultsError> {
+        let outcome = run(&job.cell.choice, &job.cell.settings, job.seed).map_err(|source| {
+            ResultsError::Run {
+                cell: name_of(&job.cell.choice),
+                source,
+            }
+        })?;
+        let text = serde_json::to_string_pretty(&outcome).expect("an outcome is plain data");
+        let path = self.path_of(job);
+        // In one step, so that an interruption leaves a whole file or none.
+        let begun = path.with_extension("part");
+        fs::write(&begun, text).map_err(|source| io_error(&begun, source))?;
+        fs::rename(&begun, &path).map_err(|source| io_error(&path, source))?;
+        Ok(outcome)
+    }
+
+    /// All runs of the plan that have been made, in the plan's order.
+    ///
+    /// # Errors
+    /// When there is none, or one cannot be read.
+    pub fn outcomes(&self, plan: &Plan) -> Result<Vec<Outcome>, ResultsError> {
+        let mut all = Vec::new();
+        for cell in &plan.cells {
+            for repeat in 0..plan.repeats {
+                let seed = plan.seed.wrapping_add(repeat);
+                all.extend(self.find(&Job { cell, seed })?);
+            }
+        }
+        if all.is_empty() {
+            return Err(ResultsError::Nothing {
+                path: self.folder.clone(),
+                why: "no run of the plan has been made; `bimetal lab run` makes them".to_owned(),
+            });
+        }
+        Ok(all)
+    }
+
+    /// Writes a file into the folder.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, ResultsError> {
+        let path = self.folder.join(name);
+        fs::write(&path, text).map_err(|source| io_error(&path, source))?;
+        Ok(path)
+    }
+
+    fn path_of(&self, job: &Job<'_>) -> PathBuf {
+        let id = run_id(&job.cell.settings, job.seed);
+        self.folder.join("runs").join(format!("{id}.json"))
+    }
+}
+
+fn io_error(path: &Path, source: io::Error) -> ResultsError {
+    ResultsError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// A cell in words.
+pub fn name_of(choice: &crate::plan::Choice) -> String {
+    let words = crate::plan::AXES
+        .iter()
+        .filter_map(|axis| choice.get(*axis));
+    words.cloned().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,115 @@
+//! What is said of several runs: the median, how far it can be trusted, and whether a difference is one.
+//!
+//! Intervals are percentile bootstraps of the median, by a fixed seed, so the same runs give the same interval.
+//! Nothing is dropped as an outlier.
+
+use bimetal_rt::Rng;
+use serde::{Deserialize, Serialize};
+
+/// Draws of a bootstrap.
+const DRAWS: usize = 2_000;
+
+/// A median with its interval of 95 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// The median.
+    pub median: f64,
+    /// The lower end of the interval.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// The median; `None` of none.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+/// The median of the values with its interval; `None` of none.
+pub fn estimate(values: &[f64]) -> Option<Estimate> {
+    let of = median(values)?;
+    let mut rng = Rng::labelled(1, "bootstrap");
+    let mut medians: Vec<f64> = (0..DRAWS)
+        .map(|_| {
+            let draw = |_| values[rng.below(values.len() as u64) as usize];
+            let again: Vec<f64> = (0..values.len()).map(draw).collect();
+            median(&again).expect("as many as there were")
+        })
+        .collect();
+    medians.sort_by(f64::total_cmp);
+    let at = |share: f64| medians[((DRAWS - 1) as f64 * share).round() as usize];
+    Some(Estimate {
+        median: of,
+        low: at(0.025),
+        high: at(0.975),
+    })
+}
+
+/// A ratio to a baseline, run by run of the same seed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// The median of the ratios with its interval.
+    pub estimate: Estimate,
+    /// The interval does not hold 1, of five pairs or more, of which all differ to one side.
+    pub is_significant: bool,
+}
+
+/// Fewer pairs than this say nothing: five that all differ to one side are a chance of 1 in 16.
+const PAIRS_MIN: usize = 5;
+
+/// The ratios of `values` to `base`, pair by pair; `None` without pairs, or where a base is 0.
+pub fn paired_ratio(values: &[f64], base: &[f64]) -> Option<Ratio> {
+    if base.contains(&0.0) {
+        return None;
+    }
+    let ratios: Vec<f64> = values.iter().zip(base).map(|(v, b)| v / b).collect();
+    let estimate = estimate(&ratios)?;
+    let to_one_side =
+        ratios.iter().all(|ratio| *ratio > 1.0) || ratios.iter().all(|ratio| *ratio < 1.0);
+    Some(Ratio {
+        estimate,
+        is_significant: ratios.len() >= PAIRS_MIN && to_one_side,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_in_the_middle() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    /// Of five values the median of a draw is the least with probability 0.058 and the two least with 0.317, so
+    /// 2.5 % lies at the least and 97.5 % at the greatest.
+    #[test]
+    fn an_interval_holds_the_medians_that_could_have_been() {
+        let of = estimate(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert_eq!((of.median, of.low, of.high), (3.0, 1.0, 5.0));
+        let same = estimate(&[7.0; 5]).unwrap();
+        assert_eq!((same.low, same.high), (7.0, 7.0));
+    }
+
+    #[test]
+    fn a_difference_is_one_when_every_pair_has_it() {
+        let base = [100.0, 200.0, 300.0, 400.0, 500.0];
+        let up: Vec<f64> = base.iter().map(|value| value * 1.1).collect();
+        let ratio = paired_ratio(&up, &base).unwrap();
+        assert!((ratio.estimate.median - 1.1).abs() < 1e-12 && ratio.is_significant);
+        let mut mixed = up.clone();
+        mixed[0] = 90.0;
+        assert!(!paired_ratio(&mixed, &base).unwrap().is_significant);
+        assert!(!paired_ratio(&up[..4], &base[..4]).unwrap().is_significant);
+        assert_eq!(paired_ratio(&up, &[0.0; 5]), None);
+    }
+}

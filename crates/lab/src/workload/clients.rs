@@ -1,0 +1,196 @@
+//! Clients of a file server, in the manner of Dbench: each makes, writes, reads and removes files in a directory of its
+//! own, as fast as it is served, for a time; once for each number of clients.
+//!
+//! A mix drawn from the seed, not a recording: of 20 steps 7 write a chunk to the open file, 6 read one of a file, 3 make
+//! a file, 3 remove one, and 1 syncs the file. Files have up to 1 MiB, chunks 4 to 64 KiB.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Instant, Rng};
+use serde::{Deserialize, Serialize};
+
+use super::latency::Latency;
+use super::{Measured, World, mb_per_s};
+use crate::files::{FileId, NoSpace, Program};
+
+/// The longest file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Files of a client, at most.
+const FILES_MAX: usize = 100;
+
+/// A load.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clients {
+    /// Numbers of clients, each for a run of its own.
+    pub counts: Vec<u32>,
+    /// Virtual time of each.
+    pub seconds: u64,
+}
+
+impl Clients {
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let possible = |count: &u32| (1..=1000).contains(count);
+        if !(1..=100).contains(&self.counts.len()) || !self.counts.iter().all(possible) {
+            return Err("`counts` must be 1 to 100 numbers, each of 1 to 1000 clients".to_owned());
+        }
+        match (1..=100_000).contains(&self.seconds) {
+            true => Ok(()),
+            false => Err("`time` must be 1 s to 100,000 s".to_owned()),
+        }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When the device is full.
+    pub(super) async fn run(&self, world: &World) -> Result<Measured, NoSpace> {
+        let mut measured = Measured {
+            unit: "MB/s".to_owned(),
+            ..Measured::default()
+        };
+        let (mut curve, mut slowest) = (Vec::new(), Vec::new());
+        for count in &self.counts {
+            let (rate, latency) = self.with(world, *count).await?;
+            curve.push((f64::from(*count), rate));
+            let figures = latency.borrow().figures("step");
+            slowest.push((f64::from(*count), figures["step_p99_ms"]));
+            measured
+                .figures
+                .insert(format!("with_{count}_mb_per_s"), rate);
+            measured.value = measured.value.max(rate);
+        }
+        measured.curves = [
+            ("MB/s against clients".to_owned(), curve),
+            ("p99 of a step in ms against clients".to_owned(), slowest),
+        ]
+        .into();
+        Ok(measured)
+    }
+
+    /// The rate of so many clients together.
+    async fn with(
+        &self,
+        world: &World,
+        count: u32,
+    ) -> Result<(f64, Rc<RefCell<Latency>>), NoSpace> {
+        let until = world.rt.now() + Duration::from_secs(self.seconds);
+        let latency = Rc::new(RefCell::new(Latency::new()));
+        let bytes = Rc::new(Cell::new(0));
+        let failed = Rc::new(Cell::new(None));
+        let tasks = TaskGroup::new(&world.rt);
+        for number in 0..count {
+            let client = Client {
+                world: world.clone(),
+                program: Program::new(number),
+                rng: Rng::labelled(world.seed, &format!("client {number} of {count}")),
+                files: Vec::new(),
+                bytes: Rc::clone(&bytes),
+                latency: Rc::clone(&latency),
+            };
+            let failed = Rc::clone(&failed);
+            tasks.spawn(async move {
+                if let Err(error) = client.run(until).await {
+                    failed.set(Some(error));
+                }
+            });
+        }
+        world.rt.sleep_until(until).await;
+        let rate = mb_per_s(bytes.get(), self.seconds * 1_000_000_000);
+        tasks.join().await;
+        world.files.sync(&mut Program::new(0)).await;
+        match failed.get() {
+            Some(error) => Err(error),
+            None => Ok((rate, latency)),
+        }
+    }
+}
+
+struct Client {
+    world: World,
+    program: Program,
+    rng: Rng,
+    files: Vec<FileId>,
+    bytes: Rc<Cell<u64>>,
+    latency: Rc<RefCell<Latency>>,
+}
+
+impl Client {
+    async fn run(mut self, until: Instant) -> Result<(), NoSpace> {
+        let directory = self.world.files.make_directory(&mut self.program).await?;
+        while self.world.rt.now() < until {
+            let begun = self.world.rt.now();
+            self.step(directory).await?;
+            let ns = self.world.rt.now().ns_since(begun);
+            self.latency.borrow_mut().record(ns);
+        }
+        for file in std::mem::take(&mut self.files) {
+            self.world.files.remove(file, &mut self.program).await;
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self, directory: u32) -> Result<(), NoSpace> {
+        let draw = self.rng.below(20);
+        let files = self.world.files.clone();
+        if self.files.is_empty() || ((13..16).contains(&draw) && self.files.len() < FILES_MAX) {
+            let open = files.create(directory, &mut self.program).await?;
+            self.files.push(open.file());
+            return Ok(());
+        }
+        let last = self.files[self.files.len() - 1];
+        match draw {
+            0..7 => self.write(last).await?,
+            7..13 => self.read().await,
+            13..19 => {
+                let at = self.rng.below(self.files.len() as u64) as usize;
+                let file = self.files.swap_remove(at);
+                files.remove(file, &mut self.program).await;
+            }
+            _ => files.sync_file(last, &mut self.program).await,
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self) -> u64 {
+        4096 * self.rng.between(1, 16)
+    }
+
+    async fn write(&mut self, file: FileId) -> Result<(), NoSpace> {
+        let files = &self.world.files.clone();
+        let (length, bytes) = (files.size_bytes(file), self.chunk());
+        let offset = match length + bytes <= FILE_BYTES_MAX {
+            true => length,
+            false => 0,
+        };
+        files.write(file, offset, bytes, &mut self.program).await?;
+        self.count(bytes);
+        Ok(())
+    }
+
+    async fn read(&mut self) {
+        let at = self.rng.below(self.files.len() as u64) as usize;
+        let (file, bytes) = (self.files[at], self.chunk());
+        let files = &self.world.files.clone();
+        let length = files.size_bytes(file);
+        if length == 0 {
+            return;
+        }
+        let offset = self.rng.below(length) / 4096 * 4096;
+        let mut open = files.open(file, &mut self.program).await;
+        files
+            .read(&mut open, offset, bytes, &mut self.program)
+            .await;
+        self.count(bytes.min(length - offset));
+    }
+
+    fn count(&self, bytes: u64) {
+        self.bytes.set(self.bytes.get() + bytes);
+    }
+}

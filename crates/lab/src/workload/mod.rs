@@ -1,0 +1,278 @@
+//! The loads: programs over the file layer, by a seed.
+//!
+//! A load has one main figure, by which cells are compared, and others beside it. Its times are virtual: a load
+//! begins when its preparation is on the device, and ends when what it has written is.
+
+pub mod clients;
+mod latency;
+pub mod postmark;
+pub mod requests;
+pub mod stream;
+pub mod sweep;
+
+use std::collections::BTreeMap;
+
+use bimetal_rt::{Rng, Rt};
+use serde::{Deserialize, Serialize};
+
+use crate::files::{Files, NoSpace, Program};
+use bimetal_block::units::{Size, Time};
+use clients::Clients;
+use postmark::{Postmark, Tally};
+use requests::{Pattern, Requests};
+use stream::Stream;
+use sweep::Sweep;
+
+/// Where a load runs.
+#[derive(Clone)]
+pub struct World {
+    /// Time.
+    pub rt: Rt,
+    /// The files.
+    pub files: Files,
+    /// The seed of its choices.
+    pub seed: u64,
+}
+
+/// What a page that a program reads or writes costs to simulate, about.
+const PAGE_ESTIMATE_NS: u64 = 1_500;
+/// The same of one large file, whose pages are more than fit into the processor's caches.
+const STREAM_PAGE_ESTIMATE_NS: u64 = 8_000;
+
+/// More operations than anybody waits for; below it, nothing that is reckoned from them overflows.
+const OPERATIONS_MAX: u64 = 1_000_000_000;
+
+/// What a load has measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The main figure; more is better.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+    /// Other figures, by names that end in their unit.
+    pub figures: BTreeMap<String, f64>,
+    /// Curves: points of what is along the horizontal axis, and the value.
+    pub curves: BTreeMap<String, Vec<(f64, f64)>>,
+}
+
+/// A load as an experiment file has it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Workload {
+    /// See [`postmark`].
+    Postmark {
+        /// One of SS, SL, LS and LL, from which the others are changed.
+        load: Option<String>,
+        /// The shortest file.
+        low: Option<Size>,
+        /// The longest file.
+        high: Option<Size>,
+        /// Files at the start.
+        files: Option<u64>,
+        /// Transactions.
+        transactions: Option<u64>,
+    },
+    /// See [`sweep`].
+    Sweep {
+        /// Places at which the rate is measured.
+        points: Option<u64>,
+        /// Bytes read at each.
+        bytes: Option<Size>,
+        /// Bytes of a request.
+        request: Option<Size>,
+        /// Reads at random places.
+        accesses: Option<u64>,
+    },
+    /// See [`stream`].
+    Stream {
+        /// Length of the file.
+        size: Size,
+        /// Chunks read at random.
+        seeks: Option<u64>,
+    },
+    /// See [`requests`].
+    Requests {
+        /// In which order, and which way.
+        pattern: Pattern,
+        /// Bytes of a request.
+        request: Option<Size>,
+        /// Requests under way.
+        depth: Option<u32>,
+        /// The part of the device that is used.
+        span: Option<Size>,
+        /// Requests.
+        count: Option<u64>,
+    },
+    /// See [`clients`].
+    Clients {
+        /// Numbers of clients.
+        counts: Vec<u32>,
+        /// Virtual time for each.
+        time: Option<Time>,
+    },
+}
+
+/// A load with every number in it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum Resolved {
+    /// See [`postmark`].
+    Postmark(Postmark),
+    /// See [`sweep`].
+    Sweep(Sweep),
+    /// See [`stream`].
+    Stream(Stream),
+    /// See [`requests`].
+    Requests(Requests),
+    /// See [`clients`].
+    Clients(Clients),
+}
+
+impl Workload {
+    /// With every number in it, and so many times as much.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn resolved(&self, scale: f64) -> Result<Resolved, String> {
+        match self {
+            Workload::Postmark {
+                load,
+                low,
+                high,
+                files,
+                transactions,
+            } => {
+                let mut of = Postmark::named(load.as_deref().unwrap_or("SS"))?;
+                of.low_bytes = low.map_or(of.low_bytes, |size| size.0);
+                of.high_bytes = high.map_or(of.high_bytes, |size| size.0);
+                of.files = files.unwrap_or(of.files);
+                of.transactions = transactions.unwrap_or(of.transactions);
+                of.check()?;
+                Ok(Resolved::Postmark(of.scaled(scale)))
+            }
+            Workload::Sweep {
+                points,
+                bytes,
+                request,
+                accesses,
+            } => {
+                let of = Sweep {
+                    points: points.unwrap_or(64),
+                    bytes: bytes.map_or(8 << 20, |size| size.0),
+                    request_bytes: request.map_or(256 << 10, |size| size.0),
+                    accesses: accesses.unwrap_or(500),
+                };
+                of.check()?;
+                Ok(Resolved::Sweep(of))
+            }
+            Workload::Stream { size, seeks } => {
+                let of = Stream {
+                    bytes: size.0,
+                    seeks: seeks.unwrap_or(4000),
+                };
+                of.check()?;
+                Ok(Resolved::Stream(of.scaled(scale)))
+            }
+            Workload::Requests {
+                pattern,
+                request,
+                depth,
+                span,
+                count,
+            } => {
+                let of = Requests {
+                    pattern: *pattern,
+                    request_bytes: request.map_or(4096, |size| size.0),
+                    depth: depth.unwrap_or(1),
+                    span_bytes: span.map_or(0, |size| size.0),
+                    count: count.unwrap_or(10_000),
+                };
+                of.check()?;
+                Ok(Resolved::Requests(of))
+            }
+            Workload::Clients { counts, time } => {
+                let of = Clients {
+                    counts: counts.clone(),
+                    seconds: time.map_or(30, |time| time.0.as_secs()),
+                };
+                of.check()?;
+                Ok(Resolved::Clients(of))
+            }
+        }
+    }
+}
+
+impl Resolved {
+    /// What a run costs whoever simulates it, about, in ns of a processor.
+    pub fn estimated_ns(&self) -> u64 {
+        match self {
+            Resolved::Postmark(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
+            Resolved::Sweep(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
+            Resolved::Stream(load) => load
+                .estimated_pages()
+                .saturating_mul(STREAM_PAGE_ESTIMATE_NS),
+            Resolved::Requests(load) => load.count.saturating_mul(PAGE_ESTIMATE_NS),
+            // A client moves some 10,000 pages in a second of its own, or waits.
+            Resolved::Clients(load) => {
+                load.seconds * load.counts.len() as u64 * 10_000 * PAGE_ESTIMATE_NS
+            }
+        }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When the device is full.
+    pub(crate) async fn run(&self, world: &World) -> Result<Measured, NoSpace> {
+        match self {
+            Resolved::Postmark(load) => run_postmark(load, world).await,
+            Resolved::Sweep(load) => Ok(load.run(world).await),
+            Resolved::Stream(load) => load.run(world).await,
+            Resolved::Requests(load) => Ok(load.run(world).await),
+            Resolved::Clients(load) => load.run(world).await,
+        }
+    }
+}
+
+async fn run_postmark(load: &Postmark, world: &World) -> Result<Measured, NoSpace> {
+    let World { rt, files, seed } = world;
+    let mut rng = Rng::labelled(*seed, "postmark");
+    let (mut program, mut tally) = (Program::new(0), Tally::default());
+    let mut pool = load
+        .prepare(files, &mut rng, &mut program, &mut tally)
+        .await?;
+    files.pay(&mut program).await;
+    let begun = rt.now();
+    for _ in 0..load.transactions {
+        load.transact(files, &mut pool, &mut rng, &mut program, &mut tally)
+            .await?;
+    }
+    files.sync(&mut program).await;
+    let seconds = rt.now().ns_since(begun) as f64 / 1e9;
+    load.clean_up(files, pool, &mut program).await;
+    files.sync(&mut program).await;
+    let figures = [
+        ("transactions_s", seconds),
+        ("program_read_bytes", tally.read_bytes as f64),
+        ("program_written_bytes", tally.written_bytes as f64),
+        ("files_created", tally.created as f64),
+    ];
+    Ok(Measured {
+        value: tally.transactions as f64 / seconds,
+        unit: "transactions/s".to_owned(),
+        figures: named(&figures),
+        curves: BTreeMap::new(),
+    })
+}
+
+/// Millions of bytes a second.
+fn mb_per_s(bytes: u64, ns: u64) -> f64 {
+    bytes as f64 / 1e6 / (ns as f64 / 1e9).max(f64::MIN_POSITIVE)
+}
+
+fn named(figures: &[(&str, f64)]) -> BTreeMap<String, f64> {
+    let owned = figures
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), *value));
+    owned.collect()
+}

@@ -1,0 +1,189 @@
+//! One large file, as Bonnie has it: written by characters and by blocks, rewritten, read by characters and by blocks,
+//! and read at random.
+
+use bimetal_rt::Rng;
+use serde::{Deserialize, Serialize};
+
+use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
+use crate::files::{NoSpace, OpenFile, Program};
+
+/// Bytes of a call.
+const CHUNK_BYTES: u64 = 8192;
+
+/// A load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stream {
+    /// Length of the file.
+    pub bytes: u64,
+    /// Chunks read at random.
+    pub seeks: u64,
+}
+
+impl Stream {
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if !(1 << 20..=1 << 42).contains(&self.bytes) {
+            return Err("`size` must be 1 MiB to 4 TiB".to_owned());
+        }
+        match (1..=OPERATIONS_MAX).contains(&self.seeks) {
+            true => Ok(()),
+            false => Err("`seeks` must be 1 to 1,000,000,000".to_owned()),
+        }
+    }
+
+    /// So many times as long, in whole chunks.
+    pub(super) fn scaled(self, scale: f64) -> Stream {
+        let bytes = (self.bytes as f64 * scale) as u64 / CHUNK_BYTES * CHUNK_BYTES;
+        Stream {
+            bytes: bytes.max(1 << 20),
+            seeks: ((self.seeks as f64 * scale) as u64).max(10),
+        }
+    }
+
+    /// Pages that are moved: written twice, rewritten, and read twice.
+    pub(super) fn estimated_pages(&self) -> u64 {
+        self.bytes / 4096 * 6 + self.seeks * 2
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When the device is full.
+    pub(super) async fn run(&self, world: &World) -> Result<Measured, NoSpace> {
+        let mut program = Program::new(0);
+        let directory = world.files.make_directory(&mut program).await?;
+        let mut measured = Measured {
+            unit: "MB/s".to_owned(),
+            ..Measured::default()
+        };
+        for (name, ns) in [
+            ("write_characters", world.files.character_ns()),
+            ("write_blocks", 0),
+        ] {
+            let file = world.files.create(directory, &mut program).await?;
+            let rate = self.write(world, &file, ns, &mut program).await?;
+            measured.figures.insert(format!("{name}_mb_per_s"), rate);
+            if ns > 0 {
+                world.files.remove(file.file(), &mut program).await;
+                continue;
+            }
+            self.read_back(world, &file, &mut program, &mut measured)
+                .await?;
+        }
+        Ok(measured)
+    }
+
+    async fn read_back(
+        &self,
+        world: &World,
+        file: &OpenFile,
+        program: &mut Program,
+        measured: &mut Measured,
+    ) -> Result<(), NoSpace> {
+        let rewrite = self.rewrite(world, file, program).await?;
+        measured
+            .figures
+            .insert("rewrite_mb_per_s".to_owned(), rewrite);
+        for (name, ns) in [
+            ("read_characters", world.files.character_ns()),
+            ("read_blocks", 0),
+        ] {
+            let rate = self.read(world, file, ns, program).await;
+            measured.figures.insert(format!("{name}_mb_per_s"), rate);
+            measured.value = rate;
+        }
+        let seeks = self.seek(world, file, program).await;
+        measured.figures.insert("seeks_per_s".to_owned(), seeks);
+        world.files.remove(file.file(), program).await;
+        world.files.sync(program).await;
+        Ok(())
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = u64> + use<> {
+        (0..self.bytes).step_by(CHUNK_BYTES as usize)
+    }
+
+    async fn write(
+        &self,
+        world: &World,
+        file: &OpenFile,
+        character_ns: u64,
+        program: &mut Program,
+    ) -> Result<f64, NoSpace> {
+        let begun = world.rt.now();
+        for offset in self.chunks() {
+            world.files.spend(program, character_ns * CHUNK_BYTES).await;
+            world
+                .files
+                .write(file.file(), offset, CHUNK_BYTES, program)
+                .await?;
+        }
+        world.files.sync(program).await;
+        Ok(mb_per_s(self.bytes, world.rt.now().ns_since(begun)))
+    }
+
+    async fn rewrite(
+        &self,
+        world: &World,
+        file: &OpenFile,
+        program: &mut Program,
+    ) -> Result<f64, NoSpace> {
+        world.files.drop_caches();
+        let begun = world.rt.now();
+        let mut open = world.files.open(file.file(), program).await;
+        for offset in self.chunks() {
+            world
+                .files
+                .read(&mut open, offset, CHUNK_BYTES, program)
+                .await;
+            world
+                .files
+                .write(file.file(), offset, CHUNK_BYTES, program)
+                .await?;
+        }
+        world.files.sync(program).await;
+        Ok(mb_per_s(self.bytes, world.rt.now().ns_since(begun)))
+    }
+
+    async fn read(
+        &self,
+        world: &World,
+        file: &OpenFile,
+        character_ns: u64,
+        program: &mut Program,
+    ) -> f64 {
+        world.files.drop_caches();
+        let begun = world.rt.now();
+        let mut open = world.files.open(file.file(), program).await;
+        for offset in self.chunks() {
+            world
+                .files
+                .read(&mut open, offset, CHUNK_BYTES, program)
+                .await;
+            world.files.spend(program, character_ns * CHUNK_BYTES).await;
+        }
+        world.files.pay(program).await;
+        mb_per_s(self.bytes, world.rt.now().ns_since(begun))
+    }
+
+    /// Chunks at random places, a second.
+    async fn seek(&self, world: &World, file: &OpenFile, program: &mut Program) -> f64 {
+        world.files.drop_caches();
+        let mut rng = Rng::labelled(world.seed, "stream");
+        let begun = world.rt.now();
+        let mut open = world.files.open(file.file(), program).await;
+        for _ in 0..self.seeks {
+            let offset = rng.below(self.bytes / CHUNK_BYTES) * CHUNK_BYTES;
+            world
+                .files
+                .read(&mut open, offset, CHUNK_BYTES, program)
+                .await;
+        }
+        world.files.pay(program).await;
+        let seconds = world.rt.now().ns_since(begun) as f64 / 1e9;
+        self.seeks as f64 / seconds.max(f64::MIN_POSITIVE)
+    }
+}

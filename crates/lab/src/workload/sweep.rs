@@ -1,0 +1,105 @@
+//! A look over the whole device, as HD Tach has it: the rate of reads in sequence at places from start to end, and
+//! the time of reads at random places. Without a file system.
+
+use bimetal_rt::Rng;
+use serde::{Deserialize, Serialize};
+
+use super::latency::Latency;
+use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
+use crate::files::Program;
+
+/// A load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// Places at which the rate is measured.
+    pub points: u64,
+    /// Bytes that are read at each.
+    pub bytes: u64,
+    /// Bytes of a request.
+    pub request_bytes: u64,
+    /// Reads of 4 KiB at random places.
+    pub accesses: u64,
+}
+
+impl Sweep {
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let blocks = |bytes: u64| (4096..=1 << 40).contains(&bytes) && bytes.is_multiple_of(4096);
+        if !blocks(self.bytes) || !blocks(self.request_bytes) || self.request_bytes > 32 << 20 {
+            return Err(
+                "`bytes` and `request` must be multiples of 4 KiB, `request` of 32 MiB at most"
+                    .to_owned(),
+            );
+        }
+        if !(2..=10_000).contains(&self.points) || !(1..=OPERATIONS_MAX).contains(&self.accesses) {
+            return Err(
+                "`points` must be 2 to 10,000 and `accesses` 1 to 1,000,000,000".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Pages that are read.
+    pub(super) fn estimated_pages(&self) -> u64 {
+        let requests = self.points * self.bytes.div_ceil(self.request_bytes);
+        requests + self.accesses
+    }
+
+    /// Runs it.
+    pub(super) async fn run(&self, world: &World) -> Measured {
+        let mut program = Program::new(0);
+        let blocks = u64::from(world.files.device_blocks());
+        let length = self.bytes / 4096;
+        let last = blocks.saturating_sub(length);
+        let mut curve = Vec::new();
+        for point in 0..self.points {
+            let from = last * point / (self.points - 1);
+            let rate = self
+                .rate_at(world, from, length.min(blocks), &mut program)
+                .await;
+            curve.push((100.0 * point as f64 / (self.points - 1) as f64, rate));
+        }
+        let mut rng = Rng::labelled(world.seed, "sweep");
+        let mut latency = Latency::new();
+        for _ in 0..self.accesses {
+            let begun = world.rt.now();
+            let block = rng.below(blocks) as u32;
+            world.files.read_device(block, 1, &mut program).await;
+            latency.record(world.rt.now().ns_since(begun));
+        }
+        let rates: Vec<f64> = curve.iter().map(|(_, rate)| *rate).collect();
+        let mut figures = latency.figures("access");
+        figures.insert("first_mb_per_s".to_owned(), rates[0]);
+        figures.insert("last_mb_per_s".to_owned(), rates[rates.len() - 1]);
+        Measured {
+            value: rates.iter().sum::<f64>() / rates.len() as f64,
+            unit: "MB/s".to_owned(),
+            figures,
+            curves: [("MB/s against place on the device in %".to_owned(), curve)].into(),
+        }
+    }
+
+    /// The rate of reads in sequence from a block on, behind one request that brings the device there.
+    async fn rate_at(&self, world: &World, from: u64, blocks: u64, program: &mut Program) -> f64 {
+        let step = self.request_bytes / 4096;
+        let (mut at, end) = (from, from + blocks);
+        let mut begun = world.rt.now();
+        let mut timed = 0;
+        while at < end {
+            let length = step.min(end - at);
+            world
+                .files
+                .read_device(at as u32, length as u32, program)
+                .await;
+            match at == from && end - from > step {
+                true => begun = world.rt.now(),
+                false => timed += length,
+            }
+            at += length;
+        }
+        mb_per_s(timed * 4096, world.rt.now().ns_since(begun))
+    }
+}

@@ -1,0 +1,234 @@
+//! The engine from an experiment file to results on disk: what is read, refused, run, resumed and counted.
+
+use std::path::{Path, PathBuf};
+
+use bimetal_lab::plan::Plan;
+use bimetal_lab::report::{csv, summary};
+use bimetal_lab::results::{Results, jobs};
+
+const PLAN: &str = r#"
+name = "small"
+repeats = 2
+scale = 0.01
+memory = "4GiB"
+baseline = { scheduler = "noop" }
+
+[axes]
+device = ["disk"]
+scheduler = ["noop", "quick"]
+file_system = ["ext2", "ext3", "reiserfs"]
+workload = ["mail"]
+
+[[skip]]
+scheduler = "quick"
+file_system = ["ext2", "reiserfs"]
+
+[device.disk]
+type = "hdd"
+profile = "hdd-5400"
+size = "1GiB"
+depth = 4
+
+[scheduler.quick]
+name = "deadline"
+parameters = { read_expire = "100ms" }
+
+[workload.mail]
+type = "postmark"
+load = "SS"
+"#;
+
+fn plan(text: &str) -> Result<Plan, String> {
+    Plan::parse(Path::new("x.toml"), text).map_err(|error| error.to_string())
+}
+
+/// A folder that is removed at the end of the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("bimetal-lab-{name}-{}", std::process::id()));
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It may not have been made.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn skipped_combinations_are_left_out() {
+    let plan = plan(PLAN).unwrap();
+    let names: Vec<String> = plan
+        .cells
+        .iter()
+        .map(|cell| bimetal_lab::results::name_of(&cell.choice))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "disk noop 128KiB back ext2 mail",
+            "disk noop 128KiB back ext3 mail",
+            "disk noop 128KiB back reiserfs mail",
+            "disk quick 128KiB back ext3 mail",
+        ]
+    );
+    assert_eq!(jobs(&plan).len(), 8);
+}
+
+#[test]
+fn a_mistake_has_its_place_and_what_was_expected() {
+    let wrong = |old: &str, new: &str| plan(&PLAN.replace(old, new)).unwrap_err();
+    for (old, new, expected) in [
+        (
+            "\"ext2\", \"ext3\"",
+            "\"ext2\", \"ext5\"",
+            "x.toml:11:24: no file_system `ext5`, expected one of ext2, ext3, reiserfs",
+        ),
+        (
+            "\"noop\", \"quick\"]",
+            "\"noop\", \"quack\"]",
+            "x.toml:10:22: no scheduler `quack`",
+        ),
+        (
+            "baseline = { scheduler = \"noop\" }",
+            "baseline = { scheduler = \"cfq\" }",
+            "x.toml:6:26: `cfq` is not on the axis `scheduler`, which has noop, quick",
+        ),
+        (
+            "repeats = 2",
+            "repeats = 0",
+            "x.toml:3:11: `repeats` must be 1 to 1000",
+        ),
+        (
+            "file_system = [\"ext2\", \"ext3\", \"reiserfs\"]\nwork",
+            "read_ahead = [\"1000B\"]\nfile_system = [\"ext2\", \"ext3\", \"reiserfs\"]\nwork",
+            "x.toml:11:15: read-ahead of 1000B, expected a multiple of 4KiB up to 32MiB",
+        ),
+        (
+            "load = \"SS\"",
+            "files = 18_000_000_000",
+            "`files` and `transactions` must be 1 to 1,000,000,000",
+        ),
+        (
+            "load = \"SS\"",
+            "load = \"XS\"",
+            "no load `XS`, expected one of SS, SL, LS, LL",
+        ),
+        ("depth = 4", "dept = 4", "unknown field `dept`"),
+        (
+            "profile = \"hdd-5400\"",
+            "profile = \"hdd\"",
+            "unknown profile \"hdd\"",
+        ),
+        (
+            "read_expire = \"100ms\"",
+            "read_expires = \"100ms\"",
+            "read_expires",
+        ),
+    ] {
+        let line = wrong(old, new);
+        assert!(line.contains(expected) && !line.contains('\n'), "{line}");
+        assert!(line.starts_with("x.toml:"), "{line}");
+    }
+}
+
+/// Comments, the order of sections and names mean nothing; a parameter does.
+#[test]
+fn an_identity_is_of_what_a_plan_means() {
+    let id = |text: &str| plan(text).unwrap().id();
+    let commented = PLAN.replace("depth = 4", "# four\ndepth = 4");
+    let renamed = PLAN.replace("mail", "post").replace("small", "tiny");
+    assert_eq!(id(PLAN), id(&commented));
+    assert_eq!(id(PLAN), id(&renamed));
+    assert_ne!(id(PLAN), id(&PLAN.replace("depth = 4", "depth = 5")));
+    assert_ne!(id(PLAN), id(&PLAN.replace("100ms", "101ms")));
+}
+
+#[test]
+fn a_plan_is_interrupted_and_goes_on_and_gives_the_same() {
+    let folder = Folder::new("resume");
+    let plan = plan(PLAN).unwrap();
+    let results = Results::create(&folder.0, &plan).unwrap();
+    let all = jobs(&plan);
+    for job in &all[..3] {
+        assert_eq!(results.find(job).unwrap(), None);
+        results.make(job).unwrap();
+    }
+    let (again, read) = Results::open(&folder.0).unwrap();
+    assert_eq!(read.id(), plan.id());
+    let found: Vec<bool> = all
+        .iter()
+        .map(|job| again.find(job).unwrap().is_some())
+        .collect();
+    assert_eq!(found.iter().filter(|found| **found).count(), 3);
+    for job in &all {
+        let made = again.make(job).unwrap();
+        assert_eq!(again.find(job).unwrap(), Some(made));
+    }
+    let outcomes = again.outcomes(&plan).unwrap();
+    assert_eq!(outcomes.len(), 8);
+    let summary = summary(&plan, &outcomes);
+    assert_eq!((summary.cells.len(), summary.runs), (4, (8, 8)));
+    let compared: Vec<bool> = summary
+        .cells
+        .iter()
+        .map(|cell| cell.ratio.is_some())
+        .collect();
+    assert_eq!(compared, [false, false, false, true]);
+    let table = csv(&outcomes);
+    let columns: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
+    assert_eq!(columns, vec![29; 9]);
+}
+
+/// A run that was made with other settings than its name says is not believed.
+#[test]
+fn a_strange_file_among_the_results_is_refused() {
+    let folder = Folder::new("strange");
+    let plan = plan(PLAN).unwrap();
+    let results = Results::create(&folder.0, &plan).unwrap();
+    let all = jobs(&plan);
+    results.make(&all[0]).unwrap();
+    let runs = folder.0.join("runs");
+    let path = std::fs::read_dir(&runs)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("\"depth\": 4", "\"depth\": 8")).unwrap();
+    assert!(results.find(&all[0]).is_err());
+    std::fs::write(&path, "{").unwrap();
+    assert!(results.find(&all[0]).is_err());
+}
+
+/// The files that are shipped, and the example of the page, are plans.
+#[test]
+fn shipped_files_and_the_example_are_plans() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = 0;
+    for folder in ["contrib/lab", "contrib/lab/ssd-on-linux"] {
+        for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "toml")
+            {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let plan = Plan::parse(&path, &text).unwrap();
+                assert_eq!(plan.repeats, 5, "{}", path.display());
+                found += 1;
+            }
+        }
+    }
+    assert_eq!(found, 6);
+    let page = std::fs::read_to_string(root.join("docs/lab.md")).unwrap();
+    let example = page.split("```toml").nth(1).unwrap();
+    let plan = plan(example.split("```").next().unwrap()).unwrap();
+    // The disk has three schedulers, two windows and three file systems, flash one window.
+    assert_eq!(plan.cells.len(), 3 * 2 * 3 + 3 * 3);
+}
