@@ -31,6 +31,8 @@ pub const AXES: [&str; 6] = [
 
 /// The most cells of a plan, so that a slip of the pen is not a week of work.
 const CELLS_MAX: usize = 10_000;
+/// A flash device has tables of all its pages, in memory for as long as a run of it lasts.
+const FLASH_BYTES_MAX: u64 = 256 << 30;
 
 /// The file as it is written.
 #[derive(Deserialize)]
@@ -455,6 +457,9 @@ impl Reader<'_> {
         let Size(size_bytes) = of.size;
         if !(1 << 24..=1 << 43).contains(&size_bytes) {
             return Err("`size` must be 16 MiB to 8 TiB".to_owned());
+        }
+        if of.of == ModelType::Flash && size_bytes > FLASH_BYTES_MAX {
+            return Err("`size` of a flash device must be at most 256 GiB".to_owned());
         }
         let settings = DeviceSettings {
             of: of.of,

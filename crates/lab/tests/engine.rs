@@ -120,6 +120,11 @@ fn a_mistake_has_its_place_and_what_was_expected() {
         ),
         ("depth = 4", "dept = 4", "unknown field `dept`"),
         (
+            "type = \"hdd\"\nprofile = \"hdd-5400\"\nsize = \"1GiB\"",
+            "type = \"flash\"\nsize = \"257GiB\"",
+            "`size` of a flash device must be at most 256 GiB",
+        ),
+        (
             "profile = \"hdd-5400\"",
             "profile = \"hdd\"",
             "unknown profile \"hdd\"",
