@@ -98,6 +98,11 @@ fn what_was_found_after_a_kill_survives_a_power_cut() {
 }
 
 #[test]
+fn what_a_failed_sync_has_left_in_the_cache_is_written_again() {
+    (0..10).for_each(lives::failed_sync);
+}
+
+#[test]
 fn a_frame_that_was_left_over_is_not_taken_up() {
     (0..2).for_each(lives::leftover);
 }

@@ -43,6 +43,8 @@ pub enum Bug {
     OverlooksRivals,
     /// A sync that has failed is tried once more, and believed.
     RetriesSync,
+    /// Opening takes what it finds in the log for saved after a sync of its own.
+    BelievesTheCache,
     /// Writing goes on after a failure.
     GoesOn,
     /// Readers see a group before it is in the leaves.

@@ -74,6 +74,7 @@ fn lives_beside_a_map_find_bugs_of_snapshots() {
 fn failures_find_bugs_of_failing() {
     let life = |number| _ = lives::failure(number);
     assert_found(&life, &[(Bug::RetriesSync, 40), (Bug::GoesOn, 10)]);
+    assert_found(&lives::failed_sync, &[(Bug::BelievesTheCache, 10)]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Lives of an index that tests share, each from a seed or a number: what is done and what goes wrong, held
 //! against the map. The tests of the tests (`src/planted/`) lead the same lives with bugs planted.
 
+use super::cached::Cached;
 use super::mishap::{Mishap, Mishaps};
 use super::{Change, Disk, Draw, Map, Shape, World, check_scan, collect, small_options};
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
@@ -233,6 +234,38 @@ pub fn leftover(number: u64) {
     }
     let disk = world.disk.clone();
     world.reopen(disk).expect("it opens");
+}
+
+/// A sync fails, and another program opens the index: it sees in the system's cache what the disk does not have and no
+/// sync will save. What it has built on that must survive a power cut.
+pub fn failed_sync(number: u64) {
+    let storage = Cached::default();
+    let options = nothing_but_the_log();
+    let disk = storage.disk.clone();
+    let mut world = World::over(disk, storage.clone(), options).expect("an index");
+    let first = world.write(&[], Durability::Durable);
+    first.expect("a write");
+    // Five of them are more than a frame takes: one frame at least waits for the sync, and one is not written.
+    for batch in 0..6 + number as u8 {
+        let written = world.write(&long_batch(batch, batch), Durability::Relaxed);
+        written.expect("a write");
+    }
+    storage.fail_sync();
+    let synced = world.db.sync();
+    assert!(matches!(synced, Err(Error::Storage { .. })), "{synced:?}");
+    let next = Db::open(storage.clone(), &world.options).expect("it opens");
+    let seen = all(&next).expect("a scan");
+    assert_eq!(seen, *world.now(), "all of it was in the cache");
+    next.put(b"later", b"and durable").expect("a write");
+    let found =
+        Db::open(world.disk.clone(), &world.options).expect("what is on the disk is an index");
+    assert_eq!(found.get(b"later"), Ok(Some(b"and durable".to_vec())));
+    let found = all(&found).expect("a scan");
+    assert_eq!(
+        found.len(),
+        seen.len() + 1,
+        "nothing that it was built on is lost"
+    );
 }
 
 /// One life of many operations.

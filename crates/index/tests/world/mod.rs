@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unused_imports, reason = "each test uses a part of it")]
 
+pub mod cached;
 pub mod gate;
 pub mod lives;
 pub mod mishap;

@@ -1,0 +1,83 @@
+//! A disk behind the page cache of Linux: what is written is in the cache until a sync, and a sync that fails
+//! leaves pages that differ from the disk and pass for saved (fsync(2): the error is reported once).
+
+use super::Disk;
+use bimetal_index::storage::{Aligned, BLOCK_BYTES, Storage, StorageError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+const IO_ERROR: StorageError = StorageError::Failed(5);
+
+/// The disk and the cache. Copies are the same.
+#[derive(Clone, Default)]
+pub struct Cached {
+    /// What programs read.
+    cache: Disk,
+    /// What a power cut leaves.
+    pub disk: Disk,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Blocks that the next sync saves, by their offsets.
+    dirty: BTreeSet<u64>,
+    sync_fails: bool,
+}
+
+impl Cached {
+    /// The next sync fails, and saves nothing.
+    pub fn fail_sync(&self) {
+        self.state.lock().expect("a lock").sync_fails = true;
+    }
+
+    fn save(&self, offset: u64) -> Result<(), StorageError> {
+        let mut block = Aligned::zeroed(BLOCK_BYTES);
+        self.cache.read(offset, &mut block)?;
+        self.disk.write_durable(offset, &block)
+    }
+}
+
+impl Storage for Cached {
+    fn len_bytes(&self) -> u64 {
+        self.cache.len_bytes()
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        self.cache.read(offset, buffer)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.cache.write(offset, data)?;
+        let blocks = (offset..offset + data.len() as u64).step_by(BLOCK_BYTES);
+        self.state.lock().expect("a lock").dirty.extend(blocks);
+        Ok(())
+    }
+
+    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.cache.write(offset, data)?;
+        self.disk.write_durable(offset, data)
+    }
+
+    fn sync(&self) -> Result<(), StorageError> {
+        let (dirty, fails) = {
+            let mut state = self.state.lock().expect("a lock");
+            let fails = std::mem::take(&mut state.sync_fails);
+            (std::mem::take(&mut state.dirty), fails)
+        };
+        if fails {
+            return Err(IO_ERROR);
+        }
+        let is_there = |offset: &u64| *offset < self.disk.len_bytes();
+        dirty
+            .into_iter()
+            .filter(is_there)
+            .try_for_each(|offset| self.save(offset))
+    }
+
+    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        self.cache.resize(len_bytes)?;
+        self.disk.resize(len_bytes)?;
+        self.disk.sync()
+    }
+}
