@@ -306,6 +306,10 @@ class Table:
             value = figure(record, self.point)
             self.values.setdefault((name, engine), {})[number] = value
 
+    def rounds(self):
+        """In how many rounds the figure was measured that has the fewest."""
+        return min(len(values) for values in self.values.values())
+
     def median(self, name, engine):
         """The median of the rounds, or None."""
         values = self.values.get((name, engine))
@@ -426,7 +430,7 @@ def report(args, points, records):
         if not table.values:
             continue
         print(f"\n{'### ' if args.markdown else ''}{point_name(point)}, "
-              f"medians of {args.rounds} rounds")
+              f"medians of {table.rounds()} rounds")
         for rows in tables(table, args.absolute):
             print()
             print("\n".join(lines_of(rows, args.markdown)))
