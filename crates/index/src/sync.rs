@@ -88,6 +88,10 @@ mod interleaved {
     pub(crate) struct RwLock<T>(below::RwLock<T>);
 
     impl<T> RwLock<T> {
+        pub(crate) fn new(value: T) -> RwLock<T> {
+            RwLock(below::RwLock::new(value))
+        }
+
         pub(crate) fn read(&self) -> below::RwLockReadGuard<'_, T> {
             self.0.read().expect(UNPOISONED)
         }
