@@ -196,9 +196,10 @@ pub(crate) struct Filling {
     pub segment: u32,
     /// Later fillings of a segment have higher numbers, and no two of an index the same.
     pub number: u64,
-    /// Its images name it. Those of version 2 of the format did not.
-    pub is_named: bool,
 }
+
+/// In heads and footers: the images name their filling. Those of version 2 of the format did not, and had 0.
+const NAMED: u8 = 1;
 
 /// As images name a filling. Of fillings of one opening, or of the same count in two openings, no two are
 /// named alike, since their numbers differ in 32 bits at most.
@@ -216,7 +217,7 @@ impl Filling {
         head[24..28].copy_from_slice(&self.geometry.segment_bytes.to_le_bytes());
         head[28..32].copy_from_slice(&self.segment.to_le_bytes());
         head[32..40].copy_from_slice(&self.number.to_le_bytes());
-        head[40] = u8::from(self.is_named);
+        head[40] = NAMED;
         seal(&mut head);
         head
     }
@@ -236,7 +237,6 @@ impl Filling {
             geometry,
             segment: number32(head, 28)?,
             number: number64(head, 32)?,
-            is_named: head[40] != 0,
         })
     }
 
@@ -256,7 +256,7 @@ impl Filling {
         bytes[32..36].copy_from_slice(&self.segment.to_le_bytes());
         bytes[36..40].copy_from_slice(&(at as u32).to_le_bytes());
         bytes[40..44].copy_from_slice(&(from as u32).to_le_bytes());
-        bytes[44] = u8::from(self.is_named);
+        bytes[44] = NAMED;
         seal(&mut bytes);
         bytes
     }
@@ -272,8 +272,8 @@ pub(crate) fn footer_bytes(entries_bytes: usize) -> usize {
 pub(crate) struct Footer {
     /// The number of the filling.
     pub filling: u64,
-    /// Its images name it.
-    pub is_named: bool,
+    /// What its images call it.
+    pub name: u32,
     pub at: usize,
     /// Where the one before it ends.
     pub from: usize,
@@ -282,15 +282,6 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// What its images have as the name of their filling.
-    pub(crate) fn name(&self) -> u32 {
-        if self.is_named {
-            name_of(self.filling)
-        } else {
-            0
-        }
-    }
-
     /// The footer at byte `at` of a segment, if one of this index is there.
     fn read(segment: &[u8], geometry: &Geometry, number: u32, at: usize) -> Option<Footer> {
         let bytes = &segment[at..];
@@ -312,9 +303,13 @@ impl Footer {
             entries.push(entry);
             rest = after;
         }
+        let filling = number64(bytes, 24)?;
         Some(Footer {
-            filling: number64(bytes, 24)?,
-            is_named: bytes[44] != 0,
+            filling,
+            name: match bytes[44] {
+                NAMED => name_of(filling),
+                _ => 0,
+            },
             at,
             from: number32(bytes, 40)? as usize,
             end: at + bytes.len(),
@@ -357,7 +352,6 @@ mod tests {
         },
         segment: 3,
         number: 7 << 32 | 2,
-        is_named: true,
     };
 
     fn entries() -> Vec<Entry> {

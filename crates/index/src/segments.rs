@@ -81,7 +81,7 @@ impl Location {
 ///
 /// Who has found a place reads this after it: if the segment was filled anew in between, the node has moved,
 /// and the reader looks again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Fillings(RwLock<Vec<u32>>);
 
 impl Fillings {
@@ -568,7 +568,6 @@ impl Segments {
             geometry: self.geometry,
             segment,
             number: stream.filling,
-            is_named: true,
         };
         let footer = filling.footer(&stream.unlisted, stream.filled, stream.listed_to);
         let end = stream.filled + footer.len();
@@ -601,7 +600,6 @@ impl Segments {
                 geometry: self.geometry,
                 segment: next,
                 number: stream.filling,
-                is_named: true,
             };
             stream.buffer[..HEAD_BYTES].copy_from_slice(&filling.head());
             (stream.filled, stream.listed_to) = (HEAD_BYTES, HEAD_BYTES);

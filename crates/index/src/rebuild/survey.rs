@@ -174,11 +174,10 @@ impl Survey {
                 self.take_unlisted(bytes, segment, offset, listed_to..footer.from);
             }
             listed_to = footer.end;
-            let filling = footer.name();
             for entry in footer.entries {
                 let seal = Seal {
                     location: Location::new(segment, entry.at, entry.bytes).stored(),
-                    filling,
+                    filling: footer.name,
                 };
                 self.take_entry(bytes, offset, seal, entry, rebuilt);
             }
