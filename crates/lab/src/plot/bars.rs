@@ -2,11 +2,9 @@
 //! another.
 
 use super::scale::{Scale, short};
-use super::{COLOURS, escaped, put};
+use super::{COLOURS, LEFT, WIDTH, escaped, put};
 
-const WIDTH: f64 = 410.0;
 const HEIGHT: f64 = 270.0;
-const LEFT: f64 = 52.0;
 const RIGHT: f64 = 404.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 226.0;
@@ -49,7 +47,7 @@ impl Bars {
         let legend_rows = self.legend_rows();
         let height = HEIGHT + 16.0 * (legend_rows.len() as f64 - 1.0).max(0.0);
         let mut out = super::begin(height, &self.y_label);
-        grid(&mut out, &y);
+        super::grid(&mut out, &y, RIGHT, None);
         let room = (RIGHT - LEFT) / self.groups.len().max(1) as f64;
         for (number, (group, bars)) in self.groups.iter().zip(&self.bars).enumerate() {
             let from = LEFT + room * number as f64;
@@ -145,25 +143,6 @@ fn interval(bar: &Bar, y: &Scale, middle: f64, cap: f64) -> String {
         "<path class=\"interval\" d=\"M{middle:.1} {high:.1}V{low:.1}M{left:.1} {high:.1}h{width:.1}M{left:.1} \
          {low:.1}h{width:.1}\"/>"
     )
-}
-
-fn grid(out: &mut String, y: &Scale) {
-    for tick in y.ticks() {
-        let at = y.at(tick);
-        put(
-            out,
-            format_args!("<path class=\"grid\" d=\"M{LEFT} {at:.1}H{RIGHT}\"/>"),
-        );
-        put(
-            out,
-            format_args!(
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                LEFT - 6.0,
-                at + 4.0,
-                y.show(tick)
-            ),
-        );
-    }
 }
 
 fn legend(out: &mut String, rows: &[Vec<(usize, &str, f64)>]) {

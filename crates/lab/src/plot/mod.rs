@@ -132,25 +132,7 @@ impl Plot {
 
     /// The lines of values, from side to side.
     fn grid(&self, out: &mut String, y: &Scale, right: f64) {
-        for tick in y.ticks() {
-            let at = y.at(tick);
-            let is_reference = self.reference.is_some_and(|r| (r - tick).abs() < 1e-9);
-            if !is_reference {
-                put(
-                    out,
-                    format_args!("<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right:.1}\"/>"),
-                );
-            }
-            put(
-                out,
-                format_args!(
-                    "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                    LEFT - 6.0,
-                    at + 4.0,
-                    y.show(tick)
-                ),
-            );
-        }
+        grid(out, y, right, self.reference);
         if let Some(reference) = self.reference {
             let at = y.at(reference);
             put(
@@ -240,6 +222,28 @@ impl Plot {
         }
         out.push_str("</svg>\n");
         out
+    }
+}
+
+/// A line and a number at each round value, up to `right`. Where `without` is there is a line already.
+fn grid(out: &mut String, y: &Scale, right: f64, without: Option<f64>) {
+    for tick in y.ticks() {
+        let at = y.at(tick);
+        if without.is_none_or(|value| (value - tick).abs() >= 1e-9) {
+            put(
+                out,
+                format_args!("<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right:.1}\"/>"),
+            );
+        }
+        put(
+            out,
+            format_args!(
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 6.0,
+                at + 4.0,
+                y.show(tick)
+            ),
+        );
     }
 }
 
