@@ -223,25 +223,19 @@ fn compared(devices: &Devices, schemes: &[Scheme], extent: &Extent) -> Result<Co
 }
 
 fn hetero(pairs: &[(Devices, Extent)], schemes: &[Scheme], as_json: bool) -> Result<ExitCode> {
-    let comparisons = pairs
-        .iter()
-        .map(|(devices, extent)| compared(devices, schemes, extent))
-        .collect::<Result<Vec<_>>>()?;
-    let mut out = std::io::stdout().lock();
-    if as_json {
-        let all: Vec<_> = comparisons
-            .iter()
-            .map(|c| json!({ "comparison": c, "summaries": c.summaries() }))
-            .collect();
-        writeln!(
-            out,
-            "{}",
-            serde_json::to_string_pretty(&json!({ "version": 1, "runs": all }))?
-        )?;
-        return Ok(ExitCode::SUCCESS);
+    let mut all = Vec::new();
+    for (devices, extent) in pairs {
+        let comparison = compared(devices, schemes, extent)?;
+        if as_json {
+            all.push(json!({ "comparison": comparison, "summaries": comparison.summaries() }));
+        } else {
+            // Each pair as it is done: a run over long logs takes the better part of an hour.
+            print_comparison(&mut std::io::stdout().lock(), &comparison)?;
+        }
     }
-    for comparison in &comparisons {
-        print_comparison(&mut out, comparison)?;
+    if as_json {
+        let all = serde_json::to_string_pretty(&json!({ "version": 1, "runs": all }))?;
+        writeln!(std::io::stdout().lock(), "{all}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
