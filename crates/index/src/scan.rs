@@ -1,9 +1,9 @@
 //! Scans: keys and values in order, a leaf's worth at a time, so that a change beside them does not wait
-//! and is not seen.
+//! and is not seen. A scan keeps the image of the leaf that it is in, also when the tree has given it up.
 
 use crate::db::Snapshot;
 use crate::error::Error;
-use crate::node::{Kind, Rows};
+use crate::node::{Kind, Rows, View};
 use crate::tree::{LeafScan, Next, Place};
 use std::cell::Cell;
 use std::ops::Bound;
@@ -14,9 +14,10 @@ pub type ScanBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 /// A key and its value.
 pub type KeyValue<'a> = (&'a [u8], &'a [u8]);
 
-/// Rows taken at first; each further time twice as many, up to [`ROWS_MAX`].
-const ROWS_FIRST: usize = 128;
-const ROWS_MAX: usize = 1024;
+/// Runs of rows, and rows that have changed, taken at first; each further time twice as many, up to
+/// [`PIECES_MAX`].
+const PIECES_FIRST: usize = 128;
+const PIECES_MAX: usize = 1024;
 const BYTES_MAX: usize = 256 << 10;
 
 type OwnedBound = Bound<Box<[u8]>>;
@@ -33,9 +34,7 @@ pub struct Scan {
     to: OwnedBound,
     is_reverse: bool,
     rows: Rows,
-    /// Rows given of `rows`.
-    given: usize,
-    rows_max: usize,
+    pieces_max: usize,
     is_over: bool,
     /// A value that was out of line.
     value: Vec<u8>,
@@ -73,8 +72,7 @@ impl Scan {
             rows: SPARE
                 .try_with(Cell::take)
                 .map_or_else(|_| Rows::new(), Rows::emptied),
-            given: 0,
-            rows_max: ROWS_FIRST,
+            pieces_max: PIECES_FIRST,
             value: Vec::new(),
         }
     }
@@ -89,30 +87,25 @@ impl Scan {
         reason = "what is given is borrowed from the scan"
     )]
     pub fn next(&mut self) -> Result<Option<KeyValue<'_>>, Error> {
-        while self.given == self.rows.len() {
+        while !self.rows.advance() {
             if self.is_over {
                 return Ok(None);
             }
             self.fill()?;
         }
-        let (kind, key, value) = self.rows.get(self.given);
-        self.given += 1;
-        if kind != Kind::Blob {
-            return Ok(Some((key, value)));
+        if self.rows.kind() != Kind::Blob {
+            return Ok(Some(self.rows.row()));
         }
         self.value.clear();
-        self.value.extend_from_slice(value);
+        self.value.extend_from_slice(self.rows.row().1);
         if !self.snapshot.shared.tree.read_blob(&mut self.value)? {
             return Err(Error::SnapshotTooOld);
         }
-        let (_, key, _) = self.rows.get(self.given - 1);
-        Ok(Some((key, &self.value)))
+        Ok(Some((self.rows.row().0, &self.value)))
     }
 
     /// Takes rows of the next leaf.
     fn fill(&mut self) -> Result<(), Error> {
-        self.rows.clear();
-        self.given = 0;
         let place = match (self.is_reverse, &self.from, &self.to) {
             (false, Bound::Included(key) | Bound::Excluded(key), _) => Place::Of(key),
             (false, Bound::Unbounded, _) => Place::Of(&[]),
@@ -120,22 +113,23 @@ impl Scan {
             (true, _, Bound::Excluded(key)) => Place::Before(key),
             (true, _, Bound::Unbounded) => Place::Last,
         };
-        let leaf = LeafScan {
-            place,
+        let view = View {
             seq: self.snapshot.seq,
             from: lend(&self.from),
             to: lend(&self.to),
             is_reverse: self.is_reverse,
-            rows_max: self.rows_max,
+            pieces_max: self.pieces_max,
             bytes_max: BYTES_MAX,
         };
+        let leaf = LeafScan { place, view };
         let next = self.snapshot.shared.tree.scan_leaf(&leaf, &mut self.rows)?;
-        self.rows_max = (self.rows_max * 2).min(ROWS_MAX);
+        self.pieces_max = (self.pieces_max * 2).min(PIECES_MAX);
         match next {
             Next::Here => {
-                let (_, last, _) = self.rows.get(self.rows.len() - 1);
-                let beyond = Bound::Excluded(last.into());
-                self.go_on(beyond);
+                let mut last = Vec::new();
+                let is_any = self.rows.last_key(&mut last);
+                assert!(is_any, "what is cut short has a beginning");
+                self.go_on(Bound::Excluded(last.into()));
             }
             Next::Beyond(edge) if self.is_reverse => self.go_on(Bound::Excluded(edge)),
             Next::Beyond(edge) => self.go_on(Bound::Included(edge)),

@@ -2,7 +2,7 @@
 
 use super::Input;
 use crate::node::{
-    Builder, Delta, HEADER_BYTES, IMAGE_BYTES_MAX, Image, Kind, ROWS_MAX, Row, Rows, fold,
+    Builder, Delta, HEADER_BYTES, IMAGE_BYTES_MAX, Image, Kind, ROWS_MAX, Row, Rows, View, fold,
     parse_blob, seal, view,
 };
 use crate::segments::Location;
@@ -25,7 +25,7 @@ const PATCH: u8 = 2;
 pub fn node(data: &[u8]) {
     let _ = Image::peek(data);
     if let Ok(image) = Image::parse(data.to_vec(), 0) {
-        look(&image);
+        look(&Arc::new(image));
     }
     let _ = parse_blob(data, 0);
     let mut input = Input::new(data);
@@ -36,7 +36,7 @@ pub fn node(data: &[u8]) {
         assert!(blob.content.len() <= sealed.len() - HEADER_BYTES);
     }
     if let Ok(image) = Image::parse(sealed, location) {
-        look(&image);
+        look(&Arc::new(image));
     }
     let leaf = input.take(cut);
     merge(leaf, input.rest);
@@ -72,7 +72,7 @@ fn keys(image: &Image) -> Vec<Vec<u8>> {
 }
 
 /// Everything that is asked of an image.
-fn look(image: &Image) {
+fn look(image: &Arc<Image>) {
     let keys = keys(image);
     assert!(keys.len() <= ROWS_MAX && image.len_bytes() <= IMAGE_BYTES_MAX);
     for (row, key) in keys.iter().enumerate() {
@@ -109,37 +109,37 @@ fn look(image: &Image) {
     write_anew(image);
 }
 
-fn viewed(image: &Image, delta: &Delta, is_reverse: bool) -> Rows {
-    let mut rows = Rows::new();
-    let all = Bound::Unbounded;
-    let (rows_max, bytes_max) = (usize::MAX, usize::MAX);
-    let (base, delta) = (Some(image), Some(delta));
-    let is_cut = view(
-        base,
-        delta,
-        u64::MAX,
-        all,
-        all,
+/// A row of a scan.
+type Seen = (Kind, Vec<u8>, Vec<u8>);
+
+fn viewed(image: &Arc<Image>, delta: &Delta, is_reverse: bool) -> Vec<Seen> {
+    let everything = View {
+        seq: u64::MAX,
+        from: Bound::Unbounded,
+        to: Bound::Unbounded,
         is_reverse,
-        rows_max,
-        bytes_max,
-        &mut rows,
-    );
+        pieces_max: usize::MAX,
+        bytes_max: usize::MAX,
+    };
+    let mut rows = Rows::new();
+    let is_cut = view(Some(image), Some(delta), &everything, &mut rows);
     assert!(!is_cut, "there was no limit");
-    rows
+    let mut seen = Vec::new();
+    while rows.advance() {
+        let kind = rows.kind();
+        let (key, value) = rows.row();
+        seen.push((kind, key.to_vec(), value.to_vec()));
+    }
+    seen
 }
 
 /// A scan sees the same from both ends.
-fn look_both_ways(image: &Image) {
+fn look_both_ways(image: &Arc<Image>) {
     let mut delta = Delta::new();
     delta.insert(b"k", 5, Kind::Put, b"value", 0);
     delta.insert_range(Bound::Included(b"x"), Bound::Unbounded, 6, 0);
     let (forward, backward) = (viewed(image, &delta, false), viewed(image, &delta, true));
-    assert_eq!(forward.len(), backward.len());
-    for row in 0..forward.len() {
-        let other = backward.get(forward.len() - 1 - row);
-        assert_eq!(forward.get(row), other);
-    }
+    assert!(forward.iter().eq(backward.iter().rev()));
 }
 
 /// What was read can be written, and is the same then.

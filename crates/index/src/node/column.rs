@@ -192,67 +192,6 @@ fn search<const WIDTH: usize>(bytes: &[u8], rows: usize, offset: u64) -> usize {
     })
 }
 
-/// Cells of one length, to be copied one after the other. What they are is asked once for all of them.
-pub(super) enum Cells<'a> {
-    Ints(Numbers<'a>),
-    Fixed(Strings<'a>),
-}
-
-/// Copies cells of one length.
-pub(super) trait CellCopy {
-    /// The length in bytes.
-    fn len(&self) -> usize;
-
-    /// Copies the cell of a row to the start of `out`, where there must be room for eight bytes more than
-    /// it has, and may change those.
-    fn copy(&self, row: usize, out: &mut [u8]);
-}
-
-/// Numbers that stand for strings of up to 8 bytes.
-pub(super) struct Numbers<'a> {
-    ints: Ints,
-    bytes: &'a [u8],
-    len: u8,
-    is_key: bool,
-}
-
-impl CellCopy for Numbers<'_> {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.len.into()
-    }
-
-    #[inline(always)]
-    fn copy(&self, row: usize, out: &mut [u8]) {
-        let number = self.ints.number(self.bytes, row);
-        let shift = 64 - 8 * u32::from(self.len);
-        let eight = match self.is_key {
-            true => number.checked_shl(shift).unwrap_or(0).to_be_bytes(),
-            false => number.to_le_bytes(),
-        };
-        out[..8].copy_from_slice(&eight);
-    }
-}
-
-/// Strings of one length.
-pub(super) struct Strings<'a> {
-    cells: &'a [u8],
-    len: usize,
-}
-
-impl CellCopy for Strings<'_> {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    #[inline(always)]
-    fn copy(&self, row: usize, out: &mut [u8]) {
-        let cell = &self.cells[row * self.len..][..self.len];
-        out[..self.len].copy_from_slice(cell);
-    }
-}
-
 /// The cells of one field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Column {
@@ -293,33 +232,6 @@ impl Column {
                 let at = small(sections.take(1, usize::try_from(all).unwrap_or(usize::MAX))?);
                 Ok(Self::Var { bounds, at })
             }
-        }
-    }
-
-    /// Length of the cells, if they have one.
-    pub fn cell_bytes(&self) -> Option<usize> {
-        match *self {
-            Self::Ints { len, .. } => Some(len.into()),
-            Self::Fixed { len, .. } => Some(len as usize),
-            Self::Var { .. } => None,
-        }
-    }
-
-    /// The cells for copying; `None` if they are not of one length. Numbers stand for keys from their
-    /// most significant byte on, for values from the least.
-    pub fn cells<'a>(&self, bytes: &'a [u8], is_key: bool) -> Option<Cells<'a>> {
-        match *self {
-            Self::Ints { ints, len } => Some(Cells::Ints(Numbers {
-                ints,
-                bytes,
-                len,
-                is_key,
-            })),
-            Self::Fixed { at, len } => Some(Cells::Fixed(Strings {
-                cells: &bytes[at as usize..],
-                len: len as usize,
-            })),
-            Self::Var { .. } => None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reading images.
 
-use super::column::{CellCopy, Cells, Column, Ints, Sections};
+use super::column::{Column, Ints, Sections};
 use super::header::{Form, Header, Seal, Sort};
 use super::{
     HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX,
@@ -95,6 +95,24 @@ impl Deref for Value<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         self.as_slice()
+    }
+}
+
+/// Where a row is unpacked.
+#[derive(Debug, Default)]
+pub(super) struct RowMemory {
+    /// Begins with what all keys of the image begin with.
+    key: Vec<u8>,
+    value: [u8; 8],
+}
+
+impl RowMemory {
+    /// Memory that is not ready yet.
+    pub const fn new() -> Self {
+        Self {
+            key: Vec::new(),
+            value: [0; 8],
+        }
     }
 }
 
@@ -393,85 +411,61 @@ impl Image {
         Value(Cell::Slice(bytes.expect("this is a column of strings")))
     }
 
-    /// Appends the value of a row to `out`.
-    #[inline]
-    pub(super) fn append_value(&self, row: usize, out: &mut Vec<u8>) {
-        if let Column::Ints { ints, len } = &self.values {
-            out.extend_from_slice(&ints.number(&self.bytes, row).to_le_bytes());
-            out.truncate(out.len() - 8 + usize::from(*len));
-        } else if let Some(value) = self.values.string(&self.bytes, row) {
-            out.extend_from_slice(value);
-        }
+    /// True if all rows are values themselves: neither deletions nor references.
+    pub(super) fn says_values(&self) -> bool {
+        self.kinds_at.is_none()
     }
 
-    /// Length of the keys, if all have one.
-    pub(super) fn key_bytes(&self) -> Option<usize> {
-        Some(usize::from(self.prefix_len) + self.keys.cell_bytes()?)
+    /// Makes `memory` ready for [`unpack`](Self::unpack).
+    pub(super) fn prepare(&self, memory: &mut RowMemory) {
+        memory.key.clear();
+        memory.key.extend_from_slice(self.prefix());
+        memory.key.extend_from_slice(&[0; 8]);
     }
 
-    /// Length of a key and its value, if all rows have one and are values themselves.
-    pub(super) fn row_bytes(&self) -> Option<usize> {
-        let has_values = self.kinds_at.is_none();
-        let value_bytes = self.values.cell_bytes().filter(|_| has_values)?;
-        Some(self.key_bytes()? + value_bytes)
-    }
-
-    /// Appends keys and values of rows of one length to `out`, each key before its value, upwards or
-    /// downwards.
+    /// Key and value of a row, from the image itself, or from `memory`, which was
+    /// [prepared](Self::prepare) for this image.
     ///
     /// # Panics
-    /// If there are no such rows, or they are not of one length.
-    pub(super) fn append_rows(&self, rows: Range<usize>, reverse: bool, out: &mut Vec<u8>) {
-        assert!(rows.end <= self.rows(), "there is no row {}", rows.end);
-        let cells = |column: &Column, is_key: bool| {
-            let cells = column.cells(&self.bytes, is_key);
-            cells.expect("rows of one length have cells of one length")
+    /// If there is no such row.
+    #[inline]
+    pub(super) fn unpack<'a>(
+        &'a self,
+        row: usize,
+        memory: &'a mut RowMemory,
+    ) -> (&'a [u8], &'a [u8]) {
+        assert!(row < self.rows(), "there is no row {row}");
+        let prefix_len = usize::from(self.prefix_len);
+        let key = match (&self.keys, self.keys.string(&self.bytes, row)) {
+            (_, Some(suffix)) if prefix_len == 0 => suffix,
+            (_, Some(suffix)) => {
+                memory.key.truncate(prefix_len);
+                memory.key.extend_from_slice(suffix);
+                &memory.key
+            }
+            (Column::Ints { ints, len }, None) => {
+                // Eight bytes at once: no copy of unknown length.
+                let number = ints.number(&self.bytes, row);
+                let shift = 64 - 8 * u32::from(*len);
+                let eight = number.checked_shl(shift).unwrap_or(0).to_be_bytes();
+                memory.key[prefix_len..][..8].copy_from_slice(&eight);
+                &memory.key[..prefix_len + usize::from(*len)]
+            }
+            (Column::Fixed { .. } | Column::Var { .. }, None) => {
+                unreachable!("these are columns of strings")
+            }
         };
-        let (keys, values) = (cells(&self.keys, true), cells(&self.values, false));
-        match (keys, values) {
-            (Cells::Ints(keys), Cells::Ints(values)) => {
-                self.append_cells(rows, reverse, &keys, &values, out);
+        let value = match &self.values {
+            Column::Ints { ints, len } => {
+                memory.value = ints.number(&self.bytes, row).to_le_bytes();
+                &memory.value[..usize::from(*len)]
             }
-            (Cells::Ints(keys), Cells::Fixed(values)) => {
-                self.append_cells(rows, reverse, &keys, &values, out);
+            strings => {
+                let value = strings.string(&self.bytes, row);
+                value.expect("these are columns of strings")
             }
-            (Cells::Fixed(keys), Cells::Ints(values)) => {
-                self.append_cells(rows, reverse, &keys, &values, out);
-            }
-            (Cells::Fixed(keys), Cells::Fixed(values)) => {
-                self.append_cells(rows, reverse, &keys, &values, out);
-            }
-        }
-    }
-
-    fn append_cells(
-        &self,
-        rows: Range<usize>,
-        reverse: bool,
-        keys: &impl CellCopy,
-        values: &impl CellCopy,
-        out: &mut Vec<u8>,
-    ) {
-        let prefix = self.prefix();
-        let mut at = out.len();
-        let row_bytes = prefix.len() + keys.len() + values.len();
-        let end = at + rows.len() * row_bytes;
-        // A cell may be copied with up to eight bytes behind it, over which the next one goes.
-        out.resize(end + PADDING_BYTES, 0);
-        let count = rows.len();
-        for n in 0..count {
-            let row = match reverse {
-                false => rows.start + n,
-                true => rows.end - 1 - n,
-            };
-            out[at..at + prefix.len()].copy_from_slice(prefix);
-            at += prefix.len();
-            keys.copy(row, &mut out[at..]);
-            at += keys.len();
-            values.copy(row, &mut out[at..]);
-            at += values.len();
-        }
-        out.truncate(end);
+        };
+        (key, value)
     }
 
     /// The sequence number of a row.

@@ -28,7 +28,7 @@ pub use delta::{Delta, Found, RangeDeletion};
 pub use fold::fold;
 pub use header::{Seal, Sort, seal};
 pub use image::{Image, ImageError, Peek, Value};
-pub use view::{Rows, view};
+pub use view::{Rows, View, view};
 
 /// Number of a batch of changes. 0 is older than every reader.
 pub type Seq = u64;

@@ -1,32 +1,70 @@
 //! Scans: what one reader sees of a leaf.
+//!
+//! An image never changes, so a scan holds the image and takes runs of its rows as numbers; they are
+//! unpacked one at a time, when they are asked for. Only what the delta says is copied, because that
+//! changes as soon as the leaf's lock is given back.
 
+use super::image::RowMemory;
 use super::merge::{Merge, Shared};
 use super::{Delta, Image, Kind, Seq};
 use std::ops::{Bound, Range};
+use std::sync::Arc;
 
-/// Rows in one flat buffer that can be reused.
+/// What a reader sees of a leaf, to be read once from the first row to the last: runs of rows of its image,
+/// and rows of its delta, which are copied. The memory can be used again.
 #[derive(Debug, Default)]
 pub struct Rows {
+    image: Option<Arc<Image>>,
+    is_reverse: bool,
+    pieces: Vec<Piece>,
+    /// Keys and values that were copied.
     bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    /// Pieces that were begun.
+    begun: usize,
+    /// What is left of the run that was begun last.
+    run: Range<usize>,
+    at: At,
+    memory: RowMemory,
     /// Memory for the keys of a walk.
     key: Vec<u8>,
 }
 
+#[derive(Clone, Debug)]
+enum Piece {
+    /// Rows of the image.
+    Run(Range<usize>),
+    Copied(Copied),
+}
+
+/// Where in the bytes a row is that was copied.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct Copied {
     at: usize,
-    value_len: u32,
-    key_len: u16,
-    kind: Kind,
+    key_len: usize,
+    value_len: usize,
+}
+
+/// Where the reading of [`Rows`] is.
+#[derive(Clone, Copy, Debug, Default)]
+enum At {
+    #[default]
+    Start,
+    Image(usize),
+    Copied(Copied),
 }
 
 impl Rows {
     /// No rows, and no memory yet.
     pub const fn new() -> Self {
         Self {
+            image: None,
+            is_reverse: false,
+            pieces: Vec::new(),
             bytes: Vec::new(),
-            entries: Vec::new(),
+            begun: 0,
+            run: 0..0,
+            at: At::Start,
+            memory: RowMemory::new(),
             key: Vec::new(),
         }
     }
@@ -37,165 +75,185 @@ impl Rows {
         self
     }
 
-    /// Adds a row behind the others.
-    ///
-    /// # Panics
-    /// If the key is longer than 64 KiB or the value longer than 4 GiB.
-    pub fn push(&mut self, kind: Kind, key: &[u8], value: &[u8]) {
-        let at = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value);
-        self.enter(kind, at, key.len());
-    }
-
-    /// Makes a row of what has been appended from `at` on.
-    #[inline]
-    fn enter(&mut self, kind: Kind, at: usize, key_len: usize) {
-        let value_len = self.bytes.len() - at - key_len;
-        self.entries.push(Entry {
-            at,
-            value_len: u32::try_from(value_len).expect("a value is shorter than 4 GiB"),
-            key_len: u16::try_from(key_len).expect("a key is at most 4 KiB"),
-            kind,
-        });
-    }
-
     /// Removes all rows and keeps the memory.
     pub fn clear(&mut self) {
+        self.image = None;
+        self.pieces.clear();
         self.bytes.clear();
-        self.entries.clear();
+        self.begun = 0;
+        self.run = 0..0;
+        self.at = At::Start;
     }
 
-    /// Number of rows.
-    pub fn len(&self) -> usize {
-        self.entries.len()
+    /// Goes to the next row. False if there is none.
+    #[inline]
+    pub fn advance(&mut self) -> bool {
+        loop {
+            let next = match self.is_reverse {
+                false => self.run.next(),
+                true => self.run.next_back(),
+            };
+            if let Some(row) = next {
+                self.at = At::Image(row);
+                return true;
+            }
+            let Some(piece) = self.pieces.get(self.begun) else {
+                return false;
+            };
+            self.begun += 1;
+            match piece {
+                Piece::Run(run) => self.run = run.clone(),
+                Piece::Copied(copied) => {
+                    self.at = At::Copied(*copied);
+                    return true;
+                }
+            }
+        }
     }
 
-    /// True if there are no rows.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    /// What the row says that [`advance`](Self::advance) has gone to: never a deletion.
+    ///
+    /// # Panics
+    /// If it has gone to none.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        match (self.at, &self.image) {
+            (At::Image(row), Some(image)) => image.kind(row),
+            (At::Copied(_), _) => Kind::Put,
+            _ => panic!("there is no row"),
+        }
     }
 
-    /// Bytes of all keys and values.
-    pub fn bytes(&self) -> usize {
+    /// Key and value of the row that [`advance`](Self::advance) has gone to.
+    ///
+    /// # Panics
+    /// If it has gone to none.
+    #[inline]
+    pub fn row(&mut self) -> (&[u8], &[u8]) {
+        match (self.at, &self.image) {
+            (At::Image(row), Some(image)) => image.unpack(row, &mut self.memory),
+            (
+                At::Copied(Copied {
+                    at,
+                    key_len,
+                    value_len,
+                }),
+                _,
+            ) => {
+                let (key, rest) = self.bytes[at..].split_at(key_len);
+                (key, &rest[..value_len])
+            }
+            _ => panic!("there is no row"),
+        }
+    }
+
+    /// Bytes that were copied.
+    pub fn copied_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Kind, key and value of a row.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    #[inline]
-    pub fn get(&self, row: usize) -> (Kind, &[u8], &[u8]) {
-        let entry = &self.entries[row];
-        let (key, rest) = self.bytes[entry.at..].split_at(usize::from(entry.key_len));
-        (entry.kind, key, &rest[..entry.value_len as usize])
+    /// Runs and rows that were copied.
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Puts the last key, whatever has been read so far, into `out`. False if there are no rows.
+    pub fn last_key(&self, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        match (self.pieces.last(), &self.image) {
+            (Some(Piece::Run(run)), Some(image)) => {
+                let last = if self.is_reverse {
+                    run.start
+                } else {
+                    run.end - 1
+                };
+                image.key(last, out);
+            }
+            (Some(Piece::Copied(copied)), _) => {
+                out.extend_from_slice(&self.bytes[copied.at..][..copied.key_len]);
+            }
+            _ => return false,
+        }
+        true
     }
 }
 
-/// Appends to `out` what a reader at `seq` sees of the keys between `from` (the lower bound) and
-/// `to` (the upper one), ascending, or descending with `reverse`. At most `rows_max` rows are added
-/// and at most `bytes_max` bytes of keys and values, but one row is added even if it is longer.
-/// Returns true if a limit has cut it short: there is at least one more row, beyond the last one.
-#[expect(clippy::too_many_arguments, reason = "what a scan asks for")]
+/// What a reader wants to see of a leaf.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The reader.
+    pub seq: Seq,
+    /// The lower bound of the keys.
+    pub from: Bound<&'a [u8]>,
+    /// The upper bound.
+    pub to: Bound<&'a [u8]>,
+    /// From the upper bound down.
+    pub is_reverse: bool,
+    /// Runs and copied rows, at most.
+    pub pieces_max: usize,
+    /// Bytes that are copied, at most; but one row is copied even if it is longer.
+    pub bytes_max: usize,
+}
+
+/// Puts what a reader sees of a leaf into `out`, in place of what is there. Returns true if a limit has
+/// cut it short: there is at least one more row, beyond the last one.
 pub fn view(
-    base: Option<&Image>,
+    base: Option<&Arc<Image>>,
     delta: Option<&Delta>,
-    seq: Seq,
-    from: Bound<&[u8]>,
-    to: Bound<&[u8]>,
-    reverse: bool,
-    rows_max: usize,
-    bytes_max: usize,
+    view: &View<'_>,
     out: &mut Rows,
 ) -> bool {
+    out.clear();
+    out.image = base.map(Arc::clone);
+    out.is_reverse = view.is_reverse;
+    if let Some(image) = base {
+        image.prepare(&mut out.memory);
+    }
+    let base = base.map(|image| &**image);
     let delta = delta.filter(|delta| !delta.is_empty());
-    let mut merge = Merge::new(base, delta, from, to, reverse, std::mem::take(&mut out.key));
+    let key = std::mem::take(&mut out.key);
+    let mut merge = Merge::new(base, delta, view.from, view.to, view.is_reverse, key);
     let mut scan = Scan {
         base,
         delta,
-        seq,
-        reverse,
-        rows_end: out.len().saturating_add(rows_max),
-        bytes_end: out.bytes().saturating_add(bytes_max),
-        first: out.len(),
+        view,
         out,
     };
-    let mut cut = false;
-    while !cut && let Some(step) = merge.next() {
-        cut = scan.alone(step.alone);
-        if let (false, Some(shared)) = (cut, step.shared) {
-            cut = scan.shared(&merge.key, &shared);
+    let mut is_cut = false;
+    while !is_cut && let Some(step) = merge.next() {
+        is_cut = scan.alone(step.alone);
+        if let (false, Some(shared)) = (is_cut, step.shared) {
+            is_cut = scan.shared(&merge.key, &shared);
         }
     }
     scan.out.key = merge.key;
-    cut
+    is_cut
 }
 
 struct Scan<'a> {
     base: Option<&'a Image>,
     delta: Option<&'a Delta>,
-    seq: Seq,
-    reverse: bool,
-    /// `out` may have this many rows and bytes at the end.
-    rows_end: usize,
-    bytes_end: usize,
-    /// Rows that `out` had at the start.
-    first: usize,
+    view: &'a View<'a>,
     out: &'a mut Rows,
 }
 
 impl Scan<'_> {
     /// Rows of the image alone. True if a limit has cut it short.
     fn alone(&mut self, rows: Range<usize>) -> bool {
-        let Some(image) = self.base else {
+        let Some(image) = self.base.filter(|_| !rows.is_empty()) else {
             return false;
         };
         let has_ranges = self.delta.is_some_and(|delta| !delta.ranges().is_empty());
-        let may_hide = has_ranges || image.is_versioned();
-        if let (false, Some(row_bytes)) = (may_hide, image.row_bytes()) {
-            return self.run(image, rows, row_bytes);
+        if has_ranges || image.is_versioned() || !image.says_values() {
+            return self.versions(image, rows);
         }
-        match (may_hide, self.reverse) {
-            (false, false) => rows.into_iter().any(|row| self.row(image, row)),
-            (false, true) => rows.rev().any(|row| self.row(image, row)),
-            (true, _) => self.versions(image, rows),
-        }
+        self.run(rows)
     }
 
-    /// Rows of one length that are all seen: as many as the limits admit, at once. True if that is not all.
-    fn run(&mut self, image: &Image, rows: Range<usize>, row_bytes: usize) -> bool {
-        let at = self.out.bytes.len();
-        let least = usize::from(self.out.len() == self.first);
-        let by_bytes = self.bytes_end.saturating_sub(at) / row_bytes.max(1);
-        let by_rows = self.rows_end - self.out.len();
-        let count = rows.len().min(by_bytes.max(least)).min(by_rows);
-        let taken = match self.reverse {
-            false => rows.start..rows.start + count,
-            true => rows.end - count..rows.end,
-        };
-        image.append_rows(taken, self.reverse, &mut self.out.bytes);
-        let key_len = image
-            .key_bytes()
-            .expect("rows of one length have keys of one length");
-        let entry = Entry {
-            at,
-            value_len: (row_bytes - key_len) as u32,
-            key_len: key_len as u16,
-            kind: Kind::Put,
-        };
-        let entries = (0..count).map(|n| Entry {
-            at: at + n * row_bytes,
-            ..entry
-        });
-        self.out.entries.extend(entries);
-        count < rows.len()
-    }
-
-    /// Rows of which some may be older versions, or deleted by a range.
+    /// Rows of which some may be older versions, deletions, or deleted by a range.
     fn versions(&mut self, image: &Image, mut rows: Range<usize>) -> bool {
         while !rows.is_empty() {
-            let run = if self.reverse {
+            let run = if self.view.is_reverse {
                 let run = image.run_start(rows.end - 1)..rows.end;
                 rows.end = run.start;
                 run
@@ -204,7 +262,7 @@ impl Scan<'_> {
                 rows.start = run.end;
                 run
             };
-            if let Some(row) = image.visible(run.start, self.seq)
+            if let Some(row) = image.visible(run.start, self.view.seq)
                 && !self.is_deleted(image, row)
                 && self.row(image, row)
             {
@@ -220,13 +278,13 @@ impl Scan<'_> {
             return false;
         };
         image.key(row, &mut self.out.key);
-        let deleted = delta.deleted_at(&self.out.key, self.seq);
+        let deleted = delta.deleted_at(&self.out.key, self.view.seq);
         deleted.is_some_and(|deleted| deleted >= image.seq(row))
     }
 
     /// A key that the delta has versions of. True if a limit has cut it short.
     fn shared(&mut self, key: &[u8], shared: &Shared) -> bool {
-        let (delta, seq) = (self.delta, self.seq);
+        let (delta, seq) = (self.delta, self.view.seq);
         let slot = delta.and_then(|delta| {
             let slot = delta.visible(shared.slots.clone(), seq)?;
             Some(delta.row(slot, key))
@@ -239,7 +297,7 @@ impl Scan<'_> {
         let in_slot = slot.map(|slot| slot.seq);
         match (slot, row) {
             (Some(slot), _) if in_slot >= deleted && in_slot >= in_row => {
-                slot.kind == Kind::Put && self.put(slot.key, slot.value)
+                slot.kind == Kind::Put && self.copy(slot.key, slot.value)
             }
             (_, Some((image, row))) if in_row > deleted => self.row(image, row),
             _ => false,
@@ -247,36 +305,45 @@ impl Scan<'_> {
     }
 
     /// Adds a row of the image, if it is not a deletion. True if a limit does not admit it.
-    #[inline]
     fn row(&mut self, image: &Image, row: usize) -> bool {
-        let kind = image.kind(row);
-        if kind == Kind::Delete {
-            return false;
+        image.kind(row) != Kind::Delete && self.run(row..row + 1)
+    }
+
+    /// Adds rows of the image that are all seen. True if a limit does not admit them.
+    fn run(&mut self, rows: Range<usize>) -> bool {
+        if let Some(Piece::Run(last)) = self.out.pieces.last_mut() {
+            if last.end == rows.start {
+                last.end = rows.end;
+                return false;
+            }
+            if rows.end == last.start {
+                last.start = rows.start;
+                return false;
+            }
         }
-        let at = self.out.bytes.len();
-        image.append_key(row, &mut self.out.bytes);
-        let key_len = self.out.bytes.len() - at;
-        image.append_value(row, &mut self.out.bytes);
-        self.enter(kind, at, key_len)
-    }
-
-    fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
-        let at = self.out.bytes.len();
-        self.out.bytes.extend_from_slice(key);
-        self.out.bytes.extend_from_slice(value);
-        self.enter(Kind::Put, at, key.len())
-    }
-
-    /// Makes a row of what has been appended, or takes it away again.
-    #[inline]
-    fn enter(&mut self, kind: Kind, at: usize, key_len: usize) -> bool {
-        let rows = self.out.len();
-        let is_long = self.out.bytes.len() > self.bytes_end && rows > self.first;
-        if is_long || rows >= self.rows_end {
-            self.out.bytes.truncate(at);
+        if self.out.pieces.len() >= self.view.pieces_max {
             return true;
         }
-        self.out.enter(kind, at, key_len);
+        self.out.pieces.push(Piece::Run(rows));
+        false
+    }
+
+    /// Adds a row of the delta. True if a limit does not admit it.
+    fn copy(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let at = self.out.bytes.len();
+        let (key_len, value_len) = (key.len(), value.len());
+        let is_long = at > 0 && at + key_len + value_len > self.view.bytes_max;
+        if is_long || self.out.pieces.len() >= self.view.pieces_max {
+            return true;
+        }
+        self.out.bytes.extend_from_slice(key);
+        self.out.bytes.extend_from_slice(value);
+        let copied = Copied {
+            at,
+            key_len,
+            value_len,
+        };
+        self.out.pieces.push(Piece::Copied(copied));
         false
     }
 }

@@ -254,7 +254,7 @@ pub(super) struct AtHand {
 
 impl AtHand {
     /// The image of a whole leaf, `Some(None)` for one that has none; `None` if it is not at hand.
-    pub fn image_of<'a>(&'a self, node: &'a Node) -> Option<Option<&'a Image>> {
+    pub fn image_of<'a>(&'a self, node: &'a Node) -> Option<Option<&'a Arc<Image>>> {
         match &node.content {
             Content::Leaf(image) => return Some(Some(image)),
             Content::Inner(_) => return Some(None),

@@ -16,7 +16,7 @@ pub(crate) mod slots;
 
 use crate::error::Error;
 use crate::layout::Geometry;
-use crate::node::{Found, Image, Kind, NodeId, Rows, Seq, view};
+use crate::node::{Found, Image, Kind, NodeId, Rows, Seq, View, view};
 use crate::planted::{Bug, is_planted};
 use crate::segments::{Fillings, Location};
 use crate::storage::Storage;
@@ -26,7 +26,6 @@ use load::{ATTEMPTS_MAX, AtHand, Loaded};
 pub(crate) use memory::Memory;
 use patch::{Placed, placed, places_of};
 use slots::{Content, Node, Slot, Slots};
-use std::ops::Bound;
 use std::sync::Arc;
 
 /// Levels of a tree, at most; more are a circle.
@@ -355,7 +354,11 @@ impl Tree {
             let version = self.settled();
             let mut edge = None;
             let mut step = |inner: &Inner, index: usize| {
-                let beside = if scan.is_reverse { index } else { index + 1 };
+                let beside = if scan.view.is_reverse {
+                    index
+                } else {
+                    index + 1
+                };
                 if beside > 0 && beside < inner.len() {
                     edge = Some(Box::from(inner.separator(beside)));
                 }
@@ -371,7 +374,7 @@ impl Tree {
                     continue;
                 }
                 slot.touch();
-                if !self.is_kept(&node, scan.seq) {
+                if !self.is_kept(&node, scan.view.seq) {
                     return Ok(Next::TooOld);
                 }
                 view_leaf(&node, scan, &at_hand, out)
@@ -381,7 +384,7 @@ impl Tree {
                 Some(false) => {
                     return match edge {
                         None => Ok(Next::Nothing),
-                        Some(edge) if scan.place.goes_on(&edge, scan.is_reverse) => {
+                        Some(edge) if scan.place.goes_on(&edge, scan.view.is_reverse) => {
                             Ok(Next::Beyond(edge))
                         }
                         Some(_) => Err(out_of_order()),
@@ -464,12 +467,7 @@ impl Place<'_> {
 /// What is asked of one leaf in a scan.
 pub(crate) struct LeafScan<'a> {
     pub place: Place<'a>,
-    pub seq: Seq,
-    pub from: Bound<&'a [u8]>,
-    pub to: Bound<&'a [u8]>,
-    pub is_reverse: bool,
-    pub rows_max: usize,
-    pub bytes_max: usize,
+    pub view: View<'a>,
 }
 
 /// How a scan goes on after a leaf.
@@ -555,15 +553,6 @@ fn newest_in(node: &Node, key: &[u8], at_hand: &AtHand) -> Option<Seq> {
 
 /// Whether there is more in the leaf; `None` if the image is needed.
 fn view_leaf(node: &Node, scan: &LeafScan<'_>, at_hand: &AtHand, out: &mut Rows) -> Option<bool> {
-    Some(view(
-        at_hand.image_of(node)?,
-        node.delta.as_deref(),
-        scan.seq,
-        scan.from,
-        scan.to,
-        scan.is_reverse,
-        scan.rows_max,
-        scan.bytes_max,
-        out,
-    ))
+    let image = at_hand.image_of(node)?;
+    Some(view(image, node.delta.as_deref(), &scan.view, out))
 }

@@ -2,12 +2,15 @@
 //! reader is new enough for, the last one that touches a key is what the reader sees.
 
 use crate::model::{Versions, contents, image, key};
-use bimetal_index::node::{Builder, Delta, Found, Image, Kind, Row, Rows, Seq, fold, seal, view};
+use bimetal_index::node::{
+    Builder, Delta, Found, Image, Kind, Row, Rows, Seq, View, fold, seal, view,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
 /// Distinct keys of a test.
 const KEYS: u16 = 24;
@@ -339,7 +342,7 @@ proptest! {
         which in 0..4_u8,
         edges in (edge(0), edge(3), any::<u16>(), any::<u16>()),
         (reverse, later) in (any::<bool>(), 0..30_u64),
-        (rows_max, bytes_max) in (0..40_usize, prop_oneof![Just(usize::MAX), 0..300_usize]),
+        (pieces_max, bytes_max) in (1..12_usize, prop_oneof![Just(usize::MAX), 0..300_usize]),
     ) {
         let mut history = history;
         let (base, delta) = (which != 1, which != 2);
@@ -352,7 +355,7 @@ proptest! {
         }
         let near = |edge: Edge, n: u16| edge.map(|_| history.keys[usize::from(n) % history.keys.len()].clone());
         let (from, to) = (near(edges.0, edges.2), near(edges.1, edges.3));
-        let (image, changes) = (image(&history.base, false), history.delta());
+        let (image, changes) = (Arc::new(image(&history.base, false)), history.delta());
         let seq = floor + later;
         let mut expected: Vec<_> = history
             .keys
@@ -363,38 +366,43 @@ proptest! {
         if reverse {
             expected.reverse();
         }
-        let mut bytes = 0;
-        let mut count = 0;
-        for (key, (_, value)) in expected.iter().take(rows_max) {
-            bytes += key.len() + value.len();
-            if count > 0 && bytes > bytes_max {
+        let (mut from, mut to) = (from, to);
+        let (mut out, mut seen) = (Rows::new(), Vec::new());
+        loop {
+            let asked = View {
+                seq,
+                from: slice(&from),
+                to: slice(&to),
+                is_reverse: reverse,
+                pieces_max,
+                bytes_max,
+            };
+            let base = base.then_some(&image);
+            let is_cut = view(base, delta.then_some(&changes), &asked, &mut out);
+            prop_assert!(out.pieces() <= pieces_max);
+            let mut last = Vec::new();
+            out.last_key(&mut last);
+            let mut taken = Vec::new();
+            while out.advance() {
+                let kind = out.kind();
+                let (key, value) = out.row();
+                taken.push((key.to_vec(), (kind, value.to_vec())));
+            }
+            let longest = taken.iter().map(|(key, (_, value))| key.len() + value.len()).max();
+            prop_assert!(out.copied_bytes() <= bytes_max.max(longest.unwrap_or(0)));
+            prop_assert_eq!(taken.last().map_or(&b""[..], |row| &row.0), &last[..]);
+            seen.append(&mut taken);
+            prop_assert_eq!(&expected[..seen.len()], &seen);
+            prop_assert_eq!(is_cut, seen.len() < expected.len());
+            if !is_cut {
                 break;
             }
-            count += 1;
+            prop_assert!(out.pieces() > 0, "it goes on");
+            match reverse {
+                false => from = Bound::Excluded(last),
+                true => to = Bound::Excluded(last),
+            }
         }
-        let more = count < expected.len();
-        expected.truncate(count);
-
-        let mut out = Rows::new();
-        out.push(Kind::Put, b"before", b"it");
-        let cut = view(
-            base.then_some(&image),
-            delta.then_some(&changes),
-            seq,
-            slice(&from),
-            slice(&to),
-            reverse,
-            rows_max,
-            bytes_max,
-            &mut out,
-        );
-        let row = |n: usize| {
-            let (kind, key, value) = out.get(n);
-            (key.to_vec(), (kind, value.to_vec()))
-        };
-        prop_assert_eq!((1..out.len()).map(row).collect::<Vec<_>>(), expected);
-        prop_assert_eq!(out.get(0), (Kind::Put, &b"before"[..], &b"it"[..]));
-        prop_assert_eq!(cut, more);
     }
 }
 

@@ -3,12 +3,13 @@
 use crate::model::{LOCATION, build, contents, image, probes, versions, visible};
 use bimetal_index::node::{
     BLOB_BYTES_MAX, Builder, IMAGE_BYTES_MAX, Image, ImageError, Kind, ROWS_MAX, Row, Rows, Seq,
-    Sort, blob_image, parse_blob, seal, view,
+    Sort, View, blob_image, parse_blob, seal, view,
 };
 use proptest::prelude::*;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
 fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Row<'a> {
     Row {
@@ -23,14 +24,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn an_image_without_a_delta_is_seen_as_it_is_up_to_the_limits(
+    fn an_image_without_a_delta_is_seen_as_it_is(
         versions in versions(0..60),
         plain in any::<bool>(),
         reverse in any::<bool>(),
-        (rows_max, bytes_max) in (0..70_usize, prop_oneof![Just(usize::MAX), 0..600_usize]),
         between in (0..60_usize, 0..60_usize),
     ) {
-        let image = image(&versions, plain);
+        let image = Arc::new(image(&versions, plain));
         let keys: Vec<_> = versions.keys().map(|(key, _)| key.clone()).collect();
         let edge = |n: usize| keys.get(n).map_or(Bound::Unbounded, |key| Bound::Included(&key[..]));
         let (from, to) = (edge(between.0), edge(between.1));
@@ -46,23 +46,29 @@ proptest! {
         if reverse {
             expected.reverse();
         }
-        let (mut bytes, mut count) = (0, 0);
-        for (_, key, value) in expected.iter().take(rows_max) {
-            bytes += key.len() + value.len();
-            if count > 0 && bytes > bytes_max {
-                break;
-            }
-            count += 1;
-        }
-        let mut out = Rows::new();
-        let cut = view(Some(&image), None, Seq::MAX, from, to, reverse, rows_max, bytes_max, &mut out);
-        prop_assert_eq!(cut, count < expected.len());
-        expected.truncate(count);
-        let row = |n| {
-            let (kind, key, value) = out.get(n);
-            (kind, key.to_vec(), value.to_vec())
+        let everything = View {
+            seq: Seq::MAX,
+            from,
+            to,
+            is_reverse: reverse,
+            pieces_max: usize::MAX,
+            bytes_max: 0,
         };
-        prop_assert_eq!((0..out.len()).map(row).collect::<Vec<_>>(), expected);
+        let mut out = Rows::new();
+        let is_cut = view(Some(&image), None, &everything, &mut out);
+        prop_assert!(!is_cut, "rows of the image are not copied");
+        prop_assert_eq!(out.copied_bytes(), 0);
+        let mut last = Vec::new();
+        prop_assert_eq!(out.last_key(&mut last), !expected.is_empty());
+        prop_assert_eq!(&last[..], expected.last().map_or(&b""[..], |row| &row.1));
+        let mut seen = Vec::new();
+        while out.advance() {
+            let kind = out.kind();
+            let (key, value) = out.row();
+            seen.push((kind, key.to_vec(), value.to_vec()));
+        }
+        prop_assert_eq!(seen, expected);
+        prop_assert!(!out.advance(), "the end stays the end");
     }
 
     #[test]
