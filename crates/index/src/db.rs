@@ -396,14 +396,18 @@ impl Snapshot {
     /// [`Error::SnapshotTooOld`], or if what is needed cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
-        match self
-            .shared
-            .tree
-            .get(key, AsOf::Held(self.seq), &mut value)?
-        {
-            Some(found) => Ok(found.then_some(value)),
-            None => Err(Error::SnapshotTooOld),
-        }
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// Puts the value of a key at that moment in place of what is in `value`. False if it had none; what is
+    /// in `value` means nothing then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get`](Self::get).
+    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        let found = self.shared.tree.get(key, AsOf::Held(self.seq), value)?;
+        found.ok_or(Error::SnapshotTooOld)
     }
 
     /// All keys between two bounds and their values at that moment, in order.

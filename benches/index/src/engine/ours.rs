@@ -1,6 +1,6 @@
 //! `bimetal-index`.
 
-use super::{Durability, Engine, Reader, Seen, Setting, give};
+use super::{Durability, Engine, Reader, Seen, Setting};
 use crate::record::Changes;
 use anyhow::Result;
 use bimetal_index::{Batch, Db, Options, Snapshot};
@@ -79,11 +79,7 @@ impl Engine for Ours {
 
 impl Reader for Snapshot {
     fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let Some(value) = Snapshot::get(self, key)? else {
-            return Ok(false);
-        };
-        give(out, &value);
-        Ok(true)
+        Ok(self.get_into(key, out)?)
     }
 
     fn scan(&mut self, from: &[u8], rows: usize, seen: &mut Seen) -> Result<usize> {
