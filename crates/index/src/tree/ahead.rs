@@ -12,6 +12,7 @@ use crate::node::NodeId;
 use crate::segments::Location;
 use crate::storage::{Aligned, BLOCK_BYTES, round_up};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes of a read, at most.
 const READ_BYTES_MAX: u64 = 1 << 20;
@@ -41,7 +42,7 @@ impl Tree {
             self.read_together(level.iter().map(|(id, _)| *id));
             let mut below = Vec::new();
             for (id, keys) in level {
-                let Some(inner) = self.inner(id)? else {
+                let Some(inner) = self.at_inner(id, Arc::clone)? else {
                     return Ok(());
                 };
                 if inner.level() > 1 {

@@ -141,17 +141,20 @@ impl Tree {
         }
     }
 
-    /// The inner node with this number, or `None` for a leaf. Reads it if it is not in memory.
-    fn inner(&self, id: NodeId) -> Result<Option<Arc<Inner>>, Error> {
+    /// Looks at the inner node with this number; `None` for a leaf. Reads it if it is not in memory.
+    fn at_inner<T>(
+        &self,
+        id: NodeId,
+        mut look: impl FnMut(&Arc<Inner>) -> T,
+    ) -> Result<Option<T>, Error> {
         let slot = self.slots.get(id);
         loop {
             {
                 let node = slot.node.read();
                 match &node.content {
                     Content::Inner(inner) => {
-                        let inner = Arc::clone(inner);
                         slot.touch();
-                        return Ok(Some(inner));
+                        return Ok(Some(look(inner)));
                     }
                     Content::Leaf(_) => return Ok(None),
                     // A leaf that has no image, or whose image is not needed to know that.
@@ -162,7 +165,7 @@ impl Tree {
                 }
             }
             match self.load(id, slot)?.map(|loaded| loaded.content) {
-                Some(Content::Inner(inner)) => return Ok(Some(inner)),
+                Some(Content::Inner(inner)) => return Ok(Some(look(&inner))),
                 Some(Content::Leaf(_)) => return Ok(None),
                 Some(Content::Absent) | None => {}
             }
@@ -203,16 +206,21 @@ impl Tree {
             if level == Some(1) {
                 return Ok(Some(id));
             }
-            let inner = match self.inner(id) {
-                Ok(Some(inner)) if level.is_none_or(|above| inner.level() + 1 == above) => inner,
+            let mut down = |inner: &Arc<Inner>| {
+                let is_right = level.is_none_or(|above| inner.level() + 1 == above);
+                is_right.then(|| {
+                    let index = place.index(inner);
+                    step(inner, index);
+                    (inner.level(), inner.child(index))
+                })
+            };
+            let (own, child) = match self.at_inner(id, &mut down) {
+                Ok(Some(Some(next))) => next,
                 Ok(None) if level.is_none() => return Ok(Some(id)),
                 Ok(_) => return self.unless_changed(version, wrong_level(id)),
                 Err(error) => return self.unless_changed(version, error),
             };
-            level = Some(inner.level());
-            let index = place.index(&inner);
-            step(&inner, index);
-            id = inner.child(index);
+            (level, id) = (Some(own), child);
         }
         self.unless_changed(version, wrong_level(id))
     }
@@ -231,7 +239,7 @@ impl Tree {
         let mut id = self.root();
         while path.last().is_none_or(|(_, inner, _)| inner.level() > 1) {
             let level = path.last().map(|(_, inner, _)| inner.level());
-            let inner = match self.inner(id)? {
+            let inner = match self.at_inner(id, Arc::clone)? {
                 Some(inner) if level.is_none_or(|above| inner.level() + 1 == above) => inner,
                 None if level.is_none() => break,
                 _ => return Err(wrong_level(id)),
