@@ -11,7 +11,8 @@ of its gets and commits, because a mean is what else the machine was doing.
 
 A round is a load, then gets and scans, then updates, mixes, and a kill with a reopening. `--beyond`
 is data of ten times the cache instead: the process is in a memory cgroup (version 1) of the cache and
-120 MiB, and the file system is mounted anew after the load.
+120 MiB, and the file system is mounted anew after the load. Cells that mostly wait for the device take
+several short turns a round, because its speed may change between one cell and the next.
 
 `--state FILE` keeps what was measured, a line a cell; cells that are in it are not run again. Needs
 root, loop devices, ext4, and for `--beyond` the memory controller of cgroups, version 1.
@@ -36,6 +37,8 @@ ENGINES = [FLOOR, OURS, "lmdb", "redb", "sqlite", "fjall", "canopydb", "rocksdb"
 # In this order: those that read come before those after which not every loaded id is there.
 CELLS = ["load", "get", "get-zipf", "get-alone", "scan", "update1", "update100", "mix1", "mix100",
          "threads8", "kill", "reopen"]
+# What waits for the device, whose speed may change by the minute: several short turns a round.
+TURNED_CELLS = ["update1", "mix1", "threads8"]
 # It has no group commit, which is all that eight threads are about.
 FLOOR_CELLS = ["update1", "update100", "mix1", "mix100"]
 BEYOND_CELLS = ["load", "get", "update100", "mix100"]
@@ -135,10 +138,16 @@ def cache_bytes(point):
     return (1 << 30) if keys > 4_000_000 else (256 << 20)
 
 
-def key_of(point, number, cell, engine):
+def key_of(point, number, cell, engine, turn=0):
     """The name of a measurement."""
     shape, keys, beyond = point
+    number = f"{number}.{turn}" if turn else number
     return f"{shape} {keys} {'beyond' if beyond else 'cached'} {number} {cell} {engine}"
+
+
+def turns_of(args, cell):
+    """The turns of a cell in a round."""
+    return range(args.turns if cell in TURNED_CELLS else 1)
 
 
 def run_cell(args, disk, point, cell, engine, seed):
@@ -185,34 +194,39 @@ def load_again(args, disk, point, number, engine):
     return record
 
 
+def measure_cell(args, disk, point, which, records, keep):
+    """One cell of one engine, unless it is known or cannot be had."""
+    number, cell, engine, _ = which
+    key = key_of(point, *which)
+    if key in records or (engine == FLOOR and cell not in FLOOR_CELLS):
+        return
+    if records.get(key_of(point, number, "load", engine), {}).get("failed"):
+        return
+    loaded = None
+    if engine == FLOOR:
+        (disk.mount / engine).mkdir(exist_ok=True)
+    else:
+        loaded = load_again(args, disk, point, number, engine)
+    if cell == "load":
+        # A load that was made for a cell that had to be run again is not a second one.
+        record = loaded or {"failed": "loaded before, and not taken down"}
+    else:
+        if point[2]:
+            disk.remount()
+        record = run_cell(args, disk, point, cell, engine, number + 1)
+    records[key] = record
+    keep(key, record)
+    print(f"{key}{': ' + record['failed'] if 'failed' in record else ''}", file=sys.stderr)
+
+
 def measure_round(args, disk, point, number, records, keep):
     """One round of one point: every cell, the engines in turns."""
     cells = BEYOND_CELLS if point[2] else CELLS
-    turn = args.engine[number % len(args.engine):] + args.engine[:number % len(args.engine)]
+    engines = args.engine[number % len(args.engine):] + args.engine[:number % len(args.engine)]
     for cell in [cell for cell in cells if cell in args.cell]:
-        for engine in turn:
-            key = key_of(point, number, cell, engine)
-            if key in records or (engine == FLOOR and cell not in FLOOR_CELLS):
-                continue
-            failed = records.get(key_of(point, number, "load", engine), {}).get("failed")
-            if failed:
-                continue
-            loaded = None
-            if engine == FLOOR:
-                (disk.mount / engine).mkdir(exist_ok=True)
-            else:
-                loaded = load_again(args, disk, point, number, engine)
-            if cell == "load":
-                # A load that was made for a cell that had to be run again is not a second one.
-                record = loaded or {"failed": "loaded before, and not taken down"}
-            else:
-                if point[2]:
-                    disk.remount()
-                record = run_cell(args, disk, point, cell, engine, number + 1)
-            records[key] = record
-            keep(key, record)
-            print(f"{key}{': ' + record['failed'] if 'failed' in record else ''}",
-                  file=sys.stderr)
+        for turn in turns_of(args, cell):
+            for engine in engines:
+                measure_cell(args, disk, point, (number, cell, engine, turn), records, keep)
     for folder in disk.mount.iterdir():
         # The bare log is as good as new.
         if folder.is_dir() and folder.name not in ("lost+found", FLOOR):
@@ -288,27 +302,31 @@ class Table:
         self.engines = [engine for engine in ENGINES if engine in args.engine]
         for number in range(args.rounds):
             for engine in self.engines:
-                self.take(records, number, engine)
+                self.take(args, records, number, engine)
 
-    def take(self, records, number, engine):
+    def take(self, args, records, number, engine):
         """Takes what one engine did in one round."""
         for name, (cell, _, _, figure) in FIGURES.items():
-            record = records.get(key_of(self.point, number, cell, engine))
-            if record is None:
-                continue
-            if "failed" in record:
-                failure = f"{engine} {cell}: {record['failed']}"
-                if failure not in self.failures:
-                    self.failures.append(failure)
-                continue
-            if engine == FLOOR and name in ("mix100-get", "get"):
-                continue
-            value = figure(record, self.point)
-            self.values.setdefault((name, engine), {})[number] = value
+            for turn in turns_of(args, cell):
+                record = records.get(key_of(self.point, number, cell, engine, turn))
+                if record is not None:
+                    self.take_record(name, engine, (number, turn), record)
+
+    def take_record(self, name, engine, which, record):
+        """Takes one figure of one turn of a cell."""
+        cell, _, _, figure = FIGURES[name]
+        if "failed" in record:
+            failure = f"{engine} {cell}: {record['failed']}"
+            if failure not in self.failures:
+                self.failures.append(failure)
+            return
+        if engine == FLOOR and name in ("mix100-get", "get"):
+            return
+        self.values.setdefault((name, engine), {})[which] = figure(record, self.point)
 
     def rounds(self):
         """In how many rounds the figure was measured that has the fewest."""
-        return min(len(values) for values in self.values.values())
+        return min(len({number for number, _ in values}) for values in self.values.values())
 
     def median(self, name, engine):
         """The median of the rounds, or None."""
@@ -503,6 +521,8 @@ def main():
     parser.add_argument("--shape", type=words_of, default=list(RECORD))
     parser.add_argument("--beyond", action="store_true", help="data of ten times the cache")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=5,
+                        help="a round, of cells that wait for the device")
     parser.add_argument("--seconds", type=float, default=20, help="a cell, at most")
     parser.add_argument("--quick", action="store_true", help="seconds in all, to see that it works")
     parser.add_argument("--buffer-bytes", type=int, help="ours: memory for changes")
