@@ -72,11 +72,25 @@ pub(super) fn number(bytes: &[u8]) -> u64 {
 /// The first 8 bytes as a big-endian number, with zeroes behind a shorter string. Where the heads
 /// of two strings differ, their order is that of the strings.
 #[inline(always)]
-pub(super) fn head(bytes: &[u8]) -> u64 {
+pub(crate) fn head(bytes: &[u8]) -> u64 {
     match bytes.len() {
         0 => 0,
         len @ 1..8 => number(bytes) << (64 - 8 * len),
         _ => number(bytes),
+    }
+}
+
+/// How the start of `key` compares with `prefix`: `Equal` if it is there, and only then. A key that ends
+/// inside the prefix comes before it.
+#[inline(always)]
+pub(crate) fn compare_start(key: &[u8], prefix: &[u8]) -> Ordering {
+    match (key.first_chunk::<8>(), prefix.len()) {
+        (_, 0) => Ordering::Equal,
+        (Some(first), len @ 1..=8) => {
+            let beyond = 64 - 8 * len;
+            (u64::from_be_bytes(*first) >> beyond).cmp(&(head(prefix) >> beyond))
+        }
+        (_, len) => key[..key.len().min(len)].cmp(prefix),
     }
 }
 
@@ -90,7 +104,7 @@ pub(super) fn width(number: u64) -> u8 {
 /// The outcomes cannot be predicted, so no branch depends on them. Three rows are asked at once:
 /// their loads do not wait for each other, which counts when they miss the caches.
 #[inline(always)]
-fn partition(rows: usize, less: impl Fn(usize) -> bool) -> usize {
+pub(crate) fn partition(rows: usize, less: impl Fn(usize) -> bool) -> usize {
     if rows == 0 {
         return 0;
     }
@@ -358,6 +372,29 @@ fn locate_string<'a>(
             let more = partition(rows - after, |more| string(after + more) < key);
             let row = after + more;
             (row, row < rows && string(row) == key)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_start_compares_as_the_strings_do(
+            key in vec(0..3_u8, 0..20),
+            prefix in vec(0..3_u8, 0..12),
+            goes_on in any::<bool>(),
+        ) {
+            let key = if goes_on { [&prefix[..], &key].concat() } else { key };
+            let expected = match key.starts_with(&prefix) {
+                true => Ordering::Equal,
+                false => key.cmp(&prefix),
+            };
+            prop_assert_eq!(compare_start(&key, &prefix), expected);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reading images.
 
-use super::column::{Column, Ints, Sections};
+use super::column::{Column, Ints, Sections, compare_start};
 use super::header::{Form, Header, Seal, Sort};
 use super::{
     HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX,
@@ -334,16 +334,12 @@ impl Image {
     /// The first row whose key is not less than `key`, and whether it is equal.
     #[inline]
     fn locate(&self, key: &[u8]) -> (usize, bool) {
-        let mut suffix = key;
-        if self.prefix_len > 0 {
-            let prefix = self.prefix();
-            let common = prefix.len().min(key.len());
-            match key[..common].cmp(&prefix[..common]) {
-                Ordering::Equal if common == prefix.len() => suffix = &key[common..],
-                Ordering::Greater => return (self.rows(), false),
-                _ => return (0, false),
-            }
-        }
+        let prefix = self.prefix();
+        let suffix = match compare_start(key, prefix) {
+            Ordering::Equal => &key[prefix.len()..],
+            Ordering::Less => return (0, false),
+            Ordering::Greater => return (self.rows(), false),
+        };
         self.keys.locate(&self.bytes, self.rows(), suffix)
     }
 

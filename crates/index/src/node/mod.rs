@@ -24,6 +24,7 @@ mod view;
 
 pub use blob::{BLOB_BYTES_MAX, Blob, blob_image, parse_blob};
 pub use build::Builder;
+pub(crate) use column::{compare_start, head, partition};
 pub use delta::{Delta, Found, RangeDeletion};
 pub use fold::fold;
 pub use header::{Seal, Sort, seal};

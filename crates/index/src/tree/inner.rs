@@ -5,7 +5,8 @@
 //! separator after the prefix that all have, and whole keys only among equals.
 
 use crate::error::Error;
-use crate::node::{Builder, Image, Kind, NodeId, Row};
+use crate::node::{Builder, Image, Kind, NodeId, Row, compare_start, head, partition};
+use std::cmp::Ordering;
 
 /// Children of an inner node, at most.
 pub(crate) const CHILDREN_MAX: usize = 256;
@@ -25,14 +26,6 @@ pub(crate) struct Inner {
     children: Box<[NodeId]>,
     keys: Box<[u8]>,
     ends: Box<[u32]>,
-}
-
-/// The first eight bytes as a number that orders as they do.
-fn head(bytes: &[u8]) -> u64 {
-    let mut first = [0; 8];
-    let len = bytes.len().min(8);
-    first[..len].copy_from_slice(&bytes[..len]);
-    u64::from_be_bytes(first)
 }
 
 fn common<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
@@ -161,14 +154,13 @@ impl Inner {
     /// The child under which `key` is: the last whose separator is not above it.
     pub(crate) fn find(&self, key: &[u8]) -> usize {
         let others = &self.heads[1..];
-        let cut = key.len().min(self.prefix.len());
-        match key[..cut].cmp(&self.prefix[..]) {
-            std::cmp::Ordering::Less => return 0,
-            std::cmp::Ordering::Greater => return others.len(),
-            std::cmp::Ordering::Equal => {}
-        }
-        let wanted = head(&key[cut..]);
-        let mut index = others.partition_point(|head| *head <= wanted);
+        let suffix = match compare_start(key, &self.prefix) {
+            Ordering::Equal => &key[self.prefix.len()..],
+            Ordering::Less => return 0,
+            Ordering::Greater => return others.len(),
+        };
+        let wanted = head(suffix);
+        let mut index = partition(others.len(), |other| others[other] <= wanted);
         // Equal heads are of separators that may be above the key.
         while index > 0 && self.heads[index] == wanted && self.separator(index) > key {
             index -= 1;
