@@ -1,7 +1,7 @@
 //! How much memory content and changes take, and what is given up when it is too much.
 //!
-//! Images and inner nodes that can be read again are given up, those that were not used since they came
-//! round last (CLOCK). Changes are kept: who writes makes room for them. Only nodes that are in memory
+//! Images and inner nodes that can be read again are given up, those first that were not used since they
+//! came round last (CLOCK). Changes are kept: who writes makes room for them. Only nodes that are in memory
 //! are gone round, so that giving one up costs the same however many there are on the storage. It must
 //! never give up what has not reached the storage.
 
@@ -14,6 +14,14 @@ use std::collections::VecDeque;
 /// Nodes looked at in one eviction without giving one up, at most: where everything is in use or has not
 /// landed, going on would find no more.
 const LOOKS_MAX: usize = 256;
+
+/// What stays though it can be read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spared {
+    /// What was used since the last look.
+    Used,
+    Nothing,
+}
 
 /// Memory of a tree, in bytes.
 #[derive(Debug)]
@@ -118,13 +126,20 @@ impl Memory {
         self.content_bytes() + self.delta_bytes() + bytes <= self.budget_bytes
     }
 
-    /// Gives content up until the budget is kept, as long as [`LOOKS_MAX`] looks find any. Once round and no
-    /// further: what has just been read survives it, also where the budget cannot be kept at all.
+    /// Gives content up until the budget is kept: first what was not used; and where [`LOOKS_MAX`] looks find
+    /// no more of that, whatever can be read again, because a load may use all there is between two rounds.
     pub(crate) fn evict(&self, slots: &Slots) {
         if !self.excess() {
             return;
         }
         let mut resident = self.resident.lock();
+        self.go_round(slots, &mut resident, Spared::Used);
+        self.go_round(slots, &mut resident, Spared::Nothing);
+    }
+
+    /// Gives content up until the budget is kept, as long as [`LOOKS_MAX`] looks find any. Once round and no
+    /// further: what has just been read survives it, also where the budget cannot be kept at all.
+    fn go_round(&self, slots: &Slots, resident: &mut VecDeque<NodeId>, spared: Spared) {
         let mut looks = LOOKS_MAX;
         for _ in 0..resident.len() {
             if looks == 0 || !self.excess() {
@@ -133,7 +148,7 @@ impl Memory {
             let Some(id) = resident.pop_front() else {
                 return;
             };
-            if self.give_up(slots.get(id)) {
+            if self.give_up(slots.get(id), spared) {
                 looks = LOOKS_MAX;
             } else {
                 looks -= 1;
@@ -148,16 +163,12 @@ impl Memory {
             return;
         }
         let mut resident = self.resident.lock();
-        resident.retain(|id| {
-            let slot = slots.get(*id);
-            slot.take_used();
-            !self.give_up(slot)
-        });
+        resident.retain(|id| !self.give_up(slots.get(*id), Spared::Nothing));
     }
 
-    /// Gives up the content of a node that was not used since the last look. True if it has none now.
-    fn give_up(&self, slot: &Slot) -> bool {
-        if slot.take_used() {
+    /// Gives up the content of a node, unless it is spared. True if it has none now.
+    fn give_up(&self, slot: &Slot, spared: Spared) -> bool {
+        if slot.take_used() && spared == Spared::Used {
             return false;
         }
         // Who holds the lock uses it.
@@ -236,6 +247,22 @@ mod tests {
     }
 
     #[test]
+    fn where_all_is_in_use_the_oldest_goes() {
+        let one = leaf(0).memory_bytes() as u64;
+        let (memory, slots) = (Memory::new(one * 600, true), Slots::default());
+        for id in 0..1000 {
+            put(&memory, &slots, id, false);
+            slots.get(id).touch();
+        }
+        memory.evict(&slots);
+        assert_eq!(memory.content_bytes(), one * 600);
+        let gone: Vec<NodeId> = (0..1000).filter(|id| !is_there(&slots, *id)).collect();
+        let first = LOOKS_MAX as NodeId;
+        let oldest: Vec<NodeId> = (first..first + 400).collect();
+        assert_eq!(gone, oldest, "after those that were spared once");
+    }
+
+    #[test]
     fn a_node_that_comes_back_is_gone_round_once() {
         let one = leaf(0).memory_bytes() as u64;
         let (memory, slots) = (Memory::new(one, true), Slots::default());
@@ -259,7 +286,8 @@ mod tests {
         assert_eq!(memory.resident.lock().len(), 1000);
         let front = *memory.resident.lock().front().expect("one");
         assert_eq!(
-            front, LOOKS_MAX as NodeId,
+            front,
+            2 * LOOKS_MAX as NodeId,
             "as many as were looked at went to the end"
         );
     }
