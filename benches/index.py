@@ -135,7 +135,8 @@ def cache_bytes(point):
     shape, keys, beyond = point
     if beyond:
         return keys * sum(RECORD[shape]) // 10
-    return (1 << 30) if keys > 4_000_000 else (256 << 20)
+    # Twice the records, so that all of them are in it.
+    return max(256 << 20, keys * sum(RECORD[shape]) * 2)
 
 
 def key_of(point, number, cell, engine, turn=0):

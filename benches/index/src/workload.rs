@@ -19,6 +19,9 @@ const SCANS_A_SNAPSHOT: usize = 10;
 const WRITER_THREADS: u64 = 8;
 /// Below all keys. Not every engine can look for an empty one.
 const LEAST_KEY: &[u8] = &[0];
+/// Filling what an engine gathers may take so long, whatever is counted afterwards: what is counted while
+/// it is not full is the log alone.
+const WARMING_MAX_NS: u64 = 120_000_000_000;
 /// What most engines read at a time.
 const PAGE_BYTES: u64 = 4096;
 
@@ -176,7 +179,7 @@ impl<'a> Session<'a> {
     fn warm(&mut self) -> Result<()> {
         let start = now_ns();
         let mut done = 0;
-        while done < self.plan.warm_updates && now_ns() - start < self.plan.limit_ns {
+        while done < self.plan.warm_updates && now_ns() - start < WARMING_MAX_NS {
             self.draw_updates(LOAD_BATCH as u64);
             self.engine.write(&self.changes, Durability::Relaxed)?;
             done += LOAD_BATCH as u64;

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use std::ops::Bound;
 use std::path::Path;
 
-const LOG_BYTES: u64 = 256 << 20;
+/// Where the log is shorter than what is gathered, it is written more than once.
+const LOG_BYTES_MIN: u64 = 256 << 20;
 
 pub struct Ours {
     db: Db,
@@ -20,7 +21,9 @@ impl Ours {
             memory_bytes: setting.cache_bytes,
             buffer_bytes: setting.buffer_bytes,
             node_bytes: setting.node_bytes,
-            log_bytes: LOG_BYTES,
+            log_bytes: LOG_BYTES_MIN
+                .max(2 * setting.buffer_bytes)
+                .next_multiple_of(1 << 20),
             ..Options::default()
         };
         let db = Db::open_path(&folder.join("index"), &options)?;
