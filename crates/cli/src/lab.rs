@@ -115,19 +115,30 @@ fn read_plan(file: &Path) -> Result<Plan> {
 fn run_plan(file: &Path, folder: &Path, threads: Option<u16>, as_json: bool) -> Result<ExitCode> {
     let plan = read_plan(file)?;
     let results = Results::create(folder, &plan)?;
-    let all = jobs(&plan);
-    let missing = missing_of(&results, &all)?;
-    let bar = progress_bar(missing.len() as u64);
     let threads = threads.map_or_else(all_cores, usize::from);
+    loop {
+        // What is still to be done depends on what has come out.
+        let all = jobs(&plan, &results.made(&plan)?);
+        let missing = missing_of(&results, &all)?;
+        if missing.is_empty() {
+            break;
+        }
+        make_runs(&results, &missing, threads)?;
+    }
+    write_report(&results, &plan, folder, as_json)
+}
+
+fn make_runs(results: &Results, missing: &[Job<'_>], threads: usize) -> Result<()> {
+    let bar = progress_bar(missing.len() as u64);
     let made = run_all(
-        &missing,
+        missing,
         threads,
         |job| results.make(job).map(|_| ()),
         |done, _| bar.set_position(done),
     );
     bar.finish_and_clear();
     made?;
-    write_report(&results, &plan, folder, as_json)
+    Ok(())
 }
 
 /// The jobs of which no run has been made.
@@ -207,7 +218,12 @@ fn figures_of(cell: &CellSummary) -> [String; 7] {
     });
     [
         short(cell.value.median),
-        format!("{}..{}", short(cell.value.low), short(cell.value.high)),
+        format!(
+            "{}..{}{}",
+            short(cell.value.low),
+            short(cell.value.high),
+            if cell.is_narrow { " " } else { "~" }
+        ),
         cell.unit.clone(),
         ratio,
         (cell.reads.bios + cell.writes.bios).to_string(),
@@ -218,10 +234,18 @@ fn figures_of(cell: &CellSummary) -> [String; 7] {
 
 fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
     let plan = read_plan(file)?;
-    let all = jobs(&plan);
-    let missing = match folder.join("plan.toml").exists() {
-        true => missing_of(&Results::open(folder)?.0, &all)?,
-        false => all.clone(),
+    let is_begun = folder.join("plan.toml").exists();
+    let results = match is_begun {
+        true => Some(Results::open(folder)?.0),
+        false => None,
+    };
+    let made = results
+        .as_ref()
+        .map_or(Ok(Vec::new()), |of| of.made(&plan))?;
+    let all = jobs(&plan, &made);
+    let missing = match &results {
+        Some(results) => missing_of(results, &all)?,
+        None => all.clone(),
     };
     let estimates = missing
         .iter()
@@ -234,7 +258,7 @@ fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
             .iter()
             .map(|cell| json!({ "choice": cell.choice, "settings": cell.settings }))
             .collect();
-        let all = json!({ "version": 1, "name": plan.name, "id": plan.id(), "repeats": plan.repeats,
+        let all = json!({ "version": 1, "name": plan.name, "id": plan.id(), "repeats": plan.repeats, "repeats_max": plan.repeats_max,
             "runs": all.len(), "missing_runs": missing.len(), "estimated_cpu_ns": estimate_ns, "cells": cells });
         writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -250,14 +274,30 @@ fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
     }
     writeln!(
         out,
-        "{} cells, {} runs of each; {} of {} runs are to be made, about {} of one core",
+        "{} cells, {} of each; {} of {} runs are to be made, about {} of one core",
         plan.cells.len(),
-        plan.repeats,
+        runs_of_each(&plan),
         missing.len(),
         all.len(),
         rough(estimate_ns)
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn runs_of_each(plan: &Plan) -> String {
+    let Plan {
+        repeats,
+        repeats_max,
+        within,
+        ..
+    } = plan;
+    match repeats_max > repeats {
+        true => format!(
+            "{repeats} to {repeats_max} runs (until {:.3} % of the median)",
+            within * 100.0
+        ),
+        false => format!("{repeats} runs"),
+    }
 }
 
 /// A time that is only guessed.

@@ -153,6 +153,7 @@ mod tests {
             runs: 5,
             unit: "x/s".to_owned(),
             value: Estimate { median, low, high },
+            is_narrow: true,
             values: Vec::new(),
             ratio: None,
             figures: BTreeMap::new(),

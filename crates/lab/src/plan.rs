@@ -43,6 +43,9 @@ struct File {
     seed: u64,
     #[serde(default = "five")]
     repeats: Spanned<u64>,
+    repeats_max: Option<Spanned<u64>>,
+    #[serde(default = "twentieth")]
+    within: Spanned<f64>,
     #[serde(default = "unscaled")]
     scale: Spanned<f64>,
     #[serde(default = "four_gib")]
@@ -115,6 +118,10 @@ fn five() -> Spanned<u64> {
     Spanned::new(0..0, 5)
 }
 
+fn twentieth() -> Spanned<f64> {
+    Spanned::new(0..0, 0.05)
+}
+
 fn unscaled() -> Spanned<f64> {
     Spanned::new(0..0, 1.0)
 }
@@ -168,8 +175,12 @@ pub struct Plan {
     pub text: String,
     /// The first seed.
     pub seed: u64,
-    /// Runs of each cell.
+    /// Runs of each cell, at least.
     pub repeats: u64,
+    /// Runs of a cell at most, which it has where its interval is not [`within`](Self::within) after fewer.
+    pub repeats_max: u64,
+    /// The interval of a median is narrow enough when both ends are so near to it, as a part of it.
+    pub within: f64,
     /// The names on each axis.
     pub axes: BTreeMap<String, Vec<String>>,
     /// What the others are compared with; it says nothing of an axis on which each is compared with its like.
@@ -196,7 +207,20 @@ impl Plan {
     pub fn id(&self) -> String {
         let cells: Vec<&Settings> = self.cells.iter().map(|cell| &cell.settings).collect();
         let meaning = (self.seed, self.repeats, &self.baseline, cells);
-        content_hash(&meaning)
+        match self.repeats_max > self.repeats {
+            true => content_hash(&(meaning, self.repeats_max, self.within)),
+            false => content_hash(&meaning),
+        }
+    }
+
+    /// The cell that one is compared with; `None` if the plan has no baseline.
+    pub fn baseline_of(&self, choice: &Choice) -> Option<Choice> {
+        if self.baseline.is_empty() {
+            return None;
+        }
+        let mut base = choice.clone();
+        base.extend(self.baseline.clone());
+        Some(base)
     }
 }
 
@@ -267,6 +291,8 @@ impl Reader<'_> {
             text: self.source.text.to_owned(),
             seed: self.file.seed,
             repeats: *self.file.repeats.get_ref(),
+            repeats_max: self.repeats_max(),
+            within: *self.file.within.get_ref(),
             axes,
             baseline,
             cells,
@@ -278,6 +304,17 @@ impl Reader<'_> {
         if !(1..=1000).contains(file.repeats.get_ref()) {
             let why = "`repeats` must be 1 to 1000";
             return Err(self.source.error(file.repeats.span(), why));
+        }
+        if let Some(most) = &file.repeats_max
+            && !(*file.repeats.get_ref()..=1000).contains(most.get_ref())
+        {
+            let why = "`repeats_max` must be `repeats` to 1000";
+            return Err(self.source.error(most.span(), why));
+        }
+        let within = *file.within.get_ref();
+        if !(within > 0.0 && within <= 1.0) {
+            let why = "`within` must be above 0 and at most 1";
+            return Err(self.source.error(file.within.span(), why));
         }
         let scale = *file.scale.get_ref();
         if !(scale > 0.0 && scale <= 100.0) {
@@ -291,6 +328,15 @@ impl Reader<'_> {
             return Err(self.source.error(file.memory.span(), why));
         }
         Ok(())
+    }
+
+    fn repeats_max(&self) -> u64 {
+        let least = self.file.repeats.get_ref();
+        *self
+            .file
+            .repeats_max
+            .as_ref()
+            .map_or(least, Spanned::get_ref)
     }
 
     fn memory_pages(&self) -> Option<u32> {

@@ -1,6 +1,7 @@
 //! Runs on disk: one file for each, named by what it depends on, so that an interrupted plan goes on where it
 //! was, and a changed one runs only what has changed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 use bimetal_rt::Rng;
 
 use crate::cell::{Outcome, RunError, SCHEMA, run, run_id};
-use crate::plan::{Cell, Plan};
+use crate::plan::{Cell, Choice, Plan};
+use crate::statistics::estimate;
 
 /// Why a folder of results cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,16 +58,56 @@ pub struct Job<'p> {
     pub seed: u64,
 }
 
-/// All runs of a plan: round by round, each cell once in a round, in an order of its own.
-pub fn jobs(plan: &Plan) -> Vec<Job<'_>> {
+/// The runs that a plan asks for, as far as can be said with these made: round by round, each cell once in a
+/// round, in an order of its own. After the rounds that every cell has come those of the cells whose intervals
+/// are not narrow enough yet, with their baselines, so that ratios have all pairs; and none after a round of
+/// which a run is missing.
+pub fn jobs<'p>(plan: &'p Plan, made: &[Outcome]) -> Vec<Job<'p>> {
     let mut all = Vec::new();
     for repeat in 0..plan.repeats {
-        let mut round: Vec<&Cell> = plan.cells.iter().collect();
-        shuffle(&mut round, plan.seed.wrapping_add(repeat));
-        let seed = plan.seed.wrapping_add(repeat);
-        all.extend(round.into_iter().map(|cell| Job { cell, seed }));
+        all.extend(round(plan, repeat, plan.cells.iter().collect()));
+    }
+    let known: BTreeSet<(u64, &Choice)> = made.iter().map(|run| (run.seed, &run.choice)).collect();
+    for repeat in plan.repeats..plan.repeats_max {
+        let is_made = |job: &Job<'_>| known.contains(&(job.seed, &job.cell.choice));
+        let cells = match all.iter().all(is_made) {
+            true => wide_cells(plan, made, repeat),
+            false => Vec::new(),
+        };
+        if cells.is_empty() {
+            break;
+        }
+        all.extend(round(plan, repeat, cells));
     }
     all
+}
+
+/// One run of each of these cells.
+fn round<'p>(plan: &Plan, repeat: u64, mut cells: Vec<&'p Cell>) -> Vec<Job<'p>> {
+    let seed = plan.seed.wrapping_add(repeat);
+    shuffle(&mut cells, seed);
+    cells.into_iter().map(|cell| Job { cell, seed }).collect()
+}
+
+/// The cells whose intervals are not narrow enough by the runs of the rounds before `repeat`, and the cells
+/// that they are compared with.
+fn wide_cells<'p>(plan: &'p Plan, made: &[Outcome], repeat: u64) -> Vec<&'p Cell> {
+    let mut values: BTreeMap<&Choice, Vec<f64>> = BTreeMap::new();
+    for run in made {
+        if run.seed.wrapping_sub(plan.seed) < repeat {
+            let own = values.entry(&run.choice).or_default();
+            own.push(run.measured.value);
+        }
+    }
+    let mut asked: BTreeSet<Choice> = BTreeSet::new();
+    for (choice, values) in values {
+        if estimate(&values).is_some_and(|of| !of.is_within(plan.within)) {
+            asked.extend(plan.baseline_of(choice));
+            asked.insert(choice.clone());
+        }
+    }
+    let cells = plan.cells.iter();
+    cells.filter(|cell| asked.contains(&cell.choice)).collect()
 }
 
 fn shuffle<T>(items: &mut [T], seed: u64) {
@@ -162,15 +204,24 @@ impl Results {
     /// All runs of the plan that have been made, in the plan's order.
     ///
     /// # Errors
-    /// When there is none, or one cannot be read.
-    pub fn outcomes(&self, plan: &Plan) -> Result<Vec<Outcome>, ResultsError> {
+    /// When one cannot be read.
+    pub fn made(&self, plan: &Plan) -> Result<Vec<Outcome>, ResultsError> {
         let mut all = Vec::new();
         for cell in &plan.cells {
-            for repeat in 0..plan.repeats {
+            for repeat in 0..plan.repeats_max {
                 let seed = plan.seed.wrapping_add(repeat);
                 all.extend(self.find(&Job { cell, seed })?);
             }
         }
+        Ok(all)
+    }
+
+    /// The same, where there must be one.
+    ///
+    /// # Errors
+    /// When there is none, or one cannot be read.
+    pub fn outcomes(&self, plan: &Plan) -> Result<Vec<Outcome>, ResultsError> {
+        let all = self.made(plan)?;
         if all.is_empty() {
             return Err(ResultsError::Nothing {
                 path: self.folder.clone(),

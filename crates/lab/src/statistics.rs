@@ -20,6 +20,14 @@ pub struct Estimate {
     pub high: f64,
 }
 
+impl Estimate {
+    /// True if both ends of the interval are as near to the median as this part of it.
+    pub fn is_within(&self, part: f64) -> bool {
+        let most = self.median.abs() * part;
+        self.median - self.low <= most && self.high - self.median <= most
+    }
+}
+
 /// The median; `None` of none.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -98,6 +106,20 @@ mod tests {
         assert_eq!((of.median, of.low, of.high), (3.0, 1.0, 5.0));
         let same = estimate(&[7.0; 5]).unwrap();
         assert_eq!((same.low, same.high), (7.0, 7.0));
+    }
+
+    #[test]
+    fn an_interval_is_within_a_part_of_its_median() {
+        let of = |low, high| Estimate {
+            median: 100.0,
+            low,
+            high,
+        };
+        assert!(of(95.0, 105.0).is_within(0.05));
+        assert!(!of(94.0, 100.0).is_within(0.05));
+        assert!(!of(100.0, 106.0).is_within(0.05));
+        let nothing = estimate(&[0.0; 5]).unwrap();
+        assert!(nothing.is_within(0.05));
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use bimetal_lab::plan::Plan;
-use bimetal_lab::report::{csv, summary};
+use bimetal_lab::report::{CellSummary, csv, summary};
 use bimetal_lab::results::{Results, jobs};
+use bimetal_lab::statistics::estimate;
 
 const PLAN: &str = r#"
 name = "small"
@@ -76,7 +77,7 @@ fn skipped_combinations_are_left_out() {
             "disk quick 128KiB back ext3 mail",
         ]
     );
-    assert_eq!(jobs(&plan).len(), 8);
+    assert_eq!(jobs(&plan, &[]).len(), 8);
 }
 
 #[test]
@@ -120,6 +121,16 @@ fn a_mistake_has_its_place_and_what_was_expected() {
         ),
         ("depth = 4", "dept = 4", "unknown field `dept`"),
         (
+            "repeats = 2",
+            "repeats = 2\nrepeats_max = 1",
+            "`repeats_max` must be `repeats` to 1000",
+        ),
+        (
+            "repeats = 2",
+            "repeats = 2\nwithin = 0.0",
+            "`within` must be above 0 and at most 1",
+        ),
+        (
             "type = \"hdd\"\nprofile = \"hdd-5400\"\nsize = \"1GiB\"",
             "type = \"flash\"\nsize = \"257GiB\"",
             "`size` of a flash device must be at most 256 GiB",
@@ -158,7 +169,7 @@ fn a_plan_is_interrupted_and_goes_on_and_gives_the_same() {
     let folder = Folder::new("resume");
     let plan = plan(PLAN).unwrap();
     let results = Results::create(&folder.0, &plan).unwrap();
-    let all = jobs(&plan);
+    let all = jobs(&plan, &[]);
     for job in &all[..3] {
         assert_eq!(results.find(job).unwrap(), None);
         results.make(job).unwrap();
@@ -189,13 +200,72 @@ fn a_plan_is_interrupted_and_goes_on_and_gives_the_same() {
     assert_eq!(columns, vec![29; 9]);
 }
 
+/// Makes what is missing until nothing is, at most `most` runs of it.
+fn go_on(results: &Results, plan: &Plan, most: usize) {
+    let mut left = most;
+    loop {
+        let all = jobs(plan, &results.made(plan).unwrap());
+        let mut missing = all
+            .iter()
+            .filter(|job| results.find(job).unwrap().is_none());
+        let missing: Vec<_> = missing.by_ref().take(left).collect();
+        if missing.is_empty() {
+            return;
+        }
+        left -= missing.len();
+        for job in missing {
+            results.make(job).unwrap();
+        }
+    }
+}
+
+/// Cells whose intervals are wide are run again, with what they are compared with, and others are not; an
+/// interruption changes nothing of it.
+#[test]
+fn cells_are_repeated_until_their_intervals_are_narrow() {
+    let text = PLAN.replace("repeats = 2", "repeats = 3\nrepeats_max = 6\nwithin = 0.2");
+    let plan = plan(&text).unwrap();
+    let (whole, cut) = (Folder::new("narrow"), Folder::new("narrow-cut"));
+    let results = Results::create(&whole.0, &plan).unwrap();
+    go_on(&results, &plan, usize::MAX);
+    let outcomes = results.outcomes(&plan).unwrap();
+    let all = summary(&plan, &outcomes);
+    assert_eq!(all.runs, (outcomes.len(), outcomes.len()));
+    for cell in &all.cells {
+        let base = plan.baseline_of(&cell.choice).unwrap();
+        let is_asked_for = |other: &&CellSummary| {
+            let of = plan.baseline_of(&other.choice).unwrap();
+            other.choice == cell.choice || (of == cell.choice && other.choice != base)
+        };
+        // The runs after the third are those that it or what is compared with it was too wide without.
+        let mut asking = all.cells.iter().filter(is_asked_for);
+        let wide_until = (3..6).take_while(|n| {
+            asking.clone().any(|other| {
+                let values = other.values.iter().take(*n as usize).copied();
+                let of = estimate(&values.collect::<Vec<f64>>()).unwrap();
+                !of.is_within(0.2)
+            })
+        });
+        assert_eq!(cell.runs, 3 + wide_until.count(), "{:?}", cell.choice);
+        assert_eq!(cell.is_narrow, cell.value.is_within(0.2));
+        assert!(asking.next().is_some());
+    }
+    let runs: Vec<usize> = all.cells.iter().map(|cell| cell.runs).collect();
+    assert!(runs.iter().any(|n| *n > 3), "some are repeated: {runs:?}");
+    assert!(runs.iter().any(|n| *n < 6), "and some are not: {runs:?}");
+    let again = Results::create(&cut.0, &plan).unwrap();
+    go_on(&again, &plan, 13);
+    go_on(&again, &plan, usize::MAX);
+    assert_eq!(again.outcomes(&plan).unwrap(), outcomes);
+}
+
 /// A run that was made with other settings than its name says is not believed.
 #[test]
 fn a_strange_file_among_the_results_is_refused() {
     let folder = Folder::new("strange");
     let plan = plan(PLAN).unwrap();
     let results = Results::create(&folder.0, &plan).unwrap();
-    let all = jobs(&plan);
+    let all = jobs(&plan, &[]);
     results.make(&all[0]).unwrap();
     let runs = folder.0.join("runs");
     let path = std::fs::read_dir(&runs)

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cell::{Direction, Outcome};
 use crate::plan::{AXES, Choice, Plan};
+use crate::results::jobs;
 use crate::statistics::{Estimate, Ratio, estimate, median, paired_ratio};
 
 pub use page::html;
@@ -28,6 +29,8 @@ pub struct CellSummary {
     pub unit: String,
     /// The main figure.
     pub value: Estimate,
+    /// Its interval is as narrow as the plan asks.
+    pub is_narrow: bool,
     /// The main figure of each run, in the order of seeds.
     pub values: Vec<f64>,
     /// The main figure as a ratio to that of the baseline cell, seed by seed; nothing for the baseline itself.
@@ -74,8 +77,11 @@ pub fn summary(plan: &Plan, outcomes: &[Outcome]) -> Summary {
         own.collect()
     };
     let cells = plan.cells.iter().filter_map(|cell| {
-        let base = baseline_of(plan, &cell.choice).filter(|base| *base != cell.choice);
+        let base = plan
+            .baseline_of(&cell.choice)
+            .filter(|base| *base != cell.choice);
         cell_summary(
+            plan,
             &cell.choice,
             &of(&cell.choice),
             &base.map_or(Vec::new(), |base| of(&base)),
@@ -85,24 +91,19 @@ pub fn summary(plan: &Plan, outcomes: &[Outcome]) -> Summary {
         schema: SCHEMA,
         name: plan.name.clone(),
         id: plan.id(),
-        runs: (plan.cells.len() * plan.repeats as usize, outcomes.len()),
+        runs: (jobs(plan, outcomes).len(), outcomes.len()),
         axes: plan.axes.clone(),
         baseline: plan.baseline.clone(),
         cells: cells.collect(),
     }
 }
 
-/// The cell that one is compared with; `None` if the plan has no baseline.
-fn baseline_of(plan: &Plan, choice: &Choice) -> Option<Choice> {
-    if plan.baseline.is_empty() {
-        return None;
-    }
-    let mut base = choice.clone();
-    base.extend(plan.baseline.clone());
-    Some(base)
-}
-
-fn cell_summary(choice: &Choice, own: &[&Outcome], base: &[&Outcome]) -> Option<CellSummary> {
+fn cell_summary(
+    plan: &Plan,
+    choice: &Choice,
+    own: &[&Outcome],
+    base: &[&Outcome],
+) -> Option<CellSummary> {
     let first = own.first()?;
     let values: Vec<f64> = own.iter().map(|outcome| outcome.measured.value).collect();
     let pairs: Vec<(f64, f64)> = own
@@ -122,11 +123,13 @@ fn cell_summary(choice: &Choice, own: &[&Outcome], base: &[&Outcome]) -> Option<
         Some((name.clone(), median(&all)?))
     };
     let count = |of: fn(&Outcome) -> u64| median_count(own, of);
+    let value = estimate(&values)?;
     Some(CellSummary {
         choice: choice.clone(),
         runs: own.len(),
         unit: first.measured.unit.clone(),
-        value: estimate(&values)?,
+        value,
+        is_narrow: value.is_within(plan.within),
         ratio: paired_ratio(&mine, &theirs),
         values,
         figures: names.filter_map(figure).collect(),

@@ -82,7 +82,7 @@ impl<'s> Page<'s> {
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
              <title>{0}</title>\n<style>\n{STYLE}{highlight}</style></head><body><main>\n<h1>{0}</h1>\n\
              <p>bimetal {1}, plan {2}, in virtual time: {made} runs of {3} cells.{missing} Bars are medians over \
-             seeds, with the interval of 95 %.{compared}</p>\n<p>In all cells: {4}.</p>\n",
+             seeds, with the interval of 95 %; ~ marks those that are wider than the plan asks.{compared}</p>\n<p>In all cells: {4}.</p>\n",
             escaped(&summary.name),
             env!("CARGO_PKG_VERSION"),
             &summary.id[..12],
@@ -343,7 +343,12 @@ impl<'s> Page<'s> {
         let merged = all(|d| d.back_merges + d.front_merges + d.request_merges);
         let figures = [
             short(cell.value.median),
-            format!("{} to {}", short(cell.value.low), short(cell.value.high)),
+            format!(
+                "{} to {}{}",
+                short(cell.value.low),
+                short(cell.value.high),
+                if cell.is_narrow { "" } else { "~" }
+            ),
             cell.unit.clone(),
             ratio(cell.ratio.as_ref()),
             all(|d| d.bios).to_string(),
