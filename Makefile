@@ -34,7 +34,8 @@ install-capi:
 
 kernel-bench:
 	$(CARGO) build --locked -p bimetal-cli
-	scripts/kernel-bench --program $(TARGET)/debug/bimetal tests/kernel/nbd.sh
+	scripts/kernel-bench --program $(TARGET)/debug/bimetal tests/kernel/nbd.sh tests/kernel/ublk.sh \
+		tests/kernel/ublk-mirror.sh
 
 bench:
 	scripts/install-test-deps.sh
