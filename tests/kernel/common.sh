@@ -29,6 +29,14 @@ start_server() {
     wait_until 60 grep -q '^ready$' "$log" || fail "bimetal $* is not ready"
 }
 
+# attach_volume FILE [OPTIONS]: attaches the device `vol`; its block device is $disk then. The kernel gives
+# a number back only when the last who had the device open is gone, so it may be another one each time.
+attach_volume() {
+    start_server attach attach "$1" vol $2 $3
+    disk=$(grep '^/dev/ublkb[0-9]*$' /tmp/attach.log) || fail "attach does not say where"
+    [ -b "$disk" ] || fail "$disk is no block device"
+}
+
 # has_ended PID: true when the process is gone, or a zombie that nobody has waited for yet.
 has_ended() {
     ! grep -q '^State:[[:space:]]*[^Z]' "/proc/$1/status"

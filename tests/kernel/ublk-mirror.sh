@@ -5,7 +5,6 @@
 # kernel-bench: files common.sh
 . /common.sh
 
-disk=/dev/ublkb0
 cat > /tmp/vol.toml << 'END'
 [device.fast]
 type = "file"
@@ -25,7 +24,7 @@ END
 modprobe ublk_drv || fail "no module ublk_drv"
 bimetal format /tmp/vol.toml > /tmp/format.log 2>&1 || fail "cannot format"
 
-start_server attach attach /tmp/vol.toml vol
+attach_volume /tmp/vol.toml
 grep -q warning /tmp/attach.log && fail "memory is not locked, or a side is missing"
 write_and_compare $disk
 file_system_on $disk
@@ -39,7 +38,7 @@ wait_until 20 has_ended "$server" || fail "the killed server does not end"
 umount /tmp/mnt || fail "cannot unmount after SIGKILL"
 bimetal detach $disk || fail "cannot take away what a killed server leaves"
 
-start_server attach attach /tmp/vol.toml vol
+attach_volume /tmp/vol.toml
 e2fsck -fp $disk > /tmp/e2fsck.log 2>&1
 [ $? -le 1 ] || fail "e2fsck cannot repair"
 mount -t ext4 $disk /tmp/mnt || fail "cannot mount after SIGKILL"
@@ -52,7 +51,7 @@ echo "what was synced is there after SIGKILL"
 for side in fast slow; do
     mkdir /tmp/away
     mv "/tmp/$side.img" /tmp/away/
-    start_server attach attach /tmp/vol.toml vol --read-only
+    attach_volume /tmp/vol.toml --read-only
     mount -t ext4 -o ro,noload $disk /tmp/mnt || fail "cannot mount without $side"
     cmp /tmp/pattern /tmp/mnt/synced || fail "the file is lost without $side"
     umount /tmp/mnt || fail "cannot unmount without $side"

@@ -4,7 +4,6 @@
 # kernel-bench: files common.sh
 . /common.sh
 
-disk=/dev/ublkb0
 cat > /tmp/vol.toml << 'END'
 [server]
 memory = "64MiB"
@@ -17,8 +16,7 @@ END
 truncate -s 96M /tmp/vol.img
 
 attach() {
-    start_server attach attach /tmp/vol.toml vol "$@"
-    [ "$(head -n 1 /tmp/attach.log)" = "$disk" ] || fail "attach does not say $disk"
+    attach_volume /tmp/vol.toml "$@"
 }
 # count FIGURE [FILE]: one of the live figures of the block device.
 count() {
@@ -52,8 +50,8 @@ echo "what is missing is said"
 attach
 [ "$(blockdev --getsize64 $disk)" = $((96 << 20)) ] || fail "$disk has another size"
 [ "$(blockdev --getss $disk)" = 512 ] || fail "$disk has other sectors"
-[ "$(cat /sys/block/ublkb0/queue/physical_block_size)" = 4096 ] || fail "$disk has other blocks"
-[ "$(cat /sys/block/ublkb0/queue/fua)" = 1 ] || fail "$disk takes no FUA"
+[ "$(cat /sys/block/${disk#/dev/}/queue/physical_block_size)" = 4096 ] || fail "$disk has other blocks"
+[ "$(cat /sys/block/${disk#/dev/}/queue/fua)" = 1 ] || fail "$disk takes no FUA"
 write_and_compare $disk
 echo "data is what was written"
 
@@ -105,10 +103,10 @@ wait_until 20 is_gone || fail "the kernel keeps the disk of a killed server"
 wait_until 20 has_ended "$flood" || fail "who wrote hangs"
 within 20 umount /tmp/mnt || fail "cannot unmount after SIGKILL"
 bimetal detach $disk || fail "cannot take away what a killed server leaves"
-[ -e /dev/ublkc0 ] && fail "something is left of a killed server"
+[ -e "${disk/ublkb/ublkc}" ] && fail "something is left of a killed server"
 echo "SIGKILL under a mount is survived"
 
-attach --number 0
+attach
 e2fsck -fp $disk > /tmp/e2fsck.log 2>&1
 [ $? -le 1 ] || fail "e2fsck cannot repair"
 mount -t ext4 $disk /tmp/mnt || fail "cannot mount after SIGKILL"
@@ -123,7 +121,8 @@ bimetal detach $disk > /tmp/detach.log 2>&1 && fail "detached twice"
 grep -q "there is no $disk" /tmp/detach.log || fail "no word about what is missing"
 echo "detach takes a device away"
 
-attach --read-only
+attach --read-only --number=7
+[ "$disk" = /dev/ublkb7 ] || fail "another number than was asked for"
 dd if=/tmp/pattern of=$disk bs=64k count=1 oflag=direct > /tmp/dd.log 2>&1 && fail "wrote read-only"
 stop_server
 echo "a read-only device takes no writes"
@@ -144,7 +143,7 @@ type = "delay"
 below = "data"
 write = "600s"
 END
-start_server attach attach /tmp/stuck.toml vol
+attach_volume /tmp/stuck.toml
 dd if=/tmp/pattern of=$disk bs=64k count=1 oflag=direct > /tmp/dd.log 2>&1 &
 writer=$!
 has_arrived() {
