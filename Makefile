@@ -5,13 +5,15 @@
 #   make lint    formatting and lints alone
 #   make asan    the runtime's tests under AddressSanitizer (needs a nightly toolchain)
 #   make install-capi PREFIX=/usr/local   the C library, its header and its pkg-config file
+#   make kernel-bench   tests in a guest with a kernel of its own (QEMU; prints why where it cannot run)
 #   make bench   NBD speed against nbdkit and qemu-nbd (about an hour; BENCH_ARGS=--quick: minutes)
 
 CARGO ?= cargo
 BENCH_ARGS ?=
 PREFIX ?= /usr/local
+TARGET = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: demo test lint asan install-capi bench
+.PHONY: demo test lint asan install-capi kernel-bench bench
 
 demo:
 	$(CARGO) build --release -p bimetal-cli
@@ -29,6 +31,11 @@ asan:
 
 install-capi:
 	CARGO="$(CARGO)" scripts/install-capi.sh "$(PREFIX)"
+
+kernel-bench:
+	$(CARGO) build --locked -p bimetal-cli
+	scripts/kernel-bench --program $(TARGET)/debug/bimetal tests/kernel/nbd.sh tests/kernel/ublk.sh \
+		tests/kernel/ublk-mirror.sh
 
 bench:
 	scripts/install-test-deps.sh

@@ -8,6 +8,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod alerts;
+mod attach;
 mod bench;
 mod cache;
 mod check;
@@ -66,6 +67,10 @@ enum Verb {
     Format(format::Args),
     /// Serve the exports of a configuration until SIGTERM or SIGINT.
     Serve(serve::Args),
+    /// Make a device of a configuration a block device of this machine until SIGTERM or SIGINT.
+    Attach(attach::Args),
+    /// Take away a block device that `attach` has made.
+    Detach(attach::DetachArgs),
     /// Check a configuration and show its devices, writing nothing.
     Check(check::Args),
     /// Show the live figures of a running server.
@@ -105,6 +110,8 @@ fn main() -> ExitCode {
         Verb::Demo(args) => demo::run(&args),
         Verb::Format(args) => format::run(&args),
         Verb::Serve(args) => serve::run(&args),
+        Verb::Attach(args) => attach::run(&args),
+        Verb::Detach(args) => attach::run_detach(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Scrub(args) => scrub::run(&args),

@@ -1,7 +1,7 @@
 //! A configuration that is being served: its devices, its exports and its control socket, from
-//! start to an orderly end. `serve` and `demo` both run one.
+//! start to an orderly end. `serve`, `attach` and `demo` all run one.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use bimetal_block::graph::{Node, OpenOptions, Stack};
 use bimetal_block::{Figure, IoError};
+use bimetal_export::ublk::{AttachError, AttachOptions, Attachment};
 use bimetal_export::{Server, StartError};
 use bimetal_rt::uring::Signals;
 use bimetal_rt::{Instant, Rt, Task};
@@ -36,7 +37,15 @@ pub(crate) struct Shown {
     pub(crate) stack: Stack,
     pub(crate) operation: Operation,
     server: Server,
+    attached: RefCell<Option<Attached>>,
     pub(crate) stopping: Cell<bool>,
+}
+
+/// A device that is a block device of this machine.
+#[derive(Clone)]
+struct Attached {
+    device: String,
+    block: Rc<Attachment>,
 }
 
 /// See the module.
@@ -73,6 +82,7 @@ impl Running {
             stack,
             operation: Operation::default(),
             server,
+            attached: RefCell::new(None),
             stopping: Cell::new(false),
         });
         let answering = Rc::clone(&shown);
@@ -97,6 +107,26 @@ impl Running {
     /// The open devices.
     pub(crate) fn stack(&self) -> &Stack {
         &self.shown.stack
+    }
+
+    /// Makes one of the open devices a block device, which the end takes away first.
+    ///
+    /// # Errors
+    /// When the device is not open, or the kernel does not take it.
+    pub(crate) async fn attach(
+        &self,
+        device: &str,
+        options: AttachOptions,
+    ) -> Result<Rc<Attachment>> {
+        let open = self.shown.stack.get(device);
+        let open = open.ok_or_else(|| anyhow!("device {device} is not open"))?;
+        let block = Attachment::attach(&self.shown.rt, Rc::clone(open), options).await?;
+        let block = Rc::new(block);
+        *self.shown.attached.borrow_mut() = Some(Attached {
+            device: device.to_owned(),
+            block: Rc::clone(&block),
+        });
+        Ok(block)
     }
 
     /// Says which sides of mirrors do not count, one line each: whoever starts a volume without one
@@ -127,15 +157,17 @@ impl Running {
     /// answers until then.
     ///
     /// # Errors
-    /// The first device that cannot be closed.
+    /// The block device that cannot be taken away, or the first device that cannot be closed.
     pub(crate) async fn stop(self) -> Result<()> {
         self.shown.stopping.set(true);
+        let detached = self.shown.detach().await;
         self.shown.server.stop().await;
         self.shown.operation.cancel().await;
         let closed = self.shown.stack.close().await;
         self.alerts.cancel().await;
         self.control.stop().await;
-        closed.map_err(|(device, error)| not_closed(&device, error))
+        closed.map_err(|(device, error)| not_closed(&device, error))?;
+        detached.map_err(anyhow::Error::from)
     }
 
     /// As [`stop`](Running::stop), given up after `deadline` or at the third signal. Nothing may
@@ -236,6 +268,14 @@ impl Shown {
         }
     }
 
+    async fn detach(&self) -> Result<(), AttachError> {
+        let attached = self.attached.borrow().clone();
+        match attached {
+            Some(attached) => attached.block.detach().await,
+            None => Ok(()),
+        }
+    }
+
     fn status(&self) -> Value {
         let mut devices = Map::new();
         for (name, device) in self.stack.devices() {
@@ -255,6 +295,7 @@ impl Shown {
             "pid": std::process::id(),
             "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
             "exports": self.exports(),
+            "attached": self.attached(),
             "devices": devices,
         })
     }
@@ -279,6 +320,22 @@ impl Shown {
         exports
     }
 
+    fn attached(&self) -> Map<String, Value> {
+        let attached = self.attached.borrow();
+        let mut shown = Map::new();
+        if let Some(attached) = attached.as_ref() {
+            let mut seen: Vec<(String, String, Figure)> = Vec::new();
+            attached.block.figures(&mut seen);
+            let figures = seen.iter();
+            let figures: Map<String, Value> = figures
+                .map(|(_, name, figure)| (name.clone(), figures::value(figure)))
+                .collect();
+            let value = json!({ "device": attached.device, "figures": figures });
+            shown.insert(attached.block.path(), value);
+        }
+        shown
+    }
+
     /// What a stop that takes long is busy with.
     fn left_to_do(&self) -> String {
         if let Some(device) = self.stack.closing() {
@@ -294,7 +351,10 @@ impl Shown {
             })
         };
         let exports = self.config.exports.iter().filter(|e| is_connected(&e.name));
-        let devices: BTreeSet<&str> = exports.map(|e| e.device.as_str()).collect();
+        let attached = self.attached.borrow();
+        let devices = exports.map(|e| e.device.as_str());
+        let devices = devices.chain(attached.iter().map(|attached| attached.device.as_str()));
+        let devices: BTreeSet<&str> = devices.collect();
         let devices: Vec<&str> = devices.into_iter().collect();
         format!("requests on device {} have no answer", devices.join(", "))
     }

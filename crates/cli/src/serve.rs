@@ -24,6 +24,13 @@ pub(crate) struct Args {
     /// The configuration
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+/// How to open volumes of which something is missing.
+#[derive(clap::Args)]
+pub(crate) struct OpenArgs {
     /// Open mirrors although a side that may be ahead is missing: `read-only`, to look at the last
     /// moment that is known, or `fork`, to go on from it; then the missing side can only be rebuilt
     #[arg(long, value_name = "HOW")]
@@ -40,8 +47,9 @@ enum ForceOpen {
     Fork,
 }
 
-impl Args {
-    fn options(&self) -> OpenOptions {
+impl OpenArgs {
+    /// The same for the graph of devices.
+    pub(crate) fn options(&self) -> OpenOptions {
         let force = self.force_open.map(|how| match how {
             ForceOpen::ReadOnly => Force::ReadOnly,
             ForceOpen::Fork => Force::Fork,
@@ -70,7 +78,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         register: true,
     })
     .context("cannot set up io_uring")?;
-    match rt.block_on(serve(&rt, config, &args.options())) {
+    conclude(rt.block_on(serve(&rt, config, &args.open.options())))
+}
+
+/// How serving ends early.
+pub(crate) enum Failure {
+    /// Nothing is in flight.
+    NotStarted(anyhow::Error),
+    /// Requests may be in flight.
+    NotStopped(anyhow::Error),
+}
+
+/// Turns the end of serving into that of the verb; the runtime must still be there.
+pub(crate) fn conclude(served: Result<(), Failure>) -> Result<ExitCode> {
+    match served {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(Failure::NotStarted(error)) => Err(error),
         Err(Failure::NotStopped(error)) => {
@@ -79,13 +100,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             std::process::exit(1);
         }
     }
-}
-
-enum Failure {
-    /// Nothing is in flight.
-    NotStarted(anyhow::Error),
-    /// Requests may be in flight.
-    NotStopped(anyhow::Error),
 }
 
 async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Failure> {
@@ -112,7 +126,7 @@ async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Fai
 }
 
 /// Keeps the server fit to serve the machine it runs on, or says in one line why it is not.
-fn lock_into_memory() {
+pub(crate) fn lock_into_memory() {
     let outcome = keep_memory_resident(HEAP_RESERVE_BYTES);
     let reasons: Vec<String> = [
         outcome.lock_error.map(|e| format!("locking memory: {e}")),

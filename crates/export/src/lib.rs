@@ -1,4 +1,5 @@
-//! Exports: block devices served over a network protocol: NBD to ordinary clients, and BRP.
+//! Exports: block devices served over a network protocol, NBD to ordinary clients and BRP, or to the
+//! kernel of the machine itself ([`ublk`]).
 //!
 //! The server is built for batching and never waits to get a batch: one receive takes whatever the
 //! socket holds, every complete request in it is started before the next receive, and one send
@@ -19,6 +20,11 @@ mod portal;
 mod server;
 mod session;
 mod tasks;
+#[allow(
+    unsafe_code,
+    reason = "vouches for what the driver does with the buffers it is lent"
+)]
+pub mod ublk;
 
 pub use access::{Client, Rights, Rule, Who};
 pub use bimetal_tls::{TlsError, TlsFiles};

@@ -156,12 +156,18 @@ fn unsafe_outside_its_places() {
     let right = [
         ("crates/rt/src/uring/ring.rs", code),
         ("crates/capi/src/memory.rs", code),
+        ("crates/export/src/ublk/queue.rs", code),
         ("a.rs", "#![deny(unsafe_code)]"),
     ];
     tells(unsafe_places, &[("crates/block/src/a.rs", code)], &right);
     tells(
         unsafe_places,
         &[("crates/capi/src/session.rs", code)],
+        &right,
+    );
+    tells(
+        unsafe_places,
+        &[("crates/export/src/nbd/connection.rs", code)],
         &right,
     );
 }

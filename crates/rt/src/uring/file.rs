@@ -28,9 +28,9 @@ pub struct OpenOptions {
 
 /// An open file or block device.
 pub struct File {
-    uring: Rc<Uring>,
+    pub(super) uring: Rc<Uring>,
     fd: OwnedFd,
-    fixed: Option<u32>,
+    pub(super) fixed: Option<u32>,
 }
 
 impl File {
@@ -238,7 +238,7 @@ impl File {
         }
     }
 
-    fn plain(&self) -> types::Fd {
+    pub(super) fn plain(&self) -> types::Fd {
         types::Fd(self.fd.as_raw_fd())
     }
 }

@@ -7,6 +7,7 @@
 //! This module may use `unsafe`: it hands memory to the kernel. It must never free or reuse what a
 //! slot owns before the completion of that slot has been seen.
 
+mod command;
 mod file;
 mod op;
 mod signal;
@@ -25,6 +26,7 @@ use slab::Slab;
 
 use crate::buf::BufPool;
 use crate::time::Instant;
+pub use command::{CommandFile, DriverPages, LONG_COMMAND_BYTES};
 pub use file::{File, OpenOptions};
 pub(crate) use op::{Operation, Owned};
 pub use signal::Signals;

@@ -1,0 +1,196 @@
+//! `bimetal attach`: a device of a configuration as a block device of this machine, in the foreground
+//! until a signal; and `bimetal detach`, which takes one away from outside.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use bimetal_block::graph::OpenOptions;
+use bimetal_export::ublk::{self, AttachOptions, Attachment};
+use bimetal_rt::uring::Signals;
+use bimetal_rt::{Rt, UringOptions};
+use futures_util::future::{Either, select};
+
+use crate::config::Config;
+use crate::running::Running;
+use crate::said::say;
+use crate::serve::{Failure, OpenArgs, conclude, lock_into_memory};
+
+/// The numbers that the driver has room for.
+const NUMBERS: std::ops::Range<i64> = 0..1 << 20;
+/// What stands before the number in the path of a block device.
+const PATH_START: &str = "/dev/ublkb";
+
+/// What to attach.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The device of the configuration
+    #[arg(value_name = "DEVICE")]
+    device: String,
+    /// The number N of /dev/ublkbN; by default the lowest that is free
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(NUMBERS))]
+    number: Option<u32>,
+    /// Refuse changes
+    #[arg(long)]
+    read_only: bool,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+/// What to detach.
+#[derive(clap::Args)]
+pub(crate) struct DetachArgs {
+    /// The block device: /dev/ublkbN
+    #[arg(value_name = "PATH", value_parser = number_of)]
+    number: u32,
+}
+
+/// The number in the path of a block device.
+fn number_of(path: &str) -> Result<u32, String> {
+    let number = path.strip_prefix(PATH_START).and_then(|n| n.parse().ok());
+    let number = number.filter(|n| NUMBERS.contains(&i64::from(*n)));
+    number.ok_or_else(|| format!("expected {PATH_START}N"))
+}
+
+/// Runs the verb `attach`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut config = Config::load(&args.file)?;
+    if !config.graph.nodes().contains_key(&args.device) {
+        let (file, device) = (config.path.display(), &args.device);
+        bail!("{file}: there is no [device.{device}] to attach");
+    }
+    // A volume belongs to one process, and this one serves the kernel.
+    config.exports.clear();
+    let rt = Rt::real_time(UringOptions {
+        pool_bytes: config.server.memory_bytes as usize,
+        seed: 0,
+        register: true,
+    })
+    .context("cannot set up io_uring")?;
+    conclude(rt.block_on(serve(&rt, config, args)))
+}
+
+async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
+    // Before the devices are opened: a signal that comes meanwhile must stop them cleanly.
+    let signals = Signals::termination(rt)
+        .context("cannot take over signals")
+        .map_err(Failure::NotStarted)?;
+    let (lock_memory, deadline) = (config.server.lock_memory, config.server.stop_deadline);
+    let options: OpenOptions = args.open.options();
+    let running = Running::start(rt, config, &[&args.device], &options)
+        .await
+        .map_err(Failure::NotStarted)?;
+    if lock_memory {
+        lock_into_memory();
+    }
+    running.warn_of_missing_sides();
+    let options = AttachOptions {
+        number: args.number,
+        read_only: args.read_only,
+    };
+    let block = match running.attach(&args.device, options).await {
+        Ok(block) => block,
+        Err(error) => {
+            // What the driver did not take back may still be in flight.
+            let stopped = running.stop_within(deadline, &signals).await;
+            return stopped.and(Err(error)).map_err(Failure::NotStopped);
+        }
+    };
+    let mut out = std::io::stdout();
+    // Whoever started this may not care when it is ready.
+    let _ = writeln!(out, "{}\nready", block.path()).and_then(|()| out.flush());
+    let waited = until_over(&signals, &block).await;
+    let stopped = running.stop_within(deadline, &signals).await;
+    stopped.and(waited).map_err(Failure::NotStopped)
+}
+
+/// Waits for a signal, or for the end of the block device, and says what that means.
+async fn until_over(signals: &Signals, block: &Attachment) -> Result<()> {
+    let signal = std::pin::pin!(signals.next());
+    let ended = std::pin::pin!(block.ended());
+    match select(signal, ended).await {
+        Either::Left((waited, _)) => {
+            for place in mounts_of(&block.path()) {
+                say(format_args!(
+                    "bimetal: warning: {} is mounted on {place}: what was written there is saved now, \
+                     and from now on every access to it fails; `umount {place}`",
+                    block.path()
+                ));
+            }
+            waited.map(|_| ()).context("cannot wait for signals")
+        }
+        Either::Right(_) => {
+            say(format_args!(
+                "bimetal: {} has ended; stopping",
+                block.path()
+            ));
+            Ok(())
+        }
+    }
+}
+
+/// Where a block device or a partition of it is mounted, as the kernel writes it in its table: a blank
+/// in a path is `\040`.
+fn mounts_of(path: &str) -> Vec<String> {
+    // Without the table there is no warning; the end is the same.
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts_in(&table, path)
+}
+
+fn mounts_in(table: &str, path: &str) -> Vec<String> {
+    let place = |line: &str| {
+        let (source, rest) = line.split_once(' ')?;
+        let partition = source.strip_prefix(path)?;
+        let is_partition = partition.strip_prefix('p').is_some_and(|number| {
+            !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+        });
+        let place = rest.split(' ').next()?;
+        (partition.is_empty() || is_partition).then(|| place.to_owned())
+    };
+    table.lines().filter_map(place).collect()
+}
+
+/// Runs the verb `detach`.
+pub(crate) fn run_detach(args: &DetachArgs) -> Result<ExitCode> {
+    let rt = Rt::real_time(UringOptions {
+        pool_bytes: 0,
+        ..UringOptions::default()
+    })
+    .context("cannot set up io_uring")?;
+    rt.block_on(ublk::detach(&rt, args.number))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_names_a_number() {
+        assert_eq!(number_of("/dev/ublkb0"), Ok(0));
+        assert_eq!(number_of("/dev/ublkb17"), Ok(17));
+        for wrong in [
+            "0",
+            "/dev/ublkb",
+            "/dev/ublkb-1",
+            "/dev/ublkb0p1",
+            "/dev/ublkb1048576",
+        ] {
+            assert!(number_of(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn mounts_of_a_device_and_of_its_partitions_are_found() {
+        let table = "/dev/ublkb1 /a ext4 rw 0 0\n\
+                     /dev/ublkb1p2 /b\\040c ext4 rw 0 0\n\
+                     /dev/ublkb10 /d ext4 rw 0 0\n\
+                     tmpfs /dev/ublkb1 tmpfs rw 0 0\n";
+        assert_eq!(mounts_in(table, "/dev/ublkb1"), ["/a", "/b\\040c"]);
+        assert_eq!(mounts_in(table, "/dev/ublkb10"), ["/d"]);
+    }
+}

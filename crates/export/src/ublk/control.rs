@@ -1,0 +1,235 @@
+//! The control side: adding, starting, stopping and deleting devices through `/dev/ublk-control`.
+//!
+//! This module must never touch the requests of a device, and never decide when a device is to end.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bimetal_rt::Rt;
+use bimetal_rt::uring::{CommandFile, LONG_COMMAND_BYTES};
+
+use super::abi::{
+    CONTROL_ADDRESS_AT, CONTROL_COMMAND_BYTES, Control, ControlCommand, DEVICE_INFO_BYTES,
+    DeviceInfo, Parameters,
+};
+
+const CONTROL_PATH: &str = "/dev/ublk-control";
+
+/// The numbers of errors that mean something of their own here (`errno(3)`).
+mod errno {
+    pub(super) const EPERM: i32 = 1;
+    pub(super) const ENOENT: i32 = 2;
+    pub(super) const ENXIO: i32 = 6;
+    pub(super) const EACCES: i32 = 13;
+    pub(super) const EEXIST: i32 = 17;
+    pub(super) const ENODEV: i32 = 19;
+    pub(super) const EINVAL: i32 = 22;
+    pub(super) const EOPNOTSUPP: i32 = 95;
+    /// `ENOTSUPP`, which is the kernel's own and has no name outside.
+    pub(super) const NO_SUCH_COMMAND: i32 = 524;
+}
+
+/// Why a device cannot be attached, detached, or served any longer.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The driver is not loaded.
+    #[error(
+        "{CONTROL_PATH} is not there: this needs a kernel with the driver ublk_drv, Linux 6.4 or newer; \
+         load it with `modprobe ublk_drv`"
+    )]
+    NoDriver,
+    /// The user may not do this.
+    #[error("no rights to {CONTROL_PATH}: a block device is made by root (CAP_SYS_ADMIN)")]
+    NoRights,
+    /// `io_uring` lacks what the driver is spoken to with.
+    #[error("this kernel's io_uring takes no commands for drivers: Linux 6.4 or newer is needed")]
+    NoCommands,
+    /// The driver knows other commands than ours.
+    #[error("the driver ublk_drv is too old: Linux 6.4 or newer is needed")]
+    OldDriver,
+    /// Another device has the number.
+    #[error("{0} exists already")]
+    Exists(String),
+    /// No device has the number.
+    #[error("there is no {0}")]
+    Missing(String),
+    /// The size of the volume is not whole sectors, or zero.
+    #[error("a volume of {0} bytes is no block device: whole sectors of 512 bytes are needed")]
+    Size(u64),
+    /// A file of the device could not be used.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The driver refused something else.
+    #[error("{device}: {step}: {error}")]
+    Refused {
+        /// The block device.
+        device: String,
+        /// What was to be done.
+        step: &'static str,
+        /// What the driver said.
+        error: io::Error,
+    },
+}
+
+/// The path of a device's block device.
+pub(super) fn block_path(number: u32) -> String {
+    format!("/dev/ublkb{number}")
+}
+
+/// The path of a device's file for its server.
+pub(super) fn queue_path(number: u32) -> String {
+    format!("/dev/ublkc{number}")
+}
+
+/// An open `/dev/ublk-control`.
+pub(super) struct ControlFile(CommandFile);
+
+impl ControlFile {
+    pub(super) fn open(rt: &Rt) -> Result<ControlFile, AttachError> {
+        let opened = CommandFile::open(rt, Path::new(CONTROL_PATH));
+        opened.map(ControlFile).map_err(|error| {
+            match (error.kind(), error.raw_os_error()) {
+                // A file without a driver behind it, or one whose driver is gone.
+                (_, Some(errno::ENOENT | errno::ENXIO | errno::ENODEV)) => AttachError::NoDriver,
+                (_, Some(errno::EACCES | errno::EPERM)) => AttachError::NoRights,
+                (io::ErrorKind::Unsupported, _) => AttachError::NoCommands,
+                _ => AttachError::File {
+                    path: CONTROL_PATH.into(),
+                    error,
+                },
+            }
+        })
+    }
+
+    /// Adds a device, which is not started yet; the answer has the number that it was given.
+    pub(super) async fn add(&self, info: &DeviceInfo) -> Result<DeviceInfo, AttachError> {
+        let data = Box::from(info.encode());
+        let data = self
+            .send(Control::AddDevice, info.number, 0, 0, data)
+            .await?;
+        Ok(DeviceInfo::decode(&info_at(&data, 0)))
+    }
+
+    pub(super) async fn set_parameters(
+        &self,
+        number: u32,
+        parameters: &Parameters,
+    ) -> Result<(), AttachError> {
+        let data = Box::from(parameters.encode());
+        self.send(Control::SetParameters, number, 0, 0, data)
+            .await?;
+        Ok(())
+    }
+
+    /// Makes the block device. The kernel looks for partitions meanwhile, so the queue must be served.
+    pub(super) async fn start(&self, number: u32) -> Result<(), AttachError> {
+        let server = u64::from(std::process::id());
+        self.without_data(Control::StartDevice, number, server)
+            .await
+    }
+
+    /// Takes the block device away. What is mounted on it writes what it has, so the queue must be
+    /// served; when this is done, the driver asks for nothing more.
+    pub(super) async fn stop(&self, number: u32) -> Result<(), AttachError> {
+        self.without_data(Control::StopDevice, number, 0).await
+    }
+
+    /// Gives the number back. Where the driver can, it does not wait for those who have the device
+    /// open, since a mount that is dead by now may stay for long.
+    pub(super) async fn delete(&self, number: u32) -> Result<(), AttachError> {
+        let deleted = self
+            .without_data(Control::DeleteDeviceAsync, number, 0)
+            .await;
+        match deleted {
+            Err(AttachError::OldDriver) => {
+                self.without_data(Control::DeleteDevice, number, 0).await
+            }
+            deleted => deleted,
+        }
+    }
+
+    /// What the driver knows of a device.
+    pub(super) async fn info(&self, number: u32) -> Result<DeviceInfo, AttachError> {
+        // The path tells the driver whose rights to look at.
+        let mut data = queue_path(number).into_bytes();
+        let path_bytes = data.len();
+        data.resize(path_bytes + DEVICE_INFO_BYTES, 0);
+        let data = data.into_boxed_slice();
+        let data = self
+            .send(Control::DeviceInfo, number, 0, path_bytes as u16, data)
+            .await?;
+        Ok(DeviceInfo::decode(&info_at(&data, path_bytes)))
+    }
+
+    async fn without_data(
+        &self,
+        control: Control,
+        number: u32,
+        argument: u64,
+    ) -> Result<(), AttachError> {
+        let nothing = Box::default();
+        self.send(control, number, argument, 0, nothing).await?;
+        Ok(())
+    }
+
+    async fn send(
+        &self,
+        control: Control,
+        number: u32,
+        argument: u64,
+        path_bytes: u16,
+        data: Box<[u8]>,
+    ) -> Result<Box<[u8]>, AttachError> {
+        let command = ControlCommand {
+            number,
+            data_bytes: u16::try_from(data.len()).expect("what is sent is short"),
+            argument,
+            path_bytes,
+        };
+        let mut long = [0; LONG_COMMAND_BYTES];
+        long[..CONTROL_COMMAND_BYTES].copy_from_slice(&command.encode());
+        // SAFETY: every command that `Control` names makes the driver read or write at most as many
+        // bytes at the address as the command says, before it completes.
+        let sent = unsafe {
+            self.0
+                .command(control.op(), long, CONTROL_ADDRESS_AT, data)
+                .await
+        };
+        sent.map_err(|error| refused(control, number, error))
+    }
+}
+
+/// The error of a command, where it means something of its own.
+fn refused(control: Control, number: u32, error: io::Error) -> AttachError {
+    let device = || block_path(number);
+    match (control, error.raw_os_error()) {
+        (_, Some(errno::EPERM | errno::EACCES)) => AttachError::NoRights,
+        (_, Some(errno::EOPNOTSUPP | errno::NO_SUCH_COMMAND)) => AttachError::OldDriver,
+        // What the driver says of a command with an encoded number before it knew those.
+        (Control::DeleteDeviceAsync, Some(errno::EINVAL)) => AttachError::OldDriver,
+        (Control::AddDevice, Some(errno::EEXIST)) => AttachError::Exists(device()),
+        (Control::AddDevice, _) => AttachError::Refused {
+            device: "a new block device".to_owned(),
+            step: control.name(),
+            error,
+        },
+        (_, Some(errno::ENODEV)) => AttachError::Missing(device()),
+        _ => AttachError::Refused {
+            device: device(),
+            step: control.name(),
+            error,
+        },
+    }
+}
+
+/// The information in what the driver filled; the data was made that long.
+fn info_at(data: &[u8], at: usize) -> [u8; DEVICE_INFO_BYTES] {
+    let mut info = [0; DEVICE_INFO_BYTES];
+    info.copy_from_slice(&data[at..at + DEVICE_INFO_BYTES]);
+    info
+}

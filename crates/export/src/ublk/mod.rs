@@ -1,0 +1,224 @@
+//! A device as a block device of this machine, `/dev/ublkbN`, by the kernel's driver `ublk_drv`.
+//!
+//! The kernel hands every request on the block device to this process through `io_uring`, on the ring
+//! that also serves everything else: one queue, one thread. Its contract is the kernel's
+//! `Documentation/block/ublk.rst` and `linux/ublk_cmd.h`. Data is copied by the driver, from and to a
+//! buffer of each tag.
+//!
+//! This module may use `unsafe`, to vouch for what the driver does with the buffers it is lent. It
+//! must never answer a request before the device below has, and never leave a block device behind
+//! without saying so.
+
+mod abi;
+mod control;
+mod queue;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+
+use bimetal_block::layers::atomic::AtomicUnit;
+use bimetal_block::{BLOCK_BYTES, Device, Figure, FigureVisitor, Geometry, Op};
+use bimetal_rt::Rt;
+
+use abi::{ANY_NUMBER, DeviceInfo, Parameters, QUEUE_DEPTH_MAX, SECTOR_BYTES};
+pub use control::AttachError;
+use control::{ControlFile, block_path, queue_path};
+use queue::Queue;
+
+/// Requests under way at most. Each has a buffer for as long as the device is there: 16 MiB in all.
+const QUEUE_DEPTH: u16 = 64;
+/// The longest transfer; the kernel cuts what is longer.
+const BUFFER_BYTES: u32 = 256 << 10;
+/// The longest discard or write-zeroes.
+const RANGE_BYTES_MAX: u64 = 1 << 31;
+const _: () = assert!(QUEUE_DEPTH <= QUEUE_DEPTH_MAX);
+
+/// How a device is attached.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttachOptions {
+    /// The number N of `/dev/ublkbN`; the lowest that is free if `None`.
+    pub number: Option<u32>,
+    /// Whether changes are refused, also where the device would take them.
+    pub read_only: bool,
+}
+
+/// A block device of this machine. It must be [detached](Attachment::detach) before the runtime ends.
+pub struct Attachment {
+    control: ControlFile,
+    number: u32,
+    /// `None` once it was detached.
+    queue: RefCell<Option<Rc<Queue>>>,
+}
+
+impl Attachment {
+    /// Makes a device a block device. It is put behind an atomic unit, so that requests of single
+    /// sectors are taken.
+    ///
+    /// # Errors
+    /// As [`AttachError`] says; nothing is left behind then.
+    pub async fn attach(
+        rt: &Rt,
+        device: Rc<dyn Device>,
+        options: AttachOptions,
+    ) -> Result<Attachment, AttachError> {
+        let geometry = *device.geometry();
+        let parameters = parameters(&geometry, options.read_only)?;
+        let control = ControlFile::open(rt)?;
+        let info = DeviceInfo {
+            queues: 1,
+            queue_depth: QUEUE_DEPTH,
+            buffer_bytes: parameters.transfer_bytes_max,
+            number: options.number.unwrap_or(ANY_NUMBER),
+            server: 0,
+        };
+        let number = control.add(&info).await?.number;
+        match serve(rt, &control, number, &parameters, device).await {
+            Ok(queue) => Ok(Attachment {
+                control,
+                number,
+                queue: RefCell::new(Some(queue)),
+            }),
+            Err(error) => {
+                // The failure that led here is the one to report.
+                let _ = control.delete(number).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The path of the block device.
+    pub fn path(&self) -> String {
+        block_path(self.number)
+    }
+
+    /// Waits until the device is served no more although nobody has called
+    /// [`detach`](Attachment::detach): somebody else has stopped it, or the driver has failed.
+    pub async fn ended(&self) {
+        let queue = self.queue.borrow().clone();
+        if let Some(queue) = queue {
+            queue.ended(QUEUE_DEPTH).await;
+        }
+    }
+
+    /// Takes the block device away: what is mounted on it writes what it has and is dead from then on;
+    /// requests that are under way are answered.
+    ///
+    /// # Errors
+    /// When the driver cannot do it, or could not serve the device any longer before.
+    pub async fn detach(&self) -> Result<(), AttachError> {
+        let Some(queue) = self.queue.take() else {
+            return Ok(());
+        };
+        let stopped = gone_is_done(self.control.stop(self.number).await);
+        if stopped.is_ok() {
+            queue.join().await;
+        }
+        let failure = queue.failure().map(|error| AttachError::Refused {
+            device: self.path(),
+            step: "serving the device",
+            error,
+        });
+        // A driver that waits when it deletes waits for our own file, too.
+        drop(queue);
+        let deleted = gone_is_done(self.control.delete(self.number).await);
+        failure.map_or(Ok(()), Err).and(stopped).and(deleted)
+    }
+
+    /// Gives the live figures of the block device.
+    pub fn figures(&self, out: &mut dyn FigureVisitor) {
+        let queue = self.queue.borrow();
+        let Some(counters) = queue.as_ref().map(|queue| &queue.counters) else {
+            return;
+        };
+        let path = self.path();
+        for op in [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes] {
+            let name = match op {
+                Op::Read => "reads",
+                Op::Write => "writes",
+                Op::Flush => "flushes",
+                Op::Discard => "discards",
+                Op::WriteZeroes | Op::Extents => "write_zeroes",
+            };
+            let count = counters.requests[op as usize].get();
+            out.figure(&path, name, Figure::Counter(count));
+        }
+        for (name, counter) in [
+            ("read_bytes", &counters.read_bytes),
+            ("written_bytes", &counters.written_bytes),
+            ("requests_failed", &counters.requests_failed),
+            ("requests_refused", &counters.requests_refused),
+        ] {
+            out.figure(&path, name, Figure::Counter(counter.get()));
+        }
+    }
+}
+
+/// Takes away a block device that may be served by another process or by none any more.
+///
+/// # Errors
+/// As [`AttachError`] says: `Missing` when there is none of that number.
+pub async fn detach(rt: &Rt, number: u32) -> Result<(), AttachError> {
+    let control = ControlFile::open(rt)?;
+    control.info(number).await?;
+    gone_is_done(control.stop(number).await)?;
+    gone_is_done(control.delete(number).await)
+}
+
+/// From a device that was added to one that is started. After a failure nothing is under way.
+async fn serve(
+    rt: &Rt,
+    control: &ControlFile,
+    number: u32,
+    parameters: &Parameters,
+    device: Rc<dyn Device>,
+) -> Result<Rc<Queue>, AttachError> {
+    control.set_parameters(number, parameters).await?;
+    let path = queue_path(number);
+    let unit: Rc<dyn Device> = Rc::new(AtomicUnit::new(rt, device));
+    let buffer_bytes = parameters.transfer_bytes_max as usize;
+    let queue = Queue::start(rt, Path::new(&path), unit, QUEUE_DEPTH, buffer_bytes);
+    let queue = queue.map_err(|error| AttachError::File {
+        path: path.into(),
+        error,
+    })?;
+    match control.start(number).await {
+        Ok(()) => Ok(queue),
+        Err(error) => {
+            // Stopping gives the tags their commands back; without it they would be waited for in vain.
+            if control.stop(number).await.is_ok() {
+                queue.join().await;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Somebody else may have done it already.
+fn gone_is_done(done: Result<(), AttachError>) -> Result<(), AttachError> {
+    match done {
+        Err(AttachError::Missing(_)) => Ok(()),
+        done => done,
+    }
+}
+
+/// What the kernel is told of a device. Sectors have 512 bytes, as those of every other way to a volume,
+/// so that a table of partitions means the same on all of them; that a block has 4 KiB is told besides.
+fn parameters(geometry: &Geometry, read_only: bool) -> Result<Parameters, AttachError> {
+    if geometry.size_bytes == 0 || !geometry.size_bytes.is_multiple_of(SECTOR_BYTES) {
+        return Err(AttachError::Size(geometry.size_bytes));
+    }
+    let block_bytes = BLOCK_BYTES as u32;
+    let transfer_bytes_max = BUFFER_BYTES.min(geometry.transfer_bytes_max);
+    Ok(Parameters {
+        size_bytes: geometry.size_bytes,
+        read_only: read_only || !geometry.writable,
+        rotational: geometry.rotational,
+        logical_block_bytes: SECTOR_BYTES as u32,
+        physical_block_bytes: block_bytes,
+        preferred_bytes: geometry.preferred_bytes.max(block_bytes),
+        // Whole pages, at least one, as the driver asks for.
+        transfer_bytes_max: (transfer_bytes_max & !(block_bytes - 1)).max(block_bytes),
+        range_bytes_max: RANGE_BYTES_MAX,
+    })
+}

@@ -1,0 +1,282 @@
+//! The queue of a device: each tag fetches a request, has the device below carry it out, and gives
+//! the result back with the command that fetches the next one.
+//!
+//! A tag has one buffer, which the driver fills with the data of a write before the command completes
+//! and reads the data of a read from when the result is committed. What goes down the stack is a copy,
+//! since layers keep the data of a write beyond its answer.
+//!
+//! This module must never let a request of the driver without a result go: the kernel would wait for
+//! it for good.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+use bimetal_block::{Device, Flags, Op, Origin, Reply, Request};
+use bimetal_rt::sync::{Event, TaskGroup};
+use bimetal_rt::uring::{DriverPages, File, OpenOptions};
+use bimetal_rt::{BufMut, Rt};
+
+use super::abi::{DESCRIPTOR_BYTES, Descriptor, IoCommand, SECTOR_BYTES};
+
+/// The page by which the kernel maps the descriptors.
+const PAGE_BYTES: usize = 4096;
+/// The driver's answer when a device ends: nothing will come any more (`UBLK_IO_RES_ABORT`).
+const ENODEV: i32 = 19;
+/// What a request is answered with that should not have come.
+const EINVAL: i32 = 22;
+
+/// What happened to a device.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) requests: [Cell<u64>; Op::ALL.len()],
+    pub(super) read_bytes: Cell<u64>,
+    pub(super) written_bytes: Cell<u64>,
+    pub(super) requests_failed: Cell<u64>,
+    pub(super) requests_refused: Cell<u64>,
+}
+
+/// See the module.
+pub(super) struct Queue {
+    rt: Rt,
+    file: File,
+    descriptors: DriverPages,
+    device: Rc<dyn Device>,
+    /// Length of the buffer of a tag.
+    buffer_bytes: usize,
+    pub(super) counters: Counters,
+    tags: TaskGroup,
+    /// Why a tag could not go on, the first time.
+    failure: RefCell<Option<io::Error>>,
+    /// A tag has ended.
+    changed: Event,
+}
+
+impl Queue {
+    /// Opens the file of a device and has every tag ask for a request.
+    ///
+    /// # Errors
+    /// Those of `open(2)` and `mmap(2)`.
+    pub(super) fn start(
+        rt: &Rt,
+        path: &Path,
+        device: Rc<dyn Device>,
+        depth: u16,
+        buffer_bytes: usize,
+    ) -> io::Result<Rc<Queue>> {
+        let options = OpenOptions {
+            write: true,
+            direct: false,
+        };
+        let file = File::open(rt, path, options)?;
+        let bytes = (usize::from(depth) * DESCRIPTOR_BYTES).next_multiple_of(PAGE_BYTES);
+        let descriptors = file.map_pages(0, bytes)?;
+        let queue = Rc::new(Queue {
+            rt: rt.clone(),
+            file,
+            descriptors,
+            device,
+            buffer_bytes,
+            counters: Counters::default(),
+            tags: TaskGroup::new(rt),
+            failure: RefCell::new(None),
+            changed: Event::new(),
+        });
+        for tag in 0..depth {
+            let this = Rc::clone(&queue);
+            queue.tags.spawn(async move {
+                this.serve(tag).await;
+                this.changed.notify();
+            });
+        }
+        Ok(queue)
+    }
+
+    /// Waits until a tag fetches no more: the device was stopped, or something is wrong.
+    pub(super) async fn ended(&self, depth: u16) {
+        let depth = usize::from(depth);
+        self.changed.until(|| self.tags.len() < depth).await;
+    }
+
+    /// Waits until every tag has ended.
+    pub(super) async fn join(&self) {
+        self.tags.join().await;
+    }
+
+    /// Why a tag could not go on, if one could not.
+    pub(super) fn failure(&self) -> Option<io::Error> {
+        self.failure.borrow_mut().take()
+    }
+
+    /// One tag, until the device ends.
+    async fn serve(&self, tag: u16) {
+        // Never waited for: what the tags have is bounded, and is there for as long as the device is.
+        let mut buffer = self.rt.pool().alloc_now(self.buffer_bytes);
+        let mut command = IoCommand::Fetch;
+        loop {
+            // SAFETY: the driver knows no address of this process but that of the buffer, and uses as
+            // much of it at most as it was told that a buffer has. It does not touch it once the
+            // command has completed, until the next one gives it again.
+            let (result, back) = unsafe {
+                self.file
+                    .command(command.op(), command.head(tag), buffer)
+                    .await
+            };
+            buffer = back;
+            match result {
+                Ok(0) => {}
+                Ok(other) => return self.fail(unexpected(other)),
+                Err(error) if error.raw_os_error() == Some(ENODEV) => return,
+                Err(error) => return self.fail(error),
+            }
+            let at = usize::from(tag) * DESCRIPTOR_BYTES;
+            let descriptor = Descriptor::decode(&self.descriptors.read(at));
+            command = IoCommand::Commit(self.carry_out(&descriptor, &mut buffer).await);
+        }
+    }
+
+    fn fail(&self, error: io::Error) {
+        self.failure.borrow_mut().get_or_insert(error);
+    }
+
+    /// Has the device do what is asked; bytes for a read or a write, else 0, or an error number below
+    /// 0, as the driver takes them.
+    async fn carry_out(&self, descriptor: &Descriptor, buffer: &mut BufMut) -> i32 {
+        let size_bytes = self.device.geometry().size_bytes;
+        let Some(place) = checked(descriptor, size_bytes, buffer.len()) else {
+            add(&self.counters.requests_refused, 1);
+            return -EINVAL;
+        };
+        let (op, len) = (place.op, place.len);
+        add(&self.counters.requests[op as usize], 1);
+        let request = self.request(place, descriptor, buffer).await;
+        match self.device.submit(request).await {
+            Ok(Reply::Data(data)) => {
+                add(&self.counters.read_bytes, len);
+                data.copy_to(&mut buffer[..len as usize]);
+                len as i32
+            }
+            Ok(Reply::Done) if op == Op::Write => {
+                add(&self.counters.written_bytes, len);
+                len as i32
+            }
+            Ok(Reply::Done | Reply::Extents(_)) => 0,
+            Err(error) => {
+                add(&self.counters.requests_failed, 1);
+                -error.to_errno()
+            }
+        }
+    }
+
+    async fn request(&self, place: Place, from: &Descriptor, buffer: &BufMut) -> Request {
+        let Place { op, offset, len } = place;
+        let flags = Flags {
+            fua: from.fua,
+            keep_allocated: from.keep_allocated,
+        };
+        let request = match op {
+            Op::Read => Request::read(offset, len),
+            Op::Write => {
+                let mut data = self.rt.pool().alloc(len as usize).await;
+                data.copy_from_slice(&buffer[..len as usize]);
+                Request::write(offset, data.freeze(), flags)
+            }
+            Op::Flush => Request::flush(),
+            Op::Discard | Op::WriteZeroes | Op::Extents => {
+                Request::without_data(op, offset, len, flags)
+            }
+        };
+        request.from_origin(Origin::of_task(1))
+    }
+}
+
+/// What a request that may be handed to the device is about, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    op: Op,
+    offset: u64,
+    len: u64,
+}
+
+/// What the driver asks for, if it lies on the device and its data fit in a buffer of so many bytes.
+fn checked(descriptor: &Descriptor, size_bytes: u64, buffer_bytes: usize) -> Option<Place> {
+    let op = descriptor.op?;
+    if op == Op::Flush {
+        // A flush has no place: the driver's sector is the highest number that there is.
+        let (offset, len) = (0, 0);
+        return Some(Place { op, offset, len });
+    }
+    let len = u64::from(descriptor.sectors) * SECTOR_BYTES;
+    let offset = descriptor.start_sector.checked_mul(SECTOR_BYTES)?;
+    let fits = offset.checked_add(len)? <= size_bytes;
+    let has_room = !matches!(op, Op::Read | Op::Write) || len <= buffer_bytes as u64;
+    (len > 0 && fits && has_room).then_some(Place { op, offset, len })
+}
+
+fn unexpected(answer: usize) -> io::Error {
+    io::Error::other(format!(
+        "the driver answered {answer}, which nobody asked for"
+    ))
+}
+
+/// Adds to a counter.
+fn add(counter: &Cell<u64>, amount: u64) {
+    counter.set(counter.get().wrapping_add(amount));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE_BYTES: u64 = 1 << 20;
+    const BUFFER_BYTES: usize = 8192;
+
+    fn asked(op: Option<Op>, start_sector: u64, sectors: u32) -> Option<Place> {
+        let descriptor = Descriptor {
+            op,
+            fua: false,
+            keep_allocated: false,
+            start_sector,
+            sectors,
+        };
+        checked(&descriptor, SIZE_BYTES, BUFFER_BYTES)
+    }
+
+    #[test]
+    fn what_lies_on_the_device_is_taken() {
+        let place = |op, offset, len| Some(Place { op, offset, len });
+        let write = asked(Some(Op::Write), 3, 16);
+        assert_eq!(write, place(Op::Write, 1536, 8192));
+        let read = asked(Some(Op::Read), 2047, 1);
+        assert_eq!(read, place(Op::Read, SIZE_BYTES - 512, 512));
+        // A range without data may be longer than a buffer.
+        let discard = asked(Some(Op::Discard), 0, 2048);
+        assert_eq!(discard, place(Op::Discard, 0, SIZE_BYTES));
+    }
+
+    #[test]
+    fn a_flush_has_no_place() {
+        let flush = asked(Some(Op::Flush), u64::MAX, 0).expect("a flush is taken");
+        assert_eq!((flush.offset, flush.len), (0, 0));
+    }
+
+    #[test]
+    fn what_should_not_come_is_refused() {
+        for (op, start_sector, sectors) in [
+            (None, 0, 8),
+            (Some(Op::Read), 0, 0),
+            (Some(Op::Write), 0, 17),
+            (Some(Op::Read), 2048, 1),
+            (Some(Op::Discard), 2047, 2),
+            (Some(Op::WriteZeroes), u64::MAX, 8),
+            (Some(Op::Read), u64::MAX / SECTOR_BYTES, u32::MAX),
+        ] {
+            assert_eq!(
+                asked(op, start_sector, sectors),
+                None,
+                "{op:?} {start_sector}"
+            );
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Commands that a driver defines for its own files (`IORING_OP_URING_CMD`), and pages that it shares.
+//!
+//! A short command has 16 bytes and goes through the runtime's ring, as a read or a write does: that
+//! is the way of requests. A long one has up to 80 bytes and needs a ring with entries of 128 bytes;
+//! giving those to everything would cost every operation twice the memory, so a [`CommandFile`] has a
+//! small ring of its own, whose completions the runtime's ring watches for. That is the way of control.
+//!
+//! It must never know what a command means: whoever sends one says where the driver may write.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use io_uring::{IoUring, opcode, squeue, types};
+
+use super::file::count;
+use super::{File, Operation, Owned, Uring};
+use crate::buf::BufMut;
+use crate::executor::Rt;
+use crate::sync::Semaphore;
+
+/// Bytes of a long command.
+pub const LONG_COMMAND_BYTES: usize = 80;
+/// One long command is under way at a time; a ring has at least this many entries.
+const LONG_COMMANDS: u32 = 2;
+
+impl File {
+    /// Sends a short command: `head`, and behind it the address of `buf`, in the machine's order of
+    /// bytes. The result is what the driver answered; the buffer comes back either way.
+    ///
+    /// A driver may keep a command for as long as it likes, and may not take a request to cancel it:
+    /// then dropping the future makes an orphan until the driver gives it up.
+    ///
+    /// # Errors
+    /// Those that the driver answers.
+    ///
+    /// # Safety
+    /// The driver must touch no memory of this process for this command but the bytes of `buf`, and
+    /// none after it has completed the command.
+    pub async unsafe fn command(
+        &self,
+        op: u32,
+        head: [u8; 8],
+        mut buf: BufMut,
+    ) -> (io::Result<usize>, BufMut) {
+        let mut command = [0; 16];
+        command[..8].copy_from_slice(&head);
+        command[8..].copy_from_slice(&(buf.start() as u64).to_ne_bytes());
+        let entry = match self.fixed {
+            Some(index) => opcode::UringCmd16::new(types::Fixed(index), op)
+                .cmd(command)
+                .build(),
+            None => opcode::UringCmd16::new(self.plain(), op)
+                .cmd(command)
+                .build(),
+        };
+        match Operation::new(&self.uring, entry, Owned::Fill(buf)).await {
+            (result, Owned::Fill(buf)) => (count(result), buf),
+            _ => unreachable!("an operation gives back what it owned"),
+        }
+    }
+
+    /// Maps pages of a file that a driver writes and this process only reads. `offset` and `len` are
+    /// in bytes; `offset` is a multiple of the page.
+    ///
+    /// # Errors
+    /// Those of `mmap(2)`.
+    pub fn map_pages(&self, offset: u64, len: usize) -> io::Result<DriverPages> {
+        let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: a fresh mapping for reading, at no address in particular; the result is checked.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                self.as_fd().as_raw_fd(),
+                offset,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast::<u8>()).expect("a mapping is not at address zero");
+        Ok(DriverPages { start, len })
+    }
+}
+
+/// Pages that a driver writes and this process reads.
+pub struct DriverPages {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl DriverPages {
+    /// A copy of `N` bytes from the byte `at` on, as they are now. Whether they belong together is for
+    /// the protocol with the driver to say.
+    ///
+    /// # Panics
+    /// When they do not lie in the pages.
+    pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
+        let fits = at.checked_add(N).is_some_and(|end| end <= self.len);
+        assert!(fits, "what is read lies in the pages");
+        // SAFETY: the bytes lie in the mapping, and bytes have no alignment. The driver may write
+        // them meanwhile, so the read is volatile: it is done once and nothing is assumed of it.
+        unsafe {
+            self.start
+                .as_ptr()
+                .add(at)
+                .cast::<[u8; N]>()
+                .read_volatile()
+        }
+    }
+}
+
+impl Drop for DriverPages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length, and nobody else knows of it.
+        let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        assert_eq!(result, 0, "unmapping the pages of a driver failed");
+    }
+}
+
+/// A file that takes long commands, one after another.
+pub struct CommandFile {
+    uring: Rc<Uring>,
+    fd: OwnedFd,
+    ring: RefCell<IoUring<squeue::Entry128>>,
+    /// Whose turn it is.
+    turn: Rc<Semaphore>,
+    /// What the command under way points at, also when nobody waits for it any more.
+    lent: RefCell<Option<Box<[u8]>>>,
+}
+
+impl CommandFile {
+    /// Opens an existing file for reading and writing. Blocks; for start-up only.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; `Unsupported` in virtual time, and where the kernel has no ring with long
+    /// entries (before Linux 5.19).
+    pub fn open(rt: &Rt, path: &Path) -> io::Result<CommandFile> {
+        let uring = super::of(rt)?;
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)?;
+        let built = IoUring::builder().build(LONG_COMMANDS);
+        let ring = built.map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => io::ErrorKind::Unsupported.into(),
+            _ => error,
+        })?;
+        Ok(CommandFile {
+            uring,
+            fd: OwnedFd::from(file),
+            ring: RefCell::new(ring),
+            turn: Semaphore::new(1),
+            lent: RefCell::new(None),
+        })
+    }
+
+    /// Sends a long command and waits for its completion. The address of `data` is put at the byte
+    /// `address_at` of the command, in the machine's order; `data` comes back as the driver left it.
+    ///
+    /// A command whose future is dropped goes on in the kernel, and the next one waits for its end.
+    ///
+    /// # Errors
+    /// Those that the driver answers.
+    ///
+    /// # Panics
+    /// When the address does not fit in at that place.
+    ///
+    /// # Safety
+    /// The driver must touch no memory of this process for this command but the bytes of `data`, and
+    /// none after it has completed the command.
+    pub async unsafe fn command(
+        &self,
+        op: u32,
+        mut command: [u8; LONG_COMMAND_BYTES],
+        address_at: usize,
+        mut data: Box<[u8]>,
+    ) -> io::Result<Box<[u8]>> {
+        let permit = self.turn.acquire(1).await;
+        if self.lent.borrow().is_some() {
+            self.completion().await?;
+        }
+        let address = (data.as_mut_ptr() as u64).to_ne_bytes();
+        command[address_at..address_at + address.len()].copy_from_slice(&address);
+        *self.lent.borrow_mut() = Some(data);
+        let entry = opcode::UringCmd80::new(types::Fd(self.fd.as_raw_fd()), op)
+            .cmd(command)
+            .build();
+        self.push(&entry)?;
+        let (result, data) = self.completion().await?;
+        drop(permit);
+        count(result)?;
+        Ok(data)
+    }
+
+    fn push(&self, entry: &squeue::Entry128) -> io::Result<()> {
+        let mut ring = self.ring.borrow_mut();
+        // SAFETY: the entry points at `lent`, which stays until the completion has been seen, and
+        // beyond the life of the ring where that does not come.
+        let pushed = unsafe { ring.submission().push(entry) };
+        pushed.expect("one command at a time fits in the ring");
+        ring.submit().map(|_| ())
+    }
+
+    /// The end of the command under way: its result, and what it pointed at.
+    async fn completion(&self) -> io::Result<(i32, Box<[u8]>)> {
+        loop {
+            let completion = self.ring.borrow_mut().completion().next();
+            if let Some(completion) = completion {
+                let data = self.lent.borrow_mut().take();
+                let data = data.expect("a command that completes was under way");
+                return Ok((completion.result(), data));
+            }
+            let ring = types::Fd(self.ring.borrow().as_raw_fd());
+            let watch = opcode::PollAdd::new(ring, libc::POLLIN as u32).build();
+            count(Operation::new(&self.uring, watch, Owned::Nothing).await.0)?;
+        }
+    }
+}
+
+impl Drop for CommandFile {
+    fn drop(&mut self) {
+        // The kernel may still write to what a command without an end points at. Waiting for it here
+        // could take forever, so its memory is given up.
+        if let Some(data) = self.lent.borrow_mut().take() {
+            Box::leak(data);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::UringOptions;
+    use crate::uring::OpenOptions;
+
+    /// The null device takes every command, does nothing and answers 0 (Linux 6.2).
+    const NULL: &str = "/dev/null";
+
+    fn real_time() -> Rt {
+        let options = UringOptions {
+            pool_bytes: 4 << 20,
+            ..UringOptions::default()
+        };
+        Rt::real_time(options).unwrap()
+    }
+
+    /// A file with 8 KiB, every byte of which is the number of its 16 bytes.
+    fn numbered(name: &str) -> std::path::PathBuf {
+        let path = std::env::temp_dir().join(format!("bimetal-{}-{name}", std::process::id()));
+        let bytes: Vec<u8> = (0..8192).map(|at| (at / 16) as u8).collect();
+        let mut file = std::fs::File::create(&path).unwrap();
+        file.write_all(&bytes).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_short_command_gives_its_buffer_back() {
+        let rt = real_time();
+        let options = OpenOptions {
+            write: true,
+            direct: false,
+        };
+        let file = File::open(&rt, Path::new(NULL), options).unwrap();
+        let mut buf = rt.pool().alloc_now(4096);
+        buf[7] = 9;
+        // SAFETY: the null device touches no memory.
+        let (result, buf) = rt.block_on(unsafe { file.command(1, [0; 8], buf) });
+        assert_eq!((result.unwrap(), buf.len(), buf[7]), (0, 4096, 9));
+    }
+
+    #[test]
+    fn long_commands_go_one_after_another() {
+        let rt = real_time();
+        let file = CommandFile::open(&rt, Path::new(NULL)).unwrap();
+        for number in 0..20_u8 {
+            let data = Box::from([number; 100]);
+            // SAFETY: the null device touches no memory.
+            let sent = unsafe { file.command(1, [0; LONG_COMMAND_BYTES], 8, data) };
+            assert_eq!(*rt.block_on(sent).unwrap(), [number; 100]);
+        }
+    }
+
+    #[test]
+    fn a_file_without_commands_refuses_them() {
+        let rt = real_time();
+        let path = numbered("commands");
+        let file = CommandFile::open(&rt, &path).unwrap();
+        // SAFETY: an ordinary file takes no command.
+        let sent = unsafe { file.command(1, [0; LONG_COMMAND_BYTES], 0, Box::default()) };
+        let error = rt.block_on(sent).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn pages_are_read_where_they_are() {
+        let rt = real_time();
+        let path = numbered("pages");
+        let options = OpenOptions {
+            write: false,
+            direct: false,
+        };
+        let file = File::open(&rt, &path, options).unwrap();
+        let pages = file.map_pages(4096, 4096).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // Byte 4096 + 30 is in the 257th and the next in the 258th group of 16.
+        assert_eq!(pages.read::<4>(30), [1, 1, 2, 2]);
+        assert_eq!(pages.read::<2>(4094), [255, 255]);
+        let beyond =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pages.read::<4>(4093)));
+        assert!(beyond.is_err());
+    }
+}
