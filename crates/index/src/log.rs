@@ -344,6 +344,8 @@ pub(crate) struct Reader<'a> {
     tail: u64,
     /// Of the last frame read, or of the first one at least.
     opening: u32,
+    /// Of every frame from `durable` on, at least: the superblock was written before them.
+    opening_beyond: u32,
     /// Of the superblock that was found.
     generation: u64,
     /// The log is durable up to here, as the superblock says.
@@ -363,6 +365,7 @@ impl<'a> Reader<'a> {
             log_tail: tail,
             generation,
             opening_at_tail,
+            opening,
             log_durable,
             ..
         } = *superblock;
@@ -375,6 +378,7 @@ impl<'a> Reader<'a> {
                 true => 0,
                 false => opening_at_tail,
             },
+            opening_beyond: opening,
             generation,
             durable: log_durable,
             durable_by_frames: tail,
@@ -418,7 +422,12 @@ impl<'a> Reader<'a> {
             let is_of_this_lap = header.position == position || is_planted(Bug::TakesOlderLaps);
             is_of_this_lap && header.opening >= opening && is_counted
         };
-        let opening = self.opening;
+        // A frame that was not taken, because a part of it had gone, is whole again where a write that was cut
+        // has put the same there, zeroes for instance. It has not been heard of since an earlier opening.
+        let opening = match position >= self.durable {
+            true => self.opening.max(self.opening_beyond),
+            false => self.opening,
+        };
         let header = self
             .header(position)?
             .filter(|header| follows(header, opening));

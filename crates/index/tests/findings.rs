@@ -2,6 +2,7 @@
 
 mod world;
 
+use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::{Db, Durability, Error, Options};
 use std::sync::Arc;
 use world::{Change, Disk, World};
@@ -39,6 +40,37 @@ fn short_lived() -> Options {
         snapshot_batches_max: 2,
         ..small()
     }
+}
+
+/// What a program has not found when it opened the index is not there for the next one either: readers have
+/// been told so. A part of a frame that had gone may come back, with the zeroes of a write that was cut.
+#[test]
+fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
+    let disk = Arc::new(MemoryStorage::new());
+    let db = Db::create(Arc::clone(&disk), 1, &small()).expect("an index");
+    db.put(b"first", b"1").expect("a write");
+    let before = disk.content();
+    db.put(b"second", b"2").expect("a write");
+    let after = disk.content();
+    let blocks = db.log_range().step_by(4096).map(|at| at as usize);
+    let is_changed = |at: &usize| before[*at..at + 4096] != after[*at..at + 4096];
+    let changed: Vec<usize> = blocks.filter(is_changed).collect();
+    assert_eq!(changed.len(), 1, "one frame of one block");
+    drop(db);
+    let last_byte = changed[0] as u64 + 4095;
+    for _ in 0..2 {
+        // Once gone, and once as it was.
+        disk.rot(last_byte, 1);
+        let db = Db::open(Arc::clone(&disk), &small()).expect("an index");
+        assert_eq!(db.get(b"first").expect("a get").as_deref(), Some(&b"1"[..]));
+        assert_eq!(db.get(b"second").expect("a get"), None);
+    }
+    let db = Db::open(Arc::clone(&disk), &small()).expect("an index");
+    db.put(b"third", b"3").expect("a write");
+    drop(db);
+    let db = Db::open(disk, &small()).expect("an index");
+    assert_eq!(db.get(b"third").expect("a get").as_deref(), Some(&b"3"[..]));
+    assert_eq!(db.get(b"second").expect("a get"), None);
 }
 
 /// Leaves that are gone are their neighbours' keys, which know nothing of the readers that they had.

@@ -33,6 +33,9 @@ fn seeds_that_have_found_something_find_nothing() {
         8736, 10_290,
         // A sync failed, the next program found what it had not saved in the system's cache, and believed a sync.
         20_650,
+        // A frame that rot had taken from the end of the log was whole again, and its batch back, when a write to
+        // its place was cut.
+        27_837, 27_944,
     ] {
         let report = index_tester::run(seed, Options::default());
         assert_eq!(report.finding, None, "{}", report.summary());
