@@ -378,7 +378,10 @@ impl<'a> Reader<'a> {
                 true => 0,
                 false => opening_at_tail,
             },
-            opening_beyond: opening,
+            opening_beyond: match is_planted(Bug::TrustsTheTail) {
+                true => 0,
+                false => opening,
+            },
             generation,
             durable: log_durable,
             durable_by_frames: tail,
