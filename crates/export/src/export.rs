@@ -7,6 +7,7 @@ use bimetal_block::{Device, Figure, FigureVisitor, Op};
 
 use crate::access::{Client, Rights};
 use crate::config::ExportConfig;
+use crate::counters::RequestCounters;
 
 /// An export that is served.
 pub(crate) struct Served {
@@ -43,19 +44,10 @@ pub(crate) struct Counters {
     pub(crate) connections: Cell<u32>,
     pub(crate) connections_total: Cell<u64>,
     pub(crate) connections_refused: Cell<u64>,
-    pub(crate) requests: [Cell<u64>; Op::ALL.len()],
-    pub(crate) read_bytes: Cell<u64>,
-    pub(crate) written_bytes: Cell<u64>,
-    pub(crate) requests_failed: Cell<u64>,
-    pub(crate) requests_refused: Cell<u64>,
+    pub(crate) requests: RequestCounters,
     pub(crate) protocol_errors: Cell<u64>,
     pub(crate) receives: Cell<u64>,
     pub(crate) sends: Cell<u64>,
-}
-
-/// Adds to a counter.
-pub(crate) fn add(counter: &Cell<u64>, amount: u64) {
-    counter.set(counter.get().wrapping_add(amount));
 }
 
 impl Served {
@@ -76,23 +68,8 @@ impl Served {
         let (part, counters) = (self.config.name.as_str(), &self.counters);
         let connections = f64::from(counters.connections.get());
         out.figure(part, "connections", Figure::Gauge(connections));
-        for op in Op::ALL {
-            let name = match op {
-                Op::Read => "reads",
-                Op::Write => "writes",
-                Op::Flush => "flushes",
-                Op::Discard => "discards",
-                Op::WriteZeroes => "write_zeroes",
-                Op::Extents => "extents",
-            };
-            let count = counters.requests[op as usize].get();
-            out.figure(part, name, Figure::Counter(count));
-        }
+        counters.requests.figures(part, &Op::ALL, out);
         for (name, counter) in [
-            ("read_bytes", &counters.read_bytes),
-            ("written_bytes", &counters.written_bytes),
-            ("requests_failed", &counters.requests_failed),
-            ("requests_refused", &counters.requests_refused),
             ("protocol_errors", &counters.protocol_errors),
             ("connections_total", &counters.connections_total),
             ("connections_refused", &counters.connections_refused),

@@ -12,6 +12,7 @@
 mod access;
 mod brp;
 pub mod config;
+mod counters;
 mod export;
 mod input;
 mod link;

@@ -19,7 +19,8 @@ use bimetal_tls::{ServerTls, TlsError, TlsFiles};
 
 use crate::access::Client;
 use crate::config::{OPEN, Protocol, is_open};
-use crate::export::{Served, Shown, add, shown_to};
+use crate::counters::add;
+use crate::export::{Served, Shown, shown_to};
 use crate::input::End;
 
 /// Clients of one address that have not chosen an export yet, at most.

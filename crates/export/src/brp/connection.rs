@@ -18,7 +18,8 @@ use bimetal_rt::{Payload, Rt};
 use super::greeting::Taken;
 use super::outgoing::{Frames, Outgoing, check};
 use super::target::Target;
-use crate::export::{Served, add};
+use crate::counters::add;
+use crate::export::Served;
 use crate::input::{COPIED_BYTES_MAX, End, RECEIVE_BUFFER_BYTES, Take};
 use crate::link::Link;
 use crate::session::{BOUNDS, Conversation};
@@ -190,18 +191,18 @@ impl Transmission {
         let counters = &self.export.counters;
         let result = match self.refused(&request, &payload) {
             Some(status) => {
-                add(&counters.requests_refused, 1);
+                add(&counters.requests.refused, 1);
                 Err(status)
             }
             None => {
                 let below = to_block(&request, payload).from_origin(self.task.origin());
-                add(&counters.requests[below.op as usize], 1);
+                add(&counters.requests.by_op[below.op as usize], 1);
                 let ended: IoResult = match self.export.device.submit(below) {
                     IoFuture::Ready(Some(result)) => result,
                     waiting => waiting.await,
                 };
                 if ended.is_err() {
-                    add(&counters.requests_failed, 1);
+                    add(&counters.requests.failed, 1);
                 }
                 ended.map_err(status_of)
             }
@@ -235,7 +236,7 @@ impl Transmission {
         let (status, data) = match result {
             Ok(Reply::Data(data)) => {
                 assert_eq!(data.len() as u64, len, "a read answers what was asked");
-                add(&counters.read_bytes, len);
+                add(&counters.requests.read_bytes, len);
                 (Status::Ok, data)
             }
             Ok(Reply::Extents(runs)) => {
@@ -243,7 +244,10 @@ impl Transmission {
                 (Status::Ok, self.rt.pool().copy_of(&runs).into())
             }
             Ok(Reply::Done) => {
-                add(&counters.written_bytes, u64::from(request.data_bytes()));
+                add(
+                    &counters.requests.written_bytes,
+                    u64::from(request.data_bytes()),
+                );
                 (Status::Ok, Payload::empty())
             }
             Err(status) => (status, Payload::empty()),

@@ -14,7 +14,8 @@ use bimetal_rt::net::{Inbox, Stream};
 
 use super::target::Target;
 use crate::config::Persistence;
-use crate::export::{Served, Shown, add};
+use crate::counters::add;
+use crate::export::{Served, Shown};
 use crate::input::{End, HANDSHAKE_BUFFER_BYTES};
 use crate::session::BOUNDS;
 

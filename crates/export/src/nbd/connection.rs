@@ -16,7 +16,8 @@ use bimetal_rt::{Payload, Rt};
 
 use super::directory::{Directory, to_wire};
 use super::outgoing::{Outgoing, gather};
-use crate::export::{Served, Shown, add};
+use crate::counters::add;
+use crate::export::{Served, Shown};
 use crate::input::{COPIED_BYTES_MAX, End, HANDSHAKE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES, Take};
 use crate::link::Link;
 use crate::portal::Cut;
@@ -150,7 +151,7 @@ impl Transmission {
         let command = match validate(&request, &self.session.info, &self.session.negotiated) {
             Ok(command) => command,
             Err(error) => {
-                add(&self.export.counters.requests_refused, 1);
+                add(&self.export.counters.requests.refused, 1);
                 let len = request.payload_bytes() as usize;
                 input.skip(&self.link, len).await?;
                 self.link.admit(1, 0).await.start();
@@ -172,7 +173,7 @@ impl Transmission {
         let this = Rc::clone(self);
         let below = to_block(&request, command, payload).from_origin(self.task.origin());
         let counters = &self.export.counters;
-        add(&counters.requests[below.op as usize], 1);
+        add(&counters.requests.by_op[below.op as usize], 1);
         let run = async move {
             let op = below.op;
             let result = this.export.device.submit(below).await;
@@ -190,17 +191,17 @@ impl Transmission {
         match result {
             Ok(Reply::Data(data)) => {
                 assert_eq!(data.len() as u64, len, "a read answers what was asked");
-                add(&counters.read_bytes, len);
+                add(&counters.requests.read_bytes, len);
                 Outgoing::data(request.cookie, structured, request.offset_bytes, data)
             }
             Ok(Reply::Extents(runs)) => self.block_status(request, &runs),
             Ok(Reply::Done) => {
                 let counted_bytes = if op == Op::Write { len } else { 0 };
-                add(&counters.written_bytes, counted_bytes);
+                add(&counters.requests.written_bytes, counted_bytes);
                 Outgoing::done(request.cookie, counted_bytes)
             }
             Err(error) => {
-                add(&counters.requests_failed, 1);
+                add(&counters.requests.failed, 1);
                 let transfers = matches!(op, Op::Read | Op::Write);
                 self.failure(request, errno(error), if transfers { len } else { 0 })
             }

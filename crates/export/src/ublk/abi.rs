@@ -133,8 +133,8 @@ impl DeviceInfo {
     }
 }
 
-/// `N` bytes of a longer array. The places are constants of this module, so they fit.
-fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+/// `N` bytes of what is as long as a layout says, so that they fit.
+pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
     out

@@ -10,7 +10,7 @@ use bimetal_rt::uring::{CommandFile, LONG_COMMAND_BYTES};
 
 use super::abi::{
     CONTROL_ADDRESS_AT, CONTROL_COMMAND_BYTES, Control, ControlCommand, DEVICE_INFO_BYTES,
-    DeviceInfo, Parameters,
+    DeviceInfo, Parameters, part,
 };
 
 const CONTROL_PATH: &str = "/dev/ublk-control";
@@ -112,7 +112,7 @@ impl ControlFile {
         let data = self
             .send(Control::AddDevice, info.number, 0, 0, data)
             .await?;
-        Ok(DeviceInfo::decode(&info_at(&data, 0)))
+        Ok(DeviceInfo::decode(&part(&data, 0)))
     }
 
     pub(super) async fn set_parameters(
@@ -163,7 +163,7 @@ impl ControlFile {
         let data = self
             .send(Control::DeviceInfo, number, 0, path_bytes as u16, data)
             .await?;
-        Ok(DeviceInfo::decode(&info_at(&data, path_bytes)))
+        Ok(DeviceInfo::decode(&part(&data, path_bytes)))
     }
 
     async fn without_data(
@@ -225,11 +225,4 @@ fn refused(control: Control, number: u32, error: io::Error) -> AttachError {
             error,
         },
     }
-}
-
-/// The information in what the driver filled; the data was made that long.
-fn info_at(data: &[u8], at: usize) -> [u8; DEVICE_INFO_BYTES] {
-    let mut info = [0; DEVICE_INFO_BYTES];
-    info.copy_from_slice(&data[at..at + DEVICE_INFO_BYTES]);
-    info
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bimetal_block::layers::atomic::AtomicUnit;
-use bimetal_block::{BLOCK_BYTES, Device, Figure, FigureVisitor, Geometry, Op};
+use bimetal_block::{BLOCK_BYTES, Device, FigureVisitor, Geometry, Op};
 use bimetal_rt::Rt;
 
 use abi::{ANY_NUMBER, DeviceInfo, Parameters, QUEUE_DEPTH_MAX, SECTOR_BYTES};
@@ -131,26 +131,8 @@ impl Attachment {
         let Some(counters) = queue.as_ref().map(|queue| &queue.counters) else {
             return;
         };
-        let path = self.path();
-        for op in [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes] {
-            let name = match op {
-                Op::Read => "reads",
-                Op::Write => "writes",
-                Op::Flush => "flushes",
-                Op::Discard => "discards",
-                Op::WriteZeroes | Op::Extents => "write_zeroes",
-            };
-            let count = counters.requests[op as usize].get();
-            out.figure(&path, name, Figure::Counter(count));
-        }
-        for (name, counter) in [
-            ("read_bytes", &counters.read_bytes),
-            ("written_bytes", &counters.written_bytes),
-            ("requests_failed", &counters.requests_failed),
-            ("requests_refused", &counters.requests_refused),
-        ] {
-            out.figure(&path, name, Figure::Counter(counter.get()));
-        }
+        let ops = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
+        counters.figures(&self.path(), &ops, out);
     }
 }
 

@@ -8,7 +8,7 @@
 //! This module must never let a request of the driver without a result go: the kernel would wait for
 //! it for good.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -17,6 +17,8 @@ use bimetal_block::{Device, Flags, Op, Origin, Reply, Request};
 use bimetal_rt::sync::{Event, TaskGroup};
 use bimetal_rt::uring::{DriverPages, File, OpenOptions};
 use bimetal_rt::{BufMut, Rt};
+
+use crate::counters::{RequestCounters, add};
 
 use super::abi::{DESCRIPTOR_BYTES, Descriptor, IoCommand, SECTOR_BYTES};
 
@@ -27,16 +29,6 @@ const ENODEV: i32 = 19;
 /// What a request is answered with that should not have come.
 const EINVAL: i32 = 22;
 
-/// What happened to a device.
-#[derive(Default)]
-pub(super) struct Counters {
-    pub(super) requests: [Cell<u64>; Op::ALL.len()],
-    pub(super) read_bytes: Cell<u64>,
-    pub(super) written_bytes: Cell<u64>,
-    pub(super) requests_failed: Cell<u64>,
-    pub(super) requests_refused: Cell<u64>,
-}
-
 /// See the module.
 pub(super) struct Queue {
     rt: Rt,
@@ -45,7 +37,7 @@ pub(super) struct Queue {
     device: Rc<dyn Device>,
     /// Length of the buffer of a tag.
     buffer_bytes: usize,
-    pub(super) counters: Counters,
+    pub(super) counters: RequestCounters,
     tags: TaskGroup,
     /// Why a tag could not go on, the first time.
     failure: RefCell<Option<io::Error>>,
@@ -78,7 +70,7 @@ impl Queue {
             descriptors,
             device,
             buffer_bytes,
-            counters: Counters::default(),
+            counters: RequestCounters::default(),
             tags: TaskGroup::new(rt),
             failure: RefCell::new(None),
             changed: Event::new(),
@@ -145,11 +137,11 @@ impl Queue {
     async fn carry_out(&self, descriptor: &Descriptor, buffer: &mut BufMut) -> i32 {
         let size_bytes = self.device.geometry().size_bytes;
         let Some(place) = checked(descriptor, size_bytes, buffer.len()) else {
-            add(&self.counters.requests_refused, 1);
+            add(&self.counters.refused, 1);
             return -EINVAL;
         };
         let (op, len) = (place.op, place.len);
-        add(&self.counters.requests[op as usize], 1);
+        add(&self.counters.by_op[op as usize], 1);
         let request = self.request(place, descriptor, buffer).await;
         match self.device.submit(request).await {
             Ok(Reply::Data(data)) => {
@@ -163,7 +155,7 @@ impl Queue {
             }
             Ok(Reply::Done | Reply::Extents(_)) => 0,
             Err(error) => {
-                add(&self.counters.requests_failed, 1);
+                add(&self.counters.failed, 1);
                 -error.to_errno()
             }
         }
@@ -218,11 +210,6 @@ fn unexpected(answer: usize) -> io::Error {
     io::Error::other(format!(
         "the driver answered {answer}, which nobody asked for"
     ))
-}
-
-/// Adds to a counter.
-fn add(counter: &Cell<u64>, amount: u64) {
-    counter.set(counter.get().wrapping_add(amount));
 }
 
 #[cfg(test)]
