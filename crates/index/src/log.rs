@@ -369,19 +369,17 @@ impl<'a> Reader<'a> {
             log_durable,
             ..
         } = *superblock;
+        let (opening_at_tail, opening) = match is_planted(Bug::TrustsTheTail) {
+            true => (0, 0),
+            false => (opening_at_tail, opening),
+        };
         Reader {
             storage,
             geometry,
             position: tail,
             tail,
-            opening: match is_planted(Bug::TrustsTheTail) {
-                true => 0,
-                false => opening_at_tail,
-            },
-            opening_beyond: match is_planted(Bug::TrustsTheTail) {
-                true => 0,
-                false => opening,
-            },
+            opening: opening_at_tail,
+            opening_beyond: opening,
             generation,
             durable: log_durable,
             durable_by_frames: tail,

@@ -167,6 +167,15 @@ impl Ints {
         self.base.wrapping_add(self.offset(bytes, row))
     }
 
+    /// The string of `len` bytes that a row stands for as a key, with zeroes behind it: eight bytes at once,
+    /// so that nobody has to copy an unknown length.
+    #[inline(always)]
+    pub fn key(&self, bytes: &[u8], row: usize, len: u8) -> [u8; 8] {
+        let shift = 64 - 8 * u32::from(len);
+        let number = self.number(bytes, row).checked_shl(shift);
+        number.unwrap_or(0).to_be_bytes()
+    }
+
     /// The offset that stands for `number`, if it is not below all.
     #[inline(always)]
     pub fn offset_of(&self, number: u64) -> Option<u64> {

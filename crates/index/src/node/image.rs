@@ -370,10 +370,7 @@ impl Image {
             out.extend_from_slice(self.prefix());
         }
         if let Column::Ints { ints, len } = &self.keys {
-            // Eight bytes at once and what is too much cut off again: no copy of unknown length.
-            let number = ints.number(&self.bytes, row);
-            let shift = 64 - 8 * u32::from(*len);
-            out.extend_from_slice(&number.checked_shl(shift).unwrap_or(0).to_be_bytes());
+            out.extend_from_slice(&ints.key(&self.bytes, row, *len));
             out.truncate(out.len() - 8 + usize::from(*len));
         } else if let Some(suffix) = self.keys.string(&self.bytes, row) {
             out.extend_from_slice(suffix);
@@ -440,10 +437,7 @@ impl Image {
                 &memory.key
             }
             (Column::Ints { ints, len }, None) => {
-                // Eight bytes at once: no copy of unknown length.
-                let number = ints.number(&self.bytes, row);
-                let shift = 64 - 8 * u32::from(*len);
-                let eight = number.checked_shl(shift).unwrap_or(0).to_be_bytes();
+                let eight = ints.key(&self.bytes, row, *len);
                 memory.key[prefix_len..][..8].copy_from_slice(&eight);
                 &memory.key[..prefix_len + usize::from(*len)]
             }

@@ -27,7 +27,7 @@ pub enum Bug {
     BelievesFrames,
     /// A frame of an earlier lap of the log is taken for one of this.
     TakesOlderLaps,
-    /// The first frame of the log is taken whatever opening it is of.
+    /// A frame of the log is taken whatever opening the superblock says that it must be of.
     TrustsTheTail,
     /// A log goes on in the opening that it was found in.
     KeepsOpening,
