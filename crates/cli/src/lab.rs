@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use bimetal_block::units::show_ns;
+use bimetal_lab::cell::Outcome;
 use bimetal_lab::compare::{Rule, compare};
 use bimetal_lab::plan::{AXES, Plan};
 use bimetal_lab::plot::short;
 use bimetal_lab::report::{CellSummary, Summary, csv, html, summary};
-use bimetal_lab::results::{Job, Results, jobs};
+use bimetal_lab::results::{Job, Results, jobs, missing};
 use bimetal_sim::experiment::parallel::{all_cores, run_all};
 use serde_json::json;
 
@@ -116,40 +117,28 @@ fn run_plan(file: &Path, folder: &Path, threads: Option<u16>, as_json: bool) -> 
     let plan = read_plan(file)?;
     let results = Results::create(folder, &plan)?;
     let threads = threads.map_or_else(all_cores, usize::from);
+    let mut made = results.made(&plan)?;
     loop {
         // What is still to be done depends on what has come out.
-        let all = jobs(&plan, &results.made(&plan)?);
-        let missing = missing_of(&results, &all)?;
+        let missing = missing(&jobs(&plan, &made), &made);
         if missing.is_empty() {
             break;
         }
-        make_runs(&results, &missing, threads)?;
+        made.extend(make_runs(&results, &missing, threads)?);
     }
     write_report(&results, &plan, folder, as_json)
 }
 
-fn make_runs(results: &Results, missing: &[Job<'_>], threads: usize) -> Result<()> {
+fn make_runs(results: &Results, missing: &[Job<'_>], threads: usize) -> Result<Vec<Outcome>> {
     let bar = progress_bar(missing.len() as u64);
     let made = run_all(
         missing,
         threads,
-        |job| results.make(job).map(|_| ()),
+        |job| results.make(job),
         |done, _| bar.set_position(done),
     );
     bar.finish_and_clear();
-    made?;
-    Ok(())
-}
-
-/// The jobs of which no run has been made.
-fn missing_of<'p>(results: &Results, all: &[Job<'p>]) -> Result<Vec<Job<'p>>> {
-    let mut missing = Vec::new();
-    for job in all {
-        if results.find(job)?.is_none() {
-            missing.push(*job);
-        }
-    }
-    Ok(missing)
+    Ok(made?)
 }
 
 /// Writes the three files of a report, and prints one.
@@ -234,19 +223,12 @@ fn figures_of(cell: &CellSummary) -> [String; 7] {
 
 fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
     let plan = read_plan(file)?;
-    let is_begun = folder.join("plan.toml").exists();
-    let results = match is_begun {
-        true => Some(Results::open(folder)?.0),
-        false => None,
+    let made = match folder.join("plan.toml").exists() {
+        true => Results::open(folder)?.0.made(&plan)?,
+        false => Vec::new(),
     };
-    let made = results
-        .as_ref()
-        .map_or(Ok(Vec::new()), |of| of.made(&plan))?;
     let all = jobs(&plan, &made);
-    let missing = match &results {
-        Some(results) => missing_of(results, &all)?,
-        None => all.clone(),
-    };
+    let missing = missing(&all, &made);
     let estimates = missing
         .iter()
         .map(|job| job.cell.settings.workload.estimated_ns());

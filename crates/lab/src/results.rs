@@ -67,10 +67,8 @@ pub fn jobs<'p>(plan: &'p Plan, made: &[Outcome]) -> Vec<Job<'p>> {
     for repeat in 0..plan.repeats {
         all.extend(round(plan, repeat, plan.cells.iter().collect()));
     }
-    let known: BTreeSet<(u64, &Choice)> = made.iter().map(|run| (run.seed, &run.choice)).collect();
     for repeat in plan.repeats..plan.repeats_max {
-        let is_made = |job: &Job<'_>| known.contains(&(job.seed, &job.cell.choice));
-        let cells = match all.iter().all(is_made) {
+        let cells = match missing(&all, made).is_empty() {
             true => wide_cells(plan, made, repeat),
             false => Vec::new(),
         };
@@ -80,6 +78,13 @@ pub fn jobs<'p>(plan: &'p Plan, made: &[Outcome]) -> Vec<Job<'p>> {
         all.extend(round(plan, repeat, cells));
     }
     all
+}
+
+/// The jobs that are not among the runs made.
+pub fn missing<'p>(all: &[Job<'p>], made: &[Outcome]) -> Vec<Job<'p>> {
+    let made: BTreeSet<(u64, &Choice)> = made.iter().map(|run| (run.seed, &run.choice)).collect();
+    let is_missing = |job: &&Job<'_>| !made.contains(&(job.seed, &job.cell.choice));
+    all.iter().filter(is_missing).copied().collect()
 }
 
 /// One run of each of these cells.

@@ -82,7 +82,8 @@ impl<'s> Page<'s> {
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
              <title>{0}</title>\n<style>\n{STYLE}{highlight}</style></head><body><main>\n<h1>{0}</h1>\n\
              <p>bimetal {1}, plan {2}, in virtual time: {made} runs of {3} cells.{missing} Bars are medians over \
-             seeds, with the interval of 95 %; ~ marks those that are wider than the plan asks.{compared}</p>\n<p>In all cells: {4}.</p>\n",
+             seeds, with the interval of 95 %; ~ marks those that are wider than the plan asks.{compared}</p>\n\
+             <p>In all cells: {4}.</p>\n",
             escaped(&summary.name),
             env!("CARGO_PKG_VERSION"),
             &summary.id[..12],
