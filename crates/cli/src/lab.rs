@@ -1,4 +1,4 @@
-//! `bimetal lab`: experiments from a file, in virtual time, with reports and comparisons.
+//! `bimetal lab`: experiments from a file, in virtual time or on this machine, with reports and comparisons.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use bimetal_block::units::show_ns;
 use bimetal_lab::cell::Outcome;
 use bimetal_lab::compare::{Rule, compare};
+use bimetal_lab::device::Backend;
 use bimetal_lab::plan::{AXES, Plan};
 use bimetal_lab::plot::short;
 use bimetal_lab::report::{CellSummary, Summary, csv, html, summary};
@@ -16,6 +17,7 @@ use bimetal_lab::results::{Job, Results, jobs, missing};
 use bimetal_sim::experiment::parallel::{all_cores, run_all};
 use serde_json::json;
 
+use crate::lab_native;
 use crate::sim::{progress_bar, status_of};
 use crate::table::{Align, Table};
 
@@ -55,6 +57,8 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Put back what a run on this machine has changed that was killed.
+    Restore,
     /// Report anew on the runs in a folder.
     Report {
         /// The folder
@@ -94,6 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             json,
         } => run_plan(file, &folder_of(file, out.as_deref()), *jobs, *json),
         Verb::Plan { file, out, json } => show_plan(file, &folder_of(file, out.as_deref()), *json),
+        Verb::Restore => lab_native::restore(),
         Verb::Report { folder, json, csv } => report(folder, *json, *csv),
         Verb::Compare {
             before,
@@ -115,6 +120,11 @@ fn read_plan(file: &Path) -> Result<Plan> {
 
 fn run_plan(file: &Path, folder: &Path, threads: Option<u16>, as_json: bool) -> Result<ExitCode> {
     let plan = read_plan(file)?;
+    lab_native::restore_what_is_left()?;
+    if plan.backend == Backend::Native {
+        let results = lab_native::run(&plan, folder, threads)?;
+        return write_report(&results, &plan, folder, as_json);
+    }
     let results = Results::create(folder, &plan)?;
     let threads = threads.map_or_else(all_cores, usize::from);
     let mut made = results.made(&plan)?;
@@ -223,16 +233,21 @@ fn figures_of(cell: &CellSummary) -> [String; 7] {
 
 fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
     let plan = read_plan(file)?;
+    lab_native::restore_what_is_left()?;
     let made = match folder.join("plan.toml").exists() {
         true => Results::open(folder)?.0.made(&plan)?,
         false => Vec::new(),
     };
     let all = jobs(&plan, &made);
     let missing = missing(&all, &made);
-    let estimates = missing
-        .iter()
-        .map(|job| job.cell.settings.workload.estimated_ns());
-    let estimate_ns = estimates.fold(0, u64::saturating_add);
+    let (estimate_ns, of_what) = match plan.backend {
+        Backend::Virtual => {
+            let all = missing.iter();
+            let all = all.map(|job| job.cell.settings.workload.estimated_ns());
+            (all.fold(0, u64::saturating_add), "of one core")
+        }
+        Backend::Native => (lab_native::estimate_ns(&missing, &made), "of this machine"),
+    };
     let mut out = std::io::stdout().lock();
     if as_json {
         let cells: Vec<_> = plan
@@ -241,7 +256,7 @@ fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
             .map(|cell| json!({ "choice": cell.choice, "settings": cell.settings }))
             .collect();
         let all = json!({ "version": 1, "name": plan.name, "id": plan.id(), "repeats": plan.repeats, "repeats_max": plan.repeats_max,
-            "runs": all.len(), "missing_runs": missing.len(), "estimated_cpu_ns": estimate_ns, "cells": cells });
+            "runs": all.len(), "missing_runs": missing.len(), "backend": plan.backend, "estimated_cpu_ns": estimate_ns, "cells": cells });
         writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -256,7 +271,7 @@ fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
     }
     writeln!(
         out,
-        "{} cells, {} of each; {} of {} runs are to be made, about {} of one core",
+        "{} cells, {} of each; {} of {} runs are to be made, about {} {of_what}",
         plan.cells.len(),
         runs_of_each(&plan),
         missing.len(),

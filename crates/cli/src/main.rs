@@ -22,6 +22,7 @@ mod format;
 mod grow;
 mod index;
 mod lab;
+mod lab_native;
 mod latency;
 mod load;
 mod operations;

@@ -69,9 +69,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         files.sync(&mut program).await;
         let seconds = rt.now().ns_since(begun) as f64 / 1e9;
         println!("{:.1} transactions/s", load.transactions as f64 / seconds);
-        load.clean_up(&files, pool, &mut program).await;
+        load.clean_up(&files, pool, &mut program).await?;
         files.sync(&mut program).await;
-        Ok::<_, bimetal_lab::files::NoSpace>(tally)
+        Ok::<_, bimetal_lab::layer::LoadError>(tally)
     })?;
     println!(
         "{tally:?}\n{:?}\n{:?} at {:.2} s",

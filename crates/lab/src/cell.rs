@@ -6,63 +6,21 @@ use std::rc::Rc;
 use bimetal_block::device::Device;
 use bimetal_block::layers::queue::Queue;
 use bimetal_block::layers::timing::Timing;
-use bimetal_block::media::model::{ModelType, Parameters};
 use bimetal_block::media::null::NullDevice;
 use bimetal_policy::scheduler::{Counts, DirectionCounts};
 use bimetal_policy::write_back::WriteMode;
 use bimetal_rt::{Rt, VirtualOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{CpuCosts, FileSystemKind, Files, FilesConfig, NoSpace};
+use crate::device::{Backend, DeviceSettings};
+use crate::files::{CpuCosts, FileSystemKind, Files, FilesConfig};
+use crate::layer::LoadError;
+use crate::native::NativeError;
 use crate::plan::{content_hash, queue_config};
 use crate::workload::{Measured, Resolved, World};
 
 /// The version of what is written of a run. Runs of other versions are made again.
 pub const SCHEMA: u32 = 1;
-
-/// A device, with every parameter of its model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DeviceSettings {
-    /// The kind of model.
-    #[serde(rename = "type")]
-    pub of: ModelType,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Requests that it is given at a time.
-    pub depth: u32,
-    /// All parameters of the model.
-    pub parameters: toml::Table,
-}
-
-impl DeviceSettings {
-    fn model(&self) -> Result<Parameters, String> {
-        let profile = self.of.default_profile();
-        Parameters::from_profile(self.of, profile, self.parameters.clone())
-            .map_err(|error| error.to_string().replace('\n', " "))
-    }
-
-    /// Refuses what cannot be made.
-    ///
-    /// # Errors
-    /// What is wrong, in words.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        if !(1..=1024).contains(&self.depth) {
-            return Err("`depth` must be 1 to 1024".to_owned());
-        }
-        self.model().map(|_| ())
-    }
-}
-
-/// All parameters of a model, as they are written.
-pub(crate) fn written(parameters: &Parameters) -> toml::Table {
-    let table = match parameters {
-        Parameters::Ssd(of) => toml::Table::try_from(of),
-        Parameters::Hdd(of) => toml::Table::try_from(of),
-        Parameters::Network(of) => toml::Table::try_from(of),
-        Parameters::Flash(of) => toml::Table::try_from(of.as_ref()),
-    };
-    table.expect("parameters are plain data")
-}
 
 /// A scheduler, with the parameters that are not at their defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -81,11 +39,37 @@ impl SchedulerSettings {
     pub(crate) fn check(&self) -> Result<(), String> {
         queue_config(self, 1).check()
     }
+
+    /// Refuses what can be no name of the kernel's: names become paths in sysfs.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn check_words(&self) -> Result<(), String> {
+        for name in std::iter::once(&self.name).chain(self.parameters.keys()) {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
+            if name.is_empty() || !name.chars().all(plain) {
+                return Err(format!(
+                    "`{name}` is no name of a scheduler or of a parameter"
+                ));
+            }
+        }
+        for (name, value) in &self.parameters {
+            if !value.is_integer() && !value.is_str() {
+                return Err(format!(
+                    "`{name}` must be a whole number or a text, as in queue/iosched"
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Everything that a run depends on, but for its seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
+    /// Where the run happens.
+    #[serde(default, skip_serializing_if = "Backend::is_virtual")]
+    pub backend: Backend,
     /// The device.
     pub device: DeviceSettings,
     /// The scheduler in front of it.
@@ -98,7 +82,7 @@ pub struct Settings {
     pub file_system: String,
     /// The load.
     pub workload: Resolved,
-    /// Pages of memory.
+    /// Pages of memory; 0 for all of the machine's.
     pub memory_pages: u32,
     /// Whether commits and syncs flush the device's cache.
     pub barriers: bool,
@@ -172,19 +156,44 @@ pub struct Outcome {
     pub seeks: u64,
     /// See `seeks`.
     pub seek_distance_bytes: u64,
-    /// Virtual time from start to end, in ns.
+    /// Time from start to end, in ns.
     pub elapsed_ns: u64,
+    /// The machine on which it was made, if it was not in virtual time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
+}
+
+/// What else a run on a machine depends on, and how its settings read just before the load.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The release of the kernel.
+    pub kernel: String,
+    /// The device, in words.
+    pub device: String,
+    /// Settings as they were read back, by their paths.
+    pub settings: BTreeMap<String, String>,
+    /// The command that made the file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<String>,
+    /// The options with which the kernel has mounted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_options: Option<String>,
+    /// What counted the requests.
+    pub counted_by: String,
 }
 
 /// Why a run has no outcome.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The device has no room for the load.
+    /// The load did not come to its end.
     #[error("{0}")]
-    NoSpace(#[from] NoSpace),
+    Load(#[from] LoadError),
     /// Settings that cannot be made, though they were read.
     #[error("{0}")]
     Settings(String),
+    /// The machine does not do what the run needs.
+    #[error("{0}")]
+    Native(#[from] NativeError),
 }
 
 /// The identity of a run: the same settings, seed and version give the same outcome.
@@ -220,12 +229,16 @@ fn run_in(
     settings: &Settings,
     seed: u64,
 ) -> Result<Outcome, RunError> {
-    let parameters = settings.device.model().map_err(RunError::Settings)?;
-    let below = Rc::new(NullDevice::new(rt, settings.device.size_bytes));
+    let DeviceSettings::Model(of) = &settings.device else {
+        let why = "a device of a machine has no virtual time";
+        return Err(RunError::Settings(why.to_owned()));
+    };
+    let parameters = of.model().map_err(RunError::Settings)?;
+    let below = Rc::new(NullDevice::new(rt, of.size_bytes));
     let device = Timing::new(rt, below, &parameters, seed)
         .map_err(|error| RunError::Settings(error.to_string()))?;
     let device = Rc::new(device);
-    let config = queue_config(&settings.scheduler, settings.device.depth);
+    let config = queue_config(&settings.scheduler, of.depth);
     let queue = Queue::new(rt, Rc::clone(&device) as Rc<dyn Device>, &config)
         .map_err(|error| RunError::Settings(error.to_string()))?;
     let queue = Rc::new(queue);
@@ -251,6 +264,7 @@ fn run_in(
         seeks: counters.seeks,
         seek_distance_bytes: counters.seek_distance_bytes,
         elapsed_ns: rt.now().as_ns(),
+        machine: None,
     })
 }
 

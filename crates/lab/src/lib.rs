@@ -7,7 +7,10 @@
 
 pub mod cell;
 pub mod compare;
+pub mod device;
 pub mod files;
+pub mod layer;
+pub mod native;
 pub mod plan;
 pub mod plot;
 pub mod report;

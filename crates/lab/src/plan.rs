@@ -2,7 +2,9 @@
 //!
 //! One file of TOML says everything that a result depends on, so its meaning has an identity: a hash over the
 //! resolved settings, which comments, order and names of files do not change. A mistake is one line with its place.
-//! The keys are in `docs/lab.md`.
+//! The keys are in `docs/lab.md`. Reading a file asks the machine for nothing, so a plan means the same everywhere.
+
+mod device;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,14 +12,16 @@ use std::path::Path;
 
 use bimetal_block::document::ConfigError;
 use bimetal_block::layers::queue::{PlugConfig, QueueConfig};
-use bimetal_block::media::model::{ModelType, Parameters};
 use bimetal_block::units::Size;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::cell::{DeviceSettings, SchedulerSettings, Settings};
+use crate::cell::{SchedulerSettings, Settings};
+use crate::device::Backend;
 use crate::files::FileSystemKind;
-use crate::workload::Workload;
+use crate::workload::{Resolved, Workload};
+
+use device::FileDevice;
 
 /// The axes, in the order in which a cell is named.
 pub const AXES: [&str; 6] = [
@@ -31,14 +35,19 @@ pub const AXES: [&str; 6] = [
 
 /// The most cells of a plan, so that a slip of the pen is not a week of work.
 const CELLS_MAX: usize = 10_000;
-/// A flash device has tables of all its pages, in memory for as long as a run of it lasts.
-const FLASH_BYTES_MAX: u64 = 256 << 30;
+/// The file systems of the kernel that are made and mounted, and the device without one.
+pub(crate) const NATIVE_FILE_SYSTEMS: [&str; 6] =
+    ["ext2", "ext3", "ext4", "xfs", "btrfs", NO_FILE_SYSTEM];
+/// The device without a file system.
+pub(crate) const NO_FILE_SYSTEM: &str = "none";
 
 /// The file as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     name: String,
+    #[serde(default)]
+    backend: Backend,
     #[serde(default = "one")]
     seed: u64,
     #[serde(default = "five")]
@@ -48,8 +57,7 @@ struct File {
     within: Spanned<f64>,
     #[serde(default = "unscaled")]
     scale: Spanned<f64>,
-    #[serde(default = "four_gib")]
-    memory: Spanned<Size>,
+    memory: Option<Spanned<Size>>,
     #[serde(default)]
     barriers: bool,
     #[serde(default)]
@@ -69,14 +77,12 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct FileAxes {
     device: Axis,
-    #[serde(default = "cfq")]
-    scheduler: Axis,
+    scheduler: Option<Axis>,
     #[serde(default = "usual_read_ahead")]
     read_ahead: Axis,
     #[serde(default = "back")]
     write_mode: Axis,
-    #[serde(default = "ext3")]
-    file_system: Axis,
+    file_system: Option<Axis>,
     workload: Axis,
 }
 
@@ -87,19 +93,6 @@ type Axis = Vec<Spanned<String>>;
 enum OneOrMore {
     One(String),
     More(Vec<String>),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileDevice {
-    #[serde(rename = "type")]
-    of: ModelType,
-    profile: Option<String>,
-    size: Size,
-    #[serde(default = "ncq")]
-    depth: u32,
-    #[serde(default)]
-    parameters: toml::Table,
 }
 
 #[derive(Deserialize)]
@@ -126,20 +119,8 @@ fn unscaled() -> Spanned<f64> {
     Spanned::new(0..0, 1.0)
 }
 
-fn four_gib() -> Spanned<Size> {
-    Spanned::new(0..0, Size(4 << 30))
-}
-
-fn ncq() -> u32 {
-    31
-}
-
 fn axis(value: &str) -> Axis {
     vec![Spanned::new(0..0, value.to_owned())]
-}
-
-fn cfq() -> Axis {
-    axis("cfq")
 }
 
 fn usual_read_ahead() -> Axis {
@@ -150,8 +131,12 @@ fn back() -> Axis {
     axis("back")
 }
 
-fn ext3() -> Axis {
-    axis("ext3")
+/// What the axes of schedulers and file systems have that are not given.
+fn usual(backend: Backend) -> (&'static str, &'static str) {
+    match backend {
+        Backend::Virtual => ("cfq", "ext3"),
+        Backend::Native => ("mq-deadline", "ext4"),
+    }
 }
 
 /// One choice on each axis, by name.
@@ -173,6 +158,8 @@ pub struct Plan {
     pub name: String,
     /// The text of the file, which is kept beside the results.
     pub text: String,
+    /// Where its runs happen.
+    pub backend: Backend,
     /// The first seed.
     pub seed: u64,
     /// Runs of each cell, at least.
@@ -289,6 +276,7 @@ impl Reader<'_> {
         Ok(Plan {
             name: self.file.name.clone(),
             text: self.source.text.to_owned(),
+            backend: self.file.backend,
             seed: self.file.seed,
             repeats: *self.file.repeats.get_ref(),
             repeats_max: self.repeats_max(),
@@ -322,10 +310,10 @@ impl Reader<'_> {
             return Err(self.source.error(file.scale.span(), why));
         }
         if self.memory_pages().is_none() {
-            let why = format!(
-                "`memory` times `scale` must be {MEMORY_PAGES_MIN} pages of 4 KiB to 256 GiB"
-            );
-            return Err(self.source.error(file.memory.span(), why));
+            let least = self.memory_pages_min();
+            let why = format!("`memory` times `scale` must be {least} pages of 4 KiB to 256 GiB");
+            let span = file.memory.as_ref().map_or(0..0, Spanned::span);
+            return Err(self.source.error(span, why));
         }
         Ok(())
     }
@@ -340,20 +328,35 @@ impl Reader<'_> {
     }
 
     fn memory_pages(&self) -> Option<u32> {
-        let pages = self.file.memory.get_ref().0 as f64 / 4096.0 * self.file.scale.get_ref();
-        let possible = (f64::from(MEMORY_PAGES_MIN)..=f64::from(1 << 26)).contains(&pages);
+        let bytes = match (&self.file.memory, self.file.backend) {
+            (Some(given), _) => given.get_ref().0,
+            (None, Backend::Virtual) => MEMORY_BYTES_USUAL,
+            // All that the machine has.
+            (None, Backend::Native) => return Some(0),
+        };
+        let pages = bytes as f64 / 4096.0 * self.file.scale.get_ref();
+        let possible = (f64::from(self.memory_pages_min())..=f64::from(1 << 26)).contains(&pages);
         possible.then_some(pages as u32)
+    }
+
+    fn memory_pages_min(&self) -> u32 {
+        match self.file.backend {
+            Backend::Virtual => MEMORY_PAGES_MIN,
+            Backend::Native => NATIVE_MEMORY_PAGES_MIN,
+        }
     }
 
     /// The names on each axis, each of which means something.
     fn axes(&self) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
         let of = &self.file.axes;
+        let (scheduler, file_system) = usual(self.file.backend);
+        let (scheduler, file_system) = (axis(scheduler), axis(file_system));
         let all = [
             &of.device,
-            &of.scheduler,
+            of.scheduler.as_ref().unwrap_or(&scheduler),
             &of.read_ahead,
             &of.write_mode,
-            &of.file_system,
+            of.file_system.as_ref().unwrap_or(&file_system),
             &of.workload,
         ];
         let mut axes = BTreeMap::new();
@@ -398,7 +401,10 @@ impl Reader<'_> {
             "read_ahead" => read_ahead_pages(name).map(|_| ()),
             "write_mode" => expect(["back", "through"].contains(&name), vec!["back", "through"]),
             _ => {
-                let known: Vec<&str> = FileSystemKind::ALL.iter().map(|(name, _)| *name).collect();
+                let known: Vec<&str> = match self.file.backend {
+                    Backend::Virtual => FileSystemKind::ALL.iter().map(|(name, _)| *name).collect(),
+                    Backend::Native => NATIVE_FILE_SYSTEMS.to_vec(),
+                };
                 expect(known.contains(&name), known)
             }
         }
@@ -416,7 +422,11 @@ impl Reader<'_> {
                 parameters: BTreeMap::new(),
             },
         };
-        settings.check()?;
+        match self.file.backend {
+            Backend::Virtual => settings.check()?,
+            // Which of them there are, the kernel knows.
+            Backend::Native => settings.check_words()?,
+        }
         Ok(settings)
     }
 
@@ -476,8 +486,10 @@ impl Reader<'_> {
         let workload = &self.file.workload[&choice["workload"]];
         let scale = *self.file.scale.get_ref();
         let settings = Settings {
-            device: self
-                .device(device.get_ref())
+            backend: self.file.backend,
+            device: device
+                .get_ref()
+                .settings(self.file.backend)
                 .map_err(|why| self.source.error(device.span(), why))?,
             scheduler: self
                 .scheduler(&choice["scheduler"])
@@ -493,31 +505,35 @@ impl Reader<'_> {
             memory_pages: self.memory_pages().expect("checked before"),
             barriers: self.file.barriers,
         };
+        if self.file.backend == Backend::Native {
+            check_place(&settings).map_err(|why| self.source.error(workload.span(), why))?;
+        }
         Ok(Cell { choice, settings })
-    }
-
-    fn device(&self, of: &FileDevice) -> Result<DeviceSettings, String> {
-        let profile = of.profile.as_deref().unwrap_or(of.of.default_profile());
-        let parameters = Parameters::from_profile(of.of, profile, of.parameters.clone())
-            .map_err(|error| error.to_string().replace('\n', " "))?;
-        let Size(size_bytes) = of.size;
-        if !(1 << 24..=1 << 43).contains(&size_bytes) {
-            return Err("`size` must be 16 MiB to 8 TiB".to_owned());
-        }
-        if of.of == ModelType::Flash && size_bytes > FLASH_BYTES_MAX {
-            return Err("`size` of a flash device must be at most 256 GiB".to_owned());
-        }
-        let settings = DeviceSettings {
-            of: of.of,
-            size_bytes: size_bytes / 4096 * 4096,
-            depth: of.depth,
-            parameters: crate::cell::written(&parameters),
-        };
-        settings.check()?;
-        Ok(settings)
     }
 }
 
+/// A real device has a file system or a load of its own, not both.
+fn check_place(settings: &Settings) -> Result<(), String> {
+    let is_raw = matches!(
+        settings.workload,
+        Resolved::Requests(_) | Resolved::Sweep(_)
+    );
+    match (is_raw, settings.file_system == NO_FILE_SYSTEM) {
+        (true, false) => Err(
+            "the load is on the device itself: `file_system` must be `none` for it (`[[skip]]` leaves others out)"
+                .to_owned(),
+        ),
+        (false, true) => Err(
+            "the load needs files: `file_system` must not be `none` for it (`[[skip]]` leaves that out)".to_owned(),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The memory of virtual time, if nothing is said.
+const MEMORY_BYTES_USUAL: u64 = 4 << 30;
+/// The least memory of a real run: this program is in it, too.
+const NATIVE_MEMORY_PAGES_MIN: u32 = 8192;
 /// The least memory: twice the longest window, and room for what is being changed.
 const MEMORY_PAGES_MIN: u32 = 1024;
 

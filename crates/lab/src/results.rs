@@ -197,13 +197,21 @@ impl Results {
                 source,
             }
         })?;
-        let text = serde_json::to_string_pretty(&outcome).expect("an outcome is plain data");
+        self.keep(job, &outcome)?;
+        Ok(outcome)
+    }
+
+    /// Keeps what came of the run of a job.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self, job: &Job<'_>, outcome: &Outcome) -> Result<(), ResultsError> {
+        let text = serde_json::to_string_pretty(outcome).expect("an outcome is plain data");
         let path = self.path_of(job);
         // In one step, so that an interruption leaves a whole file or none.
         let begun = path.with_extension("part");
         fs::write(&begun, text).map_err(|source| io_error(&begun, source))?;
-        fs::rename(&begun, &path).map_err(|source| io_error(&path, source))?;
-        Ok(outcome)
+        fs::rename(&begun, &path).map_err(|source| io_error(&path, source))
     }
 
     /// All runs of the plan that have been made, in the plan's order.

@@ -109,6 +109,11 @@ impl Program {
             owed_ns: 0,
         }
     }
+
+    /// Its number among all tasks.
+    pub(crate) fn task(&self) -> u32 {
+        self.task
+    }
 }
 
 /// A file that is open for one reader.

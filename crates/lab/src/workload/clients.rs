@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
 use super::{Measured, World, mb_per_s};
-use crate::files::{FileId, NoSpace, Program};
+use crate::files::{FileId, Program};
+use crate::layer::{FileLayer, LoadError};
 
 /// The longest file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -26,7 +27,7 @@ const FILES_MAX: usize = 100;
 pub struct Clients {
     /// Numbers of clients, each for a run of its own.
     pub counts: Vec<u32>,
-    /// Virtual time of each.
+    /// Time of each.
     pub seconds: u64,
 }
 
@@ -49,8 +50,8 @@ impl Clients {
     /// Runs it.
     ///
     /// # Errors
-    /// When the device is full.
-    pub(super) async fn run(&self, world: &World) -> Result<Measured, NoSpace> {
+    /// When the device is full, or the layer fails.
+    pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         let mut measured = Measured {
             unit: "MB/s".to_owned(),
             ..Measured::default()
@@ -75,12 +76,13 @@ impl Clients {
     }
 
     /// The rate of so many clients together.
-    async fn with(
+    async fn with<F: FileLayer>(
         &self,
-        world: &World,
+        world: &World<F>,
         count: u32,
-    ) -> Result<(f64, Rc<RefCell<Latency>>), NoSpace> {
-        let until = world.rt.now() + Duration::from_secs(self.seconds);
+    ) -> Result<(f64, Rc<RefCell<Latency>>), LoadError> {
+        let begun = world.rt.now();
+        let until = begun + Duration::from_secs(self.seconds);
         let latency = Rc::new(RefCell::new(Latency::new()));
         let bytes = Rc::new(Cell::new(0));
         let failed = Rc::new(Cell::new(None));
@@ -102,18 +104,19 @@ impl Clients {
             });
         }
         world.rt.sleep_until(until).await;
-        let rate = mb_per_s(bytes.get(), self.seconds * 1_000_000_000);
+        // On a busy machine the sleep may be longer than it should.
+        let rate = mb_per_s(bytes.get(), world.rt.now().ns_since(begun));
         tasks.join().await;
-        world.files.sync(&mut Program::new(0)).await;
-        match failed.get() {
+        world.files.sync(&mut Program::new(0)).await?;
+        match failed.take() {
             Some(error) => Err(error),
             None => Ok((rate, latency)),
         }
     }
 }
 
-struct Client {
-    world: World,
+struct Client<F> {
+    world: World<F>,
     program: Program,
     rng: Rng,
     files: Vec<FileId>,
@@ -121,8 +124,8 @@ struct Client {
     latency: Rc<RefCell<Latency>>,
 }
 
-impl Client {
-    async fn run(mut self, until: Instant) -> Result<(), NoSpace> {
+impl<F: FileLayer> Client<F> {
+    async fn run(mut self, until: Instant) -> Result<(), LoadError> {
         let directory = self.world.files.make_directory(&mut self.program).await?;
         while self.world.rt.now() < until {
             let begun = self.world.rt.now();
@@ -131,29 +134,29 @@ impl Client {
             self.latency.borrow_mut().record(ns);
         }
         for file in std::mem::take(&mut self.files) {
-            self.world.files.remove(file, &mut self.program).await;
+            self.world.files.remove(file, &mut self.program).await?;
         }
         Ok(())
     }
 
-    async fn step(&mut self, directory: u32) -> Result<(), NoSpace> {
+    async fn step(&mut self, directory: u32) -> Result<(), LoadError> {
         let draw = self.rng.below(20);
         let files = self.world.files.clone();
         if self.files.is_empty() || ((13..16).contains(&draw) && self.files.len() < FILES_MAX) {
             let open = files.create(directory, &mut self.program).await?;
-            self.files.push(open.file());
+            self.files.push(files.file_of(&open));
             return Ok(());
         }
         let last = self.files[self.files.len() - 1];
         match draw {
             0..7 => self.write(last).await?,
-            7..13 => self.read().await,
+            7..13 => self.read().await?,
             13..19 => {
                 let at = self.rng.below(self.files.len() as u64) as usize;
                 let file = self.files.swap_remove(at);
-                files.remove(file, &mut self.program).await;
+                files.remove(file, &mut self.program).await?;
             }
-            _ => files.sync_file(last, &mut self.program).await,
+            _ => files.sync_file(last, &mut self.program).await?,
         }
         Ok(())
     }
@@ -162,7 +165,7 @@ impl Client {
         4096 * self.rng.between(1, 16)
     }
 
-    async fn write(&mut self, file: FileId) -> Result<(), NoSpace> {
+    async fn write(&mut self, file: FileId) -> Result<(), LoadError> {
         let files = &self.world.files.clone();
         let (length, bytes) = (files.size_bytes(file), self.chunk());
         let offset = match length + bytes <= FILE_BYTES_MAX {
@@ -174,20 +177,21 @@ impl Client {
         Ok(())
     }
 
-    async fn read(&mut self) {
+    async fn read(&mut self) -> Result<(), LoadError> {
         let at = self.rng.below(self.files.len() as u64) as usize;
         let (file, bytes) = (self.files[at], self.chunk());
         let files = &self.world.files.clone();
         let length = files.size_bytes(file);
         if length == 0 {
-            return;
+            return Ok(());
         }
         let offset = self.rng.below(length) / 4096 * 4096;
-        let mut open = files.open(file, &mut self.program).await;
+        let mut open = files.open(file, &mut self.program).await?;
         files
             .read(&mut open, offset, bytes, &mut self.program)
-            .await;
+            .await?;
         self.count(bytes.min(length - offset));
+        Ok(())
     }
 
     fn count(&self, bytes: u64) {

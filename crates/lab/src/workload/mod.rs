@@ -1,7 +1,8 @@
 //! The loads: programs over the file layer, by a seed.
 //!
-//! A load has one main figure, by which cells are compared, and others beside it. Its times are virtual: a load
-//! begins when its preparation is on the device, and ends when what it has written is.
+//! A load has one main figure, by which cells are compared, and others beside it. A load
+//! begins when its preparation is on the device, and ends when what it has written is. The same load runs in virtual
+//! time and on this machine: it asks the clock and the [layer](crate::layer) that it is given.
 
 pub mod clients;
 mod latency;
@@ -15,7 +16,8 @@ use std::collections::BTreeMap;
 use bimetal_rt::{Rng, Rt};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{Files, NoSpace, Program};
+use crate::files::Program;
+use crate::layer::{FileLayer, LoadError};
 use bimetal_block::units::{Size, Time};
 use clients::Clients;
 use postmark::{Postmark, Tally};
@@ -25,11 +27,11 @@ use sweep::Sweep;
 
 /// Where a load runs.
 #[derive(Clone)]
-pub struct World {
+pub struct World<F> {
     /// Time.
     pub rt: Rt,
     /// The files.
-    pub files: Files,
+    pub files: F,
     /// The seed of its choices.
     pub seed: u64,
 }
@@ -38,6 +40,11 @@ pub struct World {
 const PAGE_ESTIMATE_NS: u64 = 1_500;
 /// The same of one large file, whose pages are more than fit into the processor's caches.
 const STREAM_PAGE_ESTIMATE_NS: u64 = 8_000;
+
+/// What a page takes of a machine, with its device, about: it depends on both.
+const NATIVE_PAGE_ESTIMATE_NS: u64 = 30_000;
+/// Making a device ready and putting it back.
+const NATIVE_RUN_ESTIMATE_NS: u64 = 1_500_000_000;
 
 /// More operations than anybody waits for; below it, nothing that is reckoned from them overflows.
 const OPERATIONS_MAX: u64 = 1_000_000_000;
@@ -219,22 +226,41 @@ impl Resolved {
         }
     }
 
+    /// What a run takes on a machine of which nothing is known, about, in ns.
+    pub fn estimated_native_ns(&self) -> u64 {
+        let pages = match self {
+            Resolved::Postmark(load) => load.estimated_pages(),
+            Resolved::Sweep(load) => load.estimated_pages(),
+            Resolved::Stream(load) => load.estimated_pages(),
+            Resolved::Requests(load) => load.count,
+            Resolved::Clients(load) => {
+                let seconds = load.seconds.saturating_mul(load.counts.len() as u64);
+                return seconds.saturating_mul(1_000_000_000) + NATIVE_RUN_ESTIMATE_NS;
+            }
+        };
+        let moving = pages.saturating_mul(NATIVE_PAGE_ESTIMATE_NS);
+        moving.saturating_add(NATIVE_RUN_ESTIMATE_NS)
+    }
+
     /// Runs it.
     ///
     /// # Errors
-    /// When the device is full.
-    pub(crate) async fn run(&self, world: &World) -> Result<Measured, NoSpace> {
+    /// When the device is full, or the layer fails.
+    pub(crate) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         match self {
             Resolved::Postmark(load) => run_postmark(load, world).await,
-            Resolved::Sweep(load) => Ok(load.run(world).await),
+            Resolved::Sweep(load) => load.run(world).await,
             Resolved::Stream(load) => load.run(world).await,
-            Resolved::Requests(load) => Ok(load.run(world).await),
+            Resolved::Requests(load) => load.run(world).await,
             Resolved::Clients(load) => load.run(world).await,
         }
     }
 }
 
-async fn run_postmark(load: &Postmark, world: &World) -> Result<Measured, NoSpace> {
+async fn run_postmark<F: FileLayer>(
+    load: &Postmark,
+    world: &World<F>,
+) -> Result<Measured, LoadError> {
     let World { rt, files, seed } = world;
     let mut rng = Rng::labelled(*seed, "postmark");
     let (mut program, mut tally) = (Program::new(0), Tally::default());
@@ -247,10 +273,10 @@ async fn run_postmark(load: &Postmark, world: &World) -> Result<Measured, NoSpac
         load.transact(files, &mut pool, &mut rng, &mut program, &mut tally)
             .await?;
     }
-    files.sync(&mut program).await;
+    files.sync(&mut program).await?;
     let seconds = rt.now().ns_since(begun) as f64 / 1e9;
-    load.clean_up(files, pool, &mut program).await;
-    files.sync(&mut program).await;
+    load.clean_up(files, pool, &mut program).await?;
+    files.sync(&mut program).await?;
     let figures = [
         ("transactions_s", seconds),
         ("program_read_bytes", tally.read_bytes as f64),

@@ -8,7 +8,8 @@ use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::OPERATIONS_MAX;
-use crate::files::{FileId, Files, NoSpace, Program};
+use crate::files::{FileId, Program};
+use crate::layer::{FileLayer, LoadError};
 
 /// The four loads of the paper, by their names in experiment files.
 pub const NAMED: [(&str, Postmark); 4] = [
@@ -114,14 +115,14 @@ impl Postmark {
     /// Makes the files.
     ///
     /// # Errors
-    /// When the device is full.
+    /// When the device is full, or the layer fails.
     pub async fn prepare(
         &self,
-        files: &Files,
+        files: &impl FileLayer,
         rng: &mut Rng,
         program: &mut Program,
         tally: &mut Tally,
-    ) -> Result<Pool, NoSpace> {
+    ) -> Result<Pool, LoadError> {
         let directory = files.make_directory(program).await?;
         let mut pool = Pool {
             directory,
@@ -135,14 +136,14 @@ impl Postmark {
 
     async fn create(
         &self,
-        files: &Files,
+        files: &impl FileLayer,
         pool: &mut Pool,
         rng: &mut Rng,
         program: &mut Program,
         tally: &mut Tally,
-    ) -> Result<(), NoSpace> {
+    ) -> Result<(), LoadError> {
         let bytes = rng.between(self.low_bytes, self.high_bytes);
-        let file = files.create(pool.directory, program).await?.file();
+        let file = files.file_of(&files.create(pool.directory, program).await?);
         files.write(file, 0, bytes, program).await?;
         tally.written_bytes += bytes;
         tally.created += 1;
@@ -153,19 +154,19 @@ impl Postmark {
     /// One transaction.
     ///
     /// # Errors
-    /// When the device is full.
+    /// When the device is full, or the layer fails.
     pub async fn transact(
         &self,
-        files: &Files,
+        files: &impl FileLayer,
         pool: &mut Pool,
         rng: &mut Rng,
         program: &mut Program,
         tally: &mut Tally,
-    ) -> Result<(), NoSpace> {
+    ) -> Result<(), LoadError> {
         if let Some(at) = pool.draw(rng) {
             let file = pool.files[at];
             match rng.below(2) {
-                0 => read_all(files, file, program, tally).await,
+                0 => read_all(files, file, program, tally).await?,
                 _ => self.append(files, file, rng, program, tally).await?,
             }
         }
@@ -173,7 +174,7 @@ impl Postmark {
             self.create(files, pool, rng, program, tally).await?;
         } else if let Some(at) = pool.draw(rng) {
             let file = pool.files.swap_remove(at);
-            files.remove(file, program).await;
+            files.remove(file, program).await?;
             tally.removed += 1;
         }
         tally.transactions += 1;
@@ -183,13 +184,13 @@ impl Postmark {
     /// Adds something to a file that may become longer.
     async fn append(
         &self,
-        files: &Files,
+        files: &impl FileLayer,
         file: FileId,
         rng: &mut Rng,
         program: &mut Program,
         tally: &mut Tally,
-    ) -> Result<(), NoSpace> {
-        files.open(file, program).await;
+    ) -> Result<(), LoadError> {
+        files.open(file, program).await?;
         let old_bytes = files.size_bytes(file);
         if old_bytes >= self.high_bytes {
             return Ok(());
@@ -201,10 +202,19 @@ impl Postmark {
     }
 
     /// Removes all files.
-    pub async fn clean_up(&self, files: &Files, pool: Pool, program: &mut Program) {
+    ///
+    /// # Errors
+    /// When the layer fails.
+    pub async fn clean_up(
+        &self,
+        files: &impl FileLayer,
+        pool: Pool,
+        program: &mut Program,
+    ) -> Result<(), LoadError> {
         for file in pool.files {
-            files.remove(file, program).await;
+            files.remove(file, program).await?;
         }
+        Ok(())
     }
 }
 
@@ -222,13 +232,19 @@ impl Pool {
 }
 
 /// Reads a file from start to end, by the buffer.
-async fn read_all(files: &Files, file: FileId, program: &mut Program, tally: &mut Tally) {
-    let mut open = files.open(file, program).await;
+async fn read_all(
+    files: &impl FileLayer,
+    file: FileId,
+    program: &mut Program,
+    tally: &mut Tally,
+) -> Result<(), LoadError> {
+    let mut open = files.open(file, program).await?;
     let bytes = files.size_bytes(file);
     let mut offset = 0;
     while offset < bytes {
-        files.read(&mut open, offset, BUFFER_BYTES, program).await;
+        files.read(&mut open, offset, BUFFER_BYTES, program).await?;
         offset += BUFFER_BYTES;
     }
     tally.read_bytes += bytes;
+    Ok(())
 }

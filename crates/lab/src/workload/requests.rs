@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::latency::Latency;
 use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
 use crate::files::Program;
+use crate::layer::{FileLayer, LoadError};
 
 /// In which order, and which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +62,10 @@ impl Requests {
     }
 
     /// Runs it.
-    pub(super) async fn run(&self, world: &World) -> Measured {
+    ///
+    /// # Errors
+    /// When the layer fails.
+    pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         let device_bytes = u64::from(world.files.device_blocks()) * 4096;
         let span_bytes = match self.span_bytes {
             0 => device_bytes,
@@ -69,6 +73,7 @@ impl Requests {
         };
         let latency = Rc::new(RefCell::new(Latency::new()));
         let next = Rc::new(Cell::new(0));
+        let failed = Rc::new(Cell::new(None));
         let begun = world.rt.now();
         let tasks = TaskGroup::new(&world.rt);
         for task in 0..self.depth {
@@ -79,44 +84,52 @@ impl Requests {
                 next: Rc::clone(&next),
                 latency: Rc::clone(&latency),
             };
-            tasks.spawn(job.run(task));
+            let failed = Rc::clone(&failed);
+            tasks.spawn(async move {
+                if let Err(error) = job.run(task).await {
+                    failed.set(Some(error));
+                }
+            });
         }
         tasks.join().await;
+        if let Some(error) = failed.take() {
+            return Err(error);
+        }
         let ns = world.rt.now().ns_since(begun);
         let mut figures = latency.borrow().figures("latency");
         figures.insert(
             "mb_per_s".to_owned(),
             mb_per_s(self.count * self.request_bytes, ns),
         );
-        Measured {
+        Ok(Measured {
             value: self.count as f64 / (ns as f64 / 1e9).max(f64::MIN_POSITIVE),
             unit: "requests/s".to_owned(),
             figures,
             ..Measured::default()
-        }
+        })
     }
 }
 
 /// One of those that ask.
-struct Job {
+struct Job<F> {
     load: Requests,
     /// Places for a request.
     slots: u64,
-    world: World,
+    world: World<F>,
     /// Requests begun by all.
     next: Rc<Cell<u64>>,
     latency: Rc<RefCell<Latency>>,
 }
 
-impl Job {
-    async fn run(self, task: u32) {
+impl<F: FileLayer> Job<F> {
+    async fn run(self, task: u32) -> Result<(), LoadError> {
         let mut program = Program::new(task);
         let mut rng = Rng::labelled(self.world.seed, &format!("requests of {task}"));
         let blocks = (self.load.request_bytes / 4096) as u32;
         loop {
             let number = self.next.get();
             if number >= self.load.count {
-                return;
+                return Ok(());
             }
             self.next.set(number + 1);
             let slot = match self.load.pattern {
@@ -128,10 +141,10 @@ impl Job {
             let files = &self.world.files;
             match self.load.pattern {
                 Pattern::RandomRead | Pattern::Read => {
-                    files.read_device(block, blocks, &mut program).await;
+                    files.read_device(block, blocks, &mut program).await?;
                 }
                 Pattern::RandomWrite | Pattern::Write => {
-                    files.write_device(block, blocks, &mut program).await;
+                    files.write_device(block, blocks, &mut program).await?;
                 }
             }
             let ns = self.world.rt.now().ns_since(begun);

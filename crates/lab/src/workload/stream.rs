@@ -5,7 +5,8 @@ use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
-use crate::files::{NoSpace, OpenFile, Program};
+use crate::files::Program;
+use crate::layer::{FileLayer, LoadError};
 
 /// Bytes of a call.
 const CHUNK_BYTES: u64 = 8192;
@@ -51,23 +52,23 @@ impl Stream {
     /// Runs it.
     ///
     /// # Errors
-    /// When the device is full.
-    pub(super) async fn run(&self, world: &World) -> Result<Measured, NoSpace> {
+    /// When the device is full, or the layer fails.
+    pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         let mut program = Program::new(0);
         let directory = world.files.make_directory(&mut program).await?;
         let mut measured = Measured {
             unit: "MB/s".to_owned(),
             ..Measured::default()
         };
-        for (name, ns) in [
-            ("write_characters", world.files.character_ns()),
-            ("write_blocks", 0),
-        ] {
+        for (name, by_characters) in [("write_characters", true), ("write_blocks", false)] {
             let file = world.files.create(directory, &mut program).await?;
-            let rate = self.write(world, &file, ns, &mut program).await?;
+            let rate = self
+                .write(world, &file, by_characters, &mut program)
+                .await?;
             measured.figures.insert(format!("{name}_mb_per_s"), rate);
-            if ns > 0 {
-                world.files.remove(file.file(), &mut program).await;
+            if by_characters {
+                let file = world.files.file_of(&file);
+                world.files.remove(file, &mut program).await?;
                 continue;
             }
             self.read_back(world, &file, &mut program, &mut measured)
@@ -76,29 +77,27 @@ impl Stream {
         Ok(measured)
     }
 
-    async fn read_back(
+    async fn read_back<F: FileLayer>(
         &self,
-        world: &World,
-        file: &OpenFile,
+        world: &World<F>,
+        file: &F::Open,
         program: &mut Program,
         measured: &mut Measured,
-    ) -> Result<(), NoSpace> {
+    ) -> Result<(), LoadError> {
         let rewrite = self.rewrite(world, file, program).await?;
         measured
             .figures
             .insert("rewrite_mb_per_s".to_owned(), rewrite);
-        for (name, ns) in [
-            ("read_characters", world.files.character_ns()),
-            ("read_blocks", 0),
-        ] {
-            let rate = self.read(world, file, ns, program).await;
+        for (name, by_characters) in [("read_characters", true), ("read_blocks", false)] {
+            let rate = self.read(world, file, by_characters, program).await?;
             measured.figures.insert(format!("{name}_mb_per_s"), rate);
             measured.value = rate;
         }
-        let seeks = self.seek(world, file, program).await;
+        let seeks = self.seek(world, file, program).await?;
         measured.figures.insert("seeks_per_s".to_owned(), seeks);
-        world.files.remove(file.file(), program).await;
-        world.files.sync(program).await;
+        let file = world.files.file_of(file);
+        world.files.remove(file, program).await?;
+        world.files.sync(program).await?;
         Ok(())
     }
 
@@ -106,84 +105,93 @@ impl Stream {
         (0..self.bytes).step_by(CHUNK_BYTES as usize)
     }
 
-    async fn write(
+    async fn write<F: FileLayer>(
         &self,
-        world: &World,
-        file: &OpenFile,
-        character_ns: u64,
+        world: &World<F>,
+        file: &F::Open,
+        by_characters: bool,
         program: &mut Program,
-    ) -> Result<f64, NoSpace> {
+    ) -> Result<f64, LoadError> {
         let begun = world.rt.now();
         for offset in self.chunks() {
-            world.files.spend(program, character_ns * CHUNK_BYTES).await;
+            if by_characters {
+                world.files.use_characters(CHUNK_BYTES, program).await;
+            }
             world
                 .files
-                .write(file.file(), offset, CHUNK_BYTES, program)
+                .write(world.files.file_of(file), offset, CHUNK_BYTES, program)
                 .await?;
         }
-        world.files.sync(program).await;
+        world.files.sync(program).await?;
         Ok(mb_per_s(self.bytes, world.rt.now().ns_since(begun)))
     }
 
-    async fn rewrite(
+    async fn rewrite<F: FileLayer>(
         &self,
-        world: &World,
-        file: &OpenFile,
+        world: &World<F>,
+        file: &F::Open,
         program: &mut Program,
-    ) -> Result<f64, NoSpace> {
-        world.files.drop_caches();
+    ) -> Result<f64, LoadError> {
+        world.files.drop_caches()?;
         let begun = world.rt.now();
-        let mut open = world.files.open(file.file(), program).await;
+        let mut open = world.files.open(world.files.file_of(file), program).await?;
         for offset in self.chunks() {
             world
                 .files
                 .read(&mut open, offset, CHUNK_BYTES, program)
-                .await;
+                .await?;
             world
                 .files
-                .write(file.file(), offset, CHUNK_BYTES, program)
+                .write(world.files.file_of(file), offset, CHUNK_BYTES, program)
                 .await?;
         }
-        world.files.sync(program).await;
+        world.files.sync(program).await?;
         Ok(mb_per_s(self.bytes, world.rt.now().ns_since(begun)))
     }
 
-    async fn read(
+    async fn read<F: FileLayer>(
         &self,
-        world: &World,
-        file: &OpenFile,
-        character_ns: u64,
+        world: &World<F>,
+        file: &F::Open,
+        by_characters: bool,
         program: &mut Program,
-    ) -> f64 {
-        world.files.drop_caches();
+    ) -> Result<f64, LoadError> {
+        world.files.drop_caches()?;
         let begun = world.rt.now();
-        let mut open = world.files.open(file.file(), program).await;
+        let mut open = world.files.open(world.files.file_of(file), program).await?;
         for offset in self.chunks() {
             world
                 .files
                 .read(&mut open, offset, CHUNK_BYTES, program)
-                .await;
-            world.files.spend(program, character_ns * CHUNK_BYTES).await;
+                .await?;
+            if by_characters {
+                world.files.use_characters(CHUNK_BYTES, program).await;
+            }
         }
         world.files.pay(program).await;
-        mb_per_s(self.bytes, world.rt.now().ns_since(begun))
+        Ok(mb_per_s(self.bytes, world.rt.now().ns_since(begun)))
     }
 
     /// Chunks at random places, a second.
-    async fn seek(&self, world: &World, file: &OpenFile, program: &mut Program) -> f64 {
-        world.files.drop_caches();
+    async fn seek<F: FileLayer>(
+        &self,
+        world: &World<F>,
+        file: &F::Open,
+        program: &mut Program,
+    ) -> Result<f64, LoadError> {
+        world.files.drop_caches()?;
         let mut rng = Rng::labelled(world.seed, "stream");
         let begun = world.rt.now();
-        let mut open = world.files.open(file.file(), program).await;
+        let mut open = world.files.open(world.files.file_of(file), program).await?;
         for _ in 0..self.seeks {
             let offset = rng.below(self.bytes / CHUNK_BYTES) * CHUNK_BYTES;
             world
                 .files
                 .read(&mut open, offset, CHUNK_BYTES, program)
-                .await;
+                .await?;
         }
         world.files.pay(program).await;
         let seconds = world.rt.now().ns_since(begun) as f64 / 1e9;
-        self.seeks as f64 / seconds.max(f64::MIN_POSITIVE)
+        Ok(self.seeks as f64 / seconds.max(f64::MIN_POSITIVE))
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::latency::Latency;
 use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
 use crate::files::Program;
+use crate::layer::{FileLayer, LoadError};
 
 /// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +50,10 @@ impl Sweep {
     }
 
     /// Runs it.
-    pub(super) async fn run(&self, world: &World) -> Measured {
+    ///
+    /// # Errors
+    /// When the layer fails.
+    pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         let mut program = Program::new(0);
         let blocks = u64::from(world.files.device_blocks());
         let length = self.bytes / 4096;
@@ -59,7 +63,7 @@ impl Sweep {
             let from = last * point / (self.points - 1);
             let rate = self
                 .rate_at(world, from, length.min(blocks), &mut program)
-                .await;
+                .await?;
             curve.push((100.0 * point as f64 / (self.points - 1) as f64, rate));
         }
         let mut rng = Rng::labelled(world.seed, "sweep");
@@ -67,23 +71,29 @@ impl Sweep {
         for _ in 0..self.accesses {
             let begun = world.rt.now();
             let block = rng.below(blocks) as u32;
-            world.files.read_device(block, 1, &mut program).await;
+            world.files.read_device(block, 1, &mut program).await?;
             latency.record(world.rt.now().ns_since(begun));
         }
         let rates: Vec<f64> = curve.iter().map(|(_, rate)| *rate).collect();
         let mut figures = latency.figures("access");
         figures.insert("first_mb_per_s".to_owned(), rates[0]);
         figures.insert("last_mb_per_s".to_owned(), rates[rates.len() - 1]);
-        Measured {
+        Ok(Measured {
             value: rates.iter().sum::<f64>() / rates.len() as f64,
             unit: "MB/s".to_owned(),
             figures,
             curves: [("MB/s against place on the device in %".to_owned(), curve)].into(),
-        }
+        })
     }
 
     /// The rate of reads in sequence from a block on, behind one request that brings the device there.
-    async fn rate_at(&self, world: &World, from: u64, blocks: u64, program: &mut Program) -> f64 {
+    async fn rate_at<F: FileLayer>(
+        &self,
+        world: &World<F>,
+        from: u64,
+        blocks: u64,
+        program: &mut Program,
+    ) -> Result<f64, LoadError> {
         let step = self.request_bytes / 4096;
         let (mut at, end) = (from, from + blocks);
         let mut begun = world.rt.now();
@@ -93,13 +103,13 @@ impl Sweep {
             world
                 .files
                 .read_device(at as u32, length as u32, program)
-                .await;
+                .await?;
             match at == from && end - from > step {
                 true => begun = world.rt.now(),
                 false => timed += length,
             }
             at += length;
         }
-        mb_per_s(timed * 4096, world.rt.now().ns_since(begun))
+        Ok(mb_per_s(timed * 4096, world.rt.now().ns_since(begun)))
     }
 }

@@ -1,0 +1,115 @@
+//! What a run is made on: a model in virtual time, or a device of this machine.
+
+use std::path::PathBuf;
+
+use bimetal_block::media::model::{ModelType, Parameters};
+use serde::{Deserialize, Serialize};
+
+/// Where runs happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// In virtual time, on modelled devices.
+    #[default]
+    Virtual,
+    /// On this machine, with the kernel's schedulers and file systems.
+    Native,
+}
+
+impl Backend {
+    /// True for virtual time, which is not written where it goes without saying.
+    pub fn is_virtual(&self) -> bool {
+        *self == Backend::Virtual
+    }
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum DeviceSettings {
+    /// A model.
+    Model(ModelSettings),
+    /// A device of this machine.
+    Native(NativeDevice),
+}
+
+/// A modelled device, with every parameter of its model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelSettings {
+    /// The kind of model.
+    #[serde(rename = "type")]
+    pub of: ModelType,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Requests that it is given at a time.
+    pub depth: u32,
+    /// All parameters of the model.
+    pub parameters: toml::Table,
+}
+
+impl ModelSettings {
+    pub(crate) fn model(&self) -> Result<Parameters, String> {
+        let profile = self.of.default_profile();
+        Parameters::from_profile(self.of, profile, self.parameters.clone())
+            .map_err(|error| error.to_string().replace('\n', " "))
+    }
+
+    /// Refuses what cannot be made.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if !(1..=1024).contains(&self.depth) {
+            return Err("`depth` must be 1 to 1024".to_owned());
+        }
+        self.model().map(|_| ())
+    }
+}
+
+/// A device of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum NativeDevice {
+    /// A loop device, made for each run and taken away behind it.
+    Loop {
+        /// What is below it.
+        backing: Backing,
+        /// Requests that it is given at a time; without, as many as the kernel gives it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        depth: Option<u32>,
+    },
+    /// A block device that is there, which is written over.
+    Block {
+        /// Its path.
+        path: PathBuf,
+    },
+}
+
+/// The file below a loop device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backing {
+    /// One that is made in this folder for the runs, and removed behind them.
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Size in bytes.
+        size_bytes: u64,
+    },
+    /// One that is there, which is written over.
+    File {
+        /// Its path.
+        path: PathBuf,
+    },
+}
+
+/// All parameters of a model, as they are written.
+pub(crate) fn written(parameters: &Parameters) -> toml::Table {
+    let table = match parameters {
+        Parameters::Ssd(of) => toml::Table::try_from(of),
+        Parameters::Hdd(of) => toml::Table::try_from(of),
+        Parameters::Network(of) => toml::Table::try_from(of),
+        Parameters::Flash(of) => toml::Table::try_from(of.as_ref()),
+    };
+    table.expect("parameters are plain data")
+}

@@ -1,0 +1,265 @@
+//! File systems: made by the tools of their makers, mounted where only this program sees them.
+
+use std::ffi::CStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::{NativeError, io_error};
+
+/// A file system that can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// Its name on the axis, and for the kernel.
+    pub name: &'static str,
+    tool: &'static str,
+    package: &'static str,
+    /// Options that make it whole at once (nothing is left for the background) and do not ask.
+    arguments: &'static [&'static str],
+    /// How its identity is given.
+    identity: Identity,
+    /// Options of the mount, beside those of the run.
+    options: &'static CStr,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Identity {
+    /// `-U`, and `-E hash_seed` for the order of directories.
+    Ext,
+    /// `-m uuid=`.
+    Xfs,
+    /// `-U`.
+    Btrfs,
+}
+
+const fn ext(name: &'static str, tool: &'static str) -> Kind {
+    Kind {
+        name,
+        tool,
+        package: "e2fsprogs",
+        arguments: &["-q", "-F"],
+        identity: Identity::Ext,
+        options: c"",
+    }
+}
+
+/// All of them.
+pub(super) const KINDS: [Kind; 5] = [
+    ext("ext2", "mkfs.ext2"),
+    ext("ext3", "mkfs.ext3"),
+    ext("ext4", "mkfs.ext4"),
+    Kind {
+        name: "xfs",
+        tool: "mkfs.xfs",
+        package: "xfsprogs",
+        arguments: &["-q", "-f", "-K"],
+        identity: Identity::Xfs,
+        options: c"",
+    },
+    Kind {
+        name: "btrfs",
+        tool: "mkfs.btrfs",
+        package: "btrfs-progs",
+        arguments: &["-q", "-f", "-K"],
+        identity: Identity::Btrfs,
+        // It would give freed space back by itself, and that is I/O that nobody asked for.
+        options: c"nodiscard",
+    },
+];
+
+impl Kind {
+    /// The one of a name.
+    pub(super) fn named(name: &str) -> Option<Kind> {
+        KINDS.into_iter().find(|kind| kind.name == name)
+    }
+
+    /// That its tool is there.
+    pub(super) fn check(&self, folders: &[PathBuf]) -> Result<(), NativeError> {
+        match folders
+            .iter()
+            .any(|folder| folder.join(self.tool).is_file())
+        {
+            true => Ok(()),
+            false => Err(NativeError::Refused(format!(
+                "{} is missing, which makes {}; it is in the package {}",
+                self.tool, self.name, self.package
+            ))),
+        }
+    }
+
+    /// Makes it on a device, and gives the command.
+    ///
+    /// # Errors
+    /// What its tool says.
+    pub(super) fn make(&self, device: &Path, uuid: &str) -> Result<String, NativeError> {
+        let mut arguments: Vec<String> = self.arguments.iter().map(|&of| of.to_owned()).collect();
+        let own = match self.identity {
+            Identity::Ext => {
+                let rest = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+                vec![
+                    "-U".to_owned(),
+                    uuid.to_owned(),
+                    "-E".to_owned(),
+                    format!("{rest},hash_seed={uuid}"),
+                ]
+            }
+            Identity::Xfs => vec!["-m".to_owned(), format!("uuid={uuid}")],
+            Identity::Btrfs => vec!["-U".to_owned(), uuid.to_owned()],
+        };
+        arguments.extend(own);
+        let shown = format!("{} {}", self.tool, arguments.join(" "));
+        let mut command = Command::new(self.tool);
+        command
+            .args(&arguments)
+            .arg(device)
+            .env("PATH", path_of_tools());
+        let output = command.output().map_err(|source| NativeError::Io {
+            what: self.tool.to_owned(),
+            source,
+        })?;
+        match output.status.success() {
+            true => Ok(shown),
+            false => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let said: Vec<&str> = said
+                    .lines()
+                    .map(str::trim)
+                    .filter(|l| !l.is_empty())
+                    .collect();
+                Err(NativeError::Refused(format!(
+                    "{shown}: {}",
+                    said.join("; ")
+                )))
+            }
+        }
+    }
+
+    /// Mounts it.
+    ///
+    /// # Errors
+    /// Those of `mount(2)`.
+    pub(super) fn mount(
+        &self,
+        device: &Path,
+        place: &Path,
+        is_sync: bool,
+    ) -> Result<Mounted, NativeError> {
+        fs::create_dir_all(place).map_err(|source| io_error(place, source))?;
+        let mut flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
+        if is_sync {
+            flags |= MountFlags::SYNCHRONOUS;
+        }
+        rustix::mount::mount(device, place, self.name, flags, self.options).map_err(|source| {
+            NativeError::Io {
+                what: format!("mounting {} on {}", self.name, device.display()),
+                source: source.into(),
+            }
+        })?;
+        Ok(Mounted {
+            place: place.to_owned(),
+            is_mounted: true,
+        })
+    }
+}
+
+/// The identity of 32 hexadecimal digits as tools want it.
+pub(super) fn uuid(digits: &str) -> String {
+    let part = |range: std::ops::Range<usize>| digits.get(range).unwrap_or("");
+    [
+        part(0..8),
+        part(8..12),
+        part(12..16),
+        part(16..20),
+        part(20..32),
+    ]
+    .join("-")
+}
+
+/// Where programs are, the folders of system administration included.
+pub(super) fn path_of_tools() -> std::ffi::OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/sbin:/sbin");
+    path
+}
+
+/// A mounted file system, which is unmounted when this is dropped.
+pub(super) struct Mounted {
+    place: PathBuf,
+    is_mounted: bool,
+}
+
+impl Mounted {
+    /// Its root.
+    pub(super) fn root(&self) -> &Path {
+        &self.place
+    }
+
+    /// Its options, as the kernel says them: those of the mount, and those of the file system.
+    ///
+    /// # Errors
+    /// When it is not in the table of mounts.
+    pub(super) fn options(&self) -> Result<String, NativeError> {
+        let path = Path::new("/proc/thread-self/mountinfo");
+        let text = fs::read_to_string(path).map_err(|source| io_error(path, source))?;
+        let of = |line: &str| {
+            let (front, back) = line.split_once(" - ")?;
+            let mut front = front.split(' ').skip(4);
+            let is_ours = Path::new(front.next()?) == self.place;
+            let options = format!("{};{}", front.next()?, back.split(' ').nth(2)?);
+            is_ours.then_some(options)
+        };
+        text.lines().rev().find_map(of).ok_or_else(|| {
+            NativeError::Refused(format!("{}: it is not mounted", self.place.display()))
+        })
+    }
+
+    /// Unmounts it, which writes everything that is left.
+    ///
+    /// # Errors
+    /// Those of `umount(2)`.
+    pub(super) fn unmount(mut self) -> Result<(), NativeError> {
+        self.is_mounted = false;
+        rustix::mount::unmount(&self.place, UnmountFlags::empty()).map_err(|source| {
+            NativeError::Io {
+                what: format!("unmounting {}", self.place.display()),
+                source: source.into(),
+            }
+        })
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            // After a failure, which is told; the device is let go of as soon as nobody uses it.
+            let _ = rustix::mount::unmount(&self.place, UnmountFlags::DETACH);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_tool_is_named_with_its_package() {
+        let kind = Kind::named("xfs").unwrap();
+        let error = kind
+            .check(&[PathBuf::from("/proc/self/fdinfo")])
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "mkfs.xfs is missing, which makes xfs; it is in the package xfsprogs"
+        );
+    }
+
+    #[test]
+    fn an_identity_has_its_dashes() {
+        assert_eq!(
+            uuid("0123456789abcdef0123456789abcdef"),
+            "01234567-89ab-cdef-0123-456789abcdef"
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! Loop devices that are ours alone: a new one for each run, since a depth that was made smaller stays with a loop device
+//! for as long as there is one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::journal::{Change, Journal};
+use super::{NativeError, io_error, sys};
+
+const CONTROL: &str = "/dev/loop-control";
+/// The first number that is tried: programs that look for a free device take the lowest.
+const NUMBER_MIN: u32 = 64;
+const NUMBER_MAX: u32 = 1 << 16;
+
+/// A loop device over a file.
+pub(super) struct Loop {
+    pub(super) path: PathBuf,
+    /// Open as long as the device is wanted, since the last to close it lets go of the file.
+    pub(super) file: File,
+}
+
+fn control() -> Result<File, NativeError> {
+    let path = Path::new(CONTROL);
+    File::open(path).map_err(|source| io_error(path, source))
+}
+
+fn node(number: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/loop{number}"))
+}
+
+fn block_folder(number: u32) -> PathBuf {
+    PathBuf::from(format!("/sys/block/loop{number}"))
+}
+
+/// That there can be loop devices at all.
+pub(super) fn check() -> Result<(), NativeError> {
+    control().map(|_| ())
+}
+
+/// A new loop device over `backing`.
+pub(super) fn create(backing: &Path, journal: &mut Journal) -> Result<Loop, NativeError> {
+    let control = control()?;
+    let number = make_node(&control, backing, journal)?;
+    let path = node(number);
+    let file = open(&path)?;
+    let direct = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(backing)
+        .map_err(|source| NativeError::Io {
+            what: format!("{}, past the page cache", backing.display()),
+            source,
+        })?;
+    sys::loop_configure(&file, &direct).map_err(|source| io_error(&path, source))?;
+    super::sysfs::verify(&block_folder(number).join("loop/dio"), "1")?;
+    Ok(Loop { path, file })
+}
+
+fn make_node(control: &File, backing: &Path, journal: &mut Journal) -> Result<u32, NativeError> {
+    for number in NUMBER_MIN..NUMBER_MAX {
+        if block_folder(number).exists() {
+            continue;
+        }
+        let file = backing.to_owned();
+        journal.record(Change::Loop { number, file })?;
+        match sys::loop_add(control, number) {
+            Ok(()) => return Ok(number),
+            // Somebody else was faster, and it is theirs.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => journal.forget_last()?,
+            Err(source) => return Err(io_error(&node(number), source)),
+        }
+    }
+    Err(NativeError::Refused(
+        "there is no free number for a loop device".to_owned(),
+    ))
+}
+
+fn open(path: &Path) -> Result<File, NativeError> {
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    file.map_err(|source| io_error(path, source))
+}
+
+/// Takes a loop device away. One that has another file below it is somebody else's.
+///
+/// # Errors
+/// `ResourceBusy` as long as somebody has it open.
+pub(super) fn remove(number: u32, backing: &Path) -> Result<(), NativeError> {
+    let path = node(number);
+    if !block_folder(number).exists() {
+        return Ok(());
+    }
+    match fs::read_to_string(block_folder(number).join("loop/backing_file")) {
+        Ok(file) if Path::new(file.trim_end()) != backing => return Ok(()),
+        // The kernel takes the file away when the last user closes the device, which is us here.
+        Ok(_) => sys::loop_clear(&open(&path)?).map_err(|source| io_error(&path, source))?,
+        Err(_) => {}
+    }
+    match sys::loop_remove(&control()?, number) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.map_err(|source| io_error(&path, source)),
+    }
+}

@@ -1,0 +1,128 @@
+//! Less memory for a run than the machine has: a group of processes with a limit, and a limit on what may be dirty
+//! of one device, in the proportion of an early kernel. No setting of the whole machine is touched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::journal::{Change, Journal};
+use super::{NativeError, io_error, sysfs};
+
+/// The group's name.
+const NAME: &str = "bimetal-lab";
+/// What may be dirty: a tenth, as in 2.6.26 (`dirty_ratio`).
+pub(super) const DIRTY_PART: u64 = 10;
+
+/// Where groups of processes with limits are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Groups {
+    /// The folder in which ours is made.
+    top: PathBuf,
+    /// The folder in which this process is.
+    own: PathBuf,
+    /// The file of the limit.
+    limit: &'static str,
+}
+
+impl Groups {
+    /// Where they are on this machine.
+    ///
+    /// # Errors
+    /// When memory cannot be limited here.
+    pub(super) fn find() -> Result<Groups, NativeError> {
+        let text = |path: &str| {
+            fs::read_to_string(path).map_err(|source| io_error(Path::new(path), source))
+        };
+        let groups = Groups::of(&text("/proc/self/mountinfo")?, &text("/proc/self/cgroup")?);
+        let missing = || {
+            NativeError::Refused("`memory` needs control groups with the memory controller, which are not mounted here; leave it out".to_owned())
+        };
+        let groups = groups.ok_or_else(missing)?;
+        if groups.limit == "memory.max" {
+            let path = groups.top.join("cgroup.subtree_control");
+            let on = fs::read_to_string(&path).map_err(|source| io_error(&path, source))?;
+            if !on.split_whitespace().any(|name| name == "memory") {
+                return Err(missing());
+            }
+        }
+        Ok(groups)
+    }
+
+    /// By `mountinfo` and `cgroup` (proc(5), cgroups(7)): the first version has a mount for the controller of
+    /// memory, the second one for all.
+    fn of(mountinfo: &str, cgroup: &str) -> Option<Groups> {
+        let mount = |kind: &str, option: &str| {
+            mountinfo.lines().find_map(|line| {
+                let (front, back) = line.split_once(" - ")?;
+                let mut back = back.split(' ');
+                let is_kind = back.next() == Some(kind);
+                let options = back.nth(1)?;
+                let fits = option.is_empty() || options.split(',').any(|own| own == option);
+                let place = front.split(' ').nth(4)?;
+                (is_kind && fits).then(|| PathBuf::from(place))
+            })
+        };
+        let own = |controller: &str| {
+            cgroup.lines().find_map(|line| {
+                let mut fields = line.splitn(3, ':').skip(1);
+                let named = fields.next()?.split(',').any(|own| own == controller);
+                named
+                    .then(|| fields.next())?
+                    .map(|path| path.trim_start_matches('/').to_owned())
+            })
+        };
+        let (top, own, limit) = match mount("cgroup", "memory") {
+            Some(top) => (top, own("memory")?, "memory.limit_in_bytes"),
+            None => (mount("cgroup2", "")?, own("")?, "memory.max"),
+        };
+        Some(Groups {
+            own: top.join(own),
+            top,
+            limit,
+        })
+    }
+
+    /// Puts this process into a group with so much memory.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn enter(&self, bytes: u64, journal: &mut Journal) -> Result<PathBuf, NativeError> {
+        let path = self.top.join(NAME);
+        // A process in a container may not see the group that it is in; then it goes back to the top.
+        let from = if self.own.exists() {
+            &self.own
+        } else {
+            &self.top
+        };
+        journal.record(Change::Group {
+            path: path.clone(),
+            from: from.clone(),
+        })?;
+        fs::create_dir_all(&path).map_err(|source| io_error(&path, source))?;
+        sysfs::set(&path.join(self.limit), &bytes.to_string())?;
+        let members = path.join("cgroup.procs");
+        let me = std::process::id().to_string();
+        fs::write(&members, me).map_err(|source| io_error(&members, source))?;
+        Ok(path.join(self.limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_of_groups_are_found() {
+        let first = "30 20 0:25 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+            31 20 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+            32 20 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let of = Groups::of(first, "4:memory:/user/x\n0::/\n").unwrap();
+        assert_eq!(of.top, Path::new("/sys/fs/cgroup/memory"));
+        assert_eq!(of.own, Path::new("/sys/fs/cgroup/memory/user/x"));
+        assert_eq!(of.limit, "memory.limit_in_bytes");
+        let second = "32 20 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+        let of = Groups::of(second, "0::/user.slice\n").unwrap();
+        assert_eq!(of.own, Path::new("/sys/fs/cgroup/user.slice"));
+        assert_eq!(of.limit, "memory.max");
+        assert_eq!(Groups::of("", "0::/\n"), None);
+    }
+}

@@ -1,0 +1,307 @@
+//! Runs on this machine: the same loads over the kernel's own schedulers and file systems, on a loop device or a block
+//! device that is given.
+//!
+//! Every setting is written, read back, and read again just before the load; one that did not take ends the run with
+//! its name. Whatever is changed stands in a [journal] first and is put back behind each run. Mounts are
+//! in a table of this thread alone, so that they end with it however it ends. Nothing here may change a setting that
+//! concerns more than the device of the run.
+
+mod counters;
+mod disk;
+mod file_system;
+mod files;
+mod journal;
+mod loops;
+mod memory;
+mod programs;
+mod run;
+#[allow(unsafe_code, reason = "talks to the kernel")]
+mod sys;
+mod sysfs;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::cell::{Outcome, RunError, Settings};
+use crate::device::{Backing, DeviceSettings, NativeDevice};
+use crate::plan::{Choice, NO_FILE_SYSTEM, Plan};
+use disk::Disk;
+use file_system::Kind;
+use journal::{Change, FOLDER, Journal};
+use memory::Groups;
+
+/// Why this machine cannot make a run.
+#[derive(Debug, thiserror::Error)]
+pub enum NativeError {
+    /// It is not wanted, or not to be had.
+    #[error("{0}")]
+    Refused(String),
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was asked.
+        what: String,
+        /// The answer.
+        source: io::Error,
+    },
+    /// A setting was written and reads something else.
+    #[error("{} did not take: `{wanted}` was wanted, and it reads `{found}`", path.display())]
+    NotTaken {
+        /// Its file.
+        path: PathBuf,
+        /// What was written.
+        wanted: String,
+        /// What it reads.
+        found: String,
+    },
+    /// Something is not as it was before.
+    #[error("not everything could be put back, `bimetal lab restore` tries again: {0}")]
+    NotPutBack(Box<NativeError>),
+}
+
+fn io_error(path: &Path, source: io::Error) -> NativeError {
+    NativeError::Io {
+        what: path.display().to_string(),
+        source,
+    }
+}
+
+/// Refuses a plan that this machine cannot run, changing nothing.
+///
+/// # Errors
+/// The first thing that is missing or in use.
+pub fn check(plan: &Plan) -> Result<(), NativeError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(NativeError::Refused(
+            "`backend = \"native\"` mounts file systems and changes settings of devices, which needs root"
+                .to_owned(),
+        ));
+    }
+    for cell in &plan.cells {
+        check_settings(&cell.settings)?;
+    }
+    Ok(())
+}
+
+fn check_settings(settings: &Settings) -> Result<(), NativeError> {
+    if settings.file_system != NO_FILE_SYSTEM {
+        let path = file_system::path_of_tools();
+        let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+        kind_of(&settings.file_system)?.check(&folders)?;
+    }
+    if settings.memory_pages > 0 {
+        Groups::find()?;
+    }
+    match device_of(settings)? {
+        NativeDevice::Block { path } => {
+            let disk = Disk::at(path)?;
+            disk.check_unused()?;
+            check_scheduler(&settings.scheduler.name, &disk.folder)
+        }
+        NativeDevice::Loop { backing, .. } => {
+            loops::check()?;
+            check_backing(backing)?;
+            // They are the same for all: loop devices differ in nothing that a scheduler needs.
+            match Path::new("/sys/block/loop0/queue/scheduler").exists() {
+                true => check_scheduler(&settings.scheduler.name, Path::new("/sys/block/loop0")),
+                false => Ok(()),
+            }
+        }
+    }
+}
+
+fn check_scheduler(name: &str, folder: &Path) -> Result<(), NativeError> {
+    let path = folder.join("queue/scheduler");
+    let text = std::fs::read_to_string(&path).map_err(|source| io_error(&path, source))?;
+    known_scheduler(name, &text)
+}
+
+/// That a scheduler is among those of `queue/scheduler`.
+fn known_scheduler(name: &str, list: &str) -> Result<(), NativeError> {
+    let known = sysfs::choices(list);
+    match known.contains(&name) {
+        true => Ok(()),
+        false => Err(NativeError::Refused(format!(
+            "this kernel has no scheduler `{name}`, expected one of {}",
+            known.join(", ")
+        ))),
+    }
+}
+
+fn check_backing(backing: &Backing) -> Result<(), NativeError> {
+    match backing {
+        Backing::Folder { path, size_bytes } => {
+            let room = rustix::fs::statvfs(path).map_err(|source| io_error(path, source.into()))?;
+            let free = room.f_bavail.saturating_mul(room.f_frsize);
+            match free >= *size_bytes {
+                true => Ok(()),
+                false => Err(NativeError::Refused(format!(
+                    "{}: {free} bytes are free, and a file of {size_bytes} is to be made",
+                    path.display()
+                ))),
+            }
+        }
+        Backing::File { path } => {
+            let metadata = std::fs::metadata(path).map_err(|source| io_error(path, source))?;
+            match metadata.is_file() {
+                true => Ok(()),
+                false => Err(NativeError::Refused(format!(
+                    "{}: it is not a file",
+                    path.display()
+                ))),
+            }
+        }
+    }
+}
+
+fn device_of(settings: &Settings) -> Result<&NativeDevice, NativeError> {
+    match &settings.device {
+        DeviceSettings::Native(device) => Ok(device),
+        DeviceSettings::Model(_) => Err(NativeError::Refused(
+            "a modelled device has virtual time only".to_owned(),
+        )),
+    }
+}
+
+fn kind_of(name: &str) -> Result<Kind, NativeError> {
+    Kind::named(name).ok_or_else(|| NativeError::Refused(format!("no file system `{name}`")))
+}
+
+/// The release of the kernel that runs.
+///
+/// # Errors
+/// When it does not say.
+pub fn kernel_release() -> Result<String, NativeError> {
+    sysfs::read(Path::new("/proc/sys/kernel/osrelease"))
+}
+
+/// True when a program that was killed has left something that this user may put back.
+pub fn is_left_to_us() -> bool {
+    rustix::process::geteuid().is_root() && Journal::is_left(Path::new(FOLDER))
+}
+
+/// Puts back what a program has left that was killed, and gives its names.
+///
+/// # Errors
+/// When another program is changing this machine, or something cannot be put back.
+pub fn restore() -> Result<Vec<String>, NativeError> {
+    let folder = Path::new(FOLDER);
+    match Journal::is_left(folder) {
+        true => Journal::open(folder)?.undo_to(0),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// The right to change this machine, for as long as runs are made. Belongs to the thread that makes it.
+pub struct Session {
+    journal: Journal,
+    stop: Arc<AtomicBool>,
+    kernel: String,
+}
+
+impl Session {
+    /// Takes the lock, and a table of mounts of its own for this thread. `stop` ends a run at its next call.
+    ///
+    /// # Errors
+    /// When another program is changing this machine.
+    pub fn begin(stop: Arc<AtomicBool>) -> Result<Session, NativeError> {
+        let mut journal = Journal::open(Path::new(FOLDER))?;
+        journal.undo_to(0)?;
+        sys::own_mounts().map_err(|source| NativeError::Io {
+            what: "a table of mounts of its own".to_owned(),
+            source,
+        })?;
+        run::mount_tracing();
+        Ok(Session {
+            journal,
+            stop,
+            kernel: kernel_release()?,
+        })
+    }
+
+    /// Runs a cell with a seed, and puts back what that has changed.
+    ///
+    /// # Errors
+    /// When the machine does not do what the run needs, or the load fails.
+    pub fn run(
+        &mut self,
+        choice: &Choice,
+        settings: &Settings,
+        seed: u64,
+    ) -> Result<Outcome, RunError> {
+        let backing = self.backing(settings)?;
+        let kept = self.journal.len();
+        let outcome = run::run(
+            &mut run::Bench {
+                journal: &mut self.journal,
+                stop: &self.stop,
+                kernel: &self.kernel,
+                backing,
+            },
+            choice,
+            settings,
+            seed,
+        );
+        let undone = self.journal.undo_to(kept);
+        let outcome = outcome?;
+        undone?;
+        Ok(outcome)
+    }
+
+    /// The file below a loop device; one in a folder is made for all runs, the first time it is asked for.
+    fn backing(&mut self, settings: &Settings) -> Result<Option<PathBuf>, NativeError> {
+        let NativeDevice::Loop { backing, .. } = device_of(settings)? else {
+            return Ok(None);
+        };
+        let (folder, size_bytes) = match backing {
+            Backing::File { path } => {
+                let full = path.canonicalize();
+                return Ok(Some(full.map_err(|source| io_error(path, source))?));
+            }
+            Backing::Folder { path, size_bytes } => (path, *size_bytes),
+        };
+        // The kernel names the file of a loop device by its full path.
+        let full = folder
+            .canonicalize()
+            .map_err(|source| io_error(folder, source))?;
+        let path = full.join(format!("bimetal-lab-{size_bytes}.img"));
+        let change = Change::File { path: path.clone() };
+        if !self.journal.has(&change) {
+            check_backing(backing)?;
+            if path.exists() {
+                return Err(NativeError::Refused(format!(
+                    "{}: it is there already, and not made by this run",
+                    path.display()
+                )));
+            }
+            self.journal.record(change)?;
+            run::make_file(&path, size_bytes)?;
+        }
+        Ok(Some(path))
+    }
+
+    /// Puts everything back.
+    ///
+    /// # Errors
+    /// When something cannot be.
+    pub fn end(mut self) -> Result<(), NativeError> {
+        self.journal.undo_to(0).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_scheduler_is_refused_with_those_there_are() {
+        let list = "[none] mq-deadline kyber bfq \n";
+        assert!(known_scheduler("none", list).is_ok());
+        assert_eq!(
+            known_scheduler("cfq", list).unwrap_err().to_string(),
+            "this kernel has no scheduler `cfq`, expected one of none, mq-deadline, kyber, bfq"
+        );
+    }
+}

@@ -1,0 +1,419 @@
+//! One run: the device is made ready, the load runs on it, and what was counted is taken down.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use bimetal_rt::{Rt, UringOptions, uring};
+use rustix::fs::{Advice, FallocateFlags};
+use rustix::mount::MountFlags;
+
+use super::counters::{Counted, Counters};
+use super::disk::Disk;
+use super::files::{Place, RawDevice, RealFiles};
+use super::journal::{Change, FOLDER, Journal};
+use super::loops::Loop;
+use super::memory::{DIRTY_PART, Groups};
+use super::{NativeError, device_of, file_system, io_error, kind_of, loops, sysfs};
+use crate::cell::{Machine, Outcome, RunError, SCHEMA, Settings, run_id};
+use crate::device::NativeDevice;
+use crate::plan::{Choice, NO_FILE_SYSTEM};
+use crate::workload::{Resolved, World};
+
+/// What a run is made with.
+pub(super) struct Bench<'s> {
+    pub journal: &'s mut Journal,
+    pub stop: &'s Arc<AtomicBool>,
+    pub kernel: &'s str,
+    /// The file below a loop device.
+    pub backing: Option<PathBuf>,
+}
+
+/// The device of a run.
+struct Device {
+    disk: Disk,
+    /// Held as long as the run lasts; a loop device is let go of with it.
+    file: File,
+    /// Settings need not be written down, since the device goes with them.
+    is_ours: bool,
+    name: String,
+}
+
+/// Settings as they were written, to be read again.
+#[derive(Default)]
+struct Written(Vec<(PathBuf, String)>);
+
+/// Makes tracing readable in this thread's table of mounts, where it is not. Without, less is counted, and a run says so.
+pub(super) fn mount_tracing() {
+    for (kind, place, inside) in [
+        ("tracefs", "/sys/kernel/tracing", "events"),
+        ("debugfs", "/sys/kernel/debug", "block"),
+    ] {
+        if !Path::new(place).join(inside).exists() {
+            // Whoever needs it finds out, and says what is missing.
+            let _ = rustix::mount::mount(kind, place, kind, MountFlags::empty(), None);
+        }
+    }
+}
+
+/// A file whose space is there, so that no run pays for finding it.
+pub(super) fn make_file(path: &Path, size_bytes: u64) -> Result<(), NativeError> {
+    let file = File::create_new(path).map_err(|source| io_error(path, source))?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size_bytes)
+        .map_err(|source| io_error(path, source.into()))
+}
+
+pub(super) fn run(
+    bench: &mut Bench<'_>,
+    choice: &Choice,
+    settings: &Settings,
+    seed: u64,
+) -> Result<Outcome, RunError> {
+    let device = ready_device(bench, settings)?;
+    let mut written = Written::default();
+    tune(bench, &device, settings, &mut written)?;
+    let mut machine = Machine {
+        kernel: bench.kernel.to_owned(),
+        device: device.name.clone(),
+        ..Machine::default()
+    };
+    let outcome = match settings.file_system == NO_FILE_SYSTEM {
+        true => on_device(bench, &device, settings, seed, &mut written, &mut machine),
+        false => on_file_system(bench, &device, settings, seed, &mut written, &mut machine),
+    };
+    let (measured, counted, elapsed_ns) = outcome?;
+    machine.counted_by = counted.by;
+    Ok(Outcome {
+        schema: SCHEMA,
+        choice: choice.clone(),
+        settings: settings.clone(),
+        seed,
+        measured,
+        reads: counted.reads,
+        writes: counted.writes,
+        flushes: counted.flushes,
+        seeks: 0,
+        seek_distance_bytes: 0,
+        elapsed_ns,
+        machine: Some(machine),
+    })
+}
+
+fn ready_device(bench: &mut Bench<'_>, settings: &Settings) -> Result<Device, NativeError> {
+    match (device_of(settings)?, &bench.backing) {
+        (NativeDevice::Loop { depth, .. }, Some(backing)) => {
+            let Loop { path, file } = loops::create(backing, bench.journal)?;
+            let disk = Disk::at(&path)?;
+            if let Some(depth) = depth {
+                set_depth(&disk, *depth)?;
+            }
+            Ok(Device {
+                name: format!("{} over {}, direct", path.display(), backing.display()),
+                disk,
+                file,
+                is_ours: true,
+            })
+        }
+        (NativeDevice::Block { path }, _) => {
+            let disk = Disk::at(path)?;
+            disk.check_unused()?;
+            let file = File::options().read(true).write(true).open(path);
+            Ok(Device {
+                disk,
+                file: file.map_err(|source| io_error(path, source))?,
+                is_ours: false,
+                name: path.display().to_string(),
+            })
+        }
+        (NativeDevice::Loop { .. }, None) => Err(NativeError::Refused(
+            "a loop device without a file".to_owned(),
+        )),
+    }
+}
+
+/// Makes the device take fewer requests at a time: without a scheduler, the number of requests is the device's own
+/// depth, and stays that when a scheduler comes. It cannot be undone, so it is done to a device that goes away.
+fn set_depth(disk: &Disk, depth: u32) -> Result<(), NativeError> {
+    sysfs::set(&disk.folder.join("queue/scheduler"), "none")?;
+    sysfs::set(&disk.folder.join("queue/nr_requests"), &depth.to_string())
+}
+
+/// The device's depth, which only debugfs says.
+fn verify_depth(disk: &Disk, depth: u32) -> Result<String, NativeError> {
+    let name = disk.folder.file_name().unwrap_or_default();
+    let path = Path::new("/sys/kernel/debug/block")
+        .join(name)
+        .join("hctx0/tags");
+    let text = fs::read_to_string(&path).map_err(|source| io_error(&path, source))?;
+    let wanted = depth.to_string();
+    match text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("depth="))
+    {
+        Some(found) if found == wanted => Ok(wanted),
+        found => Err(NativeError::NotTaken {
+            path,
+            wanted,
+            found: found.unwrap_or("nothing").to_owned(),
+        }),
+    }
+}
+
+impl Written {
+    /// Writes a setting and keeps it in mind; of a device that stays, what it was is written down first.
+    fn set(
+        &mut self,
+        journal: Option<&mut Journal>,
+        path: PathBuf,
+        value: &str,
+    ) -> Result<(), NativeError> {
+        if let Some(journal) = journal {
+            journal.record(Change::Setting {
+                old: sysfs::read(&path)?,
+                path: path.clone(),
+            })?;
+        }
+        sysfs::set(&path, value)?;
+        self.0.push((path, value.to_owned()));
+        Ok(())
+    }
+
+    /// All of them once more: a later one may have changed an earlier one.
+    fn verify(&self) -> Result<BTreeMap<String, String>, NativeError> {
+        let mut all = BTreeMap::new();
+        for (path, value) in &self.0 {
+            sysfs::verify(path, value)?;
+            all.insert(path.display().to_string(), sysfs::read(path)?);
+        }
+        Ok(all)
+    }
+}
+
+/// Settings of the block layer. The window of read-ahead comes last, since others change it.
+fn tune(
+    bench: &mut Bench<'_>,
+    device: &Device,
+    settings: &Settings,
+    written: &mut Written,
+) -> Result<(), NativeError> {
+    let queue = device.disk.folder.join("queue");
+    if !device.is_ours {
+        remember_all(bench.journal, &device.disk)?;
+    }
+    let scheduler = &settings.scheduler;
+    written.set(None, queue.join("scheduler"), &scheduler.name)?;
+    for (name, value) in &scheduler.parameters {
+        let value = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
+        written.set(None, queue.join("iosched").join(name), &value)?;
+    }
+    let cache = if settings.barriers {
+        "write back"
+    } else {
+        "write through"
+    };
+    written.set(None, queue.join("write_cache"), cache)?;
+    let throttle = queue.join("wbt_lat_usec");
+    // A kernel without writeback throttling has nothing to switch off; nor has a queue where its scheduler does it.
+    if throttle.exists() && sysfs::read(&throttle)? != "0" {
+        written.set(None, throttle, "0")?;
+    }
+    if settings.memory_pages > 0 {
+        limit_dirty(&device.disk.folder.join("bdi"), settings, written)?;
+        let bytes = u64::from(settings.memory_pages) * 4096;
+        let limit = Groups::find()?.enter(bytes, bench.journal)?;
+        written.0.push((limit, bytes.to_string()));
+    }
+    let window = (settings.read_ahead_pages * 4).to_string();
+    written.set(None, queue.join("read_ahead_kb"), &window)
+}
+
+fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result<(), NativeError> {
+    let bytes = u64::from(settings.memory_pages) * 4096 / DIRTY_PART;
+    written.set(None, bdi.join("strict_limit"), "1")?;
+    written.set(None, bdi.join("max_bytes"), &bytes.to_string())
+}
+
+/// Writes down all that a run may change of a device that stays. They are put back the other way round: the
+/// scheduler first, which sets others, then its parameters; the window last.
+fn remember_all(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
+    let queue = disk.folder.join("queue");
+    let bdi = disk.folder.join("bdi");
+    let mut paths = vec![
+        queue.join("read_ahead_kb"),
+        bdi.join("max_bytes"),
+        bdi.join("strict_limit"),
+        queue.join("wbt_lat_usec"),
+    ];
+    let parameters = fs::read_dir(queue.join("iosched")).into_iter().flatten();
+    paths.extend(parameters.filter_map(|entry| entry.ok().map(|entry| entry.path())));
+    paths.extend([
+        queue.join("nr_requests"),
+        queue.join("write_cache"),
+        queue.join("scheduler"),
+    ]);
+    for path in paths.into_iter().filter(|path| path.exists()) {
+        let old = sysfs::read(&path)?;
+        journal.record(Change::Setting { path, old })?;
+    }
+    Ok(())
+}
+
+type Measurement = (crate::workload::Measured, Counted, u64);
+
+fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
+    let is_raw = settings.file_system == NO_FILE_SYSTEM;
+    let options = UringOptions {
+        // Requests to the device use it, at most a thousand at a time of which each waits for its place.
+        pool_bytes: if is_raw { 64 << 20 } else { 1 << 20 },
+        seed,
+        register: false,
+    };
+    Rt::real_time(options).map_err(|source| NativeError::Io {
+        what: "io_uring".to_owned(),
+        source,
+    })
+}
+
+/// Forgets what is cached of the device itself, of which a tool may just have read and written.
+fn forget_pages(device: &Device) -> Result<(), NativeError> {
+    let path = &device.disk.path;
+    device
+        .file
+        .sync_all()
+        .map_err(|source| io_error(path, source))?;
+    rustix::fs::fadvise(&device.file, 0, None, Advice::DontNeed)
+        .map_err(|source| io_error(path, source.into()))
+}
+
+fn settled(
+    device: &Device,
+    settings: &Settings,
+    written: &Written,
+    machine: &mut Machine,
+) -> Result<(), NativeError> {
+    machine.settings = written.verify()?;
+    if let NativeDevice::Loop {
+        depth: Some(depth), ..
+    } = device_of(settings)?
+    {
+        let found = verify_depth(&device.disk, *depth)?;
+        machine
+            .settings
+            .insert("depth of the device".to_owned(), found);
+    }
+    Ok(())
+}
+
+fn on_device(
+    bench: &mut Bench<'_>,
+    device: &Device,
+    settings: &Settings,
+    seed: u64,
+    written: &mut Written,
+    machine: &mut Machine,
+) -> Result<Measurement, RunError> {
+    let rt = runtime(settings, seed)?;
+    let path = &device.disk.path;
+    let open = || {
+        let options = uring::OpenOptions {
+            write: true,
+            direct: true,
+        };
+        let file = uring::File::open(&rt, path, options)?;
+        let blocks = file.size_bytes()? / 4096;
+        Ok(RawDevice {
+            file,
+            blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
+            write_through: settings.write_mode == "through",
+        })
+    };
+    let raw = open().map_err(|source: io::Error| io_error(path, source))?;
+    settled(device, settings, written, machine)?;
+    let place = Place {
+        root: PathBuf::new(),
+        device: Some(raw),
+        has_many_programs: false,
+        stop: Arc::clone(bench.stop),
+        seed,
+    };
+    measure(&rt, place, device, settings, seed)
+}
+
+fn on_file_system(
+    bench: &mut Bench<'_>,
+    device: &Device,
+    settings: &Settings,
+    seed: u64,
+    written: &mut Written,
+    machine: &mut Machine,
+) -> Result<Measurement, RunError> {
+    let kind = kind_of(&settings.file_system)?;
+    let path = &device.disk.path;
+    let uuid = file_system::uuid(&run_id(settings, seed));
+    machine.made_by = Some(kind.make(path, &uuid)?);
+    forget_pages(device)?;
+    let is_sync = settings.write_mode == "through";
+    let mounted = kind.mount(path, &Path::new(FOLDER).join("mount"), is_sync)?;
+    // A file system over several devices has limits and a window of its own.
+    let own = PathBuf::from(format!("/sys/fs/btrfs/{uuid}/bdi"));
+    if own.exists() {
+        if settings.memory_pages > 0 {
+            limit_dirty(&own, settings, written)?;
+        }
+        let window = (settings.read_ahead_pages * 4).to_string();
+        written.set(None, own.join("read_ahead_kb"), &window)?;
+    }
+    let options = mounted.options()?;
+    if options.split([',', ';']).any(|option| option == "sync") != is_sync {
+        return Err(NativeError::NotTaken {
+            path: mounted.root().to_owned(),
+            wanted: settings.write_mode.clone(),
+            found: options,
+        }
+        .into());
+    }
+    machine.mount_options = Some(options);
+    let rt = runtime(settings, seed)?;
+    let place = Place {
+        root: mounted.root().to_owned(),
+        device: None,
+        has_many_programs: matches!(settings.workload, Resolved::Clients(_)),
+        stop: Arc::clone(bench.stop),
+        seed,
+    };
+    settled(device, settings, written, machine)?;
+    let outcome = measure(&rt, place, device, settings, seed);
+    rt.end();
+    mounted.unmount()?;
+    outcome
+}
+
+fn measure(
+    rt: &Rt,
+    place: Place,
+    device: &Device,
+    settings: &Settings,
+    seed: u64,
+) -> Result<Measurement, RunError> {
+    let files = RealFiles::new(rt, place).map_err(|source| NativeError::Io {
+        what: "threads for programs".to_owned(),
+        source,
+    })?;
+    let world = World {
+        rt: rt.clone(),
+        files: files.clone(),
+        seed,
+    };
+    let counters = Counters::start(&device.disk)?;
+    let begun = rt.now();
+    let measured = rt.block_on(settings.workload.run(&world));
+    let elapsed_ns = rt.now().ns_since(begun);
+    files.close();
+    let measured = measured?;
+    Ok((measured, counters.stop()?, elapsed_ns))
+}

@@ -1,0 +1,142 @@
+//! The system calls that no library at hand has: loop devices, counters of tracepoints, a mount table of one's own.
+//!
+//! Each is one call with integers, or with a structure that lives as long as the call. Nothing here may decide
+//! anything.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// `LOOP_CONFIGURE` and its neighbours, of `linux/loop.h`.
+const LOOP_CLR_FD: libc::Ioctl = 0x4C01;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
+const LOOP_CTL_ADD: libc::Ioctl = 0x4C80;
+const LOOP_CTL_REMOVE: libc::Ioctl = 0x4C81;
+/// The device is let go of when the last who has it open closes it.
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+/// `struct loop_config`, with the `struct loop_info64` inside it.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    /// Device, inode, device of the file, offset, limit.
+    numbers: [u64; 5],
+    /// Number, cipher, length of its key.
+    more_numbers: [u32; 3],
+    flags: u32,
+    names: [u8; 160],
+    init: [u64; 2],
+    reserved: [u64; 8],
+}
+
+/// `PERF_TYPE_TRACEPOINT`, `PERF_FLAG_FD_CLOEXEC` and the commands of `linux/perf_event.h`.
+const PERF_TYPE_TRACEPOINT: u64 = 2;
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+const PERF_EVENT_IOC_ENABLE: libc::Ioctl = 0x2400;
+const PERF_EVENT_IOC_SET_FILTER: libc::Ioctl = 0x4008_2406;
+/// The first version of `struct perf_event_attr`, which every kernel knows.
+const PERF_ATTR_WORDS: usize = 8;
+
+fn answer(result: libc::c_int) -> io::Result<()> {
+    match result {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Makes the loop device of a number, by `/dev/loop-control`.
+pub(super) fn loop_add(control: &File, number: u32) -> io::Result<()> {
+    // SAFETY: takes integers; the descriptor is open.
+    answer(unsafe {
+        libc::ioctl(
+            control.as_raw_fd(),
+            LOOP_CTL_ADD,
+            libc::c_ulong::from(number),
+        )
+    })
+}
+
+/// Takes away the loop device of a number, which must be free.
+pub(super) fn loop_remove(control: &File, number: u32) -> io::Result<()> {
+    let number = libc::c_ulong::from(number);
+    // SAFETY: takes integers; the descriptor is open.
+    answer(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_REMOVE, number) })
+}
+
+/// Puts a file below a loop device, past the page cache, until the last user closes the device.
+pub(super) fn loop_configure(device: &File, backing: &File) -> io::Result<()> {
+    let config = LoopConfig {
+        fd: backing.as_raw_fd() as u32,
+        block_size: 0,
+        numbers: [0; 5],
+        more_numbers: [0; 3],
+        flags: LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO,
+        names: [0; 160],
+        init: [0; 2],
+        reserved: [0; 8],
+    };
+    // SAFETY: the structure is the one that the command reads, and lives until the call is back.
+    answer(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) })
+}
+
+/// Takes the file away from below a loop device, as soon as nobody has it open.
+pub(super) fn loop_clear(device: &File) -> io::Result<()> {
+    // SAFETY: takes integers; the descriptor is open.
+    answer(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) })
+}
+
+/// From here on what this thread mounts is seen by it and its children only, and gone when they are.
+pub(super) fn own_mounts() -> io::Result<()> {
+    // SAFETY: takes flags; descriptors stay shared.
+    answer(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    let private = rustix::mount::MountPropagationFlags::PRIVATE;
+    let all = rustix::mount::MountPropagationFlags::REC;
+    Ok(rustix::mount::mount_change("/", private | all)?)
+}
+
+/// A counter, which runs, of a tracepoint on one processor; its value is read as eight bytes.
+pub(super) fn count_events(tracepoint: u64, filter: &CStr, processor: u32) -> io::Result<File> {
+    let mut words = [0_u64; PERF_ATTR_WORDS];
+    words[0] = PERF_TYPE_TRACEPOINT | (size_of_val(&words) as u64) << 32;
+    words[1] = tracepoint;
+    // `disabled`, the first of the flags: it counts nothing before it has its filter.
+    words[5] = 1;
+    // SAFETY: the structure has the length that it says, and lives until the call is back; -1 stands for every
+    // process and for no group.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            words.as_ptr(),
+            -1,
+            processor as libc::c_int,
+            -1,
+            PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) };
+    // SAFETY: the text ends in a zero and lives until the call is back.
+    answer(unsafe { libc::ioctl(fd.as_raw_fd(), PERF_EVENT_IOC_SET_FILTER, filter.as_ptr()) })?;
+    // SAFETY: takes integers; the descriptor is open.
+    answer(unsafe { libc::ioctl(fd.as_raw_fd(), PERF_EVENT_IOC_ENABLE, 0) })?;
+    Ok(File::from(fd))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By `linux/loop.h`: two numbers of 4 bytes, 232 bytes of `loop_info64`, and 64 that are reserved; the flags are
+    /// the last number before the names, 52 bytes into `loop_info64`.
+    #[test]
+    fn the_structure_is_that_of_the_kernel() {
+        assert_eq!(size_of::<LoopConfig>(), 4 + 4 + 232 + 64);
+        assert_eq!(std::mem::offset_of!(LoopConfig, flags), 8 + 52);
+    }
+}

@@ -1,0 +1,111 @@
+//! Settings of the kernel as files: read, written, and read back.
+
+use std::fs;
+use std::path::Path;
+
+use super::{NativeError, io_error};
+
+/// A limit in bytes is kept as a part of another one, so it reads a little less than was written: by so much at most.
+const ROUNDED_BY: f64 = 0.01;
+
+/// What a setting says. Of a list of choices it is the one in brackets.
+pub(super) fn read(path: &Path) -> Result<String, NativeError> {
+    let text = fs::read_to_string(path).map_err(|source| io_error(path, source))?;
+    Ok(chosen(text.trim()).to_owned())
+}
+
+/// `mq-deadline` of `none [mq-deadline] kyber`, and a text without brackets as it is.
+fn chosen(text: &str) -> &str {
+    let inside = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'));
+    inside.map_or(text, |(inside, _)| inside)
+}
+
+/// The choices of a list such as `none [mq-deadline] kyber`.
+pub(super) fn choices(text: &str) -> Vec<&str> {
+    let bare = |word: &'_ str| word.starts_with('[') && word.ends_with(']');
+    text.split_whitespace()
+        .map(|word| {
+            if bare(word) {
+                &word[1..word.len() - 1]
+            } else {
+                word
+            }
+        })
+        .collect()
+}
+
+/// Writes a setting, and reads it back.
+///
+/// # Errors
+/// When it cannot be written, or reads something else then.
+pub(super) fn set(path: &Path, value: &str) -> Result<(), NativeError> {
+    fs::write(path, value).map_err(|source| NativeError::Io {
+        what: format!("{} = {value}", path.display()),
+        source,
+    })?;
+    verify(path, value)
+}
+
+/// That a setting still says what was written.
+///
+/// # Errors
+/// When it reads something else.
+pub(super) fn verify(path: &Path, value: &str) -> Result<(), NativeError> {
+    let found = read(path)?;
+    match is_same(value, &found) {
+        true => Ok(()),
+        false => Err(NativeError::NotTaken {
+            path: path.to_owned(),
+            wanted: value.to_owned(),
+            found,
+        }),
+    }
+}
+
+fn is_same(wanted: &str, found: &str) -> bool {
+    if wanted == found {
+        return true;
+    }
+    match (wanted.parse::<u64>(), found.parse::<u64>()) {
+        (Ok(wanted), Ok(found)) if wanted >= 1 << 20 => {
+            wanted.abs_diff(found) as f64 <= wanted as f64 * ROUNDED_BY
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_choices_says_which_is_chosen() {
+        assert_eq!(chosen("none [mq-deadline] kyber bfq"), "mq-deadline");
+        assert_eq!(chosen("write back"), "write back");
+        assert_eq!(
+            choices("[none] mq-deadline kyber"),
+            ["none", "mq-deadline", "kyber"]
+        );
+    }
+
+    /// A limit of 6,710,886 bytes reads 6,708,015, since the kernel keeps it as a part of its own; a window of
+    /// 128 KiB that reads 2,560 has not been taken.
+    #[test]
+    fn only_large_numbers_are_rounded() {
+        assert!(is_same("6710886", "6708015"));
+        assert!(!is_same("6710886", "6600000"));
+        assert!(!is_same("128", "2560"));
+        assert!(!is_same("128", "127"));
+    }
+
+    #[test]
+    fn a_setting_that_does_not_take_is_named_with_both_values() {
+        let error = verify(Path::new("/proc/sys/kernel/ostype"), "Linus").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "/proc/sys/kernel/ostype did not take: `Linus` was wanted, and it reads `Linux`"
+        );
+    }
+}

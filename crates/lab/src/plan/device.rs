@@ -1,0 +1,183 @@
+//! Devices as an experiment file has them, and what each backend makes of them.
+
+use std::path::PathBuf;
+
+use bimetal_block::media::model::{ModelType, Parameters};
+use bimetal_block::units::Size;
+use serde::Deserialize;
+
+use crate::device::{Backend, Backing, DeviceSettings, ModelSettings, NativeDevice, written};
+
+/// A flash device has tables of all its pages, in memory for as long as a run of it lasts.
+const FLASH_BYTES_MAX: u64 = 256 << 30;
+/// The depths that a loop device can be given: the kernel's least, and its own.
+const LOOP_DEPTHS: std::ops::RangeInclusive<u32> = 4..=128;
+/// The depth of a modelled device without one.
+const NCQ_DEPTH: u32 = 31;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileDevice {
+    #[serde(rename = "type")]
+    of: Kind,
+    profile: Option<String>,
+    size: Option<Size>,
+    depth: Option<u32>,
+    #[serde(default)]
+    parameters: toml::Table,
+    folder: Option<PathBuf>,
+    file: Option<PathBuf>,
+    path: Option<PathBuf>,
+    #[serde(default)]
+    overwrite: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Ssd,
+    Hdd,
+    Network,
+    Flash,
+    Loop,
+    Block,
+}
+
+impl Kind {
+    fn model(self) -> Option<ModelType> {
+        match self {
+            Kind::Ssd => Some(ModelType::Ssd),
+            Kind::Hdd => Some(ModelType::Hdd),
+            Kind::Network => Some(ModelType::Network),
+            Kind::Flash => Some(ModelType::Flash),
+            Kind::Loop | Kind::Block => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Loop => "loop",
+            Kind::Block => "block",
+            _ => self.model().map_or("", ModelType::name),
+        }
+    }
+}
+
+impl FileDevice {
+    /// The device, with every number in it.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(super) fn settings(&self, backend: Backend) -> Result<DeviceSettings, String> {
+        match (backend, self.of.model()) {
+            (Backend::Virtual, Some(model)) => self.modelled(model).map(DeviceSettings::Model),
+            (Backend::Native, None) => self.native().map(DeviceSettings::Native),
+            (Backend::Virtual, None) => Err(format!(
+                "a device of type `{}` needs `backend = \"native\"`",
+                self.of.name()
+            )),
+            (Backend::Native, Some(_)) => Err(format!(
+                "a device of type `{}` is a model, which has virtual time only; `backend = \"native\"` has loop and block",
+                self.of.name()
+            )),
+        }
+    }
+
+    /// Refuses keys that mean nothing for the type.
+    fn check_keys(&self, known: &[&str]) -> Result<(), String> {
+        let given = [
+            ("profile", self.profile.is_some()),
+            ("size", self.size.is_some()),
+            ("depth", self.depth.is_some()),
+            ("parameters", !self.parameters.is_empty()),
+            ("folder", self.folder.is_some()),
+            ("file", self.file.is_some()),
+            ("path", self.path.is_some()),
+            ("overwrite", self.overwrite),
+        ];
+        for (key, is_given) in given {
+            if is_given && !known.contains(&key) {
+                let of = self.of.name();
+                let known = known.join(", ");
+                return Err(format!(
+                    "a device of type `{of}` has no `{key}`, expected one of {known}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn size_bytes(&self) -> Result<u64, String> {
+        let Size(bytes) = self.size.ok_or("missing field `size`")?;
+        match (1 << 24..=1 << 43).contains(&bytes) {
+            true => Ok(bytes / 4096 * 4096),
+            false => Err("`size` must be 16 MiB to 8 TiB".to_owned()),
+        }
+    }
+
+    fn modelled(&self, of: ModelType) -> Result<ModelSettings, String> {
+        self.check_keys(&["profile", "size", "depth", "parameters"])?;
+        let profile = self.profile.as_deref().unwrap_or(of.default_profile());
+        let parameters = Parameters::from_profile(of, profile, self.parameters.clone())
+            .map_err(|error| error.to_string().replace('\n', " "))?;
+        let size_bytes = self.size_bytes()?;
+        if of == ModelType::Flash && size_bytes > FLASH_BYTES_MAX {
+            return Err("`size` of a flash device must be at most 256 GiB".to_owned());
+        }
+        let settings = ModelSettings {
+            of,
+            size_bytes,
+            depth: self.depth.unwrap_or(NCQ_DEPTH),
+            parameters: written(&parameters),
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn native(&self) -> Result<NativeDevice, String> {
+        if self.of == Kind::Block {
+            self.check_keys(&["path", "overwrite"])?;
+            let path = self.path.clone().ok_or("missing field `path`")?;
+            self.check_overwrite(&path)?;
+            return Ok(NativeDevice::Block { path });
+        }
+        self.check_keys(&["size", "folder", "file", "depth", "overwrite"])?;
+        if self
+            .depth
+            .is_some_and(|depth| !LOOP_DEPTHS.contains(&depth))
+        {
+            return Err("`depth` of a loop device must be 4 to 128".to_owned());
+        }
+        let backing = match (&self.folder, &self.file) {
+            (Some(folder), None) => Backing::Folder {
+                path: folder.clone(),
+                size_bytes: self.size_bytes()?,
+            },
+            (None, Some(_)) if self.size.is_some() => {
+                return Err("a `file` has a size of its own; leave out `size`".to_owned());
+            }
+            (None, Some(file)) => {
+                self.check_overwrite(file)?;
+                Backing::File { path: file.clone() }
+            }
+            _ => {
+                return Err("a loop device needs a `folder` and a `size`, or a `file`".to_owned());
+            }
+        };
+        Ok(NativeDevice::Loop {
+            backing,
+            depth: self.depth,
+        })
+    }
+
+    /// What is written over must be named as such.
+    fn check_overwrite(&self, path: &std::path::Path) -> Result<(), String> {
+        match self.overwrite {
+            true => Ok(()),
+            false => Err(format!(
+                "every run writes over all of {}; say `overwrite = true` if that is meant",
+                path.display()
+            )),
+        }
+    }
+}
