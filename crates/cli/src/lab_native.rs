@@ -41,7 +41,7 @@ pub(crate) fn restore_what_is_left() -> Result<()> {
         return Ok(());
     }
     for name in native::restore()? {
-        say(&format!("put back after a run that was killed: {name}"));
+        say(format!("put back after a run that was killed: {name}"));
     }
     Ok(())
 }

@@ -171,6 +171,8 @@ mod tests {
             schema: 1,
             name: String::new(),
             id: String::new(),
+            backend: crate::device::Backend::Virtual,
+            kernel: None,
             runs: (5, 5),
             axes: BTreeMap::new(),
             baseline: BTreeMap::new(),

@@ -152,6 +152,130 @@ fn a_mistake_has_its_place_and_what_was_expected() {
     }
 }
 
+const NATIVE: &str = r#"
+name = "small"
+backend = "native"
+repeats = 2
+
+[axes]
+device = ["ram", "sd"]
+scheduler = ["none", "quick"]
+file_system = ["ext4", "btrfs"]
+workload = ["mail"]
+
+[device.ram]
+type = "loop"
+folder = "/dev/shm"
+size = "1GiB"
+depth = 4
+
+[device.sd]
+type = "block"
+path = "/dev/sdx"
+overwrite = true
+
+[scheduler.quick]
+name = "mq-deadline"
+parameters = { read_expire = 100 }
+
+[workload.mail]
+type = "postmark"
+load = "SS"
+"#;
+
+/// Reading a file asks the machine for nothing, so these are the same everywhere.
+#[test]
+fn a_mistake_about_a_machine_has_its_place() {
+    let wrong = |old: &str, new: &str| plan(&NATIVE.replacen(old, new, 1)).unwrap_err();
+    for (old, new, expected) in [
+        (
+            "overwrite = true\n",
+            "",
+            "x.toml:18:1: every run writes over all of /dev/sdx; say `overwrite = true` if that is meant",
+        ),
+        (
+            "folder = \"/dev/shm\"\nsize = \"1GiB\"",
+            "file = \"/tmp/x\"",
+            "x.toml:12:1: every run writes over all of /tmp/x; say `overwrite = true` if that is meant",
+        ),
+        (
+            "folder = \"/dev/shm\"\n",
+            "",
+            "x.toml:12:1: a loop device needs a `folder` and a `size`, or a `file`",
+        ),
+        (
+            "depth = 4",
+            "depth = 3",
+            "x.toml:12:1: `depth` of a loop device must be 4 to 128",
+        ),
+        (
+            "path = \"/dev/sdx\"",
+            "path = \"/dev/sdx\"\nsize = \"1GiB\"",
+            "x.toml:18:1: a device of type `block` has no `size`, expected one of path, overwrite",
+        ),
+        (
+            "backend = \"native\"",
+            "memory = \"4GiB\"",
+            "x.toml:8:14: no scheduler `none`",
+        ),
+        (
+            "\"ext4\", \"btrfs\"",
+            "\"ext4\", \"reiserfs\"",
+            "x.toml:9:24: no file_system `reiserfs`, expected one of ext2, ext3, ext4, xfs, btrfs, none",
+        ),
+        (
+            "\"none\", \"quick\"",
+            "\"none\", \"../x\"",
+            "x.toml:8:22: `../x` is no name of a scheduler or of a parameter",
+        ),
+        (
+            "\"ext4\", \"btrfs\"",
+            "\"ext4\", \"none\"",
+            "x.toml:27:1: the load needs files: `file_system` must not be `none` for it (`[[skip]]` leaves that out)",
+        ),
+        (
+            "type = \"postmark\"\nload = \"SS\"",
+            "type = \"sweep\"",
+            "x.toml:27:1: the load is on the device itself: `file_system` must be `none` for it (`[[skip]]` leaves others out)",
+        ),
+        (
+            "repeats = 2",
+            "memory = \"16MiB\"",
+            "x.toml:4:10: `memory` times `scale` must be 8192 pages of 4 KiB to 256 GiB",
+        ),
+        (
+            "type = \"loop\"\nfolder = \"/dev/shm\"",
+            "type = \"hdd\"",
+            "x.toml:12:1: a device of type `hdd` is a model, which has virtual time only; `backend = \"native\"` has loop and block",
+        ),
+    ] {
+        let line = wrong(old, new);
+        assert!(line.starts_with(expected) && !line.contains('\n'), "{line}");
+    }
+    let modelled = PLAN.replace("type = \"hdd\"\nprofile = \"hdd-5400\"", "type = \"block\"");
+    let line = plan(&modelled).unwrap_err();
+    assert!(
+        line.ends_with("a device of type `block` needs `backend = \"native\"`"),
+        "{line}"
+    );
+}
+
+/// The backend, the device and its depth are part of what a plan means; and what is written of a run is read as
+/// the same settings.
+#[test]
+fn an_identity_is_of_the_device_of_a_machine_too() {
+    let of = |old: &str, new: &str| plan(&NATIVE.replacen(old, new, 1)).unwrap();
+    let own = of("", "");
+    assert_ne!(own.id(), of("depth = 4", "depth = 5").id());
+    assert_ne!(own.id(), of("/dev/sdx", "/dev/sdy").id());
+    for cell in &own.cells {
+        let text = serde_json::to_string(&cell.settings).unwrap();
+        let again: bimetal_lab::cell::Settings = serde_json::from_str(&text).unwrap();
+        assert_eq!(again, cell.settings);
+    }
+    assert_eq!(own.cells.len(), 2 * 2 * 2);
+}
+
 /// Comments, the order of sections and names mean nothing; a parameter does.
 #[test]
 fn an_identity_is_of_what_a_plan_means() {
@@ -300,7 +424,7 @@ fn shipped_files_and_the_example_are_plans() {
             }
         }
     }
-    assert_eq!(found, 6);
+    assert_eq!(found, 7);
     let page = std::fs::read_to_string(root.join("docs/lab.md")).unwrap();
     let example = page.split("```toml").nth(1).unwrap();
     let plan = plan(example.split("```").next().unwrap()).unwrap();

@@ -57,7 +57,9 @@ pub enum NativeError {
         found: String,
     },
     /// Something is not as it was before.
-    #[error("not everything could be put back, `bimetal lab restore` tries again: {0}")]
+    #[error(
+        "not everything could be put back; what is left stands in {FOLDER}/journal.json, and `bimetal lab restore` tries again: {0}"
+    )]
     NotPutBack(Box<NativeError>),
 }
 

@@ -245,7 +245,8 @@ fn remember_all(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
     let bdi = disk.folder.join("bdi");
     let mut paths = vec![
         queue.join("read_ahead_kb"),
-        bdi.join("max_bytes"),
+        // `max_bytes` is a part of what may be dirty now, and another one later.
+        bdi.join("max_ratio_fine"),
         bdi.join("strict_limit"),
         queue.join("wbt_lat_usec"),
     ];

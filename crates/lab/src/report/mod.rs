@@ -9,6 +9,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Direction, Outcome};
+use crate::device::Backend;
 use crate::plan::{AXES, Choice, Plan};
 use crate::results::jobs;
 use crate::statistics::{Estimate, Ratio, estimate, median, paired_ratio};
@@ -47,7 +48,7 @@ pub struct CellSummary {
     pub flushes: u64,
     /// Median of seeks.
     pub seeks: u64,
-    /// Median of the virtual time of a run, in ns.
+    /// Median of the time of a run, in ns.
     pub elapsed_ns: u64,
 }
 
@@ -60,6 +61,11 @@ pub struct Summary {
     pub name: String,
     /// Its identity.
     pub id: String,
+    /// Where its runs were made.
+    pub backend: Backend,
+    /// The release of the kernel that made them, on a machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
     /// Runs that the plan has, and that have been made.
     pub runs: (usize, usize),
     /// The names on each axis.
@@ -91,6 +97,11 @@ pub fn summary(plan: &Plan, outcomes: &[Outcome]) -> Summary {
         schema: SCHEMA,
         name: plan.name.clone(),
         id: plan.id(),
+        backend: plan.backend,
+        kernel: outcomes
+            .iter()
+            .find_map(|run| run.machine.as_ref())
+            .map(|machine| machine.kernel.clone()),
         runs: (jobs(plan, outcomes).len(), outcomes.len()),
         axes: plan.axes.clone(),
         baseline: plan.baseline.clone(),

@@ -69,6 +69,10 @@ impl<'s> Page<'s> {
             0 => String::new(),
             missing => format!(" <strong>{missing} runs are missing.</strong>"),
         };
+        let place = match &summary.kernel {
+            Some(kernel) => format!("on this machine (Linux {})", escaped(kernel)),
+            None => "in virtual time".to_owned(),
+        };
         let baseline: Vec<String> = summary.baseline.values().cloned().collect();
         let compared = match baseline.is_empty() {
             true => String::new(),
@@ -81,7 +85,7 @@ impl<'s> Page<'s> {
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
              <title>{0}</title>\n<style>\n{STYLE}{highlight}</style></head><body><main>\n<h1>{0}</h1>\n\
-             <p>bimetal {1}, plan {2}, in virtual time: {made} runs of {3} cells.{missing} Bars are medians over \
+             <p>bimetal {1}, plan {2}, {place}: {made} runs of {3} cells.{missing} Bars are medians over \
              seeds, with the interval of 95 %; ~ marks those that are wider than the plan asks.{compared}</p>\n\
              <p>In all cells: {4}.</p>\n",
             escaped(&summary.name),

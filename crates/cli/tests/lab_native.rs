@@ -1,0 +1,437 @@
+//! `lab` on this machine: what it refuses, what it puts back, and what it makes. Needs root and loop devices; where
+//! these are missing each test says so and ends.
+
+#[allow(dead_code, reason = "every test file uses its part")]
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::{Scratch, arg, assert_refused, bimetal, command, stdout_of};
+use serde_json::Value;
+
+const JOURNAL: &str = "/run/bimetal-lab/journal.json";
+/// One program at a time changes a machine.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// The machine for one test; nothing where a user may not change it.
+fn machine() -> Option<MutexGuard<'static, ()>> {
+    let guard = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let id = Command::new("id").arg("-u").output().unwrap();
+    if id.stdout.trim_ascii() != b"0" || !Path::new("/dev/loop-control").exists() {
+        println!("skipped: needs root and loop devices");
+        return None;
+    }
+    Some(guard)
+}
+
+fn plan(folder: &Path, load: &str) -> String {
+    format!(
+        "name = \"small\"\nbackend = \"native\"\nrepeats = 1\nmemory = \"64MiB\"\n\
+         [axes]\ndevice = [\"ram\"]\nscheduler = [\"none\", \"mq-deadline\"]\nread_ahead = [\"32KiB\"]\n\
+         file_system = [\"ext4\"]\nworkload = [\"load\"]\n\
+         [device.ram]\ntype = \"loop\"\nfolder = \"{}\"\nsize = \"64MiB\"\ndepth = 4\n\
+         [workload.load]\n{load}\n",
+        folder.display()
+    )
+}
+
+const SMALL: &str = "type = \"postmark\"\nfiles = 50\ntransactions = 200";
+/// More than anybody waits for.
+const ENDLESS: &str = "type = \"postmark\"\nfiles = 1000\ntransactions = 900_000_000";
+
+/// The loop devices of the machine with the files below them, as `lab` would leave them.
+fn devices_over(folder: &Path) -> Vec<String> {
+    let inside = |name: &str| {
+        let path = format!("/sys/block/{name}/loop/backing_file");
+        std::fs::read_to_string(path).is_ok_and(|file| Path::new(file.trim()).starts_with(folder))
+    };
+    let all = std::fs::read_dir("/sys/block").unwrap();
+    let names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| inside(name)).collect()
+}
+
+fn assert_nothing_is_left(folder: &Path) {
+    assert!(!Path::new(JOURNAL).exists());
+    assert_eq!(devices_over(folder), Vec::<String>::new());
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0);
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    assert!(!mounts.contains("bimetal-lab"), "{mounts}");
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "another program is waited for, which has the real clock"
+)]
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_plan_is_run_and_says_what_was_set() {
+    let Some(_machine) = machine() else { return };
+    let scratch = Scratch::new("lab-native");
+    let folder = scratch.path("backing");
+    std::fs::create_dir(&folder).unwrap();
+    let file = scratch.text("small.toml", &plan(&folder, SMALL));
+    let shown = stdout_of(&["lab", "plan", arg(&file)]);
+    assert!(
+        shown.contains("2 of 2 runs are to be made") && shown.contains("of this machine"),
+        "{shown}"
+    );
+    let report: Value =
+        serde_json::from_str(&stdout_of(&["lab", "run", arg(&file), "--json"])).unwrap();
+    assert_nothing_is_left(&folder);
+    assert_eq!(report["backend"], "native");
+    assert_eq!(report["cells"].as_array().unwrap().len(), 2);
+    let runs = std::fs::read_dir(scratch.path("small.results/runs")).unwrap();
+    for run in runs {
+        let text = std::fs::read_to_string(run.unwrap().path()).unwrap();
+        let run: Value = serde_json::from_str(&text).unwrap();
+        // 50 files at the start and about one for every second of 200 transactions.
+        let made = run["measured"]["figures"]["files_created"]
+            .as_f64()
+            .unwrap();
+        assert!((120.0..180.0).contains(&made), "{made}");
+        let settings = run["machine"]["settings"].as_object().unwrap();
+        let find = |name: &str| {
+            let found = settings.iter().find(|(path, _)| path.ends_with(name));
+            found.map(|(_, value)| value.as_str().unwrap())
+        };
+        assert_eq!(find("queue/scheduler"), run["choice"]["scheduler"].as_str());
+        assert_eq!(find("queue/read_ahead_kb"), Some("32"));
+        assert_eq!(find("queue/write_cache"), Some("write through"));
+        assert_eq!(find("depth of the device"), Some("4"));
+        // Of some 150 files of 12 KiB, most are written at least once.
+        assert!(run["writes"]["bios"].as_u64().unwrap() > 50);
+        assert_eq!(run["flushes"], 0);
+    }
+    let page = std::fs::read_to_string(scratch.path("small.results/report.html")).unwrap();
+    assert!(page.contains("on this machine (Linux ") && !page.contains("in virtual time"));
+    let shown = stdout_of(&["lab", "plan", arg(&file)]);
+    assert!(shown.contains("0 of 2 runs are to be made"), "{shown}");
+}
+
+/// Every load comes to its end on a machine: files, many programs, and the device itself.
+#[test]
+fn every_load_runs_on_a_machine() {
+    let Some(_machine) = machine() else { return };
+    let scratch = Scratch::new("lab-native-loads");
+    let folder = scratch.path("backing");
+    std::fs::create_dir(&folder).unwrap();
+    for (name, file_system, unit, load) in [
+        (
+            "stream",
+            "ext2",
+            "MB/s",
+            "type = \"stream\"\nsize = \"4MiB\"\nseeks = 20",
+        ),
+        (
+            "clients",
+            "ext4",
+            "MB/s",
+            "type = \"clients\"\ncounts = [1, 3]\ntime = \"1s\"",
+        ),
+        (
+            "sweep",
+            "none",
+            "MB/s",
+            "type = \"sweep\"\npoints = 2\naccesses = 5\nbytes = \"1MiB\"",
+        ),
+        (
+            "requests",
+            "none",
+            "requests/s",
+            "type = \"requests\"\npattern = \"random-write\"\ndepth = 8\ncount = 300",
+        ),
+    ] {
+        let text = plan(&folder, load).replace("\"ext4\"", &format!("\"{file_system}\""));
+        let file = scratch.text(&format!("{name}.toml"), &text);
+        let report: Value =
+            serde_json::from_str(&stdout_of(&["lab", "run", arg(&file), "--json"])).unwrap();
+        for cell in report["cells"].as_array().unwrap() {
+            assert_eq!(cell["unit"], unit);
+            assert!(cell["value"]["median"].as_f64().unwrap() > 0.0, "{name}");
+        }
+        if name == "requests" {
+            // Each goes to the device, past the page cache. Bios may be more: with 8 under way at a depth of 4 the
+            // kernel turns some back, and they come again.
+            for cell in report["cells"].as_array().unwrap() {
+                assert_eq!(cell["writes"]["bytes"], 300 * 4096);
+                assert!(cell["writes"]["bios"].as_u64().unwrap() >= 300);
+                assert_eq!(cell["writes"]["issued"], cell["writes"]["completed"]);
+            }
+        }
+        assert_nothing_is_left(&folder);
+    }
+}
+
+/// A run that is killed leaves its device, its mount and its file; the next one puts everything back and goes on.
+#[test]
+fn what_a_killed_run_has_left_is_put_back() {
+    let Some(_machine) = machine() else { return };
+    let scratch = Scratch::new("lab-native-kill");
+    let folder = scratch.path("backing");
+    std::fs::create_dir(&folder).unwrap();
+    let endless = scratch.text("endless.toml", &plan(&folder, ENDLESS));
+    for signal in ["KILL", "INT", "TERM"] {
+        let mut child = command(&["lab", "run", arg(&endless)]);
+        let mut child = child
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The file system is mounted where nobody else sees it; that it is written to shows in the device's statistics.
+        eventually("a run is under way", || {
+            let writes = |name: &String| {
+                let text =
+                    std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap_or_default();
+                let count = text
+                    .split_whitespace()
+                    .nth(4)
+                    .and_then(|n| n.parse::<u64>().ok());
+                count.unwrap_or(0) > 500
+            };
+            devices_over(&folder).iter().any(writes)
+        });
+        let pid = child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-s", signal, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let status = child.wait().unwrap();
+        if signal == "KILL" {
+            assert!(Path::new(JOURNAL).exists());
+            let said = stdout_of(&["lab", "restore"]);
+            assert!(
+                said.contains("/dev/loop") && said.contains("backing"),
+                "{said}"
+            );
+            assert_eq!(
+                stdout_of(&["lab", "restore"]),
+                "nothing is left to put back\n"
+            );
+        } else {
+            assert_eq!(status.code(), Some(1));
+        }
+        assert_nothing_is_left(&folder);
+    }
+    let mut child = command(&["lab", "run", arg(&endless)]);
+    let mut child = child
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("a device", || !devices_over(&folder).is_empty());
+    let small = scratch.text("small.toml", &plan(&folder, SMALL));
+    assert_refused(
+        &["lab", "run", arg(&small)],
+        1,
+        &["another `bimetal lab` is changing this machine"],
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let output = bimetal(&["lab", "run", arg(&small)]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success() && said.contains("put back after a run that was killed: "),
+        "{said}"
+    );
+    assert_nothing_is_left(&folder);
+    assert!(stdout_of(&["lab", "plan", arg(&small)]).contains("0 of 2 runs are to be made"));
+}
+
+/// A loop device of the test, which `lab` knows as a block device like any other.
+struct Given(PathBuf);
+
+impl Given {
+    fn over(file: &Path) -> Given {
+        let output = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file)
+            .output()
+            .unwrap();
+        let path = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "losetup");
+        Given(PathBuf::from(path.trim()))
+    }
+
+    fn queue(&self, name: &str) -> PathBuf {
+        Path::new("/sys/block")
+            .join(self.0.file_name().unwrap())
+            .join("queue")
+            .join(name)
+    }
+
+    /// The scheduler of the test, which stays with a loop device when its file has gone.
+    fn schedule(&self, name: &str) {
+        std::fs::write(self.queue("scheduler"), name).unwrap();
+    }
+
+    fn settings(&self) -> Vec<String> {
+        let names = [
+            "scheduler",
+            "read_ahead_kb",
+            "write_cache",
+            "wbt_lat_usec",
+            "nr_requests",
+            "../bdi/max_ratio_fine",
+            "../bdi/strict_limit",
+        ];
+        names
+            .iter()
+            .map(|name| std::fs::read_to_string(self.queue(name)).unwrap())
+            .collect()
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        self.schedule("none");
+        // What is left behind is a loop device over a file that is gone.
+        let _ = Command::new("losetup")
+            .arg("--detach")
+            .arg(&self.0)
+            .status();
+    }
+}
+
+/// Settings of a device that stays are as before: behind runs, and after a run that was killed.
+#[test]
+fn settings_of_a_given_device_are_put_back() {
+    let Some(_machine) = machine() else { return };
+    let scratch = Scratch::new("lab-native-block");
+    let given = Given::over(&scratch.zeroes("disk.img", 64 << 20));
+    given.schedule("bfq");
+    std::fs::write(given.queue("iosched/slice_idle"), "3").unwrap();
+    std::fs::write(given.queue("read_ahead_kb"), "764").unwrap();
+    let before = given.settings();
+    let of = |load: &str| {
+        let text = plan(Path::new("/"), load);
+        let (front, back) = text.split_once("type = \"loop\"").unwrap();
+        let (_, back) = back.split_once("depth = 4").unwrap();
+        format!(
+            "{front}type = \"block\"\npath = \"{}\"\noverwrite = true{back}",
+            given.0.display()
+        )
+    };
+    let small = scratch.text("small.toml", &of(SMALL));
+    stdout_of(&["lab", "run", arg(&small)]);
+    assert_eq!(given.settings(), before);
+
+    let endless = scratch.text("endless.toml", &of(ENDLESS));
+    let mut child = command(&["lab", "run", arg(&endless)]);
+    let mut child = child
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let window = given.queue("read_ahead_kb");
+    eventually("settings are changed", || {
+        std::fs::read_to_string(&window).unwrap() == "32\n"
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    stdout_of(&["lab", "restore"]);
+    assert_eq!(given.settings(), before);
+    assert_eq!(
+        std::fs::read_to_string(given.queue("iosched/slice_idle")).unwrap(),
+        "3\n"
+    );
+
+    // Mounted, it is not touched.
+    let place = scratch.path("mounted");
+    std::fs::create_dir(&place).unwrap();
+    let run = |program: &str, args: &[&str]| {
+        assert!(
+            Command::new(program).args(args).status().unwrap().success(),
+            "{program}"
+        );
+    };
+    // The file system is made anew: the run that was killed may have been about to do so.
+    run("mkfs.ext4", &["-q", "-F", arg(&given.0)]);
+    run("mount", &[arg(&given.0), arg(&place)]);
+    let refusal = format!(
+        "it is mounted at {}; a run would write over it",
+        arg(&place)
+    );
+    let again = scratch.text("again.toml", &of("type = \"postmark\"\nfiles = 51"));
+    assert_refused(&["lab", "run", arg(&again)], 1, &[arg(&given.0), &refusal]);
+    run("umount", &[arg(&place)]);
+    assert!(!scratch.path("again.results").exists());
+    assert_eq!(given.settings(), before);
+}
+
+#[test]
+fn what_cannot_be_run_is_one_line_and_changes_nothing() {
+    let Some(_machine) = machine() else { return };
+    let scratch = Scratch::new("lab-native-bad");
+    let folder = scratch.path("backing");
+    std::fs::create_dir(&folder).unwrap();
+    let good = plan(&folder, SMALL);
+    for (old, new, expected) in [
+        (
+            "\"none\"",
+            "\"cfq\"",
+            "this kernel has no scheduler `cfq`, expected one of none",
+        ),
+        (
+            "\"64MiB\"\ndepth",
+            "\"8TiB\"\ndepth",
+            "bytes are free, and a file of 8796093022208 is to be made",
+        ),
+        (
+            "type = \"loop\"",
+            "type = \"block\"\npath = \"/dev/null\"\noverwrite = true",
+            "/dev/null: it is not a block device",
+        ),
+    ] {
+        let mut text = good.replacen(old, new, 1);
+        if new.contains("block") {
+            let (front, back) = text.split_once("folder = ").unwrap();
+            let (_, back) = back.split_once("depth = 4").unwrap();
+            text = format!("{front}{back}");
+        }
+        let file = scratch.text("bad.toml", &text);
+        assert_refused(&["lab", "run", arg(&file)], 1, &[expected]);
+        assert_nothing_is_left(&folder);
+    }
+    let file = scratch.text("good.toml", &good);
+    assert_refused(
+        &["lab", "run", arg(&file), "--jobs", "2"],
+        1,
+        &["`--jobs` must be 1"],
+    );
+    // Nobody has no right to anything, and is told before a folder is made.
+    let program = env!("CARGO_BIN_EXE_bimetal");
+    let mut nobody = Command::new("setpriv");
+    nobody.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        program,
+        "lab",
+        "run",
+    ]);
+    let output = nobody
+        .arg(&file)
+        .args(["--out", "/tmp/bimetal-lab-of-nobody"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        said,
+        "bimetal: `backend = \"native\"` mounts file systems and changes settings of devices, which needs root\n"
+    );
+    assert!(!Path::new("/tmp/bimetal-lab-of-nobody").exists());
+    assert_eq!(scratch.names(), ["backing", "bad.toml", "good.toml"]);
+}
