@@ -186,13 +186,13 @@ pub struct Machine {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The load did not come to its end.
-    #[error("{0}")]
+    #[error(transparent)]
     Load(#[from] LoadError),
     /// Settings that cannot be made, though they were read.
     #[error("{0}")]
     Settings(String),
     /// The machine does not do what the run needs.
-    #[error("{0}")]
+    #[error(transparent)]
     Native(#[from] NativeError),
 }
 

@@ -11,15 +11,15 @@ use crate::files::{FileId, Files, NoSpace, OpenFile, Program};
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The device has no room for it.
-    #[error("{0}")]
+    #[error(transparent)]
     NoSpace(#[from] NoSpace),
     /// The kernel or the device refused.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     Io {
         /// What was asked.
         what: String,
         /// The answer.
-        source: io::Error,
+        error: io::Error,
     },
     /// Somebody wants the program to end.
     #[error("interrupted")]

@@ -43,7 +43,7 @@ impl Counter {
         let open = |processor: &u32| {
             sys::count_events(id, &text, *processor).map_err(|source| NativeError::Io {
                 what: format!("counting {tracepoint}"),
-                source,
+                error: source,
             })
         };
         let files = processors.iter().map(open);
@@ -57,7 +57,7 @@ impl Counter {
             file.read_exact(&mut bytes)
                 .map_err(|source| NativeError::Io {
                     what: "a counter".to_owned(),
-                    source,
+                    error: source,
                 })?;
             sum += u64::from_ne_bytes(bytes);
         }

@@ -117,7 +117,7 @@ impl Kind {
             .env("PATH", path_of_tools());
         let output = command.output().map_err(|source| NativeError::Io {
             what: self.tool.to_owned(),
-            source,
+            error: source,
         })?;
         match output.status.success() {
             true => Ok(shown),
@@ -154,7 +154,7 @@ impl Kind {
         rustix::mount::mount(device, place, self.name, flags, self.options).map_err(|source| {
             NativeError::Io {
                 what: format!("mounting {} on {}", self.name, device.display()),
-                source: source.into(),
+                error: source.into(),
             }
         })?;
         Ok(Mounted {
@@ -224,7 +224,7 @@ impl Mounted {
         rustix::mount::unmount(&self.place, UnmountFlags::empty()).map_err(|source| {
             NativeError::Io {
                 what: format!("unmounting {}", self.place.display()),
-                source: source.into(),
+                error: source.into(),
             }
         })
     }

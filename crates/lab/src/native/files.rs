@@ -179,7 +179,7 @@ impl RealFiles {
 fn failed(what: &str, source: io::Error) -> LoadError {
     LoadError::Io {
         what: what.to_owned(),
-        source,
+        error: source,
     }
 }
 

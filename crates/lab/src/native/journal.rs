@@ -118,7 +118,7 @@ fn until_free(attempt: impl Fn() -> Result<(), NativeError>) -> Result<(), Nativ
     };
     let rt = Rt::real_time(options).map_err(|source| NativeError::Io {
         what: "io_uring".to_owned(),
-        source,
+        error: source,
     })?;
     let until = rt.now() + LET_GO_MOST;
     rt.block_on(async {
@@ -133,7 +133,7 @@ fn until_free(attempt: impl Fn() -> Result<(), NativeError>) -> Result<(), Nativ
 }
 
 fn is_busy(outcome: &Result<(), NativeError>) -> bool {
-    matches!(outcome, Err(NativeError::Io { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy)
+    matches!(outcome, Err(NativeError::Io { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy)
 }
 
 /// The changes that have not been put back, and the right to make some.

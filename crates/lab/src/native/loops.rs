@@ -52,7 +52,7 @@ pub(super) fn create(backing: &Path, journal: &mut Journal) -> Result<Loop, Nati
         .open(backing)
         .map_err(|source| NativeError::Io {
             what: format!("{}, past the page cache", backing.display()),
-            source,
+            error: source,
         })?;
     sys::loop_configure(&file, &direct).map_err(|source| io_error(&path, source))?;
     super::sysfs::verify(&block_folder(number).join("loop/dio"), "1")?;

@@ -39,12 +39,12 @@ pub enum NativeError {
     #[error("{0}")]
     Refused(String),
     /// The kernel refused.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     Io {
         /// What was asked.
         what: String,
         /// The answer.
-        source: io::Error,
+        error: io::Error,
     },
     /// A setting was written and reads something else.
     #[error("{} did not take: `{wanted}` was wanted, and it reads `{found}`", path.display())]
@@ -66,7 +66,7 @@ pub enum NativeError {
 fn io_error(path: &Path, source: io::Error) -> NativeError {
     NativeError::Io {
         what: path.display().to_string(),
-        source,
+        error: source,
     }
 }
 
@@ -213,7 +213,7 @@ impl Session {
         journal.undo_to(0)?;
         sys::own_mounts().map_err(|source| NativeError::Io {
             what: "a table of mounts of its own".to_owned(),
-            source,
+            error: source,
         })?;
         run::mount_tracing();
         Ok(Session {

@@ -235,7 +235,12 @@ fn tune(
 fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result<(), NativeError> {
     let bytes = u64::from(settings.memory_pages) * 4096 / DIRTY_PART;
     written.set(None, bdi.join("strict_limit"), "1")?;
-    written.set(None, bdi.join("max_bytes"), &bytes.to_string())
+    sysfs::set(&bdi.join("max_bytes"), &bytes.to_string())?;
+    // What the kernel keeps is a part; that must stay.
+    let part = bdi.join("max_ratio_fine");
+    let found = sysfs::read(&part)?;
+    written.0.push((part, found));
+    Ok(())
 }
 
 /// Writes down all that a run may change of a device that stays. They are put back the other way round: the
@@ -276,7 +281,7 @@ fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
     };
     Rt::real_time(options).map_err(|source| NativeError::Io {
         what: "io_uring".to_owned(),
-        source,
+        error: source,
     })
 }
 
@@ -403,7 +408,7 @@ fn measure(
 ) -> Result<Measurement, RunError> {
     let files = RealFiles::new(rt, place).map_err(|source| NativeError::Io {
         what: "threads for programs".to_owned(),
-        source,
+        error: source,
     })?;
     let world = World {
         rt: rt.clone(),
