@@ -33,9 +33,9 @@ install-capi:
 	CARGO="$(CARGO)" scripts/install-capi.sh "$(PREFIX)"
 
 kernel-bench:
-	$(CARGO) build --locked -p bimetal-cli
-	scripts/kernel-bench --program $(TARGET)/debug/bimetal tests/kernel/nbd.sh tests/kernel/ublk.sh \
-		tests/kernel/ublk-mirror.sh
+	$(if $(BIMETAL),,$(CARGO) build --locked -p bimetal-cli --features rdma)
+	scripts/kernel-bench --program $(or $(BIMETAL),$(TARGET)/debug/bimetal) tests/kernel/nbd.sh \
+		tests/kernel/ublk.sh tests/kernel/ublk-mirror.sh tests/kernel/rdma.sh
 
 bench:
 	scripts/install-test-deps.sh

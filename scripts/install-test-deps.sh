@@ -26,6 +26,14 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root="sudo"
 fi
 
+# The kernel bench says why it cannot run, so what it needs is only tried.
+if ! command -v qemu-system-x86_64 >/dev/null 2>&1; then
+    echo "missing: qemu-system-x86_64 (package qemu-system-x86)"
+    { $as_root apt-get update -qq &&
+        DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends \
+            qemu-system-x86; } || echo "not installed: the kernel bench will be skipped"
+fi
+
 lacking=""
 for pair in $needed; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || lacking="$lacking $pair"

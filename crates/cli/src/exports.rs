@@ -19,7 +19,7 @@ const POOL_BYTES: usize = 1 << 20;
 /// Whom to ask.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the target listens: `unix:PATH` or `tcp:ADDRESS:PORT`
+    /// Where the target listens: `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`
     #[arg(value_name = "TARGET")]
     target: Address,
     /// Print the list as JSON

@@ -22,8 +22,8 @@ const POOL_BYTES: usize = 64 << 20;
 /// What to offer where.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the target listens, `unix:PATH` or `tcp:ADDRESS:PORT`; several addresses of one target are
-    /// used in turn
+    /// Where the target listens, `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`; several addresses
+    /// of one target are used in turn
     #[arg(value_name = "TARGET", required = true)]
     target: Vec<Address>,
     /// The export [default: the target's default one]
@@ -34,7 +34,7 @@ pub(crate) struct Args {
         hide_default_value = true
     )]
     export: String,
-    /// Where to listen for NBD clients, in the same way
+    /// Where to listen for NBD clients, `unix:PATH` or `tcp:ADDRESS:PORT`
     #[arg(long, value_name = "ADDRESS")]
     listen: Address,
     /// Connections to the target

@@ -30,7 +30,7 @@ pub(crate) fn connector(rt: &Rt, address: &Address, tls: Option<&TlsOptions>) ->
         let (rt, address, tls) = (rt.clone(), address.clone(), tls.clone());
         Box::pin(async move {
             let Some(tls) = tls else {
-                return Stream::connect(&rt, &address).await;
+                return connect(&rt, &address).await;
             };
             // Before connecting: a mistake in the files is no matter of the target's.
             let tls = tls.load(&address).map_err(io::Error::other)?;
@@ -38,6 +38,13 @@ pub(crate) fn connector(rt: &Rt, address: &Address, tls: Option<&TlsOptions>) ->
             tls.connect(&rt, below).await
         })
     })
+}
+
+async fn connect(rt: &Rt, address: &Address) -> io::Result<Stream> {
+    match address {
+        Address::Rdma(address) => bimetal_rdma::connect(rt, *address).await,
+        Address::Unix(_) | Address::Tcp(_) => Stream::connect(rt, address).await,
+    }
 }
 
 /// A connection that has become a path.

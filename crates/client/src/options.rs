@@ -29,7 +29,7 @@ impl TlsOptions {
     pub(crate) fn load(&self, address: &Address) -> Result<ClientTls, TlsError> {
         let name = match (&self.name, address) {
             (Some(name), _) => name.clone(),
-            (None, Address::Tcp(address)) => address.ip().to_string(),
+            (None, Address::Tcp(address) | Address::Rdma(address)) => address.ip().to_string(),
             (None, Address::Unix(path)) => path.display().to_string(),
         };
         ClientTls::load(&self.files, &name)
@@ -81,9 +81,11 @@ impl Options {
         if self.addresses.is_empty() || self.addresses.len() > PATHS_MAX as usize {
             return Err(OptionsError("1 to 16 addresses are needed"));
         }
-        let is_unix = |address: &Address| matches!(address, Address::Unix(_));
-        if self.tls.is_some() && self.addresses.iter().any(is_unix) {
-            return Err(OptionsError("TLS is for TCP, not for a UNIX socket"));
+        let is_tcp = |address: &Address| matches!(address, Address::Tcp(_));
+        if self.tls.is_some() && !self.addresses.iter().all(is_tcp) {
+            return Err(OptionsError(
+                "TLS is for TCP, not for a UNIX socket nor RDMA",
+            ));
         }
         if self.export.len() > NAME_BYTES_MAX || self.export.contains('\0') {
             return Err(OptionsError(

@@ -1,7 +1,7 @@
 //! A volume as one line of text: where its target is, which export, and what the session is to be like.
 //!
-//! There are three forms: `brp://ADDRESS:PORT/EXPORT`, `brps://ADDRESS:PORT/EXPORT`, which is the same over TLS, and
-//! `brp+unix://PATH?export=EXPORT`. What is not understood is refused, never ignored: an option that is spelt
+//! There are four forms: `brp://ADDRESS:PORT/EXPORT`, `brps://ADDRESS:PORT/EXPORT`, which is the same over TLS,
+//! `brp+rdma://ADDRESS:PORT/EXPORT`, the same over RDMA, and `brp+unix://PATH?export=EXPORT`. What is not understood is refused, never ignored: an option that is spelt
 //! wrongly would otherwise be one that is silently off.
 
 use std::path::PathBuf;
@@ -28,15 +28,13 @@ impl Options {
         };
         let mut options = if let Some(path) = place.strip_prefix("brp+unix://") {
             Options::new(unix(path)?)
+        } else if let Some(rest) = place.strip_prefix("brp+rdma://") {
+            inet("rdma", rest)?
         } else if let Some(rest) = place.strip_prefix("brp://") {
-            let (address, export) = rest.split_once('/').unwrap_or((rest, ""));
-            Options {
-                export: decoded(export)?,
-                ..Options::new(tcp(address)?)
-            }
+            inet("tcp", rest)?
         } else {
             return Err(OptionsError(
-                "a URI begins with brp://, with brps:// or with brp+unix:///",
+                "a URI begins with brp://, brps://, brp+rdma:// or brp+unix:///",
             ));
         };
         options.tls = encrypted.then(no_files);
@@ -121,9 +119,16 @@ fn unix(path: &str) -> Result<Address, OptionsError> {
     Ok(Address::Unix(PathBuf::from(path)))
 }
 
-fn tcp(address: &str) -> Result<Address, OptionsError> {
-    format!("tcp:{address}").parse().map_err(|_| {
-        OptionsError("brp:// wants ADDRESS:PORT: a number or localhost, names are not resolved")
+/// An address of this kind and an export.
+fn inet(kind: &str, place: &str) -> Result<Options, OptionsError> {
+    let (address, export) = place.split_once('/').unwrap_or((place, ""));
+    let address: Result<Address, String> = format!("{kind}:{address}").parse();
+    let address = address.map_err(|_| {
+        OptionsError("a URI wants ADDRESS:PORT: a number or localhost, names are not resolved")
+    })?;
+    Ok(Options {
+        export: decoded(export)?,
+        ..Options::new(address)
     })
 }
 
@@ -172,6 +177,12 @@ mod tests {
         );
         assert_eq!(options.export, "v\u{f6}l");
         assert!(options.crc && options.patience == Duration::from_secs(5));
+        let options = Options::from_uri("brp+rdma://192.0.2.1:10820/vol?connections=2").unwrap();
+        assert_eq!(
+            options.addresses,
+            [Address::Rdma("192.0.2.1:10820".parse().unwrap())]
+        );
+        assert_eq!((options.export.as_str(), options.paths), ("vol", 2));
         // Without a name it is the target's default export.
         let options = Options::from_uri("brp://[::1]:7").unwrap();
         assert_eq!(options.export, "");
@@ -219,6 +230,9 @@ mod tests {
             "brps://localhost:1/vol?ca=a&cert=b",
             "brp://localhost:1/vol?ca=a&cert=b&key=c",
             "brps+unix:///s?ca=a&cert=b&key=c",
+            "brp+rdma://192.0.2.1/vol",
+            "brp+rdma://example.org:1/vol",
+            "brp+rdma://192.0.2.1:1/vol?ca=a&cert=b&key=c",
         ] {
             assert!(Options::from_uri(uri).is_err(), "{uri}");
         }

@@ -10,6 +10,7 @@ use bimetal_tls::TlsFiles;
 use serde::Deserialize;
 
 use crate::access::{Rights, Rule, Who};
+use crate::listening::ONLY_BRP;
 
 /// Connections to one export at the same time, unless the configuration says otherwise.
 const CONNECTIONS_MAX_DEFAULT: u32 = 64;
@@ -61,6 +62,8 @@ pub struct ExportConfig {
     pub clients: Option<Vec<Rule>>,
     /// With these files TLS is spoken at its address, and nothing else.
     pub tls: Option<TlsFiles>,
+    /// Listens over RDMA beyond this machine, where whoever reaches the fabric can listen in and connect.
+    pub unprotected: bool,
     /// Connections at the same time; further ones are closed after their handshake.
     pub connections_max: u32,
     /// True when this is the export of clients that ask for none by name. Without any such, it is
@@ -85,6 +88,8 @@ struct Keys {
     clients: Option<Vec<Rule>>,
     #[serde(default)]
     tls: Tls,
+    #[serde(default)]
+    unprotected: bool,
     #[serde(default = "connections_max_default")]
     connections_max: u32,
     #[serde(default)]
@@ -116,6 +121,7 @@ impl ExportConfig {
             read_only: false,
             clients: None,
             tls: None,
+            unprotected: false,
             connections_max: CONNECTIONS_MAX_DEFAULT,
             default: false,
             persistence: Persistence::Durable,
@@ -200,16 +206,28 @@ fn read_one(
         .map_err(|why| section.error(format!("`listen`: {why}")))?
     {
         Address::Unix(path) => Address::Unix(section.resolve(&path)),
-        tcp @ Address::Tcp(_) => tcp,
+        Address::Rdma(_) if keys.protocol != Protocol::Brp => {
+            return Err(section.error_at("listen", ONLY_BRP));
+        }
+        inet @ (Address::Tcp(_) | Address::Rdma(_)) => inet,
     };
-    let tls = match keys.tls {
-        Tls::Off => None,
-        Tls::Required if matches!(listen, Address::Unix(_)) => {
+    if keys.unprotected && !matches!(listen, Address::Rdma(_)) {
+        return Err(section.error_at(
+            "unprotected",
+            "`unprotected` is for RDMA alone; over TCP there is TLS",
+        ));
+    }
+    let tls = match (keys.tls, &listen) {
+        (Tls::Off, _) => None,
+        (Tls::Required, Address::Unix(_)) => {
             return Err(
                 section.error_at("tls", "TLS is for TCP; a UNIX socket is this machine's own")
             );
         }
-        Tls::Required => {
+        (Tls::Required, Address::Rdma(_)) => {
+            return Err(section.error_at("tls", "TLS is for TCP; over RDMA there is none"));
+        }
+        (Tls::Required, Address::Tcp(_)) => {
             let missing = "there is no section [tls] with `ca`, `cert` and `key`";
             Some(
                 files
@@ -218,8 +236,12 @@ fn read_one(
             )
         }
     };
-    if is_open(&listen, tls.as_ref()) {
-        return Err(section.error_at("listen", OPEN));
+    if is_open(&listen, tls.as_ref(), keys.unprotected) {
+        let words = match listen {
+            Address::Rdma(_) => OPEN_RDMA,
+            Address::Unix(_) | Address::Tcp(_) => OPEN,
+        };
+        return Err(section.error_at("listen", words));
     }
     if let Some(mistake) = mistake_in(keys.clients.as_deref(), &listen, tls.is_some()) {
         return Err(section.error_at("clients", mistake));
@@ -233,6 +255,7 @@ fn read_one(
         read_only: keys.read_only,
         clients: keys.clients,
         tls,
+        unprotected: keys.unprotected,
         connections_max: keys.connections_max,
         default: keys.default,
         persistence: Persistence::Durable,
@@ -243,9 +266,18 @@ fn read_one(
 pub(crate) const OPEN: &str =
     "beyond the loopback address only TLS is served: set `tls = \"required\"`";
 
-/// Whether whoever reaches the machine could listen in, and connect.
-pub(crate) fn is_open(listen: &Address, tls: Option<&TlsFiles>) -> bool {
-    matches!(listen, Address::Tcp(address) if !address.ip().is_loopback() && tls.is_none())
+/// The same over RDMA.
+pub(crate) const OPEN_RDMA: &str = "RDMA has no TLS: beyond the loopback address whoever reaches the \
+     fabric could read and change everything; set `unprotected = true` if that may be";
+
+/// Whether whoever reaches the machine could listen in, and connect, without anybody having said that this
+/// may be.
+pub(crate) fn is_open(listen: &Address, tls: Option<&TlsFiles>, unprotected: bool) -> bool {
+    match listen {
+        Address::Unix(_) => false,
+        Address::Tcp(address) => !address.ip().is_loopback() && tls.is_none(),
+        Address::Rdma(address) => !address.ip().is_loopback() && !unprotected,
+    }
 }
 
 /// What is wrong with rules at an address: those that can never be about anybody are mistakes.
@@ -319,6 +351,31 @@ mod tests {
     }
 
     #[test]
+    fn rdma_goes_beyond_the_machine_where_that_is_said() {
+        let rdma = |address: &str, more: &str| {
+            let keys =
+                format!("device = \"a\"\nprotocol = \"brp\"\nlisten = \"rdma:{address}:9\"\n");
+            read(&format!("[export.vol]\n{keys}{more}")).map(|exports| exports[0].clone())
+        };
+        let near = rdma("127.0.0.1", "").unwrap();
+        assert_eq!(near.listen, Address::Rdma("127.0.0.1:9".parse().unwrap()));
+        assert!(!near.unprotected);
+        assert!(
+            rdma("192.0.2.1", "unprotected = true\n")
+                .unwrap()
+                .unprotected
+        );
+        assert!(rdma("192.0.2.1", "unprotected = false\n").is_err());
+        // Nobody there has a user's number or a certificate.
+        let rules = "clients = [{ uid = 1, rights = \"read-only\" }]\n";
+        assert!(
+            rdma("127.0.0.1", rules)
+                .unwrap_err()
+                .contains("UNIX socket")
+        );
+    }
+
+    #[test]
     fn rules_are_read_in_their_order() {
         let text = "[export.vol]\ndevice = \"a\"\nprotocol = \"brp\"\nlisten = \"unix:s\"\n\
             clients = [{ uid = 1000, rights = \"read-write\" }, { gid = 6, rights = \"read-only\" }, \
@@ -370,6 +427,29 @@ mod tests {
             ),
             (&format!("{good}tls = \"required\"\n"), "UNIX"),
             (&format!("{good}tls = \"maybe\"\n"), "required"),
+            (
+                "device = \"a\"\nprotocol = \"brp\"\nlisten = \"rdma:192.0.2.1:9\"\n",
+                "unprotected = true",
+            ),
+            (
+                "device = \"a\"\nprotocol = \"brp\"\nlisten = \"rdma:[::]:9\"\n",
+                "RDMA has no TLS",
+            ),
+            (
+                "device = \"a\"\nprotocol = \"nbd\"\nlisten = \"rdma:127.0.0.1:9\"\n",
+                "only BRP",
+            ),
+            (
+                "device = \"a\"\nprotocol = \"brp\"\nlisten = \"rdma:127.0.0.1:9\"\n\
+                 tls = \"required\"\n",
+                "over RDMA there is none",
+            ),
+            (
+                "device = \"a\"\nprotocol = \"brp\"\nlisten = \"tcp:192.0.2.1:9\"\n\
+                 unprotected = true\n",
+                "for RDMA alone",
+            ),
+            (&format!("{good}unprotected = true\n"), "for RDMA alone"),
             (&format!("{good}connections_max = 0\n"), "at least 1"),
             (&format!("{good}readonly = true\n"), "readonly"),
             (&format!("{good}clients = []\n"), "nobody"),

@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use bimetal_block::{Device, Figure, FigureVisitor, Op};
+use bimetal_rt::net::{Address, WorkCounters};
 
 use crate::access::{Client, Rights};
-use crate::config::ExportConfig;
+use crate::config::{ExportConfig, Protocol};
 use crate::counters::RequestCounters;
 
 /// An export that is served.
@@ -48,6 +49,10 @@ pub(crate) struct Counters {
     pub(crate) protocol_errors: Cell<u64>,
     pub(crate) receives: Cell<u64>,
     pub(crate) sends: Cell<u64>,
+    /// Messages of BRP with requests.
+    pub(crate) commands: Cell<u64>,
+    /// Of connections over RDMA.
+    pub(crate) work: Rc<WorkCounters>,
 }
 
 impl Served {
@@ -77,6 +82,21 @@ impl Served {
             ("sends", &counters.sends),
         ] {
             out.figure(part, name, Figure::Counter(counter.get()));
+        }
+        if self.config.protocol == Protocol::Brp {
+            let commands = Figure::Counter(counters.commands.get());
+            out.figure(part, "commands", commands);
+        }
+        if let Address::Rdma(_) = self.config.listen {
+            let work = &counters.work;
+            for (name, counter) in [
+                ("rdma_sends", &work.sends),
+                ("rdma_receives", &work.receives),
+                ("rdma_completions", &work.completions),
+                ("rdma_notices", &work.notices),
+            ] {
+                out.figure(part, name, Figure::Counter(counter.get()));
+            }
         }
     }
 }

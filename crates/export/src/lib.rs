@@ -16,6 +16,7 @@ mod counters;
 mod export;
 mod input;
 mod link;
+mod listening;
 mod nbd;
 mod portal;
 mod server;

@@ -13,18 +13,21 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
-use bimetal_rt::net::{Address, Listener, Stream};
+use bimetal_rt::net::{Address, Stream};
 use bimetal_rt::sync::Event;
 use bimetal_tls::{ServerTls, TlsError, TlsFiles};
 
 use crate::access::Client;
-use crate::config::{OPEN, Protocol, is_open};
+use crate::config::{OPEN, OPEN_RDMA, Protocol, is_open};
 use crate::counters::add;
 use crate::export::{Served, Shown, shown_to};
 use crate::input::End;
+use crate::listening::Listening;
 
-/// Clients of one address that have not chosen an export yet, at most.
+/// Clients of one address that have not chosen an export yet, at most; fewer over RDMA, where each holds
+/// registered memory from its first moment.
 const GUESTS_MAX: usize = 64;
+const RDMA_GUESTS_MAX: usize = 8;
 /// The mode of a socket's file that rules open to other users: connecting takes the right to write.
 const SHARED_MODE: u32 = 0o666;
 
@@ -58,7 +61,7 @@ pub enum StartError {
         error: io::Error,
     },
     /// Whoever reaches the machine could listen in, and connect.
-    #[error("export {export}: {address}: {OPEN}")]
+    #[error("export {export}: {address}: {}", open_words(address))]
     Open {
         /// The first export that wants the address.
         export: String,
@@ -73,6 +76,13 @@ pub enum StartError {
         /// What is wrong.
         error: TlsError,
     },
+}
+
+fn open_words(address: &Address) -> &'static str {
+    match address {
+        Address::Rdma(_) => OPEN_RDMA,
+        Address::Unix(_) | Address::Tcp(_) => OPEN,
+    }
 }
 
 /// An address with its exports.
@@ -129,7 +139,7 @@ impl Portal {
     pub(crate) fn place(self: &Rc<Portal>) -> Place {
         let guest = Rc::new(Guest::default());
         let mut guests = self.guests.borrow_mut();
-        if guests.len() == GUESTS_MAX
+        if guests.len() == self.guests_max()
             && let Some(longest) = guests.pop_front()
         {
             add(&self.exports[0].counters.connections_refused, 1);
@@ -143,6 +153,13 @@ impl Portal {
         }
     }
 
+    fn guests_max(&self) -> usize {
+        match self.address {
+            Address::Rdma(_) => RDMA_GUESTS_MAX,
+            Address::Unix(_) | Address::Tcp(_) => GUESTS_MAX,
+        }
+    }
+
     fn first_name(&self) -> String {
         self.exports[0].config.name.clone()
     }
@@ -151,8 +168,9 @@ impl Portal {
     ///
     /// # Errors
     /// Why that cannot be.
-    pub(crate) async fn listen(&self, rt: &Rt) -> Result<Listener, StartError> {
-        if is_open(&self.address, self.tls_files.as_ref()) {
+    pub(crate) async fn listen(&self, rt: &Rt) -> Result<Listening, StartError> {
+        let unprotected = self.exports.iter().all(|export| export.config.unprotected);
+        if is_open(&self.address, self.tls_files.as_ref(), unprotected) {
             return Err(StartError::Open {
                 export: self.first_name(),
                 address: self.address.clone(),
@@ -252,12 +270,12 @@ pub(crate) fn portals(served: &[Rc<Served>]) -> Vec<Rc<Portal>> {
         .collect()
 }
 
-async fn bind(rt: &Rt, portal: &Portal) -> Result<Listener, StartError> {
+async fn bind(rt: &Rt, portal: &Portal) -> Result<Listening, StartError> {
     let (export, address) = (portal.first_name(), &portal.address);
     if let Address::Unix(path) = address {
         clear_path(rt, &export, address, path).await?;
     }
-    let bound = Listener::bind(rt, address).and_then(|listener| {
+    let bound = Listening::bind(rt, address, portal.protocol).and_then(|listener| {
         open_up(portal)?;
         Ok(listener)
     });

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::{Device, FigureVisitor};
-use bimetal_rt::net::{Address, Listener, Stream};
+use bimetal_rt::net::{Address, Stream};
 use bimetal_rt::sync::{Event, TaskGroup};
 use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
@@ -20,6 +20,7 @@ use crate::counters::add;
 use crate::export::{Served, Shown, shown_to};
 use crate::input::End;
 use crate::link::Watchable;
+use crate::listening::Listening;
 use crate::nbd;
 use crate::portal::{Cut, Place, Portal, StartError, portals};
 use crate::session::{Conversation, HANDSHAKE_DEADLINE};
@@ -57,6 +58,8 @@ struct State {
     changed: Rc<Event>,
     /// Addresses in use, with the ports that were chosen.
     bound: RefCell<Vec<Address>>,
+    /// Connections of which the last bytes are on their way.
+    closings: RefCell<Vec<TaskGroup>>,
     watch: RefCell<Option<Task<()>>>,
 }
 
@@ -95,6 +98,7 @@ impl Server {
             tasks: Rc::default(),
             changed,
             bound: RefCell::new(Vec::new()),
+            closings: RefCell::default(),
             watch: RefCell::new(None),
         });
         let watch = rt.spawn(watch(Rc::clone(&state)));
@@ -126,7 +130,8 @@ impl Server {
     async fn listen(&self) -> Result<(), StartError> {
         for portal in &self.0.portals {
             let listener = portal.listen(&self.0.rt).await?;
-            self.0.bound.borrow_mut().push(listener.address().clone());
+            self.0.bound.borrow_mut().push(listener.address());
+            self.0.closings.borrow_mut().extend(listener.closings());
             let accept = accept(Rc::clone(&self.0), Rc::clone(portal), listener);
             self.0.accepting.spawn(accept);
         }
@@ -190,6 +195,9 @@ impl Server {
             watched.values().for_each(|watched| watched.link.cut());
         }
         state.connections.join().await;
+        for closings in state.closings.take() {
+            closings.join().await;
+        }
         let watch = state.watch.borrow_mut().take();
         if let Some(watch) = watch {
             watch.cancel().await;
@@ -197,7 +205,7 @@ impl Server {
     }
 }
 
-async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listener) {
+async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listening) {
     loop {
         match listener.accept().await {
             Ok(stream) => match who(&stream) {
@@ -284,6 +292,7 @@ async fn brp_session(
     };
     let (export, early) = (Rc::clone(&taken.export), std::mem::take(&mut taken.early));
     let (stream, task) = (stream.keep(), state.tasks.take());
+    stream.count_in(&export.counters.work);
     let transmission = brp::Transmission::new(&state.rt, stream, &state.target, taken, task);
     converse(state, &export, transmission, &early).await;
 }

@@ -1,4 +1,5 @@
-//! Byte streams: TCP and UNIX sockets in real time, in-memory pipes in both worlds.
+//! Byte streams: TCP and UNIX sockets in real time, in-memory pipes in both worlds. Whatever else can carry
+//! bytes, as RDMA does, is put under a [`Stream`] by its own crate.
 //!
 //! A stream is used by one receiving and one sending task at a time. It must never be the place
 //! where a protocol is understood.
@@ -6,8 +7,10 @@
 mod inbox;
 mod pipe;
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -27,25 +30,33 @@ pub enum Address {
     Unix(PathBuf),
     /// A TCP address.
     Tcp(SocketAddr),
+    /// An address of RDMA CM. Streams over it are made by `bimetal-rdma`, not here.
+    Rdma(SocketAddr),
+}
+
+/// What this module says to an address that it cannot reach.
+fn not_a_socket() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "RDMA is not spoken here")
 }
 
 impl std::str::FromStr for Address {
     type Err = String;
 
-    /// Reads `unix:PATH` or `tcp:ADDRESS:PORT`; an IPv6 address stands in brackets, and
-    /// `localhost` means 127.0.0.1. Names are not resolved.
+    /// Reads `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`; an IPv6 address stands in
+    /// brackets, and `localhost` means 127.0.0.1. Names are not resolved.
     fn from_str(text: &str) -> Result<Address, String> {
-        let expected = "expected \"unix:PATH\" or \"tcp:ADDRESS:PORT\"";
-        match text.split_once(':') {
-            Some(("unix", path)) if !path.is_empty() => Ok(Address::Unix(PathBuf::from(path))),
-            Some(("tcp", address)) => match address.strip_prefix("localhost:") {
-                Some(port) => format!("127.0.0.1:{port}").parse(),
-                None => address.parse(),
-            }
-            .map(Address::Tcp)
-            .map_err(|_| format!("\"{text}\" is no address, {expected}")),
-            _ => Err(format!("\"{text}\" is no address, {expected}")),
-        }
+        let expected = "expected \"unix:PATH\", \"tcp:ADDRESS:PORT\" or \"rdma:ADDRESS:PORT\"";
+        let inet = |address: &str| match address.strip_prefix("localhost:") {
+            Some(port) => format!("127.0.0.1:{port}").parse::<SocketAddr>(),
+            None => address.parse(),
+        };
+        let address = match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Some(Address::Unix(PathBuf::from(path))),
+            Some(("tcp", address)) => inet(address).ok().map(Address::Tcp),
+            Some(("rdma", address)) => inet(address).ok().map(Address::Rdma),
+            _ => None,
+        };
+        address.ok_or_else(|| format!("\"{text}\" is no address, {expected}"))
     }
 }
 
@@ -54,6 +65,7 @@ impl std::fmt::Display for Address {
         match self {
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
             Address::Tcp(address) => write!(f, "tcp:{address}"),
+            Address::Rdma(address) => write!(f, "rdma:{address}"),
         }
     }
 }
@@ -67,6 +79,34 @@ pub struct Peer {
     pub gids: Vec<u32>,
     /// Whether its user is the one as whom this process acts.
     pub is_own_user: bool,
+}
+
+/// What streams have asked of a device that carries whole messages, and what it has answered. A socket
+/// knows nothing of these.
+#[derive(Debug, Default)]
+pub struct WorkCounters {
+    /// Work requests that send a message.
+    pub sends: Cell<u64>,
+    /// Messages received, each of which has used up a work request.
+    pub receives: Cell<u64>,
+    /// Work completions that were looked at.
+    pub completions: Cell<u64>,
+    /// Times that the device said that there is something to look at.
+    pub notices: Cell<u64>,
+}
+
+impl WorkCounters {
+    /// Moves everything that was counted here to `other`.
+    pub fn move_to(&self, other: &WorkCounters) {
+        for (from, to) in [
+            (&self.sends, &other.sends),
+            (&self.receives, &other.receives),
+            (&self.completions, &other.completions),
+            (&self.notices, &other.notices),
+        ] {
+            to.set(to.get() + from.take());
+        }
+    }
 }
 
 /// A connected stream of bytes.
@@ -100,17 +140,21 @@ pub trait Layer {
 
     /// As [`Stream::shutdown`].
     fn shutdown(&self);
+
+    /// As [`Stream::count_in`].
+    fn count_in(&self, _counters: &Rc<WorkCounters>) {}
 }
 
 impl Stream {
     /// Connects to a listening server.
     ///
     /// # Errors
-    /// Those of `connect(2)`; `Unsupported` in virtual time.
+    /// Those of `connect(2)`; `Unsupported` in virtual time, and for an address of RDMA.
     pub async fn connect(rt: &Rt, address: &Address) -> io::Result<Stream> {
         let socket = match address {
             Address::Unix(path) => Socket::connect_unix(rt, path).await?,
             Address::Tcp(address) => Socket::connect_tcp(rt, *address).await?,
+            Address::Rdma(_) => return Err(not_a_socket()),
         };
         Ok(Stream(Kind::Socket(socket)))
     }
@@ -197,6 +241,14 @@ impl Stream {
         }
     }
 
+    /// Where the work requests of this stream are counted from now on; what has been counted so far is
+    /// moved there. A stream without work requests counts nothing.
+    pub fn count_in(&self, counters: &Rc<WorkCounters>) {
+        if let Kind::Layered(layer) = &self.0 {
+            layer.count_in(counters);
+        }
+    }
+
     /// Ends both directions; whoever waits on either end is woken.
     pub fn shutdown(&self) {
         match &self.0 {
@@ -217,7 +269,7 @@ impl Listener {
     /// Listens on an address. A UNIX path must not exist.
     ///
     /// # Errors
-    /// Those of `bind(2)`; `Unsupported` in virtual time.
+    /// Those of `bind(2)`; `Unsupported` in virtual time, and for an address of RDMA.
     pub fn bind(rt: &Rt, address: &Address) -> io::Result<Listener> {
         let (socket, address) = match address {
             Address::Unix(path) => (SocketListener::bind_unix(rt, path)?, address.clone()),
@@ -226,6 +278,7 @@ impl Listener {
                 let bound = socket.tcp_address()?.unwrap_or(*wanted);
                 (socket, Address::Tcp(bound))
             }
+            Address::Rdma(_) => return Err(not_a_socket()),
         };
         Ok(Listener { socket, address })
     }
@@ -239,7 +292,7 @@ impl Listener {
     pub fn unix_path(&self) -> Option<&Path> {
         match &self.address {
             Address::Unix(path) => Some(path),
-            Address::Tcp(_) => None,
+            Address::Tcp(_) | Address::Rdma(_) => None,
         }
     }
 
@@ -249,5 +302,41 @@ impl Listener {
     /// Those of `accept(2)`.
     pub async fn accept(&self) -> io::Result<Stream> {
         Ok(Stream(Kind::Socket(self.socket.accept().await?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_shown() {
+        for (text, address) in [
+            ("unix:a:b", Address::Unix("a:b".into())),
+            ("tcp:[::1]:7", Address::Tcp("[::1]:7".parse().unwrap())),
+            (
+                "rdma:192.0.2.1:10820",
+                Address::Rdma("192.0.2.1:10820".parse().unwrap()),
+            ),
+        ] {
+            assert_eq!(text.parse(), Ok(address.clone()));
+            assert_eq!(address.to_string(), text);
+        }
+        let local = Address::Rdma("127.0.0.1:9".parse().unwrap());
+        assert_eq!("rdma:localhost:9".parse(), Ok(local));
+        for text in ["", "rdma:", "rdma:192.0.2.1", "rdma:host:1", "ib:1.2.3.4:5"] {
+            let why = text.parse::<Address>().unwrap_err();
+            assert!(why.contains("rdma:ADDRESS:PORT"), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_was_counted_moves_once() {
+        let (from, to) = (WorkCounters::default(), WorkCounters::default());
+        from.sends.set(3);
+        to.sends.set(4);
+        from.move_to(&to);
+        from.move_to(&to);
+        assert_eq!((from.sends.get(), to.sends.get()), (0, 7));
     }
 }

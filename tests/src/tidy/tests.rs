@@ -157,6 +157,7 @@ fn unsafe_outside_its_places() {
         ("crates/rt/src/uring/ring.rs", code),
         ("crates/capi/src/memory.rs", code),
         ("crates/export/src/ublk/queue.rs", code),
+        ("crates/rdma/src/verbs/cm.rs", code),
         ("a.rs", "#![deny(unsafe_code)]"),
     ];
     tells(unsafe_places, &[("crates/block/src/a.rs", code)], &right);
@@ -168,6 +169,11 @@ fn unsafe_outside_its_places() {
     tells(
         unsafe_places,
         &[("crates/export/src/nbd/connection.rs", code)],
+        &right,
+    );
+    tells(
+        unsafe_places,
+        &[("crates/rdma/src/connection.rs", code)],
         &right,
     );
 }

@@ -258,7 +258,7 @@ impl Node {
 fn socket_path(address: &mut Address) -> Option<&mut PathBuf> {
     match address {
         Address::Unix(path) => Some(path),
-        Address::Tcp(_) => None,
+        Address::Tcp(_) | Address::Rdma(_) => None,
     }
 }
 

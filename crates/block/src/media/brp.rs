@@ -26,7 +26,8 @@ use crate::units::{Size, Time};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BrpConfig {
-    /// Where the server listens, one address or several: `unix:PATH` or `tcp:ADDRESS:PORT`.
+    /// Where the server listens, one address or several: `unix:PATH`, `tcp:ADDRESS:PORT` or
+    /// `rdma:ADDRESS:PORT`.
     #[serde(deserialize_with = "read_addresses")]
     pub address: Vec<Address>,
     /// The name of the export; empty for the server's default.

@@ -87,6 +87,9 @@ impl RemoteConfig {
         if self.export.len() > 4096 || self.export.contains('\0') {
             return Err("`export` is longer than 4096 bytes or contains NUL".to_owned());
         }
+        if matches!(self.address, Address::Rdma(_)) {
+            return Err("NBD is not spoken over RDMA; BRP is (`type = \"brp\"`)".to_owned());
+        }
         if self.connections == 0 || self.connections > CONNECTIONS_MAX {
             return Err(format!("`connections` must be 1 to {CONNECTIONS_MAX}"));
         }

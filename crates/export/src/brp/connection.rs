@@ -72,6 +72,7 @@ impl Transmission {
                 match message {
                     ToTarget::Command { in_turn } => {
                         input.consume(taken);
+                        add(&self.export.counters.commands, 1);
                         self.command(input, &requests, in_turn).await?;
                     }
                     ToTarget::Fence(path) => {

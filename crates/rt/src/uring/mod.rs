@@ -13,6 +13,7 @@ mod op;
 mod signal;
 mod socket;
 mod sys;
+mod watch;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -33,6 +34,7 @@ pub use signal::Signals;
 pub(crate) use socket::{Socket, SocketListener};
 pub use sys::{MemoryLock, keep_memory_resident};
 pub(crate) use sys::{boot_id, random_bytes, unix_seconds};
+pub use watch::Watch;
 
 /// Submission queue entries; more operations than this simply enter the ring more often.
 const SUBMISSIONS: u32 = 1024;

@@ -1,0 +1,147 @@
+//! Byte streams over RDMA, for BRP: reliable connections of RDMA CM that carry a stream in messages.
+//!
+//! It exists so that a jumbo command, or a merged response, is one work request and one completion. What a
+//! stream becomes on the wire is written in `docs/brp.md`, section "RDMA".
+//!
+//! - [`flow`] decides what may be sent when. It does no I/O, so that it is tested without a device.
+//! - [`terms`] is what both ends say of themselves when they connect.
+//! - The verbs are behind the feature `verbs`; without it, [`connect`] and [`Listener::bind`] say so.
+//!
+//! It must never send what the other end has no receive for, and it knows nothing of BRP.
+
+#[cfg(feature = "verbs")]
+mod connection;
+pub mod flow;
+#[cfg(feature = "verbs")]
+mod listener;
+pub mod terms;
+#[cfg(feature = "verbs")]
+#[allow(
+    unsafe_code,
+    reason = "hands memory to a device through libraries of C"
+)]
+mod verbs;
+
+use std::io;
+use std::net::SocketAddr;
+
+use bimetal_rt::Rt;
+use bimetal_rt::net::Stream;
+use bimetal_rt::sync::TaskGroup;
+
+/// What registered memory a connection holds at most, in bytes: its buffers to receive into and to send from.
+pub const CONNECTION_BYTES: u64 = 14 * (264 << 10);
+
+/// Connects to a listening end; the address is one of RDMA CM.
+///
+/// # Errors
+/// `Unsupported` where the program was built without RDMA, the libraries are not installed, or the machine
+/// has no device; else why the other end cannot be reached. The text says what to do.
+pub async fn connect(rt: &Rt, address: SocketAddr) -> io::Result<Stream> {
+    #[cfg(feature = "verbs")]
+    return connection::connect(rt, address).await;
+    #[cfg(not(feature = "verbs"))]
+    {
+        let _ = (rt, address);
+        Err(not_built())
+    }
+}
+
+/// An address of RDMA CM that is listened at.
+pub struct Listener(Inner);
+
+#[cfg(feature = "verbs")]
+type Inner = listener::Bound;
+#[cfg(not(feature = "verbs"))]
+type Inner = std::convert::Infallible;
+
+impl Listener {
+    /// Listens at an address. With port 0, one is chosen.
+    ///
+    /// # Errors
+    /// As of [`connect`], and why the address cannot be used.
+    pub fn bind(rt: &Rt, address: SocketAddr) -> io::Result<Listener> {
+        #[cfg(feature = "verbs")]
+        return listener::Bound::bind(rt, address).map(Listener);
+        #[cfg(not(feature = "verbs"))]
+        {
+            let _ = (rt, address);
+            Err(not_built())
+        }
+    }
+
+    /// The address in use, with the port that was chosen.
+    pub fn address(&self) -> SocketAddr {
+        #[cfg(feature = "verbs")]
+        return self.0.address();
+        #[cfg(not(feature = "verbs"))]
+        match self.0 {}
+    }
+
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// Why the next one could not be taken; the one after it may be.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        #[cfg(feature = "verbs")]
+        return self.0.accept().await;
+        #[cfg(not(feature = "verbs"))]
+        match self.0 {}
+    }
+}
+
+/// What an end has sent may still be on its way when its stream is gone.
+impl Listener {
+    /// The connections that came from here and have been shut down, as something to wait for: each waits until
+    /// what was sent has arrived, at most five seconds.
+    pub fn closings(&self) -> TaskGroup {
+        #[cfg(feature = "verbs")]
+        return self.0.closings().clone();
+        #[cfg(not(feature = "verbs"))]
+        match self.0 {}
+    }
+}
+
+#[cfg(not(feature = "verbs"))]
+fn not_built() -> io::Error {
+    let words = "this program was built without RDMA; build it with `--features rdma`";
+    io::Error::new(io::ErrorKind::Unsupported, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bimetal_rt::UringOptions;
+
+    /// 10 receives and 4 sends of 264 KiB are 3,784,704 bytes.
+    #[test]
+    fn what_a_connection_holds_is_what_the_page_says() {
+        assert_eq!(CONNECTION_BYTES, 3_784_704);
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    #[test]
+    fn without_the_feature_it_is_said_how_to_have_it() {
+        let rt = Rt::real_time(UringOptions::default()).unwrap();
+        let address = "127.0.0.1:9".parse().unwrap();
+        let bound = Listener::bind(&rt, address).err().unwrap();
+        let connected = rt.block_on(connect(&rt, address)).err().unwrap();
+        for error in [bound, connected] {
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+            assert!(error.to_string().contains("--features rdma"), "{error}");
+        }
+    }
+
+    /// Nobody listens at this port, and most machines have no device: there is an error either way, and it
+    /// names what is missing.
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn what_is_missing_is_named() {
+        let rt = Rt::real_time(UringOptions::default()).unwrap();
+        let address = "127.0.0.1:9".parse().unwrap();
+        let error = rt.block_on(connect(&rt, address)).err().unwrap();
+        let words = error.to_string();
+        let names = ["RDMA", "rdma", "cannot resolve"];
+        assert!(names.iter().any(|name| words.contains(name)), "{words}");
+    }
+}

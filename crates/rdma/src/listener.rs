@@ -1,0 +1,98 @@
+//! Listening: requests to connect become streams.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+use bimetal_rt::net::Stream;
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::uring::Watch;
+
+use crate::connection::{OWN, invalid, queues, start};
+use crate::terms::Terms;
+use crate::verbs::{CmChannel, CmId, Happened};
+
+/// Requests that wait to be looked at.
+const BACKLOG: i32 = 64;
+
+/// An address that is listened at.
+pub(crate) struct Bound {
+    rt: Rt,
+    id: CmId,
+    watch: Watch,
+    address: SocketAddr,
+    closings: TaskGroup,
+}
+
+impl Bound {
+    /// Listens.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub(crate) fn bind(rt: &Rt, address: SocketAddr) -> io::Result<Bound> {
+        let channel = CmChannel::new()?;
+        let watch = Watch::new(rt, channel.fd())?;
+        let id = CmId::new(&channel)?;
+        id.listen(address, BACKLOG)?;
+        let mut address = address;
+        address.set_port(id.port());
+        Ok(Bound {
+            rt: rt.clone(),
+            id,
+            watch,
+            address,
+            closings: TaskGroup::new(rt),
+        })
+    }
+
+    /// The address, with the port that was chosen.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The connections that were taken here and are ending.
+    pub(crate) fn closings(&self) -> &TaskGroup {
+        &self.closings
+    }
+
+    /// The next connection. Its end may still be on the way: then it is the stream that tells.
+    ///
+    /// # Errors
+    /// Why the next one could not be taken; the one after it may be.
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+        let channel: &Rc<CmChannel> = self.id.channel();
+        loop {
+            let Some(event) = channel.next()? else {
+                self.watch.readable().await?;
+                continue;
+            };
+            match (event.happened, event.request) {
+                (Happened::Request, Some(request)) => return self.take(request, &event.private),
+                (Happened::Failed, _) => {
+                    let words = format!("rdma: {}", event.words);
+                    return Err(io::Error::other(words));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn take(&self, request: CmId, private: &[u8]) -> io::Result<Stream> {
+        let peer = match Terms::decode(private) {
+            Ok(peer) => peer,
+            Err(why) => {
+                request.reject();
+                return Err(invalid(why));
+            }
+        };
+        let queues = queues(request.with_own_channel()?)?;
+        queues.id().accept(&OWN.encode())?;
+        Ok(Stream::layered(start(
+            &self.rt,
+            queues,
+            peer,
+            &self.closings,
+        )?))
+    }
+}

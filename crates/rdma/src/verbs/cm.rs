@@ -1,0 +1,349 @@
+//! RDMA CM: identifiers, which become connections, and the events that happen to them.
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
+
+use super::abi::{self, ConnParam, PS_TCP};
+use super::library::{Library, the_library};
+use super::{checked, set_nonblocking};
+
+/// How long the fabric is asked for the way to an address.
+const RESOLVE_MS: c_int = 4000;
+/// Transport retries before a connection is broken; the most there are.
+const RETRIES: u8 = 7;
+/// Retries of a message that finds no receive posted. Credits see to it that there is always one, so the
+/// first is a fault of an end.
+const RNR_RETRIES: u8 = 0;
+/// Private data that RDMA CM can hand out, at most.
+const PRIVATE_BYTES_MAX: usize = 255;
+
+/// Where events come from.
+pub(crate) struct CmChannel {
+    library: &'static Library,
+    raw: NonNull<abi::CmChannel>,
+}
+
+/// What an event says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Happened {
+    /// The address belongs to a device.
+    AddressResolved,
+    /// The way is known.
+    RouteResolved,
+    /// Somebody wants to connect.
+    Request,
+    /// The connection is made.
+    Established,
+    /// The other end has ended it, or is gone.
+    Disconnected,
+    /// The other end does not want it, or nobody listens there.
+    Rejected,
+    /// It has failed.
+    Failed,
+    /// Nothing that matters here.
+    Other,
+}
+
+/// An event.
+pub(crate) struct CmEvent {
+    pub(crate) happened: Happened,
+    /// The event in words.
+    pub(crate) words: String,
+    /// What the other end said of itself.
+    pub(crate) private: Vec<u8>,
+    /// Who wants to connect, of a request.
+    pub(crate) request: Option<CmId>,
+}
+
+impl CmChannel {
+    /// A new channel.
+    ///
+    /// # Errors
+    /// `Unsupported` without the libraries; where the machine has no RDMA, what the kernel says.
+    pub(crate) fn new() -> io::Result<Rc<CmChannel>> {
+        let library = the_library()?;
+        // SAFETY: takes nothing; the result is checked.
+        let raw = unsafe { (library.rdma_create_event_channel)() };
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            let error = io::Error::last_os_error();
+            let words = format!(
+                "no RDMA on this machine: {error}; is there a device (rdma link), and the module rdma_ucm?"
+            );
+            io::Error::new(io::ErrorKind::Unsupported, words)
+        })?;
+        let channel = CmChannel { library, raw };
+        set_nonblocking(channel.fd())?;
+        Ok(Rc::new(channel))
+    }
+
+    /// The descriptor that is readable when there is an event.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives as long as `self`, and its descriptor as long as it.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
+    }
+
+    /// The next event, if there is one.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub(crate) fn next(self: &Rc<CmChannel>) -> io::Result<Option<CmEvent>> {
+        let mut event: *mut abi::CmEvent = ptr::null_mut();
+        // SAFETY: the channel is alive, and the pointer is written to by the call alone.
+        let result = unsafe { (self.library.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut event) };
+        if result != 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: the call has given an event, which stays as it is until it is acknowledged.
+        let seen = unsafe { self.read(&*event) };
+        // SAFETY: the event was given by the call above and is acknowledged once; nothing points at it.
+        unsafe { (self.library.rdma_ack_cm_event)(event) };
+        Ok(Some(seen))
+    }
+
+    /// What an event says.
+    ///
+    /// # Safety
+    /// The event is one that the library has just given.
+    unsafe fn read(self: &Rc<CmChannel>, event: &abi::CmEvent) -> CmEvent {
+        let happened = match event.event {
+            0 => Happened::AddressResolved,
+            2 => Happened::RouteResolved,
+            4 => Happened::Request,
+            8 => Happened::Rejected,
+            9 => Happened::Established,
+            10 => Happened::Disconnected,
+            // Of the address, the route, the connection; unreachable; the device is taken away.
+            1 | 3 | 6 | 7 | 11 => Happened::Failed,
+            _ => Happened::Other,
+        };
+        // SAFETY: the library knows every number of an event, and its texts are never freed.
+        let name = unsafe { CStr::from_ptr((self.library.rdma_event_str)(event.event)) };
+        let name = name.to_string_lossy();
+        let name = name.trim_start_matches("RDMA_CM_EVENT_");
+        let words = match event.status {
+            0 => name.to_lowercase(),
+            // Errors come as negative numbers, the reasons of the fabric for a rejection as others.
+            status if status < 0 => {
+                let error = io::Error::from_raw_os_error(-status);
+                format!("{}: {error}", name.to_lowercase())
+            }
+            status => format!("{} ({status})", name.to_lowercase()),
+        };
+        let carries = matches!(happened, Happened::Request | Happened::Established);
+        let (start, len) = (event.conn.private_data, event.conn.private_data_len);
+        let private = if carries && !start.is_null() {
+            // SAFETY: of these events the library says that so many bytes are there, in the event itself.
+            unsafe { std::slice::from_raw_parts(start.cast::<u8>(), usize::from(len)) }.to_vec()
+        } else {
+            Vec::new()
+        };
+        let request = (happened == Happened::Request)
+            .then(|| NonNull::new(event.id))
+            .flatten();
+        CmEvent {
+            happened,
+            words,
+            private,
+            request: request.map(|raw| CmId {
+                channel: Rc::clone(self),
+                raw,
+            }),
+        }
+    }
+}
+
+impl Drop for CmChannel {
+    fn drop(&mut self) {
+        // SAFETY: every identifier holds its channel, so none is left; this is the last use.
+        unsafe { (self.library.rdma_destroy_event_channel)(self.raw.as_ptr()) };
+    }
+}
+
+/// An identifier: what listens, connects, or is connected.
+pub(crate) struct CmId {
+    channel: Rc<CmChannel>,
+    raw: NonNull<abi::CmId>,
+}
+
+impl CmId {
+    /// A new one, whose events come from `channel`.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub(crate) fn new(channel: &Rc<CmChannel>) -> io::Result<CmId> {
+        let mut raw: *mut abi::CmId = ptr::null_mut();
+        let create = channel.library.rdma_create_id;
+        // SAFETY: the channel is alive; the pointer is written to by the call alone.
+        let result = unsafe { create(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), PS_TCP) };
+        checked(result, "cannot make an RDMA identifier")?;
+        let raw = NonNull::new(raw).expect("a call that succeeds gives an identifier");
+        Ok(CmId {
+            channel: Rc::clone(channel),
+            raw,
+        })
+    }
+
+    fn library(&self) -> &'static Library {
+        self.channel.library
+    }
+
+    /// Where its events come from.
+    pub(crate) fn channel(&self) -> &Rc<CmChannel> {
+        &self.channel
+    }
+
+    /// The identifier for calls, and its device once it is known.
+    pub(super) fn raw(&self) -> (*mut abi::CmId, *mut abi::Context) {
+        // SAFETY: the identifier lives as long as `self`.
+        (self.raw.as_ptr(), unsafe { self.raw.as_ref().verbs })
+    }
+
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// Those of the kernel: `ENODEV` where no device has this address.
+    pub(crate) fn listen(&self, address: SocketAddr, backlog: c_int) -> io::Result<()> {
+        let mut address = socket_address(address);
+        let start = (&raw mut address).cast();
+        // SAFETY: the identifier is alive, and the address is read during the call.
+        let bound = unsafe { (self.library().rdma_bind_addr)(self.raw.as_ptr(), start) };
+        checked(bound, "cannot bind")?;
+        // SAFETY: the identifier is alive.
+        let listens = unsafe { (self.library().rdma_listen)(self.raw.as_ptr(), backlog) };
+        checked(listens, "cannot listen")
+    }
+
+    /// The port that it is bound to.
+    pub(crate) fn port(&self) -> u16 {
+        // SAFETY: the identifier is alive and has been bound.
+        u16::from_be(unsafe { (self.library().rdma_get_src_port)(self.raw.as_ptr()) })
+    }
+
+    /// Begins to find the device that leads to an address.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub(crate) fn resolve_address(&self, address: SocketAddr) -> io::Result<()> {
+        let mut address = socket_address(address);
+        let start = (&raw mut address).cast();
+        let resolve = self.library().rdma_resolve_addr;
+        // SAFETY: the identifier is alive, and the address is read during the call.
+        let result = unsafe { resolve(self.raw.as_ptr(), ptr::null_mut(), start, RESOLVE_MS) };
+        checked(result, "cannot resolve the address")
+    }
+
+    /// Begins to find the way.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub(crate) fn resolve_route(&self) -> io::Result<()> {
+        // SAFETY: the identifier is alive.
+        let result = unsafe { (self.library().rdma_resolve_route)(self.raw.as_ptr(), RESOLVE_MS) };
+        checked(result, "cannot resolve the route")
+    }
+
+    /// Begins to connect; its queues have been made.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub(crate) fn connect(&self, private: &[u8]) -> io::Result<()> {
+        let mut param = conn_param(private);
+        // SAFETY: the identifier is alive; the words and the private data are read during the call.
+        let result = unsafe { (self.library().rdma_connect)(self.raw.as_ptr(), &raw mut param) };
+        checked(result, "cannot connect")
+    }
+
+    /// Takes a request; its queues have been made.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub(crate) fn accept(&self, private: &[u8]) -> io::Result<()> {
+        let mut param = conn_param(private);
+        // SAFETY: as of `connect`.
+        let result = unsafe { (self.library().rdma_accept)(self.raw.as_ptr(), &raw mut param) };
+        checked(result, "cannot accept")
+    }
+
+    /// Refuses a request. Whoever asked may be gone already, which is as good.
+    pub(crate) fn reject(&self) {
+        // SAFETY: the identifier is alive; there is no private data.
+        unsafe { (self.library().rdma_reject)(self.raw.as_ptr(), ptr::null(), 0) };
+    }
+
+    /// Ends the connection: everything that is posted is flushed, and the other end is told. The only
+    /// error says that there is no connection any more.
+    pub(crate) fn disconnect(&self) {
+        // SAFETY: the identifier is alive.
+        unsafe { (self.library().rdma_disconnect)(self.raw.as_ptr()) };
+    }
+
+    /// Has its events come from a channel of its own.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub(crate) fn with_own_channel(mut self) -> io::Result<CmId> {
+        let channel = CmChannel::new()?;
+        let migrate = self.library().rdma_migrate_id;
+        // SAFETY: both are alive, and no event of the identifier is unacknowledged: `next` never leaves one.
+        let result = unsafe { migrate(self.raw.as_ptr(), channel.raw.as_ptr()) };
+        checked(result, "cannot take a connection over")?;
+        self.channel = channel;
+        Ok(self)
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        // SAFETY: this is the last use, its queue pair is gone (`Queues` holds the identifier), and every
+        // event of it has been acknowledged. An error would say that it is none.
+        unsafe { (self.library().rdma_destroy_id)(self.raw.as_ptr()) };
+    }
+}
+
+/// How a connection is to be. The private data is only pointed at.
+fn conn_param(private: &[u8]) -> ConnParam {
+    assert!(private.len() <= PRIVATE_BYTES_MAX, "the words are short");
+    ConnParam {
+        private_data: private.as_ptr().cast(),
+        private_data_len: private.len() as u8,
+        responder_resources: 0,
+        initiator_depth: 0,
+        flow_control: 1,
+        retry_count: RETRIES,
+        rnr_retry_count: RNR_RETRIES,
+        srq: 0,
+        qp_num: 0,
+    }
+}
+
+/// An address as C has it.
+fn socket_address(address: SocketAddr) -> libc::sockaddr_storage {
+    // SAFETY: all-zero is a valid `sockaddr_storage` of no family.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    match address {
+        SocketAddr::V4(v4) => {
+            // SAFETY: the storage is larger than and aligned for every socket address.
+            let inet = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in>() };
+            inet.sin_family = libc::AF_INET as libc::sa_family_t;
+            inet.sin_port = v4.port().to_be();
+            inet.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+        }
+        SocketAddr::V6(v6) => {
+            // SAFETY: as above.
+            let inet = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in6>() };
+            inet.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            inet.sin6_port = v6.port().to_be();
+            inet.sin6_addr.s6_addr = v6.ip().octets();
+            inet.sin6_scope_id = v6.scope_id();
+        }
+    }
+    storage
+}

@@ -1,0 +1,71 @@
+//! Waiting until a descriptor has something to read, for libraries that own the descriptor and read it
+//! themselves.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use io_uring::{opcode, types};
+
+use super::file::count;
+use super::{Operation, Owned, Uring};
+use crate::executor::Rt;
+
+/// A descriptor that is watched. It is a copy, so that whoever owns the other may close it at any time.
+pub struct Watch {
+    uring: Rc<Uring>,
+    fd: OwnedFd,
+}
+
+impl Watch {
+    /// Prepares to watch `fd`.
+    ///
+    /// # Errors
+    /// Those of `dup(2)`; `Unsupported` in virtual time.
+    pub fn new(rt: &Rt, fd: BorrowedFd<'_>) -> io::Result<Watch> {
+        Ok(Watch {
+            uring: super::of(rt)?,
+            fd: fd.try_clone_to_owned()?,
+        })
+    }
+
+    /// Waits until there is something to read, or the other end is gone.
+    ///
+    /// # Errors
+    /// Those of `poll(2)`.
+    pub async fn readable(&self) -> io::Result<()> {
+        let fd = types::Fd(self.fd.as_raw_fd());
+        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build();
+        count(Operation::new(&self.uring, entry, Owned::Nothing).await.0)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::UringOptions;
+
+    #[test]
+    fn a_watch_waits_for_bytes_and_survives_the_owner() {
+        let rt = Rt::real_time(UringOptions::default()).unwrap();
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        let watch = Rc::new(Watch::new(&rt, near.as_fd()).unwrap());
+        let waiting = {
+            let watch = Rc::clone(&watch);
+            rt.spawn(async move { watch.readable().await })
+        };
+        rt.block_on(crate::yield_now());
+        assert!(!waiting.is_finished());
+        far.write_all(b"x").unwrap();
+        rt.block_on(waiting).unwrap();
+        near.read_exact(&mut [0]).unwrap();
+        drop((near, far));
+        // Nobody can write any more, which is worth waking up for.
+        rt.block_on(watch.readable()).unwrap();
+    }
+}
