@@ -13,6 +13,7 @@ mod survey;
 use crate::batch::{Batch, Operation, Operations};
 use crate::db::Db;
 use crate::error::Error;
+use crate::footer::KeyRange;
 use crate::node::{Image, Kind, Seq};
 use crate::options::Options;
 use crate::storage::{BLOCK_BYTES, Storage};
@@ -22,7 +23,7 @@ use crate::writer::Durability;
 use log::Frames;
 use pieces::{Piece, Pieces, Source, WholeLog};
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use survey::{Place, Survey};
 
 /// Bytes of a batch of the new index, about.
@@ -283,10 +284,7 @@ impl Building<'_> {
             }
             values = longer;
         }
-        let fits = |value: &Vec<u8>| {
-            value.len() as u64 == reference.bytes && crc32c::crc32c(value) == reference.crc
-        };
-        values.into_iter().find(fits)
+        values.into_iter().find(|value| reference.is_of(value))
     }
 
     /// Adds patches and the log, in the order of their batches.
@@ -372,15 +370,10 @@ impl Building<'_> {
         };
         self.write_batch()?;
         let pieces = self.pieces;
-        let numbers = match image.rows() {
-            rows if rows > 0 && !image.is_patch() => {
-                let (mut first, mut last) = (Vec::new(), Vec::new());
-                image.key(0, &mut first);
-                image.key(rows - 1, &mut last);
-                // Where the leaf ends is not known; it does not go beyond these.
-                pieces.number_of(&first)..pieces.number_of(&last) + 1
-            }
-            _ => 0..pieces.all().len(),
+        // Where a leaf ends is not known; it does not go beyond these. One without keys may be anywhere.
+        let numbers = match self.pieces_of_rows(&image) {
+            Some(numbers) => numbers,
+            None => 0..pieces.all().len(),
         };
         let mut doubted = Vec::new();
         for number in numbers {
@@ -389,7 +382,7 @@ impl Building<'_> {
                 Source::Leaf(index) => self.survey.leaves[index].place.node == unlisted.node,
                 Source::Nothing | Source::Lost => false,
             };
-            let is_meant = is_of_node || (image.rows() > 0 && !image.is_patch());
+            let is_meant = is_of_node || image.rows() > 0;
             // What is newer has nothing to do with it, and what is lost is listed.
             let is_older = piece.source != Source::Lost && piece.lsn < unlisted.lsn;
             if is_meant && is_older && !self.is_as_in(&image, number)? {
@@ -407,6 +400,15 @@ impl Building<'_> {
             self.rebuilt.lose(&piece.from, to, Loss::Changes);
         }
         Ok(())
+    }
+
+    /// The pieces from that of the first key of an image to that of its last.
+    fn pieces_of_rows(&self, image: &Image) -> Option<Range<usize>> {
+        let last_row = image.rows().checked_sub(1)?;
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        image.key(0, &mut first);
+        image.key(last_row, &mut last);
+        Some(self.pieces.number_of(&first)..self.pieces.number_of(&last) + 1)
     }
 
     /// True if in a piece everything is as an image says: for a leaf, between its first key and its last.
@@ -442,7 +444,12 @@ impl Building<'_> {
             let is_same = match image.kind(row) {
                 Kind::Delete => true,
                 Kind::Put => rows.next()? == Some((&key, &image.value(row))),
-                Kind::Blob => rows.next()?.is_some_and(|(found, _)| found == key),
+                Kind::Blob => {
+                    let reference = Reference::decode(&image.value(row));
+                    let is_it = |value: &[u8]| reference.is_some_and(|r| r.is_of(value));
+                    rows.next()?
+                        .is_some_and(|(found, value)| found == key && is_it(value))
+                }
             };
             if !is_same {
                 return Ok(false);
@@ -489,18 +496,48 @@ impl Building<'_> {
         self.batched(key.len())
     }
 
-    /// A patch is lost: its keys are some of those of its leaf.
+    /// A patch is lost: its keys are some of those of its leaf, wherever what is right for them now comes from.
     fn lose_changes_of(&mut self, patch: &survey::Patch, whole: WholeLog) {
-        for (number, piece) in self.pieces.all().iter().enumerate() {
-            if let Source::Leaf(index) = piece.source
-                && self.survey.leaves[index].place.node == patch.place.node
-                && piece.lsn < patch.place.lsn
-                && whole.first_seq > piece.lsn + 1
-            {
-                let to = self.pieces.end_of(number);
+        let pieces = self.pieces;
+        for number in self.pieces_of_leaf(patch) {
+            let piece = &pieces.all()[number];
+            let is_listed = piece.source == Source::Lost;
+            let is_older = piece.lsn < patch.place.lsn && whole.first_seq > piece.lsn + 1;
+            if is_older && !is_listed {
+                let to = pieces.end_of(number);
                 self.rebuilt.lose(&piece.from, to, Loss::Changes);
             }
         }
+    }
+
+    /// The pieces that the leaf of a patch had keys of: those of its newest image before the patch. If there is
+    /// none, the leaf was written anew since, and cleaning has taken what it was.
+    fn pieces_of_leaf(&self, patch: &survey::Patch) -> Range<usize> {
+        let is_before =
+            |place: &Place| place.node == patch.place.node && place.lsn < patch.place.lsn;
+        let listed = self.survey.leaves.iter();
+        let listed = listed.filter(|leaf| is_before(&leaf.place));
+        let listed = listed.max_by_key(|leaf| leaf.place.lsn);
+        let listed_lsn = listed.map_or(0, |leaf| leaf.place.lsn);
+        let unlisted = self.survey.unlisted.iter().rev();
+        let mut newer = unlisted.filter(|place| is_before(place) && place.lsn > listed_lsn);
+        let newer = newer.find_map(|place| {
+            let image = self.survey.image(self.from, place)?;
+            (!image.is_patch()).then(|| self.pieces_of_rows(&image))?
+        });
+        newer.unwrap_or_else(|| listed.map_or(0..0, |leaf| self.pieces_of(&leaf.range)))
+    }
+
+    /// The pieces of a range of keys.
+    fn pieces_of(&self, range: &KeyRange) -> Range<usize> {
+        let from = self.pieces.number_of(&range.from);
+        let Some(to) = &range.to else {
+            return from..self.pieces.all().len();
+        };
+        // Where what is left and right of the end comes from the same source, one piece has both.
+        let last = self.pieces.number_of(to);
+        let goes_on = *self.pieces.all()[last].from < **to;
+        from..last + usize::from(goes_on)
     }
 
     fn add_operation(&mut self, seq: Seq, operation: Operation<'_>) -> Result<(), Error> {

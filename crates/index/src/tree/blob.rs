@@ -30,6 +30,11 @@ impl Reference {
         HEAD_BYTES + value_bytes.div_ceil(32 << 10) * 4
     }
 
+    /// True if this is the value that is meant, as far as length and checksum tell.
+    pub(crate) fn is_of(&self, value: &[u8]) -> bool {
+        value.len() as u64 == self.bytes && crc32c::crc32c(value) == self.crc
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.blobs.len() * 4);
         bytes.extend_from_slice(&self.bytes.to_le_bytes());

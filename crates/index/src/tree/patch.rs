@@ -120,11 +120,24 @@ pub(crate) fn merged(
             delta.insert(&key, seq, patch.kind(row), &patch.value(row), seq);
         }
     }
+    with_changes(image, &delta, seq, seq, location, freed)
+}
+
+/// The leaf of an image and of what changes it, as of `lsn` and for the place of the image: of each key what readers from
+/// `oldest` on may see. `freed` is given the references of values out of line that are replaced.
+pub(crate) fn with_changes(
+    image: &Image,
+    changes: &Delta,
+    lsn: u64,
+    oldest: Seq,
+    location: Location,
+    freed: &mut dyn FnMut(&[u8]),
+) -> Image {
     let mut builder = Builder::new(false);
     let mut push = |row: Row<'_>| builder.push(row);
-    fold(Some(image), &delta, seq, &mut push, freed);
+    fold(Some(image), changes, oldest, &mut push, freed);
     // What packed well alone, keys with a long prefix for instance, need not pack with others.
-    let mut bytes = builder.finish_for_memory(image.node(), seq, image.interval());
+    let mut bytes = builder.finish_for_memory(image.node(), lsn, image.interval());
     seal(&mut bytes, location.stored());
     Image::parse_for_memory(bytes, location.stored())
         .expect("an image that was just made can be read")

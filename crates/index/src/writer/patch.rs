@@ -1,15 +1,15 @@
-//! Writing the changes of a leaf as a patch, where the leaf is not in memory.
+//! Writing the changes of a leaf as a patch, where little of it has changed.
 //!
-//! A leaf of which little has changed is then neither read nor written whole; a few patches later it is,
-//! and costs once what it would have cost each time (docs/index.md). Only leaves that are not in memory
-//! have patches: what fits the memory is read by everybody from one image.
+//! A leaf that is not in memory is then neither read nor written whole, and one that is in memory is put
+//! together there and not written whole; a few patches later it is, and costs once what it would have cost
+//! each time (docs/index.md). What is in memory is one image, so that nobody who reads there looks at patches.
 
 use super::Writer;
 use crate::error::Error;
 use crate::footer::About;
 use crate::node::{Delta, Image, NodeId, ROWS_MAX, Row, Seq};
 use crate::segments::{Class, Location};
-use crate::tree::patch::{Filter, Patch};
+use crate::tree::patch::{Filter, Patch, with_changes};
 use crate::tree::slots::{Content, Node};
 use std::sync::Arc;
 
@@ -19,16 +19,31 @@ pub(crate) const PATCHES_MAX: usize = 8;
 const PATCH_SHARE: usize = 4;
 /// so many rows,
 const PATCH_ROWS_MAX: usize = ROWS_MAX / 2 / PATCHES_MAX - 1024;
-/// and all patches of a leaf have at most this part of them.
-const PATCHES_SHARE: usize = 2;
+/// and all patches of a leaf have at most this part of them, if it is not in memory: then to write it whole
+/// is to read it, too.
+const PATCHES_SHARE_AWAY: usize = 2;
+/// Of leaves in memory patches only save writing, and what they take in space is worth less.
+const PATCHES_SHARE_AT_HAND: usize = 4;
+
+/// A patch that was written.
+struct Written {
+    image: Image,
+    location: Location,
+    /// How far the updates of its leaf lie apart.
+    interval: u8,
+}
 
 impl Writer {
     /// Writes the changes of a leaf as a patch, if that is worth it. False if nothing was done.
     pub(super) fn write_patch(&mut self, id: NodeId) -> Result<bool, Error> {
         let oldest = self.readers.oldest();
-        if self.options.paper.is_some() || !self.collect_patch(id, oldest) {
+        if self.options.paper.is_some() || !self.is_worth_a_patch(id, oldest) {
             return Ok(false);
         }
+        let Some(content) = self.content_with_changes(id, oldest) else {
+            return Ok(false);
+        };
+        self.collect_patch(id);
         let (interval, folded_at, logged_from) = {
             let node = self.tree.slots.get(id).node.read();
             (node.interval, node.folded_at, node.logged_at)
@@ -40,43 +55,70 @@ impl Writer {
         let image = Image::parse(bytes, self.tree.fillings.seal_of(location));
         let image = image.expect("an image that was just made can be read");
         self.figures.patches += 1;
-        self.install_patch(id, image, location, oldest, interval);
+        let written = Written {
+            image,
+            location,
+            interval,
+        };
+        self.install_patch(id, written, content, oldest);
         Ok(true)
     }
 
-    /// Puts the changes of a leaf into the builder, if they should become a patch.
-    fn collect_patch(&mut self, id: NodeId, oldest: Seq) -> bool {
+    /// True if the changes of a leaf should be written as a patch.
+    fn is_worth_a_patch(&self, id: NodeId, oldest: Seq) -> bool {
         let node = self.tree.slots.get(id).node.read();
         let Some(delta) = node.delta.as_deref() else {
             return false;
         };
-        let is_away = matches!(node.content, Content::Absent) && !node.location.is_nowhere();
-        if !is_away || node.patches().len() >= PATCHES_MAX {
+        // An image that has not landed is pinned, with what it says and no more.
+        let is_stored = !node.location.is_nowhere() && !node.is_pinned;
+        if !is_stored || node.patches().len() >= PATCHES_MAX {
             return false;
         }
+        let all_share = match node.content {
+            Content::Absent => PATCHES_SHARE_AWAY,
+            Content::Leaf(_) | Content::Inner(_) => PATCHES_SHARE_AT_HAND,
+        };
         let Some(bytes) = patch_bytes(delta, oldest, self.options.inline_value_bytes) else {
             return false;
         };
         let image = node.location.bytes();
         let patches = node.patches().iter().map(|p| p.location.bytes());
         let all = bytes + patches.sum::<usize>();
-        if bytes * PATCH_SHARE > image || all * PATCHES_SHARE > image {
-            return false;
-        }
-        self.builder.clear();
-        let builder = &mut self.builder;
-        delta.newest(&mut |row| builder.push(Row { seq: 0, ..row }));
-        true
+        bytes * PATCH_SHARE <= image && all * all_share <= image
     }
 
-    fn install_patch(
-        &mut self,
-        id: NodeId,
-        image: Image,
-        location: Location,
-        oldest: Seq,
-        interval: u8,
-    ) {
+    /// What a leaf in memory is with its changes, and nothing for one that is away. `None` if they leave a value
+    /// out of line without a reference: only writing the leaf anew frees it.
+    fn content_with_changes(&self, id: NodeId, oldest: Seq) -> Option<Content> {
+        let node = self.tree.slots.get(id).node.read();
+        let (Content::Leaf(image), Some(delta)) = (&node.content, node.delta.as_deref()) else {
+            return Some(Content::Absent);
+        };
+        let mut drops_blobs = false;
+        let mut freed = |_: &[u8]| drops_blobs = true;
+        let at = node.location;
+        let whole = with_changes(image, delta, self.seq, oldest, at, &mut freed);
+        (!drops_blobs).then(|| Content::Leaf(Arc::new(whole)))
+    }
+
+    /// Puts the changes of a leaf into the builder.
+    fn collect_patch(&mut self, id: NodeId) {
+        let node = self.tree.slots.get(id).node.read();
+        self.builder.clear();
+        let builder = &mut self.builder;
+        if let Some(delta) = node.delta.as_deref() {
+            delta.newest(&mut |row| builder.push(Row { seq: 0, ..row }));
+        }
+    }
+
+    /// The changes of a leaf are a patch now. `content` is what it is in memory with them.
+    fn install_patch(&mut self, id: NodeId, written: Written, content: Content, oldest: Seq) {
+        let Written {
+            image,
+            location,
+            interval,
+        } = written;
         let patch = Patch {
             location,
             filter: Filter::of(&image),
@@ -85,8 +127,11 @@ impl Writer {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
         let before = node.content_bytes();
-        // Somebody may have read it since: that is the leaf without this patch.
-        node.content = Content::Absent;
+        // Somebody may have read or evicted it since, and a leaf that is away must not come back without this patch.
+        node.content = match node.content {
+            Content::Absent => Content::Absent,
+            Content::Leaf(_) | Content::Inner(_) => content,
+        };
         let patched = node.patched.get_or_insert_default();
         patched.patches.push(patch);
         patched.unlanded.push((location, Arc::new(image)));

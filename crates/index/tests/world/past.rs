@@ -116,7 +116,8 @@ pub enum Part {
 /// Versions of a block before the last that come back, at most.
 const OLDS_MAX: usize = 4;
 /// Enough for many leaves.
-const KEYS: u64 = 400;
+const KEYS: u64 = 1200;
+const BATCH: u64 = 8;
 
 /// One block at a time is as it was some time before. How often that is harmless, and how often it is noticed.
 pub fn blocks_come_back(options: Options, part: Part) -> (u64, u64) {
@@ -124,14 +125,15 @@ pub fn blocks_come_back(options: Options, part: Part) -> (u64, u64) {
     let disk = storage.disk.clone();
     let mut world = World::over(disk, storage.clone(), options).expect("an index");
     let mut draw = Draw::new(4);
-    let mut put = |number: u64| {
-        let key = draw.below(KEYS).to_be_bytes().to_vec();
+    let put = |key: u64, number: u64| {
         // Of one length, so that images of a leaf are, and fall into the same places again.
-        Change::Put(key, vec![number as u8; 20])
+        Change::Put(key.to_be_bytes().to_vec(), vec![number as u8; 20])
     };
     // Until the log has come round more than once, and segments have been filled anew.
-    for number in 0..300 {
-        let changes: Vec<Change> = (0..8).map(|_| put(number)).collect();
+    for number in 0..400 {
+        // Neighbours, and so much of a leaf that it is written whole.
+        let first = draw.below(KEYS / BATCH) * BATCH;
+        let changes: Vec<Change> = (first..first + BATCH).map(|key| put(key, number)).collect();
         let written = world.write(&changes, Durability::Durable);
         written.expect("a write");
         if part == Part::Segments && number % 25 == 24 {
