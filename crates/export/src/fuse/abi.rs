@@ -490,3 +490,6 @@ pub(super) fn write_answer(bytes: u64) -> Vec<u8> {
 pub(super) fn seek_answer(offset: u64) -> Vec<u8> {
     Out::default().u64(offset).0
 }
+
+#[cfg(test)]
+mod tests;

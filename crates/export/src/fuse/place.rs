@@ -267,8 +267,8 @@ fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 
 /// Takes away what `bimetal mount` has mounted on a folder, and the loop devices that it has made. With
 /// `force` also when it is in use: file systems on loop devices over the file write what they have first,
-/// `warn` is told of them, and from then on every access to what was mounted fails once the server has
-/// ended. What a server that is gone has left is taken away in any case.
+/// `warn` is told of them, and the server goes on for whoever has the file open; once it has ended, every
+/// access of theirs fails. What a server that is gone has left is taken away in any case.
 ///
 /// It waits for the server, and must not be called by it.
 ///
@@ -340,8 +340,8 @@ fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) {
     let path = device.path().display();
     for place in mounts_of(table, device.path()) {
         warn(format!(
-            "{path} is mounted on {place}: what was written there is saved now, and from now on every \
-             access to it fails; `umount {place}`"
+            "{path} is mounted on {place}: what was written there is saved now, and with the end of the \
+             server every access to it fails; `umount {place}`"
         ));
         let folder = PathBuf::from(std::ffi::OsString::from_vec(unescaped(place.as_bytes())));
         let synced = std::fs::File::open(&folder).and_then(|open| Ok(rustix::fs::syncfs(&open)?));
