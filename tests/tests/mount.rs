@@ -558,7 +558,7 @@ fn what_cannot_be_mounted_is_refused() {
 
     // A folder that is mounted on already.
     let mut mounted = Mounted::new(&volume, &[]);
-    let other = Volume::memory("mount-other", 16 * MIB);
+    let other = file_volume("mount-other", 16 * MIB);
     let second = other.verb("mount").arg("vol").arg(&mounted.folder).run();
     assert_refused(&second, &["not empty"]);
     mounted.server().stop();

@@ -81,6 +81,13 @@ fn block_bytes(text: &str) -> Result<u32, String> {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut config = Config::load(&args.file)?;
     config.device(&args.device)?;
+    let mount = MountOptions {
+        folder: args.folder.clone(),
+        name: args.device.clone(),
+        source: source(&config.path),
+        read_only: args.read_only,
+    };
+    mount.check()?;
     // A volume belongs to one process, and this one serves the kernel.
     config.exports.clear();
     let rt = Rt::real_time(UringOptions {
@@ -89,22 +96,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         register: true,
     })
     .context("cannot set up io_uring")?;
-    conclude(rt.block_on(serve(&rt, config, args)))
+    conclude(rt.block_on(serve(&rt, config, args, &mount)))
 }
 
-async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
+async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Result<(), Failure> {
     // Before the devices are opened: a signal that comes meanwhile must stop them cleanly.
     let signals = Signals::termination(rt)
         .context("cannot take over signals")
         .map_err(Failure::NotStarted)?;
     let (lock_memory, deadline) = (config.server.lock_memory, config.server.stop_deadline);
     let options: OpenOptions = args.open.options();
-    let mount = MountOptions {
-        folder: args.folder.clone(),
-        name: args.device.clone(),
-        source: source(&config.path),
-        read_only: args.read_only,
-    };
     let running = Running::start(rt, config, &[&args.device], &options)
         .await
         .map_err(Failure::NotStarted)?;
@@ -112,7 +113,7 @@ async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
         lock_into_memory();
     }
     running.warn_of_missing_sides();
-    let waited = match running.mount(&args.device, &mount).await {
+    let waited = match running.mount(&args.device, mount).await {
         Ok(file) => served(rt, &signals, &file, args).await,
         Err(error) => Err(error),
     };

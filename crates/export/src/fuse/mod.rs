@@ -53,6 +53,17 @@ pub struct MountOptions {
     pub read_only: bool,
 }
 
+impl MountOptions {
+    /// Checks the name and the folder: whoever opens a volume only to mount it need not begin otherwise.
+    ///
+    /// # Errors
+    /// `Name`, `Dead`, `NotEmpty`, or `File` when the folder cannot be read.
+    pub fn check(&self) -> Result<(), MountError> {
+        check_name(&self.name)?;
+        place::check_folder(&self.folder).map(|_| ())
+    }
+}
+
 /// A device as a file. It must be [closed](Mounted::close) before the runtime ends.
 pub struct Mounted {
     folder: PathBuf,
