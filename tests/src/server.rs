@@ -89,13 +89,13 @@ impl Server {
 
     /// As [`Server::start`], with options behind the config.
     pub fn start_with(config: &Path, options: &[&str]) -> Self {
-        Self::spawn(&[], config, options).ready()
+        Self::spawn(&[], "serve", config, options).ready()
     }
 
     /// As [`Server::start`], with the server started by `wrapper` (for instance a shell that
     /// enters a cgroup and then executes its arguments).
     pub fn start_under(wrapper: &[String], config: &Path) -> Self {
-        Self::spawn(wrapper, config, &[]).ready()
+        Self::spawn(wrapper, "serve", config, &[]).ready()
     }
 
     /// As [`Server::start_with`], for a server that may refuse.
@@ -103,7 +103,19 @@ impl Server {
     /// # Errors
     /// What happened in place of the line `ready`, with what the server said.
     pub fn try_start_with(config: &Path, options: &[&str]) -> Result<Self, String> {
-        Self::spawn(&[], config, options).or_refusal()
+        Self::spawn(&[], "serve", config, options).or_refusal()
+    }
+
+    /// Runs `bimetal mount CONFIG` with `options` behind it, under `wrapper`, and returns when it printed
+    /// `ready`, with the path that stood before that.
+    ///
+    /// # Panics
+    /// As [`Server::start`].
+    pub fn mount_under(wrapper: &[String], config: &Path, options: &[&str]) -> (Self, PathBuf) {
+        let mut server = Self::spawn(wrapper, "mount", config, options);
+        let path = server.next_line();
+        let path = path.unwrap_or_else(|| panic!("no path was printed\n{}", server.said()));
+        (server.ready(), path.into())
     }
 
     /// Waits for the line `ready`.
@@ -115,15 +127,15 @@ impl Server {
     fn or_refusal(mut self) -> Result<Self, String> {
         let what = match self.next_line() {
             Some(line) if line == "ready" => return Ok(self),
-            Some(line) => format!("serve printed {line:?} where `ready` was due"),
-            None => "serve did not print `ready`".to_owned(),
+            Some(line) => format!("the server printed {line:?} where `ready` was due"),
+            None => "the server did not print `ready`".to_owned(),
         };
         self.kill();
         Err(format!("{what}\n{}", self.said()))
     }
 
     /// Starts the server without waiting for anything.
-    fn spawn(wrapper: &[String], config: &Path, options: &[&str]) -> Self {
+    fn spawn(wrapper: &[String], verb: &str, config: &Path, options: &[&str]) -> Self {
         let stderr = config.with_extension("stderr");
         let log = std::fs::File::options()
             .create(true)
@@ -133,7 +145,7 @@ impl Server {
             .iter()
             .map(std::ffi::OsString::from)
             .collect::<Vec<_>>();
-        words.extend([binary().into(), "serve".into(), config.into()]);
+        words.extend([binary().into(), verb.into(), config.into()]);
         words.extend(options.iter().map(Into::into));
         let mut child = Command::new(&words[0])
             .args(&words[1..])
@@ -193,6 +205,21 @@ impl Server {
             "the server is gone\n{}",
             self.said()
         );
+    }
+
+    /// Waits until the server has ended by itself, and gives its status.
+    ///
+    /// # Panics
+    /// If it still runs after a minute.
+    pub fn ended(mut self) -> Option<i32> {
+        let Ok(status) = self.exit.recv_timeout(Deadline::in_s(PATIENCE_S).left()) else {
+            panic!(
+                "the server still runs after {PATIENCE_S} s\n{}",
+                self.said()
+            );
+        };
+        self.over = true;
+        status.code()
     }
 
     /// Sends SIGTERM and asserts a clean stop: status 0 within a minute.

@@ -21,10 +21,13 @@ mod figures;
 mod format;
 mod grow;
 mod index;
+mod itself;
 mod lab;
 mod lab_native;
 mod latency;
 mod load;
+mod local;
+mod mount;
 mod operations;
 mod probe;
 mod proxy;
@@ -72,6 +75,13 @@ enum Verb {
     Attach(attach::Args),
     /// Take away a block device that `attach` has made.
     Detach(attach::DetachArgs),
+    /// Make a device of a configuration a file in a folder, by FUSE, until SIGTERM or SIGINT.
+    Mount(mount::Args),
+    /// Take away what `mount` has mounted on a folder.
+    Unmount(mount::UnmountArgs),
+    /// Make a loop device over a file; `mount` has this done by a process of its own.
+    #[command(hide = true)]
+    MakeLoop(mount::LoopArgs),
     /// Check a configuration and show its devices, writing nothing.
     Check(check::Args),
     /// Show the live figures of a running server.
@@ -113,6 +123,9 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::run(&args),
         Verb::Attach(args) => attach::run(&args),
         Verb::Detach(args) => attach::run_detach(&args),
+        Verb::Mount(args) => mount::run(&args),
+        Verb::Unmount(args) => mount::run_unmount(&args),
+        Verb::MakeLoop(args) => mount::run_make_loop(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Scrub(args) => scrub::run(&args),

@@ -1,5 +1,5 @@
 //! A configuration that is being served: its devices, its exports and its control socket, from
-//! start to an orderly end. `serve`, `attach` and `demo` all run one.
+//! start to an orderly end. `serve`, `attach`, `mount` and `demo` all run one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use bimetal_block::graph::{Node, OpenOptions, Stack};
-use bimetal_block::{Figure, IoError};
-use bimetal_export::ublk::{AttachError, AttachOptions, Attachment};
+use bimetal_block::{Device, Figure, IoError};
+use bimetal_export::fuse::{MountOptions, Mounted};
+use bimetal_export::ublk::{AttachOptions, Attachment};
 use bimetal_export::{Server, StartError};
 use bimetal_rt::uring::Signals;
 use bimetal_rt::{Instant, Rt, Task};
@@ -21,6 +22,7 @@ use crate::alerts;
 use crate::config::Config;
 use crate::control::{Answer, Control};
 use crate::figures;
+use crate::local::Local;
 use crate::operations::{self, Operation};
 use crate::record;
 use crate::said::say;
@@ -41,11 +43,11 @@ pub(crate) struct Shown {
     pub(crate) stopping: Cell<bool>,
 }
 
-/// A device that is a block device of this machine.
+/// A device that this machine itself has.
 #[derive(Clone)]
 struct Attached {
     device: String,
-    block: Rc<Attachment>,
+    local: Local,
 }
 
 /// See the module.
@@ -118,15 +120,34 @@ impl Running {
         device: &str,
         options: AttachOptions,
     ) -> Result<Rc<Attachment>> {
+        let block = Attachment::attach(&self.shown.rt, self.open(device)?, options).await?;
+        let block = Rc::new(block);
+        self.keep(device, Local::Block(Rc::clone(&block)));
+        Ok(block)
+    }
+
+    /// Makes one of the open devices a file, which the end takes away first.
+    ///
+    /// # Errors
+    /// When the device is not open, or the kernel does not take it.
+    pub(crate) async fn mount(&self, device: &str, options: &MountOptions) -> Result<Rc<Mounted>> {
+        let file = Mounted::mount(&self.shown.rt, self.open(device)?, options).await?;
+        let file = Rc::new(file);
+        self.keep(device, Local::File(Rc::clone(&file)));
+        Ok(file)
+    }
+
+    fn open(&self, device: &str) -> Result<Rc<dyn Device>> {
         let open = self.shown.stack.get(device);
         let open = open.ok_or_else(|| anyhow!("device {device} is not open"))?;
-        let block = Attachment::attach(&self.shown.rt, Rc::clone(open), options).await?;
-        let block = Rc::new(block);
+        Ok(Rc::clone(open))
+    }
+
+    fn keep(&self, device: &str, local: Local) {
         *self.shown.attached.borrow_mut() = Some(Attached {
             device: device.to_owned(),
-            block: Rc::clone(&block),
+            local,
         });
-        Ok(block)
     }
 
     /// Says which sides of mirrors do not count, one line each: whoever starts a volume without one
@@ -157,17 +178,17 @@ impl Running {
     /// answers until then.
     ///
     /// # Errors
-    /// The block device that cannot be taken away, or the first device that cannot be closed.
+    /// The block device or file that cannot be taken away, or the first device that cannot be closed.
     pub(crate) async fn stop(self) -> Result<()> {
         self.shown.stopping.set(true);
-        let detached = self.shown.detach().await;
+        let taken_away = self.shown.take_away().await;
         self.shown.server.stop().await;
         self.shown.operation.cancel().await;
         let closed = self.shown.stack.close().await;
         self.alerts.cancel().await;
         self.control.stop().await;
         closed.map_err(|(device, error)| not_closed(&device, error))?;
-        detached.map_err(anyhow::Error::from)
+        taken_away
     }
 
     /// As [`stop`](Running::stop), given up after `deadline` or at the third signal. Nothing may
@@ -268,10 +289,10 @@ impl Shown {
         }
     }
 
-    async fn detach(&self) -> Result<(), AttachError> {
+    async fn take_away(&self) -> Result<()> {
         let attached = self.attached.borrow().clone();
         match attached {
-            Some(attached) => attached.block.detach().await,
+            Some(attached) => attached.local.take_away(&self.rt).await,
             None => Ok(()),
         }
     }
@@ -325,13 +346,13 @@ impl Shown {
         let mut shown = Map::new();
         if let Some(attached) = attached.as_ref() {
             let mut seen: Vec<(String, String, Figure)> = Vec::new();
-            attached.block.figures(&mut seen);
+            attached.local.figures(&mut seen);
             let figures = seen.iter();
             let figures: Map<String, Value> = figures
                 .map(|(_, name, figure)| (name.clone(), figures::value(figure)))
                 .collect();
             let value = json!({ "device": attached.device, "figures": figures });
-            shown.insert(attached.block.path(), value);
+            shown.insert(attached.local.path(), value);
         }
         shown
     }

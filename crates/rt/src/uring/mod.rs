@@ -9,6 +9,7 @@
 
 mod command;
 mod file;
+mod message;
 mod op;
 mod signal;
 mod socket;
@@ -29,6 +30,7 @@ use crate::buf::BufPool;
 use crate::time::Instant;
 pub use command::{CommandFile, DriverPages, LONG_COMMAND_BYTES};
 pub use file::{File, OpenOptions};
+pub use message::{MessageBuf, MessageFile};
 pub(crate) use op::{Operation, Owned};
 pub use signal::Signals;
 pub(crate) use socket::{Socket, SocketListener};

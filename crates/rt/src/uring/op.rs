@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use io_uring::squeue;
 
-use super::{State, Uring};
+use super::{MessageBuf, State, Uring};
 use crate::buf::{BufMut, Payload};
 
 /// What the kernel may touch while an operation is in flight.
@@ -18,6 +18,8 @@ pub(crate) enum Owned {
     Fill(BufMut),
     /// Slices being written, with the vector and the message header that point at them.
     Gather(#[expect(dead_code, reason = "owned for the kernel")] Box<Gather>),
+    /// The two parts of a message being filled, with the vector that points at them.
+    Message(Box<MessageBuf>),
     /// Plain bytes being filled, for small control reads.
     Bytes(Box<[u8]>),
     /// The address of a connection being made.

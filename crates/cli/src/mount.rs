@@ -1,0 +1,189 @@
+//! `bimetal mount`: a device of a configuration as a file in a folder of this machine, in the foreground until
+//! a signal, with a loop device over it if wanted; and `bimetal unmount`, which takes one away from outside.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use bimetal_block::graph::OpenOptions;
+use bimetal_export::fuse::loop_device::{self, LoopOptions};
+use bimetal_export::fuse::{MountOptions, Mounted, unmount};
+use bimetal_rt::uring::Signals;
+use bimetal_rt::{Rt, UringOptions};
+use futures_util::future::{Either, select};
+
+use crate::config::Config;
+use crate::itself;
+use crate::running::Running;
+use crate::said::say;
+use crate::serve::{Failure, OpenArgs, conclude, lock_into_memory};
+
+/// What to mount, and where.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The device of the configuration, which names the file
+    #[arg(value_name = "DEVICE")]
+    device: String,
+    /// An empty folder
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Make a loop device over the file, too
+    #[arg(long = "loop")]
+    make_loop: bool,
+    /// The sector of the loop device in bytes
+    #[arg(long, value_name = "BYTES", requires = "make_loop", default_value = "512", value_parser = block_bytes)]
+    block_size: u32,
+    /// Refuse changes
+    #[arg(long)]
+    read_only: bool,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+/// What to unmount.
+#[derive(clap::Args)]
+pub(crate) struct UnmountArgs {
+    /// The folder
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Also when the file is in use: what is mounted on a loop device over it is saved first, and dead then
+    #[arg(long)]
+    force: bool,
+}
+
+/// What the server has a process of its own make a loop device of.
+#[derive(clap::Args)]
+pub(crate) struct LoopArgs {
+    /// The file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The sector in bytes
+    #[arg(long, value_name = "BYTES", value_parser = block_bytes)]
+    block_size: u32,
+    /// Refuse changes
+    #[arg(long)]
+    read_only: bool,
+}
+
+/// The size of a sector that the kernel takes and that divides a block of a volume.
+fn block_bytes(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bytes @ (512 | 1024 | 2048 | 4096)) => Ok(bytes),
+        _ => Err("expected 512, 1024, 2048 or 4096".to_owned()),
+    }
+}
+
+/// Runs the verb `mount`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut config = Config::load(&args.file)?;
+    config.device(&args.device)?;
+    let mount = MountOptions {
+        folder: args.folder.clone(),
+        name: args.device.clone(),
+        source: source(&config.path),
+        read_only: args.read_only,
+    };
+    mount.check()?;
+    // A volume belongs to one process, and this one serves the kernel.
+    config.exports.clear();
+    let rt = Rt::real_time(UringOptions {
+        pool_bytes: config.server.memory_bytes as usize,
+        seed: 0,
+        register: true,
+    })
+    .context("cannot set up io_uring")?;
+    conclude(rt.block_on(serve(&rt, config, args, &mount)))
+}
+
+async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Result<(), Failure> {
+    // Before the devices are opened: a signal that comes meanwhile must stop them cleanly.
+    let signals = Signals::termination(rt)
+        .context("cannot take over signals")
+        .map_err(Failure::NotStarted)?;
+    let (lock_memory, deadline) = (config.server.lock_memory, config.server.stop_deadline);
+    let options: OpenOptions = args.open.options();
+    let running = Running::start(rt, config, &[&args.device], &options)
+        .await
+        .map_err(Failure::NotStarted)?;
+    if lock_memory {
+        lock_into_memory();
+    }
+    running.warn_of_missing_sides();
+    let waited = match running.mount(&args.device, mount).await {
+        Ok(file) => served(rt, &signals, &file, args).await,
+        Err(error) => Err(error),
+    };
+    let stopped = running.stop_within(deadline, &signals).await;
+    // What ended it first is what whoever started it wants to know.
+    waited.and(stopped).map_err(Failure::NotStopped)
+}
+
+/// What the table of mounts shows: where the volume comes from.
+fn source(config: &Path) -> String {
+    let whole = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
+    whole.display().to_string()
+}
+
+/// From a file that is served to the end of that.
+async fn served(rt: &Rt, signals: &Signals, file: &Mounted, args: &Args) -> Result<()> {
+    let path = match args.make_loop {
+        true => loop_over(rt, file, args).await?,
+        false => file.path().display().to_string(),
+    };
+    let mut out = std::io::stdout();
+    // Whoever started this may not care when it is ready.
+    let _ = writeln!(out, "{path}\nready").and_then(|()| out.flush());
+    until_over(signals, file).await
+}
+
+/// Has a loop device made, and gives its path.
+async fn loop_over(rt: &Rt, file: &Mounted, args: &Args) -> Result<String> {
+    let block_size = format!("--block-size={}", args.block_size);
+    let mut words = vec!["make-loop".into(), file.path().into(), block_size.into()];
+    if args.read_only {
+        words.push("--read-only".into());
+    }
+    let path = itself::run(rt, words).await?;
+    if path.is_empty() {
+        bail!("no loop device was made");
+    }
+    Ok(path)
+}
+
+/// Waits for a signal, or for the end of the mount.
+async fn until_over(signals: &Signals, file: &Mounted) -> Result<()> {
+    let signal = std::pin::pin!(signals.next());
+    let ended = std::pin::pin!(file.ended());
+    match select(signal, ended).await {
+        Either::Left((waited, _)) => waited.map(|_| ()).context("cannot wait for signals"),
+        Either::Right(_) => {
+            say(format_args!(
+                "bimetal: {} is mounted no more; stopping",
+                file.folder().display()
+            ));
+            Ok(())
+        }
+    }
+}
+
+/// Runs the verb `unmount`.
+pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
+    let mut warn = |line: String| say(format_args!("bimetal: warning: {line}"));
+    unmount(&args.folder, args.force, &mut warn)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the verb that makes a loop device.
+pub(crate) fn run_make_loop(args: &LoopArgs) -> Result<ExitCode> {
+    let options = LoopOptions {
+        block_bytes: args.block_size,
+        read_only: args.read_only,
+    };
+    let device = loop_device::make(&args.file, options).context("cannot make a loop device")?;
+    writeln!(std::io::stdout(), "{}", device.display())?;
+    Ok(ExitCode::SUCCESS)
+}

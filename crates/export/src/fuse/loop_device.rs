@@ -1,0 +1,310 @@
+//! Loop devices over the file of a mount: made, found and taken away by the driver's own calls
+//! (`linux/loop.h`).
+//!
+//! Every function here waits for the driver, and the driver for whoever serves the file. So they are for
+//! a process of their own: a server that called one would wait for itself, and one that did so in another
+//! thread could not even be killed, since the kernel does not take its end of the file away before that
+//! thread is gone.
+//!
+//! This module may use `unsafe`, to vouch for what the driver does with the memory it is lent. It must
+//! never take a device away that was not made here, unless it is told to.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter};
+
+const CONTROL_PATH: &str = "/dev/loop-control";
+const SYSFS: &str = "/sys/block";
+
+/// `LOOP_CONFIGURE` and so on.
+mod command {
+    pub(super) const CLEAR: u32 = 0x4C01;
+    pub(super) const STATUS: u32 = 0x4C05;
+    pub(super) const CONFIGURE: u32 = 0x4C0A;
+    pub(super) const FREE: u32 = 0x4C82;
+}
+
+/// `LO_FLAGS_..`.
+mod flag {
+    pub(super) const READ_ONLY: u32 = 1;
+    pub(super) const PARTITIONS: u32 = 8;
+    pub(super) const DIRECT_IO: u32 = 16;
+}
+
+/// Bytes of `struct loop_info64`.
+const INFO_BYTES: usize = 232;
+/// Where its flags and its name stand.
+const FLAGS_AT: usize = 52;
+const NAME_AT: usize = 56;
+const NAME_BYTES: usize = 64;
+/// Bytes of `struct loop_config`; the information stands behind two numbers.
+const CONFIG_BYTES: usize = 304;
+const INFO_AT: usize = 8;
+/// The name of the devices that are made here, which says that they may be taken away.
+const OUR_NAME: &[u8] = b"bimetal";
+/// How often another process may be faster in taking the device that was free.
+const TRIES_MAX: usize = 64;
+
+/// How a loop device is made.
+#[derive(Clone, Copy, Debug)]
+pub struct LoopOptions {
+    /// The sector in bytes: 512, 1024, 2048 or 4096.
+    pub block_bytes: u32,
+    /// Whether changes are refused.
+    pub read_only: bool,
+}
+
+/// `struct loop_config` for the open file `fd`.
+fn encode_config(fd: i32, options: LoopOptions) -> [u8; CONFIG_BYTES] {
+    let read_only = if options.read_only {
+        flag::READ_ONLY
+    } else {
+        0
+    };
+    let flags = flag::DIRECT_IO | flag::PARTITIONS | read_only;
+    let mut out = [0; CONFIG_BYTES];
+    out[0..4].copy_from_slice(&fd.to_ne_bytes());
+    out[4..8].copy_from_slice(&options.block_bytes.to_ne_bytes());
+    let info = &mut out[INFO_AT..INFO_AT + INFO_BYTES];
+    info[FLAGS_AT..FLAGS_AT + 4].copy_from_slice(&flags.to_ne_bytes());
+    info[NAME_AT..NAME_AT + OUR_NAME.len()].copy_from_slice(OUR_NAME);
+    out
+}
+
+/// The name in a `struct loop_info64` says that the device was made here.
+fn is_our_name(info: &[u8; INFO_BYTES]) -> bool {
+    let name = &info[NAME_AT..NAME_AT + NAME_BYTES];
+    name.split(|byte| *byte == 0).next() == Some(OUR_NAME)
+}
+
+/// `LOOP_CTL_GET_FREE`, whose result is the number of a device.
+struct FreeNumber;
+
+// SAFETY: the call takes no argument, and its result is a number.
+unsafe impl Ioctl for FreeNumber {
+    type Output = u32;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        command::FREE as Opcode
+    }
+
+    fn as_ptr(&mut self) -> *mut core::ffi::c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(
+        out: IoctlOutput,
+        _: *mut core::ffi::c_void,
+    ) -> rustix::io::Result<u32> {
+        Ok(out as u32)
+    }
+}
+
+/// Makes a loop device of the file at `path`, past the page cache, and gives its path. Partitions on it
+/// are found.
+///
+/// # Errors
+/// Those of the driver and of opening files; `Unsupported` when the driver would go through the page
+/// cache.
+pub fn make(path: &Path, options: LoopOptions) -> io::Result<PathBuf> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(!options.read_only)
+        .open(path)?;
+    let control = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(CONTROL_PATH)
+        .map_err(|error| of(&CONTROL_PATH, error))?;
+    let config = encode_config(file.as_raw_fd(), options);
+    for _ in 0..TRIES_MAX {
+        // SAFETY: as `FreeNumber` says.
+        let number = unsafe { rustix::ioctl::ioctl(&control, FreeNumber) }?;
+        let device = PathBuf::from(format!("/dev/loop{number}"));
+        let open = OpenOptions::new().read(true).write(true).open(&device);
+        let open = open.map_err(|error| of(&device.display(), error))?;
+        // SAFETY: the driver reads a `struct loop_config`, which has this many bytes.
+        let made = unsafe {
+            rustix::ioctl::ioctl(
+                &open,
+                Setter::<{ command::CONFIGURE as Opcode }, _>::new(config),
+            )
+        };
+        match made {
+            Ok(()) if is_direct(number) => return Ok(device),
+            Ok(()) => {
+                clear(&open)?;
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "this kernel has no direct I/O on a loop device of that sector size",
+                ));
+            }
+            // Another process has taken it.
+            Err(rustix::io::Errno::BUSY) => {}
+            Err(error) => return Err(of(&device.display(), error.into())),
+        }
+    }
+    Err(io::Error::other("no loop device stays free"))
+}
+
+/// The same error with a place.
+fn of(place: &dyn std::fmt::Display, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{place}: {error}"))
+}
+
+/// The driver goes past the page cache.
+fn is_direct(number: u32) -> bool {
+    let said = std::fs::read_to_string(format!("{SYSFS}/loop{number}/loop/dio"));
+    said.is_ok_and(|said| said.trim() == "1")
+}
+
+/// Has the driver let the file go: at once, or, if others have the device open, when the last of them
+/// has closed it.
+fn clear(device: &File) -> io::Result<()> {
+    // SAFETY: the call takes no argument.
+    let cleared =
+        unsafe { rustix::ioctl::ioctl(device, NoArg::<{ command::CLEAR as Opcode }>::new()) };
+    match cleared {
+        // Somebody else has done it.
+        Err(rustix::io::Errno::NXIO) => Ok(()),
+        cleared => cleared.map_err(io::Error::from),
+    }
+}
+
+/// A loop device over a file of a mount.
+#[derive(Debug)]
+pub(super) struct LoopDevice {
+    path: PathBuf,
+    /// Open, so that it stays what it is.
+    file: File,
+    /// It was made by [`make`].
+    pub(super) is_ours: bool,
+}
+
+impl LoopDevice {
+    /// `/dev/loopN`.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Nobody has the device for himself: it is not mounted, nor part of another device.
+    pub(super) fn is_unclaimed(&self) -> io::Result<bool> {
+        let exclusive = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::EXCL.bits() as i32)
+            .open(&self.path);
+        match exclusive {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes to the file what the kernel has of the device in its page cache.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    /// Takes the device away; see [`clear`].
+    pub(super) fn take_away(self) -> io::Result<()> {
+        clear(&self.file)
+    }
+}
+
+/// The loop devices over files in `folder`.
+///
+/// # Errors
+/// Those of opening a device that there is.
+pub(super) fn over(folder: &Path) -> io::Result<Vec<LoopDevice>> {
+    let mut found = Vec::new();
+    let Ok(devices) = std::fs::read_dir(SYSFS) else {
+        // A machine without block devices has no loop devices.
+        return Ok(found);
+    };
+    for device in devices {
+        let device = device?;
+        let backing = device.path().join("loop/backing_file");
+        let is_over = || {
+            let file = std::fs::read_to_string(&backing).ok()?;
+            let file = file.strip_suffix('\n').unwrap_or(&file);
+            Path::new(file).starts_with(folder).then_some(())
+        };
+        if is_over().is_none() {
+            continue;
+        }
+        let path = Path::new("/dev").join(device.file_name());
+        let file = File::open(&path).map_err(|error| of(&path.display(), error))?;
+        // Opened, it cannot become a loop device of something else any more.
+        if is_over().is_none() {
+            continue;
+        }
+        let is_ours = is_ours(&file)?;
+        found.push(LoopDevice {
+            path,
+            file,
+            is_ours,
+        });
+    }
+    Ok(found)
+}
+
+fn is_ours(device: &File) -> io::Result<bool> {
+    // SAFETY: the driver writes a `struct loop_info64`, which has this many bytes.
+    let info = unsafe {
+        rustix::ioctl::ioctl(
+            device,
+            Getter::<{ command::STATUS as Opcode }, [u8; INFO_BYTES]>::new(),
+        )
+    };
+    match info {
+        Ok(info) => Ok(is_our_name(&info)),
+        // The file behind it does not answer any more, so that nobody misses the device.
+        Err(rustix::io::Errno::NOTCONN) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_configuration_lies_as_in_the_header() {
+        let options = LoopOptions {
+            block_bytes: 4096,
+            read_only: false,
+        };
+        let config = encode_config(7, options);
+        assert_eq!(config[..8], [7, 0, 0, 0, 0, 0x10, 0, 0]);
+        // Behind fd and block_size: five numbers of 8 bytes, then lo_number, lo_encrypt_type,
+        // lo_encrypt_key_size and lo_flags of 4 each: 8 + 40 + 12 = 60. Partitions 8 and direct I/O 16.
+        assert!(config[8..60].iter().all(|byte| *byte == 0));
+        assert_eq!(config[60..64], [24, 0, 0, 0]);
+        assert_eq!(config[64..72], *b"bimetal\0");
+        assert!(config[72..].iter().all(|byte| *byte == 0));
+        let read_only = LoopOptions {
+            read_only: true,
+            ..options
+        };
+        assert_eq!(encode_config(7, read_only)[60..64], [25, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_name_says_whose_a_device_is() {
+        let mut info = [0; INFO_BYTES];
+        assert!(!is_our_name(&info));
+        info[56..63].copy_from_slice(b"bimetal");
+        assert!(is_our_name(&info));
+        info[63] = b'/';
+        assert!(!is_our_name(&info));
+    }
+}

@@ -1,0 +1,552 @@
+//! The folder of a mount: what must be so before, how the kernel is told, and how the mount is taken away.
+//!
+//! Taking away is for a process of its own, which is not the server: what is mounted on a loop device over
+//! the file is told to write what it has, and that waits for the server (see [`super::loop_device`]).
+//!
+//! This module must never touch a mount of anybody else's.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use super::loop_device::{self, LoopDevice};
+
+const DEVICE_PATH: &str = "/dev/fuse";
+/// The program that mounts for whoever is not root.
+const FUSERMOUNT: &str = "fusermount3";
+/// By which the mounts are known in the kernel's table.
+const SUBTYPE: &str = "bimetal";
+const FILE_SYSTEM_TYPE: &str = "fuse.bimetal";
+/// Where the kernel shows what is mounted in this process's world.
+const TABLE_PATH: &str = "/proc/self/mountinfo";
+
+/// Why a folder cannot be mounted on, or cannot be served any longer.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel has no FUSE.
+    #[error(
+        "{DEVICE_PATH} is not there: this needs a kernel with FUSE; load it with `modprobe fuse`"
+    )]
+    NoDriver,
+    /// The user may not mount.
+    #[error(
+        "no rights to mount: this needs root (CAP_SYS_ADMIN), or the program {FUSERMOUNT} (Debian's \
+         package fuse3) and a folder of your own"
+    )]
+    NoRights,
+    /// `fusermount3` did not mount, and has said why.
+    #[error("{FUSERMOUNT} has not mounted {}: {why}", folder.display())]
+    Refused {
+        /// The folder.
+        folder: PathBuf,
+        /// What it said.
+        why: String,
+    },
+    /// The kernel's FUSE is too old.
+    #[error("this kernel's FUSE is too old: Linux 5.4 or newer is needed")]
+    OldKernel,
+    /// A server that is gone has left a mount.
+    #[error(
+        "{}: the server of what is mounted there is gone; take it away with `bimetal unmount {}`",
+        .0.display(), .0.display()
+    )]
+    Dead(PathBuf),
+    /// Something is in the folder, or mounted on it.
+    #[error("{}: not empty: an empty folder is needed", .0.display())]
+    NotEmpty(PathBuf),
+    /// The name of the device names no file.
+    #[error("`{0}` is no name of a file")]
+    Name(String),
+    /// A file or the folder could not be used.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+/// Why a mount was not taken away.
+#[derive(Debug, thiserror::Error)]
+pub enum UnmountError {
+    /// There is none.
+    #[error("{}: nothing that `bimetal mount` has made is mounted there", .0.display())]
+    Missing(PathBuf),
+    /// Somebody uses the file; nothing was changed.
+    #[error("{} is in use: {by}", folder.display())]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+        /// By whom, and what to do.
+        by: String,
+    },
+    /// `fusermount3` said no.
+    #[error("{FUSERMOUNT} has not unmounted {}: {why}", folder.display())]
+    Refused {
+        /// The folder.
+        folder: PathBuf,
+        /// What it said.
+        why: String,
+    },
+    /// Something else went wrong.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+/// What the kernel is told of a mount.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MountFacts<'a> {
+    /// What the table of mounts shows as the source.
+    pub(super) source: &'a str,
+    pub(super) read_only: bool,
+    /// The longest read in bytes.
+    pub(super) read_bytes_max: u32,
+}
+
+/// The path of a folder from the root, without links, also when what is mounted on it is dead.
+///
+/// # Errors
+/// Those of `realpath(3)`.
+fn absolute(folder: &Path) -> io::Result<PathBuf> {
+    match folder.canonicalize() {
+        Err(error) if is_dead(&error) => {
+            let whole = std::path::absolute(folder)?;
+            match (whole.parent(), whole.file_name()) {
+                (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+                _ => Err(error),
+            }
+        }
+        path => path,
+    }
+}
+
+/// What a mount whose server is gone answers.
+fn is_dead(error: &io::Error) -> bool {
+    let gone = [Errno::NOTCONN, Errno::CONNABORTED];
+    gone.iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Checks that a folder is there and empty, and gives its path from the root.
+///
+/// # Errors
+/// `Dead`, `NotEmpty`, or `File` as for reading it.
+pub(super) fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
+    let failed = |error: io::Error| match is_dead(&error) {
+        true => MountError::Dead(folder.to_owned()),
+        false => MountError::File {
+            path: folder.to_owned(),
+            error,
+        },
+    };
+    let mut entries = std::fs::read_dir(folder).map_err(failed)?;
+    match entries.next() {
+        None => absolute(folder).map_err(failed),
+        Some(Ok(_)) => Err(MountError::NotEmpty(folder.to_owned())),
+        Some(Err(error)) => Err(failed(error)),
+    }
+}
+
+/// Mounts on a folder, and gives the open `/dev/fuse` of it.
+///
+/// # Errors
+/// As [`MountError`] says; nothing is mounted then.
+pub(super) fn mount(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, MountError> {
+    if !rustix::process::geteuid().is_root() {
+        return mount_by_program(folder, facts);
+    }
+    let device = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(DEVICE_PATH)
+        .map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => MountError::NoDriver,
+            Some(Errno::ACCESS | Errno::PERM) => MountError::NoRights,
+            _ => MountError::File {
+                path: DEVICE_PATH.into(),
+                error,
+            },
+        })?;
+    let device = OwnedFd::from(device);
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    let data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,max_read={}",
+        std::os::fd::AsRawFd::as_raw_fd(&device),
+        user.as_raw(),
+        group.as_raw(),
+        facts.read_bytes_max
+    );
+    let data = CString::new(data).expect("numbers and words have no zero byte");
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    flags.set(MountFlags::RDONLY, facts.read_only);
+    let mounted = rustix::mount::mount(facts.source, folder, FILE_SYSTEM_TYPE, flags, &*data);
+    match mounted {
+        Ok(()) => Ok(device),
+        Err(Errno::PERM) => Err(MountError::NoRights),
+        Err(Errno::NODEV) => Err(MountError::NoDriver),
+        Err(error) => Err(MountError::File {
+            path: folder.to_owned(),
+            error: error.into(),
+        }),
+    }
+}
+
+/// As [`mount`], by the program that may do so for every user. It hands the open file over by a socket.
+fn mount_by_program(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, MountError> {
+    let failed = |error: io::Error| MountError::File {
+        path: folder.to_owned(),
+        error,
+    };
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    let options = format!(
+        "fsname={},subtype={SUBTYPE},default_permissions,nosuid,nodev,noexec,max_read={}{}",
+        facts.source.replace('\\', "\\\\").replace(',', "\\,"),
+        facts.read_bytes_max,
+        if facts.read_only { ",ro" } else { "" }
+    );
+    let run = Command::new(FUSERMOUNT)
+        .args(["-o", &options, "--"])
+        .arg(folder)
+        // The socket is descriptor 0 there.
+        .env("_FUSE_COMMFD", "0")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output();
+    let run = run.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => MountError::NoRights,
+        _ => failed(error),
+    })?;
+    let refused = |why: String| MountError::Refused {
+        folder: folder.to_owned(),
+        why,
+    };
+    if !run.status.success() {
+        return Err(refused(said_by(&run.stderr)));
+    }
+    received(&ours)
+        .map_err(failed)?
+        .ok_or_else(|| refused("it gave no file".to_owned()))
+}
+
+/// What a program has said, as one line.
+fn said_by(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.trim().trim_start_matches(FUSERMOUNT);
+    text.trim_start_matches(':').trim().to_owned()
+}
+
+/// The open file that came by a socket, whose other end is closed.
+fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [io::IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut files = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    Ok(files.next().and_then(|mut files| files.next()))
+}
+
+/// Takes away what `bimetal mount` has mounted on a folder, and the loop devices that it has made. With
+/// `force` also when it is in use: file systems on loop devices over the file write what they have first,
+/// `warn` is told of them, and the server goes on for whoever has the file open; once it has ended, every
+/// access of theirs fails. What a server that is gone has left is taken away in any case.
+///
+/// It waits for the server, and must not be called by it.
+///
+/// # Errors
+/// As [`UnmountError`] says. After `InUse` everything is as it was.
+pub fn unmount(
+    folder: &Path,
+    force: bool,
+    warn: &mut dyn FnMut(String),
+) -> Result<(), UnmountError> {
+    let failed = |path: &Path, error: io::Error| UnmountError::File {
+        path: path.to_owned(),
+        error,
+    };
+    let whole = absolute(folder).map_err(|error| failed(folder, error))?;
+    let table = std::fs::read(TABLE_PATH).map_err(|e| failed(TABLE_PATH.as_ref(), e))?;
+    if !is_mounted(&table, &whole) {
+        return Err(UnmountError::Missing(folder.to_owned()));
+    }
+    let dead = std::fs::metadata(&whole).is_err_and(|error| is_dead(&error));
+    let loops = loop_device::over(&whole).map_err(|error| failed(folder, error))?;
+    if !force {
+        refuse_in_use(folder, &table, &loops, dead)?;
+    }
+    for device in &loops {
+        if !dead {
+            save(device, &table, warn);
+        }
+    }
+    for device in loops {
+        let path = device.path().to_owned();
+        if dead || device.is_ours {
+            device.take_away().map_err(|error| failed(&path, error))?;
+        }
+    }
+    take_away(&whole, force || dead)
+}
+
+/// Says who uses the file, if somebody is known to.
+fn refuse_in_use(
+    folder: &Path,
+    table: &[u8],
+    loops: &[LoopDevice],
+    dead: bool,
+) -> Result<(), UnmountError> {
+    for device in loops {
+        let path = device.path().display();
+        let mounts = mounts_of(table, device.path());
+        let unclaimed = device.is_unclaimed().map_err(|error| UnmountError::File {
+            path: device.path().to_owned(),
+            error,
+        })?;
+        let by = match mounts.first() {
+            Some(place) => format!("{path} is mounted on {place}; `umount {place}` first"),
+            None if !unclaimed => format!("{path} is part of another device"),
+            None if !device.is_ours && !dead => {
+                format!("{path} is a loop device over it; `losetup -d {path}` first")
+            }
+            None => continue,
+        };
+        let folder = folder.to_owned();
+        return Err(UnmountError::InUse { folder, by });
+    }
+    Ok(())
+}
+
+/// Has whoever uses a loop device write what he has. Failures are told: the end goes on.
+fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) {
+    let path = device.path().display();
+    for place in mounts_of(table, device.path()) {
+        warn(format!(
+            "{path} is mounted on {place}: what was written there is saved now, and with the end of the \
+             server every access to it fails; `umount {place}`"
+        ));
+        let folder = PathBuf::from(std::ffi::OsString::from_vec(unescaped(place.as_bytes())));
+        let synced = std::fs::File::open(&folder).and_then(|open| Ok(rustix::fs::syncfs(&open)?));
+        if let Err(error) = synced {
+            warn(format!("{place} could not be saved: {error}"));
+        }
+    }
+    if let Err(error) = device.sync() {
+        warn(format!("{path} could not be saved: {error}"));
+    }
+}
+
+/// Unmounts; with `detach` at once, also when files are open. It asks nothing of the server.
+///
+/// # Errors
+/// As [`UnmountError`] says.
+pub(super) fn take_away(folder: &Path, detach: bool) -> Result<(), UnmountError> {
+    if !rustix::process::geteuid().is_root() {
+        return take_away_by_program(folder, detach);
+    }
+    let flags = if detach {
+        UnmountFlags::DETACH
+    } else {
+        UnmountFlags::NOFOLLOW
+    };
+    rustix::mount::unmount(folder, flags).map_err(|error| match error {
+        Errno::BUSY => files_are_open(folder),
+        error => UnmountError::File {
+            path: folder.to_owned(),
+            error: error.into(),
+        },
+    })
+}
+
+fn files_are_open(folder: &Path) -> UnmountError {
+    UnmountError::InUse {
+        folder: folder.to_owned(),
+        by: format!(
+            "somebody has the file or the folder open; `fuser -vm {}` shows who",
+            folder.display()
+        ),
+    }
+}
+
+fn take_away_by_program(folder: &Path, detach: bool) -> Result<(), UnmountError> {
+    let run = Command::new(FUSERMOUNT)
+        .arg(if detach { "-uz" } else { "-u" })
+        .arg("--")
+        .arg(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| UnmountError::File {
+            path: FUSERMOUNT.into(),
+            error,
+        })?;
+    let why = said_by(&run.stderr);
+    match run.status.success() {
+        true => Ok(()),
+        false if why.contains("busy") => Err(files_are_open(folder)),
+        false => Err(UnmountError::Refused {
+            folder: folder.to_owned(),
+            why,
+        }),
+    }
+}
+
+/// One line of the kernel's table of mounts, as written there: a blank in a path is `\040`.
+struct MountLine<'a> {
+    place: &'a [u8],
+    kind: &'a [u8],
+    source: &'a [u8],
+}
+
+/// The lines of a table as `proc(5)` describes it (`mountinfo`).
+fn lines(table: &[u8]) -> impl Iterator<Item = MountLine<'_>> {
+    table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|byte| *byte == b' ');
+        let place = words.nth(4)?;
+        // Between the options and what follows there may be more words, which end with a `-`.
+        words.find(|word| *word == b"-")?;
+        let (kind, source) = (words.next()?, words.next()?);
+        Some(MountLine {
+            place,
+            kind,
+            source,
+        })
+    })
+}
+
+/// The mount on a folder that is seen, if any, is one of `bimetal mount`.
+fn is_mounted(table: &[u8], folder: &Path) -> bool {
+    let on_it = lines(table).filter(|line| unescaped(line.place) == folder.as_os_str().as_bytes());
+    let last = on_it.last();
+    last.is_some_and(|line| line.kind == FILE_SYSTEM_TYPE.as_bytes())
+}
+
+/// Where a block device or a partition of it is mounted, as it stands in the table.
+fn mounts_of(table: &[u8], device: &Path) -> Vec<String> {
+    let is_of = |source: &[u8]| {
+        let Some(rest) = source.strip_prefix(device.as_os_str().as_bytes()) else {
+            return false;
+        };
+        let is_partition = rest
+            .strip_prefix(b"p")
+            .is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit));
+        rest.is_empty() || is_partition
+    };
+    let places = lines(table).filter(|line| is_of(line.source));
+    places
+        .map(|line| String::from_utf8_lossy(line.place).into_owned())
+        .collect()
+}
+
+/// A word of the table, with `\040` and the like as the bytes that they stand for.
+fn unescaped(word: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((first, behind)) = rest.split_first() {
+        let octal = |digit: &u8| (b'0'..=b'7').contains(digit);
+        match behind.get(..3) {
+            Some(digits) if *first == b'\\' && digits.iter().all(octal) => {
+                let value = digits
+                    .iter()
+                    .fold(0_u32, |sum, digit| sum * 8 + u32::from(digit - b'0'));
+                bytes.push(value as u8);
+                rest = &behind[3..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+        40 22 0:45 / /mnt/vol rw,nosuid shared:7 - fuse.bimetal /etc/vol.ctl rw,user_id=0\n\
+        41 22 0:46 / /mnt/a\\040b rw,nosuid - fuse.bimetal /etc/x.ctl rw\n\
+        42 22 0:47 / /mnt/other rw - fuse.sshfs box: rw\n\
+        43 22 0:48 / /mnt/twice rw - fuse.bimetal /etc/y.ctl rw\n\
+        44 43 0:49 / /mnt/twice rw - tmpfs tmpfs rw\n\
+        45 22 7:1 / /mnt/fs\\040here rw - ext4 /dev/loop1 rw\n\
+        46 22 259:1 / /mnt/part rw - ext4 /dev/loop1p2 rw\n\
+        47 22 7:10 / /mnt/ten rw - ext4 /dev/loop10 rw\n";
+
+    #[test]
+    fn mounts_of_ours_are_known_by_their_type() {
+        for (folder, ours) in [
+            ("/mnt/vol", true),
+            ("/mnt/a b", true),
+            ("/mnt/other", false),
+            ("/mnt/vo", false),
+            ("/", false),
+            // Something else is mounted over it.
+            ("/mnt/twice", false),
+        ] {
+            assert_eq!(is_mounted(TABLE, Path::new(folder)), ours, "{folder}");
+        }
+    }
+
+    #[test]
+    fn mounts_of_a_device_and_of_its_partitions_are_found() {
+        let places = mounts_of(TABLE, Path::new("/dev/loop1"));
+        assert_eq!(places, ["/mnt/fs\\040here", "/mnt/part"]);
+        assert_eq!(mounts_of(TABLE, Path::new("/dev/loop10")), ["/mnt/ten"]);
+        assert!(mounts_of(TABLE, Path::new("/dev/loop")).is_empty());
+    }
+
+    #[test]
+    fn words_of_the_table_are_unescaped() {
+        assert_eq!(unescaped(b"a\\040b\\134c\\"), b"a b\\c\\");
+        assert_eq!(unescaped(b"\\04"), b"\\04");
+        assert_eq!(unescaped(b"\\089"), b"\\089");
+    }
+
+    #[test]
+    fn a_folder_with_something_in_it_is_refused() {
+        let folder = std::env::temp_dir().join(format!("bimetal-place-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let checked = check_folder(&folder);
+        std::fs::write(folder.join("x"), b"").unwrap();
+        let full = check_folder(&folder);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(checked.is_ok(), "{checked:?}");
+        assert!(matches!(full, Err(MountError::NotEmpty(_))), "{full:?}");
+        let missing = check_folder(&folder);
+        assert!(
+            matches!(missing, Err(MountError::File { .. })),
+            "{missing:?}"
+        );
+    }
+
+    #[test]
+    fn what_the_program_says_is_a_line() {
+        let said = b"fusermount3: mounting over filesystem type 0x9fa0 is forbidden\n";
+        assert_eq!(
+            said_by(said),
+            "mounting over filesystem type 0x9fa0 is forbidden"
+        );
+    }
+}

@@ -1,0 +1,293 @@
+//! Files of drivers that speak in whole messages: a read takes one message, a write gives one
+//! (`/dev/fuse`).
+//!
+//! A message is read into two parts, so that what comes behind a head of known length lies in an aligned
+//! buffer of the pool and can be handed on without a copy. Buffers are never named as registered ones
+//! here: a driver that copies from and to the pages of a process (as FUSE does) takes addresses only.
+//!
+//! It must never know what a message means.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+
+use io_uring::{opcode, squeue, types};
+
+use super::file::count;
+use super::op::Gather;
+use super::{Operation, Owned, Uring};
+use crate::buf::{BufMut, Payload};
+use crate::executor::Rt;
+
+/// Slices in one vectored write; the kernel's `UIO_MAXIOV`.
+const VECTORS_MAX: usize = 1024;
+/// The offset of a file that has none: its own position, which a driver does not look at.
+const NO_OFFSET: u64 = u64::MAX;
+
+/// Where a message is read to.
+pub struct MessageBuf {
+    head: Box<[u8]>,
+    /// `None` only while it is being replaced.
+    body: Option<BufMut>,
+    vectors: [libc::iovec; 2],
+}
+
+impl MessageBuf {
+    /// Room for `head_bytes` of a message, and behind them for as much as `body` has.
+    pub fn new(head_bytes: usize, body: BufMut) -> Box<MessageBuf> {
+        let nothing = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Box::new(MessageBuf {
+            head: vec![0; head_bytes].into_boxed_slice(),
+            body: Some(body),
+            vectors: [nothing; 2],
+        })
+    }
+
+    /// The first bytes.
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// What comes behind the head.
+    pub fn body(&self) -> &[u8] {
+        self.body.as_ref().expect("the buffer has a body")
+    }
+
+    /// Takes the body out; nothing can be read before there is [another](Self::put_body).
+    ///
+    /// # Panics
+    /// When it was taken already.
+    pub fn take_body(&mut self) -> BufMut {
+        self.body.take().expect("the body is there")
+    }
+
+    /// Puts a body in.
+    pub fn put_body(&mut self, body: BufMut) {
+        self.body = Some(body);
+    }
+
+    /// Describes the memory to the kernel; what is described does not move when the box does.
+    fn describe(&mut self) -> *const libc::iovec {
+        let body = self.body.as_mut().expect("the buffer has a body");
+        self.vectors = [
+            libc::iovec {
+                iov_base: self.head.as_mut_ptr().cast(),
+                iov_len: self.head.len(),
+            },
+            libc::iovec {
+                iov_base: body.start().cast(),
+                iov_len: body.len(),
+            },
+        ];
+        self.vectors.as_ptr()
+    }
+}
+
+/// An open file of a driver that speaks in messages.
+pub struct MessageFile {
+    uring: Rc<Uring>,
+    fd: OwnedFd,
+    fixed: Option<u32>,
+}
+
+impl MessageFile {
+    /// Takes an open file over. It is made not to block: the ring waits by polling then, and not in a
+    /// thread of the kernel.
+    ///
+    /// # Errors
+    /// Those of `fcntl(2)`; `Unsupported` in virtual time.
+    pub fn new(rt: &Rt, fd: OwnedFd) -> io::Result<MessageFile> {
+        let uring = super::of(rt)?;
+        // SAFETY: takes and returns integers; the descriptor is open.
+        let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+        if flags < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: as above.
+        let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
+        if set < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fixed = uring.register_file(fd.as_raw_fd());
+        Ok(MessageFile { uring, fd, fixed })
+    }
+
+    /// Waits for a message and reads it. The count is that of its bytes, which fill the head first; the
+    /// buffer comes back either way.
+    ///
+    /// # Errors
+    /// Those of `readv(2)`.
+    pub async fn read(&self, mut buf: Box<MessageBuf>) -> (io::Result<usize>, Box<MessageBuf>) {
+        loop {
+            let entry = self.read_entry(buf.describe());
+            let (result, owned) = Operation::new(&self.uring, entry, Owned::Message(buf)).await;
+            let Owned::Message(back) = owned else {
+                unreachable!("an operation gives back what it owned")
+            };
+            buf = back;
+            if result != -libc::EAGAIN {
+                return (count(result), buf);
+            }
+            // A ring that does not wait by itself where a file must not block.
+            if let Err(error) = self.readable().await {
+                return (Err(error), buf);
+            }
+        }
+    }
+
+    fn read_entry(&self, vectors: *const libc::iovec) -> squeue::Entry {
+        match self.fixed {
+            Some(index) => opcode::Readv::new(types::Fixed(index), vectors, 2)
+                .offset(NO_OFFSET)
+                .build(),
+            None => opcode::Readv::new(self.plain(), vectors, 2)
+                .offset(NO_OFFSET)
+                .build(),
+        }
+    }
+
+    async fn readable(&self) -> io::Result<()> {
+        let watch = opcode::PollAdd::new(self.plain(), libc::POLLIN as u32).build();
+        let (result, _) = Operation::new(&self.uring, watch, Owned::Nothing).await;
+        count(result).map(|_| ())
+    }
+
+    /// Gives a message, in one piece.
+    ///
+    /// # Errors
+    /// Those of `writev(2)`; `WriteZero` when the driver took less than all.
+    ///
+    /// # Panics
+    /// When the message has more slices than the kernel takes (1,024).
+    pub async fn write(&self, message: Payload) -> io::Result<()> {
+        assert!(
+            message.slices().len() <= VECTORS_MAX,
+            "a message is one write"
+        );
+        let gather = Gather::new(message, 0, VECTORS_MAX);
+        let bytes = gather.bytes();
+        let (vectors, len) = (gather.vectors.as_ptr(), gather.vectors.len() as u32);
+        let entry = match self.fixed {
+            Some(index) => opcode::Writev::new(types::Fixed(index), vectors, len)
+                .offset(NO_OFFSET)
+                .build(),
+            None => opcode::Writev::new(self.plain(), vectors, len)
+                .offset(NO_OFFSET)
+                .build(),
+        };
+        let (result, _) = Operation::new(&self.uring, entry, Owned::Gather(gather)).await;
+        if count(result)? < bytes {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        Ok(())
+    }
+
+    fn plain(&self) -> types::Fd {
+        types::Fd(self.fd.as_raw_fd())
+    }
+}
+
+impl Drop for MessageFile {
+    fn drop(&mut self) {
+        if let Some(index) = self.fixed {
+            self.uring.unregister_file(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+    use crate::{UringOptions, sync::TaskGroup};
+
+    fn real_time() -> Rt {
+        let options = UringOptions {
+            pool_bytes: 4 << 20,
+            ..UringOptions::default()
+        };
+        Rt::real_time(options).unwrap()
+    }
+
+    /// Datagrams are messages, too.
+    fn pair(rt: &Rt) -> (MessageFile, UnixDatagram) {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        (MessageFile::new(rt, ours.into()).unwrap(), theirs)
+    }
+
+    #[test]
+    fn a_message_fills_the_head_first() {
+        let rt = real_time();
+        let (file, theirs) = pair(&rt);
+        theirs.send(b"head+body").unwrap();
+        let buf = MessageBuf::new(5, rt.pool().alloc_now(4096));
+        let (read, mut buf) = rt.block_on(file.read(buf));
+        assert_eq!(read.unwrap(), 9);
+        assert_eq!(
+            (buf.head(), &buf.body()[..4]),
+            (&b"head+"[..], &b"body"[..])
+        );
+        let body = buf.take_body();
+        assert_eq!(&body[..4], b"body");
+        // A short message leaves the body as it was.
+        buf.put_body(body);
+        theirs.send(b"he").unwrap();
+        let (read, buf) = rt.block_on(file.read(buf));
+        assert_eq!(
+            (read.unwrap(), &buf.head()[..2], &buf.body()[..4]),
+            (2, &b"he"[..], &b"body"[..])
+        );
+    }
+
+    #[test]
+    fn a_message_of_several_slices_is_one() {
+        let rt = real_time();
+        let (file, theirs) = pair(&rt);
+        let mut message = Payload::from(rt.pool().copy_of(b"one,"));
+        message.push(rt.pool().copy_of(b"two"));
+        rt.block_on(file.write(message)).unwrap();
+        let mut got = [0; 16];
+        let bytes = theirs.recv(&mut got).unwrap();
+        assert_eq!(&got[..bytes], b"one,two");
+    }
+
+    #[test]
+    fn reads_wait_side_by_side_and_each_takes_one_message() {
+        let rt = real_time();
+        let (file, theirs) = pair(&rt);
+        let file = Rc::new(file);
+        let got = Rc::new(std::cell::RefCell::new(Vec::new()));
+        let group = TaskGroup::new(&rt);
+        for _ in 0..3 {
+            let (file, got, pool) = (Rc::clone(&file), Rc::clone(&got), rt.pool().clone());
+            group.spawn(async move {
+                let (read, buf) = file.read(MessageBuf::new(1, pool.alloc_now(4096))).await;
+                assert_eq!(read.unwrap(), 1);
+                got.borrow_mut().push(buf.head()[0]);
+            });
+        }
+        rt.block_on(crate::yield_now());
+        for number in [1, 2, 3] {
+            theirs.send(&[number]).unwrap();
+        }
+        rt.block_on(group.join());
+        got.borrow_mut().sort_unstable();
+        assert_eq!(*got.borrow(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_read_that_nobody_waits_for_is_given_up() {
+        let rt = real_time();
+        let (file, _theirs) = pair(&rt);
+        let buf = MessageBuf::new(1, rt.pool().alloc_now(4096));
+        let task = rt.spawn(async move { file.read(buf).await.0.is_ok() });
+        rt.block_on(crate::yield_now());
+        rt.block_on(task.cancel());
+        rt.drain();
+        assert_eq!(rt.operations_in_flight(), 0);
+    }
+}

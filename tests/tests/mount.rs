@@ -1,0 +1,604 @@
+//! `bimetal mount`: a volume as a file by FUSE, as a block device by a loop device over it, and every way in
+//! which that ends. Needs root, FUSE and loop devices.
+
+use bimetal_tests::client::Client;
+use bimetal_tests::deadline::eventually;
+use bimetal_tests::mount::{Mount, assert_fsck_clean, source_tree, tree_checksums};
+use bimetal_tests::nbd::Wire;
+use bimetal_tests::random::Random;
+use bimetal_tests::server::{Server, binary};
+use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, assert_refused};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// `O_DIRECT` of the machines that this runs on.
+const O_DIRECT: i32 = if cfg!(target_arch = "x86_64") {
+    0o40_000
+} else {
+    0o200_000
+};
+
+/// A volume over the sparse file `vol.img`, with the same export as every other.
+fn file_volume(name: &str, size_bytes: u64) -> Volume {
+    let device = "[device.vol]\ntype = \"file\"\npath = \"vol.img\"\n\n";
+    let server = "[server]\nlock_memory = false\nstop_deadline = \"5s\"\n";
+    let volume = Volume::from_toml(name, &format!("{device}{EXPORT_VOL}{server}"));
+    volume.dir().sparse("vol.img", size_bytes);
+    volume
+}
+
+/// A mounted volume. What is left of it goes with the value.
+struct Mounted {
+    folder: PathBuf,
+    /// The file, or the loop device over it.
+    path: PathBuf,
+    server: Option<Server>,
+}
+
+impl Mounted {
+    fn new(volume: &Volume, options: &[&str]) -> Mounted {
+        let folder = volume.dir().file("m");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let place = folder.to_str().expect("a path in UTF-8");
+        let words = [&["vol", place], options].concat();
+        let (server, path) = Server::mount_under(&[], volume.config(), &words);
+        Mounted {
+            folder,
+            path,
+            server: Some(server),
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.join("vol")
+    }
+
+    fn open(&self, flags: i32) -> File {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags)
+            .open(self.file());
+        file.expect("the file of a mounted volume")
+    }
+
+    fn unmount(&self) -> Client {
+        unmount(&self.folder)
+    }
+
+    fn server(&mut self) -> Server {
+        self.server.take().expect("the server was not taken yet")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if is_mounted(&self.folder) {
+            let outcome = self.unmount().arg("--force").within_s(30).run();
+            if outcome.status != Some(0) {
+                eprintln!("while cleaning up: {outcome}");
+            }
+        }
+    }
+}
+
+fn unmount(folder: &Path) -> Client {
+    Client::new(binary())
+        .arg("unmount")
+        .arg(folder)
+        .within_s(60)
+}
+
+fn is_mounted(folder: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mounts").expect("the table of mounts");
+    let place = format!(" {} fuse.bimetal ", folder.display());
+    table.contains(&place)
+}
+
+/// The file that the driver says is behind a loop device, if it is one.
+fn behind(device: &Path) -> Option<String> {
+    let name = device.file_name()?.to_str()?;
+    let file = format!("/sys/block/{name}/loop/backing_file");
+    Some(std::fs::read_to_string(file).ok()?.trim().to_owned())
+}
+
+/// A loop device is gone: the driver lets a file go when the last who has it open is gone.
+fn wait_until_gone(device: &Path) {
+    eventually(30, "the loop device is gone", || {
+        behind(device).is_none().then_some(())
+    });
+}
+
+fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
+    (0..len).map(|_| random.draw() as u8).collect()
+}
+
+/// What is written through the file, at any place, is what another reader finds, by another protocol.
+#[test]
+fn what_is_written_to_the_file_is_on_the_volume() {
+    const SIZE: usize = 8 << 20;
+    let volume = file_volume("mount-odd", SIZE as u64);
+    let mut mounted = Mounted::new(&volume, &[]);
+    assert_eq!(mounted.path, mounted.file());
+    let facts = std::fs::metadata(mounted.file()).expect("the file");
+    assert_eq!((facts.size(), facts.mode()), (SIZE as u64, 0o100_600));
+    let names = std::fs::read_dir(&mounted.folder).expect("the folder");
+    let names: Vec<_> = names
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert_eq!(names, ["vol"]);
+
+    let mut random = Random::new(7);
+    let mut model = vec![0; SIZE];
+    let (plain, direct) = (mounted.open(0), mounted.open(O_DIRECT));
+    // Single bytes, parts of blocks, whole ones, and more than one request of the kernel takes.
+    let lengths = [
+        1,
+        511,
+        512,
+        4095,
+        4096,
+        4097,
+        70_000,
+        1 << 20,
+        (1 << 20) + 1,
+        3 << 20,
+    ];
+    for round in 0..60 {
+        let len = *random.pick(&lengths);
+        let offset = random.below((SIZE - len) as u64 + 1) as usize;
+        let data = bytes(&mut random, len);
+        let file = if round % 2 == 0 { &plain } else { &direct };
+        file.write_all_at(&data, offset as u64).expect("a write");
+        model[offset..offset + len].copy_from_slice(&data);
+        // The other descriptor sees it at once.
+        let mut found = vec![0; len];
+        let other = if round % 2 == 0 { &direct } else { &plain };
+        other
+            .read_exact_at(&mut found, offset as u64)
+            .expect("a read");
+        assert!(found == data, "{len} bytes at {offset}");
+    }
+    // Two writers in one block at a time lose nothing of each other.
+    std::thread::scope(|scope| {
+        for half in 0..2 {
+            let file = mounted.open(O_DIRECT);
+            scope.spawn(move || {
+                for block in 0..256_u64 {
+                    let data = [half as u8 + 1; 2048];
+                    file.write_all_at(&data, block * 4096 + half * 2048)
+                        .expect("half a block");
+                }
+            });
+        }
+    });
+    for block in model[..256 * 4096].chunks_mut(2048).enumerate() {
+        block.1.fill(block.0 as u8 % 2 + 1);
+    }
+    // Nothing lies behind the end, and nothing is put there.
+    let beyond = plain
+        .write_at(&[1; 4096], SIZE as u64 - 512)
+        .expect_err("beyond the end");
+    assert_eq!(beyond.raw_os_error(), Some(28), "ENOSPC: {beyond}");
+    assert_eq!(
+        plain
+            .read_at(&mut [0; 512], SIZE as u64)
+            .expect("at the end"),
+        0
+    );
+    assert_eq!(
+        plain
+            .read_at(&mut [0; 512], SIZE as u64 - 100)
+            .expect("at the end"),
+        100
+    );
+    // Its size stays what it is.
+    assert!(plain.set_len(4096).is_err() && plain.set_len(2 * SIZE as u64).is_err());
+    plain.sync_all().expect("a flush");
+    let status = volume.status();
+    let figures = &status["attached"][mounted.file().to_str().expect("a path")]["figures"];
+    assert_eq!(figures["flushes"], 1, "{figures}");
+    assert_eq!(figures["requests_failed"], 0, "{figures}");
+    drop((plain, direct));
+
+    mounted.unmount().ok();
+    assert_eq!(
+        mounted.server().ended(),
+        Some(0),
+        "unmounted, the server ends by itself"
+    );
+    let server = volume.serve();
+    let (mut wire, export) = Wire::attached(&volume.socket(), "vol");
+    assert_eq!(export.size_bytes, SIZE as u64);
+    for (start, part) in (0..).step_by(1 << 20).zip(model.chunks(1 << 20)) {
+        assert!(wire.read(start, 1 << 20) == part, "the MiB at {start}");
+    }
+    drop(wire);
+    server.stop();
+}
+
+/// A hole reads as zeroes, and is one on the volume; zeroes that keep their space are none.
+#[test]
+fn holes_are_punched_and_found() {
+    let volume = file_volume("mount-holes", 16 * MIB);
+    let mut mounted = Mounted::new(&volume, &[]);
+    let file = mounted.open(0);
+    file.write_all_at(&vec![7; 16 << 20], 0)
+        .expect("a full volume");
+    let allocate = |how: &str, offset: u64, len: u64| {
+        let (offset, len) = (offset.to_string(), len.to_string());
+        let run = Client::new("fallocate").args([how, "--keep-size", "-o", &offset, "-l", &len]);
+        run.arg(mounted.file()).ok();
+    };
+    // In the middle of blocks, too.
+    allocate("--punch-hole", 4 * MIB - 100, 4 * MIB + 200);
+    allocate("--zero-range", 12 * MIB, MIB);
+    let mut found = vec![1; 16 << 20];
+    file.read_exact_at(&mut found, 0).expect("a read");
+    let mut expected = vec![7; 16 << 20];
+    expected[(4 << 20) - 100..(8 << 20) + 100].fill(0);
+    expected[12 << 20..13 << 20].fill(0);
+    assert!(found == expected, "zeroes where they were asked for");
+    let seek = |what: &str, from: u64| {
+        let script = "import os, sys; f = os.open(sys.argv[1], os.O_RDONLY); \
+                      print(os.lseek(f, int(sys.argv[3]), getattr(os, sys.argv[2])))";
+        let run = Client::new("python3")
+            .args(["-c", script])
+            .arg(mounted.file());
+        let found = run.args([what, &from.to_string()]).ok().stdout;
+        found.trim().parse::<u64>().expect("an offset")
+    };
+    // Whole blocks of the file system below became a hole.
+    assert_eq!(seek("SEEK_HOLE", 0), 4 * MIB);
+    assert_eq!(seek("SEEK_DATA", 4 * MIB), 8 * MIB);
+    assert_eq!(seek("SEEK_DATA", 5000), 5000);
+    let status = volume.status();
+    let figures = &status["attached"][mounted.file().to_str().expect("a path")]["figures"];
+    assert_eq!(
+        (&figures["discards"], &figures["write_zeroes"]),
+        (&1.into(), &1.into()),
+        "{figures}"
+    );
+    drop(file);
+    mounted.server().stop();
+    assert!(!is_mounted(&mounted.folder), "SIGTERM unmounts");
+    // What is below has given the space back: 15 MiB and a block at most, where a hole has 4 of 16.
+    let image = std::fs::metadata(volume.dir().file("vol.img")).expect("the image");
+    assert!(
+        image.blocks() * 512 <= 13 * MIB,
+        "{} blocks",
+        image.blocks()
+    );
+}
+
+#[test]
+fn a_file_system_on_the_loop_device_is_there_again() {
+    let volume = file_volume("mount-ext4", 512 * MIB);
+    let mnt = volume.dir().file("mnt");
+    let tree = source_tree(volume.dir());
+
+    let mut mounted = Mounted::new(&volume, &["--loop"]);
+    let device = mounted.path.clone();
+    assert_eq!(behind(&device), mounted.file().to_str().map(str::to_owned));
+    Client::new("mkfs.ext4")
+        .args(["-q", "-F"])
+        .arg(&device)
+        .ok();
+    let mount = Mount::at(&mnt, &device, "discard");
+    Client::new("cp")
+        .arg("-a")
+        .arg(&tree)
+        .arg(mount.path())
+        .within_s(300)
+        .ok();
+    Client::new("sync").arg("-f").arg(mount.path()).ok();
+    let written = tree_checksums(mount.path());
+
+    // While it is mounted it is not taken away, and everything goes on.
+    let refused = mounted.unmount().run();
+    let place = mnt.to_str().expect("a path in UTF-8");
+    assert_refused(&refused, &["in use", "is mounted on", place, "umount"]);
+    assert_eq!(tree_checksums(mount.path()), written);
+    mount.unmount();
+    mounted.unmount().ok();
+    assert_eq!(mounted.server().ended(), Some(0));
+    wait_until_gone(&device);
+
+    // Another server, another loop device with the sectors of a volume's blocks.
+    let mut mounted = Mounted::new(&volume, &["--loop", "--block-size", "4096"]);
+    let device = mounted.path.clone();
+    let sector = Client::new("blockdev")
+        .arg("--getss")
+        .arg(&device)
+        .ok()
+        .stdout;
+    assert_eq!(sector.trim(), "4096");
+    assert_fsck_clean(&device);
+    let mount = Mount::at(&mnt, &device, "ro");
+    assert_eq!(tree_checksums(mount.path()), written);
+    mount.unmount();
+    mounted.server().stop();
+    wait_until_gone(&device);
+    assert!(!is_mounted(&mounted.folder));
+}
+
+/// SIGTERM does not wait for whoever uses the volume: what he has written is saved, and then it is gone.
+#[test]
+fn sigterm_under_a_mounted_file_system_saves_what_was_written() {
+    let volume = file_volume("mount-term", 64 * MIB);
+    let mut mounted = Mounted::new(&volume, &["--loop"]);
+    let device = mounted.path.clone();
+    Client::new("mkfs.ext4")
+        .args(["-q", "-F"])
+        .arg(&device)
+        .ok();
+    let mnt = volume.dir().file("mnt");
+    let mount = Mount::at(&mnt, &device, "defaults");
+    // Not synced: it is the kernel's alone.
+    std::fs::write(mnt.join("late"), vec![9; 1 << 20]).expect("a write");
+    let server = mounted.server();
+    let stderr = volume.config().with_extension("stderr");
+    server.stop();
+    let said = std::fs::read_to_string(stderr).expect("what the server has said");
+    assert!(
+        said.contains(&format!("is mounted on {}", mnt.display())),
+        "{said}"
+    );
+    assert!(!is_mounted(&mounted.folder));
+    assert!(
+        std::fs::File::create(mnt.join("x"))
+            .and_then(|f| f.sync_all())
+            .is_err()
+    );
+    mount.unmount();
+    wait_until_gone(&device);
+
+    let mut mounted = Mounted::new(&volume, &["--loop"]);
+    let mount = Mount::at(&mnt, &mounted.path, "defaults");
+    assert_eq!(
+        std::fs::read(mnt.join("late")).expect("a read"),
+        vec![9; 1 << 20]
+    );
+    mount.unmount();
+    mounted.server().stop();
+}
+
+/// A killed server: nobody hangs, what was synced is there, and what is left can be taken away.
+#[test]
+fn a_killed_server_leaves_what_was_synced() {
+    let volume = file_volume("mount-kill", 64 * MIB);
+    let mut mounted = Mounted::new(&volume, &["--loop"]);
+    let device = mounted.path.clone();
+    Client::new("mkfs.ext4")
+        .args(["-q", "-F"])
+        .arg(&device)
+        .ok();
+    let mnt = volume.dir().file("mnt");
+    let mount = Mount::at(&mnt, &device, "defaults");
+    let synced = File::create(mnt.join("synced")).expect("a file");
+    synced.write_all_at(&vec![5; 3 << 20], 0).expect("a write");
+    synced.sync_all().expect("a sync");
+    drop(synced);
+    mounted.server().kill();
+
+    let again = |volume: &Volume| {
+        volume
+            .verb("mount")
+            .arg("vol")
+            .arg(volume.dir().file("m"))
+            .run()
+    };
+    assert_refused(&again(&volume), &["server", "is gone", "bimetal unmount"]);
+    assert_refused(
+        &mounted.unmount().run(),
+        &["in use", "is mounted on", "umount"],
+    );
+    // Reads of what the kernel has may go on; what it has not fails at once.
+    assert!(
+        std::fs::File::create(mnt.join("x"))
+            .and_then(|f| f.sync_all())
+            .is_err()
+    );
+    mount.unmount();
+    mounted.unmount().ok();
+    wait_until_gone(&device);
+    assert!(!is_mounted(&mounted.folder));
+    assert_refused(&mounted.unmount().run(), &["nothing", "mounted there"]);
+
+    let mut mounted = Mounted::new(&volume, &["--loop"]);
+    let mount = Mount::at(&mnt, &mounted.path, "defaults");
+    assert_eq!(
+        std::fs::read(mnt.join("synced")).expect("a read"),
+        vec![5; 3 << 20]
+    );
+    mount.unmount();
+    mounted.server().stop();
+}
+
+/// Errors of the device reach whoever asked, and him alone.
+#[test]
+fn errors_of_the_device_arrive() {
+    let text = "[device.data]\ntype = \"memory\"\nsize = \"16MiB\"\n\
+        [device.vol]\ntype = \"error\"\nbelow = \"data\"\ncode = \"medium\"\nops = [\"read\", \"write\"]\n\
+        from = \"1MiB\"\nto = \"2MiB\"\n[server]\nlock_memory = false\n";
+    let volume = Volume::from_toml("mount-error", text);
+    let mut mounted = Mounted::new(&volume, &[]);
+    let file = mounted.open(0);
+    let mut block = [3; 4096];
+    for _ in 0..2 {
+        let read = file
+            .read_exact_at(&mut block, MIB)
+            .expect_err("a medium error");
+        assert_eq!(read.raw_os_error(), Some(5), "EIO: {read}");
+        let write = file
+            .write_all_at(&[1; 4096], 2 * MIB - 4096)
+            .expect_err("a medium error");
+        assert_eq!(write.raw_os_error(), Some(5), "EIO: {write}");
+    }
+    file.write_all_at(&[1; 4096], 2 * MIB)
+        .expect("a write beside it");
+    file.read_exact_at(&mut block, 2 * MIB)
+        .expect("a read beside it");
+    assert_eq!(block, [1; 4096]);
+    file.sync_all().expect("a flush");
+    let status = volume.status();
+    let figures = &status["attached"][mounted.file().to_str().expect("a path")]["figures"];
+    assert_eq!(figures["requests_failed"], 4, "{figures}");
+    drop(file);
+    mounted.server().stop();
+}
+
+#[test]
+fn a_read_only_volume_takes_no_changes() {
+    let volume = file_volume("mount-ro", 16 * MIB);
+    let mut mounted = Mounted::new(&volume, &["--loop", "--read-only"]);
+    let facts = std::fs::metadata(mounted.file()).expect("the file");
+    assert_eq!(facts.permissions().mode(), 0o100_400);
+    let open = OpenOptions::new().write(true).open(mounted.file());
+    assert_eq!(
+        open.expect_err("read-only").raw_os_error(),
+        Some(30),
+        "EROFS"
+    );
+    let said = Client::new("blockdev")
+        .arg("--getro")
+        .arg(&mounted.path)
+        .ok();
+    assert_eq!(said.stdout.trim(), "1");
+    let mut block = [1; 4096];
+    let device = File::open(&mounted.path).expect("the loop device");
+    device.read_exact_at(&mut block, 0).expect("a read");
+    assert_eq!(block, [0; 4096]);
+    drop(device);
+    let device = mounted.path.clone();
+    mounted.server().stop();
+    wait_until_gone(&device);
+}
+
+#[test]
+fn an_open_file_keeps_it_mounted() {
+    let volume = file_volume("mount-open", 16 * MIB);
+    let mut mounted = Mounted::new(&volume, &[]);
+    let file = mounted.open(0);
+    assert_refused(&mounted.unmount().run(), &["in use", "open", "fuser"]);
+    file.write_all_at(&[4; 512], 512).expect("a write");
+    // A loop device of somebody else's is not ours to take away.
+    let theirs = Client::new("losetup")
+        .args(["--find", "--show"])
+        .arg(mounted.file())
+        .ok();
+    let theirs = theirs.stdout.trim().to_owned();
+    let refused = mounted.unmount().run();
+    Client::new("losetup").args(["--detach", &theirs]).ok();
+    assert_refused(&refused, &["in use", &theirs, "losetup -d"]);
+    // By force: whoever has it open finds it dead once the server has ended.
+    mounted.unmount().arg("--force").ok();
+    assert!(!is_mounted(&mounted.folder));
+    file.read_exact_at(&mut [0; 512], 0)
+        .expect("served until the last has closed it");
+    drop(file);
+    assert_eq!(mounted.server().ended(), Some(0));
+}
+
+/// A volume that does not answer: the stop is given up after its deadline, and nobody waits for ever.
+#[test]
+fn a_stuck_volume_is_given_up() {
+    let text = "[device.data]\ntype = \"memory\"\nsize = \"16MiB\"\n\
+        [device.vol]\ntype = \"delay\"\nbelow = \"data\"\nwrite = \"600s\"\n\
+        [server]\nlock_memory = false\nstop_deadline = \"2s\"\n";
+    let volume = Volume::from_toml("mount-stuck", text);
+    let mut mounted = Mounted::new(&volume, &["--loop"]);
+    let device = mounted.path.clone();
+    let path = mounted.file();
+    let writer = std::thread::spawn(move || {
+        let file = OpenOptions::new().write(true).open(path).expect("the file");
+        file.write_all_at(&[1; 4096], 0)
+    });
+    let figures = mounted.file();
+    eventually(30, "the write has arrived", || {
+        let status = volume.status();
+        let writes = &status["attached"][figures.to_str().expect("a path")]["figures"]["writes"];
+        (*writes == 1).then_some(())
+    });
+    let server = mounted.server();
+    let stderr = volume.config().with_extension("stderr");
+    bimetal_tests::server::send_signal(server.pid(), "TERM");
+    assert_eq!(server.ended(), Some(1));
+    let said = std::fs::read_to_string(stderr).expect("what the server has said");
+    assert!(said.contains("not stopped within 2 s"), "{said}");
+    assert!(
+        writer.join().expect("the writer").is_err(),
+        "it was told that it failed"
+    );
+    eventually(30, "nothing is mounted", || {
+        (!is_mounted(&mounted.folder)).then_some(())
+    });
+    wait_until_gone(&device);
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused() {
+    let volume = file_volume("mount-refused", 16 * MIB);
+    let mount = |device: &str, folder: &Path| volume.verb("mount").arg(device).arg(folder);
+    let full = volume.dir().path();
+    assert_refused(&mount("vol", full).run(), &["not empty"]);
+    let missing = volume.dir().file("missing");
+    assert_refused(&mount("vol", &missing).run(), &["missing", "No such file"]);
+    assert_refused(&mount("vol", volume.config()).run(), &["Not a directory"]);
+    assert_refused(
+        &mount("other", &missing).run(),
+        &["no device `other`", "vol"],
+    );
+    let size = mount("vol", &missing)
+        .args(["--loop", "--block-size", "100"])
+        .run();
+    assert_refused(&size, &["512, 1024, 2048 or 4096"]);
+    assert_refused(&unmount(full).run(), &["nothing", "mounted there"]);
+
+    // A folder that is mounted on already.
+    let mut mounted = Mounted::new(&volume, &[]);
+    let other = file_volume("mount-other", 16 * MIB);
+    let second = other.verb("mount").arg("vol").arg(&mounted.folder).run();
+    assert_refused(&second, &["not empty"]);
+    mounted.server().stop();
+}
+
+/// Whoever is not root mounts by `fusermount3`. Where `/dev/fuse` is for root alone, the test has one of
+/// its own, in a world of mounts of its own.
+#[test]
+fn a_user_who_is_not_root_mounts_by_fusermount() {
+    let text = "[device.vol]\ntype = \"memory\"\nsize = \"16MiB\"\n[server]\nlock_memory = false\n";
+    let volume = Volume::from_toml("mount-user", text);
+    let folder = volume.dir().file("m");
+    std::fs::create_dir(&folder).expect("a folder");
+    let give = |path: &Path| Client::new("chown").arg("nobody").arg(path).ok();
+    give(volume.dir().path());
+    give(&folder);
+    let node = volume.dir().file("fuse");
+    Client::new("mknod")
+        .args(["-m", "666"])
+        .arg(&node)
+        .args(["c", "10", "229"])
+        .ok();
+    let program = volume.dir().file("bimetal");
+    std::fs::copy(binary(), &program).expect("a copy that everybody may read");
+    let script = format!(
+        "mount --bind {} /dev/fuse && cd {} && exec setpriv --reuid=nobody --regid=nogroup --clear-groups \
+         sh -c \"$0\"",
+        node.display(),
+        volume.dir().path().display()
+    );
+    // The file is written and read by its owner, and unmounted by him.
+    let user = "set -e; ./bimetal mount vol.toml vol m > said & \
+        n=0; until grep -q ready said; do n=$((n+1)); [ $n -lt 3000 ] || exit 9; sleep 0.01; done; \
+        [ \"$(head -n 1 said)\" = \"$(pwd)/m/vol\" ]; \
+        echo something | dd of=m/vol conv=notrunc,fsync 2> dd.log; \
+        [ \"$(head -c 9 m/vol)\" = something ]; \
+        ./bimetal unmount m; wait $!; echo unmounted";
+    let outcome = Client::new("unshare")
+        .args(["--mount", "sh", "-c", &script, user])
+        .within_s(60)
+        .ok();
+    assert!(outcome.stdout.ends_with("unmounted\n"), "{outcome}");
+}
