@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bimetal_lab::plan::Plan;
 use bimetal_lab::report::{CellSummary, csv, summary};
-use bimetal_lab::results::{Results, jobs};
+use bimetal_lab::results::{Job, Results, jobs};
 use bimetal_lab::statistics::estimate;
 
 const PLAN: &str = r#"
@@ -113,6 +113,11 @@ fn a_mistake_has_its_place_and_what_was_expected() {
             "load = \"SS\"",
             "files = 18_000_000_000",
             "`files` and `transactions` must be 1 to 1,000,000,000",
+        ),
+        (
+            "load = \"SS\"",
+            "sync = \"never\"",
+            "unknown variant `never`, expected `transactions` or `removal`",
         ),
         (
             "load = \"SS\"",
@@ -322,6 +327,33 @@ fn a_plan_is_interrupted_and_goes_on_and_gives_the_same() {
     let table = csv(&outcomes);
     let columns: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
     assert_eq!(columns, vec![29; 9]);
+}
+
+/// Memory holds all of it and ext2 has no journal, so where the files are removed before the sync only names and inodes
+/// are written.
+#[test]
+fn what_is_removed_before_the_sync_is_never_written() {
+    let folder = Folder::new("sync");
+    let roomy = PLAN.replace("4GiB", "400GiB");
+    let later = roomy.replace("load = \"SS\"", "load = \"SS\"\nsync = \"removal\"");
+    let written = [&roomy, &later].map(|text| {
+        let plan = plan(text).unwrap();
+        let results = Results::create(&folder.0.join(plan.id()), &plan).unwrap();
+        let all = jobs(&plan, &[]);
+        let is_ext2 = |job: &&Job<'_>| job.cell.settings.file_system == "ext2";
+        let outcome = results.make(all.iter().find(is_ext2).unwrap()).unwrap();
+        (
+            outcome.writes.bytes,
+            outcome.measured.figures["files_created"],
+        )
+    });
+    let [(at_once, created), (later, _)] = written;
+    let shortest_bytes = 9 << 10;
+    assert!(
+        created >= 100.0 && at_once > 100 * shortest_bytes,
+        "{at_once}"
+    );
+    assert!(later < at_once / 10, "{later} and not {at_once}");
 }
 
 /// Makes what is missing until nothing is, at most `most` runs of it.

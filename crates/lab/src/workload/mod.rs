@@ -78,6 +78,8 @@ pub enum Workload {
         files: Option<u64>,
         /// Transactions.
         transactions: Option<u64>,
+        /// When everything is made durable.
+        sync: Option<postmark::Sync>,
     },
     /// See [`sweep`].
     Sweep {
@@ -148,12 +150,14 @@ impl Workload {
                 high,
                 files,
                 transactions,
+                sync,
             } => {
                 let mut of = Postmark::named(load.as_deref().unwrap_or("SS"))?;
                 of.low_bytes = low.map_or(of.low_bytes, |size| size.0);
                 of.high_bytes = high.map_or(of.high_bytes, |size| size.0);
                 of.files = files.unwrap_or(of.files);
                 of.transactions = transactions.unwrap_or(of.transactions);
+                of.sync = sync.unwrap_or_default();
                 of.check()?;
                 Ok(Resolved::Postmark(of.scaled(scale)))
             }
@@ -273,10 +277,21 @@ async fn run_postmark<F: FileLayer>(
         load.transact(files, &mut pool, &mut rng, &mut program, &mut tally)
             .await?;
     }
-    files.sync(&mut program).await?;
-    let seconds = rt.now().ns_since(begun) as f64 / 1e9;
+    match load.sync {
+        postmark::Sync::Transactions => files.sync(&mut program).await?,
+        postmark::Sync::Removal => files.pay(&mut program).await,
+    }
+    let transacting_ns = rt.now().ns_since(begun);
     load.clean_up(files, pool, &mut program).await?;
+    files.pay(&mut program).await;
+    let removed = rt.now();
     files.sync(&mut program).await?;
+    // Removing the files is no part of it, making durable what the transactions did is.
+    let syncing_ns = match load.sync {
+        postmark::Sync::Transactions => 0,
+        postmark::Sync::Removal => rt.now().ns_since(removed),
+    };
+    let seconds = (transacting_ns + syncing_ns) as f64 / 1e9;
     let figures = [
         ("transactions_s", seconds),
         ("program_read_bytes", tally.read_bytes as f64),

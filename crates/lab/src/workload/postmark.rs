@@ -30,6 +30,28 @@ pub struct Postmark {
     pub files: u64,
     /// Transactions.
     pub transactions: u64,
+    /// When what was written has to be on the device.
+    #[serde(default, skip_serializing_if = "Sync::is_behind_transactions")]
+    pub sync: Sync,
+}
+
+/// When everything is made durable. The program of which this is the load never asks for that, so it is for
+/// whoever measures to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sync {
+    /// Behind the transactions, and again when all files are removed: what the transactions have left in memory
+    /// counts.
+    #[default]
+    Transactions,
+    /// When all files are removed, and not before: what is still in memory then is never written.
+    Removal,
+}
+
+impl Sync {
+    fn is_behind_transactions(&self) -> bool {
+        *self == Sync::Transactions
+    }
 }
 
 /// What came of it.
@@ -61,6 +83,7 @@ impl Postmark {
             high_bytes,
             files,
             transactions,
+            sync: Sync::Transactions,
         }
     }
 
