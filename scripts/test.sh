@@ -14,6 +14,11 @@ fi
 began=$(date +%s)
 # The program is built once, with everything that the kernel bench needs.
 rdma="--features bimetal-cli/rdma"
+case ${CARGO_TARGET_DIR:-target} in
+    /*) BIMETAL_BIN=$CARGO_TARGET_DIR/debug/bimetal ;;
+    *) BIMETAL_BIN=$PWD/${CARGO_TARGET_DIR:-target}/debug/bimetal ;;
+esac
+export BIMETAL_BIN
 
 step() {
     name=$1
@@ -37,7 +42,7 @@ step "build" $cargo build --workspace --all-targets --locked $rdma
 step "without RDMA" $cargo test -p bimetal-rdma --locked --lib --quiet
 kernel_bench() {
     status=0
-    scripts/kernel-bench --program "${CARGO_TARGET_DIR:-target}/debug/bimetal" tests/kernel/nbd.sh \
+    scripts/kernel-bench --program "$BIMETAL_BIN" tests/kernel/nbd.sh \
         tests/kernel/ublk.sh tests/kernel/ublk-mirror.sh tests/kernel/rdma.sh || status=$?
     # 77: it cannot run here, and has said why.
     [ "$status" = 77 ] || return "$status"

@@ -65,6 +65,9 @@ pub fn binary() -> &'static Path {
     })
 }
 
+/// How what [`Server::try_start_with`] says of a server that ended in place of getting ready begins.
+pub const REFUSED: &str = "the server did not print `ready`";
+
 /// A running server.
 ///
 /// Dropped without [`Server::stop`] it is killed, so that a failing test leaves nothing behind.
@@ -128,7 +131,7 @@ impl Server {
         let what = match self.next_line() {
             Some(line) if line == "ready" => return Ok(self),
             Some(line) => format!("the server printed {line:?} where `ready` was due"),
-            None => "the server did not print `ready`".to_owned(),
+            None => REFUSED.to_owned(),
         };
         self.kill();
         Err(format!("{what}\n{}", self.said()))

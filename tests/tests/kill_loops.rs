@@ -10,6 +10,7 @@ use bimetal_tests::crash::model::{Model, Settled, content};
 use bimetal_tests::crash::stand::{Power, Stand};
 use bimetal_tests::deadline::eventually;
 use bimetal_tests::random::Random;
+use bimetal_tests::server::REFUSED;
 use bimetal_tests::volatile_disk::{BLOCK_BYTES, Keep};
 
 /// Rounds of the loop with our own client, and on how many volumes they are.
@@ -268,7 +269,7 @@ fn canary_our_client_finds_flushes_that_do_nothing() {
         let (mut random, mut met) = (Random::new(1000 + seed), Met::default());
         let words = found_within(10, |_| round(&mut stand, &mut model, &mut random, &mut met));
         // Other bytes than there may be, a block that cannot be read, or a volume that is refused.
-        let known = ["not one of the possible", "the error", "serve did not"];
+        let known = ["not one of the possible", "the error", REFUSED];
         assert!(known.iter().any(|w| words.contains(w)), "{words}");
     }
 }
@@ -281,7 +282,7 @@ fn canary_fio_finds_flushes_that_do_nothing() {
     let mut random = Random::new(1003);
     let words = found_within(5, |number| fio_round(&mut stand, &mut random, number));
     // What fio has read is not what it wrote, or the volume itself has found out and is refused.
-    let known = ["verify", "serve did not"];
+    let known = ["verify", REFUSED];
     assert!(known.iter().any(|w| words.contains(w)), "{words}");
 }
 
@@ -298,7 +299,7 @@ fn canary_ext4_finds_flushes_that_do_nothing() {
     });
     // A file that is not what was synced, or a file system that is none any more.
     // Or the volume itself has found out.
-    let known = ["file ", "mount", "e2fsck", "serve did not"]
+    let known = ["file ", "mount", "e2fsck", REFUSED]
         .iter()
         .any(|w| words.contains(w));
     assert!(known, "{words}");
