@@ -285,6 +285,7 @@ impl Given {
             "wbt_lat_usec",
             "nr_requests",
             "../bdi/max_ratio_fine",
+            "../bdi/min_ratio_fine",
             "../bdi/strict_limit",
         ];
         names

@@ -239,6 +239,9 @@ fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result
     // What the kernel keeps is a part; that must stay.
     let part = bdi.join("max_ratio_fine");
     let found = sysfs::read(&part)?;
+    // A device may have its share of what all devices write, and no more: without a lower bound what this one may
+    // have dirty would depend on what others do, and begin near nothing for one that was just made.
+    written.set(None, bdi.join("min_ratio_fine"), &found)?;
     written.0.push((part, found));
     Ok(())
 }
@@ -252,6 +255,8 @@ fn remember_all(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
         queue.join("read_ahead_kb"),
         // `max_bytes` is a part of what may be dirty now, and another one later.
         bdi.join("max_ratio_fine"),
+        // It must not be above the other, so it is put back before.
+        bdi.join("min_ratio_fine"),
         bdi.join("strict_limit"),
         queue.join("wbt_lat_usec"),
     ];
