@@ -17,9 +17,9 @@ use bimetal_lab::results::{Job, Results, jobs, missing};
 use bimetal_sim::experiment::parallel::{all_cores, run_all};
 use serde_json::json;
 
-use crate::lab_native;
 use crate::sim::{progress_bar, status_of};
 use crate::table::{Align, Table};
+use crate::{lab_native, lab_stack};
 
 /// What to do with experiments.
 #[derive(clap::Args)]
@@ -121,22 +121,26 @@ fn read_plan(file: &Path) -> Result<Plan> {
 fn run_plan(file: &Path, folder: &Path, threads: Option<u16>, as_json: bool) -> Result<ExitCode> {
     let plan = read_plan(file)?;
     lab_native::restore_what_is_left()?;
-    if plan.backend == Backend::Native {
-        let results = lab_native::run(&plan, folder, threads)?;
-        return write_report(&results, &plan, folder, as_json);
-    }
-    let results = Results::create(folder, &plan)?;
+    let results = match plan.backend {
+        Backend::Virtual => run_in_virtual_time(&plan, folder, threads)?,
+        Backend::Stack => lab_stack::run(&plan, folder, threads)?,
+        Backend::Native => lab_native::run(&plan, folder, threads)?,
+    };
+    write_report(&results, &plan, folder, as_json)
+}
+
+fn run_in_virtual_time(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Results> {
+    let results = Results::create(folder, plan)?;
     let threads = threads.map_or_else(all_cores, usize::from);
-    let mut made = results.made(&plan)?;
+    let mut made = results.made(plan)?;
     loop {
         // What is still to be done depends on what has come out.
-        let missing = missing(&jobs(&plan, &made), &made);
+        let missing = missing(&jobs(plan, &made), &made);
         if missing.is_empty() {
-            break;
+            return Ok(results);
         }
         made.extend(make_runs(&results, &missing, threads)?);
     }
-    write_report(&results, &plan, folder, as_json)
 }
 
 fn make_runs(results: &Results, missing: &[Job<'_>], threads: usize) -> Result<Vec<Outcome>> {
@@ -246,7 +250,9 @@ fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
             let all = all.map(|job| job.cell.settings.workload.estimated_ns());
             (all.fold(0, u64::saturating_add), "of one core")
         }
-        Backend::Native => (lab_native::estimate_ns(&missing, &made), "of this machine"),
+        Backend::Stack | Backend::Native => {
+            (lab_native::estimate_ns(&missing, &made), "of this machine")
+        }
     };
     let mut out = std::io::stdout().lock();
     if as_json {

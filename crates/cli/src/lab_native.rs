@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
-use bimetal_lab::cell::Outcome;
+use bimetal_lab::cell::{Outcome, RunError};
 use bimetal_lab::native::{self, Session};
 use bimetal_lab::plan::Plan;
 use bimetal_lab::results::{Job, Results, jobs, missing, name_of};
@@ -64,16 +64,8 @@ pub(crate) fn estimate_ns(missing: &[Job<'_>], made: &[Outcome]) -> u64 {
 
 /// Makes the runs of a plan that are missing.
 pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Results> {
-    if threads.is_some_and(|threads| threads > 1) {
-        bail!(
-            "runs on one machine disturb one another: `--jobs` must be 1 with `backend = \"native\"`"
-        );
-    }
     native::check(plan)?;
-    if folder.join("plan.toml").exists() {
-        check_kernel(&Results::open(folder)?.0.made(plan)?, folder)?;
-    }
-    let results = Results::create(folder, plan)?;
+    let results = alone_on_this_machine(plan, folder, threads)?;
     let rt = Rt::real_time(UringOptions {
         pool_bytes: 1 << 20,
         register: false,
@@ -117,6 +109,27 @@ pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Re
     Ok(results)
 }
 
+/// The folder for runs of which each needs this machine for itself.
+///
+/// # Errors
+/// When it cannot have that, or there are runs of another kernel.
+pub(crate) fn alone_on_this_machine(
+    plan: &Plan,
+    folder: &Path,
+    threads: Option<u16>,
+) -> Result<Results> {
+    if threads.is_some_and(|threads| threads > 1) {
+        bail!(
+            "runs on one machine disturb one another: `--jobs` must be 1 with `backend = \"{}\"`",
+            plan.backend.name()
+        );
+    }
+    if folder.join("plan.toml").exists() {
+        check_kernel(&Results::open(folder)?.0.made(plan)?, folder)?;
+    }
+    Ok(Results::create(folder, plan)?)
+}
+
 /// Runs of two kernels say nothing together.
 fn check_kernel(made: &[Outcome], folder: &Path) -> Result<()> {
     let now = native::kernel_release()?;
@@ -147,6 +160,21 @@ fn make_missing(
     made: &mut Vec<Outcome>,
     session: &mut Session,
 ) -> Result<()> {
+    one_by_one(plan, results, made, |job| {
+        session.run(&job.cell.choice, &job.cell.settings, job.seed)
+    })
+}
+
+/// Makes the runs that are missing by `run`, one after another, and keeps each.
+///
+/// # Errors
+/// The first that cannot be made or kept.
+pub(crate) fn one_by_one(
+    plan: &Plan,
+    results: &Results,
+    made: &mut Vec<Outcome>,
+    mut run: impl FnMut(&Job<'_>) -> Result<Outcome, RunError>,
+) -> Result<()> {
     loop {
         let missing = missing(&jobs(plan, made), made);
         if missing.is_empty() {
@@ -156,8 +184,7 @@ fn make_missing(
         for job in missing {
             let name = name_of(&job.cell.choice);
             bar.set_message(name.clone());
-            let run = session.run(&job.cell.choice, &job.cell.settings, job.seed);
-            let outcome = run.with_context(|| name)?;
+            let outcome = run(&job).with_context(|| name)?;
             results.keep(&job, &outcome)?;
             made.push(outcome);
             bar.inc(1);

@@ -24,6 +24,7 @@ mod index;
 mod itself;
 mod lab;
 mod lab_native;
+mod lab_stack;
 mod latency;
 mod load;
 mod local;

@@ -89,3 +89,27 @@ fn mistakes_are_one_line_and_change_nothing() {
     let rule = ["lab", "compare", "a", "b", "--fail-if", "value"];
     assert_refused(&rule, 2, &["expected a figure"]);
 }
+
+/// On a stack runs are made one at a time, in real time; the report says so.
+#[test]
+fn a_plan_on_a_stack_is_run_once() {
+    let scratch = Scratch::new("lab-stack");
+    let (device, load) = PLAN.split_once("[device.disk]").unwrap();
+    let load = load.split_once("[workload.mail]").unwrap().1;
+    let text = format!(
+        "backend = \"stack\"\n{device}[device.disk]\ntype = \"stack\"\ntop = \"vol\"\noverwrite = true\n\
+         [device.disk.device.vol]\ntype = \"memory\"\nsize = \"64MiB\"\n[workload.mail]{load}"
+    );
+    let file = scratch.text("ours.toml", &text);
+    let table = stdout_of(&["lab", "run", arg(&file)]);
+    assert!(table.starts_with("scheduler  workload"), "{table}");
+    let shown = stdout_of(&["lab", "plan", arg(&file)]);
+    assert!(shown.contains("0 of 2 runs are to be made"), "{shown}");
+    let page = std::fs::read_to_string(scratch.path("ours.results/report.html")).unwrap();
+    assert!(
+        page.contains("in real time on our stack"),
+        "the page says where"
+    );
+    let several = ["lab", "run", arg(&file), "--jobs", "2"];
+    assert_refused(&several, 1, &["--jobs", "stack"]);
+}

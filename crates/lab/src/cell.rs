@@ -1,8 +1,10 @@
-//! One run of one cell: a world in virtual time, and what came of it.
+//! One run of one cell, in virtual time, and what comes of runs wherever they happen: the queue with its scheduler and the
+//! file layer over some device, and a load on them.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use bimetal_block::IoError;
 use bimetal_block::device::Device;
 use bimetal_block::layers::queue::Queue;
 use bimetal_block::layers::timing::Timing;
@@ -17,6 +19,7 @@ use crate::files::{CpuCosts, FileSystemKind, Files, FilesConfig};
 use crate::layer::LoadError;
 use crate::native::NativeError;
 use crate::plan::{content_hash, queue_config};
+use crate::stack::StackError;
 use crate::workload::{Measured, Resolved, World};
 
 /// The version of what is written of a run. Runs of other versions are made again.
@@ -191,6 +194,12 @@ pub enum RunError {
     /// Settings that cannot be made, though they were read.
     #[error("{0}")]
     Settings(String),
+    /// The device refused something.
+    #[error("the device refused a request: {0}")]
+    Device(IoError),
+    /// Devices of our stack do not open or close.
+    #[error(transparent)]
+    Stack(#[from] StackError),
     /// The machine does not do what the run needs.
     #[error(transparent)]
     Native(#[from] NativeError),
@@ -238,37 +247,80 @@ fn run_in(
     let device = Timing::new(rt, below, &parameters, seed)
         .map_err(|error| RunError::Settings(error.to_string()))?;
     let device = Rc::new(device);
-    let config = queue_config(&settings.scheduler, of.depth);
-    let queue = Queue::new(rt, Rc::clone(&device) as Rc<dyn Device>, &config)
-        .map_err(|error| RunError::Settings(error.to_string()))?;
-    let queue = Rc::new(queue);
-    let files = Files::new(rt, Rc::clone(&queue), files_config(settings)?);
-    let world = World {
-        rt: rt.clone(),
-        files: files.clone(),
-        seed,
+    let bed = Bed {
+        device: Rc::clone(&device) as Rc<dyn Device>,
+        depth: of.depth,
+        cpu: CpuCosts::default(),
     };
-    let measured = rt.block_on(settings.workload.run(&world))?;
-    let Counts { reads, writes } = queue.counts();
-    let (flushes, read_bytes, written_bytes) = files.device_traffic();
+    let outcome = rt.block_on(bed.run(rt, choice, settings, seed))?;
     let counters = device.counters();
     Ok(Outcome {
-        schema: SCHEMA,
-        choice: choice.clone(),
-        settings: settings.clone(),
-        seed,
-        measured,
-        reads: Direction::new(&reads, read_bytes),
-        writes: Direction::new(&writes, written_bytes),
-        flushes,
         seeks: counters.seeks,
         seek_distance_bytes: counters.seek_distance_bytes,
-        elapsed_ns: rt.now().as_ns(),
-        machine: None,
+        ..outcome
     })
 }
 
-fn files_config(settings: &Settings) -> Result<FilesConfig, RunError> {
+/// What the queue of a run is put on.
+pub(crate) struct Bed {
+    pub device: Rc<dyn Device>,
+    /// Requests that it is given at a time.
+    pub depth: u32,
+    /// What processors take.
+    pub cpu: CpuCosts,
+}
+
+impl Bed {
+    /// Runs the load of a cell in the time of `rt`. The file layer ends with the runtime.
+    ///
+    /// # Errors
+    /// When the device is too small for the load, or refuses something.
+    ///
+    /// # Panics
+    /// When the counts contradict each other.
+    pub(crate) async fn run(
+        self,
+        rt: &Rt,
+        choice: &BTreeMap<String, String>,
+        settings: &Settings,
+        seed: u64,
+    ) -> Result<Outcome, RunError> {
+        let begun = rt.now();
+        let config = queue_config(&settings.scheduler, self.depth);
+        let queue = Queue::new(rt, self.device, &config)
+            .map_err(|error| RunError::Settings(error.to_string()))?;
+        let queue = Rc::new(queue);
+        let files = Files::new(rt, Rc::clone(&queue), files_config(settings, self.cpu)?);
+        let world = World {
+            rt: rt.clone(),
+            files: files.clone(),
+            seed,
+        };
+        let measured = settings.workload.run(&world).await;
+        files.until_idle().await;
+        if let Some(error) = files.device_failure() {
+            return Err(RunError::Device(error));
+        }
+        let Counts { reads, writes } = queue.counts();
+        let (flushes, read_bytes, written_bytes) = files.device_traffic();
+        Ok(Outcome {
+            schema: SCHEMA,
+            choice: choice.clone(),
+            settings: settings.clone(),
+            seed,
+            measured: measured?,
+            reads: Direction::new(&reads, read_bytes),
+            writes: Direction::new(&writes, written_bytes),
+            flushes,
+            seeks: 0,
+            seek_distance_bytes: 0,
+            elapsed_ns: rt.now().ns_since(begun),
+            machine: None,
+        })
+    }
+}
+
+fn files_config(settings: &Settings, cpu: CpuCosts) -> Result<FilesConfig, RunError> {
     let name = settings.file_system.as_str();
     let kind = FileSystemKind::ALL
         .iter()
@@ -285,6 +337,6 @@ fn files_config(settings: &Settings) -> Result<FilesConfig, RunError> {
         read_ahead_pages: settings.read_ahead_pages,
         write_mode,
         barriers: settings.barriers,
-        cpu: CpuCosts::default(),
+        cpu,
     })
 }

@@ -1,7 +1,8 @@
-//! What a run is made on: a model in virtual time, or a device of this machine.
+//! What a run is made on: a model in virtual time, devices of our own stack, or a device of this machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use bimetal_block::graph::{Graph, read_graph};
 use bimetal_block::media::model::{ModelType, Parameters};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,8 @@ pub enum Backend {
     /// In virtual time, on modelled devices.
     #[default]
     Virtual,
+    /// On this machine, with the schedulers and the file layer of virtual time over devices of our stack.
+    Stack,
     /// On this machine, with the kernel's schedulers and file systems.
     Native,
 }
@@ -21,6 +24,15 @@ impl Backend {
     pub fn is_virtual(&self) -> bool {
         *self == Backend::Virtual
     }
+
+    /// Its name in an experiment file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Virtual => "virtual",
+            Backend::Stack => "stack",
+            Backend::Native => "native",
+        }
+    }
 }
 
 /// A device.
@@ -29,6 +41,8 @@ impl Backend {
 pub enum DeviceSettings {
     /// A model.
     Model(ModelSettings),
+    /// Devices of our stack. Before those of the machine: it has other fields than any of them.
+    Stack(StackSettings),
     /// A device of this machine.
     Native(NativeDevice),
 }
@@ -59,10 +73,43 @@ impl ModelSettings {
     /// # Errors
     /// What is wrong, in words.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if !(1..=1024).contains(&self.depth) {
-            return Err("`depth` must be 1 to 1024".to_owned());
-        }
+        check_depth(self.depth)?;
         self.model().map(|_| ())
+    }
+}
+
+/// Devices of our stack, as a configuration has them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StackSettings {
+    /// The name of the one that the queue is put on.
+    pub top: String,
+    /// Requests that it is given at a time.
+    pub depth: u32,
+    /// The sections `[device.NAME]`.
+    pub devices: toml::Table,
+}
+
+impl StackSettings {
+    /// The graph of the devices.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn graph(&self) -> Result<Graph, String> {
+        let sections = toml::Table::from_iter([("device".to_owned(), self.devices.clone().into())]);
+        let text = toml::to_string(&sections).map_err(|error| error.to_string())?;
+        // Its place would be one in this text, which nobody has seen.
+        let graph = read_graph(Path::new(""), &text).map_err(|error| error.message)?;
+        match graph.nodes().contains_key(&self.top) {
+            true => Ok(graph),
+            false => {
+                let known: Vec<&str> = graph.nodes().keys().map(String::as_str).collect();
+                let (top, known) = (&self.top, known.join(", "));
+                Err(format!(
+                    "`top` is no device `{top}`, expected one of {known}"
+                ))
+            }
+        }
     }
 }
 
@@ -101,6 +148,17 @@ pub enum Backing {
         /// Its path.
         path: PathBuf,
     },
+}
+
+/// Refuses a depth that no queue has.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn check_depth(depth: u32) -> Result<(), String> {
+    match (1..=1024).contains(&depth) {
+        true => Ok(()),
+        false => Err("`depth` must be 1 to 1024".to_owned()),
+    }
 }
 
 /// All parameters of a model, as they are written.

@@ -134,7 +134,7 @@ fn back() -> Axis {
 /// What the axes of schedulers and file systems have that are not given.
 fn usual(backend: Backend) -> (&'static str, &'static str) {
     match backend {
-        Backend::Virtual => ("cfq", "ext3"),
+        Backend::Virtual | Backend::Stack => ("cfq", "ext3"),
         Backend::Native => ("mq-deadline", "ext4"),
     }
 }
@@ -330,7 +330,7 @@ impl Reader<'_> {
     fn memory_pages(&self) -> Option<u32> {
         let bytes = match (&self.file.memory, self.file.backend) {
             (Some(given), _) => given.get_ref().0,
-            (None, Backend::Virtual) => MEMORY_BYTES_USUAL,
+            (None, Backend::Virtual | Backend::Stack) => MEMORY_BYTES_USUAL,
             // All that the machine has.
             (None, Backend::Native) => return Some(0),
         };
@@ -341,7 +341,7 @@ impl Reader<'_> {
 
     fn memory_pages_min(&self) -> u32 {
         match self.file.backend {
-            Backend::Virtual => MEMORY_PAGES_MIN,
+            Backend::Virtual | Backend::Stack => MEMORY_PAGES_MIN,
             Backend::Native => NATIVE_MEMORY_PAGES_MIN,
         }
     }
@@ -402,7 +402,9 @@ impl Reader<'_> {
             "write_mode" => expect(["back", "through"].contains(&name), vec!["back", "through"]),
             _ => {
                 let known: Vec<&str> = match self.file.backend {
-                    Backend::Virtual => FileSystemKind::ALL.iter().map(|(name, _)| *name).collect(),
+                    Backend::Virtual | Backend::Stack => {
+                        FileSystemKind::ALL.iter().map(|(name, _)| *name).collect()
+                    }
                     Backend::Native => NATIVE_FILE_SYSTEMS.to_vec(),
                 };
                 expect(known.contains(&name), known)
@@ -423,7 +425,7 @@ impl Reader<'_> {
             },
         };
         match self.file.backend {
-            Backend::Virtual => settings.check()?,
+            Backend::Virtual | Backend::Stack => settings.check()?,
             // Which of them there are, the kernel knows.
             Backend::Native => settings.check_words()?,
         }

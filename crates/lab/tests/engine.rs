@@ -251,7 +251,7 @@ fn a_mistake_about_a_machine_has_its_place() {
         (
             "type = \"loop\"\nfolder = \"/dev/shm\"",
             "type = \"hdd\"",
-            "x.toml:12:1: a device of type `hdd` is a model, which has virtual time only; `backend = \"native\"` has loop and block",
+            "x.toml:12:1: a device of type `hdd` needs `backend = \"virtual\"`, and this is `native`",
         ),
     ] {
         let line = wrong(old, new);
@@ -260,7 +260,9 @@ fn a_mistake_about_a_machine_has_its_place() {
     let modelled = PLAN.replace("type = \"hdd\"\nprofile = \"hdd-5400\"", "type = \"block\"");
     let line = plan(&modelled).unwrap_err();
     assert!(
-        line.ends_with("a device of type `block` needs `backend = \"native\"`"),
+        line.ends_with(
+            "a device of type `block` needs `backend = \"native\"`, and this is `virtual`"
+        ),
         "{line}"
     );
 }
@@ -456,7 +458,7 @@ fn shipped_files_and_the_example_are_plans() {
             }
         }
     }
-    assert_eq!(found, 7);
+    assert_eq!(found, 8);
     let page = std::fs::read_to_string(root.join("docs/lab.md")).unwrap();
     let example = page.split("```toml").nth(1).unwrap();
     let plan = plan(example.split("```").next().unwrap()).unwrap();

@@ -1,8 +1,12 @@
-//! The way down: bios of whole blocks into a queue over a modelled device, and what is counted there.
+//! The way down: bios of whole blocks into a queue over a device, and what is counted there.
+//!
+//! Models do not fail; a device of this machine may. A load goes on over that, as if what it asked for had been
+//! done, and whoever runs it must not take its figures for any.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
+use bimetal_block::IoError;
 use bimetal_block::device::Device;
 use bimetal_block::layers::queue::Queue;
 use bimetal_block::request::{Flags, Origin, Request};
@@ -24,6 +28,7 @@ pub(crate) struct Disk {
     bios: Cell<u64>,
     counts: Cell<DiskCounts>,
     idle: Event,
+    failure: Cell<Option<IoError>>,
 }
 
 /// What has been asked of the device.
@@ -43,7 +48,13 @@ impl Disk {
             bios: Cell::new(0),
             counts: Cell::default(),
             idle: Event::new(),
+            failure: Cell::new(None),
         }
+    }
+
+    /// Why the device refused something, the first time.
+    pub(crate) fn failure(&self) -> Option<IoError> {
+        self.failure.get()
     }
 
     /// Blocks of the device.
@@ -99,8 +110,9 @@ impl Disk {
         self.bios.set(self.bios.get() + 1);
         let origin = Origin::of_task(task);
         let answer = self.queue.submit(request.from_origin(origin)).await;
-        // The models do not fail, and the layout keeps to the device.
-        assert!(answer.is_ok(), "a modelled device answered {answer:?}");
+        if let Err(error) = answer {
+            self.failure.set(self.failure.get().or(Some(error)));
+        }
         self.bios.set(self.bios.get() - 1);
         if self.bios.get() == 0 {
             self.idle.notify();

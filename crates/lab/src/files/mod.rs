@@ -19,6 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_block::IoError;
 use bimetal_block::layers::queue::Queue;
 use bimetal_policy::read_ahead::ReadAhead;
 use bimetal_policy::write_back::{WriteBack, WriteBackParameters, WriteMode};
@@ -51,6 +52,16 @@ pub struct CpuCosts {
     pub name_ns: u64,
     /// A character that a program reads or writes by itself.
     pub character_ns: u64,
+}
+
+impl CpuCosts {
+    /// Where the clock is that of a machine, what it takes it takes by itself.
+    pub const NONE: CpuCosts = CpuCosts {
+        call_ns: 0,
+        page_ns: 0,
+        name_ns: 0,
+        character_ns: 0,
+    };
 }
 
 impl Default for CpuCosts {
@@ -194,6 +205,16 @@ impl Files {
     pub fn device_traffic(&self) -> (u64, u64, u64) {
         let counts = self.0.disk.counts();
         (counts.flushes, counts.read_bytes, counts.written_bytes)
+    }
+
+    /// Waits until nothing is with the device.
+    pub(crate) async fn until_idle(&self) {
+        self.0.disk.until_idle().await;
+    }
+
+    /// Why the device refused something, the first time; then no figure means anything.
+    pub fn device_failure(&self) -> Option<IoError> {
+        self.0.disk.failure()
     }
 
     /// Blocks of 4 KiB of the device.

@@ -161,8 +161,8 @@ fn check_backing(backing: &Backing) -> Result<(), NativeError> {
 fn device_of(settings: &Settings) -> Result<&NativeDevice, NativeError> {
     match &settings.device {
         DeviceSettings::Native(device) => Ok(device),
-        DeviceSettings::Model(_) => Err(NativeError::Refused(
-            "a modelled device has virtual time only".to_owned(),
+        DeviceSettings::Model(_) | DeviceSettings::Stack(_) => Err(NativeError::Refused(
+            "the device is none of this machine's".to_owned(),
         )),
     }
 }

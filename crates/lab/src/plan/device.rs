@@ -6,7 +6,10 @@ use bimetal_block::media::model::{ModelType, Parameters};
 use bimetal_block::units::Size;
 use serde::Deserialize;
 
-use crate::device::{Backend, Backing, DeviceSettings, ModelSettings, NativeDevice, written};
+use crate::device::{
+    Backend, Backing, DeviceSettings, ModelSettings, NativeDevice, StackSettings, check_depth,
+    written,
+};
 
 /// A flash device has tables of all its pages, in memory for as long as a run of it lasts.
 const FLASH_BYTES_MAX: u64 = 256 << 30;
@@ -28,6 +31,9 @@ pub(super) struct FileDevice {
     folder: Option<PathBuf>,
     file: Option<PathBuf>,
     path: Option<PathBuf>,
+    top: Option<String>,
+    #[serde(default)]
+    device: toml::Table,
     #[serde(default)]
     overwrite: bool,
 }
@@ -39,6 +45,7 @@ enum Kind {
     Hdd,
     Network,
     Flash,
+    Stack,
     Loop,
     Block,
 }
@@ -50,15 +57,25 @@ impl Kind {
             Kind::Hdd => Some(ModelType::Hdd),
             Kind::Network => Some(ModelType::Network),
             Kind::Flash => Some(ModelType::Flash),
-            Kind::Loop | Kind::Block => None,
+            Kind::Stack | Kind::Loop | Kind::Block => None,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
+            Kind::Stack => "stack",
             Kind::Loop => "loop",
             Kind::Block => "block",
             _ => self.model().map_or("", ModelType::name),
+        }
+    }
+
+    /// Where runs on it happen.
+    fn backend(self) -> Backend {
+        match self {
+            Kind::Stack => Backend::Stack,
+            Kind::Loop | Kind::Block => Backend::Native,
+            Kind::Ssd | Kind::Hdd | Kind::Network | Kind::Flash => Backend::Virtual,
         }
     }
 }
@@ -69,17 +86,18 @@ impl FileDevice {
     /// # Errors
     /// What is wrong, in words.
     pub(super) fn settings(&self, backend: Backend) -> Result<DeviceSettings, String> {
-        match (backend, self.of.model()) {
-            (Backend::Virtual, Some(model)) => self.modelled(model).map(DeviceSettings::Model),
-            (Backend::Native, None) => self.native().map(DeviceSettings::Native),
-            (Backend::Virtual, None) => Err(format!(
-                "a device of type `{}` needs `backend = \"native\"`",
-                self.of.name()
-            )),
-            (Backend::Native, Some(_)) => Err(format!(
-                "a device of type `{}` is a model, which has virtual time only; `backend = \"native\"` has loop and block",
-                self.of.name()
-            )),
+        if self.of.backend() != backend {
+            return Err(format!(
+                "a device of type `{}` needs `backend = \"{}\"`, and this is `{}`",
+                self.of.name(),
+                self.of.backend().name(),
+                backend.name()
+            ));
+        }
+        match self.of.model() {
+            Some(model) => self.modelled(model).map(DeviceSettings::Model),
+            None if self.of == Kind::Stack => self.stack().map(DeviceSettings::Stack),
+            None => self.native().map(DeviceSettings::Native),
         }
     }
 
@@ -93,6 +111,8 @@ impl FileDevice {
             ("folder", self.folder.is_some()),
             ("file", self.file.is_some()),
             ("path", self.path.is_some()),
+            ("top", self.top.is_some()),
+            ("device", !self.device.is_empty()),
             ("overwrite", self.overwrite),
         ];
         for (key, is_given) in given {
@@ -131,6 +151,24 @@ impl FileDevice {
             parameters: written(&parameters),
         };
         settings.check()?;
+        Ok(settings)
+    }
+
+    fn stack(&self) -> Result<StackSettings, String> {
+        self.check_keys(&["top", "depth", "device", "overwrite"])?;
+        let top = self.top.clone().ok_or("missing field `top`")?;
+        if !self.overwrite {
+            return Err(format!(
+                "every run writes over what the device `{top}` has; say `overwrite = true` if that is meant"
+            ));
+        }
+        let settings = StackSettings {
+            top,
+            depth: self.depth.unwrap_or(NCQ_DEPTH),
+            devices: self.device.clone(),
+        };
+        check_depth(settings.depth)?;
+        settings.graph()?;
         Ok(settings)
     }
 

@@ -3,6 +3,7 @@
 //! The page must load nothing: no script, no font, no picture from anywhere. The same runs give the same bytes.
 
 use super::{CellSummary, Summary};
+use crate::device::Backend;
 use crate::plan::AXES;
 use crate::plot::bars::{Bar, Bars};
 use crate::plot::{Plot, STYLE, Series, escaped, round_marks, short};
@@ -69,9 +70,11 @@ impl<'s> Page<'s> {
             0 => String::new(),
             missing => format!(" <strong>{missing} runs are missing.</strong>"),
         };
-        let place = match &summary.kernel {
-            Some(kernel) => format!("on this machine (Linux {})", escaped(kernel)),
-            None => "in virtual time".to_owned(),
+        let kernel = escaped(summary.kernel.as_deref().unwrap_or("unknown"));
+        let place = match summary.backend {
+            Backend::Virtual => "in virtual time".to_owned(),
+            Backend::Stack => format!("in real time on our stack (Linux {kernel})"),
+            Backend::Native => format!("on this machine (Linux {kernel})"),
         };
         let baseline: Vec<String> = summary.baseline.values().cloned().collect();
         let compared = match baseline.is_empty() {

@@ -1,0 +1,58 @@
+//! `bimetal lab` on devices of our own stack: runs one after another in real time, each in a runtime of its own.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use bimetal_lab::cell::{Outcome, RunError};
+use bimetal_lab::layer::LoadError;
+use bimetal_lab::plan::Plan;
+use bimetal_lab::results::{Job, Results};
+use bimetal_lab::stack;
+use bimetal_rt::uring::Signals;
+use bimetal_rt::{Rt, UringOptions};
+
+use crate::lab_native::{alone_on_this_machine, one_by_one};
+
+/// Memory for the buffers of a run.
+const POOL_BYTES: usize = 256 << 20;
+
+/// Makes the runs of a plan that are missing.
+pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Results> {
+    let results = alone_on_this_machine(plan, folder, threads)?;
+    let mut made = results.made(plan)?;
+    let outcome = one_by_one(plan, &results, &mut made, run_alone);
+    match outcome {
+        Err(error) if is_interrupted(&error) => {
+            bail!("interrupted; the devices are closed, and the same command goes on")
+        }
+        outcome => outcome.map(|()| results),
+    }
+}
+
+fn is_interrupted(error: &anyhow::Error) -> bool {
+    let of = error.downcast_ref::<RunError>();
+    matches!(of, Some(RunError::Load(LoadError::Interrupted)))
+}
+
+fn run_alone(job: &Job<'_>) -> Result<Outcome, RunError> {
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |error| RunError::Load(LoadError::Io { what, error })
+    };
+    let rt = Rt::real_time(UringOptions {
+        pool_bytes: POOL_BYTES,
+        seed: job.seed,
+        register: true,
+    })
+    .map_err(failed("cannot set up io_uring"))?;
+    let signals = Signals::termination(&rt).map_err(failed("cannot take over signals"))?;
+    let stop = async {
+        // Whoever cannot be told to stop is told by the end of the process.
+        let _ = signals.next().await;
+    };
+    let (choice, settings) = (&job.cell.choice, &job.cell.settings);
+    let outcome = rt.block_on(stack::run(&rt, choice, settings, job.seed, stop));
+    // Flushers and timers have no end of their own.
+    rt.end();
+    outcome
+}

@@ -1,0 +1,98 @@
+//! Runs on devices of our own stack, in real time: the queue with its schedulers, the file layer and the loads of virtual
+//! time, over whatever a configuration can describe. So what a simulation said can be held against storage that is there.
+//!
+//! Nothing is modelled below the queue, and nothing but the page cache and the file system above it; what processors take
+//! they take by themselves. Every run opens the devices and closes them again, and must never leave them otherwise, also when
+//! it is interrupted.
+
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+
+use bimetal_block::IoError;
+use bimetal_block::graph::{OpenError, OpenOptions, Stack};
+use bimetal_rt::Rt;
+use futures_util::future::{Either, select};
+
+use crate::cell::{Bed, Machine, Outcome, RunError, Settings};
+use crate::device::{DeviceSettings, StackSettings};
+use crate::files::CpuCosts;
+use crate::layer::LoadError;
+use crate::native::kernel_release;
+use crate::plan::Choice;
+
+/// Why devices of our stack made no run.
+#[derive(Debug, thiserror::Error)]
+pub enum StackError {
+    /// One could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// One could not be closed.
+    #[error("device {device}: closing failed: {error}")]
+    Close {
+        /// Its name.
+        device: String,
+        /// What it answered.
+        error: IoError,
+    },
+}
+
+/// Runs a cell with a seed, in real time. It ends early, and in order, when `stop` does. The runtime is for this run alone, and
+/// has to be [ended](Rt::end) behind it.
+///
+/// # Errors
+/// When the devices cannot be opened or closed, refuse something, or are too small; `Interrupted` after `stop`.
+pub async fn run(
+    rt: &Rt,
+    choice: &Choice,
+    settings: &Settings,
+    seed: u64,
+    stop: impl Future<Output = ()>,
+) -> Result<Outcome, RunError> {
+    let DeviceSettings::Stack(of) = &settings.device else {
+        let why = "the device is none of our stack's".to_owned();
+        return Err(RunError::Settings(why));
+    };
+    let kernel = kernel_release()?;
+    let graph = of.graph().map_err(RunError::Settings)?;
+    let opened = Stack::open(rt, &graph, &[&of.top], &OpenOptions::default()).await;
+    let stack = opened.map_err(StackError::from)?;
+    let device = stack.get(&of.top).expect("the root of a stack is open");
+    let bed = Bed {
+        device: Rc::clone(device),
+        depth: of.depth,
+        cpu: CpuCosts::NONE,
+    };
+    let run = pin!(bed.run(rt, choice, settings, seed));
+    let outcome = match select(run, pin!(stop)).await {
+        Either::Left((outcome, _)) => outcome,
+        Either::Right(_) => Err(RunError::Load(LoadError::Interrupted)),
+    };
+    let closed = stack.close().await;
+    let outcome = outcome?;
+    closed.map_err(|(device, error)| StackError::Close { device, error })?;
+    Ok(Outcome {
+        machine: Some(Machine {
+            kernel,
+            device: in_words(of),
+            counted_by: "the queue".to_owned(),
+            ..Machine::default()
+        }),
+        ..outcome
+    })
+}
+
+/// The devices by name and type, the one that is used first.
+fn in_words(of: &StackSettings) -> String {
+    let kind = |name: &str| {
+        let section = of.devices.get(name).and_then(|section| section.get("type"));
+        let kind = section.and_then(|kind| kind.as_str()).unwrap_or("?");
+        format!("{name} ({kind})")
+    };
+    let others = of.devices.keys().filter(|name| **name != of.top);
+    let words: Vec<String> = std::iter::once(&of.top)
+        .chain(others)
+        .map(|name| kind(name))
+        .collect();
+    words.join(", ")
+}
