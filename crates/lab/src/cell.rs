@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{Backend, DeviceSettings};
 use crate::files::{CpuCosts, FileSystemKind, Files, FilesConfig};
+use crate::latency::Latencies;
 use crate::layer::LoadError;
 use crate::native::NativeError;
 use crate::plan::{content_hash, queue_config};
@@ -161,6 +162,9 @@ pub struct Outcome {
     pub seek_distance_bytes: u64,
     /// Time from start to end, in ns.
     pub elapsed_ns: u64,
+    /// What bios took, where that is known: the kernel's are counted only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latencies>,
     /// The machine on which it was made, if it was not in virtual time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
@@ -183,6 +187,9 @@ pub struct Machine {
     pub mount_options: Option<String>,
     /// What counted the requests.
     pub counted_by: String,
+    /// Processor time of this program during the run, in ns.
+    #[serde(default)]
+    pub cpu_ns: u64,
 }
 
 /// Why a run has no outcome.
@@ -315,6 +322,7 @@ impl Bed {
             seeks: 0,
             seek_distance_bytes: 0,
             elapsed_ns: rt.now().ns_since(begun),
+            latency: Some(files.device_latencies()),
             machine: None,
         })
     }

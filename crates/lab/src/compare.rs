@@ -166,6 +166,8 @@ mod tests {
             flushes: 0,
             seeks: 0,
             elapsed_ns: 0,
+            latency: None,
+            cpu_ns_per_request: None,
         };
         Summary {
             schema: 1,

@@ -10,6 +10,7 @@ pub mod cell;
 pub mod compare;
 pub mod device;
 pub mod files;
+pub mod latency;
 pub mod layer;
 pub mod native;
 pub mod plan;

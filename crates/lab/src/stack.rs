@@ -63,11 +63,13 @@ pub async fn run(
         depth: of.depth,
         cpu: CpuCosts::NONE,
     };
+    let cpu_before_ns = cpu_ns();
     let run = pin!(bed.run(rt, choice, settings, seed));
     let outcome = match select(run, pin!(stop)).await {
         Either::Left((outcome, _)) => outcome,
         Either::Right(_) => Err(RunError::Load(LoadError::Interrupted)),
     };
+    let cpu_ns = cpu_ns() - cpu_before_ns;
     let closed = stack.close().await;
     let outcome = outcome?;
     closed.map_err(|(device, error)| StackError::Close { device, error })?;
@@ -76,10 +78,17 @@ pub async fn run(
             kernel,
             device: in_words(of),
             counted_by: "the queue".to_owned(),
+            cpu_ns,
             ..Machine::default()
         }),
         ..outcome
     })
+}
+
+/// Processor time of this program so far, in ns.
+fn cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// The devices by name and type, the one that is used first.

@@ -328,7 +328,7 @@ fn a_plan_is_interrupted_and_goes_on_and_gives_the_same() {
     assert_eq!(compared, [false, false, false, true]);
     let table = csv(&outcomes);
     let columns: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
-    assert_eq!(columns, vec![29; 9]);
+    assert_eq!(columns, vec![40; 9]);
 }
 
 /// Memory holds all of it and ext2 has no journal, so where the files are removed before the sync only names and inodes

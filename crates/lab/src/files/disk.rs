@@ -3,15 +3,17 @@
 //! Models do not fail; a device of this machine may. A load goes on over that, as if what it asked for had been
 //! done, and whoever runs it must not take its figures for any.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bimetal_block::IoError;
 use bimetal_block::device::Device;
 use bimetal_block::layers::queue::Queue;
-use bimetal_block::request::{Flags, Origin, Request};
+use bimetal_block::request::{Flags, Op, Origin, Request};
 use bimetal_rt::sync::{Event, Permit, Semaphore};
-use bimetal_rt::{Buf, Payload, Rt};
+use bimetal_rt::{Buf, Instant, Payload, Rt};
+
+use crate::latency::{Latencies, Recorder};
 
 /// Bytes of a block, and of a page.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
@@ -29,6 +31,9 @@ pub(crate) struct Disk {
     counts: Cell<DiskCounts>,
     idle: Event,
     failure: Cell<Option<IoError>>,
+    rt: Rt,
+    made: Instant,
+    latency: RefCell<Recorder>,
 }
 
 /// What has been asked of the device.
@@ -49,7 +54,15 @@ impl Disk {
             counts: Cell::default(),
             idle: Event::new(),
             failure: Cell::new(None),
+            rt: rt.clone(),
+            made: rt.now(),
+            latency: RefCell::new(Recorder::new()),
         }
+    }
+
+    /// What bios took so far.
+    pub(crate) fn latencies(&self) -> Latencies {
+        self.latency.borrow().latencies()
     }
 
     /// Why the device refused something, the first time.
@@ -109,7 +122,16 @@ impl Disk {
     async fn submit(&self, request: Request, task: u32) {
         self.bios.set(self.bios.get() + 1);
         let origin = Origin::of_task(task);
+        let is_write = match request.op {
+            Op::Read => Some(false),
+            Op::Write => Some(true),
+            _ => None,
+        };
+        let begun_ns = self.rt.now().ns_since(self.made);
+        self.latency.borrow_mut().begin(begun_ns);
         let answer = self.queue.submit(request.from_origin(origin)).await;
+        let now_ns = self.rt.now().ns_since(self.made);
+        self.latency.borrow_mut().end(begun_ns, now_ns, is_write);
         if let Err(error) = answer {
             self.failure.set(self.failure.get().or(Some(error)));
         }

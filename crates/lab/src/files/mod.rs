@@ -26,6 +26,7 @@ use bimetal_policy::write_back::{WriteBack, WriteBackParameters, WriteMode};
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
 
+use crate::latency::Latencies;
 use disk::Disk;
 use journal::Journal;
 use layout::{Full, Layout, Touch};
@@ -205,6 +206,11 @@ impl Files {
     pub fn device_traffic(&self) -> (u64, u64, u64) {
         let counts = self.0.disk.counts();
         (counts.flushes, counts.read_bytes, counts.written_bytes)
+    }
+
+    /// What the bios took that the device was asked for.
+    pub fn device_latencies(&self) -> Latencies {
+        self.0.disk.latencies()
     }
 
     /// Waits until nothing is with the device.

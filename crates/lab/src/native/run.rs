@@ -98,6 +98,7 @@ pub(super) fn run(
         seeks: 0,
         seek_distance_bytes: 0,
         elapsed_ns,
+        latency: None,
         machine: Some(machine),
     })
 }

@@ -7,6 +7,7 @@
 use std::fmt::Write;
 
 pub mod bars;
+pub mod heat;
 mod scale;
 
 pub use scale::short;

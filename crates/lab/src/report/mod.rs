@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cell::{Direction, Outcome};
 use crate::device::Backend;
+use crate::latency::{DirectionLatency, Latencies};
 use crate::plan::{AXES, Choice, Plan};
 use crate::results::jobs;
 use crate::statistics::{Estimate, Ratio, estimate, median, paired_ratio};
@@ -50,6 +51,12 @@ pub struct CellSummary {
     pub seeks: u64,
     /// Median of the time of a run, in ns.
     pub elapsed_ns: u64,
+    /// What bios took, where that is known: medians over the seeds, and the maps of the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latencies>,
+    /// Median of the processor time of this program for each request issued, in ns, on a machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns_per_request: Option<u64>,
 }
 
 /// What came of a plan.
@@ -150,7 +157,44 @@ fn cell_summary(
         flushes: count(|outcome| outcome.flushes),
         seeks: count(|outcome| outcome.seeks),
         elapsed_ns: count(|outcome| outcome.elapsed_ns),
+        latency: latency(own),
+        cpu_ns_per_request: cpu_ns_per_request(own),
     })
+}
+
+/// Medians of what bios took, and the maps of the first run.
+fn latency(own: &[&Outcome]) -> Option<Latencies> {
+    let all: Vec<&Latencies> = own.iter().filter_map(|run| run.latency.as_ref()).collect();
+    let first = all.first()?;
+    let median_of = |of: &dyn Fn(&Latencies) -> u64| {
+        let values: Vec<f64> = all.iter().map(|latency| of(latency) as f64).collect();
+        median(&values).map_or(0, |median| median.round() as u64)
+    };
+    let direction = |of: fn(&Latencies) -> &DirectionLatency| DirectionLatency {
+        count: median_of(&|all| of(all).count),
+        p50_ns: median_of(&|all| of(all).p50_ns),
+        p99_ns: median_of(&|all| of(all).p99_ns),
+        p999_ns: median_of(&|all| of(all).p999_ns),
+        max_ns: median_of(&|all| of(all).max_ns),
+        map: of(first).map.clone(),
+    };
+    Some(Latencies {
+        interval_ns: first.interval_ns,
+        reads: direction(|all| &all.reads),
+        writes: direction(|all| &all.writes),
+        freezes: median_of(&|all| all.freezes),
+        pause_ns_max: median_of(&|all| all.pause_ns_max),
+    })
+}
+
+fn cpu_ns_per_request(own: &[&Outcome]) -> Option<u64> {
+    let of = |run: &&Outcome| {
+        let cpu_ns = run.machine.as_ref()?.cpu_ns;
+        let issued = run.reads.issued + run.writes.issued + run.flushes;
+        (cpu_ns > 0 && issued > 0).then(|| cpu_ns as f64 / issued as f64)
+    };
+    let all: Vec<f64> = own.iter().filter_map(of).collect();
+    median(&all).map(|ns| ns.round() as u64)
 }
 
 /// The median of a count.
@@ -183,7 +227,13 @@ pub fn csv(outcomes: &[Outcome]) -> String {
             put(&mut out, format_args!(",{way}_{name}"));
         }
     }
-    out.push_str(",flushes,seeks,seek_distance_bytes\n");
+    out.push_str(",flushes,seeks,seek_distance_bytes");
+    for way in ["read", "write"] {
+        for name in ["p50_ns", "p99_ns", "p999_ns", "max_ns"] {
+            put(&mut out, format_args!(",{way}_{name}"));
+        }
+    }
+    out.push_str(",freezes,pause_ns_max,cpu_ns\n");
     for outcome in outcomes {
         for axis in AXES {
             put(&mut out, format_args!("{},", field(&outcome.choice[axis])));
@@ -207,12 +257,40 @@ pub fn csv(outcomes: &[Outcome]) -> String {
         put(
             &mut out,
             format_args!(
-                ",{},{},{}\n",
+                ",{},{},{}",
                 outcome.flushes, outcome.seeks, outcome.seek_distance_bytes
             ),
         );
+        latency_fields(&mut out, outcome);
     }
     out
+}
+
+/// What bios took, and what the program took; empty where that is not known.
+fn latency_fields(out: &mut String, outcome: &Outcome) {
+    let latency = outcome.latency.as_ref();
+    let mut values: Vec<Option<u64>> = Vec::new();
+    for of in [
+        latency.map(|all| &all.reads),
+        latency.map(|all| &all.writes),
+    ] {
+        let known = of.filter(|of| of.count > 0);
+        values.extend([
+            known.map(|of| of.p50_ns),
+            known.map(|of| of.p99_ns),
+            known.map(|of| of.p999_ns),
+            known.map(|of| of.max_ns),
+        ]);
+    }
+    values.push(latency.map(|all| all.freezes));
+    values.push(latency.map(|all| all.pause_ns_max));
+    let cpu_ns = outcome.machine.as_ref().map(|machine| machine.cpu_ns);
+    values.push(cpu_ns.filter(|ns| *ns > 0));
+    for value in values {
+        let text = value.map(|value| value.to_string());
+        put(out, format_args!(",{}", text.unwrap_or_default()));
+    }
+    out.push('\n');
 }
 
 /// The names of what is counted in one direction.

@@ -2,15 +2,23 @@
 //!
 //! The page must load nothing: no script, no font, no picture from anywhere. The same runs give the same bytes.
 
+use bimetal_block::units::show_ns;
+
 use super::{CellSummary, Summary};
 use crate::device::Backend;
+use crate::latency::{DirectionLatency, Latencies};
 use crate::plan::AXES;
 use crate::plot::bars::{Bar, Bars};
+use crate::plot::heat::Heat;
 use crate::plot::{Plot, STYLE, Series, escaped, round_marks, short};
 use crate::statistics::Ratio;
 
 /// A curve of more points has no marks at them.
 const POINTS_MAX: usize = 24;
+/// A direction of fewer bios has no map.
+const MAPPED_MIN: u64 = 200;
+/// More maps than these are folded away.
+const OPEN_MAX: usize = 12;
 
 /// All of the page.
 pub fn html(summary: &Summary) -> String {
@@ -20,6 +28,7 @@ pub fn html(summary: &Summary) -> String {
         page.figure_group(&mut out, &title, &cells);
     }
     page.curves(&mut out);
+    page.latencies(&mut out);
     page.table(&mut out);
     out.push_str("</main></body></html>\n");
     out
@@ -293,6 +302,40 @@ impl<'s> Page<'s> {
         );
     }
 
+    /// Maps of what bios took, of each cell and direction.
+    fn latencies(&self, out: &mut String) {
+        let all: Vec<&CellSummary> = self.summary.cells.iter().collect();
+        let mut drawings = Vec::new();
+        for cell in &all {
+            let Some(latency) = &cell.latency else {
+                continue;
+            };
+            for (way, of) in [("reads", &latency.reads), ("writes", &latency.writes)] {
+                if of.count >= MAPPED_MIN {
+                    let name = format!("{}, {way}", self.line_name(cell, &all));
+                    drawings.push(drawing_of(&name, latency.interval_ns, of));
+                }
+            }
+        }
+        if drawings.is_empty() {
+            return;
+        }
+        // A wall of drawings stands in the way of the table.
+        let open = if drawings.len() <= OPEN_MAX {
+            " open"
+        } else {
+            ""
+        };
+        *out += &format!(
+            "<h2>Latency over time</h2>\n<details{open}><summary>{} maps</summary>\n<p>Of bios, from the file system until \
+             they come back, in the run of the first seed; the darker, the more, by factors. The numbers are medians over \
+             seeds. A device from which nothing comes for longer than the broken line counts as frozen. Directions of fewer \
+             than {MAPPED_MIN} bios are left out.</p>\n<div class=\"plots\">{}</div></details>\n",
+            drawings.len(),
+            drawings.concat()
+        );
+    }
+
     /// What tells a cell from the others.
     fn line_name(&self, cell: &CellSummary, others: &[&CellSummary]) -> String {
         let differs = |axis: &str| {
@@ -314,8 +357,22 @@ impl<'s> Page<'s> {
 
     fn table(&self, out: &mut String) {
         let headings = [
-            "result", "95 %", "unit", "ratio", "enqueued", "merged", "dequeued", "read", "written",
-            "flushes", "seeks", "time",
+            "result",
+            "95 %",
+            "unit",
+            "ratio",
+            "enqueued",
+            "merged",
+            "dequeued",
+            "read",
+            "written",
+            "flushes",
+            "seeks",
+            "time",
+            "read 99 %",
+            "write 99 %",
+            "freezes",
+            "CPU a request",
         ];
         let axes: String = self
             .varying()
@@ -349,6 +406,10 @@ impl<'s> Page<'s> {
             .collect();
         let all = |of: fn(&crate::cell::Direction) -> u64| of(&cell.reads) + of(&cell.writes);
         let merged = all(|d| d.back_merges + d.front_merges + d.request_merges);
+        let latency = |of: &dyn Fn(&Latencies) -> Option<String>| {
+            let known = cell.latency.as_ref().and_then(of);
+            known.unwrap_or_else(|| "-".to_owned())
+        };
         let figures = [
             short(cell.value.median),
             format!(
@@ -366,7 +427,11 @@ impl<'s> Page<'s> {
             format!("{}B", short(cell.writes.bytes as f64)),
             cell.flushes.to_string(),
             cell.seeks.to_string(),
-            bimetal_block::units::show_ns(cell.elapsed_ns),
+            show_ns(cell.elapsed_ns),
+            latency(&|all| (all.reads.count > 0).then(|| show_ns(all.reads.p99_ns))),
+            latency(&|all| (all.writes.count > 0).then(|| show_ns(all.writes.p99_ns))),
+            latency(&|all| Some(all.freezes.to_string())),
+            cell.cpu_ns_per_request.map_or("-".to_owned(), show_ns),
         ];
         let figures: String = figures.iter().map(|figure| cell_of("td", figure)).collect();
         *out += &format!("<tr>{choices}{figures}</tr>\n");
@@ -396,6 +461,21 @@ impl<'s> Page<'s> {
         }
         out.push_str("</tbody></table></div></details>\n");
     }
+}
+
+fn drawing_of(name: &str, interval_ns: u64, of: &DirectionLatency) -> String {
+    let quantiles = [("50 %", of.p50_ns), ("99 %", of.p99_ns), ("all", of.max_ns)];
+    let quantiles = quantiles.map(|(share, ns)| format!("{share} {}", show_ns(ns)));
+    let heat = Heat {
+        label: quantiles.join(", "),
+        interval_ns,
+        map: &of.map,
+    };
+    format!(
+        "<figure><figcaption>{}</figcaption>\n{}</figure>",
+        escaped(name),
+        heat.svg()
+    )
 }
 
 fn ratio(of: Option<&Ratio>) -> String {

@@ -1,0 +1,240 @@
+//! How long what was asked of a device took, over the time of a run: a histogram for each interval, quantiles over all, and
+//! the times in which nothing came back at all.
+//!
+//! What is kept is bounded, however long a run is and however many requests it has: when there are more intervals than
+//! [`INTERVALS_MAX`], each becomes twice as long. Recording must never change what is recorded.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Intervals of a run, at most.
+pub const INTERVALS_MAX: usize = 64;
+/// The length of an interval at first: 2^20 ns, about a millisecond.
+const INTERVAL_NS_MIN: u64 = 1 << 20;
+/// Classes of latency: two for each power of two, from 2^10 ns (about a microsecond) to 2^37 (137 s). What is less or more
+/// is in the first or in the last.
+pub const CLASSES: u8 = 54;
+const CLASS_POWER_MIN: u32 = 10;
+/// Times in which requests are with the device and none comes back are a freeze from here on.
+pub const FREEZE_NS: u64 = 100_000_000;
+/// What is longer counts as this in quantiles: an hour.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+/// What requests of one direction took.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectionLatency {
+    /// Requests.
+    pub count: u64,
+    /// Half of them took no longer, in ns, to three digits.
+    pub p50_ns: u64,
+    /// 99 % of them.
+    pub p99_ns: u64,
+    /// 99.9 % of them.
+    pub p999_ns: u64,
+    /// The one that took longest.
+    pub max_ns: u64,
+    /// How many there were of a class in an interval: the interval of their end, the class, and the count, in order.
+    pub map: Vec<(u16, u8, u64)>,
+}
+
+/// What requests took, over the time of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latencies {
+    /// The length of an interval of the maps in ns.
+    pub interval_ns: u64,
+    /// Of reads.
+    pub reads: DirectionLatency,
+    /// Of writes.
+    pub writes: DirectionLatency,
+    /// Times of more than [`FREEZE_NS`] in which nothing came back though something was with the device.
+    pub freezes: u64,
+    /// The longest such time, however short, in ns.
+    pub pause_ns_max: u64,
+}
+
+/// The class of a latency.
+fn class_of(ns: u64) -> u8 {
+    let ns = ns.max(1 << CLASS_POWER_MIN);
+    let power = ns.ilog2();
+    let half = (ns >> (power - 1)) & 1;
+    let class = u64::from(power - CLASS_POWER_MIN) * 2 + half;
+    class.min(u64::from(CLASSES) - 1) as u8
+}
+
+/// Where a class begins, in ns. The class behind the last begins where that one ends.
+pub fn class_begin_ns(class: u8) -> u64 {
+    let power = 1_u64 << (CLASS_POWER_MIN + u32::from(class) / 2);
+    power + if class % 2 == 1 { power / 2 } else { 0 }
+}
+
+/// One direction while it is recorded.
+struct Recorded {
+    all: Histogram<u64>,
+    map: BTreeMap<(u16, u8), u64>,
+}
+
+impl Recorded {
+    fn new() -> Recorded {
+        let all = Histogram::new_with_bounds(1, LONGEST_NS, 3);
+        Recorded {
+            all: all.expect("an hour at three digits"),
+            map: BTreeMap::new(),
+        }
+    }
+
+    fn halve(&mut self) {
+        for ((interval, class), count) in std::mem::take(&mut self.map) {
+            *self.map.entry((interval / 2, class)).or_default() += count;
+        }
+    }
+
+    fn latency(&self) -> DirectionLatency {
+        let at = |quantile: f64| self.all.value_at_quantile(quantile);
+        let cells = self.map.iter();
+        DirectionLatency {
+            count: self.all.len(),
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            max_ns: self.all.max(),
+            map: cells.map(|((i, c), count)| (*i, *c, *count)).collect(),
+        }
+    }
+}
+
+/// Records what requests take.
+pub(crate) struct Recorder {
+    interval_ns: u64,
+    directions: [Recorded; 2],
+    under_way: u64,
+    /// Since when nothing has come back, if something is with the device.
+    waiting_since_ns: u64,
+    freezes: u64,
+    pause_ns_max: u64,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Recorder {
+        Recorder {
+            interval_ns: INTERVAL_NS_MIN,
+            directions: [Recorded::new(), Recorded::new()],
+            under_way: 0,
+            waiting_since_ns: 0,
+            freezes: 0,
+            pause_ns_max: 0,
+        }
+    }
+
+    /// A request goes to the device; times are from the beginning of the run.
+    pub(crate) fn begin(&mut self, now_ns: u64) {
+        if self.under_way == 0 {
+            self.waiting_since_ns = now_ns;
+        }
+        self.under_way += 1;
+    }
+
+    /// A request comes back that began at `begun_ns`; a flush is neither a read nor a write.
+    pub(crate) fn end(&mut self, begun_ns: u64, now_ns: u64, is_write: Option<bool>) {
+        let pause_ns = now_ns - self.waiting_since_ns;
+        self.pause_ns_max = self.pause_ns_max.max(pause_ns);
+        self.freezes += u64::from(pause_ns > FREEZE_NS);
+        self.waiting_since_ns = now_ns;
+        self.under_way -= 1;
+        let Some(is_write) = is_write else { return };
+        let interval = self.interval_of(now_ns);
+        let latency_ns = now_ns - begun_ns;
+        let of = &mut self.directions[usize::from(is_write)];
+        of.all.saturating_record(latency_ns.max(1));
+        *of.map.entry((interval, class_of(latency_ns))).or_default() += 1;
+    }
+
+    /// The interval of a time; intervals become longer until there is one.
+    fn interval_of(&mut self, now_ns: u64) -> u16 {
+        while now_ns / self.interval_ns >= INTERVALS_MAX as u64 {
+            self.interval_ns *= 2;
+            self.directions.iter_mut().for_each(Recorded::halve);
+        }
+        (now_ns / self.interval_ns) as u16
+    }
+
+    pub(crate) fn latencies(&self) -> Latencies {
+        let [reads, writes] = &self.directions;
+        Latencies {
+            interval_ns: self.interval_ns,
+            reads: reads.latency(),
+            writes: writes.latency(),
+            freezes: self.freezes,
+            pause_ns_max: self.pause_ns_max,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn classes_are_halves_of_powers_of_two() {
+        assert_eq!((class_of(0), class_of(1023), class_of(1024)), (0, 0, 0));
+        // 1536 is one and a half times 1024.
+        assert_eq!((class_of(1535), class_of(1536), class_of(2047)), (0, 1, 1));
+        assert_eq!((class_of(2048), class_of(3072)), (2, 3));
+        assert_eq!(class_of(u64::MAX), CLASSES - 1);
+        for class in 0..CLASSES {
+            let begin_ns = class_begin_ns(class);
+            assert_eq!(class_of(begin_ns), class);
+            assert_eq!(class_of(begin_ns - 1), class.saturating_sub(1));
+        }
+        assert_eq!(class_begin_ns(CLASSES), 1 << 37);
+    }
+
+    #[test]
+    fn a_long_run_has_long_intervals_and_loses_no_request() {
+        let mut recorder = Recorder::new();
+        // One write of 2 ms in each ms of ten minutes.
+        for ms in 2..600_000 {
+            recorder.begin((ms - 2) * MS);
+            recorder.end((ms - 2) * MS, ms * MS, Some(true));
+        }
+        let of = recorder.latencies();
+        let last = of.writes.map.last().unwrap();
+        assert!(
+            usize::from(last.0) < INTERVALS_MAX && last.0 >= 32,
+            "{last:?}"
+        );
+        let sum: u64 = of.writes.map.iter().map(|cell| cell.2).sum();
+        assert_eq!((sum, of.writes.count), (599_998, 599_998));
+        // 2 ms lie between 2^20 * 1.5 and 2^21 ns: power 20, upper half.
+        assert!(of.writes.map.iter().all(|cell| cell.1 == 21));
+        assert_eq!(of.reads, DirectionLatency::default());
+    }
+
+    #[test]
+    fn a_freeze_is_silence_while_something_is_asked() {
+        let mut recorder = Recorder::new();
+        recorder.begin(0);
+        recorder.end(0, 10 * MS, Some(false));
+        // Nothing was asked for a second.
+        recorder.begin(1000 * MS);
+        recorder.begin(1050 * MS);
+        recorder.end(1000 * MS, 1100 * MS, None);
+        assert_eq!(
+            recorder.latencies().freezes,
+            0,
+            "100 ms are not more than 100 ms"
+        );
+        // The second one came 101 ms behind the first.
+        recorder.end(1050 * MS, 1201 * MS, Some(false));
+        let of = recorder.latencies();
+        assert_eq!((of.freezes, of.pause_ns_max), (1, 101 * MS));
+        assert_eq!(
+            (of.reads.count, of.writes.count),
+            (2, 0),
+            "a flush is none of them"
+        );
+    }
+}
