@@ -22,7 +22,8 @@ pub struct Options {
     pub node_bytes: usize,
     /// Longer values are kept apart from their keys.
     pub inline_value_bytes: usize,
-    /// How much of the segments is in use, at most, before they are cleaned rather than added to.
+    /// How much of the segments is in use, at most, before they are cleaned rather than added to. Where rows pack well it
+    /// is less, down to 0.7, as long as segments take no more than the rows would unpacked and the storage can be longer.
     pub utilisation: f64,
     /// The part of all leaves that counts as hot (the paper: hot to cold as 1 to 2).
     pub hot_share: f64,

@@ -213,6 +213,8 @@ pub(crate) struct Segments {
     /// The number of the next filling.
     next_filling: u64,
     fillings: Arc<Fillings>,
+    /// How many segments there were when the storage could not become longer.
+    refused_at: Option<usize>,
 }
 
 /// Figures of the segments.
@@ -270,6 +272,7 @@ impl Segments {
             has_footers: true,
             next_filling: u64::from(opening) << 32,
             fillings,
+            refused_at: None,
         }
     }
 
@@ -478,6 +481,22 @@ impl Segments {
         self.all.resize(count as usize, free);
         self.free += more as usize;
         Ok(())
+    }
+
+    /// As [`grow`](Self::grow), where that is of use and not necessary; false if there is no room. It is not asked for again
+    /// before its length has changed.
+    pub(crate) fn try_grow(&mut self, storage: &dyn Storage) -> Result<bool, Error> {
+        if self.refused_at == Some(self.all.len()) {
+            return Ok(false);
+        }
+        match self.grow(storage) {
+            Ok(()) => Ok(true),
+            Err(Error::Full { .. }) => {
+                self.refused_at = Some(self.all.len());
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Gives the free end of the storage back. The caller has made durable that nothing names it.

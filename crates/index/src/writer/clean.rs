@@ -27,25 +27,6 @@ pub(super) struct Cleaning {
 }
 
 impl Writer {
-    /// Free segments that are kept for cleaning and checkpoints.
-    pub(super) fn spare_segments(&self) -> usize {
-        let figures = self.segments.figures();
-        let table = self.checkpoint_bytes() / self.geometry.segment_bytes as usize;
-        6 + table * 6 + figures.segments as usize / 64
-    }
-
-    /// True if segments should be cleaned: few are free, and enough of the others is not in use.
-    pub(super) fn needs_cleaning(&self) -> bool {
-        if self.cleaning.is_some() {
-            return true;
-        }
-        let figures = self.segments.figures();
-        let total = f64::from(figures.segments) * f64::from(figures.segment_bytes);
-        let is_sparse = figures.live_bytes as f64 + f64::from(figures.segment_bytes) * 8.0
-            < total * self.options.utilisation;
-        self.segments.free_count() < self.spare_segments() && is_sparse
-    }
-
     /// Cleans one segment of a cluster of fixed size that is overfull, if one is worth it. Not more at a
     /// time: where images do not fill segments well, a cluster may never keep to its size.
     pub(super) fn clean_clusters(&mut self) -> Result<(), Error> {

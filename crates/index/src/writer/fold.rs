@@ -512,8 +512,11 @@ impl Writer {
             About::Patch { .. } | About::Blob | About::Inner => Box::default(),
         };
         self.builder.clear();
+        let mut rows_bytes = 0;
         for index in rows {
-            self.builder.push(self.scratch.row(index));
+            let row = self.scratch.row(index);
+            rows_bytes += row.key.len() + row.value.len();
+            self.builder.push(row);
         }
         let interval = self.tree.slots.get(like).node.read().interval;
         let class = self.leaf_class(interval);
@@ -521,12 +524,15 @@ impl Writer {
         let id = known.unwrap_or_else(|| self.new_id());
         let mut bytes = (self.builder).finish_padded(id, 0, self.seq, interval, least_bytes);
         match self.append(class, id, self.seq, &mut bytes, about) {
-            Ok(location) => Ok(Written {
-                id,
-                separator,
-                image: Arc::new(made(bytes, self.tree.fillings.seal_of(location))),
-                location,
-            }),
+            Ok(location) => {
+                self.packing.note(rows_bytes, location.bytes());
+                Ok(Written {
+                    id,
+                    separator,
+                    image: Arc::new(made(bytes, self.tree.fillings.seal_of(location))),
+                    location,
+                })
+            }
             Err(error) => {
                 if known.is_none() {
                     self.free_ids.push(id);

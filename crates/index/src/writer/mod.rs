@@ -14,6 +14,7 @@ mod compact;
 mod fold;
 mod paper;
 pub(crate) mod patch;
+mod room;
 mod structure;
 mod unsettled;
 mod upkeep;
@@ -38,6 +39,7 @@ use checkpoint::Checkpoint;
 use classes::Classes;
 use clean::Cleaning;
 use fold::Scratch;
+use room::Packing;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -120,6 +122,7 @@ pub(crate) struct Writer {
     checkpoint: Option<Checkpoint>,
     unsettled: Unsettled,
     cleaning: Option<Cleaning>,
+    packing: Packing,
     classes: Classes,
     builder: Builder,
     scratch: Scratch,
@@ -172,6 +175,7 @@ impl Writer {
             checkpoint: None,
             unsettled: Unsettled::default(),
             cleaning: None,
+            packing: Packing::default(),
             classes,
             builder: Builder::new(false),
             scratch: Scratch::default(),

@@ -68,7 +68,7 @@ impl Writer {
     pub(super) fn clean_some(&mut self) -> Result<(), Error> {
         if self.options.paper.is_some() {
             self.clean_clusters()?;
-        } else if self.needs_cleaning() && !self.clean_piece()? {
+        } else if self.needs_cleaning()? && !self.clean_piece()? {
             return Ok(());
         }
         let is_short = self.segments.free_count() < self.spare_segments();
