@@ -7,9 +7,11 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
+use bimetal_rt::uring::set_nonblocking;
+
 use super::abi::{self, ConnParam, PS_TCP};
+use super::checked;
 use super::library::{Library, the_library};
-use super::{checked, set_nonblocking};
 
 /// How long the fabric is asked for the way to an address.
 const RESOLVE_MS: c_int = 4000;

@@ -13,22 +13,6 @@ pub(crate) use cm::{CmChannel, CmEvent, CmId, Happened};
 pub(crate) use queues::{Depths, Done, Queues, Work};
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
-
-/// Makes reading from a descriptor return when there is nothing.
-fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let fd = fd.as_raw_fd();
-    // SAFETY: takes integers; the descriptor is open.
-    let set = unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
-    };
-    if set {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
 
 /// The result of a function that answers 0, or -1 with `errno`.
 fn checked(result: i32, what: &str) -> io::Result<()> {

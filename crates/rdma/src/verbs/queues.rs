@@ -6,10 +6,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
+use bimetal_rt::uring::set_nonblocking;
+
 use super::abi::{self, Completion, CompletionChannel, Mr, Pd, QpInit, Sge};
 use super::cm::CmId;
+use super::last_error;
 use super::library::{Library, the_library};
-use super::{last_error, set_nonblocking};
 
 /// Completions that are taken in one call.
 const POLLED: usize = 16;

@@ -8,14 +8,14 @@
 //! It must never know what a message means.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 
 use io_uring::{opcode, squeue, types};
 
 use super::file::count;
 use super::op::Gather;
-use super::{Operation, Owned, Uring};
+use super::{Operation, Owned, Uring, set_nonblocking};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
 
@@ -101,16 +101,7 @@ impl MessageFile {
     /// Those of `fcntl(2)`; `Unsupported` in virtual time.
     pub fn new(rt: &Rt, fd: OwnedFd) -> io::Result<MessageFile> {
         let uring = super::of(rt)?;
-        // SAFETY: takes and returns integers; the descriptor is open.
-        let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-        if flags < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: as above.
-        let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
-        if set < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        set_nonblocking(fd.as_fd())?;
         let fixed = uring.register_file(fd.as_raw_fd());
         Ok(MessageFile { uring, fd, fixed })
     }

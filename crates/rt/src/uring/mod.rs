@@ -34,7 +34,7 @@ pub use message::{MessageBuf, MessageFile};
 pub(crate) use op::{Operation, Owned};
 pub use signal::Signals;
 pub(crate) use socket::{Socket, SocketListener};
-pub use sys::{MemoryLock, keep_memory_resident};
+pub use sys::{MemoryLock, keep_memory_resident, set_nonblocking};
 pub(crate) use sys::{boot_id, random_bytes, unix_seconds};
 pub use watch::Watch;
 

@@ -1,6 +1,7 @@
 //! The few system calls that are not operations of the ring: the clock, closing, locking memory.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant as Monotonic;
 
 /// The one read of the real clock.
@@ -21,6 +22,23 @@ pub(crate) fn unix_seconds() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     // A clock before 1970 has no label worth showing.
     since.map_or(0, |duration| duration.as_secs())
+}
+
+/// Makes reading from a descriptor, and writing to it, return at once where it would wait.
+///
+/// # Errors
+/// Those of `fcntl(2)`.
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let fd = fd.as_raw_fd();
+    // SAFETY: takes and returns integers; the descriptor is open.
+    let set = unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) >= 0
+    };
+    match set {
+        true => Ok(()),
+        false => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Random bytes of the operating system.
