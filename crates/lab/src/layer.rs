@@ -21,6 +21,9 @@ pub enum LoadError {
         /// The answer.
         error: io::Error,
     },
+    /// A trace cannot be read, or is another one.
+    #[error("{0}")]
+    Trace(String),
     /// Somebody wants the program to end.
     #[error("interrupted")]
     Interrupted,

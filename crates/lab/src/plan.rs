@@ -518,7 +518,7 @@ impl Reader<'_> {
 fn check_place(settings: &Settings) -> Result<(), String> {
     let is_raw = matches!(
         settings.workload,
-        Resolved::Requests(_) | Resolved::Sweep(_)
+        Resolved::Requests(_) | Resolved::Sweep(_) | Resolved::Replay(_)
     );
     match (is_raw, settings.file_system == NO_FILE_SYSTEM) {
         (true, false) => Err(

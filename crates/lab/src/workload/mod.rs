@@ -7,11 +7,13 @@
 pub mod clients;
 mod latency;
 pub mod postmark;
+pub mod replay;
 pub mod requests;
 pub mod stream;
 pub mod sweep;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use bimetal_rt::{Rng, Rt};
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,7 @@ use crate::layer::{FileLayer, LoadError};
 use bimetal_block::units::{Size, Time};
 use clients::Clients;
 use postmark::{Postmark, Tally};
+use replay::Replay;
 use requests::{Pattern, Requests};
 use stream::Stream;
 use sweep::Sweep;
@@ -112,6 +115,23 @@ pub enum Workload {
         /// Requests.
         count: Option<u64>,
     },
+    /// See [`replay`].
+    Replay {
+        /// The file.
+        trace: PathBuf,
+        /// Its format.
+        format: Option<String>,
+        /// What it must have.
+        crc32c: Option<String>,
+        /// Requests that are taken.
+        count: Option<u64>,
+        /// When they are made.
+        arrivals: Option<replay::Arrivals>,
+        /// So many times as fast as recorded.
+        speed: Option<f64>,
+        /// Requests under way at most.
+        depth: Option<u32>,
+    },
     /// See [`clients`].
     Clients {
         /// Numbers of clients.
@@ -133,6 +153,8 @@ pub enum Resolved {
     Stream(Stream),
     /// See [`requests`].
     Requests(Requests),
+    /// See [`replay`].
+    Replay(Replay),
     /// See [`clients`].
     Clients(Clients),
 }
@@ -201,6 +223,27 @@ impl Workload {
                 of.check()?;
                 Ok(Resolved::Requests(of))
             }
+            Workload::Replay {
+                trace,
+                format,
+                crc32c,
+                count,
+                arrivals,
+                speed,
+                depth,
+            } => {
+                let of = Replay {
+                    trace: trace.clone(),
+                    format: format.clone(),
+                    crc32c: crc32c.as_ref().map(|text| text.to_lowercase()),
+                    count: count.unwrap_or(replay::COUNT_USUAL),
+                    arrivals: arrivals.unwrap_or_default(),
+                    speed: speed.unwrap_or(1.0),
+                    depth: depth.unwrap_or(replay::DEPTH_USUAL),
+                };
+                of.check()?;
+                Ok(Resolved::Replay(of))
+            }
             Workload::Clients { counts, time } => {
                 let of = Clients {
                     counts: counts.clone(),
@@ -223,6 +266,7 @@ impl Resolved {
                 .estimated_pages()
                 .saturating_mul(STREAM_PAGE_ESTIMATE_NS),
             Resolved::Requests(load) => load.count.saturating_mul(PAGE_ESTIMATE_NS),
+            Resolved::Replay(load) => load.count.saturating_mul(PAGE_ESTIMATE_NS),
             // A client moves some 10,000 pages in a second of its own, or waits.
             Resolved::Clients(load) => {
                 load.seconds * load.counts.len() as u64 * 10_000 * PAGE_ESTIMATE_NS
@@ -237,6 +281,7 @@ impl Resolved {
             Resolved::Sweep(load) => load.estimated_pages(),
             Resolved::Stream(load) => load.estimated_pages(),
             Resolved::Requests(load) => load.count,
+            Resolved::Replay(load) => load.count,
             Resolved::Clients(load) => {
                 let seconds = load.seconds.saturating_mul(load.counts.len() as u64);
                 return seconds.saturating_mul(1_000_000_000) + NATIVE_RUN_ESTIMATE_NS;
@@ -256,6 +301,7 @@ impl Resolved {
             Resolved::Sweep(load) => load.run(world).await,
             Resolved::Stream(load) => load.run(world).await,
             Resolved::Requests(load) => load.run(world).await,
+            Resolved::Replay(load) => load.run(world).await,
             Resolved::Clients(load) => load.run(world).await,
         }
     }
