@@ -6,6 +6,7 @@
 #   make asan    the runtime's tests under AddressSanitizer (needs a nightly toolchain)
 #   make install-capi PREFIX=/usr/local   the C library, its header and its pkg-config file
 #   make kernel-bench   tests in a guest with a kernel of its own (QEMU; prints why where it cannot run)
+#   make kernel-peers   BRP beside SRP, iSER and NVMe there (four minutes)
 #   make bench   NBD speed against nbdkit and qemu-nbd (about an hour; BENCH_ARGS=--quick: minutes)
 
 CARGO ?= cargo
@@ -13,7 +14,7 @@ BENCH_ARGS ?=
 PREFIX ?= /usr/local
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: demo test lint asan install-capi kernel-bench bench
+.PHONY: demo test lint asan install-capi kernel-bench kernel-peers bench
 
 demo:
 	$(CARGO) build --release -p bimetal-cli
@@ -36,6 +37,10 @@ kernel-bench:
 	$(if $(BIMETAL),,$(CARGO) build --locked -p bimetal-cli --features rdma)
 	scripts/kernel-bench --program $(or $(BIMETAL),$(TARGET)/debug/bimetal) tests/kernel/nbd.sh \
 		tests/kernel/ublk.sh tests/kernel/ublk-mirror.sh tests/kernel/rdma.sh
+
+kernel-peers:
+	$(if $(BIMETAL),,$(CARGO) build --locked -p bimetal-cli --features rdma)
+	scripts/kernel-bench --limit-s 1200 --program $(or $(BIMETAL),$(TARGET)/debug/bimetal) tests/kernel/san-peers.sh
 
 bench:
 	scripts/install-test-deps.sh
