@@ -2,7 +2,7 @@
 //! device that is given.
 //!
 //! Every setting is written, read back, and read again just before the load; one that did not take ends the run with
-//! its name. Whatever is changed stands in a [journal] first and is put back behind each run. Mounts are
+//! its name. Whatever is changed stands in a journal first and is put back behind each run. Mounts are
 //! in a table of this thread alone, so that they end with it however it ends. Nothing here may change a setting that
 //! concerns more than the device of the run.
 
