@@ -307,11 +307,11 @@ impl Writer {
         let change = self.plan(path, &leaves, &written);
         let floor = oldest.max(self.scratch.floor);
         self.install(change, &leaves, written, floor);
-        self.write_inners_at_once()?;
         for reference in std::mem::take(&mut self.scratch.freed) {
             self.free_blobs(&reference);
         }
-        Ok(())
+        // Last, for it may be refused, and the leaf is written all the same.
+        self.write_inners_at_once()
     }
 
     /// A key that leads to the leaf: one of its own, or one that has been.
