@@ -35,9 +35,9 @@ pub(crate) struct KeyRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Base {
     pub node: NodeId,
-    /// Of its newest patch, or of its image if it had none.
+    /// Of its image.
     pub lsn: Seq,
-    /// How many patches it had.
+    /// How many patches it had over that.
     pub patches: u8,
 }
 

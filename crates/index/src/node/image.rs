@@ -128,6 +128,8 @@ pub struct Image {
     kinds_at: Option<u32>,
     rows: u32,
     lsn: u64,
+    /// That of the image on the storage, where this is made of it and of changes.
+    stored_lsn: u64,
     node: NodeId,
     prefix_len: u16,
     level: u8,
@@ -147,9 +149,18 @@ impl Image {
         Self::parse_within(bytes, meant.into(), IMAGE_BYTES_MAX)
     }
 
-    /// The same for one that was made for memory, where it may be longer than one that is written.
-    pub(crate) fn parse_for_memory(bytes: Vec<u8>, location: u64) -> Result<Self, ImageError> {
-        Self::parse_within(bytes, location.into(), u32::MAX as usize)
+    /// The same for one that was made for memory of one with the LSN `stored_lsn` and changes, and may be longer than
+    /// one that is written.
+    pub(crate) fn parse_for_memory(
+        bytes: Vec<u8>,
+        location: u64,
+        stored_lsn: u64,
+    ) -> Result<Self, ImageError> {
+        let image = Self::parse_within(bytes, location.into(), u32::MAX as usize)?;
+        Ok(Image {
+            stored_lsn,
+            ..image
+        })
     }
 
     fn parse_within(mut bytes: Vec<u8>, meant: Seal, bytes_max: usize) -> Result<Self, ImageError> {
@@ -197,6 +208,7 @@ impl Image {
             kinds_at,
             rows: header.rows.into(),
             lsn: header.lsn,
+            stored_lsn: header.lsn,
             node: header.node,
             prefix_len: header.prefix_len,
             level: header.level,
@@ -297,6 +309,12 @@ impl Image {
     /// The position in the log that it was written at.
     pub fn lsn(&self) -> u64 {
         self.lsn
+    }
+
+    /// The position in the log that the image on the storage was written at: its own, unless it was put together in
+    /// memory.
+    pub(crate) fn stored_lsn(&self) -> u64 {
+        self.stored_lsn
     }
 
     /// Class of its update interval, as it was given.

@@ -6,6 +6,7 @@
 //! log, in the order of their batches. It must never take an older image for a newer one that is
 //! damaged: what cannot be told is listed as lost, with the exact range of keys.
 
+mod compare;
 mod log;
 mod pieces;
 mod survey;
@@ -23,7 +24,7 @@ use crate::writer::Durability;
 use log::Frames;
 use pieces::{Piece, Pieces, Source, WholeLog};
 use std::collections::BTreeMap;
-use std::ops::{Bound, Range};
+use std::ops::Range;
 use survey::{Place, Survey};
 
 /// Bytes of a batch of the new index, about.
@@ -34,7 +35,7 @@ const LISTED_MAX: usize = 10_000;
 /// What of a range of keys is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Every key, but those that the log has.
+    /// Every key, but those that the log has, or a patch that is newer than what is lost.
     Keys,
     /// Changes: some keys may be missing, have an older value, or be there although they were deleted.
     Changes,
@@ -166,6 +167,7 @@ pub fn rebuild(
         batch_bytes: 0,
         lost_values: BTreeMap::new(),
         is_log_whole: false,
+        unlisted_spans: None,
         rebuilt,
     };
     building.write_leaves(progress)?;
@@ -185,6 +187,8 @@ struct Building<'a> {
     lost_values: BTreeMap<Vec<u8>, bool>,
     /// The log is read where nothing is missing any more.
     is_log_whole: bool,
+    /// Those of the leaves that no footer lists, once they are asked for.
+    unlisted_spans: Option<Vec<compare::Span>>,
     rebuilt: Rebuilt,
 }
 
@@ -222,7 +226,7 @@ impl Building<'_> {
             let to = self.pieces.end_of(number as usize);
             match piece.source {
                 Source::Nothing => {}
-                Source::Lost => self.rebuilt.lose(&piece.from, to, Loss::Keys),
+                Source::Lost(_) => self.rebuilt.lose(&piece.from, to, Loss::Keys),
                 Source::Leaf(index) => {
                     let image = match current.take().filter(|(at, _)| *at == index) {
                         Some((_, image)) => Some(image),
@@ -308,8 +312,8 @@ impl Building<'_> {
                     self.add_patch(patch, frames.whole())?;
                     done += 1;
                 }
-                while let Some(image) = unlisted.next_if(|image| image.lsn < seq) {
-                    self.compare(image)?;
+                while let Some(image) = unlisted.next_if(|image| image.place.lsn < seq) {
+                    self.compare(image, frames.whole())?;
                 }
                 match operations.take() {
                     Ok(Some(Operation::End)) => seq += u64::from(!is_carried),
@@ -322,7 +326,7 @@ impl Building<'_> {
         for patch in patches {
             self.add_patch(patch, frames.whole())?;
         }
-        unlisted.try_for_each(|image| self.compare(image))?;
+        unlisted.try_for_each(|image| self.compare(image, frames.whole()))?;
         self.write_batch()
     }
 
@@ -350,7 +354,8 @@ impl Building<'_> {
         let mut key = Vec::new();
         for row in 0..image.rows() {
             image.key(row, &mut key);
-            if !self.is_news(&key, patch.place.lsn) {
+            let lsn = patch.place.lsn;
+            if !self.is_news(&key, lsn) || self.pieces.may_be_outdated(&key, lsn, whole) {
                 continue;
             }
             match image.kind(row) {
@@ -359,123 +364,6 @@ impl Building<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Holds an image that no footer lists against what there is as of its batch. They differ if it is the
-    /// newest of its leaf, and a damaged footer had listed it; they do not if a power cut kept the footer
-    /// from being written.
-    fn compare(&mut self, unlisted: &Place) -> Result<(), Error> {
-        let Some(image) = self.survey.image(self.from, unlisted) else {
-            return Ok(());
-        };
-        self.write_batch()?;
-        let pieces = self.pieces;
-        // Where a leaf ends is not known; it does not go beyond these. One without keys may be anywhere.
-        let numbers = match self.pieces_of_rows(&image) {
-            Some(numbers) => numbers,
-            None => 0..pieces.all().len(),
-        };
-        let mut doubted = Vec::new();
-        for number in numbers {
-            let piece = &pieces.all()[number];
-            let is_of_node = match piece.source {
-                Source::Leaf(index) => self.survey.leaves[index].place.node == unlisted.node,
-                Source::Nothing | Source::Lost => false,
-            };
-            let is_meant = is_of_node || image.rows() > 0;
-            // What is newer has nothing to do with it, and what is lost is listed.
-            let is_older = piece.source != Source::Lost && piece.lsn < unlisted.lsn;
-            if is_meant && is_older && !self.is_as_in(&image, number)? {
-                doubted.push(number);
-            }
-        }
-        if doubted.is_empty() {
-            return Ok(());
-        }
-        let what = format!("an image of leaf {} that no footer lists", unlisted.node);
-        self.rebuilt.problem(what, unlisted.offset);
-        for number in doubted {
-            let piece = &pieces.all()[number];
-            let to = pieces.end_of(number);
-            self.rebuilt.lose(&piece.from, to, Loss::Changes);
-        }
-        Ok(())
-    }
-
-    /// The pieces from that of the first key of an image to that of its last.
-    fn pieces_of_rows(&self, image: &Image) -> Option<Range<usize>> {
-        let last_row = image.rows().checked_sub(1)?;
-        let (mut first, mut last) = (Vec::new(), Vec::new());
-        image.key(0, &mut first);
-        image.key(last_row, &mut last);
-        Some(self.pieces.number_of(&first)..self.pieces.number_of(&last) + 1)
-    }
-
-    /// True if in a piece everything is as an image says: for a leaf, between its first key and its last.
-    fn is_as_in(&self, image: &Image, number: usize) -> Result<bool, Error> {
-        let from = &*self.pieces.all()[number].from;
-        let to = self.pieces.end_of(number);
-        if image.is_patch() {
-            return self.has_rows(image, from, to);
-        }
-        let is_in = |key: &[u8]| to.is_none_or(|to| key < to);
-        let Some(last_row) = image.rows().checked_sub(1) else {
-            let to = to.map_or(Bound::Unbounded, Bound::Excluded);
-            return Ok(self.db.scan((Bound::Included(from), to)).next()?.is_none());
-        };
-        let (mut first, mut last) = (Vec::new(), Vec::new());
-        image.key(0, &mut first);
-        image.key(last_row, &mut last);
-        let upper = match to {
-            Some(to) if !is_in(&last) => Bound::Excluded(to),
-            _ => Bound::Included(&last[..]),
-        };
-        let mut rows = self.db.scan((Bound::Included(from.max(&first)), upper));
-        let (mut key, mut before) = (Vec::new(), None);
-        for row in image.lower_bound(from)..image.rows() {
-            image.key(row, &mut key);
-            if !is_in(&key) {
-                break;
-            }
-            if before.as_ref() == Some(&key) {
-                continue;
-            }
-            before = Some(key.clone());
-            let is_same = match image.kind(row) {
-                Kind::Delete => true,
-                Kind::Put => rows.next()? == Some((&key, &image.value(row))),
-                Kind::Blob => {
-                    let reference = Reference::decode(&image.value(row));
-                    let is_it = |value: &[u8]| reference.is_some_and(|r| r.is_of(value));
-                    rows.next()?
-                        .is_some_and(|(found, value)| found == key && is_it(value))
-                }
-            };
-            if !is_same {
-                return Ok(false);
-            }
-        }
-        Ok(rows.next()?.is_none())
-    }
-
-    /// True if between two keys everything is as a patch says.
-    fn has_rows(&self, patch: &Image, from: &[u8], to: Option<&[u8]>) -> Result<bool, Error> {
-        let mut key = Vec::new();
-        for row in patch.lower_bound(from)..patch.rows() {
-            patch.key(row, &mut key);
-            if to.is_some_and(|to| &key[..] >= to) {
-                break;
-            }
-            let found = self.db.get(&key)?;
-            let is_same = match patch.kind(row) {
-                Kind::Delete => found.is_none(),
-                _ => found.as_deref() == Some(patch.value(row).as_slice()),
-            };
-            if !is_same {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     fn put_again(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
@@ -501,7 +389,7 @@ impl Building<'_> {
         let pieces = self.pieces;
         for number in self.pieces_of_leaf(patch) {
             let piece = &pieces.all()[number];
-            let is_listed = piece.source == Source::Lost;
+            let is_listed = matches!(piece.source, Source::Lost(_));
             let is_older = piece.lsn < patch.place.lsn && whole.first_seq > piece.lsn + 1;
             if is_older && !is_listed {
                 let to = pieces.end_of(number);
@@ -519,7 +407,7 @@ impl Building<'_> {
         let listed = listed.filter(|leaf| is_before(&leaf.place));
         let listed = listed.max_by_key(|leaf| leaf.place.lsn);
         let listed_lsn = listed.map_or(0, |leaf| leaf.place.lsn);
-        let unlisted = self.survey.unlisted.iter().rev();
+        let unlisted = self.survey.unlisted.iter().rev().map(|image| &image.place);
         let mut newer = unlisted.filter(|place| is_before(place) && place.lsn > listed_lsn);
         let newer = newer.find_map(|place| {
             let image = self.survey.image(self.from, place)?;

@@ -2,6 +2,7 @@
 //! there, laid over each other, the newest on top.
 
 use super::survey::{Leaf, WholePatches};
+use crate::footer::Base;
 use crate::node::Seq;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -11,8 +12,8 @@ use std::collections::BTreeSet;
 pub(super) enum Source {
     /// There were none before what the log has.
     Nothing,
-    /// In an image that cannot be read.
-    Lost,
+    /// In an image that cannot be read, the newest of which has this LSN; the highest if no image is known.
+    Lost(Seq),
     /// In the image of this leaf of the survey.
     Leaf(usize),
 }
@@ -104,6 +105,15 @@ impl Pieces {
         &self.0[self.number_of(key)]
     }
 
+    /// True if what a patch says of a key may have been changed since by an image that is lost. It cannot have been
+    /// where the patch is newer, or the log has all batches after it.
+    pub(super) fn may_be_outdated(&self, key: &[u8], patch: Seq, whole: WholeLog) -> bool {
+        match self.of_key(key).source {
+            Source::Lost(lsn) => patch <= lsn && whole.first_seq > patch + 1,
+            Source::Nothing | Source::Leaf(_) => false,
+        }
+    }
+
     /// Where a piece ends.
     pub(super) fn end_of(&self, number: usize) -> Option<&[u8]> {
         self.0.get(number + 1).map(|piece| &*piece.from)
@@ -118,10 +128,11 @@ fn source_of(
     whole: WholeLog,
 ) -> (Source, Seq) {
     let mut damaged: Option<&Leaf> = None;
+    let newest = over.first().map_or(Seq::MAX, |(Reverse(lsn), ..)| *lsn);
     for (_, _, index) in over {
         let leaf = &leaves[*index];
         if damaged.is_some_and(|above| !is_enough(leaf, above, patches, whole)) {
-            return (Source::Lost, 0);
+            return (Source::Lost(newest), 0);
         }
         if leaf.is_whole {
             return (Source::Leaf(*index), leaf.place.lsn);
@@ -132,7 +143,7 @@ fn source_of(
         || damaged.is_some_and(|leaf| leaf.bases.is_empty() && leaf.logged_from >= whole.from)
     {
         true => (Source::Nothing, 0),
-        false => (Source::Lost, 0),
+        false => (Source::Lost(newest), 0),
     }
 }
 
@@ -144,23 +155,35 @@ fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: WholeLo
     if whole.first_seq <= lsn + 1 {
         return true;
     }
-    let newest = damaged.bases.iter().map(|base| base.lsn).max();
-    let is_base = newest.is_some_and(|newest| newest <= lsn)
-        || damaged.bases.iter().any(|base| {
-            let mut found = patches.range((node, lsn + 1)..=(node, base.lsn.max(lsn + 1)));
-            let is_last = found.clone().next_back() == Some(&(node, base.lsn));
-            match base.patches {
-                0 => (base.node, base.lsn) == (node, lsn),
-                count => base.node == node && is_last && found.by_ref().count() == count.into(),
-            }
-        });
-    is_base && damaged.logged_from >= whole.from
+    if damaged.logged_from < whole.from || damaged.bases.is_empty() {
+        return false;
+    }
+    let mut bases = damaged.bases.iter();
+    let is_base = bases.clone().any(|base| {
+        (base.node, base.lsn) == (node, lsn)
+            && patches_of(base, damaged, patches) == usize::from(base.patches)
+    });
+    // How new a base was with its patches is not known.
+    is_base || bases.all(|base| base.patches == 0 && base.lsn <= lsn)
+}
+
+/// How many patches can be read of those that a base had: what was written of its leaf until the leaf was written anew.
+fn patches_of(base: &Base, damaged: &Leaf, patches: &WholePatches) -> usize {
+    let later = damaged
+        .bases
+        .iter()
+        .filter(|other| other.node == base.node && other.lsn > base.lsn);
+    let written_anew = later.map(|other| other.lsn).min();
+    let until = written_anew.unwrap_or(damaged.place.lsn).max(base.lsn + 1);
+    patches
+        .range((base.node, base.lsn + 1)..=(base.node, until))
+        .count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::footer::{Base, KeyRange};
+    use crate::footer::KeyRange;
     use crate::node::Seal;
     use crate::rebuild::survey::Place;
 
@@ -235,7 +258,7 @@ mod tests {
         let expected = [
             piece("", Source::Leaf(0), 10),
             piece("c", Source::Leaf(3), 30),
-            piece("d", Source::Lost, 0),
+            piece("d", Source::Lost(20), 0),
             piece("e", Source::Leaf(0), 10),
         ];
         assert_eq!(pieces(&leaves, 9), expected);
@@ -245,26 +268,74 @@ mod tests {
     fn what_is_older_than_what_a_damaged_image_was_made_of_is_not_taken_for_it() {
         let mut leaves = [leaf("", "~", 9, true, 0), leaf("c", "e", 20, false, 9)];
         let lost = pieces(&leaves, 9);
-        assert_eq!(lost[1], piece("c", Source::Lost, 0));
-        // With the patch that it had, an older image is as new as the base.
+        assert_eq!(lost[1], piece("c", Source::Lost(20), 0));
+        // With the patch that it had, it is the base.
+        leaves[1].bases[0].lsn = 9;
         leaves[1].bases[0].patches = 1;
         let patches = WholePatches::from([(1, 10)]);
-        let whole = Pieces::of(&leaves, &patches, log_from(9));
-        assert_eq!(whole.of_key(b"d").source, Source::Leaf(0));
+        let source_of_d = |leaves: &[Leaf], patches: &WholePatches| {
+            Pieces::of(leaves, patches, log_from(9)).of_key(b"d").source
+        };
+        assert_eq!(source_of_d(&leaves, &patches), Source::Leaf(0));
+        assert_eq!(source_of_d(&leaves, &WholePatches::new()), Source::Lost(20));
         leaves[1].bases[0].patches = 2;
-        let one_missing = Pieces::of(&leaves, &patches, log_from(9));
-        assert_eq!(one_missing.of_key(b"d").source, Source::Lost);
+        assert_eq!(
+            source_of_d(&leaves, &patches),
+            Source::Lost(20),
+            "one missing"
+        );
+    }
+
+    #[test]
+    fn an_older_image_of_a_leaf_is_no_base_though_the_patch_of_one_is_there() {
+        let mut leaves = [leaf("", "~", 5, true, 0), leaf("c", "e", 20, false, 9)];
+        leaves[1].bases[0].lsn = 9;
+        leaves[1].bases[0].patches = 1;
+        let patches = WholePatches::from([(1, 10)]);
+        let pieces = Pieces::of(&leaves, &patches, log_from(9));
+        assert_eq!(pieces.of_key(b"d").source, Source::Lost(20));
+    }
+
+    #[test]
+    fn a_patch_counts_where_nothing_that_is_lost_may_be_newer() {
+        let leaves = [leaf("", "c", 10, true, 0), leaf("c", "~", 20, false, 4)];
+        let log = log_from(3);
+        let pieces = Pieces::of(&leaves, &WholePatches::new(), log);
+        assert_eq!(log.first_seq, 30);
+        let is_outdated = |key: &str, patch| pieces.may_be_outdated(key.as_bytes(), patch, log);
+        assert!(is_outdated("d", 15) && is_outdated("d", 20));
+        assert!(!is_outdated("d", 21), "over the image that is lost");
+        assert!(!is_outdated("b", 15), "nothing is lost");
+        let longer = WholeLog {
+            first_seq: 16,
+            ..log
+        };
+        assert!(!pieces.may_be_outdated(b"d", 15, longer), "in the log");
+    }
+
+    #[test]
+    fn patches_of_a_later_base_are_not_those_of_an_earlier_one() {
+        let mut leaves = [leaf("", "~", 5, true, 0), leaf("c", "e", 20, false, 9)];
+        let base = |lsn, patches| Base {
+            node: 1,
+            lsn,
+            patches,
+        };
+        leaves[1].bases = vec![base(9, 1), base(5, 1)];
+        let patches = WholePatches::from([(1, 7), (1, 12)]);
+        let pieces = Pieces::of(&leaves, &patches, log_from(9));
+        assert_eq!(pieces.of_key(b"d").source, Source::Leaf(0));
     }
 
     #[test]
     fn where_no_image_is_the_whole_log_is_needed() {
         assert_eq!(pieces(&[], 0), [piece("", Source::Nothing, 0)]);
-        assert_eq!(pieces(&[], 1), [piece("", Source::Lost, 0)]);
+        assert_eq!(pieces(&[], 1), [piece("", Source::Lost(Seq::MAX), 0)]);
         let leaves = [leaf("c", "e", 20, true, 4)];
         let expected = [
-            piece("", Source::Lost, 0),
+            piece("", Source::Lost(Seq::MAX), 0),
             piece("c", Source::Leaf(0), 20),
-            piece("e", Source::Lost, 0),
+            piece("e", Source::Lost(Seq::MAX), 0),
         ];
         assert_eq!(pieces(&leaves, 3), expected);
     }

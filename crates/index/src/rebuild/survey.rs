@@ -47,6 +47,14 @@ pub(super) struct Patch {
     pub logged_from: u64,
 }
 
+/// An image of a leaf or a patch that is in no footer that can be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unlisted {
+    pub place: Place,
+    /// A footer is damaged that had listed it; else it stands behind the last one.
+    pub was_listed: bool,
+}
+
 /// All that was found in segments.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
@@ -58,7 +66,7 @@ pub(super) struct Survey {
     blobs: BTreeMap<NodeId, Vec<Place>>,
     /// Images of leaves and patches that are in no footer that can be read, by the batch that they are as
     /// new as.
-    pub unlisted: Vec<Place>,
+    pub unlisted: Vec<Unlisted>,
 }
 
 /// Patches by node and batch.
@@ -153,7 +161,7 @@ impl Survey {
             rebuilt.segments += 1;
         }
         survey.patches.sort_by_key(|patch| patch.place.lsn);
-        survey.unlisted.sort_by_key(|image| image.lsn);
+        survey.unlisted.sort_by_key(|image| image.place.lsn);
         survey
     }
 
@@ -171,7 +179,7 @@ impl Survey {
             if footer.from != listed_to {
                 let what = format!("a footer of segment {segment} is damaged");
                 rebuilt.problem(what, offset + listed_to as u64);
-                self.take_unlisted(bytes, segment, offset, listed_to..footer.from);
+                self.take_unlisted(bytes, segment, offset, listed_to..footer.from, true);
             }
             listed_to = footer.end;
             for entry in footer.entries {
@@ -183,7 +191,7 @@ impl Survey {
             }
         }
         if head.is_some() {
-            self.take_unlisted(bytes, segment, offset, listed_to..bytes.len());
+            self.take_unlisted(bytes, segment, offset, listed_to..bytes.len(), false);
         }
     }
 
@@ -246,6 +254,7 @@ impl Survey {
         segment: u32,
         offset: u64,
         range: std::ops::Range<usize>,
+        was_listed: bool,
     ) {
         let mut at = range.start;
         while at < range.end.min(bytes.len()) {
@@ -267,7 +276,7 @@ impl Survey {
             };
             if image_in(&place, &bytes[at..at + peek.len_bytes]).is_some() {
                 at += peek.len_bytes;
-                self.unlisted.push(place);
+                self.unlisted.push(Unlisted { place, was_listed });
             } else {
                 at += GRANULE_BYTES;
             }

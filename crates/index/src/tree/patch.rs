@@ -139,6 +139,6 @@ pub(crate) fn with_changes(
     // What packed well alone, keys with a long prefix for instance, need not pack with others.
     let mut bytes = builder.finish_for_memory(image.node(), lsn, image.interval());
     seal(&mut bytes, location.stored());
-    Image::parse_for_memory(bytes, location.stored())
+    Image::parse_for_memory(bytes, location.stored(), image.stored_lsn())
         .expect("an image that was just made can be read")
 }

@@ -221,7 +221,7 @@ impl Writer {
         let delta = node.delta.as_deref().unwrap_or(&none);
         self.scratch.bases.extend(image.as_ref().map(|image| Base {
             node: id,
-            lsn: image.lsn(),
+            lsn: image.stored_lsn(),
             patches: node.patches().len() as u8,
         }));
         if node.delta.is_some() {
