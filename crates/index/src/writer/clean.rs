@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// Bytes of a segment looked through at a time.
 const PIECE_BYTES: usize = 64 << 10;
+/// A leaf that is written anew counts as so many times its bytes, for that is more work than to move it.
+const FOLD_WORK: usize = 4;
 
 /// A segment that is being cleaned.
 #[derive(Debug)]
@@ -49,13 +51,19 @@ impl Writer {
             },
         };
         let stream = self.survivor_stream(cleaning.segment);
-        let end = (cleaning.at + PIECE_BYTES).min(cleaning.bytes.len());
+        let mut end = (cleaning.at + PIECE_BYTES).min(cleaning.bytes.len());
         while cleaning.at < end {
             let rest = &cleaning.bytes[cleaning.at..];
             let Some((peek, location)) = self.live_at(&cleaning, rest) else {
                 cleaning.at += GRANULE_BYTES;
                 continue;
             };
+            if self.is_worth_folding(&peek) {
+                cleaning.at += peek.len_bytes;
+                end = end.saturating_sub(peek.len_bytes * (FOLD_WORK - 1));
+                self.fold_leaf(peek.node)?;
+                continue;
+            }
             let image = rest[..peek.len_bytes].to_vec();
             let said = cleaning.said.remove(&cleaning.at);
             let said = said.filter(|said| (said.node, said.lsn) == (peek.node, peek.lsn));
@@ -182,6 +190,19 @@ impl Writer {
             )),
         };
         self.move_bytes(peek, bytes, content, about, stream)
+    }
+
+    /// True if a leaf whose image has to be moved should be written anew instead: with its changes and patches it
+    /// takes hardly more to write, and neither has to be written back later. Not of one that is away, which would
+    /// have to be read, and not where room is so short that the leaf must not become longer.
+    fn is_worth_folding(&self, peek: &Peek) -> bool {
+        if peek.sort != Sort::Node || self.options.paper.is_some() {
+            return false;
+        }
+        let node = self.tree.slots.get(peek.node).node.read();
+        let has_changes = node.delta.is_some() || self.patched.contains(&peek.node);
+        let is_at_hand = matches!(node.content, Content::Leaf(_)) && !node.is_pinned;
+        has_changes && is_at_hand && self.segments.free_count() * 2 >= self.spare_segments()
     }
 
     /// Writes an image of a leaf with patches elsewhere.
