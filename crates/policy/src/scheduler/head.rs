@@ -51,6 +51,22 @@ impl Head {
         self.nearer(after, before, r)
     }
 
+    /// Of two requests the one for metadata, or else the nearer.
+    pub(super) fn better(&self, a: Option<Tag>, b: Option<Tag>, r: &Requests) -> Option<Tag> {
+        let metadata = |tag: Option<Tag>| tag.is_some_and(|tag| r[tag].bio.metadata);
+        match (metadata(a), metadata(b)) {
+            (true, false) => a,
+            (false, true) => b,
+            _ => self.nearer(a, b, r),
+        }
+    }
+
+    /// What is to follow `last`, which may still be among `sorted`, if metadata goes first.
+    pub(super) fn better_following(&self, last: Tag, sorted: &Sorted, r: &Requests) -> Option<Tag> {
+        let (before, after) = Head::neighbours(last, sorted, r);
+        self.better(after, before, r)
+    }
+
     /// The requests on either side of `last`; above the highest comes the lowest.
     pub(super) fn neighbours(
         last: Tag,

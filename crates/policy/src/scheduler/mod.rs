@@ -33,6 +33,7 @@ mod means;
 mod mq_deadline;
 mod noop;
 mod queue;
+mod queues;
 mod requests;
 mod sorted;
 

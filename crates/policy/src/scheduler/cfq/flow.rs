@@ -1,17 +1,8 @@
 //! One queue of CFQ: its requests, its place among the others, and its slice of time.
 
-use super::super::head::Head;
 use super::super::lanes::{Expiries, Lane};
-use super::super::{Bio, Priority, Requests, Tag};
-
-/// The class of a queue; a higher one always has the next slice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rank {
-    RealTime,
-    #[default]
-    BestEffort,
-    Idle,
-}
+use super::super::queues::{Rank, rank_of};
+use super::super::{Bio, Tag};
 
 /// A queue.
 #[derive(Clone, Debug, Default)]
@@ -53,11 +44,7 @@ impl Flow {
         if !self.is_empty() {
             return;
         }
-        (self.rank, self.level) = match bio.priority {
-            Priority::RealTime(level) => (Rank::RealTime, u64::from(level.min(7))),
-            Priority::BestEffort(level) => (Rank::BestEffort, u64::from(level.min(7))),
-            Priority::Idle => (Rank::Idle, 7),
-        };
+        (self.rank, self.level) = rank_of(bio);
         self.sync = bio.is_sync();
         if !self.known {
             self.known = true;
@@ -82,27 +69,5 @@ impl Flow {
         }
         // A request is due at the very time of its expiry here.
         self.lane.expired(expiries, now_ns.saturating_add(1))
-    }
-
-    /// Of two requests the one for metadata, or else the nearer.
-    pub(super) fn better(
-        &self,
-        a: Option<Tag>,
-        b: Option<Tag>,
-        head: &Head,
-        r: &Requests,
-    ) -> Option<Tag> {
-        let metadata = |tag: Option<Tag>| tag.is_some_and(|tag| r[tag].bio.metadata);
-        match (metadata(a), metadata(b)) {
-            (true, false) => a,
-            (false, true) => b,
-            _ => head.nearer(a, b, r),
-        }
-    }
-
-    /// What follows `last`, which is still here.
-    pub(super) fn following(&self, last: Tag, head: &Head, r: &Requests) -> Option<Tag> {
-        let (before, after) = Head::neighbours(last, &self.lane.sorted, r);
-        self.better(after, before, head, r)
     }
 }

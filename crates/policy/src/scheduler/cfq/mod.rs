@@ -8,11 +8,10 @@ mod flow;
 use super::head::Head;
 use super::lanes::Expiries;
 use super::means::Mean;
-use super::{Bio, DispatchList, MS_NS, Priority, Requests, Scheduler, Tag, Task};
-use flow::{Flow, Rank};
+use super::queues::{ASYNC_QUEUES, Rank, queue_of};
+use super::{Bio, DispatchList, MS_NS, Requests, Scheduler, Tag, Task};
+use flow::Flow;
 
-/// Async queues: 8 levels of real time, 8 of best effort, and idle. Those of tasks follow.
-const ASYNC_FLOWS: usize = 17;
 /// Levels of a class.
 const LEVELS: u64 = 8;
 /// A mean is believed with more weight than this, which is from the third sample on.
@@ -127,7 +126,7 @@ impl Cfq {
     pub fn new(tags: usize, parameters: CfqParameters) -> Cfq {
         Cfq {
             parameters,
-            flows: vec![Flow::default(); ASYNC_FLOWS],
+            flows: vec![Flow::default(); ASYNC_QUEUES],
             busy: Vec::new(),
             expiries: Expiries::new(tags),
             tasks: Vec::new(),
@@ -284,7 +283,7 @@ impl Cfq {
         let head = self.head();
         let flow = &mut self.flows[at];
         if flow.next == Some(tag) {
-            flow.next = flow.following(tag, &head, requests);
+            flow.next = head.better_following(tag, &flow.lane.sorted, requests);
         }
         flow.metadata -= usize::from(requests[tag].bio.metadata);
         self.waiting -= 1;
@@ -336,7 +335,7 @@ impl Cfq {
 
     /// True if `bio` is as near as what the active queue is expected to bring.
     fn is_near(&self, active: usize, bio: &Bio) -> bool {
-        let history = self.tasks.get(active.wrapping_sub(ASYNC_FLOWS));
+        let history = self.tasks.get(active.wrapping_sub(ASYNC_QUEUES));
         let mean = history.and_then(|history| history.seek_sectors.get_above(VALID));
         bio.start_sector.abs_diff(self.head_sector) <= mean.unwrap_or(SEEKY_SECTORS)
     }
@@ -354,18 +353,6 @@ impl Cfq {
     }
 }
 
-/// The queue that a bio belongs to.
-fn flow_of(bio: &Bio) -> usize {
-    if bio.is_sync() {
-        return ASYNC_FLOWS + bio.task as usize;
-    }
-    match bio.priority {
-        Priority::RealTime(level) => usize::from(level.min(7)),
-        Priority::BestEffort(level) => 8 + usize::from(level.min(7)),
-        Priority::Idle => ASYNC_FLOWS - 1,
-    }
-}
-
 impl Scheduler for Cfq {
     fn name(&self) -> &'static str {
         "cfq"
@@ -373,7 +360,7 @@ impl Scheduler for Cfq {
 
     fn add(&mut self, tag: Tag, requests: &Requests, now_ns: u64) {
         let bio = requests[tag].bio;
-        let at = flow_of(&bio);
+        let at = queue_of(&bio);
         crate::lists::grow(&mut self.flows, at + 1, Flow::default());
         let expire_ns = match bio.is_sync() {
             true => self.parameters.fifo_expire_sync_ns,
@@ -387,7 +374,7 @@ impl Scheduler for Cfq {
         let expires_ns = now_ns.saturating_add(expire_ns);
         flow.lane
             .add(tag, bio.start_sector, &mut self.expiries, expires_ns);
-        flow.next = flow.better(Some(tag), flow.next, &head, requests);
+        flow.next = head.better(Some(tag), flow.next, requests);
         self.waiting += 1;
         if was_empty {
             self.file(at);
@@ -407,35 +394,35 @@ impl Scheduler for Cfq {
     }
 
     fn front_candidate(&self, bio: &Bio, _: &Requests) -> Option<Tag> {
-        let flow = self.flows.get(flow_of(bio))?;
+        let flow = self.flows.get(queue_of(bio))?;
         flow.lane.sorted.at(bio.end_sector())
     }
 
     fn may_merge(&self, tag: Tag, bio: &Bio, requests: &Requests) -> bool {
-        flow_of(bio) == flow_of(&requests[tag].bio)
+        queue_of(bio) == queue_of(&requests[tag].bio)
     }
 
     fn former(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
         let bio = requests[tag].bio;
-        let sorted = &self.flows[flow_of(&bio)].lane.sorted;
+        let sorted = &self.flows[queue_of(&bio)].lane.sorted;
         sorted.before(bio.start_sector, tag)
     }
 
     fn latter(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
         let bio = requests[tag].bio;
-        let sorted = &self.flows[flow_of(&bio)].lane.sorted;
+        let sorted = &self.flows[queue_of(&bio)].lane.sorted;
         sorted.after(bio.start_sector, tag)
     }
 
     fn grew_in_front(&mut self, tag: Tag, old_start_sector: u64, requests: &Requests) {
         let bio = requests[tag].bio;
-        let lane = &mut self.flows[flow_of(&bio)].lane;
+        let lane = &mut self.flows[queue_of(&bio)].lane;
         lane.moved(tag, old_start_sector, bio.start_sector);
     }
 
     fn absorbed(&mut self, survivor: Tag, absorbed: Tag, requests: &Requests) {
         let bio = requests[absorbed].bio;
-        let at = flow_of(&bio);
+        let at = queue_of(&bio);
         self.take_out(absorbed, at, requests);
         let lane = &mut self.flows[at].lane;
         lane.absorbed(survivor, absorbed, bio.start_sector, &mut self.expiries);
@@ -461,7 +448,7 @@ impl Scheduler for Cfq {
 
     fn completed(&mut self, tag: Tag, requests: &Requests, now_ns: u64) {
         let bio = requests[tag].bio;
-        let at = flow_of(&bio);
+        let at = queue_of(&bio);
         self.issued -= 1;
         self.flows[at].under_way -= 1;
         if bio.is_sync() {
