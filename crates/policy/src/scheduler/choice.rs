@@ -3,8 +3,9 @@
 //! A new scheduler is a line in each of these lists. Nothing here may decide anything about requests.
 
 use super::{
-    Anticipatory, AnticipatoryParameters, Cfq, CfqParameters, Deadline, DeadlineParameters, Flash,
-    FlashParameters, Kyber, KyberParameters, MqDeadline, MqDeadlineParameters, Noop, Scheduler,
+    Anticipatory, AnticipatoryParameters, Bfq, BfqParameters, Cfq, CfqParameters, Deadline,
+    DeadlineParameters, Flash, FlashParameters, Kyber, KyberParameters, MqDeadline,
+    MqDeadlineParameters, Noop, Scheduler,
 };
 
 /// A scheduler that has been chosen, with its parameters.
@@ -20,6 +21,8 @@ pub enum SchedulerChoice {
     Anticipatory(AnticipatoryParameters),
     /// A slice of time for each task.
     Cfq(CfqParameters),
+    /// A share of the sectors for each task.
+    Bfq(BfqParameters),
     /// Tokens by latency.
     Kyber(KyberParameters),
     /// Reads first, writes by unit.
@@ -41,12 +44,13 @@ pub enum Parameter<'a> {
 
 impl SchedulerChoice {
     /// The names of all schedulers.
-    pub const NAMES: [&'static str; 7] = [
+    pub const NAMES: [&'static str; 8] = [
         "noop",
         "deadline",
         "mq-deadline",
         "anticipatory",
         "cfq",
+        "bfq",
         "kyber",
         "flash",
     ];
@@ -59,6 +63,7 @@ impl SchedulerChoice {
             "mq-deadline" => SchedulerChoice::MqDeadline(MqDeadlineParameters::default()),
             "anticipatory" => SchedulerChoice::Anticipatory(AnticipatoryParameters::default()),
             "cfq" => SchedulerChoice::Cfq(CfqParameters::default()),
+            "bfq" => SchedulerChoice::Bfq(BfqParameters::default()),
             "kyber" => SchedulerChoice::Kyber(KyberParameters::default()),
             "flash" => SchedulerChoice::Flash(FlashParameters::default()),
             _ => return None,
@@ -94,6 +99,7 @@ impl SchedulerChoice {
                 ("slice_async_rq", Count(&mut p.slice_async_rq)),
                 ("slice_idle", TimeNs(&mut p.slice_idle_ns)),
             ],
+            SchedulerChoice::Bfq(p) => bfq_parameters(p),
             SchedulerChoice::Kyber(p) => vec![
                 ("read_lat", TimeNs(&mut p.read_lat_ns)),
                 ("write_lat", TimeNs(&mut p.write_lat_ns)),
@@ -117,6 +123,7 @@ impl SchedulerChoice {
             SchedulerChoice::Kyber(p) => Box::new(Kyber::new(tags, p)),
             SchedulerChoice::Flash(p) => Box::new(Flash::new(tags, p)),
             SchedulerChoice::Cfq(p) => Box::new(Cfq::new(tags, p)),
+            SchedulerChoice::Bfq(p) => Box::new(Bfq::new(tags, p)),
         }
     }
 }
@@ -128,6 +135,22 @@ fn deadline_parameters(p: &mut DeadlineParameters) -> Vec<(&'static str, Paramet
         ("fifo_batch", Parameter::Count(&mut p.fifo_batch)),
         ("writes_starved", Parameter::Count(&mut p.writes_starved)),
         ("front_merges", Parameter::Flag(&mut p.front_merges)),
+    ]
+}
+
+fn bfq_parameters(p: &mut BfqParameters) -> Vec<(&'static str, Parameter<'_>)> {
+    use Parameter::{Count, Flag, Sectors, TimeNs};
+    vec![
+        ("slice_idle", TimeNs(&mut p.slice_idle_ns)),
+        ("fifo_expire_sync", TimeNs(&mut p.fifo_expire_sync_ns)),
+        ("fifo_expire_async", TimeNs(&mut p.fifo_expire_async_ns)),
+        ("back_seek_max", Sectors(&mut p.back_seek_sectors_max)),
+        ("back_seek_penalty", Count(&mut p.back_seek_penalty)),
+        ("timeout_sync", TimeNs(&mut p.timeout_sync_ns)),
+        ("max_budget", Sectors(&mut p.max_budget_sectors)),
+        ("low_latency", Flag(&mut p.low_latency)),
+        ("strict_guarantees", Flag(&mut p.strict_guarantees)),
+        ("rotational", Flag(&mut p.rotational)),
     ]
 }
 

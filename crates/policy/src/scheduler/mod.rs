@@ -21,6 +21,7 @@
 //! The rules, parameters and sources of every scheduler are in `docs/schedulers.md`.
 
 mod anticipatory;
+mod bfq;
 mod cfq;
 mod choice;
 mod deadline;
@@ -38,6 +39,7 @@ mod requests;
 mod sorted;
 
 pub use anticipatory::{Anticipatory, AnticipatoryParameters};
+pub use bfq::{Bfq, BfqParameters};
 pub use cfq::{Cfq, CfqParameters};
 pub use choice::{Parameter, SchedulerChoice};
 pub use deadline::{Deadline, DeadlineParameters};

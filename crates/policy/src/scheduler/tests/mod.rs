@@ -1,6 +1,7 @@
 //! The queue and its schedulers against orders worked out by hand from their rules.
 
 mod anticipatory;
+mod bfq;
 mod cfq;
 mod deadline;
 mod flash;

@@ -1,0 +1,285 @@
+//! B-WF2Q+: who is served next, so that each queue has its share of the sectors by its weight.
+//!
+//! Virtual time goes on by what is served, divided by the weights of all that are here. A queue starts
+//! where virtual time is, or where its last service ended, and would finish when it has used its budget.
+//! Of those that have started the first to finish is next, so none waits longer than its share by more
+//! than one budget. A queue that is gone keeps its weight here until virtual time has passed its end, since
+//! what it was served beyond that is still owed.
+//!
+//! Source: `block/bfq-wf2q.c` of Linux 6.1, for one group.
+
+use super::super::queues::Rank;
+
+/// Virtual time is sectors times this by weight.
+const SHIFT: u32 = 22;
+
+/// A queue as seen from here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Share {
+    start: u128,
+    finish: u128,
+    /// Its weight while it counts here, else 0.
+    weight: u64,
+    rank: Rank,
+    /// Sectors that it may have before it starts anew.
+    pub(super) budget: u64,
+    /// Sectors that it has had of them.
+    pub(super) service: u64,
+}
+
+impl Share {
+    /// Sectors that are left of the budget.
+    pub(super) fn left(&self) -> u64 {
+        self.budget.saturating_sub(self.service)
+    }
+
+    fn finish_after(&mut self, sectors: u64) {
+        self.finish = self.start + span(sectors, self.weight);
+    }
+}
+
+fn span(sectors: u64, weight: u64) -> u128 {
+    (u128::from(sectors) << SHIFT) / u128::from(weight.max(1))
+}
+
+/// The queues of one class.
+#[derive(Clone, Debug, Default)]
+struct Class {
+    vtime: u128,
+    weights: u64,
+    /// Those that have requests, but for the one that is served, by where they finish.
+    active: Vec<(u128, usize)>,
+    /// Those that have none and have not been forgotten, likewise.
+    idle: Vec<(u128, usize)>,
+}
+
+fn put(list: &mut Vec<(u128, usize)>, finish: u128, at: usize) {
+    let place = list.partition_point(|entry| *entry < (finish, at));
+    list.insert(place, (finish, at));
+}
+
+fn take(list: &mut Vec<(u128, usize)>, finish: u128, at: usize) -> bool {
+    let found = list.binary_search(&(finish, at));
+    found.map(|place| list.remove(place)).is_ok()
+}
+
+/// All classes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fair {
+    classes: [Class; 3],
+    shares: Vec<Share>,
+}
+
+impl Fair {
+    /// Makes a place for the queue `at`.
+    pub(super) fn know(&mut self, at: usize) {
+        crate::lists::grow(&mut self.shares, at + 1, Share::default());
+    }
+
+    pub(super) fn share(&mut self, at: usize) -> &mut Share {
+        &mut self.shares[at]
+    }
+
+    /// The budget of the queue `at`.
+    pub(super) fn budget(&self, at: usize) -> u64 {
+        self.shares[at].budget
+    }
+
+    /// Sectors that are left of the budget of the queue `at`.
+    pub(super) fn left(&self, at: usize) -> u64 {
+        self.shares[at].left()
+    }
+
+    /// True if the queue `at`, which is not served, has requests of a class.
+    pub(super) fn has(&self, rank: Rank) -> bool {
+        !self.classes[rank as usize].active.is_empty()
+    }
+
+    /// The queue `at` has requests again. With `shifted` it lost its turn only because its requests come one after another, and
+    /// so may start where it ended; but not so far back that it would have finished already, but for what its `raise` allows.
+    pub(super) fn activate(&mut self, at: usize, rank: Rank, weight: u64, shifted: Option<u64>) {
+        self.forget_if(at, |share| share.rank != rank);
+        let class = &mut self.classes[rank as usize];
+        let share = &mut self.shares[at];
+        let owed = share.finish > class.vtime;
+        let is_here = take(&mut class.idle, share.finish, at);
+        share.start = match shifted {
+            Some(_) if !owed => share.finish,
+            _ if is_here => share.finish.max(class.vtime),
+            _ => class.vtime,
+        };
+        class.weights = class.weights - share.weight + weight;
+        (share.rank, share.weight) = (rank, weight);
+        share.finish_after(share.budget);
+        if let Some(raise) = shifted.filter(|_| class.vtime > share.finish) {
+            let by = (class.vtime - share.finish) / u128::from(raise.max(1));
+            share.start += by;
+            share.finish += by;
+        }
+        put(&mut class.active, share.finish, at);
+    }
+
+    /// Takes out the queue that is to be served: of `rank` if that is given, else of the first class that has one.
+    pub(super) fn next(&mut self, rank: Option<Rank>) -> Option<usize> {
+        let all = [Rank::RealTime, Rank::BestEffort, Rank::Idle];
+        let mut ranks = rank.into_iter().chain(all);
+        let rank = ranks.find(|rank| self.has(*rank))?;
+        let class = &mut self.classes[rank as usize];
+        let starts = class.active.iter().map(|(_, at)| self.shares[*at].start);
+        // If none has started, time jumps to where one does.
+        class.vtime = class.vtime.max(starts.min()?);
+        let vtime = class.vtime;
+        let mut places = class.active.iter();
+        let place = places.position(|(_, at)| self.shares[*at].start <= vtime)?;
+        let (_, at) = class.active.remove(place);
+        Some(at)
+    }
+
+    /// The queue `at` is served so many sectors.
+    pub(super) fn serve(&mut self, at: usize, sectors: u64) {
+        let share = &mut self.shares[at];
+        share.service += sectors;
+        let class = &mut self.classes[share.rank as usize];
+        class.vtime += span(sectors, class.weights);
+        self.forget_passed(at);
+    }
+
+    /// The queue `at`, which was served, goes on waiting, with a new budget.
+    pub(super) fn requeue(&mut self, at: usize, weight: u64, budget: u64) {
+        let share = &mut self.shares[at];
+        share.finish_after(share.service);
+        share.start = share.finish;
+        let class = &mut self.classes[share.rank as usize];
+        class.weights = class.weights - share.weight + weight;
+        share.weight = weight;
+        share.budget = budget;
+        share.finish_after(budget);
+        put(&mut class.active, share.finish, at);
+    }
+
+    /// The queue `at`, which was served, has no more requests.
+    pub(super) fn retire(&mut self, at: usize) {
+        let share = &mut self.shares[at];
+        share.finish_after(share.service);
+        let class = &mut self.classes[share.rank as usize];
+        if share.finish > class.vtime {
+            put(&mut class.idle, share.finish, at);
+        } else {
+            class.weights -= std::mem::take(&mut share.weight);
+        }
+    }
+
+    /// Forgets what virtual time has passed of the class of the queue `at`.
+    fn forget_passed(&mut self, at: usize) {
+        let class = &mut self.classes[self.shares[at].rank as usize];
+        while let Some((finish, first)) = class.idle.first().copied() {
+            if finish > class.vtime {
+                return;
+            }
+            class.idle.remove(0);
+            class.weights -= std::mem::take(&mut self.shares[first].weight);
+        }
+    }
+
+    /// Forgets the queue `at`, which has no requests, if that is so.
+    fn forget_if(&mut self, at: usize, condition: impl Fn(&Share) -> bool) {
+        let share = &mut self.shares[at];
+        if !condition(share) {
+            return;
+        }
+        let class = &mut self.classes[share.rank as usize];
+        if take(&mut class.idle, share.finish, at) {
+            class.weights -= std::mem::take(&mut share.weight);
+        }
+        share.finish = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(budgets: &[(u64, u64)]) -> Fair {
+        let mut fair = Fair::default();
+        for (at, (weight, budget)) in budgets.iter().enumerate() {
+            fair.know(at);
+            fair.share(at).budget = *budget;
+            fair.activate(at, Rank::BestEffort, *weight, None);
+        }
+        fair
+    }
+
+    /// Serves whole budgets.
+    fn serve_next(fair: &mut Fair, weight: impl Fn(usize) -> u64) -> usize {
+        let at = fair.next(None).expect("somebody waits");
+        let budget = fair.share(at).budget;
+        fair.serve(at, budget);
+        fair.requeue(at, weight(at), budget);
+        fair.share(at).service = 0;
+        at
+    }
+
+    #[test]
+    fn service_is_by_weight() {
+        // Of three budgets the queue with twice the weight has two.
+        let weight = |at| if at == 0 { 20 } else { 10 };
+        let mut fair = with(&[(20, 100), (10, 100)]);
+        let served: Vec<usize> = (0..9).map(|_| serve_next(&mut fair, weight)).collect();
+        assert_eq!(served.iter().filter(|at| **at == 0).count(), 6);
+        // Spans are 5 and 10 of virtual time, which goes on by 100/30 a budget: 0 finishes first, is next eligible at 5
+        // and time is at 3.3 then, so 1 is next, then 0 twice.
+        assert_eq!(served[..6], [0, 1, 0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn who_was_served_beyond_its_share_waits_for_that_though_it_was_away() {
+        // 0 has 300 sectors at once while 1 waits with a budget of 100, goes and comes back: 1 has 100 three times first, since 0
+        // starts where it ended.
+        let mut fair = with(&[(10, 300), (10, 100)]);
+        // The first to finish is 1.
+        assert_eq!(serve_next(&mut fair, |_| 10), 1);
+        assert_eq!(fair.next(None), Some(0));
+        fair.serve(0, 300);
+        fair.retire(0);
+        fair.share(0).service = 0;
+        fair.share(0).budget = 100;
+        fair.activate(0, Rank::BestEffort, 10, None);
+        let served: Vec<usize> = (0..4).map(|_| serve_next(&mut fair, |_| 10)).collect();
+        assert_eq!(served, [1, 1, 0, 1]);
+    }
+
+    #[test]
+    fn a_higher_class_is_first_unless_another_is_asked_for() {
+        let mut fair = Fair::default();
+        for (at, rank) in [Rank::Idle, Rank::BestEffort, Rank::RealTime]
+            .into_iter()
+            .enumerate()
+        {
+            fair.know(at);
+            fair.share(at).budget = 8;
+            fair.activate(at, rank, 10, None);
+        }
+        assert_eq!(fair.next(Some(Rank::Idle)), Some(0));
+        assert_eq!(fair.next(Some(Rank::Idle)), Some(2));
+        assert_eq!(fair.next(None), Some(1));
+        assert_eq!(fair.next(None), None);
+    }
+
+    #[test]
+    fn weights_are_those_that_are_here_or_owed() {
+        let mut fair = with(&[(10, 100), (30, 100)]);
+        assert_eq!(fair.classes[1].weights, 40);
+        let first = fair.next(None).expect("two wait");
+        fair.serve(first, 100);
+        fair.retire(first);
+        assert_eq!(fair.classes[1].weights, 40, "its end has not been reached");
+        let second = fair.next(None).expect("one waits");
+        fair.serve(second, 1000);
+        assert_eq!(fair.classes[1].weights, 40 - [10, 30][first]);
+        fair.retire(second);
+        fair.know(2);
+        fair.share(2).budget = 8;
+        fair.activate(2, Rank::BestEffort, 5, None);
+        assert_eq!(fair.next(None), Some(2));
+    }
+}

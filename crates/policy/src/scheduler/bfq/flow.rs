@@ -1,0 +1,193 @@
+//! One queue of BFQ: its requests, its budget, how its task behaves, and whether its weight is raised.
+
+use super::super::lanes::{Expiries, Lane};
+use super::super::means::Mean;
+use super::super::queues::{Rank, rank_of};
+use super::super::{Bio, MS_NS, Requests, Tag};
+use super::raise::Raise;
+
+/// Further than this from the request before it, a request is seeky.
+const SEEK_SECTORS: u64 = 8 * 100;
+/// On a device that does not rotate only if it is also shorter than this.
+const SHORT_SECTORS: u32 = 2 * 32;
+/// A queue is seeky if more of its last 32 requests were.
+const SEEKS: u32 = 19;
+/// A mean of thinking times is believed with more weight than this.
+const VALID: u64 = 80;
+/// What a task did is looked at for so long, and half of it is forgotten then.
+const WINDOW_NS: u64 = 200 * MS_NS;
+
+/// True if `start_sector` is far from where the request before it ended.
+pub(super) fn is_seeky(from_sector: u64, bio: &Bio, rotational: bool) -> bool {
+    let is_far = bio.start_sector.abs_diff(from_sector) > SEEK_SECTORS;
+    is_far && (rotational || bio.sectors < SHORT_SECTORS)
+}
+
+/// A queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flow {
+    pub(super) lane: Lane,
+    /// What it goes on with.
+    pub(super) next: Option<Tag>,
+    pub(super) sync: bool,
+    pub(super) rank: Rank,
+    /// 0 is the most urgent, 7 the least.
+    pub(super) level: u64,
+    /// Requests on the list or with the device.
+    pub(super) under_way: usize,
+    /// It wants service: it has requests, or the device is kept for it.
+    pub(super) is_busy: bool,
+    /// The next budget, in sectors.
+    pub(super) budget_next: u64,
+    /// Until when it may use its budget.
+    pub(super) budget_until_ns: u64,
+    /// The oldest was looked at since it began to be served.
+    pub(super) looked: bool,
+    /// It lost its turn because it had nothing to ask for, with budget left.
+    pub(super) may_come_back: bool,
+    pub(super) raise: Raise,
+    /// When all its requests were done; `None` before its first.
+    pub(super) idle_since_ns: Option<u64>,
+    /// From then on a request would come as from a player.
+    pub(super) soft_real_time_ns: u64,
+    /// `soft_real_time_ns` is to be reckoned when its last request is done.
+    pub(super) reckons_later: bool,
+    /// When it began to have requests, and sectors served since.
+    pub(super) busy_since_ns: u64,
+    pub(super) busy_sectors: u64,
+    exited: bool,
+    known: bool,
+    /// When a request of its was done last.
+    pub(super) ended_ns: Option<u64>,
+    think_ns: Mean,
+    thinks_long: bool,
+    end_sector: u64,
+    /// A bit for each of the last 32 requests: seeky.
+    seeks: u32,
+    asks_since_ns: u64,
+    paused_ns: u64,
+    /// It has requests four fifths of the time.
+    asks_always: bool,
+    is_new: bool,
+}
+
+impl Flow {
+    pub(super) fn is_empty(&self) -> bool {
+        self.lane.is_empty()
+    }
+
+    /// Takes over the priority of who asks, as it is when the queue has nothing else.
+    pub(super) fn set_owner(&mut self, bio: &Bio, budget: u64, now_ns: u64) {
+        if self.is_busy {
+            return;
+        }
+        (self.rank, self.level) = rank_of(bio);
+        if std::mem::replace(&mut self.known, true) {
+            return;
+        }
+        self.sync = bio.is_sync();
+        self.budget_next = budget;
+        self.soft_real_time_ns = now_ns;
+        self.asks_since_ns = now_ns;
+        self.asks_always = true;
+        self.is_new = true;
+        // The first request is most likely a seek.
+        self.seeks = 1;
+    }
+
+    /// Its weight for the time being.
+    pub(super) fn weight(&self) -> u64 {
+        self.plain_weight() * self.raise.factor()
+    }
+
+    /// Its weight by its level.
+    pub(super) fn plain_weight(&self) -> u64 {
+        (8 - self.level) * 10
+    }
+
+    /// Learns from a request that comes.
+    pub(super) fn note_request(&mut self, bio: &Bio, rotational: bool, idle_ns: u64, now_ns: u64) {
+        let since_end_ns = self.ended_ns.map_or(0, |ended_ns| now_ns - ended_ns);
+        if self.under_way == 0 && !self.is_busy {
+            self.think_ns.add(since_end_ns.min(2 * idle_ns));
+        }
+        let mean_ns = self.think_ns.get_above(VALID);
+        self.thinks_long = self.exited || mean_ns.is_some_and(|mean_ns| mean_ns > idle_ns / 2);
+        let is_seeky = is_seeky(self.end_sector, bio, rotational);
+        self.seeks = self.seeks << 1 | u32::from(is_seeky);
+        self.end_sector = bio.end_sector();
+        self.note_pause(since_end_ns, now_ns);
+    }
+
+    fn note_pause(&mut self, since_end_ns: u64, now_ns: u64) {
+        if self.is_empty() && self.under_way == 0 {
+            self.paused_ns += since_end_ns;
+        }
+        if self.is_new {
+            return;
+        }
+        let asked_ns = now_ns - self.asks_since_ns;
+        self.asks_always = self.paused_ns * 5 <= asked_ns;
+        if asked_ns > WINDOW_NS {
+            self.asks_since_ns = now_ns - asked_ns / 2;
+            self.paused_ns /= 2;
+        }
+    }
+
+    /// It has begun to have requests.
+    pub(super) fn began(&mut self, now_ns: u64) {
+        self.is_new = false;
+        self.busy_since_ns = now_ns;
+        self.busy_sectors = 0;
+        self.reckons_later = false;
+    }
+
+    /// It will ask for nothing any more.
+    pub(super) fn exit(&mut self) {
+        self.exited = true;
+    }
+
+    pub(super) fn has_exited(&self) -> bool {
+        self.exited
+    }
+
+    pub(super) fn is_seeky(&self) -> bool {
+        self.seeks.count_ones() > SEEKS
+    }
+
+    /// All of its requests were seeks.
+    pub(super) fn is_all_seeks(&self) -> bool {
+        self.seeks == u32::MAX
+    }
+
+    /// It thinks a short time between requests, as far as is known.
+    pub(super) fn thinks_short(&self) -> bool {
+        !self.thinks_long && self.rank != Rank::Idle
+    }
+
+    /// It asks all the time, and for what lies together.
+    pub(super) fn is_stream(&self) -> bool {
+        !self.is_seeky() && self.asks_always && self.thinks_short()
+    }
+
+    /// What its next request counts against its budget: more if nobody waits for it.
+    pub(super) fn charge(&self, r: &Requests, async_factor: u64) -> Option<u64> {
+        let sectors = u64::from(r[self.next?].bio.sectors);
+        let is_plain = self.sync || self.raise.is_up();
+        Some(if is_plain {
+            sectors
+        } else {
+            sectors * async_factor
+        })
+    }
+
+    /// The oldest if it has expired and is not `last`, asked about once.
+    pub(super) fn expired_once(&mut self, last: Tag, e: &Expiries, now_ns: u64) -> Option<Tag> {
+        if std::mem::replace(&mut self.looked, true) {
+            return None;
+        }
+        // A request is due at the very time of its expiry here.
+        let expired = self.lane.expired(e, now_ns.saturating_add(1));
+        expired.filter(|tag| *tag != last)
+    }
+}

@@ -1,0 +1,710 @@
+//! BFQ: every task has a queue of its own for what it waits for, and the queues are served budgets of sectors, by
+//! weight, so that a share does not depend on how the requests of a task lie. What has just begun, or asks like a
+//! player, has a multiple of its weight for a while.
+//!
+//! Source: `block/bfq-iosched.c` and `block/bfq-wf2q.c` of Linux 6.1, for one group. Not here: queues that merge because their
+//! requests interleave, bursts of new queues, requests let in during a pause, and queues that wake others.
+
+mod busy;
+mod fair;
+mod flow;
+mod raise;
+mod rate;
+
+use super::head::Head;
+use super::lanes::Expiries;
+use super::queues::{ASYNC_QUEUES, Rank, queue_of};
+use super::{Bio, DispatchList, MS_NS, Requests, Scheduler, Tag, Task};
+use busy::Busy;
+use fair::Fair;
+use flow::{Flow, is_seeky};
+use raise::{Raise, player_ns};
+use rate::Rate;
+
+/// The largest budget before the device is known, in sectors.
+const BUDGET_SECTORS: u64 = 16 * 1024;
+/// The least budget is this part of the largest.
+const BUDGET_PARTS: u64 = 32;
+/// The largest budget is that of the device from so many budgets on, counted towards 256.
+const BUDGETS_KNOWN: u64 = 194;
+/// A sector of an async request counts as so many.
+const ASYNC_CHARGE: u64 = 3;
+/// The pause of a queue that is seeky, and the least time that a queue is charged.
+const SHORT_PAUSE_NS: u64 = 2 * MS_NS;
+/// The least pause of a queue whose weight is raised.
+const RAISED_PAUSE_NS: u64 = 20 * MS_NS;
+/// Nobody is called slow who was served for less than this, and nothing is known of who was for less than that.
+const SLOW_NS: u64 = 20 * MS_NS;
+const TOO_SHORT_NS: u64 = MS_NS;
+/// The idle class is served after so long without, though others want to be.
+const IDLE_CLASS_NS: u64 = 200 * MS_NS;
+/// More requests with the device than this, seen in so many, show that it has a queue of its own.
+const DEVICE_QUEUES: usize = 3;
+const DEVICE_SAMPLES: u64 = 32;
+
+/// Parameters of BFQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BfqParameters {
+    /// The longest pause through which a queue keeps the device; 0 for none.
+    pub slice_idle_ns: u64,
+    /// A sync request that is as old goes first when its queue is served.
+    pub fifo_expire_sync_ns: u64,
+    /// The same of an async one.
+    pub fifo_expire_async_ns: u64,
+    /// Further back than this is a new sweep.
+    pub back_seek_sectors_max: u64,
+    /// A way back counts as so many times its distance.
+    pub back_seek_penalty: u64,
+    /// The time in which a budget has to be used.
+    pub timeout_sync_ns: u64,
+    /// The largest budget; 0 for what the device serves in `timeout_sync_ns`.
+    pub max_budget_sectors: u64,
+    /// Weights are raised of queues that are new or ask like a player.
+    pub low_latency: bool,
+    /// The device is kept for a queue through every pause.
+    pub strict_guarantees: bool,
+    /// The device has heads that move. The kernel asks the device.
+    pub rotational: bool,
+}
+
+impl Default for BfqParameters {
+    /// 8 ms; 125 and 250 ms; 16 MiB, 2; 124 ms, by the device; low latency on a disk.
+    fn default() -> BfqParameters {
+        BfqParameters {
+            slice_idle_ns: 8 * MS_NS,
+            fifo_expire_sync_ns: 125 * MS_NS,
+            fifo_expire_async_ns: 250 * MS_NS,
+            back_seek_sectors_max: 2 * 16_384,
+            back_seek_penalty: 2,
+            timeout_sync_ns: 124 * MS_NS,
+            max_budget_sectors: 0,
+            low_latency: true,
+            strict_guarantees: false,
+            rotational: true,
+        }
+    }
+}
+
+/// Why a queue is no longer served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    TooIdle,
+    Timeout,
+    Exhausted,
+    NoMoreRequests,
+    Preempted,
+}
+
+/// What a queue that is served does next.
+enum Step {
+    Dispatch,
+    Wait,
+    End(Reason),
+}
+
+/// Whether the device was seen with a queue of its own.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeviceQueue {
+    samples: u64,
+    deepest: usize,
+    /// `None` until that is known.
+    seen: Option<bool>,
+}
+
+/// Linux 6.1's BFQ.
+#[derive(Clone, Debug)]
+pub struct Bfq {
+    parameters: BfqParameters,
+    flows: Vec<Flow>,
+    fair: Fair,
+    /// Queues that want service.
+    busy: Busy,
+    expiries: Expiries,
+    rate: Rate,
+    budget_max: u64,
+    /// Budgets given out, counted towards 256.
+    budgets: u64,
+    /// The queue that is served, and since when.
+    served: Option<usize>,
+    served_since_ns: u64,
+    /// The device is kept for that queue, which is empty, from when until when.
+    pause_ns: Option<(u64, u64)>,
+    idle_class_ns: u64,
+    device: DeviceQueue,
+    /// Requests that wait.
+    waiting: usize,
+    /// Requests on the list or with the device.
+    under_way: usize,
+    /// The sector behind the request dispatched last.
+    head_sector: u64,
+}
+
+impl Bfq {
+    /// For `tags` tags.
+    pub fn new(tags: usize, parameters: BfqParameters) -> Bfq {
+        let mut bfq = Bfq {
+            parameters,
+            flows: Vec::new(),
+            fair: Fair::default(),
+            busy: Busy::default(),
+            expiries: Expiries::new(tags),
+            rate: Rate::new(parameters.rotational),
+            budget_max: match parameters.max_budget_sectors {
+                0 => BUDGET_SECTORS,
+                sectors => sectors,
+            },
+            budgets: 0,
+            served: None,
+            served_since_ns: 0,
+            pause_ns: None,
+            idle_class_ns: 0,
+            device: DeviceQueue::default(),
+            waiting: 0,
+            under_way: 0,
+            head_sector: 0,
+        };
+        bfq.know(ASYNC_QUEUES - 1);
+        bfq
+    }
+
+    fn know(&mut self, at: usize) {
+        crate::lists::grow(&mut self.flows, at + 1, Flow::default());
+        self.fair.know(at);
+    }
+
+    /// The weight that the queue of a task has; `None` before its first request.
+    #[cfg(test)]
+    pub(super) fn weight_of_task(&self, task: Task) -> Option<u64> {
+        let flow = self.flows.get(ASYNC_QUEUES + task as usize)?;
+        Some(flow.weight())
+    }
+
+    fn head(&self) -> Head {
+        Head {
+            sector: self.head_sector,
+            back_sectors_max: self.parameters.back_seek_sectors_max,
+            back_penalty: self.parameters.back_seek_penalty,
+        }
+    }
+
+    fn budget_min(&self) -> u64 {
+        let max = if self.budgets < BUDGETS_KNOWN {
+            BUDGET_SECTORS
+        } else {
+            self.budget_max
+        };
+        (max / BUDGET_PARTS).max(1)
+    }
+
+    /// A sector of an async request counts as more only where all queues are alike.
+    fn async_charge(&self) -> u64 {
+        if self.busy.is_uneven(None) {
+            1
+        } else {
+            ASYNC_CHARGE
+        }
+    }
+
+    fn charge(&self, at: usize, r: &Requests) -> Option<u64> {
+        self.flows[at].charge(r, self.async_charge())
+    }
+
+    /// True if it is worth keeping the device for a queue through a pause.
+    fn is_better_to_pause(&self, at: usize) -> bool {
+        let flow = &self.flows[at];
+        if self.parameters.strict_guarantees {
+            return true;
+        }
+        if self.parameters.slice_idle_ns == 0 || !flow.sync || flow.rank == Rank::Idle {
+            return false;
+        }
+        !flow.has_exited() && (self.is_faster_to_pause(at) || self.is_fairer_to_pause(at))
+    }
+
+    fn is_faster_to_pause(&self, at: usize) -> bool {
+        let without_queue = self.device.seen == Some(false);
+        let disk_alone = self.parameters.rotational && without_queue;
+        let gains = self.parameters.rotational || without_queue;
+        let is_faster = disk_alone || (gains && self.flows[at].is_stream());
+        is_faster && self.busy.raised() == 0
+    }
+
+    fn is_fairer_to_pause(&self, at: usize) -> bool {
+        let flow = &self.flows[at];
+        let others_are_in_the_way =
+            self.busy.raised() < self.busy.len() || self.under_way >= flow.under_way + 4;
+        (flow.raise.is_up() && others_are_in_the_way)
+            || self.busy.is_uneven(Some(&self.flows[at]))
+            || self.busy.len() == 1
+    }
+
+    /// True if the time for its budget is over, and it would not be served much of it in a pause.
+    fn may_time_out(&self, at: usize, now_ns: u64) -> bool {
+        let budget = self.fair.budget(at);
+        let is_due = now_ns >= self.flows[at].budget_until_ns;
+        is_due && (self.pause_ns.is_none() || self.fair.left(at) >= budget / 3)
+    }
+
+    fn must_pause(&self, at: usize) -> bool {
+        self.flows[at].is_empty() && self.is_better_to_pause(at)
+    }
+
+    /// The queue that may dispatch now.
+    fn select(&mut self, r: &Requests, now_ns: u64) -> Option<usize> {
+        self.end_pause(r, now_ns);
+        if let Some(at) = self.served
+            && self.may_time_out(at, now_ns)
+            && !self.must_pause(at)
+        {
+            self.end_service(at, Reason::Timeout, false, r, now_ns);
+        }
+        loop {
+            let at = match self.served {
+                Some(at) => at,
+                None => self.begin_service(r, now_ns)?,
+            };
+            match self.step(at, r) {
+                Step::Dispatch => {
+                    self.pause_ns = None;
+                    return Some(at);
+                }
+                Step::Wait => return None,
+                Step::End(reason) => self.end_service(at, reason, false, r, now_ns),
+            }
+        }
+    }
+
+    fn step(&self, at: usize, r: &Requests) -> Step {
+        let flow = &self.flows[at];
+        if let Some(charge) = self.charge(at, r) {
+            return match charge > self.fair.left(at) {
+                true => Step::End(Reason::Exhausted),
+                false => Step::Dispatch,
+            };
+        }
+        let waits = self.pause_ns.is_some() || flow.under_way > 0 && self.is_better_to_pause(at);
+        if waits {
+            Step::Wait
+        } else {
+            Step::End(Reason::NoMoreRequests)
+        }
+    }
+
+    /// Ends a pause whose time is over.
+    fn end_pause(&mut self, r: &Requests, now_ns: u64) {
+        let is_over = self
+            .pause_ns
+            .is_some_and(|(_, until_ns)| now_ns >= until_ns);
+        let Some(at) = self.served.filter(|_| is_over) else {
+            return;
+        };
+        if now_ns >= self.flows[at].budget_until_ns {
+            self.end_service(at, Reason::Timeout, true, r, now_ns);
+        } else if self.flows[at].is_empty() {
+            self.end_service(at, Reason::TooIdle, true, r, now_ns);
+        }
+        self.pause_ns = None;
+    }
+
+    fn begin_service(&mut self, r: &Requests, now_ns: u64) -> Option<usize> {
+        let mut rank = None;
+        if now_ns.saturating_sub(self.idle_class_ns) > IDLE_CLASS_NS {
+            rank = Some(Rank::Idle).filter(|rank| self.fair.has(*rank));
+            self.idle_class_ns = now_ns;
+        }
+        let at = self.fair.next(rank)?;
+        self.budgets = (self.budgets * 7 + 256) / 8;
+        self.served = Some(at);
+        self.served_since_ns = now_ns;
+        // A merge may have made its next request longer than the budget that it was given.
+        if let Some(charge) = self.charge(at, r) {
+            let share = self.fair.share(at);
+            share.budget = share.budget.max(charge);
+        }
+        let flow = &mut self.flows[at];
+        flow.looked = false;
+        let times = match flow.raise.is_soft_real_time {
+            true => 1,
+            false => flow.raise.factor(),
+        };
+        flow.budget_until_ns = now_ns.saturating_add(self.parameters.timeout_sync_ns * times);
+        Some(at)
+    }
+
+    /// Ends the service of the queue `at`. With `paused` it did not ask during a pause, which is not counted.
+    fn end_service(&mut self, at: usize, reason: Reason, paused: bool, r: &Requests, now_ns: u64) {
+        self.charge_time(at, reason, paused, now_ns);
+        let low_latency = self.parameters.low_latency;
+        let idle_ns = self.parameters.slice_idle_ns;
+        let flow = &mut self.flows[at];
+        if low_latency && !flow.raise.is_up() {
+            flow.raise.began_ns = now_ns;
+        }
+        if low_latency && flow.is_empty() {
+            flow.reckons_later = flow.under_way > 0;
+            if !flow.reckons_later {
+                flow.soft_real_time_ns = player_ns(flow, idle_ns, now_ns);
+            }
+        }
+        let budget = self.next_budget(at, reason);
+        let flow = &mut self.flows[at];
+        flow.budget_next = budget;
+        let has_ended = flow.is_empty();
+        if has_ended {
+            flow.is_busy = false;
+            if flow.under_way == 0 {
+                flow.idle_since_ns = Some(now_ns);
+            }
+            self.busy.remove(&self.flows[at]);
+            self.fair.retire(at);
+        } else {
+            let weight = flow.weight();
+            let budget = budget.max(self.charge(at, r).unwrap_or(0));
+            self.fair.requeue(at, weight, budget);
+        }
+        (self.served, self.pause_ns) = (None, None);
+        let may_come_back = has_ended && !matches!(reason, Reason::Timeout | Reason::Exhausted);
+        if may_come_back {
+            self.flows[at].may_come_back = true;
+        } else {
+            self.fair.share(at).service = 0;
+        }
+    }
+
+    /// A queue that is slow, or has used little of its budget in the time for it, is charged for the time: else it would have
+    /// the device for longer than others.
+    fn charge_time(&mut self, at: usize, reason: Reason, paused: bool, now_ns: u64) {
+        let flow = &self.flows[at];
+        let end_ns = match self.pause_ns {
+            Some((since_ns, _)) if paused => since_ns,
+            _ => now_ns,
+        };
+        let served_ns = end_ns.saturating_sub(self.served_since_ns);
+        let share = *self.fair.share(at);
+        let is_slow = flow.sync
+            && match served_ns {
+                0..=SLOW_NS => flow.is_seeky(),
+                _ => share.service < self.budget_max / 2,
+            };
+        let is_late = reason == Reason::Timeout && share.left() >= share.budget / 3;
+        if flow.raise.is_up() || !(is_slow || is_late) {
+            return;
+        }
+        let charged_ns = match served_ns {
+            0..TOO_SHORT_NS if flow.sync && self.parameters.rotational => {
+                self.parameters.slice_idle_ns
+            }
+            0..TOO_SHORT_NS if flow.sync => SHORT_PAUSE_NS,
+            _ if flow.sync => served_ns,
+            _ => 0,
+        };
+        let timeout_ms = (self.parameters.timeout_sync_ns / MS_NS).max(1);
+        let charged_ms = (charged_ns / MS_NS).min(timeout_ms);
+        let charged = self.budget_max * charged_ms / timeout_ms;
+        if charged > share.service {
+            self.fair.serve(at, charged - share.service);
+        }
+        let share = self.fair.share(at);
+        share.budget = share.budget.max(charged);
+    }
+
+    /// The budget of the queue `at` after one that ended for a reason.
+    fn next_budget(&mut self, at: usize, reason: Reason) -> u64 {
+        let (min, max) = (self.budget_min(), self.budget_max);
+        let service = self.fair.share(at).service;
+        let flow = &self.flows[at];
+        let old = if flow.raise.is_up() {
+            2 * min
+        } else {
+            flow.budget_next
+        };
+        let budget = if !flow.sync {
+            max
+        } else if flow.raise.is_up() {
+            old
+        } else {
+            match reason {
+                // It waits for requests that are under way, so it would have asked for more.
+                Reason::TooIdle if flow.under_way > 0 => max.min(old * 2),
+                Reason::TooIdle if old > 5 * min => old - 4 * min,
+                Reason::TooIdle => min,
+                Reason::Timeout => max.min(old * 2),
+                Reason::Exhausted => max.min(old * 4),
+                Reason::NoMoreRequests => service.max(min),
+                Reason::Preempted => return flow.budget_next,
+            }
+        };
+        let is_known = self.budgets >= BUDGETS_KNOWN && self.parameters.max_budget_sectors == 0;
+        if is_known { budget.min(max) } else { budget }
+    }
+
+    /// The queue `at` has a request again. True if it goes on with the budget that it had left.
+    fn begin_asking(&mut self, at: usize, r: &Requests, now_ns: u64) -> bool {
+        let in_time_ns = 3 * self.parameters.slice_idle_ns;
+        let charge = self.charge(at, r).unwrap_or(0);
+        let left = self.fair.left(at);
+        let flow = &mut self.flows[at];
+        let in_time = flow
+            .ended_ns
+            .is_none_or(|ended_ns| now_ns <= ended_ns + in_time_ns);
+        let comes_back = std::mem::take(&mut flow.may_come_back) && in_time && left > 0;
+        let budget = match comes_back {
+            true => left.min(flow.budget_next),
+            false => flow.budget_next.max(charge),
+        };
+        let share = self.fair.share(at);
+        (share.service, share.budget) = (0, budget);
+        self.raise_on_arrival(at, now_ns);
+        let flow = &mut self.flows[at];
+        flow.is_busy = true;
+        let shifted = comes_back.then(|| flow.raise.factor());
+        self.fair.activate(at, flow.rank, flow.weight(), shifted);
+        flow.began(now_ns);
+        self.busy.add(flow);
+        comes_back
+    }
+
+    /// True if a queue that has just begun to ask takes the device from the one that is served.
+    fn preempts(&self, at: usize, comes_back: bool) -> bool {
+        let Some(served) = self.served.filter(|served| *served != at) else {
+            return false;
+        };
+        let (old, new) = (&self.flows[served], &self.flows[at]);
+        let comes_back = comes_back && new.raise.factor() >= old.raise.factor();
+        comes_back || new.rank < old.rank || (new.rank == old.rank && new.weight() > old.weight())
+    }
+
+    /// A request came for the queue that is served, in its pause.
+    fn resume(&mut self, at: usize, bio: &Bio, r: &Requests, now_ns: u64) {
+        let is_due = now_ns >= self.flows[at].budget_until_ns;
+        let is_little = self.flows[at].lane.len() == 1 && bio.sectors < 32;
+        // A short request of many is waited with, if others have the device: it may grow.
+        if is_little
+            && !is_due
+            && self.under_way > 0
+            && self.is_better_to_pause(at)
+            && self.busy.len() > 1
+        {
+            return;
+        }
+        self.pause_ns = None;
+        if is_due {
+            self.end_service(at, Reason::Timeout, false, r, now_ns);
+        }
+    }
+
+    fn dispatch_one(&mut self, at: usize, r: &Requests, now_ns: u64, list: &mut DispatchList) {
+        let flow = &self.flows[at];
+        let (Some(tag), Some(charge)) = (flow.next, self.charge(at, r)) else {
+            return;
+        };
+        let bio = r[tag].bio;
+        let sectors = u64::from(bio.sectors);
+        self.fair.serve(at, charge);
+        self.take_out(tag, at, r, now_ns);
+        let flow = &mut self.flows[at];
+        flow.lane.remove(tag, bio.start_sector, &mut self.expiries);
+        flow.under_way += 1;
+        flow.raise.sectors += sectors;
+        flow.busy_sectors += sectors;
+        let is_seeky = is_seeky(self.head_sector, &bio, self.parameters.rotational);
+        let changed = self
+            .rate
+            .dispatched(sectors, is_seeky, self.under_way, now_ns);
+        if changed && self.parameters.max_budget_sectors == 0 {
+            self.budget_max = self.rate.sectors_in(self.parameters.timeout_sync_ns).max(1);
+        }
+        self.under_way += 1;
+        self.head_sector = bio.end_sector();
+        list.push(tag, r);
+        self.lower(at, now_ns);
+        if self.busy.len() > 1 && self.flows[at].rank == Rank::Idle {
+            self.end_service(at, Reason::Exhausted, false, r, now_ns);
+        }
+    }
+
+    /// Counts `tag` out of its queue, in whose lane it still is.
+    fn take_out(&mut self, tag: Tag, at: usize, r: &Requests, now_ns: u64) {
+        let head = Head {
+            sector: r[tag].bio.end_sector(),
+            ..self.head()
+        };
+        let flow = &mut self.flows[at];
+        if flow.next == Some(tag) {
+            let expired = flow.expired_once(tag, &self.expiries, now_ns);
+            flow.next = expired.or_else(|| head.better_following(tag, &flow.lane.sorted, r));
+        }
+        self.waiting -= 1;
+    }
+
+    /// Looks at how many requests the device is given at once.
+    fn note_depth(&mut self) {
+        let device = &mut self.device;
+        device.deepest = device.deepest.max(self.under_way);
+        if device.seen == Some(true) || self.under_way + self.waiting <= DEVICE_QUEUES {
+            return;
+        }
+        // A queue for which the device is kept may be why it has few.
+        if let Some(at) = self.served {
+            let flow = &self.flows[at];
+            let has_few = flow.under_way + flow.lane.len() < DEVICE_QUEUES;
+            if flow.thinks_short() && has_few && self.under_way < DEVICE_QUEUES {
+                return;
+            }
+        }
+        device.samples += 1;
+        if device.samples > DEVICE_SAMPLES {
+            device.seen = Some(device.deepest > DEVICE_QUEUES);
+            (device.samples, device.deepest) = (0, 0);
+        }
+    }
+
+    /// Keeps the device for the queue that is served and has nothing more.
+    fn begin_pause(&mut self, at: usize, now_ns: u64) {
+        let flow = &self.flows[at];
+        let idle_ns = self.parameters.slice_idle_ns;
+        let pause_ns = if flow.raise.is_up() {
+            idle_ns.max(RAISED_PAUSE_NS)
+        } else if flow.is_seeky() && !self.busy.is_uneven(Some(&self.flows[at])) {
+            idle_ns.min(SHORT_PAUSE_NS)
+        } else {
+            idle_ns
+        };
+        self.pause_ns = Some((now_ns, now_ns + pause_ns));
+    }
+}
+
+impl Scheduler for Bfq {
+    fn name(&self) -> &'static str {
+        "bfq"
+    }
+
+    fn add(&mut self, tag: Tag, requests: &Requests, now_ns: u64) {
+        let bio = requests[tag].bio;
+        let at = queue_of(&bio);
+        self.know(at);
+        let p = self.parameters;
+        let expire_ns = match bio.is_sync() {
+            true => p.fifo_expire_sync_ns,
+            false => p.fifo_expire_async_ns,
+        };
+        let first_budget = 2 * self.budget_max / 3;
+        let head = self.head();
+        let flow = &mut self.flows[at];
+        flow.set_owner(&bio, first_budget, now_ns);
+        flow.note_request(&bio, p.rotational, p.slice_idle_ns, now_ns);
+        let is_no_player = flow.raise.is_soft_real_time && flow.is_all_seeks();
+        let expires_ns = now_ns.saturating_add(expire_ns);
+        flow.lane
+            .add(tag, bio.start_sector, &mut self.expiries, expires_ns);
+        flow.next = head.better(Some(tag), flow.next, requests);
+        let was_busy = flow.is_busy;
+        if is_no_player {
+            self.set_raise(at, Raise::default());
+        }
+        self.waiting += 1;
+        if !was_busy {
+            let comes_back = self.begin_asking(at, requests, now_ns);
+            if self.preempts(at, comes_back)
+                && let Some(served) = self.served
+            {
+                self.end_service(served, Reason::Preempted, false, requests, now_ns);
+            }
+        } else if self.served == Some(at) && self.pause_ns.is_some() {
+            self.resume(at, &bio, requests, now_ns);
+        }
+    }
+
+    fn front_candidate(&self, bio: &Bio, _: &Requests) -> Option<Tag> {
+        let flow = self.flows.get(queue_of(bio))?;
+        flow.lane.sorted.at(bio.end_sector())
+    }
+
+    fn may_merge(&self, tag: Tag, bio: &Bio, requests: &Requests) -> bool {
+        queue_of(bio) == queue_of(&requests[tag].bio)
+    }
+
+    fn former(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
+        let bio = requests[tag].bio;
+        let sorted = &self.flows[queue_of(&bio)].lane.sorted;
+        sorted.before(bio.start_sector, tag)
+    }
+
+    fn latter(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
+        let bio = requests[tag].bio;
+        let sorted = &self.flows[queue_of(&bio)].lane.sorted;
+        sorted.after(bio.start_sector, tag)
+    }
+
+    fn grew_in_front(&mut self, tag: Tag, old_start_sector: u64, requests: &Requests) {
+        let bio = requests[tag].bio;
+        let lane = &mut self.flows[queue_of(&bio)].lane;
+        lane.moved(tag, old_start_sector, bio.start_sector);
+    }
+
+    fn absorbed(&mut self, survivor: Tag, absorbed: Tag, requests: &Requests) {
+        let bio = requests[absorbed].bio;
+        let flow = &mut self.flows[queue_of(&bio)];
+        flow.next = flow
+            .next
+            .map(|next| if next == absorbed { survivor } else { next });
+        self.waiting -= 1;
+        let lane = &mut flow.lane;
+        lane.absorbed(survivor, absorbed, bio.start_sector, &mut self.expiries);
+    }
+
+    fn dispatch(&mut self, requests: &Requests, now_ns: u64, list: &mut DispatchList) -> bool {
+        let Some(at) = self.select(requests, now_ns) else {
+            return false;
+        };
+        self.dispatch_one(at, requests, now_ns, list);
+        true
+    }
+
+    fn completed(&mut self, tag: Tag, requests: &Requests, now_ns: u64) {
+        let at = queue_of(&requests[tag].bio);
+        self.note_depth();
+        self.under_way -= 1;
+        self.rate.completed(now_ns);
+        let idle_ns = self.parameters.slice_idle_ns;
+        let flow = &mut self.flows[at];
+        flow.under_way -= 1;
+        flow.ended_ns = Some(now_ns);
+        let has_ended = flow.under_way == 0 && flow.is_empty();
+        if has_ended && !flow.is_busy {
+            flow.idle_since_ns = Some(now_ns);
+        }
+        if has_ended && std::mem::take(&mut flow.reckons_later) {
+            flow.soft_real_time_ns = player_ns(flow, idle_ns, now_ns);
+        }
+        let is_over = flow.is_empty();
+        let none_under_way = flow.under_way == 0;
+        if self.served != Some(at) {
+            return;
+        }
+        if self.must_pause(at) {
+            if none_under_way && self.pause_ns.is_none() {
+                self.begin_pause(at, now_ns);
+            }
+        } else if self.may_time_out(at, now_ns) {
+            self.end_service(at, Reason::Timeout, false, requests, now_ns);
+        } else if is_over && (none_under_way || !self.is_better_to_pause(at)) {
+            self.end_service(at, Reason::NoMoreRequests, false, requests, now_ns);
+        }
+    }
+
+    fn task_exited(&mut self, task: Task) {
+        let at = ASYNC_QUEUES + task as usize;
+        self.know(at);
+        self.flows[at].exit();
+    }
+
+    fn wake_at_ns(&self) -> Option<u64> {
+        let until_ns = self.pause_ns.map(|(_, until_ns)| until_ns);
+        until_ns.filter(|_| self.waiting > 0)
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting
+    }
+}

@@ -1,0 +1,150 @@
+//! Raised weights: what has just begun to ask, or asks at times of its own like a player, has a multiple of its weight for a
+//! while, so that it answers at once beside others that ask all the time.
+
+use super::super::MS_NS;
+use super::Bfq;
+use super::flow::Flow;
+
+/// A queue is new again after so long without a request.
+const NEW_NS: u64 = 2_000 * MS_NS;
+/// How many times the weight of a new queue counts, and how many times that of a player beside.
+const RAISE_TIMES: u64 = 30;
+const PLAYER_TIMES: u64 = 100;
+/// A player asks for no more sectors a second, and its weight is raised for so long from its last request on.
+const PLAYER_SECTORS_PER_S: u64 = 7_000;
+const PLAYER_NS: u64 = 300 * MS_NS;
+/// Four ticks of a kernel of 250 a second: its clock is not finer.
+const TICKS_NS: u64 = 16 * MS_NS;
+/// A new queue that is served more is no program that starts.
+const RAISED_SECTORS_MAX: u64 = 120_000;
+
+/// A weight that is raised for a while.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Raise {
+    /// How many times; 0 and 1 are not at all.
+    pub(super) times: u64,
+    pub(super) for_ns: u64,
+    pub(super) began_ns: u64,
+    /// Sectors served since.
+    pub(super) sectors: u64,
+    /// It is raised because it asks like a player, with short requests at times of its own.
+    pub(super) is_soft_real_time: bool,
+    /// When it was raised as that of a program that starts, and became one that plays.
+    pub(super) before_ns: Option<u64>,
+}
+
+impl Raise {
+    pub(super) fn new(times: u64, for_ns: u64, is_soft_real_time: bool, now_ns: u64) -> Raise {
+        Raise {
+            times,
+            for_ns,
+            began_ns: now_ns,
+            sectors: 0,
+            is_soft_real_time,
+            before_ns: None,
+        }
+    }
+
+    pub(super) fn factor(&self) -> u64 {
+        self.times.max(1)
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.times > 1
+    }
+}
+
+impl Bfq {
+    /// Raises the weight of a queue that is new, has been away for long, or asks like a player.
+    pub(super) fn raise_on_arrival(&mut self, at: usize, now_ns: u64) {
+        let raised_ns = self.rate.raised_ns();
+        let budget_max = 2 * self.budget_min();
+        let flow = &mut self.flows[at];
+        if !self.parameters.low_latency || !flow.sync {
+            return;
+        }
+        let is_done = flow.under_way == 0;
+        let is_new = is_done
+            && flow
+                .idle_since_ns
+                .is_none_or(|since_ns| since_ns + NEW_NS < now_ns);
+        let is_player = is_done && flow.soft_real_time_ns < now_ns && flow.plain_weight() == 40;
+        let player = Raise::new(RAISE_TIMES * PLAYER_TIMES, PLAYER_NS, true, now_ns);
+        let old = flow.raise;
+        flow.raise = match (old.is_up(), is_new, is_player) {
+            (false, true, _) => Raise::new(RAISE_TIMES, raised_ns, false, now_ns),
+            (true, true, _) => Raise {
+                sectors: old.sectors,
+                ..Raise::new(RAISE_TIMES, raised_ns, false, now_ns)
+            },
+            (false, false, true) => player,
+            (true, false, true) if !old.is_soft_real_time => Raise {
+                before_ns: Some(old.began_ns),
+                sectors: old.sectors,
+                ..player
+            },
+            (true, false, true) => Raise {
+                began_ns: now_ns,
+                ..old
+            },
+            (false, false, false) => Raise {
+                began_ns: now_ns,
+                ..old
+            },
+            (true, false, false) => old,
+        };
+        if !old.is_up() && flow.raise.is_up() {
+            let share = self.fair.share(at);
+            share.budget = share.budget.min(budget_max);
+        }
+    }
+
+    /// Lowers the weight of a queue again when its time is over.
+    pub(super) fn lower(&mut self, at: usize, now_ns: u64) {
+        let raised_ns = self.rate.raised_ns();
+        let raise = self.flows[at].raise;
+        if !raise.is_up() {
+            return;
+        }
+        let is_over = now_ns > raise.began_ns.saturating_add(raise.for_ns);
+        let is_too_much = !raise.is_soft_real_time && raise.sectors > RAISED_SECTORS_MAX;
+        let lowered = Raise {
+            began_ns: now_ns,
+            ..Raise::default()
+        };
+        // Of a player the time as a new queue may go on.
+        let before_ns = raise
+            .before_ns
+            .filter(|since_ns| now_ns <= since_ns + raised_ns);
+        if is_over
+            && raise.is_soft_real_time
+            && let Some(began_ns) = before_ns
+        {
+            let raise = Raise {
+                sectors: raise.sectors,
+                ..Raise::new(RAISE_TIMES, raised_ns, false, began_ns)
+            };
+            self.set_raise(at, raise);
+        } else if is_over || is_too_much {
+            self.set_raise(at, lowered);
+        }
+    }
+
+    /// Gives a queue another raise, also while it is counted among those that want service.
+    pub(super) fn set_raise(&mut self, at: usize, raise: Raise) {
+        let flow = &mut self.flows[at];
+        if flow.is_busy {
+            self.busy.remove(flow);
+        }
+        flow.raise = raise;
+        if flow.is_busy {
+            self.busy.add(flow);
+        }
+    }
+}
+
+/// When a request would come as from a player: no sooner than a player would have used what was served.
+pub(super) fn player_ns(flow: &Flow, idle_ns: u64, now_ns: u64) -> u64 {
+    let used_ns = flow.busy_sectors * 1_000 * MS_NS / PLAYER_SECTORS_PER_S;
+    (flow.busy_since_ns + used_ns).max(now_ns + idle_ns + TICKS_NS)
+}

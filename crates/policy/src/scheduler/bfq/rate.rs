@@ -1,0 +1,171 @@
+//! How many sectors a device serves at best, from what it was seen to do: by this the largest budget is reckoned,
+//! and how long a weight is raised.
+//!
+//! Source: `bfq_update_peak_rate` and `bfq_update_rate_reset` of `block/bfq-iosched.c` in Linux 6.1.
+
+use super::super::MS_NS;
+
+/// Rates are sectors a microsecond times this power of two.
+const SHIFT: u32 = 16;
+/// A sample is a second long, or ends when the device has been without a request for so long.
+const INTERVAL_NS: u64 = 1_000 * MS_NS;
+const GAP_NS: u64 = 100 * MS_NS;
+/// A shorter sample, or one of fewer requests, says nothing.
+const INTERVAL_NS_MIN: u64 = 300 * MS_NS;
+const REQUESTS_MIN: u64 = 32;
+/// Faster than this is a mistake: 20 sectors a microsecond.
+const RATE_MAX: u64 = 20 << SHIFT;
+/// A request that comes so soon after a completion finds the device busy, as good as.
+const BUSY_NS: u64 = 2 * MS_NS;
+
+/// What is known of the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    peak: u64,
+    reference: u64,
+    /// For how long a weight is raised on a device of the reference rate.
+    reference_ms: u64,
+    requests: u64,
+    sequential: u64,
+    sectors: u64,
+    first_ns: u64,
+    last_ns: u64,
+    completed_ns: u64,
+}
+
+impl Rate {
+    /// Of a device of which nothing is known but whether it rotates.
+    pub(super) fn new(rotational: bool) -> Rate {
+        let (reference, reference_ms) = if rotational {
+            (14_000, 7_000)
+        } else {
+            (33_000, 2_500)
+        };
+        Rate {
+            peak: reference * 2 / 3,
+            reference,
+            reference_ms,
+            requests: 0,
+            sequential: 0,
+            sectors: 0,
+            first_ns: 0,
+            last_ns: 0,
+            completed_ns: 0,
+        }
+    }
+
+    /// A request is dispatched, `seeky` if far from the one before it, with `under_way` at the device. True if the peak may have
+    /// changed.
+    pub(super) fn dispatched(
+        &mut self,
+        sectors: u64,
+        seeky: bool,
+        under_way: usize,
+        now_ns: u64,
+    ) -> bool {
+        let since_ns = now_ns - self.last_ns;
+        self.last_ns = now_ns;
+        if self.requests == 0 {
+            self.begin(sectors, now_ns);
+            return false;
+        }
+        let is_over = since_ns > GAP_NS && under_way == 0;
+        if !is_over {
+            self.requests += 1;
+            let busy = under_way > 0 || now_ns - self.completed_ns < BUSY_NS;
+            self.sequential += u64::from(busy && !seeky);
+            self.sectors += sectors;
+        }
+        let length_ns = if is_over { now_ns - since_ns } else { now_ns } - self.first_ns;
+        if !is_over && length_ns < INTERVAL_NS {
+            return false;
+        }
+        let has_changed = self.learn(length_ns);
+        self.begin(sectors, now_ns);
+        has_changed
+    }
+
+    pub(super) fn completed(&mut self, now_ns: u64) {
+        self.completed_ns = now_ns;
+    }
+
+    fn begin(&mut self, sectors: u64, now_ns: u64) {
+        (self.requests, self.sequential) = (1, 0);
+        (self.sectors, self.first_ns) = (sectors, now_ns);
+    }
+
+    fn learn(&mut self, length_ns: u64) -> bool {
+        if self.requests < REQUESTS_MIN || length_ns < INTERVAL_NS_MIN {
+            return false;
+        }
+        let length_ns = length_ns.max(self.completed_ns.saturating_sub(self.first_ns));
+        let rate = (self.sectors << SHIFT) / (length_ns / 1_000);
+        let mostly_seeky = self.sequential < 3 * self.requests / 4;
+        if (mostly_seeky && rate <= self.peak) || rate > RATE_MAX {
+            return false;
+        }
+        // The more of it was sequential, and the longer it was, the more it counts.
+        let weight = 9 * self.sequential / self.requests;
+        let divisor = 10 - (weight * length_ns / INTERVAL_NS).min(8);
+        self.peak = (self.peak * (divisor - 1) / divisor + rate / divisor).max(1);
+        true
+    }
+
+    /// Sectors that the device serves in a time, at best.
+    pub(super) fn sectors_in(&self, time_ns: u64) -> u64 {
+        (self.peak * (time_ns / 1_000)) >> SHIFT
+    }
+
+    /// How long the weight of a task stays raised: as long as the device needs for what a program reads when it starts.
+    pub(super) fn raised_ns(&self) -> u64 {
+        (self.reference * self.reference_ms / self.peak).clamp(3_000, 25_000) * MS_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_of_which_nothing_is_known_is_two_thirds_of_the_reference() {
+        // 14000 * 2/3 = 9333; times 124,000 us >> 16 is 17,658 sectors. 14000 * 7000 / 9333 = 10.5 s.
+        let rate = Rate::new(true);
+        assert_eq!(rate.sectors_in(124 * MS_NS), 17_658);
+        assert_eq!(rate.raised_ns(), 10_500 * MS_NS);
+        // 33000 * 2500 / 22000 = 3.75 s.
+        assert_eq!(Rate::new(false).raised_ns(), 3_750 * MS_NS);
+    }
+
+    #[test]
+    fn a_second_of_sequential_requests_counts_nine_tenths() {
+        // One request of 512 sectors a millisecond is 0.512 sectors a us, 33,554 in the fixed point. 1001 requests, 1000
+        // of them known to be sequential: weight 9*1000/1001 = 8, times 1 s: 8. Divisor 2: half of 9,333 and half of
+        // 513 * 512... sectors of 1001 requests in 1 s: 512,512 << 16 / 1,000,000 = 33,587; 9333/2 + 33587/2 = 4666 + 16793.
+        let mut rate = Rate::new(true);
+        let mut changes = 0;
+        for ms in 0..=1000 {
+            changes += u64::from(rate.dispatched(512, false, 1, ms * MS_NS));
+        }
+        assert_eq!((changes, rate.peak), (1, 4666 + 16_793));
+    }
+
+    #[test]
+    fn seeks_that_are_slow_say_nothing() {
+        let mut rate = Rate::new(true);
+        let changed = (0..=2000).any(|ms| rate.dispatched(8, true, 1, ms * MS_NS));
+        assert!(!changed);
+        assert_eq!(rate.peak, 9333);
+    }
+
+    #[test]
+    fn a_pause_of_the_device_ends_a_sample() {
+        // 400 requests in 399 ms and then nothing for 101 ms: what was before counts, by 399/1000 of its 8: 3, divisor 7.
+        let mut rate = Rate::new(true);
+        for ms in 0..400 {
+            assert!(!rate.dispatched(512, false, 1, ms * MS_NS));
+        }
+        assert!(rate.dispatched(512, false, 0, 500 * MS_NS));
+        let seen = ((400 * 512) << 16) / 399_000;
+        assert_eq!(rate.peak, 9333 * 6 / 7 + seen / 7);
+    }
+}
