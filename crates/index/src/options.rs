@@ -44,7 +44,7 @@ impl Default for Options {
             segment_bytes: 1 << 20,
             node_bytes: 8192,
             inline_value_bytes: 1024,
-            utilisation: 0.85,
+            utilisation: 0.87,
             hot_share: 1.0 / 3.0,
             group_wait_us: 100,
             snapshot_batches_max: u64::MAX,
