@@ -475,20 +475,9 @@ impl Bfq {
     }
 
     /// A request came for the queue that is served, in its pause.
-    fn resume(&mut self, at: usize, bio: &Bio, r: &Requests, now_ns: u64) {
-        let is_due = now_ns >= self.flows[at].budget_until_ns;
-        let is_little = self.flows[at].lane.len() == 1 && bio.sectors < 32;
-        // A short request of many is waited with, if others have the device: it may grow.
-        if is_little
-            && !is_due
-            && self.under_way > 0
-            && self.is_better_to_pause(at)
-            && self.busy.len() > 1
-        {
-            return;
-        }
+    fn resume(&mut self, at: usize, r: &Requests, now_ns: u64) {
         self.pause_ns = None;
-        if is_due {
+        if now_ns >= self.flows[at].budget_until_ns {
             self.end_service(at, Reason::Timeout, false, r, now_ns);
         }
     }
@@ -611,7 +600,7 @@ impl Scheduler for Bfq {
                 self.end_service(served, Reason::Preempted, false, requests, now_ns);
             }
         } else if self.served == Some(at) && self.pause_ns.is_some() {
-            self.resume(at, &bio, requests, now_ns);
+            self.resume(at, requests, now_ns);
         }
     }
 
