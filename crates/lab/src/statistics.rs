@@ -28,6 +28,48 @@ impl Estimate {
     }
 }
 
+/// Rounds of a device's measurement that are looked at together for whether it is steady.
+pub const STEADY_ROUNDS: usize = 5;
+/// How far apart they may be, and how far the line through them may go, as parts of their mean.
+const STEADY_RANGE: f64 = 0.2;
+const STEADY_SLOPE: f64 = 0.1;
+
+/// The last rounds of a measurement, as SNIA's Solid State Storage Performance Test Specification looks at them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Steadiness {
+    /// Their mean.
+    pub mean: f64,
+    /// Between the least and the most, by the mean.
+    pub range: f64,
+    /// Between the ends of the line that fits them best, by the mean.
+    pub slope: f64,
+}
+
+impl Steadiness {
+    /// Of the last [`STEADY_ROUNDS`]; `None` of fewer.
+    pub fn of(rounds: &[f64]) -> Option<Steadiness> {
+        let window = &rounds[rounds.len().checked_sub(STEADY_ROUNDS)?..];
+        let count = STEADY_ROUNDS as f64;
+        let mean = window.iter().sum::<f64>() / count;
+        let least = window.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = window.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let middle = (count - 1.0) / 2.0;
+        let places = (0..STEADY_ROUNDS).map(|at| at as f64 - middle);
+        let squares: f64 = places.clone().map(|x| x * x).sum();
+        let products: f64 = places.zip(window).map(|(x, y)| x * y).sum();
+        Some(Steadiness {
+            mean,
+            range: (most - least) / mean,
+            slope: (products / squares * (count - 1.0)).abs() / mean,
+        })
+    }
+
+    /// True if they may be taken for what the device goes on doing.
+    pub fn is_steady(&self) -> bool {
+        self.range <= STEADY_RANGE && self.slope <= STEADY_SLOPE
+    }
+}
+
 /// The median; `None` of none.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -90,6 +132,25 @@ pub fn paired_ratio(values: &[f64], base: &[f64]) -> Option<Ratio> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounds_are_steady_within_a_fifth_and_a_tenth() {
+        let of = |rounds: &[f64]| Steadiness::of(rounds);
+        assert_eq!(of(&[1.0; 4]), None);
+        // Products -190 - 100 + 100 + 200 = 10, squares 10: 1 a round, 4 over all.
+        let steady = of(&[700.0, 95.0, 100.0, 105.0, 100.0, 100.0]).expect("six");
+        assert_eq!(
+            (steady.mean, steady.range, steady.slope),
+            (100.0, 0.1, 0.04)
+        );
+        assert!(steady.is_steady());
+        // 5 a round is 20 over all, more than a tenth, though the range of a fifth is allowed.
+        let falling = of(&[110.0, 105.0, 100.0, 95.0, 90.0]).expect("five");
+        assert_eq!((falling.range, falling.slope), (0.2, 0.2));
+        assert!(!falling.is_steady());
+        let wide = of(&[89.0, 111.0, 100.0, 111.0, 89.0]).expect("five");
+        assert!(wide.slope == 0.0 && !wide.is_steady());
+    }
 
     #[test]
     fn a_median_is_in_the_middle() {

@@ -2,9 +2,11 @@
 //! own, as fast as it is served, for a time; once for each number of clients.
 //!
 //! A mix drawn from the seed, not a recording: of 20 steps 7 write a chunk to the open file, 6 read one of a file, 3 make
-//! a file, 3 remove one, and 1 syncs the file. Files have up to 1 MiB, chunks 4 to 64 KiB.
+//! a file, 3 remove one, and 1 syncs the file. Files have up to 1 MiB, chunks 4 to 64 KiB. Or a [recording](super::loadfile) that each
+//! client does over and over.
 
 use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,7 +15,8 @@ use bimetal_rt::{Instant, Rng};
 use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
-use super::{Measured, World, mb_per_s};
+use super::loadfile::{LoadFile, Player};
+use super::{Measured, World, mb_per_s, sum};
 use crate::files::{FileId, Program};
 use crate::layer::{FileLayer, LoadError};
 
@@ -29,6 +32,12 @@ pub struct Clients {
     pub counts: Vec<u32>,
     /// Time of each.
     pub seconds: u64,
+    /// What each client does; without, a mix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<PathBuf>,
+    /// What that file must have, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crc32c: Option<String>,
 }
 
 impl Clients {
@@ -41,10 +50,13 @@ impl Clients {
         if !(1..=100).contains(&self.counts.len()) || !self.counts.iter().all(possible) {
             return Err("`counts` must be 1 to 100 numbers, each of 1 to 1000 clients".to_owned());
         }
-        match (1..=100_000).contains(&self.seconds) {
-            true => Ok(()),
-            false => Err("`time` must be 1 s to 100,000 s".to_owned()),
+        if !(1..=100_000).contains(&self.seconds) {
+            return Err("`time` must be 1 s to 100,000 s".to_owned());
         }
+        if self.crc32c.is_some() && self.script.is_none() {
+            return Err("`crc32c` is that of a `script`, and there is none".to_owned());
+        }
+        sum::check_digits(self.crc32c.as_deref())
     }
 
     /// Runs it.
@@ -56,9 +68,10 @@ impl Clients {
             unit: "MB/s".to_owned(),
             ..Measured::default()
         };
+        let script = self.script()?;
         let (mut curve, mut slowest) = (Vec::new(), Vec::new());
         for count in &self.counts {
-            let (rate, latency) = self.with(world, *count).await?;
+            let (rate, latency) = self.with(world, *count, script.as_ref()).await?;
             curve.push((f64::from(*count), rate));
             let figures = latency.borrow().figures("step");
             slowest.push((f64::from(*count), figures["step_p99_ms"]));
@@ -75,11 +88,20 @@ impl Clients {
         Ok(measured)
     }
 
+    fn script(&self) -> Result<Option<Rc<LoadFile>>, LoadError> {
+        let Some(path) = &self.script else {
+            return Ok(None);
+        };
+        sum::check(path, self.crc32c.as_deref())?;
+        Ok(Some(Rc::new(LoadFile::read(path)?)))
+    }
+
     /// The rate of so many clients together.
     async fn with<F: FileLayer>(
         &self,
         world: &World<F>,
         count: u32,
+        script: Option<&Rc<LoadFile>>,
     ) -> Result<(f64, Rc<RefCell<Latency>>), LoadError> {
         let begun = world.rt.now();
         let until = begun + Duration::from_secs(self.seconds);
@@ -96,9 +118,13 @@ impl Clients {
                 bytes: Rc::clone(&bytes),
                 latency: Rc::clone(&latency),
             };
-            let failed = Rc::clone(&failed);
+            let (failed, script) = (Rc::clone(&failed), script.cloned());
             tasks.spawn(async move {
-                if let Err(error) = client.run(until).await {
+                let ended = match script {
+                    Some(script) => client.play(&script, until).await,
+                    None => client.run(until).await,
+                };
+                if let Err(error) = ended {
                     failed.set(Some(error));
                 }
             });
@@ -137,6 +163,13 @@ impl<F: FileLayer> Client<F> {
             self.world.files.remove(file, &mut self.program).await?;
         }
         Ok(())
+    }
+
+    async fn play(self, script: &LoadFile, until: Instant) -> Result<(), LoadError> {
+        let (latency, bytes) = (self.latency, self.bytes);
+        let moved = |count: u64| bytes.set(bytes.get() + count);
+        let mut player = Player::new(self.world, script, self.program);
+        player.play(until, &latency, moved).await
     }
 
     async fn step(&mut self, directory: u32) -> Result<(), LoadError> {

@@ -10,6 +10,12 @@ const LONGEST_NS: u64 = 3_600_000_000_000;
 /// Times in ns, to three digits.
 pub(super) struct Latency(Histogram<u64>);
 
+impl Default for Latency {
+    fn default() -> Latency {
+        Latency::new()
+    }
+}
+
 impl Latency {
     pub(super) fn new() -> Latency {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3);
@@ -18,6 +24,11 @@ impl Latency {
 
     pub(super) fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns.max(1));
+    }
+
+    /// Adds what another has.
+    pub(super) fn add(&mut self, other: &Latency) {
+        self.0.add(&other.0).expect("the same bounds");
     }
 
     /// Quantiles and the mean, in ms.

@@ -6,10 +6,12 @@
 
 pub mod clients;
 mod latency;
+mod loadfile;
 pub mod postmark;
 pub mod replay;
 pub mod requests;
 pub mod stream;
+mod sum;
 pub mod sweep;
 
 use std::collections::BTreeMap;
@@ -114,6 +116,8 @@ pub enum Workload {
         span: Option<Size>,
         /// Requests.
         count: Option<u64>,
+        /// In rounds until they are alike.
+        steady: Option<bool>,
     },
     /// See [`replay`].
     Replay {
@@ -136,8 +140,12 @@ pub enum Workload {
     Clients {
         /// Numbers of clients.
         counts: Vec<u32>,
-        /// Virtual time for each.
+        /// Time of each.
         time: Option<Time>,
+        /// What each does, as Dbench has it recorded; without, a mix.
+        script: Option<PathBuf>,
+        /// What that file must have.
+        crc32c: Option<String>,
     },
 }
 
@@ -212,6 +220,7 @@ impl Workload {
                 depth,
                 span,
                 count,
+                steady,
             } => {
                 let of = Requests {
                     pattern: *pattern,
@@ -219,6 +228,7 @@ impl Workload {
                     depth: depth.unwrap_or(1),
                     span_bytes: span.map_or(0, |size| size.0),
                     count: count.unwrap_or(10_000),
+                    steady: steady.unwrap_or(false),
                 };
                 of.check()?;
                 Ok(Resolved::Requests(of))
@@ -244,10 +254,17 @@ impl Workload {
                 of.check()?;
                 Ok(Resolved::Replay(of))
             }
-            Workload::Clients { counts, time } => {
+            Workload::Clients {
+                counts,
+                time,
+                script,
+                crc32c,
+            } => {
                 let of = Clients {
                     counts: counts.clone(),
                     seconds: time.map_or(30, |time| time.0.as_secs()),
+                    script: script.clone(),
+                    crc32c: crc32c.as_ref().map(|text| text.to_lowercase()),
                 };
                 of.check()?;
                 Ok(Resolved::Clients(of))
@@ -265,7 +282,7 @@ impl Resolved {
             Resolved::Stream(load) => load
                 .estimated_pages()
                 .saturating_mul(STREAM_PAGE_ESTIMATE_NS),
-            Resolved::Requests(load) => load.count.saturating_mul(PAGE_ESTIMATE_NS),
+            Resolved::Requests(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
             Resolved::Replay(load) => load.count.saturating_mul(PAGE_ESTIMATE_NS),
             // A client moves some 10,000 pages in a second of its own, or waits.
             Resolved::Clients(load) => {
@@ -280,7 +297,7 @@ impl Resolved {
             Resolved::Postmark(load) => load.estimated_pages(),
             Resolved::Sweep(load) => load.estimated_pages(),
             Resolved::Stream(load) => load.estimated_pages(),
-            Resolved::Requests(load) => load.count,
+            Resolved::Requests(load) => load.estimated_pages(),
             Resolved::Replay(load) => load.count,
             Resolved::Clients(load) => {
                 let seconds = load.seconds.saturating_mul(load.counts.len() as u64);

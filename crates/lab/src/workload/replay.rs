@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use bimetal_trace::{Format, Op, Options, Reader, Record};
 use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
-use super::{Measured, World};
+use super::{Measured, World, sum};
 use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
 
@@ -81,11 +81,7 @@ impl Replay {
         if !(self.speed > 0.0 && self.speed <= 1e6) {
             return Err("`speed` must be above 0 and at most 1,000,000".to_owned());
         }
-        let is_sum = |text: &String| text.len() == 8 && u32::from_str_radix(text, 16).is_ok();
-        if self.crc32c.as_ref().is_some_and(|text| !is_sum(text)) {
-            return Err("`crc32c` must be eight hexadecimal digits".to_owned());
-        }
-        Ok(())
+        sum::check_digits(self.crc32c.as_deref())
     }
 
     fn format(&self) -> Result<Option<Format>, String> {
@@ -101,7 +97,7 @@ impl Replay {
     /// # Errors
     /// When the trace cannot be read or is another one, or the layer fails.
     pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
-        self.check_sum()?;
+        sum::check(&self.trace, self.crc32c.as_deref())?;
         let (all, trims) = self.read(world.files.device_blocks())?;
         let replayed = Rc::new(Replayed {
             world: world.clone(),
@@ -186,23 +182,6 @@ impl Replay {
         due_at
     }
 
-    fn check_sum(&self) -> Result<(), LoadError> {
-        let Some(wanted) = &self.crc32c else {
-            return Ok(());
-        };
-        let found = sum_of(&self.trace).map_err(|error| LoadError::Io {
-            what: self.trace.display().to_string(),
-            error,
-        })?;
-        match *wanted == found {
-            true => Ok(()),
-            false => Err(LoadError::Trace(format!(
-                "{}: another trace than was meant: its CRC-32C is {found}, not {wanted}",
-                self.trace.display()
-            ))),
-        }
-    }
-
     /// The requests of the trace on a device of so many blocks, and how many of them were left out since they give
     /// room back.
     fn read(&self, device_blocks: u32) -> Result<(Vec<Due>, u64), LoadError> {
@@ -231,20 +210,6 @@ impl Replay {
             )));
         }
         Ok((all, trims))
-    }
-}
-
-/// CRC-32C of a file in hexadecimal digits.
-fn sum_of(path: &Path) -> std::io::Result<String> {
-    use std::io::Read as _;
-    let mut file = std::fs::File::open(path)?;
-    let (mut sum, mut bytes) = (0, vec![0; 1 << 20]);
-    loop {
-        let count = file.read(&mut bytes)?;
-        if count == 0 {
-            return Ok(format!("{sum:08x}"));
-        }
-        sum = crc32c::crc32c_append(sum, &bytes[..count]);
     }
 }
 
