@@ -151,6 +151,12 @@ def turns_of(args, cell):
     return range(args.turns if cell in TURNED_CELLS else 1)
 
 
+def seed_of(number, cell, turn):
+    """What the choices of a cell are drawn from. No two cells change the same records in the same way: an
+    engine that compares would have nothing to write the second time."""
+    return (number + 1) * 10_000 + CELLS.index(cell) * 100 + turn
+
+
 def run_cell(args, disk, point, cell, engine, seed):
     """Runs one cell; returns its record."""
     shape, keys, beyond = point
@@ -197,7 +203,7 @@ def load_again(args, disk, point, number, engine):
 
 def measure_cell(args, disk, point, which, records, keep):
     """One cell of one engine, unless it is known or cannot be had."""
-    number, cell, engine, _ = which
+    number, cell, engine, turn = which
     key = key_of(point, *which)
     if key in records or (engine == FLOOR and cell not in FLOOR_CELLS):
         return
@@ -214,7 +220,7 @@ def measure_cell(args, disk, point, which, records, keep):
     else:
         if point[2]:
             disk.remount()
-        record = run_cell(args, disk, point, cell, engine, number + 1)
+        record = run_cell(args, disk, point, cell, engine, seed_of(number, cell, turn))
     records[key] = record
     keep(key, record)
     print(f"{key}{': ' + record['failed'] if 'failed' in record else ''}", file=sys.stderr)
