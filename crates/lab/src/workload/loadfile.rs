@@ -293,7 +293,7 @@ pub(super) struct Player<'a, F: FileLayer> {
     files: BTreeMap<Name, FileId>,
     open: BTreeMap<i64, (FileId, F::Open)>,
     /// Bytes read and written.
-    pub(super) bytes: u64,
+    bytes: u64,
 }
 
 impl<'a, F: FileLayer> Player<'a, F> {

@@ -12,8 +12,8 @@ mod raise;
 mod rate;
 
 use super::head::Head;
-use super::lanes::Expiries;
-use super::queues::{ASYNC_QUEUES, Rank, queue_of};
+use super::lanes::{Expiries, Lane};
+use super::queues::{ASYNC_QUEUES, Queues, Rank, queue_of, share_queue};
 use super::{Bio, DispatchList, MS_NS, Requests, Scheduler, Tag, Task};
 use busy::Busy;
 use fair::Fair;
@@ -97,7 +97,8 @@ enum Reason {
 
 /// What a queue that is served does next.
 enum Step {
-    Dispatch,
+    /// A request, for so many sectors of its budget.
+    Dispatch(Tag, u64),
     Wait,
     End(Reason),
 }
@@ -249,8 +250,8 @@ impl Bfq {
         self.flows[at].is_empty() && self.is_better_to_pause(at)
     }
 
-    /// The queue that may dispatch now.
-    fn select(&mut self, r: &Requests, now_ns: u64) -> Option<usize> {
+    /// The queue that may dispatch now, its request, and for how many sectors of its budget.
+    fn select(&mut self, r: &Requests, now_ns: u64) -> Option<(usize, Tag, u64)> {
         self.end_pause(r, now_ns);
         if let Some(at) = self.served
             && self.may_time_out(at, now_ns)
@@ -264,9 +265,9 @@ impl Bfq {
                 None => self.begin_service(r, now_ns)?,
             };
             match self.step(at, r) {
-                Step::Dispatch => {
+                Step::Dispatch(tag, charge) => {
                     self.pause_ns = None;
-                    return Some(at);
+                    return Some((at, tag, charge));
                 }
                 Step::Wait => return None,
                 Step::End(reason) => self.end_service(at, reason, false, r, now_ns),
@@ -276,10 +277,10 @@ impl Bfq {
 
     fn step(&self, at: usize, r: &Requests) -> Step {
         let flow = &self.flows[at];
-        if let Some(charge) = self.charge(at, r) {
+        if let (Some(tag), Some(charge)) = (flow.next, self.charge(at, r)) {
             return match charge > self.fair.left(at) {
                 true => Step::End(Reason::Exhausted),
-                false => Step::Dispatch,
+                false => Step::Dispatch(tag, charge),
             };
         }
         let waits = self.pause_ns.is_some() || flow.under_way > 0 && self.is_better_to_pause(at);
@@ -482,14 +483,10 @@ impl Bfq {
         }
     }
 
-    fn dispatch_one(&mut self, at: usize, r: &Requests, now_ns: u64, list: &mut DispatchList) {
-        let flow = &self.flows[at];
-        let (Some(tag), Some(charge)) = (flow.next, self.charge(at, r)) else {
-            return;
-        };
+    /// Counts `tag` among what the queue `at` has under way; its budget has been charged.
+    fn send_out(&mut self, at: usize, tag: Tag, r: &Requests, now_ns: u64) {
         let bio = r[tag].bio;
         let sectors = u64::from(bio.sectors);
-        self.fair.serve(at, charge);
         self.take_out(tag, at, r, now_ns);
         let flow = &mut self.flows[at];
         flow.lane.remove(tag, bio.start_sector, &mut self.expiries);
@@ -505,7 +502,6 @@ impl Bfq {
         }
         self.under_way += 1;
         self.head_sector = bio.end_sector();
-        list.push(tag, r);
         self.lower(at, now_ns);
         if self.busy.len() > 1 && self.flows[at].rank == Rank::Idle {
             self.end_service(at, Reason::Exhausted, false, r, now_ns);
@@ -563,6 +559,12 @@ impl Bfq {
     }
 }
 
+impl Queues for Bfq {
+    fn lane(&self, queue: usize) -> Option<&Lane> {
+        self.flows.get(queue).map(|flow| &flow.lane)
+    }
+}
+
 impl Scheduler for Bfq {
     fn name(&self) -> &'static str {
         "bfq"
@@ -605,24 +607,19 @@ impl Scheduler for Bfq {
     }
 
     fn front_candidate(&self, bio: &Bio, _: &Requests) -> Option<Tag> {
-        let flow = self.flows.get(queue_of(bio))?;
-        flow.lane.sorted.at(bio.end_sector())
+        self.starting_behind(bio)
     }
 
     fn may_merge(&self, tag: Tag, bio: &Bio, requests: &Requests) -> bool {
-        queue_of(bio) == queue_of(&requests[tag].bio)
+        share_queue(tag, bio, requests)
     }
 
     fn former(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
-        let bio = requests[tag].bio;
-        let sorted = &self.flows[queue_of(&bio)].lane.sorted;
-        sorted.before(bio.start_sector, tag)
+        self.before(tag, requests)
     }
 
     fn latter(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
-        let bio = requests[tag].bio;
-        let sorted = &self.flows[queue_of(&bio)].lane.sorted;
-        sorted.after(bio.start_sector, tag)
+        self.after(tag, requests)
     }
 
     fn grew_in_front(&mut self, tag: Tag, old_start_sector: u64, requests: &Requests) {
@@ -643,10 +640,12 @@ impl Scheduler for Bfq {
     }
 
     fn dispatch(&mut self, requests: &Requests, now_ns: u64, list: &mut DispatchList) -> bool {
-        let Some(at) = self.select(requests, now_ns) else {
+        let Some((at, tag, charge)) = self.select(requests, now_ns) else {
             return false;
         };
-        self.dispatch_one(at, requests, now_ns, list);
+        self.fair.serve(at, charge);
+        list.push(tag, requests);
+        self.send_out(at, tag, requests, now_ns);
         true
     }
 

@@ -6,9 +6,9 @@
 mod flow;
 
 use super::head::Head;
-use super::lanes::Expiries;
+use super::lanes::{Expiries, Lane};
 use super::means::Mean;
-use super::queues::{ASYNC_QUEUES, Rank, queue_of};
+use super::queues::{ASYNC_QUEUES, Queues, Rank, queue_of, share_queue};
 use super::{Bio, DispatchList, MS_NS, Requests, Scheduler, Tag, Task};
 use flow::Flow;
 
@@ -353,6 +353,12 @@ impl Cfq {
     }
 }
 
+impl Queues for Cfq {
+    fn lane(&self, queue: usize) -> Option<&Lane> {
+        self.flows.get(queue).map(|flow| &flow.lane)
+    }
+}
+
 impl Scheduler for Cfq {
     fn name(&self) -> &'static str {
         "cfq"
@@ -394,24 +400,19 @@ impl Scheduler for Cfq {
     }
 
     fn front_candidate(&self, bio: &Bio, _: &Requests) -> Option<Tag> {
-        let flow = self.flows.get(queue_of(bio))?;
-        flow.lane.sorted.at(bio.end_sector())
+        self.starting_behind(bio)
     }
 
     fn may_merge(&self, tag: Tag, bio: &Bio, requests: &Requests) -> bool {
-        queue_of(bio) == queue_of(&requests[tag].bio)
+        share_queue(tag, bio, requests)
     }
 
     fn former(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
-        let bio = requests[tag].bio;
-        let sorted = &self.flows[queue_of(&bio)].lane.sorted;
-        sorted.before(bio.start_sector, tag)
+        self.before(tag, requests)
     }
 
     fn latter(&self, tag: Tag, requests: &Requests) -> Option<Tag> {
-        let bio = requests[tag].bio;
-        let sorted = &self.flows[queue_of(&bio)].lane.sorted;
-        sorted.after(bio.start_sector, tag)
+        self.after(tag, requests)
     }
 
     fn grew_in_front(&mut self, tag: Tag, old_start_sector: u64, requests: &Requests) {
