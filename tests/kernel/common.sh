@@ -24,7 +24,9 @@ wait_until() {
 start_server() {
     log=/tmp/$1.log
     shift
-    bimetal "$@" > "$log" 2>&1 &
+    # Emptied here and not in the background, where what an earlier server has said might be read first.
+    : > "$log"
+    bimetal "$@" >> "$log" 2>&1 &
     server=$!
     wait_until 60 grep -q '^ready$' "$log" || fail "bimetal $* is not ready"
 }
