@@ -9,7 +9,6 @@
 use std::error::Error;
 use std::hint::black_box;
 use std::ops::Bound;
-use std::sync::Arc;
 
 use bimetal_index::node::{Builder, Delta, Image, Kind, Row, Rows, View, seal, view};
 
@@ -94,7 +93,7 @@ fn value(n: u64, len: usize) -> Vec<u8> {
 }
 
 /// Images of consecutive rows, and the keys of all.
-type Leaves = (Vec<Arc<Image>>, Vec<Vec<u8>>);
+type Leaves = (Vec<Image>, Vec<Vec<u8>>);
 
 fn images(case: &Case) -> Result<Leaves, Box<dyn Error>> {
     let mut keys: Vec<_> = (0..case.sorted_images * ROWS as u64)
@@ -115,7 +114,7 @@ fn images(case: &Case) -> Result<Leaves, Box<dyn Error>> {
         }
         let mut bytes = builder.finish(0, 0, 0, 0);
         seal(&mut bytes, 0);
-        images.push(Arc::new(Image::parse(bytes, 0)?));
+        images.push(Image::parse(&bytes, 0)?);
     }
     Ok((images, keys))
 }
@@ -126,7 +125,7 @@ fn below(random: u64, end: usize) -> usize {
 }
 
 /// Lookups that do not wait for each other, as a server's do not.
-fn finds(images: &[Arc<Image>], keys: &[Vec<u8>], sorted: usize) -> usize {
+fn finds(images: &[Image], keys: &[Vec<u8>], sorted: usize) -> usize {
     let mut found = 0;
     for n in 0..LOOKUPS as u64 {
         let random = mixed(n);
@@ -155,8 +154,7 @@ fn print(case: &Case) -> Result<(), Box<dyn Error>> {
         black_box(finds(&images[..8], &misses, sorted));
     })?;
     let copies = SPREAD_BYTES / images[0].memory_bytes();
-    let spread =
-        (0..copies).map(|n| Image::parse(images[n % sorted].bytes().to_vec(), 0).map(Arc::new));
+    let spread = (0..copies).map(|n| Image::parse(images[n % sorted].bytes(), 0));
     let spread = spread.collect::<Result<Vec<_>, _>>()?;
     let far = best_ns(LOOKUPS, || {
         assert_eq!(finds(&spread, &keys, sorted), LOOKUPS);

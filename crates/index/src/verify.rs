@@ -211,7 +211,7 @@ impl Walk<'_> {
         level: Option<u8>,
     ) -> Result<Image, String> {
         let bytes = self.read(id, location)?;
-        let image = Image::parse(bytes, self.fillings.seal_of(location))
+        let image = Image::parse(&bytes, self.fillings.seal_of(location))
             .map_err(|e| format!("node {id}: {e}"))?;
         if image.node() != id {
             return Err(format!(

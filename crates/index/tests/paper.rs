@@ -109,7 +109,7 @@ fn images(disk: &Disk) -> Vec<(u8, usize, usize)> {
         let image = peek.filter(|peek| at + peek.len_bytes <= content.len());
         let image = image.and_then(|peek| {
             let bytes = content[at..at + peek.len_bytes].to_vec();
-            Image::parse(bytes, peek.seal).ok()
+            Image::parse(&bytes, peek.seal).ok()
         });
         match image {
             Some(image) => {

@@ -158,6 +158,7 @@ fn unsafe_outside_its_places() {
         ("crates/capi/src/memory.rs", code),
         ("crates/export/src/ublk/queue.rs", code),
         ("crates/rdma/src/verbs/cm.rs", code),
+        ("crates/index/src/node/arena/mod.rs", code),
         ("a.rs", "#![deny(unsafe_code)]"),
     ];
     tells(unsafe_places, &[("crates/block/src/a.rs", code)], &right);
@@ -174,6 +175,11 @@ fn unsafe_outside_its_places() {
     tells(
         unsafe_places,
         &[("crates/rdma/src/connection.rs", code)],
+        &right,
+    );
+    tells(
+        unsafe_places,
+        &[("crates/index/src/node/image.rs", code)],
         &right,
     );
 }

@@ -10,7 +10,6 @@ use crate::tree::inner::Inner;
 use crate::tree::patch::{Filter, merged};
 use std::cmp::Ordering;
 use std::ops::Bound;
-use std::sync::Arc;
 
 const MAGIC_AT: usize = 4;
 const VERSION_AT: usize = 8;
@@ -24,8 +23,8 @@ const PATCH: u8 = 2;
 /// two, as a leaf and a patch over it.
 pub fn node(data: &[u8]) {
     let _ = Image::peek(data);
-    if let Ok(image) = Image::parse(data.to_vec(), 0) {
-        look(&Arc::new(image));
+    if let Ok(image) = Image::parse(data, 0) {
+        look(&image);
     }
     let _ = parse_blob(data, 0);
     let mut input = Input::new(data);
@@ -35,8 +34,8 @@ pub fn node(data: &[u8]) {
     if let Ok(blob) = parse_blob(&sealed, location) {
         assert!(blob.content.len() <= sealed.len() - HEADER_BYTES);
     }
-    if let Ok(image) = Image::parse(sealed, location) {
-        look(&Arc::new(image));
+    if let Ok(image) = Image::parse(&sealed, location) {
+        look(&image);
     }
     let leaf = input.take(cut);
     merge(leaf, input.rest);
@@ -72,7 +71,7 @@ fn keys(image: &Image) -> Vec<Vec<u8>> {
 }
 
 /// Everything that is asked of an image.
-fn look(image: &Arc<Image>) {
+fn look(image: &Image) {
     let keys = keys(image);
     assert!(keys.len() <= ROWS_MAX && image.len_bytes() <= IMAGE_BYTES_MAX);
     for (row, key) in keys.iter().enumerate() {
@@ -112,7 +111,7 @@ fn look(image: &Arc<Image>) {
 /// A row of a scan.
 type Seen = (Kind, Vec<u8>, Vec<u8>);
 
-fn viewed(image: &Arc<Image>, delta: &Delta, is_reverse: bool) -> Vec<Seen> {
+fn viewed(image: &Image, delta: &Delta, is_reverse: bool) -> Vec<Seen> {
     let everything = View {
         seq: u64::MAX,
         from: Bound::Unbounded,
@@ -134,7 +133,7 @@ fn viewed(image: &Arc<Image>, delta: &Delta, is_reverse: bool) -> Vec<Seen> {
 }
 
 /// A scan sees the same from both ends.
-fn look_both_ways(image: &Arc<Image>) {
+fn look_both_ways(image: &Image) {
     let mut delta = Delta::new();
     delta.insert(b"k", 5, Kind::Put, b"value", 0);
     delta.insert_range(Bound::Included(b"x"), Bound::Unbounded, 6, 0);
@@ -160,7 +159,7 @@ fn write_anew(image: &Image) {
     }
     let mut bytes = builder.finish(image.node(), 0, image.lsn(), image.interval());
     seal(&mut bytes, 1);
-    let again = Image::parse(bytes, 1).expect("an image that was just made can be read");
+    let again = Image::parse(&bytes, 1).expect("an image that was just made can be read");
     assert_eq!(again.rows(), rows.len());
     for (row, (key, seq, kind, value)) in rows.iter().enumerate() {
         assert_eq!(again.compare_key(row, key), Ordering::Equal);
@@ -171,15 +170,19 @@ fn write_anew(image: &Image) {
 
 /// A leaf and a patch over it become one leaf, in which the patch counts.
 fn merge(leaf: &[u8], patch: &[u8]) {
-    let parse = |bytes, sort| Image::parse(sealed(bytes, 1, sort), 1);
+    let parse = |bytes, sort| Image::parse(&sealed(bytes, 1, sort), 1);
     let (Ok(leaf), Ok(patch)) = (parse(leaf, None), parse(patch, Some(PATCH))) else {
         return;
     };
     if leaf.level() > 0 || leaf.is_patch() {
         return;
     }
-    let patch = Arc::new(patch);
-    let both = merged(&leaf, &[Arc::clone(&patch)], Location::NOWHERE, &mut |_| {});
+    let both = merged(
+        &leaf,
+        std::slice::from_ref(&patch),
+        Location::NOWHERE,
+        &mut |_| {},
+    );
     // A leaf has no version that is newer than itself; of one that says so anything may be read.
     if (0..leaf.rows()).any(|row| leaf.seq(row) > leaf.lsn()) {
         return;

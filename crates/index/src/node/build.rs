@@ -3,8 +3,8 @@
 use super::column::{number, width};
 use super::header::{ColumnHead, Form, Header, Seal, Sort};
 use super::{
-    GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES,
-    ROWS_MAX, Row, Seq, VALUE_BYTES_MAX,
+    GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, ROWS_MAX, Row, Seq,
+    VALUE_BYTES_MAX,
 };
 use std::cmp::Ordering;
 
@@ -322,8 +322,7 @@ impl Builder {
     }
 
     /// The image of the rows, to be sealed with [`seal`](super::seal). The rows stay; see
-    /// [`Builder::clear`]. The buffer has room for the padding that
-    /// [`Image::parse`](super::Image::parse) wants.
+    /// [`Builder::clear`].
     ///
     /// # Panics
     /// If it would be longer than [`IMAGE_BYTES_MAX`], or if `level` is above 0 and a row is a
@@ -407,7 +406,7 @@ impl Builder {
             assert!(children, "the rows of an inner node are children");
         }
         let len_bytes = header.len_bytes as usize;
-        let mut out = Vec::with_capacity(len_bytes + PADDING_BYTES);
+        let mut out = Vec::with_capacity(len_bytes);
         out.extend_from_slice(&header.encode());
         self.append_keys(&header, &mut out);
         self.append_values(&header.values, &mut out);

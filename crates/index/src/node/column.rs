@@ -5,6 +5,7 @@
 //! behind it, so the loads themselves only assert it.
 
 use super::header::{ColumnHead, Form};
+use super::spread::Spread;
 use super::{ImageError, PADDING_BYTES};
 use std::cmp::Ordering;
 use std::hint::select_unpredictable;
@@ -80,17 +81,44 @@ pub(crate) fn head(bytes: &[u8]) -> u64 {
     }
 }
 
-/// How the start of `key` compares with `prefix`: `Equal` if it is there, and only then. A key that ends
-/// inside the prefix comes before it.
-#[inline(always)]
-pub(crate) fn compare_start(key: &[u8], prefix: &[u8]) -> Ordering {
-    match (key.first_chunk::<8>(), prefix.len()) {
-        (_, 0) => Ordering::Equal,
-        (Some(first), len @ 1..=8) => {
-            let beyond = 64 - 8 * len;
-            (u64::from_be_bytes(*first) >> beyond).cmp(&(head(prefix) >> beyond))
+/// What the start of a prefix is, kept beside what else a search begins with: the prefix itself is in a cache line of
+/// its own, which is needed only if it is longer than this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Start {
+    /// The [head] of the prefix.
+    head: u64,
+    /// Length of the prefix.
+    len: u16,
+}
+
+impl Start {
+    /// Of a prefix.
+    pub fn of(prefix: &[u8]) -> Start {
+        let len = u16::try_from(prefix.len());
+        Start {
+            head: head(prefix),
+            len: len.expect("a prefix is no longer than a key"),
         }
-        (_, len) => key[..key.len().min(len)].cmp(prefix),
+    }
+
+    /// Length of the prefix in bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len.into()
+    }
+
+    /// How the start of `key` compares with `prefix`: `Equal` if it is there, and only then. A key that
+    /// ends inside the prefix comes before it.
+    #[inline(always)]
+    pub fn compare<'a>(&self, key: &[u8], prefix: impl FnOnce() -> &'a [u8]) -> Ordering {
+        match (key.first_chunk::<8>(), self.len()) {
+            (_, 0) => Ordering::Equal,
+            (Some(first), len @ 1..=8) => {
+                let beyond = 64 - 8 * len;
+                (u64::from_be_bytes(*first) >> beyond).cmp(&(self.head >> beyond))
+            }
+            (_, len) => key[..key.len().min(len)].cmp(prefix()),
+        }
     }
 }
 
@@ -132,7 +160,6 @@ pub(crate) fn partition(rows: usize, less: impl Fn(usize) -> bool) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ints {
     base: u64,
-    mask: u64,
     at: u32,
     width: u8,
 }
@@ -148,7 +175,6 @@ impl Ints {
         let at = sections.take(count, width.into())?;
         Ok(Self {
             base,
-            mask: mask(width),
             at: u32::try_from(at).expect("an image is shorter than 4 MiB"),
             width,
         })
@@ -158,7 +184,7 @@ impl Ints {
     #[inline(always)]
     pub fn offset(&self, bytes: &[u8], row: usize) -> u64 {
         let at = row.wrapping_mul(self.width.into());
-        le_u64(bytes, at.wrapping_add(self.at as usize)) & self.mask
+        le_u64(bytes, at.wrapping_add(self.at as usize)) & mask(self.width)
     }
 
     /// The number of a row.
@@ -182,13 +208,13 @@ impl Ints {
         number.checked_sub(self.base)
     }
 
-    /// The first of `rows` ascending rows with an offset that is not less than `offset`.
+    /// The first of ascending rows with an offset that is not less than `offset`.
     #[inline]
-    pub fn lower_bound(&self, bytes: &[u8], rows: usize, offset: u64) -> usize {
-        let bytes = &bytes[self.at as usize..];
+    pub fn lower_bound(&self, rows: Sorted<'_>, offset: u64) -> usize {
+        let bytes = &rows.bytes[self.at as usize..];
         match self.width {
             0 if offset == 0 => 0,
-            0 => rows,
+            0 => rows.count,
             1 => search::<1>(bytes, rows, offset),
             2 => search::<2>(bytes, rows, offset),
             3 => search::<3>(bytes, rows, offset),
@@ -201,16 +227,16 @@ impl Ints {
     }
 }
 
+/// The lowest `width` bytes.
+#[inline(always)]
 fn mask(width: u8) -> u64 {
-    match width {
-        0 => 0,
-        width => u64::MAX >> (64 - 8 * u32::from(width)),
-    }
+    !u64::MAX.unbounded_shl(8 * u32::from(width))
 }
 
-fn search<const WIDTH: usize>(bytes: &[u8], rows: usize, offset: u64) -> usize {
+/// `bytes` begin with the offsets.
+fn search<const WIDTH: usize>(bytes: &[u8], rows: Sorted<'_>, offset: u64) -> usize {
     let mask = const { u64::MAX >> (64 - 8 * WIDTH) };
-    partition(rows, |row| {
+    rows.spread.partition(rows.count, offset, |row| {
         le_u64(bytes, row.wrapping_mul(WIDTH)) & mask < offset
     })
 }
@@ -281,33 +307,59 @@ impl Column {
         }
     }
 
-    /// The first of `rows` ascending rows that is not less than `key`, and whether it
-    /// is equal.
-    #[inline]
-    pub fn locate(&self, bytes: &[u8], rows: usize, key: &[u8]) -> (usize, bool) {
+    /// How the ascending cells of `rows` rows are spread: by what [`locate`](Self::locate) goes by.
+    pub fn spread(&self, bytes: &[u8], rows: usize) -> Spread {
         match *self {
-            Self::Ints { ints, len } => locate_number(bytes, rows, &ints, len, key),
+            Self::Ints { ints, .. } => Spread::of(rows, |row| ints.offset(bytes, row)),
+            Self::Fixed { at, len } => Spread::of(rows, |row| fixed_head(at, len, bytes, row)),
+            Self::Var { bounds, at } => Spread::of(rows, |row| var_head(&bounds, at, bytes, row)),
+        }
+    }
+
+    /// The first of ascending rows that is not less than `key`, and whether it is equal.
+    #[inline]
+    pub fn locate(&self, rows: Sorted<'_>, key: &[u8]) -> (usize, bool) {
+        let bytes = rows.bytes;
+        match *self {
+            Self::Ints { ints, len } => locate_number(rows, &ints, len, key),
             Self::Fixed { at, len } => {
-                let shift = 64 - 8 * len.clamp(1, 8);
-                // A string of no bytes would be shifted out as a whole.
-                let keep = if len == 0 { 0 } else { u64::MAX };
-                let head = |row: usize| {
-                    let at = row.wrapping_mul(len as usize).wrapping_add(at as usize);
-                    u64::from_be_bytes(eight(bytes, at)) >> shift << shift & keep
-                };
+                let head = |row: usize| fixed_head(at, len, bytes, row);
                 locate_string(rows, key, head, |row| &bytes[fixed(at, len, row)])
             }
             Self::Var { bounds, at } => {
-                let head = |row: usize| {
-                    let range = var(&bounds, at, bytes, row);
-                    let len = range.end.wrapping_sub(range.start).min(8) as u32;
-                    let number = u64::from_be_bytes(eight(bytes, range.start));
-                    number & !u64::MAX.checked_shr(8 * len).unwrap_or(0)
-                };
+                let head = |row: usize| var_head(&bounds, at, bytes, row);
                 locate_string(rows, key, head, |row| &bytes[var(&bounds, at, bytes, row)])
             }
         }
     }
+}
+
+/// Ascending rows, to be searched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sorted<'a> {
+    /// The image and the padding.
+    pub bytes: &'a [u8],
+    pub count: usize,
+    pub spread: &'a Spread,
+}
+
+/// The [head](head) of a cell of `len` bytes.
+#[inline(always)]
+fn fixed_head(at: u32, len: u32, bytes: &[u8], row: usize) -> u64 {
+    let shift = 64 - 8 * len.clamp(1, 8);
+    // A string of no bytes would be shifted out as a whole.
+    let keep = if len == 0 { 0 } else { u64::MAX };
+    let at = row.wrapping_mul(len as usize).wrapping_add(at as usize);
+    u64::from_be_bytes(eight(bytes, at)) >> shift << shift & keep
+}
+
+/// The [head](head) of a cell of any length.
+#[inline(always)]
+fn var_head(bounds: &Ints, at: u32, bytes: &[u8], row: usize) -> u64 {
+    let range = var(bounds, at, bytes, row);
+    let len = range.end.wrapping_sub(range.start).min(8) as u32;
+    let number = u64::from_be_bytes(eight(bytes, range.start));
+    number & !u64::MAX.checked_shr(8 * len).unwrap_or(0)
 }
 
 #[inline(always)]
@@ -339,7 +391,7 @@ fn ascending(bytes: &[u8], bounds: &Ints, rows: usize, max: u64) -> Result<u64, 
 }
 
 #[inline(always)]
-fn locate_number(bytes: &[u8], rows: usize, ints: &Ints, len: u8, key: &[u8]) -> (usize, bool) {
+fn locate_number(rows: Sorted<'_>, ints: &Ints, len: u8, key: &[u8]) -> (usize, bool) {
     let len = usize::from(len);
     let (target, same_len) = if key.len() == len {
         (Some(number(key)), true)
@@ -351,25 +403,27 @@ fn locate_number(bytes: &[u8], rows: usize, ints: &Ints, len: u8, key: &[u8]) ->
         (number(&key[..len]).checked_add(1), false)
     };
     let Some(target) = target else {
-        return (rows, false);
+        return (rows.count, false);
     };
     let Some(offset) = ints.offset_of(target) else {
         return (0, false);
     };
-    let row = ints.lower_bound(bytes, rows, offset);
-    let equal = same_len && row < rows && ints.offset(bytes, row) == offset;
+    let row = ints.lower_bound(rows, offset);
+    let equal = same_len && row < rows.count && ints.offset(rows.bytes, row) == offset;
     (row, equal)
 }
 
 #[inline(always)]
 fn locate_string<'a>(
-    rows: usize,
+    sorted: Sorted<'_>,
     key: &[u8],
     head_of: impl Fn(usize) -> u64,
     string: impl Fn(usize) -> &'a [u8],
 ) -> (usize, bool) {
-    let wanted = head(key);
-    let row = partition(rows, |row| head_of(row) < wanted);
+    let (rows, wanted) = (sorted.count, head(key));
+    let row = sorted
+        .spread
+        .partition(rows, wanted, |row| head_of(row) < wanted);
     if row == rows || head_of(row) != wanted {
         return (row, false);
     }
@@ -403,7 +457,7 @@ mod tests {
                 true => Ordering::Equal,
                 false => key.cmp(&prefix),
             };
-            prop_assert_eq!(compare_start(&key, &prefix), expected);
+            prop_assert_eq!(Start::of(&prefix).compare(&key, || &prefix), expected);
         }
     }
 }

@@ -5,6 +5,7 @@
 //! stand in a list of their own.
 
 use super::column::head;
+use super::filter::Filter;
 use super::{KEY_BYTES_MAX, Kind, Row, Seq};
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
@@ -131,15 +132,19 @@ impl Slot {
 
 /// Recent versions of a leaf's keys. An empty one owns no memory but itself.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct Delta {
+    // What a get looks at when the delta has nothing of its key: 64 bytes.
+    /// Of the keys of all slots, and of some that are gone.
+    filter: Filter,
+    floor: Seq,
+    /// By number.
+    ranges: Vec<RangeDeletion>,
     /// By key, then from the newest version to the oldest.
     slots: Vec<Slot>,
     heap: Vec<u8>,
     /// Bytes of the heap that slots refer to.
     live_bytes: usize,
-    /// By number.
-    ranges: Vec<RangeDeletion>,
-    floor: Seq,
 }
 
 impl Delta {
@@ -232,6 +237,7 @@ impl Delta {
             key_len: u16::try_from(key.len()).expect("a key is at most 4 KiB"),
             kind,
         };
+        self.filter.add(key);
         let len = self.heap.len();
         grow(&mut self.heap, slot.heap_bytes(), len / 8 + 8);
         self.heap.extend_from_slice(rest);
@@ -301,10 +307,11 @@ impl Delta {
     /// What a reader at `seq` is told about `key`: by the newest version or range deletion that is
     /// not newer than `seq`.
     pub fn find(&self, key: &[u8], seq: Seq) -> Found<'_> {
-        let slot = match self.slots.get(self.position(key, seq)) {
-            Some(slot) if self.compare(slot, key).is_eq() => Some(slot),
-            _ => None,
+        let slot = match self.filter.may_have(key) {
+            true => self.slots.get(self.position(key, seq)),
+            false => None,
         };
+        let slot = slot.filter(|slot| self.compare(slot, key).is_eq());
         let deleted = self.deleted_at(key, seq);
         match slot {
             // A version with the number of a range deletion is of the same batch, and later.
@@ -319,7 +326,10 @@ impl Delta {
 
     /// The newest batch that has changed `key` or deleted a range with it, if it is here.
     pub fn newest_seq(&self, key: &[u8]) -> Option<Seq> {
-        let slot = self.slots.get(self.position(key, Seq::MAX));
+        let slot = match self.filter.may_have(key) {
+            true => self.slots.get(self.position(key, Seq::MAX)),
+            false => None,
+        };
         let slot = slot.filter(|slot| self.compare(slot, key).is_eq());
         slot.map(|slot| slot.seq)
             .max(self.deleted_at(key, Seq::MAX))

@@ -1,7 +1,9 @@
 //! Reading images.
 
-use super::column::{Column, Ints, Sections, compare_start};
+use super::arena::Shared;
+use super::column::{Column, Ints, Sections, Sorted, Start};
 use super::header::{Form, Header, Seal, Sort};
+use super::spread::Spread;
 use super::{
     HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX,
 };
@@ -116,77 +118,45 @@ impl RowMemory {
     }
 }
 
-/// A packed node whose bytes have been checked.
+/// A packed node whose bytes have been checked. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Image(Shared<Parsed>);
+
+/// What is known of an image without looking at its bytes. What a get needs stands first.
 #[derive(Debug)]
-pub struct Image {
-    /// The image and the padding.
-    bytes: Vec<u8>,
+#[repr(C)]
+struct Parsed {
     keys: Column,
-    values: Column,
-    seqs: Option<Ints>,
+    spread: Spread,
+    /// Of what all keys begin with.
+    start: Start,
+    rows: u32,
     /// Where two bits a row say what it is.
     kinds_at: Option<u32>,
-    rows: u32,
+    values: Column,
+    /// Few images have any, so that what all have stands closer together without them.
+    seqs: Option<Box<Ints>>,
     lsn: u64,
     /// That of the image on the storage, where this is made of it and of changes.
     stored_lsn: u64,
     node: NodeId,
-    prefix_len: u16,
     level: u8,
     interval: u8,
     is_patch: bool,
 }
 
-impl Image {
-    /// Checks the image of a node that was read from where it is `meant` to be. Bytes behind it are cut off.
-    ///
-    /// The buffer becomes the image's own. With [`PADDING_BYTES`] of spare capacity it is not
-    /// moved.
-    ///
-    /// # Errors
-    /// If the bytes are not, whole and unchanged, an image of a node sealed for that.
-    pub fn parse(bytes: Vec<u8>, meant: impl Into<Seal>) -> Result<Self, ImageError> {
-        Self::parse_within(bytes, meant.into(), IMAGE_BYTES_MAX)
-    }
-
-    /// The same for one that was made for memory of one with the LSN `stored_lsn` and changes, and may be longer than
-    /// one that is written.
-    pub(crate) fn parse_for_memory(
-        bytes: Vec<u8>,
-        location: u64,
-        stored_lsn: u64,
-    ) -> Result<Self, ImageError> {
-        let image = Self::parse_within(bytes, location.into(), u32::MAX as usize)?;
-        Ok(Image {
-            stored_lsn,
-            ..image
-        })
-    }
-
-    fn parse_within(mut bytes: Vec<u8>, meant: Seal, bytes_max: usize) -> Result<Self, ImageError> {
-        let header = Header::open(&bytes, meant, bytes_max)?;
-        if header.sort == Sort::Blob {
-            return Err(ImageError::Malformed("a blob where a node belongs"));
-        }
-        let end = header.len_bytes as usize;
-        bytes.truncate(end);
-        bytes.reserve_exact(PADDING_BYTES);
-        bytes.resize(end + PADDING_BYTES, 0);
-        let image = Self::divide(bytes, &header)?;
-        image.check(&header)?;
-        Ok(image)
-    }
-
-    /// Finds the columns, each of which has to be inside.
-    fn divide(bytes: Vec<u8>, header: &Header) -> Result<Self, ImageError> {
+impl Parsed {
+    /// Finds the columns, each of which has to be inside. Nothing is known of their content yet.
+    fn divide(padded: &[u8], header: &Header, stored_lsn: u64) -> Result<Parsed, ImageError> {
         let rows = usize::from(header.rows);
         let prefix_len = usize::from(header.prefix_len);
         let mut sections = Sections {
-            bytes: &bytes,
+            bytes: padded,
             at: HEADER_BYTES,
             end: header.len_bytes as usize,
         };
-        sections.take(1, prefix_len)?;
+        let prefix_at = sections.take(1, prefix_len)?;
+        let start = Start::of(&padded[prefix_at..][..prefix_len]);
         let (base, max) = (Some(header.key_base), KEY_BYTES_MAX - prefix_len);
         let keys = Column::parse(&mut sections, &header.keys, rows, base, max)?;
         let values = Column::parse(&mut sections, &header.values, rows, None, VALUE_BYTES_MAX)?;
@@ -194,51 +164,96 @@ impl Image {
         if header.has_seqs {
             let base = sections.take_u64()?;
             let column = Ints::parse(&mut sections, rows, header.seq_width, base)?;
-            seqs = Some(column);
+            seqs = Some(Box::new(column));
         }
         let mut kinds_at = None;
         if header.has_kinds {
             let at = sections.take(rows.div_ceil(4), 1)?;
             kinds_at = Some(u32::try_from(at).expect("an image is shorter than 4 MiB"));
         }
-        Ok(Self {
+        Ok(Parsed {
             keys,
+            spread: keys.spread(padded, rows),
+            start,
+            rows: header.rows.into(),
+            kinds_at,
             values,
             seqs,
-            kinds_at,
-            rows: header.rows.into(),
             lsn: header.lsn,
-            stored_lsn: header.lsn,
+            stored_lsn,
             node: header.node,
-            prefix_len: header.prefix_len,
             level: header.level,
             interval: header.interval,
             is_patch: header.sort == Sort::Patch,
-            bytes,
         })
+    }
+}
+
+impl Image {
+    /// Checks the image of a node that was read from where it is `meant` to be. Bytes behind it are cut off.
+    ///
+    /// They are copied to memory for images.
+    ///
+    /// # Errors
+    /// If the bytes are not, whole and unchanged, an image of a node sealed for that.
+    pub fn parse(bytes: &[u8], meant: impl Into<Seal>) -> Result<Self, ImageError> {
+        let header = Header::open(bytes, meant.into(), IMAGE_BYTES_MAX)?;
+        Self::of(bytes, &header, header.lsn)
+    }
+
+    /// The same for one that was made for memory of one with the LSN `stored_lsn` and changes, and may be longer than
+    /// one that is written.
+    pub(crate) fn parse_for_memory(
+        bytes: &[u8],
+        location: u64,
+        stored_lsn: u64,
+    ) -> Result<Self, ImageError> {
+        let header = Header::open(bytes, location.into(), u32::MAX as usize)?;
+        Self::of(bytes, &header, stored_lsn)
+    }
+
+    /// The image of `bytes` whose header was opened.
+    fn of(bytes: &[u8], header: &Header, stored_lsn: u64) -> Result<Self, ImageError> {
+        if header.sort == Sort::Blob {
+            return Err(ImageError::Malformed("a blob where a node belongs"));
+        }
+        let bytes = &bytes[..header.len_bytes as usize];
+        let divide = |padded: &[u8]| Parsed::divide(padded, header, stored_lsn);
+        let image = Image(Shared::new(bytes, PADDING_BYTES, divide)?);
+        image.check(header)?;
+        Ok(image)
+    }
+
+    /// The image and the padding.
+    #[inline(always)]
+    fn padded(&self) -> &[u8] {
+        self.0.tail()
     }
 
     /// Checks what the accessors and the search rely on.
     fn check(&self, header: &Header) -> Result<(), ImageError> {
         let malformed = |what| Err(ImageError::Malformed(what));
-        if self.kinds_at.is_some() && (0..self.rows()).any(|row| self.kind_bits(row) > 2) {
+        if self.0.kinds_at.is_some() && (0..self.rows()).any(|row| self.kind_bits(row) > 2) {
             return malformed("a row of unknown kind");
         }
-        if self.is_patch {
+        if self.0.is_patch {
             let says_itself = (0..self.rows()).all(|row| self.kind(row) != Kind::Blob);
-            if self.level > 0 || header.has_seqs || !says_itself {
+            if self.0.level > 0 || header.has_seqs || !says_itself {
                 return malformed("a patch of other rows than changes");
             }
         }
-        if self.level > 0 {
+        if self.0.level > 0 {
             let numbers = header.values.form != Form::Var && header.values.len == 4;
-            if header.has_seqs || header.has_kinds || (self.rows > 0 && !numbers) {
+            if header.has_seqs || header.has_kinds || (self.0.rows > 0 && !numbers) {
                 return malformed("an inner node of other rows than children");
             }
         }
-        if let (Column::Ints { ints, len }, Some(last)) = (&self.keys, self.rows().checked_sub(1)) {
+        if let (Column::Ints { ints, len }, Some(last)) = (&self.0.keys, self.rows().checked_sub(1))
+        {
             // The offsets ascend, as is checked below: if the last number fits, all do.
-            let highest = header.key_base.checked_add(ints.offset(&self.bytes, last));
+            let highest = header
+                .key_base
+                .checked_add(ints.offset(self.padded(), last));
             let bits = 8 * u32::from(*len);
             if highest.is_none_or(|n| n.checked_shr(bits).unwrap_or(0) != 0) {
                 return malformed("a key that is too large");
@@ -263,11 +278,11 @@ impl Image {
     /// How the keys of two rows compare.
     #[inline]
     fn compare_rows(&self, one: usize, other: usize) -> Ordering {
-        if let Column::Ints { ints, .. } = &self.keys {
-            let offset = |row| ints.offset(&self.bytes, row);
+        if let Column::Ints { ints, .. } = &self.0.keys {
+            let offset = |row| ints.offset(self.padded(), row);
             return offset(one).cmp(&offset(other));
         }
-        let string = |row| self.keys.string(&self.bytes, row);
+        let string = |row| self.0.keys.string(self.padded(), row);
         string(one).cmp(&string(other))
     }
 
@@ -288,77 +303,81 @@ impl Image {
 
     /// The bytes as they are on flash, for moving the image: [`seal`](super::seal) a copy.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len_bytes()]
+        &self.padded()[..self.len_bytes()]
     }
 
     /// Number of the node.
     pub fn node(&self) -> NodeId {
-        self.node
+        self.0.node
     }
 
     /// Level of the node: 0 for a leaf.
     pub fn level(&self) -> u8 {
-        self.level
+        self.0.level
     }
 
     /// True if it says only what has changed of a leaf.
     pub fn is_patch(&self) -> bool {
-        self.is_patch
+        self.0.is_patch
     }
 
     /// The position in the log that it was written at.
     pub fn lsn(&self) -> u64 {
-        self.lsn
+        self.0.lsn
     }
 
     /// The position in the log that the image on the storage was written at: its own, unless it was put together in
     /// memory.
     pub(crate) fn stored_lsn(&self) -> u64 {
-        self.stored_lsn
+        self.0.stored_lsn
     }
 
     /// Class of its update interval, as it was given.
     pub fn interval(&self) -> u8 {
-        self.interval
+        self.0.interval
     }
 
     /// Length on flash in bytes.
     pub fn len_bytes(&self) -> usize {
-        self.bytes.len() - PADDING_BYTES
+        self.padded().len() - PADDING_BYTES
     }
 
     /// Memory that it takes in bytes, unused capacity and this struct included.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + size_of::<Self>()
+        self.0.memory_bytes()
     }
 
     /// Number of rows.
     #[inline]
     pub fn rows(&self) -> usize {
-        self.rows as usize
+        self.0.rows as usize
     }
 
     /// True if any row has a sequence number other than 0.
     pub fn is_versioned(&self) -> bool {
-        self.seqs.is_some()
+        self.0.seqs.is_some()
     }
 
     /// What all keys begin with.
     #[inline]
     fn prefix(&self) -> &[u8] {
-        &self.bytes[HEADER_BYTES..][..usize::from(self.prefix_len)]
+        &self.padded()[HEADER_BYTES..][..self.0.start.len()]
     }
 
     /// The first row whose key is not less than `key`, and whether it is equal.
     #[inline]
     fn locate(&self, key: &[u8]) -> (usize, bool) {
-        let prefix = self.prefix();
-        let suffix = match compare_start(key, prefix) {
-            Ordering::Equal => &key[prefix.len()..],
+        let suffix = match self.0.start.compare(key, || self.prefix()) {
+            Ordering::Equal => &key[self.0.start.len()..],
             Ordering::Less => return (0, false),
             Ordering::Greater => return (self.rows(), false),
         };
-        self.keys.locate(&self.bytes, self.rows(), suffix)
+        let rows = Sorted {
+            bytes: self.padded(),
+            count: self.rows(),
+            spread: &self.0.spread,
+        };
+        self.0.keys.locate(rows, suffix)
     }
 
     /// The first row whose key is not less than `key` (of several versions the newest), or the
@@ -384,13 +403,13 @@ impl Image {
     #[inline]
     pub fn append_key(&self, row: usize, out: &mut Vec<u8>) {
         assert!(row < self.rows(), "there is no row {row}");
-        if self.prefix_len > 0 {
+        if self.0.start.len() > 0 {
             out.extend_from_slice(self.prefix());
         }
-        if let Column::Ints { ints, len } = &self.keys {
-            out.extend_from_slice(&ints.key(&self.bytes, row, *len));
+        if let Column::Ints { ints, len } = &self.0.keys {
+            out.extend_from_slice(&ints.key(self.padded(), row, *len));
             out.truncate(out.len() - 8 + usize::from(*len));
-        } else if let Some(suffix) = self.keys.string(&self.bytes, row) {
+        } else if let Some(suffix) = self.0.keys.string(self.padded(), row) {
             out.extend_from_slice(suffix);
         }
     }
@@ -403,7 +422,7 @@ impl Image {
         assert!(row < self.rows(), "there is no row {row}");
         let prefix = self.prefix();
         let common = prefix.len().min(key.len());
-        let suffix = || self.keys.compare(&self.bytes, row, &key[common..]);
+        let suffix = || self.0.keys.compare(self.padded(), row, &key[common..]);
         prefix.cmp(&key[..common]).then_with(suffix)
     }
 
@@ -414,17 +433,17 @@ impl Image {
     #[inline]
     pub fn value(&self, row: usize) -> Value<'_> {
         assert!(row < self.rows(), "there is no row {row}");
-        if let Column::Ints { ints, len } = self.values {
-            let bytes = ints.number(&self.bytes, row).to_le_bytes();
+        if let Column::Ints { ints, len } = self.0.values {
+            let bytes = ints.number(self.padded(), row).to_le_bytes();
             return Value(Cell::Unpacked { bytes, len });
         }
-        let bytes = self.values.string(&self.bytes, row);
+        let bytes = self.0.values.string(self.padded(), row);
         Value(Cell::Slice(bytes.expect("this is a column of strings")))
     }
 
     /// True if all rows are values themselves: neither deletions nor references.
     pub(super) fn says_values(&self) -> bool {
-        self.kinds_at.is_none()
+        self.0.kinds_at.is_none()
     }
 
     /// Makes `memory` ready for [`unpack`](Self::unpack).
@@ -446,8 +465,8 @@ impl Image {
         memory: &'a mut RowMemory,
     ) -> (&'a [u8], &'a [u8]) {
         assert!(row < self.rows(), "there is no row {row}");
-        let prefix_len = usize::from(self.prefix_len);
-        let key = match (&self.keys, self.keys.string(&self.bytes, row)) {
+        let prefix_len = self.0.start.len();
+        let key = match (&self.0.keys, self.0.keys.string(self.padded(), row)) {
             (_, Some(suffix)) if prefix_len == 0 => suffix,
             (_, Some(suffix)) => {
                 memory.key.truncate(prefix_len);
@@ -455,7 +474,7 @@ impl Image {
                 &memory.key
             }
             (Column::Ints { ints, len }, None) => {
-                let eight = ints.key(&self.bytes, row, *len);
+                let eight = ints.key(self.padded(), row, *len);
                 memory.key[prefix_len..][..8].copy_from_slice(&eight);
                 &memory.key[..prefix_len + usize::from(*len)]
             }
@@ -463,13 +482,13 @@ impl Image {
                 unreachable!("these are columns of strings")
             }
         };
-        let value = match &self.values {
+        let value = match &self.0.values {
             Column::Ints { ints, len } => {
-                memory.value = ints.number(&self.bytes, row).to_le_bytes();
+                memory.value = ints.number(self.padded(), row).to_le_bytes();
                 &memory.value[..usize::from(*len)]
             }
             strings => {
-                let value = strings.string(&self.bytes, row);
+                let value = strings.string(self.padded(), row);
                 value.expect("these are columns of strings")
             }
         };
@@ -488,11 +507,12 @@ impl Image {
     /// The column counts from the one before the lowest number, and has 0 for 0.
     #[inline]
     fn seq_of(&self, row: usize) -> Seq {
-        self.seqs
+        self.0
+            .seqs
             .as_ref()
-            .map_or(0, |seqs| match seqs.offset(&self.bytes, row) {
+            .map_or(0, |seqs| match seqs.offset(self.padded(), row) {
                 0 => 0,
-                _ => seqs.number(&self.bytes, row),
+                _ => seqs.number(self.padded(), row),
             })
     }
 
@@ -512,8 +532,8 @@ impl Image {
 
     #[inline]
     fn kind_bits(&self, row: usize) -> u8 {
-        self.kinds_at.map_or(0, |at| {
-            (self.bytes[at as usize + row / 4] >> (2 * (row % 4))) & 3
+        self.0.kinds_at.map_or(0, |at| {
+            (self.padded()[at as usize + row / 4] >> (2 * (row % 4))) & 3
         })
     }
 
@@ -523,7 +543,7 @@ impl Image {
     /// If the node is a leaf.
     #[inline]
     pub fn child(&self, row: usize) -> NodeId {
-        assert!(self.level > 0, "a leaf has no children");
+        assert!(self.0.level > 0, "a leaf has no children");
         let value = self.value(row);
         let number = value.first_chunk().expect("an inner node was checked");
         NodeId::from_le_bytes(*number)
@@ -553,7 +573,7 @@ impl Image {
     /// Behind the last version of the key in row `row`.
     pub(super) fn run_end(&self, row: usize) -> usize {
         let mut end = row + 1;
-        if self.seqs.is_some() {
+        if self.0.seqs.is_some() {
             while end < self.rows() && self.compare_rows(row, end).is_eq() {
                 end += 1;
             }
@@ -564,7 +584,7 @@ impl Image {
     /// The first version of the key in row `row`.
     pub(super) fn run_start(&self, row: usize) -> usize {
         let mut start = row;
-        if self.seqs.is_some() {
+        if self.0.seqs.is_some() {
             while start > 0 && self.compare_rows(start - 1, row).is_eq() {
                 start -= 1;
             }
@@ -587,7 +607,7 @@ impl Image {
     /// `seq`.
     #[inline]
     pub(super) fn visible(&self, first: usize, seq: Seq) -> Option<usize> {
-        if self.seqs.is_none() {
+        if self.0.seqs.is_none() {
             return Some(first);
         }
         let mut row = first;

@@ -12,23 +12,28 @@
 //! checked once, in [`Image::parse`] and [`parse_blob`]; whatever they are, nothing here panics
 //! because of them, and no answer is given from bytes that were not checked.
 
+#[allow(unsafe_code, reason = "owns raw memory")]
+mod arena;
 mod blob;
 mod build;
 mod column;
 mod delta;
+mod filter;
 mod fold;
 mod header;
 mod image;
 mod merge;
+mod spread;
 mod view;
 
 pub use blob::{BLOB_BYTES_MAX, Blob, blob_image, parse_blob};
 pub use build::Builder;
-pub(crate) use column::{compare_start, head, partition};
+pub(crate) use column::{Start, head};
 pub use delta::{Delta, Found, RangeDeletion};
 pub use fold::fold;
 pub use header::{Seal, Sort, seal};
 pub use image::{Image, ImageError, Peek, Value};
+pub(crate) use spread::Spread;
 pub use view::{Rows, View, view};
 
 /// Number of a batch of changes. 0 is older than every reader.
@@ -55,8 +60,7 @@ pub const IMAGE_BYTES_MAX: usize = (4 << 20) - GRANULE_BYTES;
 /// Length of the header of an image, in bytes: as much as [`Image::peek`] needs.
 pub const HEADER_BYTES: usize = 64;
 
-/// Bytes behind an image in memory, so that an unaligned load of 8 bytes stays inside. A buffer
-/// with that much spare capacity is not moved by [`Image::parse`].
+/// Bytes behind an image in memory, so that an unaligned load of 8 bytes stays inside.
 pub const PADDING_BYTES: usize = 8;
 
 /// What a version says about its key.

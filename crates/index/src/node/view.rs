@@ -8,13 +8,12 @@ use super::image::RowMemory;
 use super::merge::{Merge, Shared};
 use super::{Delta, Image, Kind, Seq};
 use std::ops::{Bound, Range};
-use std::sync::Arc;
 
 /// What a reader sees of a leaf, to be read once from the first row to the last: runs of rows of its image,
 /// and rows of its delta, which are copied. The memory can be used again.
 #[derive(Debug, Default)]
 pub struct Rows {
-    image: Option<Arc<Image>>,
+    image: Option<Image>,
     is_reverse: bool,
     pieces: Vec<Piece>,
     /// Keys and values that were copied.
@@ -197,19 +196,13 @@ pub struct View<'a> {
 
 /// Puts what a reader sees of a leaf into `out`, in place of what is there. Returns true if a limit has
 /// cut it short: there is at least one more row, beyond the last one.
-pub fn view(
-    base: Option<&Arc<Image>>,
-    delta: Option<&Delta>,
-    view: &View<'_>,
-    out: &mut Rows,
-) -> bool {
+pub fn view(base: Option<&Image>, delta: Option<&Delta>, view: &View<'_>, out: &mut Rows) -> bool {
     out.clear();
-    out.image = base.map(Arc::clone);
+    out.image = base.cloned();
     out.is_reverse = view.is_reverse;
     if let Some(image) = base {
         image.prepare(&mut out.memory);
     }
-    let base = base.map(|image| &**image);
     let delta = delta.filter(|delta| !delta.is_empty());
     let key = std::mem::take(&mut out.key);
     let mut merge = Merge::new(base, delta, view.from, view.to, view.is_reverse, key);

@@ -327,7 +327,7 @@ fn read_place(storage: &dyn Storage, place: &Place) -> Result<Vec<u8>, Error> {
 
 /// The image of a leaf or a patch, if it is the one that was listed.
 fn image_in(place: &Place, bytes: &[u8]) -> Option<Image> {
-    let image = Image::parse(bytes.to_vec(), place.seal).ok()?;
+    let image = Image::parse(bytes, place.seal).ok()?;
     let is_it = (image.node(), image.lsn(), image.level()) == (place.node, place.lsn, 0);
     is_it.then_some(image)
 }

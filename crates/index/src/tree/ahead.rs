@@ -97,7 +97,7 @@ impl Tree {
         }
         for (id, location) in &run.nodes {
             let at = (self.offset(*location) - first) as usize;
-            let bytes = blocks[at..at + location.bytes()].to_vec();
+            let bytes = &blocks[at..at + location.bytes()];
             let Ok(content) = self.content_of(*id, *location, bytes) else {
                 continue;
             };

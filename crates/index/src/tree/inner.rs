@@ -5,7 +5,7 @@
 //! separator after the prefix that all have, and whole keys only among equals.
 
 use crate::error::Error;
-use crate::node::{Builder, Image, Kind, NodeId, Row, compare_start, head, partition};
+use crate::node::{Builder, Image, Kind, NodeId, Row, Spread, Start, head};
 use std::cmp::Ordering;
 
 /// Children of an inner node, at most.
@@ -19,13 +19,26 @@ pub(crate) type Child = (Box<[u8]>, NodeId);
 pub(crate) struct Inner {
     /// One above its children's; leaves have 0.
     level: u8,
+    /// Of the prefix.
+    start: Start,
     /// Bytes that all separators but the first begin with.
     prefix: Box<[u8]>,
-    /// Of each separator the eight bytes after the prefix; the first is 0.
-    heads: Box<[u64]>,
-    children: Box<[NodeId]>,
+    /// Of the heads without the first.
+    spread: Spread,
+    /// What is looked at together stands together.
+    entries: Box<[Entry]>,
+    /// The separators.
     keys: Box<[u8]>,
-    ends: Box<[u32]>,
+}
+
+/// A separator and its child.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The eight bytes after the prefix; 0 for the first.
+    head: u64,
+    child: NodeId,
+    /// Where the separator ends among the keys; it begins where the one before ends.
+    key_end: u32,
 }
 
 fn common<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
@@ -45,23 +58,28 @@ impl Inner {
             (Some((first, _)), Some((last, _))) => common(first, last),
             _ => &[],
         };
-        let mut keys = Vec::with_capacity(children.iter().map(|(key, _)| key.len()).sum());
-        let mut ends = Vec::with_capacity(children.len());
-        let mut heads = Vec::with_capacity(children.len());
-        heads.push(0);
-        ends.push(0);
-        for (key, _) in others {
+        let mut keys = Vec::with_capacity(others.iter().map(|(key, _)| key.len()).sum());
+        let mut entries = Vec::with_capacity(children.len());
+        entries.push(Entry {
+            head: 0,
+            child: children[0].1,
+            key_end: 0,
+        });
+        for (key, child) in others {
             keys.extend_from_slice(key);
-            ends.push(keys.len() as u32);
-            heads.push(head(&key[prefix.len()..]));
+            entries.push(Entry {
+                head: head(&key[prefix.len()..]),
+                child: *child,
+                key_end: keys.len() as u32,
+            });
         }
         Inner {
             level,
+            start: Start::of(prefix),
             prefix: prefix.into(),
-            heads: heads.into(),
-            children: children.iter().map(|(_, child)| *child).collect(),
+            spread: Spread::of(others.len(), |other| entries[1 + other].head),
+            entries: entries.into(),
             keys: keys.into(),
-            ends: ends.into(),
         }
     }
 
@@ -104,7 +122,7 @@ impl Inner {
                 },
                 seq: 0,
                 kind: Kind::Put,
-                value: &self.children[index].to_le_bytes(),
+                value: &self.child(index).to_le_bytes(),
             });
         }
         builder.finish_padded(node, self.level, lsn, 0, least_bytes)
@@ -127,23 +145,23 @@ impl Inner {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.children.len()
+        self.entries.len()
     }
 
     pub(crate) fn child(&self, index: usize) -> NodeId {
-        self.children[index]
+        self.entries[index].child
     }
 
-    pub(crate) fn children(&self) -> &[NodeId] {
-        &self.children
+    pub(crate) fn children(&self) -> impl Iterator<Item = NodeId> {
+        self.entries.iter().map(|entry| entry.child)
     }
 
     pub(crate) fn separator(&self, index: usize) -> &[u8] {
         let start = match index {
             0 => 0,
-            _ => self.ends[index - 1] as usize,
+            _ => self.entries[index - 1].key_end as usize,
         };
-        &self.keys[start..self.ends[index] as usize]
+        &self.keys[start..self.entries[index].key_end as usize]
     }
 
     /// Bytes of memory it takes.
@@ -153,16 +171,23 @@ impl Inner {
 
     /// The child under which `key` is: the last whose separator is not above it.
     pub(crate) fn find(&self, key: &[u8]) -> usize {
-        let others = &self.heads[1..];
-        let suffix = match compare_start(key, &self.prefix) {
-            Ordering::Equal => &key[self.prefix.len()..],
+        let others = &self.entries[1..];
+        let suffix = match self.start.compare(key, || &self.prefix) {
+            Ordering::Equal => &key[self.start.len()..],
             Ordering::Less => return 0,
             Ordering::Greater => return others.len(),
         };
         let wanted = head(suffix);
-        let mut index = partition(others.len(), |other| others[other] <= wanted);
+        // The first whose head is above, which is the first that is not below the next number.
+        let mut index = match wanted.checked_add(1) {
+            Some(next) => {
+                let is_below = |other: usize| others[other].head < next;
+                self.spread.partition(others.len(), next, is_below)
+            }
+            None => others.len(),
+        };
         // Equal heads are of separators that may be above the key.
-        while index > 0 && self.heads[index] == wanted && self.separator(index) > key {
+        while index > 0 && self.entries[index].head == wanted && self.separator(index) > key {
             index -= 1;
         }
         index
@@ -171,7 +196,7 @@ impl Inner {
     /// All children with their separators.
     pub(crate) fn to_children(&self) -> Vec<Child> {
         let children = 0..self.len();
-        let children = children.map(|index| (self.separator(index).into(), self.children[index]));
+        let children = children.map(|index| (self.separator(index).into(), self.child(index)));
         children.collect()
     }
 }

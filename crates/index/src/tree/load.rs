@@ -60,7 +60,7 @@ impl Tree {
         }
         let mut drops_blobs = false;
         let image = self.read_merged(id, places, &mut |_| drops_blobs = true)?;
-        Ok((Content::Leaf(Arc::new(image)), drops_blobs))
+        Ok((Content::Leaf(image), drops_blobs))
     }
 
     fn read_merged(
@@ -70,11 +70,11 @@ impl Tree {
         freed: &mut dyn FnMut(&[u8]),
     ) -> Result<Image, Error> {
         let read = |location: &Location| match placed(&places.unlanded, *location) {
-            Some(image) => Ok(Arc::clone(image)),
+            Some(image) => Ok(image.clone()),
             None => self.read_piece(id, *location),
         };
         let image = read(&places.location)?;
-        let patches: Vec<Arc<Image>> = places.patches.iter().map(read).collect::<Result<_, _>>()?;
+        let patches: Vec<Image> = places.patches.iter().map(read).collect::<Result<_, _>>()?;
         let rows = patches.iter().map(|patch| patch.rows()).sum::<usize>() + image.rows();
         let is_leaf = !image.is_patch() && image.level() == 0 && rows <= ROWS_MAX;
         if !is_leaf || !patches.iter().all(|patch| patch.is_patch()) {
@@ -97,7 +97,7 @@ impl Tree {
         };
         for location in places.patches.iter().chain([&places.location]) {
             let image = match placed(&places.unlanded, *location) {
-                Some(image) => Arc::clone(image),
+                Some(image) => image.clone(),
                 None => self.read_piece(id, *location)?,
             };
             if image.rows() > 0 {
@@ -144,24 +144,17 @@ impl Tree {
         self.storage
             .read(first, &mut blocks)
             .at("reading a node", offset)?;
-        let mut bytes = Vec::with_capacity(location.bytes() + crate::node::PADDING_BYTES);
-        bytes.extend_from_slice(&blocks[skip..skip + location.bytes()]);
-        Ok(bytes)
+        Ok(blocks[skip..skip + location.bytes()].to_vec())
     }
 
     /// One image of a node: all of it, or a patch.
-    fn read_piece(&self, id: NodeId, location: Location) -> Result<Arc<Image>, Error> {
+    fn read_piece(&self, id: NodeId, location: Location) -> Result<Image, Error> {
         let bytes = self.read_image(location)?;
-        self.piece_of(id, location, bytes)
+        self.piece_of(id, location, &bytes)
     }
 
     /// The image of a node that was read from its place.
-    fn piece_of(
-        &self,
-        id: NodeId,
-        location: Location,
-        bytes: Vec<u8>,
-    ) -> Result<Arc<Image>, Error> {
+    fn piece_of(&self, id: NodeId, location: Location, bytes: &[u8]) -> Result<Image, Error> {
         let offset = self.offset(location);
         let damaged = |what: String| Error::Damaged { what, offset };
         let image = Image::parse(bytes, self.fillings.seal_of(location))
@@ -172,12 +165,12 @@ impl Tree {
                 image.node()
             )));
         }
-        Ok(Arc::new(image))
+        Ok(image)
     }
 
     fn read_content(&self, id: NodeId, location: Location) -> Result<Content, Error> {
         let bytes = self.read_image(location)?;
-        self.content_of(id, location, bytes)
+        self.content_of(id, location, &bytes)
     }
 
     /// What a node has in memory whose image was read from its place.
@@ -185,7 +178,7 @@ impl Tree {
         &self,
         id: NodeId,
         location: Location,
-        bytes: Vec<u8>,
+        bytes: &[u8],
     ) -> Result<Content, Error> {
         let image = self.piece_of(id, location, bytes)?;
         let offset = self.offset(location);
@@ -204,8 +197,8 @@ impl Tree {
     /// The inner node of an image, if all that it names is there.
     pub(crate) fn inner_of(&self, image: &Image, offset: u64) -> Result<Inner, Error> {
         let inner = Inner::from_image(image, offset)?;
-        let children: BTreeSet<&NodeId> = inner.children().iter().collect();
-        let is_there = children.last().is_some_and(|last| self.has(**last));
+        let children: BTreeSet<NodeId> = inner.children().collect();
+        let is_there = children.last().is_some_and(|last| self.has(*last));
         if is_there && children.len() == inner.len() {
             return Ok(inner);
         }
@@ -254,7 +247,7 @@ pub(super) struct AtHand {
 
 impl AtHand {
     /// The image of a whole leaf, `Some(None)` for one that has none; `None` if it is not at hand.
-    pub fn image_of<'a>(&'a self, node: &'a Node) -> Option<Option<&'a Arc<Image>>> {
+    pub fn image_of<'a>(&'a self, node: &'a Node) -> Option<Option<&'a Image>> {
         match &node.content {
             Content::Leaf(image) => return Some(Some(image)),
             Content::Inner(_) => return Some(None),

@@ -193,7 +193,6 @@ mod tests {
     use crate::layout::Geometry;
     use crate::node::{Builder, Image, Kind, Row, seal};
     use crate::segments::Location;
-    use std::sync::Arc;
 
     fn leaf(id: NodeId) -> Content {
         let mut builder = Builder::new(false);
@@ -206,7 +205,7 @@ mod tests {
         let mut bytes = builder.finish(id, 0, 1, 0);
         let at = somewhere().stored();
         seal(&mut bytes, at);
-        Content::Leaf(Arc::new(Image::parse(bytes, at).expect("an image")))
+        Content::Leaf(Image::parse(&bytes, at).expect("an image"))
     }
 
     /// A place like that of an image in segment 1.

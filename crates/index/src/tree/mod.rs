@@ -274,13 +274,13 @@ impl Tree {
     }
 
     /// The image of a leaf, for the one that changes; `None` for a leaf without one.
-    pub(crate) fn leaf_image(&self, id: NodeId) -> Result<Option<Arc<Image>>, Error> {
+    pub(crate) fn leaf_image(&self, id: NodeId) -> Result<Option<Image>, Error> {
         let slot = self.slots.get(id);
         loop {
             {
                 let node = slot.node.read();
                 match &node.content {
-                    Content::Leaf(image) => return Ok(Some(Arc::clone(image))),
+                    Content::Leaf(image) => return Ok(Some(image.clone())),
                     Content::Absent if node.location.is_nowhere() => return Ok(None),
                     Content::Absent => {}
                     Content::Inner(_) => {

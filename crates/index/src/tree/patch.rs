@@ -62,7 +62,7 @@ impl Patch {
 }
 
 /// An image and where it is.
-pub(crate) type Placed = (Location, Arc<Image>);
+pub(crate) type Placed = (Location, Image);
 
 /// What a leaf with patches has beside what every node has.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ impl Patched {
 }
 
 /// The image at a place, if it is at hand.
-pub(crate) fn placed(images: &[Placed], location: Location) -> Option<&Arc<Image>> {
+pub(crate) fn placed(images: &[Placed], location: Location) -> Option<&Image> {
     let mut images = images.iter();
     let found = images.find(|(at, _)| *at == location);
     found.map(|(_, image)| image)
@@ -105,7 +105,7 @@ pub(crate) fn places_of<'a>(node: &'a Node, key: &[u8]) -> impl Iterator<Item = 
 /// given the references of values out of line that are replaced.
 pub(crate) fn merged(
     image: &Image,
-    patches: &[Arc<Image>],
+    patches: &[Image],
     location: Location,
     freed: &mut dyn FnMut(&[u8]),
 ) -> Image {
@@ -139,6 +139,6 @@ pub(crate) fn with_changes(
     // What packed well alone, keys with a long prefix for instance, need not pack with others.
     let mut bytes = builder.finish_for_memory(image.node(), lsn, image.interval());
     seal(&mut bytes, location.stored());
-    Image::parse_for_memory(bytes, location.stored(), image.stored_lsn())
+    Image::parse_for_memory(&bytes, location.stored(), image.stored_lsn())
         .expect("an image that was just made can be read")
 }

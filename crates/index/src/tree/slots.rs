@@ -15,7 +15,7 @@ pub(crate) enum Content {
     /// Nothing.
     #[default]
     Absent,
-    Leaf(Arc<Image>),
+    Leaf(Image),
     Inner(Arc<Inner>),
 }
 
@@ -30,28 +30,29 @@ impl Content {
     }
 }
 
-/// A node.
+/// A node. What a get looks at stands first, so that it is in one cache line or two.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Node {
-    /// Where its image is; nowhere for a leaf without one, which is empty.
-    pub location: Location,
     pub content: Content,
     /// What has changed since the image was written; of leaves only.
     pub delta: Option<Box<Delta>>,
     /// Answers from the image are right for readers from here on.
     pub floor: Seq,
+    /// The sequence number when it was written back last.
+    pub folded_at: Seq,
+    /// Where its image is; nowhere for a leaf without one, which is empty.
+    pub location: Location,
     /// The first position in the log that has something of the delta.
     pub logged_at: u64,
     /// When the delta began, in the order in which deltas did.
     pub dirty_since: u64,
-    /// The sequence number when it was written back last.
-    pub folded_at: Seq,
+    /// Of leaves with patches.
+    pub patched: Option<Box<Patched>>,
     /// How far its updates lie apart, as a power of two of sequence numbers.
     pub interval: u8,
     /// The content is needed in memory: it has not landed, or it is an inner node that has changed.
     pub is_pinned: bool,
-    /// Of leaves with patches.
-    pub patched: Option<Box<Patched>>,
 }
 
 impl Node {
@@ -72,16 +73,17 @@ impl Node {
     }
 }
 
-/// A node and its lock.
+/// A node and its lock. Three of them are in three pairs of half cache lines.
 #[derive(Debug, Default)]
+#[repr(C, align(32))]
 pub(crate) struct Slot {
-    pub node: RwLock<Node>,
     /// Used since the eviction passed by.
     used: AtomicBool,
     /// The eviction passes by; changed with the lock held.
     listed: AtomicBool,
     /// When it was missed last, as [`Memory`](super::Memory) counts.
     missed_at: AtomicU32,
+    pub node: RwLock<Node>,
 }
 
 impl Slot {

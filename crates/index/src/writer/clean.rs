@@ -128,7 +128,7 @@ impl Writer {
             }
             Sort::Node => {}
         }
-        let image = Image::parse(image.to_vec(), self.tree.fillings.seal_of(from)).ok();
+        let image = Image::parse(image, self.tree.fillings.seal_of(from)).ok();
         let Some(image) = image.filter(|image| image.rows() > 0) else {
             return Ok(About::Inner);
         };
@@ -178,13 +178,12 @@ impl Writer {
             parse_blob(&bytes, meant).map_err(|error| damaged(error.to_string()))?;
             return self.move_bytes(peek, bytes, Content::Absent, about, stream);
         }
-        let image = Image::parse(bytes, meant).map_err(|error| damaged(error.to_string()))?;
-        let bytes = image.bytes().to_vec();
+        let image = Image::parse(&bytes, meant).map_err(|error| damaged(error.to_string()))?;
         if self.patched.contains(&id) {
             return self.move_piece(peek, from, bytes, about, stream);
         }
         let content = match image.level() {
-            0 => Content::Leaf(Arc::new(image)),
+            0 => Content::Leaf(image),
             _ => Content::Inner(Arc::new(
                 self.tree.inner_of(&image, self.tree.offset(from))?,
             )),
@@ -216,7 +215,7 @@ impl Writer {
     ) -> Result<(), Error> {
         let to = self.append(stream, peek.node, peek.lsn, &mut bytes, about)?;
         self.figures.moved_bytes += bytes.len() as u64;
-        let image = Image::parse(bytes, self.tree.fillings.seal_of(to));
+        let image = Image::parse(&bytes, self.tree.fillings.seal_of(to));
         let image = image.expect("an image that was sealed for its place can be read");
         self.move_patched(peek.node, from, to, image);
         Ok(())

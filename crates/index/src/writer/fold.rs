@@ -17,7 +17,6 @@ use crate::tree::Path;
 use crate::tree::blob::Reference;
 use crate::tree::inner::Inner;
 use std::ops::{Bound, Range};
-use std::sync::Arc;
 
 /// Versions of a key in an image, at most.
 const VERSIONS_MAX: usize = 1024;
@@ -188,7 +187,7 @@ impl OfKey {
 pub(super) struct Written {
     pub id: NodeId,
     pub separator: Box<[u8]>,
-    pub image: Arc<Image>,
+    pub image: Image,
     pub location: Location,
 }
 
@@ -243,7 +242,7 @@ impl Writer {
         let held = self.readers.held();
         let mut dropped = Vec::new();
         fold(
-            image.as_deref(),
+            image.as_ref(),
             delta,
             oldest,
             &mut |row| {
@@ -426,7 +425,7 @@ impl Writer {
             };
             self.gather(inner.child(next), oldest)?;
         }
-        Ok(inner.children()[start..end].to_vec())
+        Ok((start..end).map(|child| inner.child(child)).collect())
     }
 
     /// Writes what is in the scratch as images: the first ones with the numbers in `ids`.
@@ -529,7 +528,7 @@ impl Writer {
                 Ok(Written {
                     id,
                     separator,
-                    image: Arc::new(made(bytes, self.tree.fillings.seal_of(location))),
+                    image: made(&bytes, self.tree.fillings.seal_of(location)),
                     location,
                 })
             }
@@ -639,10 +638,7 @@ pub(super) fn range_of(path: &Path, leaves: &[NodeId]) -> KeyRange {
     for (level, (_, inner, index)) in path.iter().rev().enumerate() {
         let (start, end) = match level {
             0 => {
-                let start = inner
-                    .children()
-                    .iter()
-                    .position(|child| *child == leaves[0]);
+                let start = inner.children().position(|child| child == leaves[0]);
                 let start = start.expect("the leaf is below its parent");
                 (start, start + leaves.len())
             }
@@ -660,6 +656,6 @@ pub(super) fn range_of(path: &Path, leaves: &[NodeId]) -> KeyRange {
 }
 
 /// The image of bytes that were just made and sealed.
-fn made(bytes: Vec<u8>, seal: Seal) -> Image {
+fn made(bytes: &[u8], seal: Seal) -> Image {
     Image::parse(bytes, seal).expect("an image that was just made can be read")
 }

@@ -11,7 +11,6 @@ use crate::node::{Delta, Image, NodeId, ROWS_MAX, Row, Seq};
 use crate::segments::{Class, Location};
 use crate::tree::patch::{Filter, Patch, with_changes};
 use crate::tree::slots::{Content, Node};
-use std::sync::Arc;
 
 /// Patches of a leaf, at most.
 pub(crate) const PATCHES_MAX: usize = 8;
@@ -52,7 +51,7 @@ impl Writer {
         let mut bytes = self.builder.finish_patch(id, self.seq, interval);
         let about = About::Patch { logged_from };
         let location = self.append(Class::Hot, id, self.seq, &mut bytes, about)?;
-        let image = Image::parse(bytes, self.tree.fillings.seal_of(location));
+        let image = Image::parse(&bytes, self.tree.fillings.seal_of(location));
         let image = image.expect("an image that was just made can be read");
         self.figures.patches += 1;
         let written = Written {
@@ -99,7 +98,7 @@ impl Writer {
         let mut freed = |_: &[u8]| drops_blobs = true;
         let at = node.location;
         let whole = with_changes(image, delta, self.seq, oldest, at, &mut freed);
-        (!drops_blobs).then(|| Content::Leaf(Arc::new(whole)))
+        (!drops_blobs).then(|| Content::Leaf(whole))
     }
 
     /// Puts the changes of a leaf into the builder.
@@ -134,7 +133,7 @@ impl Writer {
         };
         let patched = node.patched.get_or_insert_default();
         patched.patches.push(patch);
-        patched.unlanded.push((location, Arc::new(image)));
+        patched.unlanded.push((location, image));
         memory.change_content(before, node.content_bytes());
         let delta = node.delta.take();
         memory.change_delta(delta.map_or(0, |delta| delta.memory_bytes()), 0);
@@ -165,7 +164,7 @@ impl Writer {
             patch.location = to;
         }
         patched.unlanded.retain(|(at, _)| *at != from);
-        patched.unlanded.push((to, Arc::new(image)));
+        patched.unlanded.push((to, image));
         memory.change_content(before, node.content_bytes());
         drop(node);
         if is_image {

@@ -46,10 +46,7 @@ impl Writer {
             }
             return change;
         };
-        let start = inner
-            .children()
-            .iter()
-            .position(|child| *child == leaves[0]);
+        let start = inner.children().position(|child| child == leaves[0]);
         let start = start.expect("the leaf is below its parent");
         let mut news: Vec<Child> = written.iter().map(child_of).collect();
         if let Some(first) = news.first_mut() {

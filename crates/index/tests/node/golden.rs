@@ -177,7 +177,7 @@ fn check(page: &str, plain: bool, rows: &[Version], numbers: (u32, u8, u64, u8),
     seal(&mut built, location);
     assert_eq!(built, bytes(page));
 
-    let image = Image::parse(bytes(page), location).expect("the page is right");
+    let image = Image::parse(&bytes(page), location).expect("the page is right");
     let read = (image.node(), image.level(), image.lsn(), image.interval());
     assert_eq!(read, numbers);
     let version =
@@ -206,7 +206,7 @@ fn an_inner_node_of_version_1() {
     ];
     let numbers = (0x1234_5678, 2, 0x0102_0304_0506_0708, 0);
     check(INNER, false, rows, numbers, u64::MAX);
-    let image = Image::parse(bytes(INNER), u64::MAX).expect("the page is right");
+    let image = Image::parse(&bytes(INNER), u64::MAX).expect("the page is right");
     assert_eq!(image.child(2), 0x510);
 }
 
@@ -243,7 +243,7 @@ fn a_patch_of_version_1() {
     let mut built = builder.finish_patch(7, 3, 2);
     seal(&mut built, 64);
     assert_eq!(built, bytes(PATCH));
-    let image = Image::parse(bytes(PATCH), 64).expect("the page is right");
+    let image = Image::parse(&bytes(PATCH), 64).expect("the page is right");
     assert!(image.is_patch());
     assert_eq!(image.find(b"a1", 0).map(|(kind, _)| kind), Some(Kind::Put));
     assert_eq!(
@@ -260,7 +260,7 @@ fn a_patch_of_other_rows_is_refused() {
         let mut page = bytes(PATCH);
         page[at] = byte;
         seal(&mut page, 64);
-        Image::parse(page, 64).expect_err("no patch of version 1")
+        Image::parse(&page, 64).expect_err("no patch of version 1")
     };
     // A value out of line; an inner node; a column of sequence numbers, for which there are zeroes enough.
     let of_kind = |error| {
@@ -280,7 +280,7 @@ fn refused(at: usize, byte: u8) -> ImageError {
     assert_ne!(page[at], byte, "this would change nothing");
     page[at] = byte;
     seal(&mut page, 0x1000);
-    let image = Image::parse(page, 0x1000).map(|_| ());
+    let image = Image::parse(&page, 0x1000).map(|_| ());
     image.expect_err("this is no image of version 1")
 }
 
@@ -299,7 +299,7 @@ fn an_image_of_another_filling_is_refused() {
     };
     seal(&mut page, meant);
     assert_eq!(page[52..56], [5, 6, 7, 8]);
-    assert!(Image::parse(page.clone(), meant).is_ok());
+    assert!(Image::parse(&page, meant).is_ok());
     for expected in [0, 0x0807_0604] {
         let other = Seal {
             filling: expected,
@@ -309,7 +309,7 @@ fn an_image_of_another_filling_is_refused() {
             found: meant.filling,
             expected,
         };
-        let parsed = Image::parse(page.clone(), other).map(|_| ());
+        let parsed = Image::parse(&page, other).map(|_| ());
         assert_eq!(parsed, Err(refused));
     }
 }
@@ -368,6 +368,6 @@ fn a_value_beyond_its_limit_is_refused() {
     assert_eq!(built[66..75], [0, 0, 0, 0, 0, 1, 0xff, 0xff, 1]);
     built[69] = 1;
     seal(&mut built, 0);
-    let error = Image::parse(built, 0).map(|_| ());
+    let error = Image::parse(&built, 0).map(|_| ());
     assert!(matches!(error, Err(ImageError::Malformed(_))), "{error:?}");
 }

@@ -10,7 +10,6 @@ use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
 
 /// Distinct keys of a test.
 const KEYS: u16 = 24;
@@ -322,7 +321,7 @@ proptest! {
         );
         let mut bytes = builder.finish(0, 0, 0, 0);
         seal(&mut bytes, 0);
-        let folded = contents(&Image::parse(bytes, 0).expect("sealed for it"));
+        let folded = contents(&Image::parse(&bytes, 0).expect("sealed for it"));
         prop_assert_eq!(&folded, &history.folded(oldest));
         // A reference is either still there or has been given up.
         let blobs = |versions: &Versions| {
@@ -355,7 +354,7 @@ proptest! {
         }
         let near = |edge: Edge, n: u16| edge.map(|_| history.keys[usize::from(n) % history.keys.len()].clone());
         let (from, to) = (near(edges.0, edges.2), near(edges.1, edges.3));
-        let (image, changes) = (Arc::new(image(&history.base, false)), history.delta());
+        let (image, changes) = (image(&history.base, false), history.delta());
         let seq = floor + later;
         let mut expected: Vec<_> = history
             .keys

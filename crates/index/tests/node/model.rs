@@ -47,7 +47,7 @@ pub fn build(versions: &Versions, plain: bool, node: NodeId) -> Vec<u8> {
 pub fn image(versions: &Versions, plain: bool) -> Image {
     let mut bytes = build(versions, plain, 42);
     seal(&mut bytes, LOCATION);
-    Image::parse(bytes, LOCATION).expect("this is what was built")
+    Image::parse(&bytes, LOCATION).expect("this is what was built")
 }
 
 /// Everything that an image holds.

@@ -1,0 +1,126 @@
+//! Where a key stands among sorted ones, judged by its number: keys are often spread evenly enough over
+//! a node that a straight line leads to within a few rows of the place, and so into the cache line that
+//! the answer is in.
+//!
+//! The line is measured when the node is made: how far any row is off it, either way. What is searched
+//! is that much around the guess, so the answer is never missed, whatever the keys, and where they lie
+//! badly all rows are searched as they would be without a line.
+
+use super::column::partition;
+use std::ops::Range;
+
+/// A line through the rows of a node, and how far they are off it.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Spread {
+    /// The number of the first row.
+    least: u64,
+    /// Rows to a number, on average; of half numbers, which are signed and so converted at once.
+    rows_per_half: f32,
+    /// Rows that may stand below where the line leads.
+    below: u16,
+    /// Rows that may stand above it.
+    above: u16,
+}
+
+impl Spread {
+    /// The line through `rows` rows, at most [`ROWS_MAX`](super::ROWS_MAX), whose numbers do not descend.
+    pub fn of(rows: usize, number: impl Fn(usize) -> u64) -> Spread {
+        let Some(last) = rows.checked_sub(1) else {
+            return Spread::default();
+        };
+        let least = number(0);
+        let mut spread = Spread {
+            least,
+            ..Spread::default()
+        };
+        let halves = number(last).saturating_sub(least) >> 1;
+        if halves > 0 {
+            spread.rows_per_half = last as f32 / halves as f32;
+        }
+        let (mut below, mut above) = (0, 0);
+        for row in 0..rows {
+            let guess = spread.guess(number(row));
+            below = below.max(guess.saturating_sub(row));
+            above = above.max(row.saturating_sub(guess));
+        }
+        // Only rows that are not in order are further off than there can be rows, and those of no order are not
+        // found by any line.
+        spread.below = u16::try_from(below).unwrap_or(u16::MAX);
+        spread.above = u16::try_from(above).unwrap_or(u16::MAX);
+        spread
+    }
+
+    /// Where the line leads. It never leads a greater number to a lower row: the conversion and the
+    /// multiplication round in one direction for all.
+    #[inline(always)]
+    fn guess(&self, number: u64) -> usize {
+        let halves = (number.saturating_sub(self.least) >> 1) as i64;
+        (halves as f32 * self.rows_per_half) as i64 as usize
+    }
+
+    /// The rows that the first with this number or a greater one is among, or which it stands behind.
+    #[inline(always)]
+    fn around(&self, number: u64, rows: usize) -> Range<usize> {
+        let guess = self.guess(number);
+        let start = guess.saturating_sub(self.below.into()).min(rows);
+        let end = guess.saturating_add(usize::from(self.above) + 1).min(rows);
+        start..end
+    }
+
+    /// The first of the `rows` rows that is not `less`, which says whether the number of a row is less than
+    /// `number`.
+    #[inline(always)]
+    pub fn partition(&self, rows: usize, number: u64, less: impl Fn(usize) -> bool) -> usize {
+        let around = self.around(number, rows);
+        let start = around.start;
+        start.wrapping_add(partition(around.len(), |row| less(start.wrapping_add(row))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn found(numbers: &[u64], wanted: u64) -> usize {
+        let spread = Spread::of(numbers.len(), |row| numbers[row]);
+        spread.partition(numbers.len(), wanted, |row| numbers[row] < wanted)
+    }
+
+    #[test]
+    fn even_numbers_are_found_at_once() {
+        let numbers: Vec<u64> = (0..1000).map(|n| 5_000 + n * 64).collect();
+        let spread = Spread::of(numbers.len(), |row| numbers[row]);
+        assert!(spread.below + spread.above <= 2, "{spread:?}");
+        assert_eq!(found(&numbers, 5_000 + 777 * 64), 777);
+        assert_eq!(found(&numbers, 5_001 + 777 * 64), 778);
+        assert_eq!(found(&numbers, 0), 0);
+        assert_eq!(found(&numbers, u64::MAX), 1000);
+    }
+
+    #[test]
+    fn none_one_and_equal_ones_are_spread_too() {
+        assert_eq!(found(&[], 7), 0);
+        assert_eq!(found(&[7], 7), 0);
+        assert_eq!(found(&[7], 8), 1);
+        assert_eq!(found(&[7, 7, 7, 8], 8), 3);
+        assert_eq!(found(&[0, u64::MAX], u64::MAX), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_a_walk_over_all_finds(
+            // Ranges of very unlike size, so that no line fits.
+            mut numbers in vec((any::<u64>(), 0..64_u32).prop_map(|(n, shift)| n >> shift), 0..400),
+            others in vec((any::<u64>(), 0..64_u32).prop_map(|(n, shift)| n >> shift), 20),
+        ) {
+            numbers.sort_unstable();
+            let near = numbers.iter().flat_map(|n| [n.saturating_sub(1), *n, n.saturating_add(1)]);
+            for wanted in near.chain(others) {
+                let expected = numbers.iter().filter(|number| **number < wanted).count();
+                prop_assert_eq!(found(&numbers, wanted), expected);
+            }
+        }
+    }
+}
