@@ -103,12 +103,12 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     // to be written with its changes: 16 leaves of 1 KiB and one that is begun. Such a leaf has a hundred rows of
     // ten bytes, half of which have changed, and a change takes 36 bytes and a leaf's changes 120 more.
     let step_max = 19 * (120 + 36 * 60);
-    // Each group takes back a kibibyte of it at least.
-    for number in 0..first / 1024 {
+    // Each group takes back a quarter of a kibibyte of it at least.
+    for number in 0..first / 256 {
         db.put(&u64::from(number as u32).to_be_bytes(), b"new")
             .expect("a put");
         let now = db.figures().delta_bytes;
-        let allowed = first.saturating_sub((number + 1) * 1024).max(64 << 10);
+        let allowed = first.saturating_sub((number + 1) * 256).max(64 << 10);
         assert!(now <= allowed, "{now} of {allowed}");
         assert!(before - now.min(before) < step_max, "{now} after {before}");
         before = now;
