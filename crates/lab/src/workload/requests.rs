@@ -74,11 +74,16 @@ impl Requests {
         Ok(())
     }
 
-    /// Calls that it makes, about: half of the rounds that there may be.
+    /// Calls that it makes, about: half of the rounds that there may be, after the fillings. Those of a whole
+    /// device are not among them, for its size is not known here.
     pub(super) fn estimated_pages(&self) -> u64 {
+        let fill_calls = self.span_bytes.div_ceil(4096 * u64::from(FILL_BLOCKS)) * FILLS;
         match self.steady {
             false => self.count,
-            true => self.count.saturating_mul(ROUNDS_MAX / 2),
+            true => self
+                .count
+                .saturating_mul(ROUNDS_MAX / 2)
+                .saturating_add(fill_calls),
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) fn check(path: &Path, wanted: Option<&str>) -> Result<(), LoadError> 
     match wanted == found {
         true => Ok(()),
         false => Err(LoadError::Trace(format!(
-            "{}: another trace than was meant: its CRC-32C is {found}, not {wanted}",
+            "{}: another file than was meant: its CRC-32C is {found}, not {wanted}",
             path.display()
         ))),
     }
