@@ -344,18 +344,19 @@ mod tests {
             steps in vec((0..40_usize, 0..200_000_usize, any::<u8>()), 0..300),
         ) {
             let mut blocks: Vec<Option<(Shared<usize>, u8)>> = (0..40).map(|_| None).collect();
+            let is_whole = |(shared, byte): &(Shared<usize>, u8)| {
+                let (bytes, padding) = shared.tail().split_at(**shared);
+                bytes.iter().all(|b| b == byte) && padding == [0; 8]
+            };
             for (slot, len, byte) in steps {
                 let made = (shared(&vec![byte; len], 8, len), byte);
-                blocks[slot] = match blocks[slot] {
-                    Some(_) => None,
-                    None => Some(made),
-                };
-                for (shared, byte) in blocks.iter().flatten() {
-                    let (bytes, padding) = shared.tail().split_at(**shared);
-                    prop_assert!(bytes.iter().all(|b| b == byte));
-                    prop_assert_eq!(padding, &[0; 8]);
+                let old = blocks[slot].replace(made);
+                prop_assert!(old.as_ref().is_none_or(is_whole));
+                if byte % 4 == 0 {
+                    blocks[slot] = None;
                 }
             }
+            prop_assert!(blocks.iter().flatten().all(is_whole));
         }
     }
 
