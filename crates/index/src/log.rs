@@ -291,6 +291,19 @@ impl Log {
         Ok(())
     }
 
+    /// Makes sure that no frame begins at the end. One may have been written there by an opening whose last
+    /// write was cut, and not be whole; a write of this one that is cut as well could make it whole, since parts
+    /// of both are the same. Opening would know it by its number; a rebuild without superblocks would not.
+    pub(crate) fn end_here(&self, storage: &dyn Storage) -> Result<(), Error> {
+        if self.free_blocks() == 0 {
+            // The ring is full: what stands there is its tail.
+            return Ok(());
+        }
+        let (offset, nothing) = (self.offset(self.head), Aligned::zeroed(BLOCK_BYTES));
+        let written = storage.write_durable(offset, &nothing);
+        written.at("writing the log", offset)
+    }
+
     fn offset(&self, position: u64) -> u64 {
         LOG_OFFSET + position % self.geometry.log_blocks * BLOCK_BYTES as u64
     }

@@ -121,7 +121,8 @@ fn seeds_or(usual: Range<u64>) -> Range<u64> {
 #[test]
 fn images_and_the_log_are_enough_after_any_power_cut() {
     let mut reached = Rebuilt::default();
-    for seed in seeds_or(0..150) {
+    // With the last one a write that was cut made a frame whole that an earlier opening had not finished.
+    for seed in seeds_or(0..150).chain([607]) {
         run(seed, &mut reached);
     }
     assert!(reached.leaves > 5000 && reached.patches > 10, "{reached:?}");
@@ -198,6 +199,11 @@ fn example(seed: u64) -> World {
     for _ in 0..900 {
         world
             .write(&shape.batch(&mut draw), Durability::Durable)
+            .or_else(|error| match error {
+                // Drawn longer than the log of this index takes; nothing of it is there.
+                Error::BatchTooLong { .. } => Ok(()),
+                error => Err(error),
+            })
             .expect("a write");
     }
     world.db.write_back().expect("a write-back");

@@ -369,6 +369,7 @@ impl Writer {
             self.log.write_again(&*self.tree.storage, known_durable)?;
         }
         self.write_log(true)?;
+        self.log.end_here(&*self.tree.storage)?;
         let head = self.log.head();
         self.superblock.opening += u32::from(!is_planted(Bug::KeepsOpening));
         self.superblock.generation += 1;
