@@ -275,7 +275,9 @@ fn what_a_damaged_image_had_is_listed_and_nothing_else() {
 /// Any byte of segments and log, most of them in footers, heads and frames: never a wrong answer.
 #[test]
 fn no_damage_is_an_answer() {
-    for seed in seeds_or(7..9) {
+    // In the last two the image of a lost footer was all that was left of a deletion: at the edge of its piece, and
+    // in the one beside it.
+    for seed in seeds_or(7..9).chain([157, 230]) {
         damage_any_byte(seed);
     }
 }

@@ -1,7 +1,7 @@
 //! Images that no footer lists, held against what was rebuilt without them. They never add anything: what
 //! they show is that a footer is lost which had listed something newer than what was found.
 
-use super::pieces::{Source, WholeLog};
+use super::pieces::{Piece, Source, WholeLog};
 use super::survey::Unlisted;
 use super::{Building, Loss};
 use crate::error::Error;
@@ -23,8 +23,6 @@ impl Building<'_> {
     /// from being written.
     pub(super) fn compare(&mut self, unlisted: &Unlisted, whole: WholeLog) -> Result<(), Error> {
         let Unlisted { place, was_listed } = *unlisted;
-        // What a power cut keeps from being listed is newer: the log has all since the checkpoint that counts.
-        let is_older_than_log = was_listed && place.lsn < whole.first_seq;
         let Some(image) = self.survey.image(self.from, &place) else {
             return Ok(());
         };
@@ -35,7 +33,10 @@ impl Building<'_> {
             Some(numbers) => numbers,
             None => 0..pieces.all().len(),
         };
-        let mut doubted = Vec::new();
+        let mut doubted = match was_listed {
+            true => self.doubted_beside(&image, &numbers, whole)?,
+            false => Vec::new(),
+        };
         for number in numbers {
             let piece = &pieces.all()[number];
             let is_of_node = match piece.source {
@@ -49,8 +50,10 @@ impl Building<'_> {
             if !is_meant || !is_older {
                 continue;
             }
+            // What a power cut keeps from being listed has nothing that the log has not.
+            let may_be_all = was_listed && has_gap(piece, whole);
             let is_doubted = !self.is_as_in(&image, number)?
-                || is_older_than_log && self.has_more_than(&image, number)?;
+                || may_be_all && self.has_more_than(&image, number)?;
             if is_doubted {
                 doubted.push(number);
             }
@@ -172,6 +175,48 @@ impl Building<'_> {
         Ok(!found.iter().all(is_of_another))
     }
 
+    /// The pieces beside those of an image that it may have been for as well, where all that the leaf had there was
+    /// deleted: a leaf that was joined with its neighbour, or made of a part of it. On either side the next piece with
+    /// keys is doubted.
+    fn doubted_beside(
+        &mut self,
+        image: &Image,
+        numbers: &Range<usize>,
+        whole: WholeLog,
+    ) -> Result<Vec<usize>, Error> {
+        let all = self.pieces.all();
+        let may_be_of_it = |number: &usize| {
+            let piece = &all[*number];
+            let is_lost = matches!(piece.source, Source::Lost(_));
+            !is_lost && piece.lsn < image.lsn() && has_gap(piece, whole)
+        };
+        let before = (0..numbers.start).rev().take_while(may_be_of_it);
+        let behind = (numbers.end..all.len()).take_while(may_be_of_it);
+        let beside = [self.first_with_keys(before)?, self.first_with_keys(behind)?];
+        let mut doubted = Vec::new();
+        for number in beside.into_iter().flatten() {
+            if self.has_more_than(image, number)? {
+                doubted.push(number);
+            }
+        }
+        Ok(doubted)
+    }
+
+    fn first_with_keys(
+        &self,
+        numbers: impl Iterator<Item = usize>,
+    ) -> Result<Option<usize>, Error> {
+        for number in numbers {
+            let from = &*self.pieces.all()[number].from;
+            let to = self.pieces.end_of(number);
+            let to = to.map_or(Bound::Unbounded, Bound::Excluded);
+            if self.db.scan((Bound::Included(from), to)).next()?.is_some() {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
     fn keys_between(
         &self,
         from: Bound<&[u8]>,
@@ -203,6 +248,11 @@ impl Building<'_> {
             spans.collect()
         })
     }
+}
+
+/// True if the log does not have all batches after a piece: an image may be all that is left of some.
+fn has_gap(piece: &Piece, whole: WholeLog) -> bool {
+    piece.lsn + 1 < whole.first_seq
 }
 
 /// The first and the last key of an image, if it has keys.
