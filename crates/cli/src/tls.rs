@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bimetal_block::media::brp::TlsConfig;
+use bimetal_block::media::tls::TlsConfig;
 
 /// How to speak TLS; without `--tls-ca` it is not spoken.
 #[derive(clap::Args)]

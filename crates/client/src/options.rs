@@ -26,7 +26,7 @@ impl TlsOptions {
     ///
     /// # Errors
     /// What is wrong with them.
-    pub(crate) fn load(&self, address: &Address) -> Result<ClientTls, TlsError> {
+    pub fn load(&self, address: &Address) -> Result<ClientTls, TlsError> {
         let name = match (&self.name, address) {
             (Some(name), _) => name.clone(),
             (None, Address::Tcp(address) | Address::Rdma(address)) => address.ip().to_string(),

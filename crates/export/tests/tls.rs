@@ -10,8 +10,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bimetal_block::Device;
 use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::media::remote::{RemoteConfig, RemoteDevice};
+use bimetal_block::media::tls::TlsConfig;
+use bimetal_block::{Device, Flags, IoError, Request};
 use bimetal_client::{Error, Options, Session, Status, TlsOptions, list};
 use bimetal_export::{ExportConfig, Protocol, Rights, Rule, Server, StartError, TlsFiles, Who};
 use bimetal_rt::net::{Address, Stream};
@@ -422,6 +424,80 @@ fn nbd_is_served_inside_of_tls_by_the_name_of_the_client() {
             raw.request(0, common::DISC, 3, 0, 0).await;
             assert!(raw.at_end().await);
         }
+        server.stop().await;
+    });
+    assert_eq!(rt.live_tasks(), 0);
+}
+
+/// A medium over NBD with these files, or why there is none.
+async fn medium(
+    rt: &Rt,
+    address: &Address,
+    files: &TlsFiles,
+    name: Option<&str>,
+) -> Result<RemoteDevice, String> {
+    let config = RemoteConfig {
+        export: "vol".to_owned(),
+        connections: 4,
+        tls: Some(TlsConfig {
+            ca: files.ca.clone(),
+            cert: files.cert.clone(),
+            key: files.key.clone(),
+            name: name.map(str::to_owned),
+        }),
+        ..RemoteConfig::new(address.clone())
+    };
+    let opened = RemoteDevice::open(rt, &config).await;
+    opened.map_err(|error| error.to_string())
+}
+
+#[test]
+fn an_nbd_medium_speaks_tls_with_the_server_that_it_means() {
+    let (authority, other) = (Authority::new("medium"), Authority::new("other"));
+    let server_files = authority.files("server", "IP:127.0.0.1");
+    let (writer, reader) = (
+        authority.files("writer", "DNS:box"),
+        authority.files("reader", "DNS:reader"),
+    );
+    let rt = real_rt();
+    rt.block_on(async {
+        let (server, address) = start(&rt, config(Protocol::Nbd, server_files))
+            .await
+            .unwrap();
+        let device = medium(&rt, &address, &writer, None).await.unwrap();
+        let data = rt.pool().copy_of(&[7; 3 << 20]);
+        let write = Request::write(4096, data, Flags::NONE);
+        device.submit(write).await.unwrap();
+        let reading = medium(&rt, &address, &reader, None).await.unwrap();
+        assert!(!reading.geometry().writable);
+        let read = reading.submit(Request::read(4096, 3 << 20)).await;
+        assert!(read.unwrap().into_data().to_vec() == [7; 3 << 20]);
+        let write = Request::write(0, rt.pool().copy_of(&[1; 4096]), Flags::NONE);
+        assert_eq!(reading.submit(write).await.err(), Some(IoError::ReadOnly));
+        for device in [device, reading] {
+            device.close().await.unwrap();
+        }
+        // Another name than the server's, and an authority that has not certified it.
+        let stranger = other.files("stranger", "DNS:box");
+        for (files, name) in [(&writer, Some("vault.example")), (&stranger, None)] {
+            let refused = medium(&rt, &address, files, name).await.err().unwrap();
+            assert!(refused.contains("certificate"), "{refused}");
+        }
+        server.stop().await;
+    });
+    assert_eq!(rt.live_tasks(), 0);
+}
+
+#[test]
+fn an_nbd_medium_goes_no_further_with_a_server_without_tls() {
+    let authority = Authority::new("plain");
+    let files = authority.files("client", "DNS:box");
+    let rt = real_rt();
+    rt.block_on(async {
+        let plain = ExportConfig::new("vol", "dev", "tcp:127.0.0.1:0".parse().unwrap());
+        let (server, address) = start(&rt, plain).await.unwrap();
+        let refused = medium(&rt, &address, &files, None).await.err().unwrap();
+        assert!(refused.contains("refused: option 5"), "{refused}");
         server.stop().await;
     });
     assert_eq!(rt.live_tasks(), 0);

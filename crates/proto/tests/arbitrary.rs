@@ -70,6 +70,7 @@ fn client(input: &[u8], fragment_bytes: usize) -> (Vec<u8>, Result<ClientProgres
         export_name: "vol".to_owned(),
         structured_replies: true,
         base_allocation: true,
+        tls: false,
     });
     let mut out = Vec::new();
     for fragment in input.chunks(fragment_bytes) {

@@ -18,6 +18,7 @@ fn wishes(structured_replies: bool, base_allocation: bool) -> Wishes {
         export_name: "vol".to_owned(),
         structured_replies,
         base_allocation,
+        tls: false,
     }
 }
 
@@ -123,6 +124,55 @@ fn everything_wished_is_asked_for_in_order() {
         },
     };
     assert_eq!(session(end), expected);
+}
+
+#[test]
+fn nothing_goes_to_a_server_without_the_tls_that_was_wished() {
+    let with_tls = || Wishes {
+        tls: true,
+        ..wishes(true, true)
+    };
+    // What stands behind the answer is left to the caller, who has to refuse it.
+    let (out, left, end) = talk(with_tls(), &[&ack(5), b"too early"]);
+    assert_eq!(out, [&[0, 0, 0, 3][..], &option(5, &[])].concat());
+    assert_eq!(
+        (&left[..], end),
+        (&b"too early"[..], Ok(ClientProgress::StartTls))
+    );
+    // Refused, and too old to be asked.
+    let refusal = option_reply(5, ERR | 1, b"no");
+    let (_, _, end) = talk(with_tls(), &[&refusal]);
+    assert!(matches!(
+        end,
+        Ok(ClientProgress::Refused(Refusal { option: 5, .. }))
+    ));
+    let (out, _, end) = talk_with(with_tls(), b"NBDMAGICIHAVEOPT\0\0", usize::MAX);
+    assert_eq!((out, end), (vec![0; 4], Err(ProtocolError::NoTls)));
+}
+
+#[test]
+fn what_was_wished_is_asked_for_inside_of_tls() {
+    let mut client = ClientHandshake::new(Wishes {
+        tls: true,
+        ..wishes(true, false)
+    });
+    let mut out = Vec::new();
+    let outside = [GREETING, &ack(5)].concat();
+    let progress = client.feed(&outside, &mut out);
+    assert_eq!(progress, Ok((outside.len(), ClientProgress::StartTls)));
+    out.clear();
+    // Not a byte is taken before TLS is there.
+    assert!(client.feed(&ack(8), &mut Vec::new()).is_err());
+    let mut client = ClientHandshake::new(Wishes {
+        tls: true,
+        ..wishes(true, false)
+    });
+    client.feed(&outside, &mut Vec::new()).unwrap();
+    client.secured(&mut out);
+    assert_eq!(out, option(8, &[]));
+    let inside = [ack(8), export_info(1 << 20, 1), ack(7)].concat();
+    let end = client.feed(&inside, &mut out);
+    assert!(matches!(end, Ok((_, ClientProgress::Transmission(_)))));
 }
 
 #[test]

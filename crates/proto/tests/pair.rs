@@ -71,6 +71,7 @@ fn both_ends_agree() {
                     export_name,
                     structured_replies,
                     base_allocation,
+                    tls: false,
                 };
                 let (client, server) = agreed(wishes, fragment_bytes);
                 assert_eq!(server.export_index, index);
@@ -102,6 +103,7 @@ fn an_unknown_export_is_refused_at_both_ends() {
             export_name,
             structured_replies,
             base_allocation,
+            tls: false,
         };
         for fragment_bytes in [1, usize::MAX] {
             let (client, server) = handshake(wishes.clone(), fragment_bytes);

@@ -5,12 +5,10 @@
 //! take a flush for good that the session does not, and it counts another instance of the server as an
 //! interruption, since that may hold an older copy of the same volume.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bimetal_client::{
-    Answer, Call, Connector, Error, Mode, Op as Command, Options, Session, Status, TlsFiles,
-    TlsOptions, Welcome, right,
+    Answer, Call, Connector, Error, Mode, Op as Command, Options, Session, Status, Welcome, right,
 };
 use bimetal_rt::Rt;
 use bimetal_rt::net::Address;
@@ -19,6 +17,7 @@ use serde::{Deserialize, Deserializer, de};
 use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
+use crate::media::tls::TlsConfig;
 use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request, push_extent};
 use crate::units::{Size, Time};
 
@@ -50,34 +49,6 @@ pub struct BrpConfig {
     pub keep: Size,
     /// TLS is spoken with the server.
     pub tls: Option<TlsConfig>,
-}
-
-/// The key `tls`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TlsConfig {
-    /// The certificate of the server's authority.
-    pub ca: PathBuf,
-    /// The certificate of this end.
-    pub cert: PathBuf,
-    /// The key of this end.
-    pub key: PathBuf,
-    /// What the server's certificate must be for; by default the address.
-    pub name: Option<String>,
-}
-
-impl TlsConfig {
-    /// As an option of a session.
-    pub fn options(&self) -> TlsOptions {
-        TlsOptions {
-            files: TlsFiles {
-                ca: self.ca.clone(),
-                cert: self.cert.clone(),
-                key: self.key.clone(),
-            },
-            name: self.name.clone(),
-        }
-    }
 }
 
 /// How requests are merged; see `docs/brp.md`, section "Temporal merge".
@@ -222,27 +193,26 @@ impl BrpDevice {
         })
     }
 
-    async fn run(&self, request: Request) -> IoResult {
-        if request.op == Op::Extents {
-            return self.extents(request).await;
-        }
-        let step = match request.op {
-            Op::Read | Op::Write | Op::Flush => u64::MAX,
-            Op::Discard | Op::WriteZeroes | Op::Extents => self.range_bytes_max,
-        };
-        let (mut start, mut reply) = (request.offset, Reply::Done);
+    /// A request for a range that may be longer than the target takes at once, in parts.
+    async fn in_parts(&self, request: Request) -> IoResult {
+        let mut start = request.offset;
         loop {
-            let end = request.end().min(start.saturating_add(step));
-            let part = request.part(start, end, start);
-            reply = match self.call(part).await? {
-                Answer::Data(data) => Reply::Data(data),
-                Answer::Done | Answer::Runs(_) => reply,
-            };
+            let end = request
+                .end()
+                .min(start.saturating_add(self.range_bytes_max));
+            self.call(request.part(start, end, start)).await?;
             start = end;
             if start >= request.end() {
-                return Ok(reply);
+                return Ok(Reply::Done);
             }
         }
+    }
+
+    async fn whole(&self, request: Request) -> IoResult {
+        Ok(match self.call(request).await? {
+            Answer::Data(data) => Reply::Data(data),
+            Answer::Done | Answer::Runs(_) => Reply::Done,
+        })
     }
 
     async fn call(&self, request: Request) -> Result<Answer, IoError> {
@@ -333,9 +303,13 @@ impl Device for BrpDevice {
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
-        match self.geometry.check(&request) {
-            Ok(()) => IoFuture::new(self.run(request)),
-            Err(e) => IoFuture::ready(Err(e)),
+        if let Err(error) = self.geometry.check(&request) {
+            return IoFuture::ready(Err(error));
+        }
+        match request.op {
+            Op::Read | Op::Write | Op::Flush => IoFuture::new(self.whole(request)),
+            Op::Discard | Op::WriteZeroes => IoFuture::new(self.in_parts(request)),
+            Op::Extents => IoFuture::new(self.extents(request)),
         }
     }
 

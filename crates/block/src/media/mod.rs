@@ -6,3 +6,4 @@ pub mod memory;
 pub mod model;
 pub mod null;
 pub mod remote;
+pub mod tls;

@@ -27,6 +27,7 @@ use serde::{Deserialize, Deserializer, de};
 use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
+use crate::media::tls::TlsConfig;
 use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request, push_extent};
 use crate::units::Time;
 use channel::Channel;
@@ -56,6 +57,8 @@ pub struct RemoteConfig {
     /// How long requests wait for a broken connection to come back.
     #[serde(default = "reconnect_default")]
     pub reconnect: Time,
+    /// TLS is spoken with the server, which it is asked for by `STARTTLS`.
+    pub tls: Option<TlsConfig>,
 }
 
 fn read_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Address, D::Error> {
@@ -79,6 +82,7 @@ impl RemoteConfig {
             export: String::new(),
             connections: one_connection(),
             reconnect: reconnect_default(),
+            tls: None,
         }
     }
 
@@ -90,6 +94,9 @@ impl RemoteConfig {
         if matches!(self.address, Address::Rdma(_)) {
             return Err("NBD is not spoken over RDMA; BRP is (`type = \"brp\"`)".to_owned());
         }
+        if self.tls.is_some() && !matches!(self.address, Address::Tcp(_)) {
+            return Err("`tls` is for TCP, not for a UNIX socket".to_owned());
+        }
         if self.connections == 0 || self.connections > CONNECTIONS_MAX {
             return Err(format!("`connections` must be 1 to {CONNECTIONS_MAX}"));
         }
@@ -100,10 +107,24 @@ impl RemoteConfig {
 /// Makes a connection to the server; called again whenever one is needed.
 pub type Connector = Rc<dyn Fn() -> LocalFuture<'static, io::Result<Stream>>>;
 
+/// Puts TLS over a connection.
+type Secure = Rc<dyn Fn(Stream) -> LocalFuture<'static, io::Result<Stream>>>;
+
+/// How TLS is put over the connections of a configuration, if it is.
+fn secure(rt: &Rt, config: &RemoteConfig) -> Option<Secure> {
+    let options = config.tls.as_ref()?.options();
+    let (rt, address) = (rt.clone(), config.address.clone());
+    Some(Rc::new(move |below| {
+        let (rt, tls) = (rt.clone(), options.load(&address));
+        Box::pin(async move { tls.map_err(io::Error::other)?.connect(&rt, below).await })
+    }))
+}
+
 /// What the channels share.
 struct Shared {
     rt: Rt,
     connector: Connector,
+    secure: Option<Secure>,
     export: String,
     reconnect: Duration,
     /// What the first handshake agreed on; every later one has to agree on the same.
@@ -173,9 +194,16 @@ impl RemoteDevice {
         config: &RemoteConfig,
     ) -> Result<RemoteDevice, OpenError> {
         let error = |why: String| OpenError::new(format!("{}: {why}", config.address));
-        let first = establish(rt, &connector, &config.export, Duration::MAX)
-            .await
-            .map_err(|why| error(why.to_string()))?;
+        let secure = secure(rt, config);
+        let first = establish(
+            rt,
+            &connector,
+            secure.as_ref(),
+            &config.export,
+            Duration::MAX,
+        )
+        .await
+        .map_err(|why| error(why.to_string()))?;
         let session = first.session.clone();
         let geometry = geometry(&session).map_err(error)?;
         let several = session.info.offers(offer::CAN_MULTI_CONN);
@@ -183,6 +211,7 @@ impl RemoteDevice {
         let shared = Rc::new(Shared {
             rt: rt.clone(),
             connector,
+            secure,
             export: config.export.clone(),
             reconnect: config.reconnect.0,
             session,

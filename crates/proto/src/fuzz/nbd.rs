@@ -307,6 +307,7 @@ fn ask(stream: &[u8], fragment_bytes: usize, choice: u8, request: &Request) -> A
         export_name: "vol".to_owned(),
         structured_replies: choice & 3 != 2,
         base_allocation: choice & 3 != 2,
+        tls: choice & 4 != 0,
     });
     let (mut out, mut progress) = (Vec::new(), None);
     let mut replies: Option<Replies> = None;
@@ -331,6 +332,8 @@ fn ask(stream: &[u8], fragment_bytes: usize, choice: u8, request: &Request) -> A
                 assert_eq!(taken, unread.len());
                 return Ok((taken > 0).then_some(taken));
             }
+            // What comes inside TLS is taken from the same bytes.
+            ClientProgress::StartTls => machine.secured(&mut out),
             ClientProgress::Transmission(ref session) => {
                 replies = Some(Replies::new(session, request));
                 progress = Some(next);

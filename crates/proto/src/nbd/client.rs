@@ -1,6 +1,7 @@
 //! The client's end of the handshake.
 //!
-//! One fixed plan: structured replies, then the `base:allocation` context, then `GO` with a
+//! One fixed plan: TLS where it is wished for, structured replies, then the `base:allocation` context,
+//! then `GO` with a
 //! request for the block sizes; `EXPORT_NAME` where the server does not know `GO` or fixed
 //! newstyle. What the server refuses on the way is done without, and the outcome says so. The
 //! machine must never enter transmission with block sizes or flags it did not check.
@@ -23,6 +24,8 @@ pub struct Wishes {
     pub structured_replies: bool,
     /// Ask for `base:allocation`; needs structured replies.
     pub base_allocation: bool,
+    /// Ask for TLS before anything else, and go no further without it.
+    pub tls: bool,
 }
 
 /// What the caller has to do after [`ClientHandshake::feed`]. In every case the output is to be
@@ -31,6 +34,9 @@ pub struct Wishes {
 pub enum ClientProgress {
     /// Receive more bytes.
     NeedMore,
+    /// Speak TLS from here on, and [go on](ClientHandshake::secured) inside it. What is left of the input
+    /// came outside of it and must not be used: then the server is not sound, or somebody is in between.
+    StartTls,
     /// Send requests; the rest of the input belongs to the replies.
     Transmission(ClientSession),
     /// Close: the server refused, and the output takes leave of it.
@@ -70,6 +76,7 @@ enum Phase {
         length_bytes: usize,
     },
     ExportNameAnswer,
+    StartingTls,
     Over,
 }
 
@@ -134,7 +141,10 @@ impl ClientHandshake {
         out: &mut Vec<u8>,
     ) -> Result<(usize, ClientProgress), ProtocolError> {
         let result = self.advance(input, out);
-        if !matches!(result, Ok((_, ClientProgress::NeedMore))) {
+        if !matches!(
+            result,
+            Ok((_, ClientProgress::NeedMore | ClientProgress::StartTls))
+        ) {
             self.phase = Phase::Over;
             self.partial = Vec::new();
         }
@@ -154,7 +164,7 @@ impl ClientHandshake {
                 Phase::ReplyData { length_bytes, .. } => length_bytes,
                 Phase::ExportNameAnswer if self.negotiated.no_zeroes => 10,
                 Phase::ExportNameAnswer => 10 + EXPORT_NAME_PADDING_BYTES,
-                Phase::Over => return Err(ProtocolError::HandshakeOver),
+                Phase::StartingTls | Phase::Over => return Err(ProtocolError::HandshakeOver),
             };
             if !gather(&mut self.partial, need_bytes, input, &mut consumed) {
                 return Ok((consumed, ClientProgress::NeedMore));
@@ -168,7 +178,7 @@ impl ClientHandshake {
                     self.reply(reply_type, &message, out)?
                 }
                 Phase::ExportNameAnswer => Some(self.export_name_answer(&message)?),
-                Phase::Over => return Err(ProtocolError::HandshakeOver),
+                Phase::StartingTls | Phase::Over => return Err(ProtocolError::HandshakeOver),
             };
             if let Some(progress) = progress {
                 return Ok((consumed, progress));
@@ -200,13 +210,37 @@ impl ClientHandshake {
         out.extend_from_slice(&u32::from(answer).to_be_bytes());
         self.negotiated.no_zeroes = answer & handshake_flag::NO_ZEROES != 0;
         if answer & handshake_flag::FIXED_NEWSTYLE == 0 {
+            if self.wishes.tls {
+                return Err(ProtocolError::NoTls);
+            }
             self.ask_export_name(out);
-        } else if self.wishes.structured_replies {
+        } else if self.wishes.tls {
+            self.ask(opt::STARTTLS, &[], out);
+        } else {
+            self.ask_first(out);
+        }
+        Ok(None)
+    }
+
+    /// TLS is spoken; asks for the rest of the wishes.
+    ///
+    /// # Panics
+    /// When the last progress was not [`ClientProgress::StartTls`].
+    pub fn secured(&mut self, out: &mut Vec<u8>) {
+        assert!(
+            matches!(self.phase, Phase::StartingTls),
+            "TLS was agreed on just before"
+        );
+        self.ask_first(out);
+    }
+
+    /// The first option that may be sent in plain or inside TLS.
+    fn ask_first(&mut self, out: &mut Vec<u8>) {
+        if self.wishes.structured_replies {
             self.ask(opt::STRUCTURED_REPLY, &[], out);
         } else {
             self.ask_go(out);
         }
-        Ok(None)
     }
 
     fn reply_header(&mut self, message: &[u8]) -> Result<Option<ClientProgress>, ProtocolError> {
@@ -266,6 +300,10 @@ impl ClientHandshake {
         }
         match (self.pending, reply_type) {
             (_, rep::ACK) if !data.is_empty() => Err(self.malformed(reply_type)),
+            (opt::STARTTLS, rep::ACK) => {
+                self.phase = Phase::StartingTls;
+                Ok(Some(ClientProgress::StartTls))
+            }
             (opt::STRUCTURED_REPLY, rep::ACK) => {
                 self.negotiated.structured_replies = true;
                 if self.wishes.base_allocation {

@@ -339,6 +339,9 @@ pub enum ProtocolError {
     /// The handshake is over; further bytes belong to the transmission phase.
     #[error("the handshake is already over")]
     HandshakeOver,
+    /// The server is too old for what the client will not do without.
+    #[error("the server knows no TLS")]
+    NoTls,
     /// The server answered an option other than the pending one.
     #[error("reply to option {got} while option {pending} is pending")]
     WrongOption {

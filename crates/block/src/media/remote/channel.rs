@@ -285,7 +285,8 @@ async fn reconnect(shared: &Shared, channel: &Channel, deadline: Instant) -> Opt
         }
         let left = deadline.since(shared.rt.now());
         let within = if offline { Duration::MAX } else { left };
-        let attempt = establish(&shared.rt, &shared.connector, &shared.export, within).await;
+        let (connector, secure) = (&shared.connector, shared.secure.as_ref());
+        let attempt = establish(&shared.rt, connector, secure, &shared.export, within).await;
         if let Ok(established) = attempt
             && same_export(&established.session, &shared.session)
         {

@@ -10,7 +10,7 @@ use bimetal_proto::nbd::{
 use bimetal_rt::Rt;
 use bimetal_rt::net::Stream;
 
-use super::Connector;
+use super::{Connector, Secure};
 
 /// Received at a time during the handshake.
 const BUFFER_BYTES: usize = 4096;
@@ -34,6 +34,8 @@ pub(super) enum Failure {
     Protocol(#[from] ProtocolError),
     #[error("the server refused: {}", words(.0))]
     Refused(Refusal),
+    #[error("something was said outside of TLS that belongs inside")]
+    OutsideTls,
     #[error("no answer in time")]
     Silent,
 }
@@ -54,12 +56,13 @@ fn words(refusal: &Refusal) -> String {
 pub(super) async fn establish(
     rt: &Rt,
     connector: &Connector,
+    secure: Option<&Secure>,
     export: &str,
     within: Duration,
 ) -> Result<Established, Failure> {
     let attempt = async {
         let stream = connector().await?;
-        negotiate(rt, stream, export).await
+        negotiate(rt, stream, secure, export).await
     };
     // Dropping an attempt leaves nothing undone: no request has been sent yet.
     match rt.timeout(within.min(ATTEMPT_MAX), attempt).await {
@@ -68,13 +71,19 @@ pub(super) async fn establish(
     }
 }
 
-async fn negotiate(rt: &Rt, stream: Stream, export: &str) -> Result<Established, Failure> {
+async fn negotiate(
+    rt: &Rt,
+    stream: Stream,
+    secure: Option<&Secure>,
+    export: &str,
+) -> Result<Established, Failure> {
     let mut machine = ClientHandshake::new(Wishes {
         export_name: export.to_owned(),
         structured_replies: true,
         base_allocation: true,
+        tls: secure.is_some(),
     });
-    let mut out = Vec::new();
+    let (mut out, mut stream) = (Vec::new(), stream);
     let mut buf = rt.pool().alloc_now(BUFFER_BYTES);
     loop {
         let (result, back) = stream.recv(buf, 0).await;
@@ -84,6 +93,13 @@ async fn negotiate(rt: &Rt, stream: Stream, export: &str) -> Result<Established,
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         let (taken, progress) = machine.feed(&buf[..count], &mut out)?;
+        if let (ClientProgress::StartTls, Some(secure)) = (&progress, secure) {
+            if taken < count {
+                return Err(Failure::OutsideTls);
+            }
+            stream = secure(stream).await?;
+            machine.secured(&mut out);
+        }
         if !out.is_empty() {
             let sent = stream.send(rt.pool().copy_of(&out).into()).await;
             out.clear();
@@ -93,7 +109,7 @@ async fn negotiate(rt: &Rt, stream: Stream, export: &str) -> Result<Established,
             }
         }
         match progress {
-            ClientProgress::NeedMore => {}
+            ClientProgress::NeedMore | ClientProgress::StartTls => {}
             ClientProgress::Refused(refusal) => return Err(Failure::Refused(refusal)),
             ClientProgress::Transmission(session) => {
                 let early = buf[taken..count].to_vec();
