@@ -13,7 +13,6 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use slab::Slab;
@@ -56,14 +55,25 @@ enum World {
 /// Tasks that are ready. The lock is never contended: wakers are `Send` by type, so the compiler
 /// asks for it, but a waker of this runtime is only ever used on its own thread, which is checked.
 struct ReadyQueue {
-    owner: ThreadId,
+    /// The [place](this_thread) of the thread.
+    owner: usize,
     tasks: Mutex<VecDeque<async_task::Runnable>>,
+}
+
+/// A number that no two threads have at the same time: where something of a thread's own lies. Its
+/// identity would say the same, but asking for that counts the handle of the thread up and down, and this
+/// is asked at every wake-up.
+fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
 }
 
 impl ReadyQueue {
     fn push(&self, task: async_task::Runnable) {
         assert!(
-            std::thread::current().id() == self.owner,
+            this_thread() == self.owner,
             "a waker crossed threads; crossing between shards is a mailbox's work"
         );
         self.lock().push_back(task);
@@ -117,7 +127,7 @@ impl Rt {
     fn with_world(world: World, pool: BufPool, seed: u64, shuffle: bool) -> Rt {
         Rt(Rc::new(Inner {
             ready: Arc::new(ReadyQueue {
-                owner: std::thread::current().id(),
+                owner: this_thread(),
                 tasks: Mutex::new(VecDeque::with_capacity(256)),
             }),
             timers: RefCell::new(Timers::default()),

@@ -315,17 +315,20 @@ impl<T> Queue<T> {
     }
 }
 
-/// A value set once by one task and waited for by others.
+/// A value set once by one task and waited for by others, seldom more than one: the first needs no memory.
 pub struct OnceValue<T: Clone> {
-    value: RefCell<Option<T>>,
-    set: Event,
+    state: RefCell<OnceState<T>>,
+}
+
+enum OnceState<T> {
+    Unset(Option<Waker>, Vec<Waker>),
+    Set(T),
 }
 
 impl<T: Clone> Default for OnceValue<T> {
     fn default() -> Self {
         OnceValue {
-            value: RefCell::new(None),
-            set: Event::new(),
+            state: RefCell::new(OnceState::Unset(None, Vec::new())),
         }
     }
 }
@@ -333,22 +336,41 @@ impl<T: Clone> Default for OnceValue<T> {
 impl<T: Clone> OnceValue<T> {
     /// Sets the value; false when it was set already, and then the first one stays.
     pub fn set(&self, value: T) -> bool {
-        if self.value.borrow().is_some() {
+        let mut state = self.state.borrow_mut();
+        let OnceState::Unset(first, others) = &mut *state else {
             return false;
-        }
-        *self.value.borrow_mut() = Some(value);
-        self.set.notify();
+        };
+        let (first, others) = (first.take(), std::mem::take(others));
+        *state = OnceState::Set(value);
+        drop(state);
+        first.into_iter().chain(others).for_each(Waker::wake);
         true
     }
 
     /// The value, if it is set.
     pub fn get(&self) -> Option<T> {
-        self.value.borrow().clone()
+        match &*self.state.borrow() {
+            OnceState::Set(value) => Some(value.clone()),
+            OnceState::Unset(..) => None,
+        }
     }
 
     /// Waits for the value.
     pub async fn wait(&self) -> T {
-        self.set.until_some(|| self.get()).await
+        std::future::poll_fn(|context| match &mut *self.state.borrow_mut() {
+            OnceState::Set(value) => Poll::Ready(value.clone()),
+            OnceState::Unset(first, others) => {
+                let mine = context.waker();
+                match first {
+                    None => *first = Some(mine.clone()),
+                    Some(first) if first.will_wake(mine) => {}
+                    Some(_) if others.iter().any(|other| other.will_wake(mine)) => {}
+                    Some(_) => others.push(mine.clone()),
+                }
+                Poll::Pending
+            }
+        })
+        .await
     }
 }
 

@@ -1,9 +1,17 @@
 //! A binary buddy allocator over page numbers. It knows no addresses and owns no memory.
+//!
+//! Single pages, which most requests take, are not merged the moment they come back: a few lie ready to be
+//! taken again, the last first, while the processor still has them. They are merged when a block is wanted
+//! that is not there.
 
 const NONE: u32 = u32::MAX;
 
 /// The state of the block that starts at a page: free of an order, or not the start of a free one.
 const NOT_FREE: u8 = u8::MAX;
+/// The state of a page that lies ready.
+const READY: u8 = NOT_FREE - 1;
+/// Pages that lie ready at most.
+const READY_MAX: usize = 128;
 
 /// Free blocks of each order in doubly linked lists threaded through per-page links, so that
 /// taking, freeing and merging cost a few array accesses.
@@ -13,6 +21,8 @@ pub(super) struct Buddy {
     next: Vec<u32>,
     previous: Vec<u32>,
     heads: Vec<u32>,
+    /// Single pages that are free and not in the lists.
+    ready: Vec<u32>,
     used: usize,
 }
 
@@ -27,6 +37,7 @@ impl Buddy {
             next: vec![NONE; pages],
             previous: vec![NONE; pages],
             heads: vec![NONE; top + 1],
+            ready: Vec::with_capacity(READY_MAX),
             used: 0,
         };
         for page in (0..pages).step_by(block_pages_max).rev() {
@@ -37,6 +48,25 @@ impl Buddy {
 
     /// Takes a block of `pages` pages, a power of two; `None` when there is none.
     pub(super) fn alloc(&mut self, pages: usize) -> Option<usize> {
+        let page = match self.ready.pop() {
+            Some(page) if pages == 1 => {
+                self.free_order[page as usize] = NOT_FREE;
+                page as usize
+            }
+            kept => {
+                self.ready.extend(kept);
+                self.split(pages).or_else(|| {
+                    self.merge_ready();
+                    self.split(pages)
+                })?
+            }
+        };
+        self.used += pages;
+        Some(page)
+    }
+
+    /// Takes a block out of the lists.
+    fn split(&mut self, pages: usize) -> Option<usize> {
         let wanted = pages.trailing_zeros() as usize;
         let found = (wanted..self.heads.len()).find(|&order| self.heads[order] != NONE)?;
         let page = self.heads[found] as usize;
@@ -44,14 +74,32 @@ impl Buddy {
         for order in (wanted..found).rev() {
             self.link(page + (1 << order), order);
         }
-        self.used += pages;
         Some(page)
     }
 
-    /// Gives a block back and merges it with its free neighbours.
+    /// Gives a block back.
     pub(super) fn free(&mut self, page: usize, pages: usize) {
         assert!(pages <= self.used, "more pages come back than were lent");
         self.used -= pages;
+        if pages == 1 && self.ready.len() < READY_MAX {
+            assert_eq!(self.free_order[page], NOT_FREE, "a block is freed once");
+            self.free_order[page] = READY;
+            self.ready.push(page as u32);
+        } else {
+            self.merge(page, pages);
+        }
+    }
+
+    /// Puts what lies ready into the lists.
+    fn merge_ready(&mut self) {
+        while let Some(page) = self.ready.pop() {
+            self.free_order[page as usize] = NOT_FREE;
+            self.merge(page as usize, 1);
+        }
+    }
+
+    /// Puts a block into the lists, merged with its free neighbours.
+    fn merge(&mut self, page: usize, pages: usize) {
         let (mut page, mut order) = (page, pages.trailing_zeros() as usize);
         while order + 1 < self.heads.len() {
             let neighbour = page ^ (1 << order);

@@ -211,12 +211,16 @@ impl BufPool {
     }
 
     fn heap_block(&self, len: usize) -> BufMut {
-        let capacity = len.max(1).next_multiple_of(ALIGNMENT);
+        self.try_heap(len)
+            .unwrap_or_else(|| std::alloc::handle_alloc_error(heap_layout(heap_bytes(len))))
+    }
+
+    /// A buffer of `len` zeroes from the heap, if there is memory.
+    pub fn try_heap(&self, len: usize) -> Option<BufMut> {
+        let capacity = heap_bytes(len);
         // SAFETY: the layout has a size above zero.
         let start = unsafe { std::alloc::alloc_zeroed(heap_layout(capacity)) };
-        let Some(start) = NonNull::new(start) else {
-            std::alloc::handle_alloc_error(heap_layout(capacity))
-        };
+        let start = NonNull::new(start)?;
         self.0.heap_bytes.set(self.0.heap_bytes.get() + capacity);
         let block = Block {
             start,
@@ -224,11 +228,16 @@ impl BufPool {
             pool: Rc::clone(&self.0),
             on_heap: true,
         };
-        BufMut {
+        Some(BufMut {
             block: Rc::new(block),
             len,
-        }
+        })
     }
+}
+
+/// What a buffer of `len` bytes takes of the heap.
+fn heap_bytes(len: usize) -> usize {
+    len.max(1).next_multiple_of(ALIGNMENT)
 }
 
 /// The block that holds `len` bytes.
@@ -308,6 +317,16 @@ impl Buf {
             block: Rc::clone(&self.block),
             offset: self.offset + range.start,
             len: range.end - range.start,
+        }
+    }
+
+    /// The bytes, to be changed, where no other slice shares their memory.
+    pub fn unshared(&mut self) -> Option<&mut [u8]> {
+        let block = Rc::get_mut(&mut self.block)?;
+        // SAFETY: `slice` keeps the range inside the block, and no other handle to it exists.
+        unsafe {
+            let start = block.start.as_ptr().add(self.offset);
+            Some(std::slice::from_raw_parts_mut(start, self.len))
         }
     }
 
