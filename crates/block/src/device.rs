@@ -74,6 +74,16 @@ pub trait Device {
     /// Starts a request. Nothing happens before the first poll of the future.
     fn submit(&self, request: Request) -> IoFuture<'_>;
 
+    /// Answers a request that needs no waiting, with all that follows from it; gives back any other one as
+    /// if it had never been seen. For edges, which start a task for what has to wait, and a task costs more
+    /// than such an answer.
+    ///
+    /// # Errors
+    /// The request, to be [submitted](Self::submit).
+    fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
+        Err(request)
+    }
+
     /// Ends the device's own work: drains what it has delayed, flushes, stops its tasks. Its
     /// children are open until this has completed and are not closed by it.
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {

@@ -8,12 +8,16 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use bimetal_rt::Payload;
 use bimetal_rt::net::Stream;
+use bimetal_rt::{Payload, yield_now};
 
 /// A send takes no further reply once it holds this much, so that a batch of large replies makes
 /// visible progress.
 const SEND_BYTES: usize = 4 << 20;
+
+/// Replies that go out before further requests are started: the client works on them meanwhile, and
+/// neither end waits for the other to be done with everything.
+const REPLIES_TOGETHER: usize = 16;
 
 /// A wake-up for the one task that waits for something. The condition lives in the caller's state.
 #[derive(Default)]
@@ -140,6 +144,13 @@ impl<R: Reply> Link<R> {
         }
         self.replies.borrow_mut().push(reply);
         self.replies_changed.notify();
+    }
+
+    /// Lets replies go out between requests that are started one after another and answered at once.
+    pub(crate) async fn let_go(&self) {
+        if self.replies.borrow().len() >= REPLIES_TOGETHER {
+            yield_now().await;
+        }
     }
 
     /// Says that no further reply comes.

@@ -234,11 +234,56 @@ impl Device for AtomicUnit {
         }
     }
 
+    /// Of whole blocks. A change that is over before anything else runs needs no lock, if nobody has one.
+    fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
+        if let Err(error) = self.geometry().check(&request) {
+            return Ok(Err(error));
+        }
+        let whole = request.op == Op::Flush || is_aligned(&request);
+        let free = || self.changes.is_free(&(request.offset..request.end()));
+        if whole && (!request.op.changes_content() || free()) {
+            self.below.try_answer(request)
+        } else {
+            Err(request)
+        }
+    }
+
     fn interruptions(&self) -> Option<u64> {
         self.below.interruptions()
     }
 
     fn figures(&self, out: &mut dyn FigureVisitor) {
         self.below.figures(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_rt::VirtualOptions;
+
+    use super::*;
+    use crate::media::memory::MemoryDevice;
+
+    #[test]
+    fn at_once_is_answered_what_needs_neither_a_lock_nor_a_part_of_a_block() {
+        let rt = Rt::virtual_time(VirtualOptions::default());
+        let below = Rc::new(MemoryDevice::new(&rt, 1 << 20));
+        let unit = AtomicUnit::new(&rt, below);
+        let bytes = |len| rt.pool().zeroed(len);
+        let write = |offset, len| Request::write(offset, bytes(len), Flags::NONE);
+        let at_once = |request| unit.try_answer(request).is_ok();
+        assert!(at_once(write(4096, 4096)));
+        assert!(at_once(Request::read(4096, 8192)) && at_once(Request::flush()));
+        assert!(!at_once(Request::read(4000, 4096)));
+        assert!(!at_once(write(4096, 100)));
+        let guard = unit.changes.try_lock(4096..8192).unwrap();
+        assert!(!at_once(write(0, 8192)), "somebody changes a part of it");
+        assert!(at_once(write(8192, 4096)) && at_once(Request::read(0, 8192)));
+        drop(guard);
+        assert!(at_once(write(0, 8192)));
+        // What cannot be is refused at once, and nothing stays locked.
+        let beyond = unit.try_answer(write(1 << 20, 4096));
+        assert!(matches!(beyond, Ok(Err(IoError::OutOfRange))));
+        assert!(unit.changes.is_empty());
     }
 }

@@ -1,9 +1,13 @@
 //! A device in memory, in both worlds. Sparse: what was never written takes no space and reads as
 //! zeroes. Its content ends with the process; a flush is nothing.
+//!
+//! A read answers with the memory itself. A write to what an answer still holds takes new memory, so an
+//! answer never changes after it was given.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
-use bimetal_rt::Rt;
+use bimetal_rt::{Buf, BufPool, Payload, Rt};
 use serde::Deserialize;
 
 use crate::device::{Device, IoFuture};
@@ -12,7 +16,7 @@ use crate::geometry::Geometry;
 use crate::request::{Extent, IoResult, Op, Reply, Request, push_extent};
 use crate::units::Size;
 
-/// Memory is taken in pieces of this size.
+/// Memory is taken in pieces of this size. An answer of one block keeps one of them.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The configuration of `type = "memory"`.
@@ -25,9 +29,11 @@ pub struct MemoryConfig {
 
 /// See the module.
 pub struct MemoryDevice {
-    rt: Rt,
+    /// The content comes from the heap: the buffers of the pool are for transfers.
+    memory: BufPool,
     geometry: Geometry,
-    chunks: RefCell<Vec<Option<Box<[u8]>>>>,
+    zeroes: Buf,
+    chunks: RefCell<Vec<Option<Buf>>>,
 }
 
 /// A run of bytes inside one chunk.
@@ -37,13 +43,21 @@ struct Piece {
     len: usize,
 }
 
+impl Piece {
+    /// The bytes of the chunk.
+    fn range(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
 impl MemoryDevice {
     /// A device of `size_bytes`, a multiple of 4 KiB, all zeroes.
     pub fn new(rt: &Rt, size_bytes: u64) -> MemoryDevice {
         let chunks = size_bytes.div_ceil(CHUNK_BYTES as u64) as usize;
         MemoryDevice {
-            rt: rt.clone(),
+            memory: BufPool::unregistered(),
             geometry: Geometry::of_size(size_bytes),
+            zeroes: rt.pool().zeroed(CHUNK_BYTES),
             chunks: RefCell::new(vec![None; chunks]),
         }
     }
@@ -53,27 +67,20 @@ impl MemoryDevice {
         Ok(match request.op {
             Op::Read => self.read(request),
             Op::Write => self.write(request)?,
-            Op::Discard | Op::WriteZeroes => self.clear(request),
+            Op::Discard | Op::WriteZeroes => self.clear(request)?,
             Op::Flush => Reply::Done,
             Op::Extents => self.extents(request),
         })
     }
 
     fn read(&self, request: &Request) -> Reply {
-        let mut buf = self.rt.pool().alloc_now(request.len as usize);
         let chunks = self.chunks.borrow();
-        let mut filled = 0;
+        let mut data = Payload::empty();
         for piece in pieces(request) {
-            let target = &mut buf[filled..filled + piece.len];
-            match &chunks[piece.chunk] {
-                Some(bytes) => {
-                    target.copy_from_slice(&bytes[piece.start..piece.start + piece.len]);
-                }
-                None => target.fill(0),
-            }
-            filled += piece.len;
+            let chunk = chunks[piece.chunk].as_ref().unwrap_or(&self.zeroes);
+            data.push(chunk.slice(piece.range()));
         }
-        Reply::Data(buf.freeze().into())
+        Reply::Data(data)
     }
 
     fn write(&self, request: &Request) -> Result<Reply, IoError> {
@@ -82,12 +89,8 @@ impl MemoryDevice {
         for slice in request.payload.slices() {
             let mut done = 0;
             for piece in pieces_of(offset, slice.len() as u64) {
-                let bytes = match &mut chunks[piece.chunk] {
-                    Some(bytes) => bytes,
-                    empty => empty.insert(new_chunk()?),
-                };
-                bytes[piece.start..piece.start + piece.len]
-                    .copy_from_slice(&slice[done..done + piece.len]);
+                let bytes = self.to_change(&mut chunks[piece.chunk])?;
+                bytes[piece.range()].copy_from_slice(&slice[done..done + piece.len]);
                 done += piece.len;
             }
             offset += slice.len() as u64;
@@ -95,17 +98,33 @@ impl MemoryDevice {
         Ok(Reply::Done)
     }
 
-    fn clear(&self, request: &Request) -> Reply {
+    /// The bytes of a chunk, which takes other memory where answers still hold its own.
+    ///
+    /// # Errors
+    /// What a client can be told when memory has run out.
+    fn to_change<'c>(&self, chunk: &'c mut Option<Buf>) -> Result<&'c mut [u8], IoError> {
+        if chunk.as_mut().and_then(Buf::unshared).is_none() {
+            let mut own = self.memory.try_heap(CHUNK_BYTES).ok_or(IoError::NoSpace)?;
+            if let Some(shared) = chunk {
+                own.copy_from_slice(shared);
+            }
+            *chunk = Some(own.freeze());
+        }
+        let own = chunk.as_mut().and_then(Buf::unshared);
+        Ok(own.expect("nobody else has a slice of it"))
+    }
+
+    fn clear(&self, request: &Request) -> Result<Reply, IoError> {
         let mut chunks = self.chunks.borrow_mut();
         for piece in pieces(request) {
             let chunk = &mut chunks[piece.chunk];
             if piece.len == CHUNK_BYTES && !request.flags.keep_allocated {
                 *chunk = None;
-            } else if let Some(bytes) = chunk {
-                bytes[piece.start..piece.start + piece.len].fill(0);
+            } else if chunk.is_some() {
+                self.to_change(chunk)?[piece.range()].fill(0);
             }
         }
-        Reply::Done
+        Ok(Reply::Done)
     }
 
     fn extents(&self, request: &Request) -> Reply {
@@ -123,16 +142,6 @@ impl MemoryDevice {
         }
         Reply::Extents(extents)
     }
-}
-
-/// A chunk of zeroes, or the error a client can be told when memory has run out.
-fn new_chunk() -> Result<Box<[u8]>, IoError> {
-    let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(CHUNK_BYTES)
-        .map_err(|_| IoError::NoSpace)?;
-    bytes.resize(CHUNK_BYTES, 0);
-    Ok(bytes.into_boxed_slice())
 }
 
 fn pieces(request: &Request) -> impl Iterator<Item = Piece> {
@@ -164,5 +173,82 @@ impl Device for MemoryDevice {
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
         IoFuture::ready(self.answer(&request))
+    }
+
+    fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
+        Ok(self.answer(&request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_rt::VirtualOptions;
+
+    use super::*;
+    use crate::request::Flags;
+
+    const SIZE: u64 = 4 * CHUNK_BYTES as u64;
+
+    fn ask(device: &MemoryDevice, request: Request) -> Reply {
+        let answer = device.try_answer(request);
+        answer.expect("memory answers at once").expect("no error")
+    }
+
+    fn write(rt: &Rt, offset: u64, len: usize, byte: u8) -> Request {
+        let mut data = rt.pool().alloc_now(len);
+        data.fill(byte);
+        Request::write(offset, data.freeze(), Flags::NONE)
+    }
+
+    /// The bytes of a range, each of which must be the same.
+    fn byte_in(data: &Payload) -> u8 {
+        let bytes = data.to_vec();
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+        bytes[0]
+    }
+
+    #[test]
+    fn an_answer_stays_what_it_was_whatever_is_done_to_its_range() {
+        let rt = Rt::virtual_time(VirtualOptions::default());
+        let device = MemoryDevice::new(&rt, SIZE);
+        // Across a boundary of chunks, so that an answer is of two of them.
+        let (offset, len) = (CHUNK_BYTES as u64 - 4096, 8192);
+        let read = || ask(&device, Request::read(offset, len)).into_data();
+        let never_written = read();
+        ask(&device, write(&rt, offset, len as usize, 1));
+        let first = read();
+        ask(&device, write(&rt, offset, len as usize, 2));
+        let second = read();
+        let zero = |op| Request::without_data(op, offset, len, Flags::NONE);
+        ask(&device, zero(Op::WriteZeroes));
+        let third = read();
+        ask(&device, write(&rt, offset, len as usize, 4));
+        let fourth = read();
+        ask(
+            &device,
+            Request::without_data(Op::Discard, 0, SIZE, Flags::NONE),
+        );
+        let held = [never_written, first, second, third, fourth];
+        assert_eq!(held.each_ref().map(byte_in), [0, 1, 2, 0, 4]);
+        assert_eq!(byte_in(&read()), 0);
+    }
+
+    #[test]
+    fn memory_is_taken_anew_only_where_an_answer_holds_it() {
+        let rt = Rt::virtual_time(VirtualOptions::default());
+        let device = MemoryDevice::new(&rt, SIZE);
+        for byte in 0..10 {
+            ask(&device, write(&rt, 0, 4096, byte));
+            drop(ask(&device, Request::read(0, 4096)));
+        }
+        assert_eq!(device.memory.heap_bytes_used(), CHUNK_BYTES);
+        let held = ask(&device, Request::read(0, 4096));
+        ask(&device, write(&rt, 8192, 4096, 1));
+        assert_eq!(device.memory.heap_bytes_used(), 2 * CHUNK_BYTES);
+        drop(held);
+        assert_eq!(device.memory.heap_bytes_used(), CHUNK_BYTES);
+        // What was beside the write came along.
+        let beside = ask(&device, Request::read(0, 4096)).into_data();
+        assert_eq!(byte_in(&beside), 9);
     }
 }

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use bimetal_block::{Flags, IoError, IoFuture, IoResult, Op, Reply, Request as BlockRequest};
+use bimetal_block::{Flags, IoError, IoResult, Op, Reply, Request as BlockRequest};
 use bimetal_proto::brp::inbound::ToTarget;
 use bimetal_proto::brp::response::{Run, encode_runs};
 use bimetal_proto::brp::wire::{self, FENCES_MAX, RUNS_MAX, feature, request_flag};
@@ -74,6 +74,7 @@ impl Transmission {
                         input.consume(taken);
                         add(&self.export.counters.commands, 1);
                         self.command(input, &requests, in_turn).await?;
+                        self.link.let_go().await;
                     }
                     ToTarget::Fence(path) => {
                         input.consume(taken);
@@ -181,33 +182,59 @@ impl Transmission {
         input.take(&self.rt, &self.link, len).await
     }
 
-    /// Starts a request whose result goes out when it is there.
+    /// Starts a request whose result goes out when it is there. One that need not wait is over when this
+    /// returns, and needs no task.
     fn start(self: &Rc<Self>, request: Request, payload: Payload) {
-        let this = Rc::clone(self);
-        let run = async move { this.carry_out(request, payload).await };
-        self.rt.spawn_eager(run).detach();
+        let below = match self.hand_down(&request, payload) {
+            Ok(below) => below,
+            Err(status) => return self.finish(&request, Err(status)),
+        };
+        match self.export.device.try_answer(below) {
+            Ok(result) => self.finish(&request, self.counted(result)),
+            Err(below) => {
+                let this = Rc::clone(self);
+                let run = async move {
+                    let result = this.export.device.submit(below).await;
+                    this.finish(&request, this.counted(result));
+                };
+                self.rt.spawn_eager(run).detach();
+            }
+        }
     }
 
     async fn carry_out(&self, request: Request, payload: Payload) {
-        let counters = &self.export.counters;
-        let result = match self.refused(&request, &payload) {
-            Some(status) => {
-                add(&counters.requests.refused, 1);
-                Err(status)
-            }
-            None => {
-                let below = to_block(&request, payload).from_origin(self.task.origin());
-                add(&counters.requests.by_op[below.op as usize], 1);
-                let ended: IoResult = match self.export.device.submit(below) {
-                    IoFuture::Ready(Some(result)) => result,
-                    waiting => waiting.await,
-                };
-                if ended.is_err() {
-                    add(&counters.requests.failed, 1);
-                }
-                ended.map_err(status_of)
-            }
+        let result = match self.hand_down(&request, payload) {
+            Ok(below) => self.counted(self.export.device.submit(below).await),
+            Err(status) => Err(status),
         };
+        self.finish(&request, result);
+    }
+
+    /// What is asked of the device.
+    ///
+    /// # Errors
+    /// Why it is not asked.
+    fn hand_down(&self, request: &Request, payload: Payload) -> Result<BlockRequest, Status> {
+        let counters = &self.export.counters.requests;
+        if let Some(status) = self.refused(request, &payload) {
+            add(&counters.refused, 1);
+            return Err(status);
+        }
+        let below = to_block(request, payload).from_origin(self.task.origin());
+        add(&counters.by_op[below.op as usize], 1);
+        Ok(below)
+    }
+
+    /// What the device has answered, as a status.
+    fn counted(&self, result: IoResult) -> Result<Reply, Status> {
+        if result.is_err() {
+            add(&self.export.counters.requests.failed, 1);
+        }
+        result.map_err(status_of)
+    }
+
+    /// A request is over, and its result goes out.
+    fn finish(&self, request: &Request, result: Result<Reply, Status>) {
         self.path.end();
         if self.path.is_fenced() {
             self.target.notify();
@@ -215,7 +242,7 @@ impl Transmission {
         if self.welcome.agreed(feature::SERIAL) {
             self.ended.notify();
         }
-        self.link.reply(self.answer(&request, result));
+        self.link.reply(self.answer(request, result));
     }
 
     fn refused(&self, request: &Request, payload: &Payload) -> Option<Status> {

@@ -124,6 +124,7 @@ impl Transmission {
                 large = complete > COPIED_BYTES_MAX;
                 input.consume(REQUEST_BYTES);
                 self.request(input, request).await?;
+                self.link.let_go().await;
             }
             let in_message = !input.unread().is_empty();
             self.link.set_receiving(in_message);
@@ -168,19 +169,23 @@ impl Transmission {
         Ok(())
     }
 
-    /// Starts a request; its reply goes to the link.
+    /// Starts a request; its reply goes to the link, at once where the device need not wait.
     fn start(self: &Rc<Self>, request: Request, command: Command, payload: Payload) {
-        let this = Rc::clone(self);
         let below = to_block(&request, command, payload).from_origin(self.task.origin());
-        let counters = &self.export.counters;
-        add(&counters.requests.by_op[below.op as usize], 1);
-        let run = async move {
-            let op = below.op;
-            let result = this.export.device.submit(below).await;
-            let reply = this.answer(&request, op, result);
-            this.link.reply(reply);
-        };
-        self.rt.spawn_eager(run).detach();
+        let op = below.op;
+        add(&self.export.counters.requests.by_op[op as usize], 1);
+        match self.export.device.try_answer(below) {
+            Ok(result) => self.link.reply(self.answer(&request, op, result)),
+            Err(below) => {
+                let this = Rc::clone(self);
+                let run = async move {
+                    let result = this.export.device.submit(below).await;
+                    let reply = this.answer(&request, op, result);
+                    this.link.reply(reply);
+                };
+                self.rt.spawn_eager(run).detach();
+            }
+        }
     }
 
     /// The reply that says what became of a request.

@@ -11,13 +11,15 @@ pub(super) struct Overlap {
     ranges: BTreeMap<(u64, u32), (u64, bool)>,
     /// No range is longer, so none that starts further back than this reaches a byte.
     longest_bytes: u64,
+    /// How many of them are changes. Reads alone never conflict.
+    changes: usize,
 }
 
 impl Overlap {
     /// True when a request overlaps one that is here, and one of the two is a change.
     pub(super) fn conflicts(&self, request: &Request) -> bool {
         let (start, end) = (request.offset_bytes, request.end_bytes());
-        if start == end {
+        if start == end || (self.changes == 0 && !request.op.changes()) {
             return false;
         }
         let earliest = start.saturating_sub(self.longest_bytes);
@@ -31,12 +33,15 @@ impl Overlap {
         if start < end {
             self.longest_bytes = self.longest_bytes.max(end - start);
             let range = (end, request.op.changes());
-            self.ranges.insert((start, request.tag), range);
+            let before = self.ranges.insert((start, request.tag), range);
+            debug_assert!(before.is_none(), "a tag names one request");
+            self.changes += usize::from(request.op.changes());
         }
     }
 
     pub(super) fn remove(&mut self, request: &Request) {
-        self.ranges.remove(&(request.offset_bytes, request.tag));
+        let removed = self.ranges.remove(&(request.offset_bytes, request.tag));
+        self.changes -= usize::from(removed.is_some_and(|(_, change)| change));
         if self.ranges.is_empty() {
             self.longest_bytes = 0;
         }
@@ -45,5 +50,6 @@ impl Overlap {
     pub(super) fn clear(&mut self) {
         self.ranges.clear();
         self.longest_bytes = 0;
+        self.changes = 0;
     }
 }
