@@ -65,12 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     // A volume belongs to one process, and this one serves the kernel.
     config.exports.clear();
-    let rt = Rt::real_time(UringOptions {
-        pool_bytes: config.server.memory_bytes as usize,
-        seed: 0,
-        register: true,
-    })
-    .context("cannot set up io_uring")?;
+    let rt = Rt::real_time(config.server.runtime(0)).context("cannot set up io_uring")?;
     conclude(rt.block_on(serve(&rt, config, args)))
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Result, bail, ensure};
 use bimetal_block::graph::{OpenOptions, Stack};
 use bimetal_block::units::{Size, Time, parse_size, parse_time, show_size};
 use bimetal_block::{Device, Geometry};
-use bimetal_rt::{Rt, UringOptions, VirtualOptions};
+use bimetal_rt::{Rt, VirtualOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -84,11 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             shuffle: false,
         })
     } else {
-        Rt::real_time(UringOptions {
-            pool_bytes: config.server.memory_bytes as usize,
-            seed: args.seed,
-            register: true,
-        })?
+        Rt::real_time(config.server.runtime(args.seed))?
     };
     let measured = rt.block_on(measure(&rt, &config, device, args))?;
     print(&config, device, args, &measured)?;

@@ -8,6 +8,8 @@ use bimetal_block::document::{read_text, resolve};
 use bimetal_block::graph::{Document, Graph, Node};
 use bimetal_block::units::{Size, Time};
 use bimetal_export::ExportConfig;
+use bimetal_rt::UringOptions;
+use bimetal_rt::uring::SPIN_DEFAULT;
 use serde::Deserialize;
 
 /// Memory for buffers besides what delayed writes may hold.
@@ -35,6 +37,8 @@ pub(crate) struct ServerOptions {
     pub(crate) memory_bytes: u64,
     /// Whether to lock the process into memory.
     pub(crate) lock_memory: bool,
+    /// How long a thread looks for something to do before it sleeps.
+    pub(crate) spin: Duration,
     /// How long a stop may drain before it gives up.
     pub(crate) stop_deadline: Duration,
     /// The command that is told what happens to volumes.
@@ -47,6 +51,7 @@ struct ServerSection {
     control: Option<String>,
     memory: Option<Size>,
     lock_memory: Option<bool>,
+    spin: Option<Time>,
     stop_deadline: Option<Time>,
     alert: Option<String>,
 }
@@ -104,6 +109,16 @@ impl Config {
 }
 
 impl ServerOptions {
+    /// The runtime that these ask for, with random numbers from `seed`.
+    pub(crate) fn runtime(&self, seed: u64) -> UringOptions {
+        UringOptions {
+            pool_bytes: self.memory_bytes as usize,
+            seed,
+            register: true,
+            spin: self.spin,
+        }
+    }
+
     fn read(document: &Document<'_>, graph: &Graph) -> Result<ServerOptions> {
         let section: ServerSection = match document.single("server") {
             Some(section) => section.clone().read()?,
@@ -123,6 +138,7 @@ impl ServerOptions {
             control,
             memory_bytes: section.memory.map_or(default_bytes, |size| size.0),
             lock_memory: section.lock_memory.unwrap_or(true),
+            spin: section.spin.map_or(SPIN_DEFAULT, |time| time.0),
             stop_deadline: section.stop_deadline.map_or(STOP_DEADLINE, |time| time.0),
             alert: section.alert,
         })
@@ -177,8 +193,9 @@ mod tests {
     #[test]
     fn server_options_are_read_and_checked() {
         let text = "[server]\ncontrol = \"unix:/run/x\"\nmemory = \"1MiB\"\nlock_memory = false\n\
-                    stop_deadline = \"5s\"\n";
+                    stop_deadline = \"5s\"\nspin = \"0s\"\n";
         let server = read(text).unwrap().server;
+        assert_eq!(server.spin, Duration::ZERO);
         assert_eq!(server.control, Path::new("/run/x"));
         assert_eq!((server.memory_bytes, server.lock_memory), (1 << 20, false));
         assert_eq!(server.stop_deadline, Duration::from_secs(5));

@@ -1,6 +1,7 @@
 //! `bimetal lab` on devices of our own stack: runs one after another in real time, each in a runtime of its own.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use bimetal_lab::cell::{Outcome, RunError};
@@ -43,6 +44,8 @@ fn run_alone(job: &Job<'_>) -> Result<Outcome, RunError> {
         pool_bytes: POOL_BYTES,
         seed: job.seed,
         register: true,
+        // The processor time of an experiment is that of its I/O.
+        spin: Duration::ZERO,
     })
     .map_err(failed("cannot set up io_uring"))?;
     let signals = Signals::termination(&rt).map_err(failed("cannot take over signals"))?;

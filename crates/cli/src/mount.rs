@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use bimetal_block::graph::OpenOptions;
 use bimetal_export::fuse::loop_device::{self, LoopOptions};
 use bimetal_export::fuse::{MountOptions, Mounted, unmount};
+use bimetal_rt::Rt;
 use bimetal_rt::uring::Signals;
-use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
 
 use crate::config::Config;
@@ -90,12 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     mount.check()?;
     // A volume belongs to one process, and this one serves the kernel.
     config.exports.clear();
-    let rt = Rt::real_time(UringOptions {
-        pool_bytes: config.server.memory_bytes as usize,
-        seed: 0,
-        register: true,
-    })
-    .context("cannot set up io_uring")?;
+    let rt = Rt::real_time(config.server.runtime(0)).context("cannot set up io_uring")?;
     conclude(rt.block_on(serve(&rt, config, args, &mount)))
 }
 

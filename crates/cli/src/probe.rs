@@ -16,7 +16,7 @@ use anyhow::{Result, bail, ensure};
 use bimetal_block::graph::{OpenOptions, Stack};
 use bimetal_block::units::{Size, Time, parse_size, parse_time, show_size};
 use bimetal_block::{BLOCK_BYTES, Device};
-use bimetal_rt::{Rt, UringOptions, VirtualOptions};
+use bimetal_rt::{Rt, VirtualOptions};
 use serde_json::json;
 
 use crate::bench::check_virtual;
@@ -146,11 +146,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             shuffle: false,
         })
     } else {
-        Rt::real_time(UringOptions {
-            pool_bytes: config.server.memory_bytes as usize,
-            seed: 0,
-            register: true,
-        })?
+        Rt::real_time(config.server.runtime(0))?
     };
     let found = rt.block_on(open_and_probe(&rt, &config, device, args))?;
     let mut out = std::io::stdout().lock();

@@ -85,8 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let medium = args.medium()?;
     let rt = Rt::real_time(UringOptions {
         pool_bytes: POOL_BYTES,
-        seed: 0,
-        register: true,
+        ..UringOptions::default()
     })
     .context("cannot set up io_uring")?;
     rt.block_on(serve(&rt, args, &medium))?;

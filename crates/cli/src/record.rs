@@ -262,8 +262,8 @@ impl Recorder {
 fn record(mut recorder: Recorder, to: &mut Writer, args: &Args) -> Result<Seen> {
     let rt = Rt::real_time(UringOptions {
         pool_bytes: 1 << 20,
-        seed: 0,
         register: false,
+        ..UringOptions::default()
     })
     .context("cannot set up io_uring")?;
     rt.block_on(async {

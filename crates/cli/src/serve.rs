@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use bimetal_block::graph::OpenOptions;
 use bimetal_block::layers::mirror::{self, Force};
+use bimetal_rt::Rt;
 use bimetal_rt::uring::{Signals, keep_memory_resident};
-use bimetal_rt::{Rt, UringOptions};
 
 use crate::config::Config;
 use crate::running::Running;
@@ -72,12 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             config.path.display()
         );
     }
-    let rt = Rt::real_time(UringOptions {
-        pool_bytes: config.server.memory_bytes as usize,
-        seed: 0,
-        register: true,
-    })
-    .context("cannot set up io_uring")?;
+    let rt = Rt::real_time(config.server.runtime(0)).context("cannot set up io_uring")?;
     conclude(rt.block_on(serve(&rt, config, &args.open.options())))
 }
 

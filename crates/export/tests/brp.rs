@@ -258,7 +258,7 @@ fn real_rt() -> Rt {
     Rt::real_time(UringOptions {
         pool_bytes: 16 << 20,
         seed: 1,
-        register: true,
+        ..UringOptions::default()
     })
     .unwrap()
 }

@@ -40,6 +40,7 @@ fn real_rt(register: bool) -> Rt {
         pool_bytes: 4 << 20,
         seed: 1,
         register,
+        ..UringOptions::default()
     })
     .unwrap()
 }

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bimetal_block::BLOCK_BYTES;
 use bimetal_block::graph::{FormatOptions, OpenOptions};
 use bimetal_rt::uring::Signals;
-use bimetal_rt::{Rt, Task, UringOptions};
+use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -78,12 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         make_file(&place.path.join(name), bytes)?;
     }
     let config = Config::read(&file, &text)?;
-    let rt = Rt::real_time(UringOptions {
-        pool_bytes: config.server.memory_bytes as usize,
-        seed: args.seed,
-        register: true,
-    })
-    .context("cannot set up io_uring")?;
+    let rt = Rt::real_time(config.server.runtime(args.seed)).context("cannot set up io_uring")?;
     format::prepare(&rt, &config, FormatOptions::default())?;
     let screen = Screen::new(Terminal::of_stdout(), &file, args);
     let targets = rt.block_on(show(&rt, config, args, &screen))?;

@@ -10,7 +10,7 @@ use bimetal_block::graph::{OpenOptions, Stack};
 use bimetal_index::storage::Storage;
 use bimetal_index::storage::device::{DeviceStorage, Opened};
 use bimetal_index::storage::file::FileStorage;
-use bimetal_rt::{Rt, UringOptions};
+use bimetal_rt::Rt;
 
 use super::unopened;
 use crate::config::Config;
@@ -41,11 +41,7 @@ pub(super) fn open_device(config: &Path, name: &Path) -> Result<DeviceStorage> {
     let device = name.to_str();
     let device = device.ok_or_else(|| anyhow!("{}: no device has this name", name.display()))?;
     let device = config.device(device)?.to_owned();
-    let options = UringOptions {
-        pool_bytes: config.server.memory_bytes as usize,
-        seed: 0,
-        register: true,
-    };
+    let options = config.server.runtime(0);
     let path = config.path.display().to_string();
     let graph = config.graph;
     let open = async move |rt: &Rt| {

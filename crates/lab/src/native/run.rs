@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use bimetal_rt::{Rt, UringOptions, uring};
 use rustix::fs::{Advice, FallocateFlags};
@@ -284,6 +285,8 @@ fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
         pool_bytes: if is_raw { 64 << 20 } else { 1 << 20 },
         seed,
         register: false,
+        // The processor time of an experiment is that of its I/O.
+        spin: Duration::ZERO,
     };
     Rt::real_time(options).map_err(|source| NativeError::Io {
         what: "io_uring".to_owned(),

@@ -13,6 +13,7 @@ mod message;
 mod op;
 mod signal;
 mod socket;
+mod spin;
 mod sys;
 mod watch;
 
@@ -34,6 +35,7 @@ pub use message::{MessageBuf, MessageFile};
 pub(crate) use op::{Operation, Owned};
 pub use signal::Signals;
 pub(crate) use socket::{Socket, SocketListener};
+use spin::Spin;
 pub use sys::{MemoryLock, keep_memory_resident, set_nonblocking};
 pub(crate) use sys::{boot_id, random_bytes, unix_seconds};
 pub use watch::Watch;
@@ -62,7 +64,13 @@ pub struct UringOptions {
     /// Registers buffers and files with the ring (measured at a fifth less CPU per operation).
     /// What the locked-memory limit forbids is used unregistered, without an error.
     pub register: bool,
+    /// How long a thread at most looks for something to do before it sleeps, while what it waits for comes
+    /// that soon; an idle thread sleeps at once. With nothing it always does.
+    pub spin: Duration,
 }
+
+/// What falling asleep and being woken costs in a virtual machine, on both sides.
+pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
 
 impl Default for UringOptions {
     fn default() -> Self {
@@ -70,6 +78,7 @@ impl Default for UringOptions {
             pool_bytes: 64 << 20,
             seed: 0,
             register: true,
+            spin: SPIN_DEFAULT,
         }
     }
 }
@@ -98,6 +107,7 @@ pub(crate) struct Uring {
     files: RefCell<FixedFiles>,
     /// Entries pushed since the ring was last entered.
     pushed: Cell<bool>,
+    spin: Cell<Spin>,
 }
 
 /// Which places of the registered file table are free; none when registering failed.
@@ -132,6 +142,7 @@ impl Uring {
             registered,
             files: RefCell::new(files),
             pushed: Cell::new(false),
+            spin: Cell::new(Spin::new(options.spin)),
         })
     }
 
@@ -153,13 +164,53 @@ impl Uring {
     /// Hands what has been queued to the kernel and takes what has completed. When `idle`, waits
     /// for a completion, at most until `deadline`.
     pub(crate) fn turn(&self, idle: bool, deadline: Option<Instant>) {
-        let wait = idle && self.ring.borrow_mut().completion().is_empty();
         // Completions appear only when the ring is entered (deferred task work), so it is entered
         // as long as anything is in flight.
-        if wait || self.pushed.get() || self.in_flight() > 0 {
-            self.enter(wait, deadline);
+        if idle && !self.has_completed() {
+            self.wait(deadline);
+        } else if self.pushed.get() || self.in_flight() > 0 {
+            self.enter(false, None);
         }
         self.reap();
+    }
+
+    /// Waits for a completion, at most until `deadline`: looking first, where that pays, then asleep.
+    fn wait(&self, deadline: Option<Instant>) {
+        let mut spin = self.spin.get();
+        if !spin.is_on() {
+            return self.enter(true, deadline);
+        }
+        let began = self.now();
+        if let Some(budget) = spin.budget() {
+            let end = began + budget;
+            if self.look(deadline.map_or(end, |deadline| end.min(deadline))) {
+                spin.found();
+                return self.spin.set(spin);
+            }
+        }
+        self.enter(true, deadline);
+        spin.slept(self.now().since(began));
+        self.spin.set(spin);
+    }
+
+    /// Looks for a completion until `end`; true when there is one.
+    fn look(&self, end: Instant) -> bool {
+        if self.pushed.get() {
+            self.enter(false, None);
+        }
+        while !self.has_completed() {
+            if self.ring.borrow_mut().submission().taskrun() {
+                self.enter(false, None);
+            } else if self.now() >= end {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
+    }
+
+    fn has_completed(&self) -> bool {
+        !self.ring.borrow_mut().completion().is_empty()
     }
 
     fn enter(&self, wait: bool, deadline: Option<Instant>) {
@@ -353,6 +404,7 @@ fn new_ring() -> io::Result<IoUring> {
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_coop_taskrun()
+        .setup_taskrun_flag()
         .setup_cqsize(completions)
         .build(SUBMISSIONS)
         .or_else(|e| match e.raw_os_error() {

@@ -1,0 +1,137 @@
+//! Whether a thread with nothing to do looks again for a moment before it sleeps.
+//!
+//! Going to sleep and being woken costs the thread, and whoever wakes it, some microseconds each, in a guest
+//! of a hypervisor tens: as much as dozens of requests. Where a peer answers within that time, looking
+//! costs less than sleeping. So a wait begins by looking where the waits before it were short, and for no
+//! longer than a sleep would have cost. Looking in vain ends that, and each time that it happens more short
+//! waits are asked for before it is tried again.
+//!
+//! It must never look where nothing comes: an idle thread takes no processor time.
+
+use std::time::Duration;
+
+/// Short waits in a row after which the next one begins by looking: at first, and at most.
+const SHORT_MIN: u32 = 2;
+const SHORT_MAX: u32 = 4096;
+/// A sleep counts as short up to this many times what may be spent on looking: part of it is the wake-ups
+/// at both ends, which looking would have spared.
+const SLEEP_FACTOR: u32 = 2;
+
+/// What the waits so far say about the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spin {
+    longest: Duration,
+    /// Short waits in a row, and how many are wanted.
+    short: u32,
+    wanted: u32,
+}
+
+impl Spin {
+    /// Looks for at most `longest`; never when that is nothing.
+    pub(super) fn new(longest: Duration) -> Spin {
+        Spin {
+            longest,
+            short: 0,
+            wanted: SHORT_MIN,
+        }
+    }
+
+    /// True when how long waits take has to be known.
+    pub(super) fn is_on(&self) -> bool {
+        !self.longest.is_zero()
+    }
+
+    /// How long to look before the next sleep; `None` when not at all.
+    pub(super) fn budget(&self) -> Option<Duration> {
+        (self.short >= self.wanted).then_some(self.longest)
+    }
+
+    /// A wait is over that began by looking, and did not come to sleeping.
+    pub(super) fn found(&mut self) {
+        self.wanted = (self.wanted / 2).max(SHORT_MIN);
+        self.short = self.wanted;
+    }
+
+    /// A wait is over in which the thread slept, for so long with the looking before it.
+    pub(super) fn slept(&mut self, waited: Duration) {
+        if self.budget().is_some() {
+            self.wanted = (self.wanted * 2).min(SHORT_MAX);
+            self.short = 0;
+        } else if waited <= self.longest * SLEEP_FACTOR {
+            self.short += 1;
+        } else {
+            self.short = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn after(sleeps_us: &[u32]) -> Spin {
+        let mut spin = Spin::new(20 * US);
+        sleeps_us.iter().for_each(|&us| spin.slept(us * US));
+        spin
+    }
+
+    /// Short sleeps until it looks.
+    fn until_it_looks(spin: &mut Spin) -> u32 {
+        (0..)
+            .find(|_| {
+                let looks = spin.budget().is_some();
+                if !looks {
+                    spin.slept(US);
+                }
+                looks
+            })
+            .unwrap()
+    }
+
+    #[test]
+    fn short_sleeps_in_a_row_make_it_look() {
+        assert_eq!(after(&[]).budget(), None);
+        assert_eq!(after(&[30]).budget(), None);
+        assert_eq!(after(&[30, 40]).budget(), Some(20 * US));
+        assert_eq!(after(&[30, 41, 30]).budget(), None);
+        assert_eq!(after(&[41; 9]).budget(), None);
+    }
+
+    #[test]
+    fn looking_in_vain_makes_it_rarer_and_finding_brings_it_back() {
+        let mut spin = after(&[]);
+        for wanted in [2, 4, 8, 16] {
+            assert_eq!(until_it_looks(&mut spin), wanted);
+            spin.slept(21 * US);
+            assert_eq!(spin.budget(), None);
+        }
+        assert_eq!(until_it_looks(&mut spin), 32);
+        for _ in 0..4 {
+            spin.found();
+            assert_eq!(spin.budget(), Some(20 * US));
+        }
+        spin.slept(21 * US);
+        assert_eq!(until_it_looks(&mut spin), 4);
+    }
+
+    #[test]
+    fn looking_always_in_vain_costs_next_to_nothing() {
+        let mut spin = after(&[]);
+        let looked = (0..1_000_000).filter(|_| {
+            let looks = spin.budget().is_some();
+            spin.slept(30 * US);
+            looks
+        });
+        assert!(looked.count() < 300);
+    }
+
+    #[test]
+    fn nothing_is_spent_where_it_is_off() {
+        let mut spin = Spin::new(Duration::ZERO);
+        assert!(!spin.is_on());
+        (0..9).for_each(|_| spin.slept(US));
+        assert_eq!(spin.budget(), None);
+    }
+}
