@@ -169,25 +169,27 @@ impl Run {
 
     async fn work(self: Rc<Run>) {
         let mut in_turn = 0;
-        while let Some((request, read)) = self.next() {
-            let sent = self.rt.now();
+        // The end of one request is the beginning of the next: the clock is read once for both.
+        let mut now = self.rt.now();
+        while let Some((request, read)) = self.next(now) {
+            let sent = now;
             let result = self.device.submit(request).await;
-            self.count(read, sent, result.map(|_| ()));
+            now = self.rt.now();
+            self.count(read, sent, now, result.map(|_| ()));
             in_turn += 1;
             if in_turn == REQUESTS_PER_TURN {
                 in_turn = 0;
                 yield_now().await;
+                now = self.rt.now();
             }
         }
     }
 
     /// The next request and whether it reads; `None` at the end.
-    fn next(&self) -> Option<(Request, bool)> {
+    fn next(&self, now: Instant) -> Option<(Request, bool)> {
         let load = &self.load;
         let sent = self.sent.get();
-        let time_is_up = load
-            .time
-            .is_some_and(|time| self.rt.now().since(self.start) >= time);
+        let time_is_up = load.time.is_some_and(|time| now.since(self.start) >= time);
         let all_sent = load.operations.is_some_and(|all| sent >= all);
         if time_is_up || all_sent || self.outcome.borrow().stuck {
             return None;
@@ -212,8 +214,7 @@ impl Run {
         Some((Request::write(offset, payload, Flags::NONE), false))
     }
 
-    fn count(&self, read: bool, sent: Instant, result: Result<(), IoError>) {
-        let now = self.rt.now();
+    fn count(&self, read: bool, sent: Instant, now: Instant, result: Result<(), IoError>) {
         self.answered.set(self.answered.get() + 1);
         let mut outcome = self.outcome.borrow_mut();
         match result {

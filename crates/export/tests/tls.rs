@@ -453,7 +453,9 @@ async fn medium(
 
 #[test]
 fn an_nbd_medium_speaks_tls_with_the_server_that_it_means() {
-    let (authority, other) = (Authority::new("medium"), Authority::new("other"));
+    // Of many records.
+    const LEN: usize = 640 << 10;
+    let (authority, other) = (Authority::new("medium"), Authority::new("medium-other"));
     let server_files = authority.files("server", "IP:127.0.0.1");
     let (writer, reader) = (
         authority.files("writer", "DNS:box"),
@@ -465,13 +467,13 @@ fn an_nbd_medium_speaks_tls_with_the_server_that_it_means() {
             .await
             .unwrap();
         let device = medium(&rt, &address, &writer, None).await.unwrap();
-        let data = rt.pool().copy_of(&[7; 3 << 20]);
+        let data = rt.pool().copy_of(&[7; LEN]);
         let write = Request::write(4096, data, Flags::NONE);
         device.submit(write).await.unwrap();
         let reading = medium(&rt, &address, &reader, None).await.unwrap();
         assert!(!reading.geometry().writable);
-        let read = reading.submit(Request::read(4096, 3 << 20)).await;
-        assert!(read.unwrap().into_data().to_vec() == [7; 3 << 20]);
+        let read = reading.submit(Request::read(4096, LEN as u64)).await;
+        assert!(read.unwrap().into_data().to_vec() == [7; LEN]);
         let write = Request::write(0, rt.pool().copy_of(&[1; 4096]), Flags::NONE);
         assert_eq!(reading.submit(write).await.err(), Some(IoError::ReadOnly));
         for device in [device, reading] {

@@ -29,10 +29,10 @@ pub struct MemoryConfig {
 
 /// See the module.
 pub struct MemoryDevice {
-    /// The content comes from the heap: the buffers of the pool are for transfers.
-    memory: BufPool,
+    rt: Rt,
     geometry: Geometry,
-    zeroes: Buf,
+    /// The content comes from the heap: the buffers of the runtime's pool are for transfers.
+    memory: BufPool,
     chunks: RefCell<Vec<Option<Buf>>>,
 }
 
@@ -55,9 +55,9 @@ impl MemoryDevice {
     pub fn new(rt: &Rt, size_bytes: u64) -> MemoryDevice {
         let chunks = size_bytes.div_ceil(CHUNK_BYTES as u64) as usize;
         MemoryDevice {
-            memory: BufPool::unregistered(),
+            rt: rt.clone(),
             geometry: Geometry::of_size(size_bytes),
-            zeroes: rt.pool().zeroed(CHUNK_BYTES),
+            memory: BufPool::unregistered(),
             chunks: RefCell::new(vec![None; chunks]),
         }
     }
@@ -77,8 +77,10 @@ impl MemoryDevice {
         let chunks = self.chunks.borrow();
         let mut data = Payload::empty();
         for piece in pieces(request) {
-            let chunk = chunks[piece.chunk].as_ref().unwrap_or(&self.zeroes);
-            data.push(chunk.slice(piece.range()));
+            data.push(match &chunks[piece.chunk] {
+                Some(chunk) => chunk.slice(piece.range()),
+                None => self.rt.pool().zeroed(piece.len),
+            });
         }
         Reply::Data(data)
     }
