@@ -211,6 +211,11 @@ impl Rt {
         }
     }
 
+    /// How the runtime was set up, in real time.
+    pub fn uring_options(&self) -> Option<&UringOptions> {
+        self.uring().map(|uring| uring.options())
+    }
+
     /// The ring, in real time.
     pub(crate) fn uring(&self) -> Option<&Rc<Uring>> {
         match &self.0.world {

@@ -36,13 +36,14 @@ pub mod mailbox;
 pub mod net;
 mod rng;
 pub mod sync;
+pub mod thread;
 mod time;
 mod timers;
 #[allow(unsafe_code, reason = "talks to the kernel")]
 pub mod uring;
 mod virtual_time;
 
-pub use buf::{Buf, BufMut, BufPool, Payload};
+pub use buf::{Buf, BufMut, BufPool, DetachedBuf, Payload};
 pub use executor::{Elapsed, Rt, Sleep, Task, yield_now};
 pub use rng::Rng;
 pub use time::Instant;

@@ -2,7 +2,8 @@
 //!
 //! Threads put letters in and ring a bell; whoever owns the shard takes all that is there, as a task of
 //! its executor ([`Letters`]) or, where time is virtual and nobody may wait for a thread inside the
-//! executor, between two runs of it ([`Receiver::wait`]). A mailbox has no bound of its own: a thread
+//! executor, between two runs of it ([`Receiver::wait`]). The bell costs both threads a system call, so it is
+//! rung only for who listens: whoever has taken letters looks once more before he does. A mailbox has no bound of its own: a thread
 //! that waits for its answer before it sends again is the bound. It must never lose a letter: what is
 //! not taken is dropped with the mailbox, which ends whoever waits for an answer to it.
 
@@ -13,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::buf::BufMut;
-use crate::executor::Rt;
+use crate::executor::{Rt, yield_now};
 use crate::net::Stream;
 
 /// Bells taken at a time.
@@ -22,6 +23,8 @@ const BELLS: usize = 64;
 struct Mailbox<T> {
     letters: VecDeque<T>,
     is_closed: bool,
+    /// Whoever takes letters has found none and waits for the bell.
+    is_listening: bool,
 }
 
 type Shared<T> = Arc<Mutex<Mailbox<T>>>;
@@ -53,6 +56,7 @@ pub fn mailbox<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
     let mailbox = Arc::new(Mutex::new(Mailbox {
         letters: VecDeque::new(),
         is_closed: false,
+        is_listening: false,
     }));
     let sender = Sender {
         mailbox: Arc::clone(&mailbox),
@@ -83,13 +87,12 @@ impl<T> Sender<T> {
             if mailbox.is_closed {
                 return false;
             }
-            let was_empty = mailbox.letters.is_empty();
             mailbox.letters.extend(letters);
-            was_empty && !mailbox.letters.is_empty()
+            !mailbox.letters.is_empty() && std::mem::take(&mut mailbox.is_listening)
         };
         if must_ring {
-            // One bell for all that come before somebody looks. A bell that nobody hears is on a mailbox
-            // that is being closed, and its letters go with it.
+            // One bell until somebody listens again. A bell that nobody hears is on a mailbox that is being
+            // closed, and its letters go with it.
             let _ = (&self.bell).write_all(&[0]);
         }
         true
@@ -113,8 +116,18 @@ impl<T> Receiver<T> {
         std::mem::take(&mut lock(&self.mailbox).letters)
     }
 
+    /// The letters that are there; with none, the bell will be rung for the next.
+    fn take_or_listen(&self) -> Option<VecDeque<T>> {
+        let mut mailbox = lock(&self.mailbox);
+        mailbox.is_listening = mailbox.letters.is_empty();
+        (!mailbox.is_listening).then(|| std::mem::take(&mut mailbox.letters))
+    }
+
     /// Waits for letters in a thread of which no executor runs; `None` when no more will come.
     pub fn wait(&self) -> Option<VecDeque<T>> {
+        if let Some(letters) = self.take_or_listen() {
+            return Some(letters);
+        }
         let mut bells = [0; BELLS];
         loop {
             match (&self.bell).read(&mut bells) {
@@ -171,8 +184,12 @@ impl<T> Letters<T> {
         self.receiver.close()
     }
 
-    /// Waits for letters; `None` when no more will come.
+    /// Waits for letters; `None` when no more will come. What the letters before have made ready runs first.
     pub async fn next(&mut self) -> Option<VecDeque<T>> {
+        yield_now().await;
+        if let Some(letters) = self.receiver.take_or_listen() {
+            return Some(letters);
+        }
         let bells = self.bells.take()?;
         let (rung, bells) = self.bell.recv(bells, 0).await;
         let letters = self.receiver.take();
@@ -242,6 +259,33 @@ mod tests {
                 answer(letters);
             }
         });
+    }
+
+    /// What has been written to the bell of a mailbox and not heard.
+    fn bells(receiver: &Receiver<u64>) -> usize {
+        receiver.bell.set_nonblocking(true).expect("a socket");
+        let heard = (&receiver.bell).read(&mut [0; BELLS]).unwrap_or(0);
+        receiver.bell.set_nonblocking(false).expect("a socket");
+        heard
+    }
+
+    #[test]
+    fn the_bell_is_rung_for_who_listens_and_for_nobody_else() {
+        let (sender, receiver) = mailbox().expect("a mailbox");
+        assert!(sender.send_all([1, 2]) && sender.send_all([3]));
+        assert_eq!(bells(&receiver), 0, "nobody has listened yet");
+        assert_eq!(receiver.take_or_listen(), Some(VecDeque::from([1, 2, 3])));
+        assert!(sender.send_all([4]));
+        assert_eq!(bells(&receiver), 0, "who took letters looks again");
+        assert_eq!(receiver.take_or_listen(), Some(VecDeque::from([4])));
+        assert_eq!(receiver.take_or_listen(), None);
+        assert!(sender.send_all([]));
+        assert_eq!(bells(&receiver), 0, "there is nothing to be taken");
+        assert!(sender.send_all([5]) && sender.send_all([6, 7]));
+        assert_eq!(bells(&receiver), 1, "one for all until somebody looks");
+        assert_eq!(receiver.wait(), Some(VecDeque::from([5, 6, 7])));
+        sender.close();
+        assert_eq!(receiver.wait(), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 
-use super::{Graph, Node, OpenError, OpenOptions};
+use super::{Graph, Node, OpenError, OpenOptions, shards};
 use crate::device::Device;
 use crate::layers::mirror::superblock::{self, Formatted, Formatting};
 use crate::media::file::FileConfig;
@@ -47,15 +47,17 @@ pub async fn format(
     let mut open: BTreeMap<&str, Rc<dyn Device>> = BTreeMap::new();
     for mirror in mirrors(graph, &options)? {
         for name in graph.below(mirror) {
+            if let Node::File(config) = &graph.nodes()[name] {
+                create_if_missing(config).map_err(|error| error.of(name))?;
+            }
+        }
+        for name in graph.on_this_thread(rt, mirror) {
             let node = &graph.nodes()[name];
             if open.contains_key(name) {
                 continue;
             }
-            let children: Vec<_> = node
-                .children()
-                .iter()
-                .map(|c| Rc::clone(&open[*c]))
-                .collect();
+            let children = graph.children_here(rt, name);
+            let children: Vec<_> = children.iter().map(|c| Rc::clone(&open[*c])).collect();
             if name == mirror {
                 let sides = node.candidates(children.clone());
                 let Node::Mirror(config) = node else {
@@ -77,14 +79,19 @@ pub async fn format(
                     volume,
                 });
             }
-            if let Node::File(config) = node {
-                create_if_missing(config).map_err(|error| error.of(name))?;
-            }
             let is_needed_above = name != mirror || !graph.roots().contains(&name);
             if is_needed_above {
-                let children = children.into_iter().map(Ok).collect();
                 let options = OpenOptions::default();
-                let device = node.open(rt, name, children, &options).await;
+                let device = match node {
+                    Node::Shard(_) if shards::have_threads(rt) => {
+                        let shard = shards::start(rt, graph, name, &options).await;
+                        shard.map(|shard| Rc::new(shard) as Rc<dyn Device>)
+                    }
+                    node => {
+                        let children = children.into_iter().map(Ok).collect();
+                        node.open(rt, name, children, &options).await
+                    }
+                };
                 open.insert(name, device.map_err(|error| error.of(name))?);
             }
         }

@@ -1,12 +1,14 @@
 //! The device graph: from the `[device.NAME]` sections of a configuration to open devices.
 //!
 //! Reading a configuration checks everything that can be known without touching a device: keys,
-//! types, names, cycles, and that a device has one parent unless it says `shared = true`. Opening
-//! goes from the media up, closing from the top down.
+//! types, names, cycles, that a device has one parent unless it says `shared = true`, and what may be
+//! below a shard. Opening goes from the media up, closing from the top down. What is below a shard is
+//! opened and closed in the same way on the shard's thread, as a stack of its own.
 
 mod format;
 mod node;
 mod persistence;
+mod shards;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +23,7 @@ use crate::error::IoError;
 pub use crate::error::OpenError;
 use crate::layers::cache::Cache;
 use crate::layers::mirror::Mirror;
+use crate::layers::shard::{Seen, Shard};
 use crate::tap::Tap;
 pub use format::{FormatOptions, FormattedMirror, format};
 pub use node::Node;
@@ -64,7 +67,10 @@ impl Graph {
         };
         check_parents(&nodes, &shared).map_err(|(name, message)| error_at(&name, message))?;
         let order = sort(&nodes).map_err(|(name, message)| error_at(&name, message))?;
-        Ok(Graph { nodes, order })
+        let graph = Graph { nodes, order };
+        let checked = graph.check_shards();
+        checked.map_err(|(name, message)| error_at(&name, message))?;
+        Ok(graph)
     }
 
     /// The nodes by name.
@@ -89,10 +95,16 @@ impl Graph {
 
     /// `root` and everything below it, children before parents.
     pub fn below(&self, root: &str) -> Vec<&str> {
+        self.reached(root, |_| true)
+    }
+
+    /// `root` and what is reached from it through devices that let one `pass`, children before parents.
+    fn reached(&self, root: &str, pass: impl Fn(&Node) -> bool) -> Vec<&str> {
         let mut wanted = BTreeSet::from([root]);
         for name in self.order.iter().rev() {
-            if wanted.contains(name.as_str()) {
-                wanted.extend(self.nodes[name].children());
+            let node = &self.nodes[name];
+            if wanted.contains(name.as_str()) && pass(node) {
+                wanted.extend(node.children());
             }
         }
         self.order
@@ -173,6 +185,7 @@ pub struct Stack {
     /// Those of them that can be operated on.
     mirrors: BTreeMap<String, Mirror>,
     caches: BTreeMap<String, Cache>,
+    shards: RefCell<BTreeMap<String, Rc<Shard>>>,
     /// The tap on each device, which is what its parents and the exports see.
     taps: RefCell<BTreeMap<String, Rc<Tap>>>,
     /// Those that were opened for an operation, children before parents; closed after all others.
@@ -201,14 +214,16 @@ impl Stack {
             devices: BTreeMap::new(),
             mirrors: BTreeMap::new(),
             caches: BTreeMap::new(),
+            shards: RefCell::default(),
             taps: RefCell::default(),
             later: RefCell::default(),
             order: Vec::new(),
             missing: BTreeMap::new(),
             closing: Cell::new(None),
         };
+        graph.check_roots(rt, roots)?;
         let mut failed: BTreeMap<String, OpenError> = BTreeMap::new();
-        for name in roots.iter().flat_map(|root| graph.below(root)) {
+        for name in roots.iter().flat_map(|root| graph.on_this_thread(rt, root)) {
             if stack.devices.contains_key(name) || failed.contains_key(name) {
                 continue;
             }
@@ -217,7 +232,8 @@ impl Stack {
                 Some(error) => Err(error.clone()),
                 None => Ok(Rc::clone(&stack.devices[*child])),
             };
-            let children = node.children().iter().map(child).collect();
+            let children = graph.children_here(rt, name);
+            let children = children.iter().map(child).collect();
             let opened = match node {
                 Node::Mirror(config) => {
                     let mirror = node::open_mirror(rt, config, children, options).await;
@@ -230,6 +246,9 @@ impl Stack {
                     stack.caches.insert(name.to_owned(), cache.clone());
                     Rc::new(cache) as Rc<dyn Device>
                 }),
+                Node::Shard(_) if shards::have_threads(rt) => {
+                    stack.open_shard(rt, graph, name, options).await
+                }
                 node => node.open(rt, name, children, options).await,
             };
             match opened {
@@ -250,6 +269,20 @@ impl Stack {
         }
         stack.missing = failed;
         Ok(stack)
+    }
+
+    /// Opens a shard with its thread, and what is below it there.
+    async fn open_shard(
+        &self,
+        rt: &Rt,
+        graph: &Graph,
+        name: &str,
+        options: &OpenOptions,
+    ) -> Result<Rc<dyn Device>, OpenError> {
+        let shard = Rc::new(shards::start(rt, graph, name, options).await?);
+        let mut shards = self.shards.borrow_mut();
+        shards.insert(name.to_owned(), Rc::clone(&shard));
+        Ok(shard)
     }
 
     /// Puts a tap on a device.
@@ -311,7 +344,12 @@ impl Stack {
                 "there is no [device.{name}] in the configuration"
             )));
         }
-        for name in graph.below(name) {
+        for file in graph.below(name) {
+            if let Node::File(config) = &graph.nodes[file] {
+                format::create_if_missing(config).map_err(|error| error.of(file))?;
+            }
+        }
+        for name in graph.on_this_thread(rt, name) {
             let is_later = |(later, _): &(String, _)| later == name;
             if self.devices.contains_key(name) {
                 return Err(OpenError::new("is in use already").of(name));
@@ -319,13 +357,16 @@ impl Stack {
             if self.later.borrow().iter().any(is_later) {
                 continue;
             }
-            let node = &graph.nodes[name];
-            if let Node::File(config) = node {
-                format::create_if_missing(config).map_err(|error| error.of(name))?;
-            }
-            let children = self.opened_later(&node.children());
             let options = OpenOptions::default();
-            let opened = node.open(rt, name, children, &options).await;
+            let opened = match &graph.nodes[name] {
+                Node::Shard(_) if shards::have_threads(rt) => {
+                    self.open_shard(rt, graph, name, &options).await
+                }
+                node => {
+                    let children = self.opened_later(&node.children());
+                    node.open(rt, name, children, &options).await
+                }
+            };
             let device = opened.map_err(|error| error.of(name))?;
             let device = self.tapped(rt, name, device);
             self.later.borrow_mut().push((name.to_owned(), device));
@@ -340,6 +381,14 @@ impl Stack {
         self.order
             .iter()
             .map(|name| (name.as_str(), &self.devices[name]))
+    }
+
+    /// What was last seen of the devices that are open on threads of shards: at most
+    /// [`LOOK_EVERY`](crate::layers::shard::LOOK_EVERY) ago.
+    pub fn beyond(&self) -> Vec<Seen> {
+        let shards = self.shards.borrow();
+        let seen = shards.values().map(|shard| shard.seen());
+        seen.flat_map(|seen| seen.as_ref().clone()).collect()
     }
 
     /// Why a device is not open that a mirror does without.

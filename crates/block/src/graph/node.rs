@@ -20,6 +20,7 @@ use crate::layers::mirror::{Mirror, MirrorConfig, SideToOpen};
 use crate::layers::passthrough::{Passthrough, PassthroughConfig};
 use crate::layers::queue::{Queue, QueueConfig};
 use crate::layers::rate::{Rate, RateConfig};
+use crate::layers::shard::{Shard, ShardConfig};
 use crate::layers::stats::{Stats, StatsConfig};
 use crate::layers::stripe::{Stripe, StripeConfig};
 use crate::layers::timing::{Timing, TimingConfig};
@@ -65,6 +66,8 @@ pub enum Node {
     Queue(QueueConfig),
     /// A limit on bytes and requests a second.
     Rate(RateConfig),
+    /// A thread of its own for what is below.
+    Shard(ShardConfig),
     /// A line for each request.
     Log(LogConfig),
     /// Counts and latencies.
@@ -73,7 +76,7 @@ pub enum Node {
 
 /// The names of all types, for error messages.
 const TYPES: &str = "file, memory, null, remote, brp, cache, mirror, passthrough, stripe, adopted, ssd, hdd, \
-                     network, flash, queue, delay, error, rate, log, stats";
+                     network, flash, queue, delay, error, rate, shard, log, stats";
 
 impl Node {
     /// Reads a `[device.NAME]` section.
@@ -99,6 +102,7 @@ impl Node {
             "error" => Node::Error(section.read()?),
             "queue" => Node::Queue(section.read()?),
             "rate" => Node::Rate(section.read()?),
+            "shard" => Node::Shard(section.read()?),
             "log" => Node::Log(section.read()?),
             "stats" => Node::Stats(section.read()?),
             other => {
@@ -130,6 +134,7 @@ impl Node {
             Node::Error(config) => vec![&config.below],
             Node::Queue(config) => vec![&config.below],
             Node::Rate(config) => vec![&config.below],
+            Node::Shard(config) => vec![&config.below],
             Node::Log(config) => vec![&config.below],
             Node::Stats(config) => vec![&config.below],
         }
@@ -153,6 +158,7 @@ impl Node {
             Node::Error(_) => "error",
             Node::Queue(_) => "queue",
             Node::Rate(_) => "rate",
+            Node::Shard(_) => "shard",
             Node::Log(_) => "log",
             Node::Stats(_) => "stats",
         }
@@ -198,6 +204,8 @@ impl Node {
             Node::Error(c) => Rc::new(Fault::new(rt, below(), c.plan(), seed_of(c.seed))),
             Node::Queue(config) => Rc::new(Queue::new(rt, below(), config)?),
             Node::Rate(config) => Rc::new(Rate::new(rt, below(), config)),
+            // With a thread it is opened by `shards`.
+            Node::Shard(_) => Rc::new(Shard::here(below())),
             Node::Log(config) => Rc::new(Log::open(rt, below(), &config.path)?),
             Node::Stats(_) => Rc::new(Stats::new(rt, below())),
         })
@@ -232,6 +240,7 @@ impl Node {
             | Node::Adopted(_)
             | Node::Timing(_)
             | Node::Delay(_)
+            | Node::Shard(_)
             | Node::Log(_)
             | Node::Stats(_) => Ok(()),
         }

@@ -9,6 +9,7 @@ pub mod mirror;
 pub mod passthrough;
 pub mod queue;
 pub mod rate;
+pub mod shard;
 pub mod stats;
 pub mod stripe;
 pub mod timing;

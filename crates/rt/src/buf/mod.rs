@@ -14,6 +14,7 @@
 //! the same bytes, and never give memory back while an operation still owns it.
 
 mod buddy;
+mod detached;
 mod payload;
 
 use std::cell::{Cell, RefCell};
@@ -24,6 +25,7 @@ use std::rc::Rc;
 
 use crate::sync::Event;
 use buddy::Buddy;
+pub use detached::DetachedBuf;
 pub use payload::Payload;
 
 /// The alignment of every buffer and the smallest block of the pool: one page, which satisfies
@@ -72,8 +74,8 @@ impl Drop for Block {
             self.pool
                 .heap_bytes
                 .set(self.pool.heap_bytes.get() - self.capacity);
-            // SAFETY: allocated by `BufPool::heap_block` with the same layout, and this is the
-            // last handle.
+            // SAFETY: allocated by `BufPool::try_heap` or `Payload::detached` with the same layout, and
+            // this is the last handle.
             unsafe { std::alloc::dealloc(self.start.as_ptr(), heap_layout(self.capacity)) };
         } else {
             let offset = self.start.as_ptr() as usize - self.pool.region.as_ptr() as usize;

@@ -37,7 +37,7 @@ pub use signal::Signals;
 pub(crate) use socket::{Socket, SocketListener};
 use spin::Spin;
 pub use sys::{MemoryLock, keep_memory_resident, set_nonblocking};
-pub(crate) use sys::{boot_id, random_bytes, unix_seconds};
+pub(crate) use sys::{begin_thread, boot_id, random_bytes, unix_seconds};
 pub use watch::Watch;
 
 /// Submission queue entries; more operations than this simply enter the ring more often.
@@ -108,6 +108,7 @@ pub(crate) struct Uring {
     /// Entries pushed since the ring was last entered.
     pushed: Cell<bool>,
     spin: Cell<Spin>,
+    options: UringOptions,
 }
 
 /// Which places of the registered file table are free; none when registering failed.
@@ -143,12 +144,18 @@ impl Uring {
             files: RefCell::new(files),
             pushed: Cell::new(false),
             spin: Cell::new(Spin::new(options.spin)),
+            options: options.clone(),
         })
     }
 
     pub(crate) fn now(&self) -> Instant {
         let ns = sys::monotonic_now().duration_since(self.start).as_nanos();
         Instant::from_ns(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    /// How it was set up.
+    pub(crate) fn options(&self) -> &UringOptions {
+        &self.options
     }
 
     pub(crate) fn in_flight(&self) -> usize {

@@ -80,6 +80,21 @@ pub(super) fn close(fd: i32) {
 /// `PR_SET_IO_FLUSHER` of the kernel's `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
+/// Prepares a thread beside the one that the process began with: signals stay with that one, and the kernel
+/// takes this one for part of the I/O path too (`PR_SET_IO_FLUSHER` is of a thread).
+pub(crate) fn begin_thread() {
+    // SAFETY: the set is initialised by `sigfillset` before it is read; both calls take pointers to it only for
+    // their own duration. The option of `prctl` takes four integers and no pointers.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&mut set);
+        // The only error is of an unknown way to change the mask.
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        // What it needs is had by all threads or by none, and `keep_memory_resident` tells.
+        libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
+    }
+}
+
 /// What [`keep_memory_resident`] reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLock {

@@ -1,0 +1,160 @@
+//! Shards in the graph: what may be below one, which devices belong to which thread, and the stack that a
+//! shard's thread opens.
+//!
+//! A device is on the thread of the nearest shard above it. It must never have a parent on another thread, and
+//! what an operator talks to by name (a mirror) stays on the thread that answers him.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+
+use super::{Graph, Node, OpenOptions, Stack};
+use crate::device::{Device, LocalFuture};
+use crate::error::{IoError, OpenError};
+use crate::layers::shard::{NamedFigure, Seen, Shard, Subtree};
+
+/// True where a shard has a thread: not in virtual time.
+pub(super) fn have_threads(rt: &Rt) -> bool {
+    !rt.is_virtual()
+}
+
+/// Starts the thread of the shard `name`, which opens what is below.
+pub(super) async fn start(
+    rt: &Rt,
+    graph: &Graph,
+    name: &str,
+    options: &OpenOptions,
+) -> Result<Shard, OpenError> {
+    let below = graph.nodes[name].children()[0].to_owned();
+    let (part, options) = (graph.part(&below), options.clone());
+    let open = async move |rt: &Rt| {
+        let stack = Stack::open(rt, &part, &[&below], &options).await?;
+        let top = Rc::clone(stack.get(&below).expect("the root of a stack is open"));
+        Ok(OnThread { stack, top })
+    };
+    Shard::start(rt, name, open).await
+}
+
+/// The stack on the thread of a shard.
+struct OnThread {
+    stack: Stack,
+    top: Rc<dyn Device>,
+}
+
+impl Subtree for OnThread {
+    fn top(&self) -> Rc<dyn Device> {
+        Rc::clone(&self.top)
+    }
+
+    fn look(&self) -> Vec<Seen> {
+        let here = self.stack.devices().map(|(name, device)| {
+            let mut figures: Vec<NamedFigure> = Vec::new();
+            device.figures(&mut figures);
+            Seen {
+                name: name.to_owned(),
+                size_bytes: device.geometry().size_bytes,
+                figures,
+            }
+        });
+        here.chain(self.stack.beyond()).collect()
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        Box::pin(async {
+            let closed = self.stack.close().await;
+            closed.map_err(|(_device, error)| error)
+        })
+    }
+}
+
+impl Graph {
+    /// `root` and those below it that are opened on the thread of `rt`, children before parents.
+    pub(super) fn on_this_thread(&self, rt: &Rt, root: &str) -> Vec<&str> {
+        let threads = have_threads(rt);
+        self.reached(root, |node| !threads || !matches!(node, Node::Shard(_)))
+    }
+
+    /// The children of `name` that are opened on its own thread.
+    pub(super) fn children_here(&self, rt: &Rt, name: &str) -> Vec<&str> {
+        match &self.nodes[name] {
+            Node::Shard(_) if have_threads(rt) => Vec::new(),
+            node => node.children(),
+        }
+    }
+
+    /// `root` and everything below it as a graph of their own.
+    fn part(&self, root: &str) -> Graph {
+        let names = self.below(root);
+        let node = |name: &&str| ((*name).to_owned(), self.nodes[*name].clone());
+        Graph {
+            nodes: names.iter().map(node).collect(),
+            order: names.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    /// The shards with the names of what is below each.
+    fn shards(&self) -> impl Iterator<Item = (&str, BTreeSet<&str>)> {
+        let shards = self.nodes.iter().filter_map(|(name, node)| match node {
+            Node::Shard(config) => Some((name.as_str(), config)),
+            _ => None,
+        });
+        shards.map(|(name, config)| (name, self.below(&config.below).into_iter().collect()))
+    }
+
+    /// Refuses what cannot be on the thread of a shard.
+    ///
+    /// # Errors
+    /// The device, and what is wrong with its place.
+    pub(super) fn check_shards(&self) -> Result<(), (String, String)> {
+        for (shard, below) in self.shards() {
+            for name in &below {
+                let why = match &self.nodes[*name] {
+                    Node::Mirror(_) => "a mirror is operated from the thread of the server",
+                    Node::Adopted(_) => "an adopted disk has to be a side of its mirror itself",
+                    _ => continue,
+                };
+                let message = format!(
+                    "device `{name}` is below the shard `{shard}`: {why}; put shards below it instead"
+                );
+                return Err(((*name).to_owned(), message));
+            }
+            let mut others = self.nodes.iter().filter(|(name, _)| {
+                let name = name.as_str();
+                name != shard && !below.contains(name)
+            });
+            let shared = others.find_map(|(other, node)| {
+                let children = node.children().into_iter();
+                let mut children = children.filter(|child| below.contains(child));
+                children.next().map(|child| (other, child))
+            });
+            if let Some((other, child)) = shared {
+                let message = format!(
+                    "device `{child}` is on the thread of the shard `{shard}`, so `{other}` cannot use it too"
+                );
+                return Err((child.to_owned(), message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to open a device here that is on the thread of a shard at the same time.
+    ///
+    /// # Errors
+    /// The device, and which shard has it.
+    pub(super) fn check_roots(&self, rt: &Rt, roots: &[&str]) -> Result<(), OpenError> {
+        if !have_threads(rt) {
+            return Ok(());
+        }
+        let here = roots.iter().flat_map(|root| self.on_this_thread(rt, root));
+        let here: BTreeSet<&str> = here.collect();
+        for (shard, below) in self.shards() {
+            let both = below.iter().find(|name| here.contains(**name));
+            if let Some(name) = both.filter(|_| here.contains(shard)) {
+                let why = format!("is on the thread of the shard `{shard}`, which is open too");
+                return Err(OpenError::new(why).of(name));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! What is in the mailboxes between the two threads, and who puts it in: all of one turn at once.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use bimetal_rt::mailbox::Sender;
+use bimetal_rt::sync::Event;
+use bimetal_rt::{BufPool, DetachedBuf};
+
+use crate::error::{IoError, OpenError};
+use crate::geometry::Geometry;
+use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request};
+
+/// A request on its way to the shard's thread.
+pub(super) struct Asked {
+    /// The asker's place for the answer.
+    pub(super) key: usize,
+    op: Op,
+    offset: u64,
+    len: u64,
+    flags: Flags,
+    origin: Origin,
+    /// The data of a write.
+    data: Option<DetachedBuf>,
+}
+
+impl Asked {
+    /// Copies the data of a request, to be answered at `key`.
+    ///
+    /// # Errors
+    /// `Resource` when there is no memory for the copy.
+    pub(super) fn new(request: &Request) -> Result<Asked, IoError> {
+        let data = match request.op {
+            Op::Write => Some(request.payload.detached().ok_or(IoError::Resource)?),
+            Op::Read | Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => None,
+        };
+        Ok(Asked {
+            key: 0,
+            op: request.op,
+            offset: request.offset,
+            len: request.len,
+            flags: request.flags,
+            origin: request.origin,
+            data,
+        })
+    }
+
+    /// The request on the shard's thread, whose pool this is.
+    pub(super) fn into_request(self, pool: &BufPool) -> Request {
+        let request = match self.data {
+            Some(data) => Request::write(self.offset, pool.attach(data).freeze(), self.flags),
+            None => Request::without_data(self.op, self.offset, self.len, self.flags),
+        };
+        request.from_origin(self.origin)
+    }
+}
+
+/// What a request has come to, on its way back.
+enum Outcome {
+    Done,
+    Data(DetachedBuf),
+    Extents(Vec<Extent>),
+}
+
+/// An answer on its way to who asked.
+pub(super) struct Answered {
+    /// As of the request.
+    pub(super) key: usize,
+    /// As the device below says, after the answer.
+    pub(super) interruptions: Option<u64>,
+    /// Of the device below, after the answer.
+    pub(super) size_bytes: u64,
+    outcome: Result<Outcome, IoError>,
+}
+
+impl Answered {
+    /// Copies the data of an answer. Where there is no memory for it, the answer is `Resource`.
+    pub(super) fn new(
+        key: usize,
+        result: IoResult,
+        interruptions: Option<u64>,
+        size_bytes: u64,
+    ) -> Answered {
+        let outcome = result.and_then(|reply| {
+            Ok(match reply {
+                Reply::Done => Outcome::Done,
+                Reply::Data(data) => Outcome::Data(data.detached().ok_or(IoError::Resource)?),
+                Reply::Extents(extents) => Outcome::Extents(extents),
+            })
+        });
+        Answered {
+            key,
+            interruptions,
+            size_bytes,
+            outcome,
+        }
+    }
+
+    /// The answer on the asker's thread, whose pool this is.
+    pub(super) fn into_result(self, pool: &BufPool) -> IoResult {
+        self.outcome.map(|outcome| match outcome {
+            Outcome::Done => Reply::Done,
+            Outcome::Data(data) => Reply::Data(pool.attach(data).freeze().into()),
+            Outcome::Extents(extents) => Reply::Extents(extents),
+        })
+    }
+}
+
+/// What the device below is when it has been opened.
+pub(super) struct Opened {
+    pub(super) geometry: Geometry,
+    pub(super) interruptions: Option<u64>,
+}
+
+/// What the shard's thread says: first how opening went, then answers, and at last how closing went.
+pub(super) enum Told {
+    Opened(Result<Opened, OpenError>),
+    Answered(Answered),
+    Closed(Result<(), IoError>),
+}
+
+/// Letters of this turn of the executor, to be sent together by [`carry`](Self::carry). Who puts them in bounds
+/// them.
+pub(super) struct Outbox<T> {
+    letters: RefCell<Vec<T>>,
+    filled: Event,
+    to: Arc<Sender<T>>,
+}
+
+impl<T> Outbox<T> {
+    pub(super) fn new(to: Arc<Sender<T>>) -> Outbox<T> {
+        Outbox {
+            letters: RefCell::new(Vec::new()),
+            filled: Event::new(),
+            to,
+        }
+    }
+
+    pub(super) fn put(&self, letter: T) {
+        let is_first = {
+            let mut letters = self.letters.borrow_mut();
+            letters.push(letter);
+            letters.len() == 1
+        };
+        if is_first {
+            self.filled.notify();
+        }
+    }
+
+    /// Sends what is there. Tasks run in the order in which they became ready, so this comes behind all that
+    /// had something to say in the same turn.
+    pub(super) async fn carry(&self) {
+        loop {
+            self.filled
+                .until(|| !self.letters.borrow().is_empty())
+                .await;
+            self.send();
+        }
+    }
+
+    /// Sends what is there now.
+    pub(super) fn send(&self) {
+        // A mailbox that is closed is of a thread that has ended, which is noticed at its own mailbox; what is
+        // left goes with this one.
+        let letters = self.letters.take();
+        self.to.send_all(letters);
+    }
+
+    /// No more letters will be sent after those that were.
+    pub(super) fn close(&self) {
+        self.to.close();
+    }
+}

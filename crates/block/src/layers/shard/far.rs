@@ -1,0 +1,168 @@
+//! The shard's thread: it opens what is below, runs what it is asked, and closes it when no more is asked. Its
+//! letters must end with it, however it ends: that is how the asker knows.
+
+use std::cell::Cell;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bimetal_rt::Rt;
+use bimetal_rt::mailbox::{Letters, Receiver, Sender};
+use bimetal_rt::sync::Event;
+
+use super::crossing::{Answered, Asked, Opened, Outbox, Told};
+use super::{LOOK_EVERY, Seen, Subtree};
+use crate::device::Device;
+use crate::error::OpenError;
+
+/// The newest snapshot of what is below. The lock is held to put one in or to count a handle.
+pub(super) type Shown = Arc<Mutex<Arc<Vec<Seen>>>>;
+
+/// What the thread does.
+pub(super) fn run<S: Subtree + 'static>(
+    rt: io::Result<Rt>,
+    asked: Receiver<Asked>,
+    told: Arc<Sender<Told>>,
+    shown: &Shown,
+    open: impl AsyncFnOnce(&Rt) -> Result<S, OpenError>,
+) {
+    // Dropped after the runtime: whoever joins the thread then waits for nothing.
+    let last = Last(told);
+    let rt = match rt {
+        Ok(rt) => rt,
+        Err(error) => {
+            let why = OpenError::new(format!("its thread: io_uring: {error}"));
+            return last.say(Told::Opened(Err(why)));
+        }
+    };
+    let serving = || rt.block_on(serve(&rt, asked, &last, shown, open));
+    // Nothing of what a panic has left half-done is used again: all of it is dropped.
+    if catch_unwind(AssertUnwindSafe(serving)).is_err() {
+        // First of all whoever waits is told.
+        last.0.close();
+        rt.end();
+    }
+}
+
+/// The end of the thread's letters.
+struct Last(Arc<Sender<Told>>);
+
+impl Last {
+    /// Says something at once.
+    fn say(&self, told: Told) {
+        // Who has gone away meanwhile need not know.
+        let _ = self.0.send(told);
+    }
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// What the tasks of the thread share.
+struct Far {
+    rt: Rt,
+    top: Rc<dyn Device>,
+    outbox: Outbox<Told>,
+    under_way: Cell<usize>,
+    changed: Event,
+}
+
+async fn serve<S: Subtree + 'static>(
+    rt: &Rt,
+    asked: Receiver<Asked>,
+    last: &Last,
+    shown: &Shown,
+    open: impl AsyncFnOnce(&Rt) -> Result<S, OpenError>,
+) {
+    let subtree = match open(rt).await {
+        Ok(subtree) => Rc::new(subtree),
+        Err(error) => return last.say(Told::Opened(Err(error))),
+    };
+    let asked = match asked.listen(rt) {
+        Ok(asked) => asked,
+        Err(error) => {
+            // The failure that led here is the one to report.
+            let _ = subtree.close().await;
+            let why = OpenError::new(format!("its thread: {error}"));
+            return last.say(Told::Opened(Err(why)));
+        }
+    };
+    show(shown, subtree.as_ref());
+    let top = subtree.top();
+    last.say(Told::Opened(Ok(Opened {
+        geometry: *top.geometry(),
+        interruptions: top.interruptions(),
+    })));
+    let far = Rc::new(Far {
+        rt: rt.clone(),
+        top,
+        outbox: Outbox::new(Arc::clone(&last.0)),
+        under_way: Cell::new(0),
+        changed: Event::new(),
+    });
+    let sending = Rc::clone(&far);
+    let sends = rt.spawn(async move { sending.outbox.carry().await });
+    let looks = rt.spawn(keep_showing(
+        rt.clone(),
+        Arc::clone(shown),
+        Rc::clone(&subtree),
+    ));
+    far.answer_all(asked).await;
+    looks.cancel().await;
+    let closed = subtree.close().await;
+    show(shown, subtree.as_ref());
+    sends.cancel().await;
+    far.outbox.put(Told::Closed(closed));
+    far.outbox.send();
+}
+
+/// Puts in a snapshot of what is below.
+fn show(shown: &Shown, subtree: &impl Subtree) {
+    let seen = Arc::new(subtree.look());
+    let before = {
+        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *shown, seen)
+    };
+    drop(before);
+}
+
+async fn keep_showing(rt: Rt, shown: Shown, subtree: Rc<impl Subtree>) {
+    loop {
+        rt.sleep(LOOK_EVERY).await;
+        show(&shown, subtree.as_ref());
+    }
+}
+
+impl Far {
+    /// Runs requests as they come until no more will, and waits for their end.
+    async fn answer_all(self: &Rc<Far>, mut asked: Letters<Asked>) {
+        while let Some(asked) = asked.next().await {
+            for asked in asked {
+                self.under_way.set(self.under_way.get() + 1);
+                let far = Rc::clone(self);
+                // What needs no waiting is answered before the next one is looked at.
+                self.rt
+                    .spawn_eager(async move { far.run(asked).await })
+                    .detach();
+            }
+        }
+        self.changed.until(|| self.under_way.get() == 0).await;
+    }
+
+    async fn run(&self, asked: Asked) {
+        let key = asked.key;
+        let request = asked.into_request(self.rt.pool());
+        let result = self.top.submit(request).await;
+        let size_bytes = self.top.geometry().size_bytes;
+        // After the answer: an interruption that it depends on has been counted by now.
+        let interruptions = self.top.interruptions();
+        let answered = Answered::new(key, result, interruptions, size_bytes);
+        self.outbox.put(Told::Answered(answered));
+        self.under_way.set(self.under_way.get() - 1);
+        self.changed.notify();
+    }
+}

@@ -1,0 +1,143 @@
+//! Bytes that belong to no pool, so that they may go to another thread.
+//!
+//! A [`Buf`](super::Buf) counts its handles and knows its pool without locks, which ties it to its thread. What
+//! crosses between threads is copied once, into memory of the heap that has one owner and nothing else that
+//! points to it; the other thread's pool takes that memory over as it is. Aligned as every buffer, so direct
+//! I/O reads and writes it.
+
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use super::{Block, BufMut, BufPool, Payload, heap_bytes, heap_layout};
+
+/// A buffer of the heap with one owner, and no pool.
+pub struct DetachedBuf {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is the only handle to memory of the global allocator, which any thread may use and give back;
+// there is no pool, no count of handles and no operation of a ring that knows this memory.
+unsafe impl Send for DetachedBuf {}
+
+impl DetachedBuf {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for DetachedBuf {
+    fn drop(&mut self) {
+        let layout = heap_layout(heap_bytes(self.len));
+        // SAFETY: allocated by `Payload::detached` with the layout of the same length, which never changes, and
+        // `BufPool::attach` keeps those from getting here that it takes over.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
+    }
+}
+
+impl std::fmt::Debug for DetachedBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DetachedBuf({} bytes)", self.len)
+    }
+}
+
+impl Payload {
+    /// A copy of the bytes in one piece that may go to another thread; `None` when there is no memory.
+    pub fn detached(&self) -> Option<DetachedBuf> {
+        let len = self.len();
+        // SAFETY: the layout has a size above zero.
+        let start = unsafe { std::alloc::alloc(heap_layout(heap_bytes(len))) };
+        let start = NonNull::new(start)?;
+        let mut at = 0;
+        for slice in self.slices() {
+            assert!(slice.len() <= len - at, "the slices are as long as all");
+            // SAFETY: what was just allocated has `len` bytes or more, of which those from `at` on have room for
+            // the slice, and nobody else has them.
+            unsafe {
+                let to = start.as_ptr().add(at);
+                std::ptr::copy_nonoverlapping(slice.as_ptr(), to, slice.len());
+            }
+            at += slice.len();
+        }
+        // What is not written must never be read.
+        assert_eq!(at, len, "the slices are as long as all");
+        Some(DetachedBuf { start, len })
+    }
+}
+
+impl BufPool {
+    /// Makes it a buffer of this thread, without a copy. It counts as one from the heap.
+    pub fn attach(&self, detached: DetachedBuf) -> BufMut {
+        // Its memory has another owner from here on.
+        let detached = ManuallyDrop::new(detached);
+        let capacity = heap_bytes(detached.len);
+        self.0.heap_bytes.set(self.0.heap_bytes.get() + capacity);
+        let block = Block {
+            start: detached.start,
+            capacity,
+            pool: Rc::clone(&self.0),
+            on_heap: true,
+        };
+        BufMut {
+            block: Rc::new(block),
+            len: detached.len,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ALIGNMENT;
+    use super::*;
+
+    fn payload_of(pool: &BufPool, parts: &[&[u8]]) -> Payload {
+        let mut payload = Payload::empty();
+        for part in parts {
+            payload.push(pool.copy_of(part));
+        }
+        payload
+    }
+
+    #[test]
+    fn bytes_cross_to_a_pool_of_another_thread_and_back() {
+        let here = BufPool::new(1).unwrap();
+        let payload = payload_of(&here, &[&[1; 5], &[2; 4096], &[3; 1]]);
+        let there = payload.detached().unwrap();
+        drop(payload);
+        assert_eq!((here.region_bytes_used(), here.heap_bytes_used()), (0, 0));
+        let crossing = std::thread::spawn(move || {
+            let pool = BufPool::unregistered();
+            assert_eq!(there.len(), 4102);
+            let mut buf = pool.attach(there);
+            assert!(buf.as_ptr().addr().is_multiple_of(ALIGNMENT));
+            assert_eq!(pool.heap_bytes_used(), 2 * ALIGNMENT);
+            buf[0] = 9;
+            let back = Payload::from(buf.freeze()).detached().unwrap();
+            assert_eq!(pool.heap_bytes_used(), 0);
+            back
+        });
+        let back = here.attach(crossing.join().unwrap()).freeze();
+        assert_eq!(here.heap_bytes_used(), 2 * ALIGNMENT);
+        let expected = [&[9][..], &[1; 4], &[2; 4096], &[3; 1]].concat();
+        assert_eq!(back.to_vec(), expected);
+        drop(back);
+        assert_eq!(here.heap_bytes_used(), 0);
+    }
+
+    #[test]
+    fn no_bytes_and_bytes_that_nobody_takes_are_given_back() {
+        let pool = BufPool::unregistered();
+        let none = Payload::empty().detached().unwrap();
+        assert!(none.is_empty());
+        assert!(pool.attach(none).is_empty());
+        drop(payload_of(&pool, &[&[7; 9000]]).detached());
+        assert_eq!(pool.heap_bytes_used(), 0);
+    }
+}
