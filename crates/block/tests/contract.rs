@@ -9,7 +9,7 @@ use std::rc::Rc;
 use bimetal_block::graph::{Node, OpenOptions, Stack, read_graph};
 use bimetal_block::layers::mirror::{Mirror, SideDevice};
 use bimetal_block::{BLOCK_BYTES, Device, Flags, IoError, IoResult, Op, Reply, Request};
-use bimetal_rt::{Rng, Rt};
+use bimetal_rt::{Rng, Rt, UringOptions};
 use common::virtual_rt;
 
 /// Media to build on: three memories of 1 MiB, the last one not a whole number of stripe rows.
@@ -118,8 +118,45 @@ const KINDS: &[(&str, &str)] = &[
         "adopted",
         "[device.notes]\ntype = 'memory'\nsize = '1028KiB'\n[device.top]\ntype = 'adopted'\ndata = 'c'\nmetadata = 'notes'",
     ),
+    (
+        "shard, which has no thread in virtual time",
+        "[device.top]\ntype = 'shard'\nbelow = 'a'",
+    ),
     ("stats", "[device.top]\ntype = 'stats'\nbelow = 'a'"),
 ];
+
+/// Kinds with threads of their own, in real time.
+const THREADED: &[(&str, &str)] = &[
+    ("shard", "[device.top]\ntype = 'shard'\nbelow = 'a'"),
+    (
+        "shard in a shard",
+        "[device.inner]\ntype = 'shard'\nbelow = 'a'\n[device.top]\ntype = 'shard'\nbelow = 'inner'",
+    ),
+    (
+        "stripe of two shards",
+        "[device.s]\ntype = 'shard'\nbelow = 'a'\n[device.t]\ntype = 'shard'\nbelow = 'c'\n\
+         [device.top]\ntype = 'stripe'\ndevices = ['s', 't']\nunit = '16KiB'",
+    ),
+    (
+        "cache and queue on a shard",
+        "[device.q]\ntype = 'queue'\nbelow = 'a'\ndepth = 2\n\
+         [device.d]\ntype = 'cache'\nbelow = 'q'\nsize = '256KiB'\n\
+         [device.top]\ntype = 'shard'\nbelow = 'd'",
+    ),
+    (
+        "mirror over a shard",
+        "[device.s]\ntype = 'shard'\nbelow = 'a'\n\
+         [device.top]\ntype = 'mirror'\nsides = ['s', 'c']",
+    ),
+];
+
+fn real_rt() -> Rt {
+    let options = UringOptions {
+        pool_bytes: 4 << 20,
+        ..UringOptions::default()
+    };
+    Rt::real_time(options).expect("a ring")
+}
 
 /// A device under test and what lies below it.
 struct Opened {
@@ -282,10 +319,9 @@ async fn run_batch(top: &Rc<dyn Device>, batch: &[Request]) -> Vec<IoResult> {
     futures_util::future::join_all(batch.iter().map(|request| top.submit(request.clone()))).await
 }
 
-#[test]
-fn every_kind_stores_what_it_was_given() {
-    for (number, (name, text)) in KINDS.iter().enumerate() {
-        let rt = virtual_rt(number as u64);
+fn each_stores_what_it_was_given(kinds: &[(&str, &str)], runtime: impl Fn(u64) -> Rt) {
+    for (number, (name, text)) in kinds.iter().enumerate() {
+        let rt = runtime(number as u64);
         let mut rng = Rng::labelled(number as u64, "contract");
         rt.block_on(async {
             let opened = Opened::new(&rt, text).await;
@@ -315,6 +351,16 @@ fn every_kind_stores_what_it_was_given() {
             "{name}: closing leaves no timer behind"
         );
     }
+}
+
+#[test]
+fn every_kind_stores_what_it_was_given() {
+    each_stores_what_it_was_given(KINDS, virtual_rt);
+}
+
+#[test]
+fn every_kind_with_threads_stores_what_it_was_given() {
+    each_stores_what_it_was_given(THREADED, |_| real_rt());
 }
 
 #[test]
@@ -364,12 +410,9 @@ fn every_kind_honours_its_geometry() {
     }
 }
 
-/// Requests that were started and dropped, at any point, neither keep a device from closing nor
-/// disturb those that follow.
-#[test]
-fn every_kind_survives_dropped_requests() {
-    for (number, (name, text)) in KINDS.iter().enumerate() {
-        let rt = virtual_rt(number as u64);
+fn each_survives_dropped_requests(kinds: &[(&str, &str)], runtime: impl Fn(u64) -> Rt) {
+    for (number, (name, text)) in kinds.iter().enumerate() {
+        let rt = runtime(number as u64);
         let mut rng = Rng::labelled(number as u64, "drops");
         rt.block_on(async {
             let opened = Opened::new(&rt, text).await;
@@ -400,4 +443,16 @@ fn every_kind_survives_dropped_requests() {
         });
         assert_eq!(rt.live_timers(), 0, "{name}");
     }
+}
+
+/// Requests that were started and dropped, at any point, neither keep a device from closing nor
+/// disturb those that follow.
+#[test]
+fn every_kind_survives_dropped_requests() {
+    each_survives_dropped_requests(KINDS, virtual_rt);
+}
+
+#[test]
+fn every_kind_with_threads_survives_dropped_requests() {
+    each_survives_dropped_requests(THREADED, |_| real_rt());
 }

@@ -8,6 +8,11 @@ use serde_json::{Map, Value, json};
 pub(crate) fn to_json(device: &dyn Device) -> Value {
     let mut seen: Vec<(String, String, Figure)> = Vec::new();
     device.figures(&mut seen);
+    of(seen)
+}
+
+/// The same of figures that were taken before.
+pub(crate) fn of(seen: Vec<(String, String, Figure)>) -> Value {
     let (mut own, mut parts) = (Map::new(), Map::new());
     for (part, name, figure) in seen {
         let value = value(&figure);

@@ -58,15 +58,15 @@ pub(crate) fn scrub(stack: &Stack, request: &Value) -> Value {
 /// Shows a cache, or takes note that the operator knows of what it has lost.
 pub(crate) fn cache(stack: &Stack, request: &Value) -> Value {
     let asked = request["device"].as_str().unwrap_or_default();
-    let Some(cache) = stack.cache(asked) else {
-        return refusal(&format!("there is no cache `{asked}`"));
-    };
     let accepted = match request["do"].as_str() {
-        Some("show") => Value::Null,
-        Some("accept-loss") => Value::Bool(cache.accept_loss()),
+        Some("show") => None,
+        Some("accept-loss") => stack.accept_loss(asked),
         _ => return refusal("expected `do` to be show or accept-loss"),
     };
-    let figures = figures::to_json(cache);
+    let Some(figures) = stack.cache_figures(asked) else {
+        return refusal(&format!("there is no cache `{asked}`"));
+    };
+    let figures = figures::of(figures);
     json!({ "cache": figures["figures"], "accepted": accepted })
 }
 

@@ -62,7 +62,12 @@ pub(crate) fn answer(stack: &Stack, request: &Value) -> Value {
 fn answer_for(stack: &Stack, request: &Value) -> Result<Value, String> {
     let device = request["device"].as_str().unwrap_or_default();
     let tap = stack.tap(device);
-    let tap = tap.ok_or_else(|| format!("device `{device}` is not open"))?;
+    let tap = tap.ok_or_else(|| match stack.shard_of(device) {
+        Some(shard) => format!(
+            "device `{device}` is on the thread of the shard `{shard}`; what reaches the shard can be recorded"
+        ),
+        None => format!("device `{device}` is not open"),
+    })?;
     let number = request["number"].as_u64().unwrap_or(0);
     match request["do"].as_str() {
         Some("start") => match tap.start() {

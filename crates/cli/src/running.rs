@@ -309,6 +309,15 @@ impl Shown {
             merge(&mut shown, figures::to_json(device.as_ref()));
             devices.insert(name.to_owned(), shown);
         }
+        for seen in self.stack.beyond() {
+            let mut shown = json!({
+                "type": seen.kind,
+                "size_bytes": seen.size_bytes,
+                "children": seen.children,
+            });
+            merge(&mut shown, figures::of(seen.figures));
+            devices.insert(seen.name, shown);
+        }
         json!({
             "version": 1,
             "health": figures::health(&devices),

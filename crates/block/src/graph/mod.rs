@@ -23,7 +23,7 @@ use crate::error::IoError;
 pub use crate::error::OpenError;
 use crate::layers::cache::Cache;
 use crate::layers::mirror::Mirror;
-use crate::layers::shard::{Seen, Shard};
+use crate::layers::shard::Shard;
 use crate::tap::Tap;
 pub use format::{FormatOptions, FormattedMirror, format};
 pub use node::Node;
@@ -383,14 +383,6 @@ impl Stack {
             .map(|name| (name.as_str(), &self.devices[name]))
     }
 
-    /// What was last seen of the devices that are open on threads of shards: at most
-    /// [`LOOK_EVERY`](crate::layers::shard::LOOK_EVERY) ago.
-    pub fn beyond(&self) -> Vec<Seen> {
-        let shards = self.shards.borrow();
-        let seen = shards.values().map(|shard| shard.seen());
-        seen.flat_map(|seen| seen.as_ref().clone()).collect()
-    }
-
     /// Why a device is not open that a mirror does without.
     pub fn missing(&self, name: &str) -> Option<&OpenError> {
         self.missing.get(name)
@@ -522,6 +514,7 @@ mod tests {
             ("type = 'delay'\nbelow = 'a'\n", 3),
             ("type = 'error'\nbelow = 'a'\ncode = 'medium'\n", 3),
             ("type = 'rate'\nbelow = 'a'\n", 3),
+            ("type = 'shard'\nbelow = 'a'\n", 3),
             ("type = 'stats'\nbelow = 'a'\n", 3),
             (log.as_str(), 3),
         ];

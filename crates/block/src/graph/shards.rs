@@ -10,8 +10,9 @@ use std::rc::Rc;
 use bimetal_rt::Rt;
 
 use super::{Graph, Node, OpenOptions, Stack};
-use crate::device::{Device, LocalFuture};
+use crate::device::{Device, Figure, LocalFuture};
 use crate::error::{IoError, OpenError};
+use crate::layers::cache::HEALTH_LOST;
 use crate::layers::shard::{NamedFigure, Seen, Shard, Subtree};
 
 /// True where a shard has a thread: not in virtual time.
@@ -31,13 +32,14 @@ pub(super) async fn start(
     let open = async move |rt: &Rt| {
         let stack = Stack::open(rt, &part, &[&below], &options).await?;
         let top = Rc::clone(stack.get(&below).expect("the root of a stack is open"));
-        Ok(OnThread { stack, top })
+        Ok(OnThread { part, stack, top })
     };
     Shard::start(rt, name, open).await
 }
 
 /// The stack on the thread of a shard.
 struct OnThread {
+    part: Graph,
     stack: Stack,
     top: Rc<dyn Device>,
 }
@@ -51,8 +53,11 @@ impl Subtree for OnThread {
         let here = self.stack.devices().map(|(name, device)| {
             let mut figures: Vec<NamedFigure> = Vec::new();
             device.figures(&mut figures);
+            let node = &self.part.nodes[name];
             Seen {
                 name: name.to_owned(),
+                kind: node.kind(),
+                children: node.children().into_iter().map(str::to_owned).collect(),
                 size_bytes: device.geometry().size_bytes,
                 figures,
             }
@@ -60,11 +65,60 @@ impl Subtree for OnThread {
         here.chain(self.stack.beyond()).collect()
     }
 
+    fn accept_loss(&self, name: &str) {
+        // Who asked has looked at the figures, and will look again.
+        self.stack.accept_loss(name);
+    }
+
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         Box::pin(async {
             let closed = self.stack.close().await;
             closed.map_err(|(_device, error)| error)
         })
+    }
+}
+
+impl Stack {
+    /// What was last seen of the devices that are open on threads of shards: at most
+    /// [`LOOK_EVERY`](crate::layers::shard::LOOK_EVERY) ago.
+    pub fn beyond(&self) -> Vec<Seen> {
+        let shards = self.shards.borrow();
+        let seen = shards.values().map(|shard| shard.seen());
+        seen.flat_map(|seen| seen.as_ref().clone()).collect()
+    }
+
+    /// The shard on whose thread the device `name` is open.
+    pub fn shard_of(&self, name: &str) -> Option<String> {
+        let shards = self.shards.borrow();
+        let has_it = |shard: &Shard| shard.seen().iter().any(|seen| seen.name == name);
+        let mut having = shards.iter().filter(|(_, shard)| has_it(shard));
+        having.next().map(|(shard, _)| shard.clone())
+    }
+
+    /// The figures of the buffer cache `name`, on whatever thread it is.
+    pub fn cache_figures(&self, name: &str) -> Option<Vec<NamedFigure>> {
+        if let Some(cache) = self.cache(name) {
+            let mut figures = Vec::new();
+            cache.figures(&mut figures);
+            return Some(figures);
+        }
+        let mut beyond = self.beyond().into_iter();
+        let found = beyond.find(|seen| seen.name == name && seen.kind == "cache");
+        found.map(|seen| seen.figures)
+    }
+
+    /// The operator knows of what the buffer cache `name` has lost. Returns whether anything was; of a cache
+    /// on another thread, whether its figures said so. `None` when there is no such cache.
+    pub fn accept_loss(&self, name: &str) -> Option<bool> {
+        if let Some(cache) = self.cache(name) {
+            return Some(cache.accept_loss());
+        }
+        let figures = self.cache_figures(name)?;
+        let shards = self.shards.borrow();
+        let is_told = shards.values().any(|shard| shard.accept_loss(name));
+        let lost = Figure::State(HEALTH_LOST.to_owned());
+        let had_lost = figures.iter().any(|(_, _, figure)| *figure == lost);
+        Some(is_told && had_lost)
     }
 }
 

@@ -40,6 +40,8 @@ const LEAVING_BYTES_MAX: u64 = 64 << 20;
 /// that of NAND.
 const READ_US: f64 = 25.0;
 const FLUSH_US: f64 = 200.0;
+/// The `health` of a cache that has lost something, as long as nobody has said that this is known.
+pub(crate) const HEALTH_LOST: &str = "lost data";
 
 /// When a write is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -287,7 +289,7 @@ impl Device for Cache {
         let (held, counts) = (state.occupancy(), state.counts);
         let mut show = |name, figure| out.figure("", name, figure);
         let health = match (state.lost, state.has_failed()) {
-            (Some(_), _) => "lost data",
+            (Some(_), _) => HEALTH_LOST,
             (None, true) => "cannot write",
             (None, false) => "healthy",
         };

@@ -11,10 +11,23 @@ use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request};
 
-/// A request on its way to the shard's thread.
+/// What the shard's thread is asked for.
 pub(super) struct Asked {
     /// The asker's place for the answer.
     pub(super) key: usize,
+    pub(super) what: What,
+}
+
+/// What there is to do.
+pub(super) enum What {
+    /// A request to the device below.
+    Request(Detached),
+    /// The operator knows of what this cache has lost.
+    AcceptLoss(String),
+}
+
+/// A request on its way to the shard's thread.
+pub(super) struct Detached {
     op: Op,
     offset: u64,
     len: u64,
@@ -24,18 +37,17 @@ pub(super) struct Asked {
     data: Option<DetachedBuf>,
 }
 
-impl Asked {
-    /// Copies the data of a request, to be answered at `key`.
+impl Detached {
+    /// Copies the data of a request.
     ///
     /// # Errors
     /// `Resource` when there is no memory for the copy.
-    pub(super) fn new(request: &Request) -> Result<Asked, IoError> {
+    pub(super) fn new(request: &Request) -> Result<Detached, IoError> {
         let data = match request.op {
             Op::Write => Some(request.payload.detached().ok_or(IoError::Resource)?),
             Op::Read | Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => None,
         };
-        Ok(Asked {
-            key: 0,
+        Ok(Detached {
             op: request.op,
             offset: request.offset,
             len: request.len,

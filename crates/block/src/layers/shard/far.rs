@@ -11,10 +11,11 @@ use bimetal_rt::Rt;
 use bimetal_rt::mailbox::{Letters, Receiver, Sender};
 use bimetal_rt::sync::Event;
 
-use super::crossing::{Answered, Asked, Opened, Outbox, Told};
+use super::crossing::{Answered, Asked, Opened, Outbox, Told, What};
 use super::{LOOK_EVERY, Seen, Subtree};
 use crate::device::Device;
 use crate::error::OpenError;
+use crate::request::Reply;
 
 /// The newest snapshot of what is below. The lock is held to put one in or to count a handle.
 pub(super) type Shown = Arc<Mutex<Arc<Vec<Seen>>>>;
@@ -65,6 +66,7 @@ impl Drop for Last {
 /// What the tasks of the thread share.
 struct Far {
     rt: Rt,
+    subtree: Rc<dyn Subtree>,
     top: Rc<dyn Device>,
     outbox: Outbox<Told>,
     under_way: Cell<usize>,
@@ -78,7 +80,7 @@ async fn serve<S: Subtree + 'static>(
     shown: &Shown,
     open: impl AsyncFnOnce(&Rt) -> Result<S, OpenError>,
 ) {
-    let subtree = match open(rt).await {
+    let subtree: Rc<dyn Subtree> = match open(rt).await {
         Ok(subtree) => Rc::new(subtree),
         Err(error) => return last.say(Told::Opened(Err(error))),
     };
@@ -99,6 +101,7 @@ async fn serve<S: Subtree + 'static>(
     })));
     let far = Rc::new(Far {
         rt: rt.clone(),
+        subtree: Rc::clone(&subtree),
         top,
         outbox: Outbox::new(Arc::clone(&last.0)),
         under_way: Cell::new(0),
@@ -121,7 +124,7 @@ async fn serve<S: Subtree + 'static>(
 }
 
 /// Puts in a snapshot of what is below.
-fn show(shown: &Shown, subtree: &impl Subtree) {
+fn show(shown: &Shown, subtree: &dyn Subtree) {
     let seen = Arc::new(subtree.look());
     let before = {
         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +133,7 @@ fn show(shown: &Shown, subtree: &impl Subtree) {
     drop(before);
 }
 
-async fn keep_showing(rt: Rt, shown: Shown, subtree: Rc<impl Subtree>) {
+async fn keep_showing(rt: Rt, shown: Shown, subtree: Rc<dyn Subtree>) {
     loop {
         rt.sleep(LOOK_EVERY).await;
         show(&shown, subtree.as_ref());
@@ -154,13 +157,20 @@ impl Far {
     }
 
     async fn run(&self, asked: Asked) {
-        let key = asked.key;
-        let request = asked.into_request(self.rt.pool());
-        let result = self.top.submit(request).await;
+        let result = match asked.what {
+            What::Request(copy) => {
+                let request = copy.into_request(self.rt.pool());
+                self.top.submit(request).await
+            }
+            What::AcceptLoss(name) => {
+                self.subtree.accept_loss(&name);
+                Ok(Reply::Done)
+            }
+        };
         let size_bytes = self.top.geometry().size_bytes;
         // After the answer: an interruption that it depends on has been counted by now.
         let interruptions = self.top.interruptions();
-        let answered = Answered::new(key, result, interruptions, size_bytes);
+        let answered = Answered::new(asked.key, result, interruptions, size_bytes);
         self.outbox.put(Told::Answered(answered));
         self.under_way.set(self.under_way.get() - 1);
         self.changed.notify();

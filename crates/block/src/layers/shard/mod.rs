@@ -66,6 +66,9 @@ pub trait Subtree {
     /// What can be seen of each of its devices now.
     fn look(&self) -> Vec<Seen>;
 
+    /// The operator knows of what the cache `name`, if it has one, has lost.
+    fn accept_loss(&self, name: &str);
+
     /// Closes its devices from the top down.
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>>;
 }
@@ -78,6 +81,10 @@ pub type NamedFigure = (String, String, Figure);
 pub struct Seen {
     /// Its name.
     pub name: String,
+    /// The name of its type.
+    pub kind: &'static str,
+    /// The devices below it, by their names.
+    pub children: Vec<String>,
     /// Its size in bytes.
     pub size_bytes: u64,
     /// Its figures.
@@ -119,6 +126,18 @@ impl Shard {
         match &self.0 {
             Place::Here(_) => Arc::default(),
             Place::Beyond(near) => near.seen(),
+        }
+    }
+}
+
+impl Shard {
+    /// Tells the cache `name` on the thread that the operator knows of what it has lost; requests that are
+    /// submitted later find that done. False when there is no such cache, or no thread any more.
+    pub fn accept_loss(&self, name: &str) -> bool {
+        let is_it = |seen: &Seen| seen.name == name && seen.kind == "cache";
+        match &self.0 {
+            Place::Here(_) => false,
+            Place::Beyond(near) => near.seen().iter().any(is_it) && near.accept_loss(name),
         }
     }
 }

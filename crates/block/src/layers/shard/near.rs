@@ -12,7 +12,7 @@ use bimetal_rt::sync::{Event, Permit, Semaphore};
 use bimetal_rt::{BufPool, Rt, Task, UringOptions, thread};
 use slab::Slab;
 
-use super::crossing::{Answered, Asked, Opened, Outbox, Told};
+use super::crossing::{Answered, Asked, Detached, Opened, Outbox, Told, What};
 use super::far::{self, Shown};
 use super::{BYTES_MAX, REQUESTS_MAX, Seen, Subtree};
 use crate::device::{Figure, FigureVisitor};
@@ -37,6 +37,8 @@ struct State {
     outbox: Outbox<Asked>,
     places: Rc<Semaphore>,
     bytes: Rc<Semaphore>,
+    /// For what an operator asks, one thing at a time.
+    operations: Rc<Semaphore>,
     crossed: RefCell<Slab<Crossed>>,
     /// Requests that wait for room.
     waiting: Cell<usize>,
@@ -66,8 +68,11 @@ enum Phase {
 struct Crossed {
     answer: Awaited,
     /// Its room over there.
-    _room: (Permit, Permit),
+    _room: Room,
 }
+
+/// A place, and room for bytes where some are transferred.
+type Room = (Permit, Option<Permit>);
 
 /// The answer to a request, as who asked sees it.
 enum Awaited {
@@ -148,17 +153,27 @@ impl Near {
         if state.phase.get() == Phase::Died {
             return Err(IoError::Offline);
         }
-        let mut asked = Asked::new(&request)?;
+        let copy = Detached::new(&request)?;
         // The copy is what crosses; the asker's memory is free again.
         drop(request);
-        let key = state.crossed.borrow_mut().insert(Crossed {
-            answer: Awaited::Open(None),
-            _room: room,
-        });
-        asked.key = key;
-        state.outbox.put(asked);
+        let key = state.ask(What::Request(copy), Awaited::Open(None), room);
         let answer = Answer { state, key };
         std::future::poll_fn(|context| answer.poll(context)).await
+    }
+
+    /// Says over there that the operator knows of what the cache `name` has lost. Requests that are submitted
+    /// later find that done. False when it cannot be said, as the thread has ended.
+    pub(super) fn accept_loss(&self, name: &str) -> bool {
+        let state = &self.state;
+        if state.check_open().is_err() {
+            return false;
+        }
+        // Else the same is under way.
+        if let Some(place) = state.operations.try_acquire(1) {
+            let what = What::AcceptLoss(name.to_owned());
+            state.ask(what, Awaited::Orphan, (place, None));
+        }
+        true
     }
 
     /// As the head of [the layer](super) says. Closing once more does nothing.
@@ -231,6 +246,7 @@ impl State {
             outbox,
             places: Semaphore::new(REQUESTS_MAX),
             bytes: Semaphore::new(BYTES_MAX),
+            operations: Semaphore::new(1),
             crossed: RefCell::new(Slab::new()),
             waiting: Cell::new(0),
             geometry: GrowingGeometry::new(geometry),
@@ -252,21 +268,39 @@ impl State {
     }
 
     /// Room for a request over there, in order of arrival.
-    async fn room(&self, request: &Request) -> (Permit, Permit) {
+    async fn room(&self, request: &Request) -> Room {
         let bytes = match request.op {
             Op::Read | Op::Write => request.len,
             Op::Flush | Op::Discard | Op::WriteZeroes | Op::Extents => 0,
         };
-        if let Some(place) = self.places.try_acquire(1)
-            && let Some(bytes) = self.bytes.try_acquire(bytes)
-        {
-            return (place, bytes);
+        if let Some(place) = self.places.try_acquire(1) {
+            if bytes == 0 {
+                return (place, None);
+            }
+            if let Some(bytes) = self.bytes.try_acquire(bytes) {
+                return (place, Some(bytes));
+            }
         }
         self.waited_for_room.set(self.waited_for_room.get() + 1);
         let _waiting = Waiting::new(self);
         // Whoever has a place waits for bytes in the same order.
         let place = self.places.acquire(1).await;
-        (place, self.bytes.acquire(bytes).await)
+        let bytes = match bytes {
+            0 => None,
+            bytes => Some(self.bytes.acquire(bytes).await),
+        };
+        (place, bytes)
+    }
+
+    /// Sends something over and says where its answer will be.
+    fn ask(&self, what: What, answer: Awaited, room: Room) -> usize {
+        let crossed = Crossed {
+            answer,
+            _room: room,
+        };
+        let key = self.crossed.borrow_mut().insert(crossed);
+        self.outbox.put(Asked { key, what });
+        key
     }
 
     /// Takes what the other thread says until it says no more.

@@ -1,0 +1,625 @@
+//! A device on a thread of its own: bounds, order, death, closing, and what is known here of there. What it
+//! stores is tested with every other device in `contract.rs`.
+
+mod common;
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use bimetal_block::device::{FigureVisitor, LocalFuture};
+use bimetal_block::graph::OpenError;
+use bimetal_block::layers::shard::{BYTES_MAX, REQUESTS_MAX, Seen, Shard, Subtree};
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::{
+    Device, Figure, Flags, Geometry, IoError, IoFuture, IoResult, Op, Reply, Request,
+};
+use bimetal_rt::mailbox::{Receiver, Sender, mailbox};
+use bimetal_rt::sync::Event;
+use bimetal_rt::{Rt, UringOptions};
+use common::{byte_of, figure, open, refusal, starts, write};
+use futures_util::future::join_all;
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// A read here makes the thread panic.
+const TRAP: u64 = 63 * MIB;
+
+fn real_rt() -> Rt {
+    let options = UringOptions {
+        pool_bytes: 4 << 20,
+        ..UringOptions::default()
+    };
+    Rt::real_time(options).expect("a ring")
+}
+
+/// What happened on the thread, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Happened {
+    Came(Op, u64, u64),
+    Done(Op, u64, u64),
+    Closed,
+    Gone,
+}
+
+#[derive(Clone, Default)]
+struct Journal(Arc<Mutex<Vec<Happened>>>);
+
+impl Journal {
+    fn note(&self, event: Happened) {
+        self.0.lock().unwrap().push(event);
+    }
+
+    fn events(&self) -> Vec<Happened> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// The most requests and bytes that were there at a time.
+    fn peaks(&self) -> (u64, u64) {
+        let (mut now, mut peaks) = ((0, 0), (0, 0));
+        for event in self.events() {
+            match event {
+                Happened::Came(_, _, len) => now = (now.0 + 1, now.1 + len),
+                Happened::Done(_, _, len) => now = (now.0 - 1, now.1 - len),
+                Happened::Closed | Happened::Gone => {}
+            }
+            peaks = (peaks.0.max(now.0), peaks.1.max(now.1));
+        }
+        peaks
+    }
+}
+
+/// Memory behind a gate that is opened from outside. Each write counts as an interruption, and makes the device
+/// larger by a block.
+struct Gated {
+    memory: MemoryDevice,
+    geometries: Box<[Geometry]>,
+    is_open: Cell<bool>,
+    opened: Event,
+    writes: Cell<u64>,
+    journal: Journal,
+}
+
+/// Writes after which the device grows no more.
+const GROWTHS: usize = 16;
+
+impl Gated {
+    fn new(rt: &Rt, journal: Journal) -> Gated {
+        let sizes = (0..=GROWTHS as u64).map(|blocks| 64 * MIB + blocks * BLOCK);
+        Gated {
+            memory: MemoryDevice::new(rt, 65 * MIB),
+            geometries: sizes.map(Geometry::of_size).collect(),
+            is_open: Cell::new(false),
+            opened: Event::new(),
+            writes: Cell::new(0),
+            journal,
+        }
+    }
+
+    async fn run(&self, request: Request) -> IoResult {
+        let (op, offset, len) = (request.op, request.offset, request.len);
+        self.journal.note(Happened::Came(op, offset, len));
+        assert!(op != Op::Read || offset != TRAP, "the trap of the test");
+        self.opened.until(|| self.is_open.get()).await;
+        let result = self.memory.submit(request).await;
+        if op == Op::Write {
+            self.writes.set(self.writes.get() + 1);
+        }
+        self.journal.note(Happened::Done(op, offset, len));
+        result
+    }
+}
+
+impl Device for Gated {
+    fn geometry(&self) -> &Geometry {
+        &self.geometries[(self.writes.get() as usize).min(GROWTHS)]
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(self.run(request))
+    }
+
+    fn interruptions(&self) -> Option<u64> {
+        Some(self.writes.get())
+    }
+
+    fn figures(&self, out: &mut dyn FigureVisitor) {
+        out.figure("", "writes", Figure::Counter(self.writes.get()));
+    }
+}
+
+/// The device on the thread of a shard.
+struct Tree {
+    top: Rc<Gated>,
+    journal: Journal,
+}
+
+impl Subtree for Tree {
+    fn top(&self) -> Rc<dyn Device> {
+        Rc::clone(&self.top) as Rc<dyn Device>
+    }
+
+    fn look(&self) -> Vec<Seen> {
+        let mut figures = Vec::new();
+        self.top.figures(&mut figures);
+        vec![Seen {
+            name: "gated".to_owned(),
+            kind: "memory",
+            children: Vec::new(),
+            size_bytes: self.top.geometry().size_bytes,
+            figures,
+        }]
+    }
+
+    fn accept_loss(&self, _name: &str) {}
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        self.journal.note(Happened::Closed);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        self.journal.note(Happened::Gone);
+    }
+}
+
+/// A shard over a gated device, and the gate.
+struct Rig {
+    shard: Rc<dyn Device>,
+    gate: Sender<()>,
+    journal: Journal,
+}
+
+impl Rig {
+    async fn new(rt: &Rt) -> Rig {
+        let (gate, opening) = mailbox().unwrap();
+        let journal = Journal::default();
+        let noted = journal.clone();
+        let open = async move |rt: &Rt| open_tree(rt, opening, noted);
+        let shard = Shard::start(rt, "test", open).await.unwrap();
+        Rig {
+            shard: Rc::new(shard),
+            gate,
+            journal,
+        }
+    }
+
+    /// A rig whose gate is open from the start.
+    async fn open(rt: &Rt) -> Rig {
+        let rig = Rig::new(rt).await;
+        rig.open_gate();
+        rig
+    }
+
+    fn open_gate(&self) {
+        self.gate.send(()).unwrap();
+    }
+
+    /// Waits until something holds of what happened on the thread; other tasks run meanwhile.
+    async fn until(&self, holds: impl Fn(&[Happened]) -> bool) {
+        while !holds(&self.journal.events()) {
+            bimetal_rt::yield_now().await;
+        }
+    }
+}
+
+fn open_tree(rt: &Rt, gate: Receiver<()>, journal: Journal) -> Result<Tree, OpenError> {
+    let top = Rc::new(Gated::new(rt, journal.clone()));
+    let gated = Rc::clone(&top);
+    let mut gate = gate.listen(rt).unwrap();
+    rt.spawn(async move {
+        while gate.next().await.is_some() {
+            gated.is_open.set(true);
+            gated.opened.notify();
+        }
+    })
+    .detach();
+    Ok(Tree { top, journal })
+}
+
+fn came(events: &[Happened]) -> Vec<(Op, u64)> {
+    let came = events.iter().filter_map(|event| match event {
+        Happened::Came(op, offset, _) => Some((*op, *offset)),
+        Happened::Done(..) | Happened::Closed | Happened::Gone => None,
+    });
+    came.collect()
+}
+
+#[test]
+fn requests_beyond_the_bound_wait_on_this_side() {
+    let rt = real_rt();
+    rt.block_on(async {
+        let rig = Rig::new(&rt).await;
+        let count = REQUESTS_MAX + 200;
+        let reads = (0..count).map(|at| rig.shard.submit(Request::read(at * BLOCK, BLOCK)));
+        let reads = join_all(reads);
+        let gate = async {
+            rig.until(|events| came(events).len() as u64 == REQUESTS_MAX)
+                .await;
+            assert_eq!(
+                figure(&rig.shard, "in_flight_requests"),
+                REQUESTS_MAX as f64
+            );
+            assert_eq!(figure(&rig.shard, "waited_for_a_place"), 200.0);
+            rig.open_gate();
+        };
+        let (answers, ()) = futures_util::future::join(reads, gate).await;
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(rig.journal.peaks().0, REQUESTS_MAX);
+        let expected: Vec<(Op, u64)> = (0..count).map(|at| (Op::Read, at * BLOCK)).collect();
+        assert_eq!(
+            came(&rig.journal.events()),
+            expected,
+            "in the order of arrival"
+        );
+        assert_eq!(figure(&rig.shard, "in_flight_bytes"), 0.0);
+        rig.shard.close().await.unwrap();
+    });
+}
+
+#[test]
+fn bytes_beyond_the_bound_wait_on_this_side() {
+    let rt = real_rt();
+    rt.block_on(async {
+        let rig = Rig::new(&rt).await;
+        let fitting = BYTES_MAX / MIB;
+        let writes = (0..fitting + 8).map(|at| {
+            let write = write(&rt, at * MIB, MIB as usize, at as u8);
+            rig.shard.submit(write)
+        });
+        let writes = join_all(writes);
+        let gate = async {
+            rig.until(|events| came(events).len() as u64 == fitting)
+                .await;
+            rig.open_gate();
+        };
+        let (answers, ()) = futures_util::future::join(writes, gate).await;
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(rig.journal.peaks().1, BYTES_MAX);
+        // The longest transfer takes all of it, and a longer one is refused.
+        let longest = rig.shard.submit(Request::read(0, BYTES_MAX)).await;
+        assert_eq!(longest.unwrap().into_data().len() as u64, BYTES_MAX);
+        let longer = rig.shard.submit(Request::read(0, BYTES_MAX + BLOCK)).await;
+        assert_eq!(longer.unwrap_err(), IoError::Resource);
+        for at in 0..fitting + 8 {
+            assert_eq!(byte_of(&rig.shard, at * MIB).await, at as u8);
+        }
+        rig.shard.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_flush_comes_after_every_write_that_was_answered() {
+    let rt = real_rt();
+    rt.block_on(async {
+        let rig = Rig::open(&rt).await;
+        for round in 0..50_u64 {
+            let at = |block: u64| (round * 8 + block) * BLOCK;
+            let writes = (0..8).map(|block| {
+                let write = write(&rt, at(block), BLOCK as usize, 1);
+                rig.shard.submit(write)
+            });
+            assert!(join_all(writes).await.iter().all(Result::is_ok));
+            rig.shard.submit(Request::flush()).await.unwrap();
+        }
+        let events = rig.journal.events();
+        let (mut done, mut flushes) = (0, 0);
+        for event in events {
+            match event {
+                Happened::Done(Op::Write, ..) => done += 1,
+                Happened::Came(Op::Flush, ..) => {
+                    flushes += 1;
+                    assert_eq!(done, 8 * flushes, "of the flush {flushes}");
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(flushes, 50);
+        rig.shard.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_an_answer_depends_on_is_known_before_it() {
+    let rt = real_rt();
+    rt.block_on(async {
+        let rig = Rig::open(&rt).await;
+        assert_eq!(rig.shard.interruptions(), Some(0));
+        assert_eq!(rig.shard.geometry().size_bytes, 64 * MIB);
+        for count in 1..=GROWTHS as u64 {
+            let write = write(&rt, 0, BLOCK as usize, 1);
+            rig.shard.submit(write).await.unwrap();
+            assert_eq!(rig.shard.interruptions(), Some(count));
+            let grown = 64 * MIB + count * BLOCK;
+            assert_eq!(rig.shard.geometry().size_bytes, grown);
+            // What has come can be used at once.
+            let last = Request::read(grown - BLOCK, BLOCK);
+            rig.shard.submit(last).await.unwrap();
+        }
+        rig.shard.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_was_asked_of_a_thread_that_dies_fails() {
+    let rt = real_rt();
+    rt.block_on(async {
+        let rig = Rig::new(&rt).await;
+        let count = REQUESTS_MAX + 20;
+        let mut asked: Vec<Request> = (0..count)
+            .map(|at| Request::read(at * BLOCK, BLOCK))
+            .collect();
+        // One of them kills the thread; all others wait for the gate or for a place.
+        asked[REQUESTS_MAX as usize - 1] = Request::read(TRAP, BLOCK);
+        let answers = join_all(asked.into_iter().map(|request| rig.shard.submit(request))).await;
+        assert_eq!(answers.len() as u64, count);
+        for answer in answers {
+            assert_eq!(answer.unwrap_err(), IoError::Offline);
+        }
+        for request in [Request::read(0, BLOCK), Request::flush()] {
+            let answer = rig.shard.submit(request).await;
+            assert_eq!(answer.unwrap_err(), IoError::Offline);
+        }
+        let mut figures: Vec<(String, String, Figure)> = Vec::new();
+        rig.shard.figures(&mut figures);
+        let health = figures.into_iter().find(|(_, name, _)| name == "health");
+        assert_eq!(health.unwrap().2, Figure::State("failed".to_owned()));
+        assert_eq!(figure(&rig.shard, "in_flight_requests"), 0.0);
+        assert_eq!(rig.shard.close().await, Err(IoError::Offline));
+        // What it held has been let go.
+        rig.until(|events| events.contains(&Happened::Gone)).await;
+        assert!(!rig.journal.events().contains(&Happened::Closed));
+    });
+}
+
+#[test]
+fn closing_waits_for_what_is_there_and_takes_no_more() {
+    let rt = real_rt();
+    rt.block_on(async {
+        let rig = Rig::new(&rt).await;
+        let count = REQUESTS_MAX + 50;
+        let writes = (0..count).map(|at| {
+            let write = write(&rt, at * BLOCK, BLOCK as usize, at as u8);
+            rig.shard.submit(write)
+        });
+        let writes = join_all(writes);
+        let close = async {
+            rig.until(|events| !events.is_empty()).await;
+            let mut close = rig.shard.close();
+            let pending = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(close.as_mut().poll(context).is_pending())
+            });
+            assert!(pending.await);
+            let late = rig.shard.submit(Request::read(0, BLOCK)).await;
+            assert_eq!(late.unwrap_err(), IoError::Closed);
+            assert!(!rig.journal.events().contains(&Happened::Closed));
+            rig.open_gate();
+            close.await
+        };
+        let (answers, closed) = futures_util::future::join(writes, close).await;
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(closed, Ok(()));
+        let events = rig.journal.events();
+        let done = events.iter().filter(|e| matches!(e, Happened::Done(..)));
+        assert_eq!(done.count() as u64, count);
+        assert!(events.ends_with(&[Happened::Closed, Happened::Gone]));
+        assert_eq!(rig.shard.close().await, Ok(()), "once more");
+        let late = rig.shard.submit(Request::flush()).await;
+        assert_eq!(late.unwrap_err(), IoError::Closed);
+    });
+    assert_eq!((rt.live_tasks(), rt.operations_in_flight()), (0, 0));
+}
+
+#[test]
+fn a_dropped_request_goes_on_and_keeps_its_room_until_it_is_done() {
+    let rt = real_rt();
+    rt.block_on(async {
+        let rig = Rig::new(&rt).await;
+        let mut dropped = rig.shard.submit(write(&rt, 0, BLOCK as usize, 7));
+        assert!(starts(&mut dropped).await);
+        drop(dropped);
+        assert_eq!(figure(&rig.shard, "in_flight_bytes"), BLOCK as f64);
+        // One that waits for room has not been started, and leaves nothing.
+        let long = Request::read(0, BYTES_MAX);
+        let mut waiting = rig.shard.submit(long);
+        assert!(starts(&mut waiting).await);
+        drop(waiting);
+        rig.open_gate();
+        assert_eq!(byte_of(&rig.shard, BLOCK).await, 0);
+        // The answers came in the order in which they were given.
+        assert_eq!(figure(&rig.shard, "in_flight_requests"), 0.0);
+        assert_eq!(byte_of(&rig.shard, 0).await, 7);
+        rig.shard.close().await.unwrap();
+        let reads = came(&rig.journal.events());
+        let expected = [(Op::Write, 0), (Op::Read, BLOCK), (Op::Read, 0)];
+        assert_eq!(reads, expected);
+    });
+}
+
+#[test]
+fn a_shard_that_is_dropped_closes_what_is_below() {
+    let rt = real_rt();
+    let journal = rt.block_on(async {
+        let rig = Rig::open(&rt).await;
+        rig.shard.submit(Request::flush()).await.unwrap();
+        let journal = rig.journal.clone();
+        drop(rig);
+        journal
+    });
+    while !journal
+        .events()
+        .ends_with(&[Happened::Closed, Happened::Gone])
+    {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_thread_that_cannot_open_says_why() {
+    let rt = real_rt();
+    rt.block_on(async {
+        let refuses = async |_: &Rt| Err::<Tree, _>(OpenError::new("unplugged").of("disk"));
+        let refused = Shard::start(&rt, "test", refuses).await.err().unwrap();
+        assert_eq!(refused.to_string(), "device disk: unplugged");
+        let dies = async |_: &Rt| -> Result<Tree, OpenError> { panic!("the trap of the test") };
+        let died = Shard::start(&rt, "test", dies).await.err().unwrap();
+        assert!(died.to_string().contains("died"), "{died}");
+    });
+    assert_eq!((rt.live_tasks(), rt.operations_in_flight()), (0, 0));
+}
+
+/// A file on the thread of a shard, removed at the end.
+struct Image(PathBuf);
+
+impl Image {
+    fn new(name: &str) -> Image {
+        let path =
+            std::env::temp_dir().join(format!("bimetal-shard-{}-{name}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(16 * MIB).unwrap();
+        Image(path)
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).unwrap();
+    }
+}
+
+/// What crosses is aligned for direct I/O, and is in the file when the stack is closed.
+#[test]
+fn files_are_written_by_the_threads_of_a_stripe() {
+    let images = ["a", "b"].map(Image::new);
+    let [a, b] = images.each_ref().map(|image| image.0.display());
+    let text = format!(
+        "[device.a]\ntype = 'file'\npath = '{a}'\n[device.b]\ntype = 'file'\npath = '{b}'\n\
+         [device.s]\ntype = 'shard'\nbelow = 'a'\n[device.t]\ntype = 'shard'\nbelow = 'b'\n\
+         [device.top]\ntype = 'stripe'\ndevices = ['s', 't']\nunit = '64KiB'\n"
+    );
+    let rt = real_rt();
+    rt.block_on(async {
+        let (stack, top) = open(&rt, &text).await;
+        assert_eq!(top.geometry().size_bytes, 32 * MIB);
+        let writes = (0..32).map(|at| {
+            let write = write(&rt, at * MIB, MIB as usize, 1 + at as u8);
+            top.submit(write)
+        });
+        assert!(join_all(writes).await.iter().all(Result::is_ok));
+        for at in 0..32 {
+            assert_eq!(byte_of(&top, at * MIB + MIB / 2).await, 1 + at as u8);
+        }
+        assert!(stack.get("a").is_none(), "it is on another thread");
+        let names: Vec<String> = stack.beyond().into_iter().map(|seen| seen.name).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(stack.shard_of("b").as_deref(), Some("t"));
+        stack.close().await.unwrap();
+    });
+    let content = images
+        .each_ref()
+        .map(|image| std::fs::read(&image.0).unwrap());
+    // Unit k of the volume is unit k / 2 of file k % 2, and a MiB has 16 of them.
+    for unit in 0..512 {
+        let expected = 1 + (unit / 16) as u8;
+        let start = unit / 2 * (64 << 10);
+        let bytes = &content[unit % 2][start..start + (64 << 10)];
+        assert!(bytes.iter().all(|byte| *byte == expected), "unit {unit}");
+    }
+}
+
+#[test]
+fn the_figures_of_a_cache_on_a_shard_are_seen() {
+    let text = "[device.m]\ntype = 'memory'\nsize = '1MiB'\n\
+                [device.c]\ntype = 'cache'\nbelow = 'm'\nsize = '256KiB'\n\
+                [device.top]\ntype = 'shard'\nbelow = 'c'\n";
+    let rt = real_rt();
+    rt.block_on(async {
+        let (stack, top) = open(&rt, text).await;
+        assert!(stack.cache("c").is_none(), "it is on another thread");
+        assert_eq!(stack.accept_loss("m"), None, "it is no cache");
+        assert_eq!(stack.accept_loss("c"), Some(false), "nothing was lost");
+        let wrote = top.submit(write(&rt, 0, BLOCK as usize, 3)).await;
+        assert!(matches!(wrote, Ok(Reply::Done)));
+        // The snapshot follows.
+        let held = |figures: Vec<(String, String, Figure)>| {
+            let held = figures
+                .into_iter()
+                .find(|(_, name, _)| name == "held_bytes");
+            held.unwrap().2
+        };
+        while held(stack.cache_figures("c").unwrap()) != Figure::Gauge(BLOCK as f64) {
+            bimetal_rt::yield_now().await;
+        }
+        stack.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_cannot_be_on_the_thread_of_a_shard_is_refused() {
+    let media = "[device.a]\ntype = 'memory'\nsize = '64MiB'\n\
+                 [device.b]\ntype = 'memory'\nsize = '64MiB'\n";
+    let mirror = "[device.m]\ntype = 'mirror'\nsides = ['a', 'b']\n\
+                  [device.q]\ntype = 'queue'\nbelow = 'm'\n\
+                  [device.top]\ntype = 'shard'\nbelow = 'q'\n";
+    let adopted = "[device.m]\ntype = 'adopted'\ndata = 'a'\nmetadata = 'b'\n\
+                   [device.top]\ntype = 'shard'\nbelow = 'm'\n";
+    let shared = "[device.c]\ntype = 'memory'\nsize = '1MiB'\nshared = true\n\
+                  [device.s]\ntype = 'shard'\nbelow = 'c'\n\
+                  [device.top]\ntype = 'stripe'\ndevices = ['s', 'c']\n";
+    let two = "[device.c]\ntype = 'memory'\nsize = '1MiB'\nshared = true\n\
+               [device.s]\ntype = 'shard'\nbelow = 'c'\n\
+               [device.top]\ntype = 'shard'\nbelow = 'c'\n";
+    for (text, words) in [
+        (mirror, ["device `m`", "a mirror is operated"]),
+        (adopted, ["device `m`", "adopted disk"]),
+        (shared, ["device `c`", "`top` cannot use it"]),
+        (two, ["device `c`", "the shard `s`"]),
+        ("[device.top]\ntype = 'shard'\n", ["test.toml", "below"]),
+        (
+            "[device.top]\ntype = 'shard'\nbelow = 'a'\ndepth = 3\n",
+            ["test.toml", "depth"],
+        ),
+    ] {
+        let why = refusal(&format!("{media}{text}"));
+        let is_said = words.iter().all(|word| why.contains(word));
+        assert!(is_said && !why.contains('\n'), "{why}");
+    }
+    // Shared by parents on one thread it may be.
+    let inside = "[device.c]\ntype = 'memory'\nsize = '1MiB'\nshared = true\n\
+                  [device.p]\ntype = 'passthrough'\nbelow = 'c'\n\
+                  [device.s]\ntype = 'stripe'\ndevices = ['p', 'c']\n\
+                  [device.top]\ntype = 'shard'\nbelow = 's'\n";
+    let rt = real_rt();
+    rt.block_on(async {
+        let (stack, top) = open(&rt, inside).await;
+        let cleared = Request::without_data(Op::WriteZeroes, 0, MIB, Flags::NONE);
+        top.submit(cleared).await.unwrap();
+        stack.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_device_is_not_opened_on_two_threads() {
+    use bimetal_block::graph::{OpenOptions, Stack, read_graph};
+    let text = "[device.a]\ntype = 'memory'\nsize = '1MiB'\n\
+                [device.top]\ntype = 'shard'\nbelow = 'a'\n";
+    let graph = read_graph(std::path::Path::new("test.toml"), text).unwrap();
+    let rt = real_rt();
+    rt.block_on(async {
+        let options = OpenOptions::default();
+        let both = Stack::open(&rt, &graph, &["top", "a"], &options).await;
+        let why = both.err().unwrap().to_string();
+        assert!(
+            why.contains("device a: is on the thread of the shard `top`"),
+            "{why}"
+        );
+        // Without the shard it is a device as any other.
+        let alone = Stack::open(&rt, &graph, &["a"], &options).await.unwrap();
+        assert!(alone.get("a").is_some());
+        alone.close().await.unwrap();
+    });
+}
