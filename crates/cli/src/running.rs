@@ -299,6 +299,15 @@ impl Shown {
 
     fn status(&self) -> Value {
         let mut devices = Map::new();
+        for seen in self.stack.beyond() {
+            let mut shown = json!({
+                "type": seen.kind,
+                "size_bytes": seen.size_bytes,
+                "children": seen.children,
+            });
+            merge(&mut shown, figures::of(seen.figures));
+            devices.insert(seen.name, shown);
+        }
         for (name, device) in self.stack.devices() {
             let node = &self.config.graph.nodes()[name];
             let mut shown = json!({
@@ -308,15 +317,6 @@ impl Shown {
             });
             merge(&mut shown, figures::to_json(device.as_ref()));
             devices.insert(name.to_owned(), shown);
-        }
-        for seen in self.stack.beyond() {
-            let mut shown = json!({
-                "type": seen.kind,
-                "size_bytes": seen.size_bytes,
-                "children": seen.children,
-            });
-            merge(&mut shown, figures::of(seen.figures));
-            devices.insert(seen.name, shown);
         }
         json!({
             "version": 1,
