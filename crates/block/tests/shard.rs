@@ -623,3 +623,36 @@ fn a_device_is_not_opened_on_two_threads() {
         alone.close().await.unwrap();
     });
 }
+
+/// As a side that is added to a mirror which is open.
+#[test]
+fn a_shard_is_opened_beside_what_is_open() {
+    use bimetal_block::graph::{OpenOptions, Stack, read_graph};
+    let text = "[device.a]\ntype = 'memory'\nsize = '1MiB'\n\
+                [device.b]\ntype = 'memory'\nsize = '1MiB'\n\
+                [device.s]\ntype = 'shard'\nbelow = 'a'\n\
+                [device.new]\ntype = 'shard'\nbelow = 'b'\n";
+    let graph = read_graph(std::path::Path::new("test.toml"), text).unwrap();
+    let rt = real_rt();
+    rt.block_on(async {
+        let options = OpenOptions::default();
+        let stack = Stack::open(&rt, &graph, &["s"], &options).await.unwrap();
+        for used in ["s", "a"] {
+            let why = stack.open_later(&rt, &graph, used).await.err().unwrap();
+            assert!(why.to_string().contains("in use already"), "{why}");
+        }
+        for _twice in 0..2 {
+            let new = stack.open_later(&rt, &graph, "new").await.unwrap();
+            new.submit(write(&rt, 0, BLOCK as usize, 5)).await.unwrap();
+            assert_eq!(byte_of(&new, 0).await, 5);
+        }
+        assert_eq!(stack.shard_of("b").as_deref(), Some("new"));
+        let why = stack.open_later(&rt, &graph, "b").await.err().unwrap();
+        assert!(
+            why.to_string().contains("device b: is in use already"),
+            "{why}"
+        );
+        stack.close().await.unwrap();
+    });
+    assert_eq!((rt.live_tasks(), rt.operations_in_flight()), (0, 0));
+}

@@ -344,6 +344,7 @@ impl Stack {
                 "there is no [device.{name}] in the configuration"
             )));
         }
+        self.check_unused(rt, graph, name)?;
         for file in graph.below(name) {
             if let Node::File(config) = &graph.nodes[file] {
                 format::create_if_missing(config).map_err(|error| error.of(file))?;
@@ -351,9 +352,6 @@ impl Stack {
         }
         for name in graph.on_this_thread(rt, name) {
             let is_later = |(later, _): &(String, _)| later == name;
-            if self.devices.contains_key(name) {
-                return Err(OpenError::new("is in use already").of(name));
-            }
             if self.later.borrow().iter().any(is_later) {
                 continue;
             }

@@ -95,6 +95,28 @@ impl Stack {
         having.next().map(|(shard, _)| shard.clone())
     }
 
+    /// Refuses to open `root` and what is below it beside what is open, where something of it is in use on
+    /// whatever thread. What was opened later on the thread where it is wanted may be used again.
+    ///
+    /// # Errors
+    /// The device that is in use.
+    pub(super) fn check_unused(&self, rt: &Rt, graph: &Graph, root: &str) -> Result<(), OpenError> {
+        let here: BTreeSet<&str> = graph.on_this_thread(rt, root).into_iter().collect();
+        let is_later = |name: &str| self.later.borrow().iter().any(|(later, _)| later == name);
+        let is_used = |name: &&str| {
+            let elsewhere = match (self.shard_of(name), here.contains(name)) {
+                (Some(shard), false) => !here.contains(shard.as_str()),
+                (Some(_), true) => true,
+                (None, is_here) => !is_here && is_later(name),
+            };
+            elsewhere || self.devices.contains_key(*name)
+        };
+        match graph.below(root).into_iter().find(is_used) {
+            Some(name) => Err(OpenError::new("is in use already").of(name)),
+            None => Ok(()),
+        }
+    }
+
     /// The figures of the buffer cache `name`, on whatever thread it is.
     pub fn cache_figures(&self, name: &str) -> Option<Vec<NamedFigure>> {
         if let Some(cache) = self.cache(name) {
