@@ -182,6 +182,7 @@ fn fixed_above<'g>(graph: &'g Graph, name: &str) -> Option<&'g str> {
         | Node::Error(_)
         | Node::Queue(_)
         | Node::Rate(_)
+        | Node::Shard(_)
         | Node::Log(_)
         | Node::Stats(_) => fixed_above(graph, parent),
         Node::File(_)

@@ -9,7 +9,7 @@ use std::thread::{Builder, JoinHandle};
 use crate::executor::Rt;
 use crate::uring::{UringOptions, begin_thread};
 
-/// Starts a thread. `main` is given the runtime, or why the kernel refuses one; the thread ends with it.
+/// Starts a thread; the kernel shows the first 15 bytes of `name`. `main` is given the runtime, or why the kernel refuses one; the thread ends with it.
 ///
 /// # Errors
 /// When there is no thread to be had.
@@ -18,7 +18,9 @@ pub fn start(
     options: UringOptions,
     main: impl FnOnce(io::Result<Rt>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    Builder::new().name(name.to_owned()).spawn(move || {
+    // What the kernel is told ends at a zero.
+    let name = name.replace('\0', "?");
+    Builder::new().name(name).spawn(move || {
         begin_thread();
         main(Rt::real_time(options));
     })

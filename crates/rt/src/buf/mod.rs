@@ -2,7 +2,8 @@
 //!
 //! A [`BufMut`] is the only handle to its bytes and may be filled; freezing it gives a [`Buf`],
 //! an immutable slice that clones by counting. A [`Payload`] is a list of such slices, so that a
-//! layer can split, merge and keep data without touching it.
+//! layer can split, merge and keep data without touching it. All of these stay on their thread;
+//! a [`DetachedBuf`] is a copy that may leave it.
 //!
 //! The pool carves power-of-two blocks out of one region that is registered with the ring (a
 //! buddy allocator). [`BufPool::alloc`] waits for room and is for the edges, which is how memory

@@ -21,7 +21,7 @@
 //! - **Closing.** Waits for every answer, then the thread closes what is below from the top down and ends,
 //!   with its ring, before the closing does. Dropped without that, it does the same with nobody waiting.
 //! - **Figures.** Those of the devices below are a snapshot that the thread makes every [`LOOK_EVERY`]: asking
-//!   for them never waits for the other thread, and what is shown is at most that old, however busy it is not.
+//!   for them never waits for the other thread, and what is shown is that old at most, as long as that runs.
 //!
 //! In virtual time there are no threads: the device below is then on this one, and requests are passed on as
 //! they are. This layer must never wait for the other thread but as a task, nor touch what is `Rc` on it.

@@ -429,7 +429,8 @@ impl Drop for Answer<'_> {
 
 impl Drop for Near {
     fn drop(&mut self) {
-        // What the thread takes for the end, also where nobody has closed it.
+        // What the thread takes for the end, also where nobody has closed it: after all that was asked.
+        self.state.outbox.send();
         self.state.outbox.close();
     }
 }
