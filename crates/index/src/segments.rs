@@ -128,10 +128,18 @@ pub(crate) enum Class {
     Survivor,
     /// Inner nodes.
     Inner,
+    /// Patches of leaves: they die when their leaf is written anew.
+    Patch,
 }
 
 impl Class {
-    const ALL: [Class; 4] = [Class::Hot, Class::Cold, Class::Survivor, Class::Inner];
+    const ALL: [Class; 5] = [
+        Class::Hot,
+        Class::Cold,
+        Class::Survivor,
+        Class::Inner,
+        Class::Patch,
+    ];
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,7 +207,7 @@ pub(crate) struct Segments {
     geometry: Geometry,
     all: Vec<Segment>,
     free: usize,
-    streams: [Stream; 4],
+    streams: [Stream; Class::ALL.len()],
     live_bytes: u64,
     /// Images that have reached the storage since this was taken last.
     landed: Vec<(NodeId, Location)>,
@@ -600,7 +608,7 @@ impl Segments {
     fn turn_over(&mut self, storage: &dyn Storage, class: Class) -> Result<(), Error> {
         self.flush(storage, class)?;
         let spare = match class {
-            Class::Hot | Class::Cold => SPARE_SEGMENTS,
+            Class::Hot | Class::Cold | Class::Patch => SPARE_SEGMENTS,
             Class::Survivor | Class::Inner => 0,
         };
         let next = self.take(storage, State::Open, spare)?;

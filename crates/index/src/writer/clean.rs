@@ -4,6 +4,7 @@
 
 use super::Writer;
 use super::fold::range_of;
+use super::patch::PATCHES_MAX;
 use crate::error::{At, Error};
 use crate::footer::{About, Entry, Footer};
 use crate::node::{Image, Peek, Sort, parse_blob};
@@ -17,6 +18,8 @@ use std::sync::Arc;
 const PIECE_BYTES: usize = 64 << 10;
 /// A leaf that is written anew counts as so many times its bytes, for that is more work than to move it.
 const FOLD_WORK: usize = 4;
+/// A leaf that is away is read when its image would be moved, if it has so many patches.
+const PATCHES_WORTH_READING: usize = 2;
 
 /// A segment that is being cleaned.
 #[derive(Debug)]
@@ -191,17 +194,25 @@ impl Writer {
         self.move_bytes(peek, bytes, content, about, stream)
     }
 
-    /// True if a leaf whose image has to be moved should be written anew instead: with its changes and patches it
-    /// takes hardly more to write, and neither has to be written back later. Not of one that is away, which would
-    /// have to be read, and not where room is so short that the leaf must not become longer.
+    /// True if the leaf of an image that has to be moved should be written anew instead: with its changes and patches
+    /// that takes hardly more, and none of them has to be written back or moved later. One that is away has to be
+    /// read for it, so it must have a few; of a patch, which is shorter than its leaf, there must be many more. Not where
+    /// room is so short that cleaning must not take more of it than it makes.
     fn is_worth_folding(&self, peek: &Peek) -> bool {
-        if peek.sort != Sort::Node || self.options.paper.is_some() {
+        if self.options.paper.is_some() {
             return false;
         }
         let node = self.tree.slots.get(peek.node).node.read();
-        let has_changes = node.delta.is_some() || self.patched.contains(&peek.node);
-        let is_at_hand = matches!(node.content, Content::Leaf(_)) && !node.is_pinned;
-        has_changes && is_at_hand && self.segments.free_count() * 2 >= self.spare_segments()
+        let is_away = matches!(node.content, Content::Absent);
+        let (has_changes, patches_min, quarters_min) = match peek.sort {
+            Sort::Blob => return false,
+            Sort::Node if is_away => (node.delta.is_some(), PATCHES_WORTH_READING, 2),
+            Sort::Node => (node.delta.is_some(), 1, 2),
+            Sort::Patch => (false, PATCHES_MAX / 2, 3),
+        };
+        let is_worth_it = has_changes || node.patches().len() >= patches_min;
+        let has_room = self.segments.free_count() * 4 >= self.spare_segments() * quarters_min;
+        is_worth_it && has_room && !node.is_pinned
     }
 
     /// Writes an image of a leaf with patches elsewhere.

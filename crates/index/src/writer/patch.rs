@@ -50,7 +50,7 @@ impl Writer {
         let interval = self.classes.observe(interval, folded_at, self.seq);
         let mut bytes = self.builder.finish_patch(id, self.seq, interval);
         let about = About::Patch { logged_from };
-        let location = self.append(Class::Hot, id, self.seq, &mut bytes, about)?;
+        let location = self.append(Class::Patch, id, self.seq, &mut bytes, about)?;
         let image = Image::parse(&bytes, self.tree.fillings.seal_of(location));
         let image = image.expect("an image that was just made can be read");
         self.figures.patches += 1;

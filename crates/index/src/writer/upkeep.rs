@@ -85,7 +85,7 @@ impl Writer {
     /// True if a checkpoint would give back much more than it takes.
     fn is_worth_a_checkpoint(&self) -> bool {
         let emptied = self.segments.emptied().len() * self.geometry.segment_bytes as usize;
-        emptied > (self.checkpoint_bytes() * 4).max(self.geometry.segment_bytes as usize * 2)
+        emptied > (self.checkpoint_bytes() * 6).max(self.geometry.segment_bytes as usize * 2)
     }
 
     /// Goes on with a checkpoint, or gets the log ready for one.
