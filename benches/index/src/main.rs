@@ -61,7 +61,9 @@ impl Words {
             record::Shape::Long => 160,
         };
         let tenth_bytes = self.keys / 10 * change_bytes;
-        let buffer_bytes = self.buffer_bytes.unwrap_or(tenth_bytes);
+        // What is asked for is taken as it is.
+        let half_bytes = self.cache_bytes / 2;
+        let buffer_bytes = self.buffer_bytes.unwrap_or(tenth_bytes.min(half_bytes));
         Plan {
             cell: self.cell,
             engine: self.engine,
@@ -70,7 +72,7 @@ impl Words {
             keys: self.keys,
             setting: engine::Setting {
                 cache_bytes: self.cache_bytes,
-                buffer_bytes: buffer_bytes.min(self.cache_bytes / 2),
+                buffer_bytes,
                 node_bytes: self.node_bytes,
             },
             seed: self.seed,

@@ -235,7 +235,7 @@ fn is_in(lost: &[bimetal_index::Lost], key: &[u8]) -> Option<Loss> {
 #[test]
 fn what_a_damaged_image_had_is_listed_and_nothing_else() {
     let (mut with_loss, mut lost_keys) = (0, 0);
-    for seed in seeds_or(0..4) {
+    for seed in seeds_or(0..8) {
         let world = example(seed);
         let whole = world.disk.content();
         let mut draw = Draw::new(seed);
