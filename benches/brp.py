@@ -2,11 +2,12 @@
 """BRP beside its floor, its peers and its own modes: 4 KiB random reads and writes on a memory device.
 
 Operations per second, median latency and server CPU seconds per million operations over UNIX sockets and
-TCP at depth 1 to 128, one connection, of
+TCP at depth 1 to 128, of
 
   adaptive, merge, merge-in-turn, parallel, short
               `bimetal bench` on a `brp` device in that mode, against `bimetal serve`: ours, BRP-3T with
               parallel and with serial handling of a jumbo command, BRP-2 and BRP-1
+  adaptive-4  the first over four connections
   floor       a server of a hundred lines and a client that batches, both in C, over NBD (mini, nblast)
   floor-one   the same with one request to a send
   nbdkit      nbdkit's memory plugin with the same client, and with fio's libnbd: nbdkit-fio
@@ -35,6 +36,7 @@ import time
 import nbd
 
 MODES = ("adaptive", "merge", "merge-in-turn", "parallel", "short")
+FOUR = "adaptive-4"
 TRANSPORTS = ("unix", "tcp")
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 LOADS = ("randread", "randwrite")
@@ -54,6 +56,8 @@ def config(args, folder):
         for mode in MODES:
             client.append(f'[device.{transport}-{mode}]\ntype = "brp"\naddress = "{address}"\n'
                           f'mode = "{mode}"\nkeep = "0B"\n')
+        client.append(f'[device.{transport}-{FOUR}]\ntype = "brp"\naddress = "{address}"\n'
+                      f'connections = 4\nkeep = "0B"\n')
     (folder / "server.toml").write_text("\n".join(server))
     (folder / "client.toml").write_text("\n".join(client))
 
@@ -102,7 +106,7 @@ def wait_for_ports(servers, within_s=30):
 
 def subjects(args):
     """What is measured, each with its server; None where there is none."""
-    found = [(mode, "bimetal") for mode in MODES]
+    found = [(mode, "bimetal") for mode in (*MODES, FOUR)]
     if args.floor:
         found += [("floor", "mini"), ("floor-one", "mini"), ("ping-pong", None)]
     else:
@@ -121,7 +125,7 @@ def once(name, cell, args, folder):
     size = args.size_mib << 20
     server = {"floor": "mini", "floor-one": "mini"}.get(name, "nbdkit")
     socket, port = folder / f"{server}.sock", PORTS[server]
-    if name in MODES:
+    if name in MODES or name == FOUR:
         command = [str(args.binary.resolve()), "bench", str(folder / "client.toml"),
                    "--device", f"{transport}-{name}", "--rw", load, "--depth", str(depth),
                    "--time", f"{round(args.seconds * 1000)}ms", "--destroy-data", "--json"]
@@ -201,7 +205,9 @@ def run(args, results):
 
 
 def ratio(cell, figure, ours, other):
-    """Our figure over another's, or None where one is missing."""
+    """Our figure over another's, or None where one is missing. Over nobody's it is the figure itself."""
+    if ours in cell and other is None:
+        return cell[ours].get(figure)
     if ours not in cell or other not in cell or figure not in cell[ours]:
         return None
     return cell[ours][figure] / cell[other][figure]
@@ -209,7 +215,7 @@ def ratio(cell, figure, ours, other):
 
 def print_table(table):
     """One line a cell: thousands of operations a second and the median latency of each."""
-    names = [n for n in (*MODES, "floor", "floor-one", "nbdkit", "nbdkit-fio", "ping-pong")
+    names = [n for n in (*MODES, FOUR, "floor", "floor-one", "nbdkit", "nbdkit-fio", "ping-pong")
              if any(n in cell for cell in table.values())]
     print("\nmedians: thousand op/s (p50 in us)")
     print(f"{'':4} {'depth':>5} {'load':9}" + "".join(f"{n:>16}" for n in names))
@@ -236,6 +242,8 @@ BARS = [
      0.97, True),
     ("merging at least 1.3 times BRP-2 at depth 32 and more",
      lambda c: c[1] >= 32, "adaptive", ("parallel",), "ops_per_s", 1.3, True),
+    ("server CPU at most 3 s for a million requests at depth 64 over four connections",
+     lambda c: c[1] == 64, FOUR, (None,), "server_cpu_s_per_million", 3.0, False),
 ]
 
 
@@ -285,7 +293,7 @@ def main():
 
     def where(verdict):
         transport, depth, load = verdict["cell"]
-        return f"{verdict['other']} at {transport}, depth {depth}, {load}"
+        return f"{verdict['other'] or 'itself'} at {transport}, depth {depth}, {load}"
     return nbd.conclude(args.out, cells, verdicts(table), where)
 
 

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""The paper's figure 7 from what brp.py has measured: BRP-1, BRP-2, BRP-3T and ours, by depth.
+
+    chrt -r 1 python3 benches/brp.py --floor DIR --out brp.jsonl
+    python3 benches/brp_figure.py brp.summary.json > docs/figures/brp-modes.svg
+
+Small multiples, UNIX and TCP beside each other, reads above writes, all on one scale. The figure says of
+itself what it shows, since it may be looked at alone.
+"""
+
+import json
+import math
+import sys
+
+# The line of ours stands out, and no two are told apart by colour alone: each is named at its end.
+LINES = [
+    ("short", "BRP-1", "#999999"),
+    ("parallel", "BRP-2", "#56b4e9"),
+    ("merge-in-turn", "BRP-3T, in turn", "#e69f00"),
+    ("merge", "BRP-3T", "#cc6677"),
+    ("adaptive", "ours", "#004488"),
+]
+PANELS = [("unix", "randread", "reads, UNIX"), ("tcp", "randread", "reads, TCP"),
+          ("unix", "randwrite", "writes, UNIX"), ("tcp", "randwrite", "writes, TCP")]
+WIDTH, HEIGHT = 360, 210
+LEFT, TOP, RIGHT, BOTTOM, HEAD = 46, 30, 104, 30, 52
+NAME_PX = 13
+
+
+def series(cells, transport, load, name):
+    """Depths and thousands of operations a second, by depth."""
+    points = [(cell["depth"], cell["subjects"][name]["ops_per_s"] / 1e3) for cell in cells
+              if (cell["transport"], cell["rw"]) == (transport, load) and name in cell["subjects"]]
+    return sorted(points)
+
+
+def round_up(value):
+    """The next number that reads well on an axis."""
+    step = 10 ** math.floor(math.log10(value))
+    return next(step * part for part in (1, 2, 2.5, 4, 5, 8, 10) if step * part >= value)
+
+
+def apart(wanted):
+    """Moves names at the ends of lines down until none is on another; wanted: (y, name, colour)."""
+    placed, last = [], -math.inf
+    for y, name, colour in sorted(wanted):
+        last = max(y, last + NAME_PX)
+        placed.append((last, name, colour))
+    return placed
+
+
+def axes(depth_max, most, at_x, at_y):
+    """The frame of a panel: depths below, thousands of operations at the left."""
+    for part in range(5):
+        y, value = at_y(most * part / 4), most * part / 4
+        yield (f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
+               f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
+    depth = 1
+    while depth <= depth_max:
+        yield (f'<text x="{at_x(depth):.1f}" y="{HEIGHT - BOTTOM + 16}" '
+               f'text-anchor="middle">{depth}</text>')
+        depth *= 2
+
+
+def panel(cells, what, most):
+    """One panel as SVG, at the origin."""
+    transport, load, title = what
+    lines = [(name, said, colour, series(cells, transport, load, name))
+             for name, said, colour in LINES]
+    lines = [line for line in lines if len(line[3]) > 1]
+    depth_max = max(depth for *_, points in lines for depth, _ in points)
+    room_x, room_y = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+
+    def at_x(depth):
+        return LEFT + room_x * math.log2(depth) / math.log2(depth_max)
+
+    def at_y(value):
+        return HEIGHT - BOTTOM - room_y * value / most
+
+    yield f'<text x="{LEFT}" y="{TOP - 12}" class="title">{title}</text>'
+    yield from axes(depth_max, most, at_x, at_y)
+    for name, said, colour, points in lines:
+        path = " ".join(f"{at_x(depth):.1f},{at_y(value):.1f}" for depth, value in points)
+        width = 3 if name == "adaptive" else 1.6
+        yield f'<polyline points="{path}" stroke="{colour}" stroke-width="{width}"/>'
+    ends = [(at_y(points[-1][1]), said, colour) for _, said, colour, points in lines]
+    for y, said, colour in apart(ends):
+        yield (f'<text x="{WIDTH - RIGHT + 6}" y="{y + 4:.1f}" fill="{colour}" '
+               f'class="name">{said}</text>')
+
+
+def figure(cells):
+    """The whole picture, line by line."""
+    present = [what for what in PANELS if series(cells, what[0], what[1], "adaptive")]
+    most = round_up(max(value for transport, load, _ in present for name, *_ in LINES
+                        for _, value in series(cells, transport, load, name)))
+    rows = math.ceil(len(present) / 2)
+    width, height = 2 * WIDTH, HEAD + rows * HEIGHT + 6
+    yield (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+           f'width="{width}" height="{height}" font-family="sans-serif" font-size="11">')
+    yield ("<style>.grid{stroke:#e2e2e2}polyline{fill:none;stroke-linejoin:round}"
+           ".title{font-size:13px;font-weight:bold}.name{font-weight:bold}</style>")
+    yield f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
+    yield f'<text x="{LEFT}" y="22" font-size="15" font-weight="bold">' \
+          "What merging is worth at which depth</text>"
+    yield (f'<text x="{LEFT}" y="40" fill="#555555">thousand operations of 4 KiB a second on a '
+           "memory device, by requests in flight; one connection</text>")
+    for number, what in enumerate(present):
+        x, y = number % 2 * WIDTH, HEAD + number // 2 * HEIGHT
+        yield f'<g transform="translate({x} {y})">'
+        yield from panel(cells, what, most)
+        yield "</g>"
+    yield "</svg>"
+
+
+def main():
+    """Reads the summary that is named and prints the picture."""
+    if len(sys.argv) != 2:
+        raise SystemExit(f"{sys.argv[0]} SUMMARY: one summary of brp.py, please")
+    try:
+        with open(sys.argv[1], encoding="utf-8") as file:
+            cells = json.load(file)["cells"]
+    except (OSError, ValueError, KeyError) as error:
+        raise SystemExit(f"{sys.argv[1]}: no summary of brp.py: {error}") from error
+    if not any(series(cells, *what[:2], "adaptive") for what in PANELS):
+        raise SystemExit(f"{sys.argv[1]} has no figures of the adaptive mode")
+    print("\n".join(figure(cells)))
+
+
+if __name__ == "__main__":
+    main()
