@@ -37,7 +37,7 @@ def series(cells, transport, load, name):
 def round_up(value):
     """The next number that reads well on an axis."""
     step = 10 ** math.floor(math.log10(value))
-    return next(step * part for part in (1, 2, 2.5, 4, 5, 8, 10) if step * part >= value)
+    return next(step * part for part in (1, 2, 2.5, 4, 5, 6, 8, 10) if step * part >= value)
 
 
 def apart(wanted):
