@@ -9,7 +9,8 @@ use std::thread::{Builder, JoinHandle};
 use crate::executor::Rt;
 use crate::uring::{UringOptions, begin_thread};
 
-/// Starts a thread; the kernel shows the first 15 bytes of `name`. `main` is given the runtime, or why the kernel refuses one; the thread ends with it.
+/// Starts a thread; the kernel shows the first 15 bytes of `name`. `main` is given the runtime, or why the
+/// kernel refuses one; the thread ends with it.
 ///
 /// # Errors
 /// When there is no thread to be had.
