@@ -8,7 +8,7 @@
 //! index do not fit.
 
 use crate::layout::Geometry;
-use crate::node::{GRANULE_BYTES, NodeId, Seq};
+use crate::node::{GRANULE_BYTES, KeyRange, NodeId, Seq};
 
 /// Bytes of a head.
 pub(crate) const HEAD_BYTES: usize = 64;
@@ -23,13 +23,6 @@ const BASE_BYTES: usize = 13;
 const NO_END: u16 = u16::MAX;
 /// Of a leaf that was written without changes.
 pub(crate) const NOT_LOGGED: u64 = u64::MAX;
-
-/// Keys from one on to before another; without an end, all from there on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KeyRange {
-    pub from: Box<[u8]>,
-    pub to: Option<Box<[u8]>>,
-}
 
 /// A leaf as another one was made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,13 +191,24 @@ pub(crate) struct Filling {
     pub number: u64,
 }
 
-/// In heads and footers: the images name their filling. Those of version 2 of the format did not, and had 0.
-const NAMED: u8 = 1;
+/// In heads and footers: how the images name their filling. Those of version 2 of the format did not, and have 0; those of
+/// version 3 did without the id of the index, so that what another index has left in the same place could pass for them.
+const NAMED: u8 = 2;
+const NAMED_WITHOUT_ID: u8 = 1;
 
-/// As images name a filling. Of fillings of one opening, or of the same count in two openings, no two are
+/// As images of an index name a filling. Of fillings of one opening, or of the same count in two openings, no two are
 /// named alike, since their numbers differ in 32 bits at most.
-pub(crate) fn name_of(filling: u64) -> u32 {
-    crc32c::crc32c(&filling.to_le_bytes())
+pub(crate) fn name_of(id: u64, filling: u64) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&id.to_le_bytes()), &filling.to_le_bytes())
+}
+
+/// The same, as a head or a footer says how.
+fn named(how: u8, id: u64, filling: u64) -> u32 {
+    match how {
+        NAMED => name_of(id, filling),
+        NAMED_WITHOUT_ID => crc32c::crc32c(&filling.to_le_bytes()),
+        _ => 0,
+    }
 }
 
 impl Filling {
@@ -306,37 +310,49 @@ impl Footer {
         let filling = number64(bytes, 24)?;
         Some(Footer {
             filling,
-            name: match bytes[44] {
-                NAMED => name_of(filling),
-                _ => 0,
-            },
+            name: named(bytes[44], geometry.id, filling),
             at,
             from: number32(bytes, 40)? as usize,
             end: at + bytes.len(),
             entries,
         })
     }
+}
 
-    /// The footers of the last filling of a segment, in their order. Which one that is its head says, for it
-    /// may have no footers at all and have left those of the one before behind it.
-    pub(crate) fn all(segment: &[u8], geometry: &Geometry, number: u32) -> Vec<Footer> {
-        let mut all = Vec::new();
+/// What a segment says of the last of its fillings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// How its images name it; none if there is neither a head nor a footer.
+    pub name: Option<u32>,
+    /// In their order.
+    pub footers: Vec<Footer>,
+}
+
+impl Listed {
+    /// Reads all that a segment says. Which filling was the last its head says, for it may have no footers at all
+    /// and have left those of the one before behind it.
+    pub(crate) fn of(segment: &[u8], geometry: &Geometry, number: u32) -> Listed {
+        let mut footers = Vec::new();
         let mut at = 0;
         while at + FIXED_BYTES <= segment.len() {
             match Footer::read(segment, geometry, number, at) {
                 Some(footer) => {
                     at = footer.end;
-                    all.push(footer);
+                    footers.push(footer);
                 }
                 None => at += GRANULE_BYTES,
             }
         }
         let head = Filling::of_head(segment);
         let head = head.filter(|head| head.geometry == *geometry && head.segment == number);
-        let last = head.map(|head| head.number);
-        let last = last.or_else(|| all.iter().map(|footer| footer.filling).max());
-        all.retain(|footer| Some(footer.filling) == last);
-        all
+        let of_head = head.map(|head| (head.number, named(segment[40], geometry.id, head.number)));
+        let of_footers = footers.iter().map(|footer| (footer.filling, footer.name));
+        let last = of_head.or_else(|| of_footers.max());
+        footers.retain(|footer| last.is_some_and(|(filling, _)| footer.filling == filling));
+        Listed {
+            name: last.map(|(_, name)| name),
+            footers,
+        }
     }
 }
 
@@ -386,6 +402,10 @@ mod tests {
         (0..).zip(abouts).map(entry).collect()
     }
 
+    fn footers_of(segment: &[u8], number: u32) -> Vec<Footer> {
+        Listed::of(segment, &FILLING.geometry, number).footers
+    }
+
     fn segment_with(footer: &[u8], at: usize) -> Vec<u8> {
         let mut segment = vec![0; FILLING.geometry.segment_bytes as usize];
         segment[..HEAD_BYTES].copy_from_slice(&FILLING.head());
@@ -400,18 +420,20 @@ mod tests {
         assert_eq!(footer.len(), footer_bytes(bytes));
         let segment = segment_with(&footer, 4096);
         assert_eq!(Filling::of_head(&segment), Some(FILLING));
-        let read = Footer::all(&segment, &FILLING.geometry, 3);
+        let read = footers_of(&segment, 3);
         assert_eq!(read.len(), 1);
         assert_eq!(read[0].entries, entries());
         assert_eq!((read[0].from, read[0].end), (64, 4096 + footer.len()));
+        assert_eq!(read[0].filling, FILLING.number);
+        assert_eq!(read[0].name, name_of(FILLING.geometry.id, FILLING.number));
         let elsewhere = segment_with(&footer, 8192);
-        assert_eq!(Footer::all(&elsewhere, &FILLING.geometry, 3), []);
-        assert_eq!(Footer::all(&segment, &FILLING.geometry, 4), []);
+        assert_eq!(footers_of(&elsewhere, 3), []);
+        assert_eq!(footers_of(&segment, 4), []);
         let other = Geometry {
             id: 1,
             ..FILLING.geometry
         };
-        assert_eq!(Footer::all(&segment, &other, 3), []);
+        assert_eq!(Listed::of(&segment, &other, 3), Listed::default());
     }
 
     #[test]
@@ -422,7 +444,7 @@ mod tests {
             let mut segment = whole.clone();
             segment[at] ^= 0x10;
             let head = Filling::of_head(&segment);
-            let footers = Footer::all(&segment, &FILLING.geometry, 3);
+            let footers = footers_of(&segment, 3);
             assert!(head.is_none() || footers.is_empty(), "byte {at}");
         }
     }
@@ -436,14 +458,14 @@ mod tests {
         let mut segment = segment_with(&FILLING.footer(&entries(), 4096, 64), 4096);
         let left = earlier.footer(&entries(), 16384, 64);
         segment[16384..16384 + left.len()].copy_from_slice(&left);
-        let read = Footer::all(&segment, &FILLING.geometry, 3);
+        let read = footers_of(&segment, 3);
         assert_eq!(read.len(), 1);
         assert_eq!(read[0].filling, FILLING.number);
         // Nor where the last one has none.
         segment[4096..8192].fill(0);
-        assert_eq!(Footer::all(&segment, &FILLING.geometry, 3), []);
+        assert_eq!(footers_of(&segment, 3), []);
         segment[..HEAD_BYTES].fill(0);
-        let read = Footer::all(&segment, &FILLING.geometry, 3);
+        let read = footers_of(&segment, 3);
         assert_eq!(
             read[0].filling, earlier.number,
             "nothing says that it is not"

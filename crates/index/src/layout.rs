@@ -9,7 +9,7 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
 const MAGIC: [u8; 8] = *b"bimetidx";
 /// The version of the format that this program writes.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// The oldest that it reads. An index of it becomes one of the newest when it is opened to be written.
 const OLDEST_VERSION: u32 = 2;
 /// The log begins here.

@@ -621,7 +621,8 @@ impl Segments {
         (stream.filled, stream.written) = (0, 0);
         stream.filling = self.next_filling;
         self.next_filling += 1;
-        self.fillings.set(next, name_of(stream.filling));
+        self.fillings
+            .set(next, name_of(self.geometry.id, stream.filling));
         if self.has_footers {
             let filling = Filling {
                 geometry: self.geometry,

@@ -4,7 +4,7 @@
 use crate::error::Error;
 use crate::layout::Superblock;
 use crate::log::Reader;
-use crate::node::{Image, Kind, NodeId, parse_blob};
+use crate::node::{Image, KeyRange, Kind, NodeId, parse_blob};
 use crate::segments::{Fillings, Location};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 use crate::tree::blob::Reference;
@@ -228,6 +228,11 @@ impl Walk<'_> {
     fn check_leaf(&mut self, image: &Image, offset: u64, from: Option<&[u8]>, to: Option<&[u8]>) {
         let id = image.node();
         self.check_rows(image, offset, from, to);
+        let is_as_in_the_tree =
+            |range: KeyRange| *range.from == *from.unwrap_or_default() && range.to.as_deref() == to;
+        if !image.range().is_none_or(is_as_in_the_tree) {
+            self.problem(format!("leaf {id} says that it is for other keys"), offset);
+        }
         for patch in self.stored.patches.get(&id).cloned().unwrap_or_default() {
             let at = self.offset(patch.location);
             match self.read_node(id, patch.location, Some(0)) {

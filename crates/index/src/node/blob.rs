@@ -35,6 +35,7 @@ pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
         level: 0,
         has_seqs: false,
         has_kinds: false,
+        has_range: false,
         len_bytes: small(len),
         seal: Seal::default(),
         lsn,

@@ -2,6 +2,7 @@
 
 use super::column::{number, width};
 use super::header::{ColumnHead, Form, Header, Seal, Sort};
+use super::range::{Ends, KeyRange};
 use super::{
     GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, ROWS_MAX, Row, Seq,
     VALUE_BYTES_MAX,
@@ -17,6 +18,7 @@ pub struct Builder {
     values: Strings,
     seqs: Vec<Seq>,
     kinds: Vec<Kind>,
+    range: Option<KeyRange>,
 }
 
 /// Byte strings, one after the other.
@@ -159,6 +161,7 @@ impl Shape {
             level: 0,
             has_seqs,
             has_kinds: self.has_kinds,
+            has_range: false,
             len_bytes: small(bytes.next_multiple_of(GRANULE_BYTES)),
             seal: Seal::default(),
             lsn: 0,
@@ -302,10 +305,31 @@ impl Builder {
         self.seqs.is_empty()
     }
 
+    /// Says which keys the leaf is for, until the rows are removed.
+    ///
+    /// Rows that are not inside make [`Builder::finish`] give an image that nobody takes.
+    pub fn set_range(&mut self, range: KeyRange) {
+        self.range = Some(range);
+    }
+
+    fn ends(&self) -> Ends<'_> {
+        self.keys.first().zip(self.keys.last())
+    }
+
     fn header(&self) -> (Header, usize) {
-        let first = self.keys.first().unwrap_or_default();
-        let last = self.keys.last().unwrap_or_default();
-        self.shape.header(self.plain, first, last)
+        self.header_of(&self.shape, self.ends())
+    }
+
+    /// The header of rows that begin and end with these keys, with the range behind them.
+    fn header_of(&self, shape: &Shape, ends: Ends<'_>) -> (Header, usize) {
+        let (first, last) = ends.unwrap_or_default();
+        let (mut header, mut bytes) = shape.header(self.plain, first, last);
+        if let Some(range) = &self.range {
+            bytes += range.packed_bytes(ends);
+            header.has_range = true;
+            header.len_bytes = small(bytes.next_multiple_of(GRANULE_BYTES));
+        }
+        (header, bytes)
     }
 
     /// Length in bytes of the image that [`Builder::finish`] would give. It is exact, and costs
@@ -318,7 +342,8 @@ impl Builder {
     pub fn estimated_bytes_with(&self, row: &Row<'_>) -> usize {
         let first = self.keys.first().unwrap_or(row.key);
         let shape = self.shape.with(row);
-        shape.header(self.plain, first, row.key).0.len_bytes as usize
+        let (header, _) = self.header_of(&shape, Some((first, row.key)));
+        header.len_bytes as usize
     }
 
     /// The image of the rows, to be sealed with [`seal`](super::seal). The rows stay; see
@@ -411,6 +436,9 @@ impl Builder {
         self.append_keys(&header, &mut out);
         self.append_values(&header.values, &mut out);
         self.append_versions(&header, &mut out);
+        if let Some(range) = &self.range {
+            range.append(self.ends(), &mut out);
+        }
         assert_eq!(out.len(), len, "the columns are as long as was reckoned");
         out.resize(len_bytes, 0);
         out
@@ -464,13 +492,14 @@ impl Builder {
         }
     }
 
-    /// Removes all rows and keeps the buffers.
+    /// Removes all rows and the range, and keeps the buffers.
     pub fn clear(&mut self) {
         self.shape = Shape::default();
         self.keys.clear();
         self.values.clear();
         self.seqs.clear();
         self.kinds.clear();
+        self.range = None;
     }
 }
 

@@ -12,6 +12,7 @@ const VERSION: u8 = 1;
 
 const HAS_SEQS: u8 = 1;
 const HAS_KINDS: u8 = 2;
+const HAS_RANGE: u8 = 4;
 
 /// Where the checksum ends and what it covers begins.
 const COVERED_FROM: usize = 4;
@@ -80,6 +81,8 @@ pub(super) struct Header {
     pub level: u8,
     pub has_seqs: bool,
     pub has_kinds: bool,
+    /// Behind the columns it says which keys the leaf is for.
+    pub has_range: bool,
     pub len_bytes: u32,
     pub seal: Seal,
     pub lsn: u64,
@@ -103,7 +106,8 @@ impl Header {
         put(8, &[VERSION, self.sort as u8, self.level]);
         let seqs = if self.has_seqs { HAS_SEQS } else { 0 };
         let kinds = if self.has_kinds { HAS_KINDS } else { 0 };
-        put(11, &[seqs | kinds]);
+        let range = if self.has_range { HAS_RANGE } else { 0 };
+        put(11, &[seqs | kinds | range]);
         put(LENGTH_AT, &self.len_bytes.to_le_bytes());
         put(LOCATION_AT, &self.seal.location.to_le_bytes());
         put(FILLING_AT, &self.seal.filling.to_le_bytes());
@@ -135,7 +139,7 @@ impl Header {
         if bytes[8] != VERSION {
             return Err(ImageError::Version(bytes[8]));
         }
-        if bytes[11] & !(HAS_SEQS | HAS_KINDS) != 0 {
+        if bytes[11] & !(HAS_SEQS | HAS_KINDS | HAS_RANGE) != 0 {
             return Err(ImageError::Malformed("a flag that is not known"));
         }
         let header = Self {
@@ -148,6 +152,7 @@ impl Header {
             level: bytes[10],
             has_seqs: bytes[11] & HAS_SEQS != 0,
             has_kinds: bytes[11] & HAS_KINDS != 0,
+            has_range: bytes[11] & HAS_RANGE != 0,
             len_bytes: u32::from_le_bytes(array(bytes, LENGTH_AT)),
             seal: Seal {
                 location: u64::from_le_bytes(array(bytes, LOCATION_AT)),

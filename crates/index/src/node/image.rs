@@ -3,6 +3,7 @@
 use super::arena::Shared;
 use super::column::{Column, Ints, Sections, Sorted, Start};
 use super::header::{Form, Header, Seal, Sort};
+use super::range::KeyRange;
 use super::spread::Spread;
 use super::{
     HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, PADDING_BYTES, Seq, VALUE_BYTES_MAX,
@@ -143,6 +144,8 @@ struct Parsed {
     level: u8,
     interval: u8,
     is_patch: bool,
+    /// Where it says which keys it is for.
+    range_at: Option<u32>,
 }
 
 impl Parsed {
@@ -171,6 +174,8 @@ impl Parsed {
             let at = sections.take(rows.div_ceil(4), 1)?;
             kinds_at = Some(u32::try_from(at).expect("an image is shorter than 4 MiB"));
         }
+        // Its length is known once the keys can be read.
+        let range_at = header.has_range.then_some(sections.at as u32);
         Ok(Parsed {
             keys,
             spread: keys.spread(padded, rows),
@@ -185,6 +190,7 @@ impl Parsed {
             level: header.level,
             interval: header.interval,
             is_patch: header.sort == Sort::Patch,
+            range_at,
         })
     }
 }
@@ -259,11 +265,32 @@ impl Image {
                 return malformed("a key that is too large");
             }
         }
-        if (1..self.rows()).all(|row| self.is_behind_previous(row)) {
-            Ok(())
-        } else {
-            malformed("rows out of order")
+        if !(1..self.rows()).all(|row| self.is_behind_previous(row)) {
+            return malformed("rows out of order");
         }
+        if header.has_range && (self.0.is_patch || self.0.level > 0) {
+            return malformed("a range of something else than a leaf");
+        }
+        self.read_range().map(|_| ())
+    }
+
+    fn read_range(&self) -> Result<Option<KeyRange>, ImageError> {
+        let Some(at) = self.0.range_at else {
+            return Ok(None);
+        };
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        let ends = self.rows().checked_sub(1).map(|last_row| {
+            self.key(0, &mut first);
+            self.key(last_row, &mut last);
+            (&first[..], &last[..])
+        });
+        KeyRange::parse(&self.bytes()[at as usize..], ends).map(Some)
+    }
+
+    /// Which keys the leaf is for, if the image says it: those of leaves do since version 4 of the format of an index,
+    /// but for those that were put together in memory.
+    pub fn range(&self) -> Option<KeyRange> {
+        self.read_range().expect("it was read before")
     }
 
     /// True if `row` comes after the one before it in the order of rows.

@@ -23,6 +23,7 @@ mod fold;
 mod header;
 mod image;
 mod merge;
+mod range;
 mod spread;
 mod view;
 
@@ -33,6 +34,7 @@ pub use delta::{Delta, Found, RangeDeletion};
 pub use fold::fold;
 pub use header::{Seal, Sort, seal};
 pub use image::{Image, ImageError, Peek, Value};
+pub use range::KeyRange;
 pub(crate) use spread::Spread;
 pub use view::{Rows, View, view};
 

@@ -6,7 +6,6 @@
 //! log, in the order of their batches. It must never take an older image for a newer one that is
 //! damaged: what cannot be told is listed as lost, with the exact range of keys.
 
-mod compare;
 mod log;
 mod pieces;
 mod survey;
@@ -14,8 +13,7 @@ mod survey;
 use crate::batch::{Batch, Operation, Operations};
 use crate::db::Db;
 use crate::error::Error;
-use crate::footer::KeyRange;
-use crate::node::{Image, Kind, Seq};
+use crate::node::{Image, KeyRange, Kind, Seq};
 use crate::options::Options;
 use crate::storage::{BLOCK_BYTES, Storage};
 use crate::tree::blob::Reference;
@@ -148,8 +146,8 @@ pub fn rebuild(
         id: geometry.id,
         ..Rebuilt::default()
     };
-    let survey = Survey::of(from, geometry, &mut rebuilt, progress);
     let frames = Frames::of(from, geometry, &mut rebuilt);
+    let survey = Survey::of(from, geometry, &mut rebuilt, progress);
     rebuilt.last_batch = frames.last_seq();
     if survey.last_lsn() > frames.last_seq() {
         let (last, image) = (frames.last_seq(), survey.last_lsn());
@@ -167,7 +165,6 @@ pub fn rebuild(
         batch_bytes: 0,
         lost_values: BTreeMap::new(),
         is_log_whole: false,
-        unlisted_spans: None,
         rebuilt,
     };
     building.write_leaves(progress)?;
@@ -187,8 +184,6 @@ struct Building<'a> {
     lost_values: BTreeMap<Vec<u8>, bool>,
     /// The log is read where nothing is missing any more.
     is_log_whole: bool,
-    /// Those of the leaves that no footer lists, once they are asked for.
-    unlisted_spans: Option<Vec<compare::Span>>,
     rebuilt: Rebuilt,
 }
 
@@ -296,7 +291,6 @@ impl Building<'_> {
         let count = (self.survey.patches.len() + frames.count()) as u64;
         let mut done = 0;
         let mut patches = self.survey.patches.iter().peekable();
-        let mut unlisted = self.survey.unlisted.iter().peekable();
         frames.each(self.from, &mut |frame, operations| {
             let (first_seq, is_carried) = (frame.first_seq, frame.is_carried);
             // Only where nothing is missing behind it the log has the last change of whatever it names.
@@ -312,9 +306,6 @@ impl Building<'_> {
                     self.add_patch(patch, frames.whole())?;
                     done += 1;
                 }
-                while let Some(image) = unlisted.next_if(|image| image.place.lsn < seq) {
-                    self.compare(image, frames.whole())?;
-                }
                 match operations.take() {
                     Ok(Some(Operation::End)) => seq += u64::from(!is_carried),
                     Ok(Some(operation)) => self.add_operation(seq, operation)?,
@@ -326,7 +317,7 @@ impl Building<'_> {
         for patch in patches {
             self.add_patch(patch, frames.whole())?;
         }
-        unlisted.try_for_each(|image| self.compare(image, frames.whole()))?;
+        self.lose_what_is_missing(frames.whole());
         self.write_batch()
     }
 
@@ -390,8 +381,21 @@ impl Building<'_> {
         for number in self.pieces_of_leaf(patch) {
             let piece = &pieces.all()[number];
             let is_listed = matches!(piece.source, Source::Lost(_));
-            let is_older = piece.lsn < patch.place.lsn && whole.first_seq > piece.lsn + 1;
+            let is_older = piece.lsn < patch.place.lsn && has_gap(piece, whole);
             if is_older && !is_listed {
+                let to = pieces.end_of(number);
+                self.rebuilt.lose(&piece.from, to, Loss::Changes);
+            }
+        }
+    }
+
+    /// Images are lost of which nobody knows which keys they had: they may have been newer than any that is there.
+    fn lose_what_is_missing(&mut self, whole: WholeLog) {
+        let pieces = self.pieces;
+        for (number, piece) in pieces.all().iter().enumerate() {
+            let is_listed = matches!(piece.source, Source::Lost(_));
+            let may_be_older = piece.lsn < self.survey.missing_up_to && has_gap(piece, whole);
+            if may_be_older && !is_listed {
                 let to = pieces.end_of(number);
                 self.rebuilt.lose(&piece.from, to, Loss::Changes);
             }
@@ -403,17 +407,10 @@ impl Building<'_> {
     fn pieces_of_leaf(&self, patch: &survey::Patch) -> Range<usize> {
         let is_before =
             |place: &Place| place.node == patch.place.node && place.lsn < patch.place.lsn;
-        let listed = self.survey.leaves.iter();
-        let listed = listed.filter(|leaf| is_before(&leaf.place));
-        let listed = listed.max_by_key(|leaf| leaf.place.lsn);
-        let listed_lsn = listed.map_or(0, |leaf| leaf.place.lsn);
-        let unlisted = self.survey.unlisted.iter().rev().map(|image| &image.place);
-        let mut newer = unlisted.filter(|place| is_before(place) && place.lsn > listed_lsn);
-        let newer = newer.find_map(|place| {
-            let image = self.survey.image(self.from, place)?;
-            (!image.is_patch()).then(|| self.pieces_of_rows(&image))?
-        });
-        newer.unwrap_or_else(|| listed.map_or(0..0, |leaf| self.pieces_of(&leaf.range)))
+        let before = self.survey.leaves.iter();
+        let before = before.filter(|leaf| is_before(&leaf.place));
+        let newest = before.max_by_key(|leaf| leaf.place.lsn);
+        newest.map_or(0..0, |leaf| self.pieces_of(&leaf.range))
     }
 
     /// The pieces of a range of keys.
@@ -484,4 +481,9 @@ impl Building<'_> {
         }
         Ok(self.rebuilt)
     }
+}
+
+/// True if the log does not have all batches after a piece: an image may be all that is left of some.
+fn has_gap(piece: &Piece, whole: WholeLog) -> bool {
+    piece.lsn + 1 < whole.first_seq
 }

@@ -183,8 +183,7 @@ fn patches_of(base: &Base, damaged: &Leaf, patches: &WholePatches) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::footer::KeyRange;
-    use crate::node::Seal;
+    use crate::node::{KeyRange, Seal};
     use crate::rebuild::survey::Place;
 
     fn leaf(from: &str, to: &str, lsn: Seq, is_whole: bool, logged_from: u64) -> Leaf {

@@ -4,13 +4,14 @@
 use super::pieces::{Pieces, WholeLog};
 use super::{RebuildProgress, RebuildStep, Rebuilt};
 use crate::error::{At, Error};
-use crate::footer::{About, Base, Entry, Filling, Footer, HEAD_BYTES, KeyRange};
+use crate::footer::{About, Base, Entry, Filling, HEAD_BYTES, Listed, NOT_LOGGED};
 use crate::layout::{Geometry, LOG_OFFSET, MIN_SEGMENT_BYTES, Superblock};
 use crate::log::Header;
-use crate::node::{GRANULE_BYTES, Image, NodeId, Seal, Seq, Sort, parse_blob};
+use crate::node::{GRANULE_BYTES, Image, KeyRange, NodeId, Seal, Seq, Sort, parse_blob};
 use crate::segments::Location;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Blocks of the log that are looked at for what index it is of.
 const LOG_BLOCKS_LOOKED_AT: u64 = 1 << 16;
@@ -47,14 +48,6 @@ pub(super) struct Patch {
     pub logged_from: u64,
 }
 
-/// An image of a leaf or a patch that is in no footer that can be read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Unlisted {
-    pub place: Place,
-    /// A footer is damaged that had listed it; else it stands behind the last one.
-    pub was_listed: bool,
-}
-
 /// All that was found in segments.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
@@ -64,27 +57,31 @@ pub(super) struct Survey {
     /// Node and batch of those that can be read.
     whole_patches: WholePatches,
     blobs: BTreeMap<NodeId, Vec<Place>>,
-    /// Images of leaves and patches that are in no footer that can be read, by the batch that they are as
-    /// new as.
-    pub unlisted: Vec<Unlisted>,
+    /// Images up to this batch may be missing of which nothing is left that says which keys they were for; 0 if none
+    /// are.
+    pub missing_up_to: Seq,
 }
 
 /// Patches by node and batch.
 pub(super) type WholePatches = BTreeSet<(NodeId, Seq)>;
 
-/// Reads, block by block where that fails; what cannot be read is zeroes. How many blocks that are.
-pub(super) fn read_what_can_be(storage: &dyn Storage, offset: u64, buffer: &mut [u8]) -> u64 {
+/// Reads, block by block where that fails; what cannot be read is zeroes. Where in the buffer these blocks are.
+pub(super) fn read_what_can_be(
+    storage: &dyn Storage,
+    offset: u64,
+    buffer: &mut [u8],
+) -> Vec<usize> {
     if storage.read(offset, buffer).is_ok() {
-        return 0;
+        return Vec::new();
     }
-    let mut unread = 0;
+    let mut unread = Vec::new();
     for (block, at) in buffer
         .chunks_mut(BLOCK_BYTES)
-        .zip((offset..).step_by(BLOCK_BYTES))
+        .zip((0..).step_by(BLOCK_BYTES))
     {
-        if storage.read(at, block).is_err() {
+        if storage.read(offset + at as u64, block).is_err() {
             block.fill(0);
-            unread += 1;
+            unread.push(at);
         }
     }
     unread
@@ -138,6 +135,31 @@ pub(super) fn geometry(
     Err(Error::NotAnIndex { reason })
 }
 
+/// What a segment holds.
+#[derive(Clone, Copy)]
+struct Content<'a> {
+    bytes: &'a [u8],
+    /// Which of its blocks could not be read.
+    unread: &'a [usize],
+    geometry: Geometry,
+    segment: u32,
+}
+
+impl Content<'_> {
+    /// Where it is, in bytes from the start of the storage.
+    fn offset(&self) -> u64 {
+        self.geometry.segment_offset(self.segment)
+    }
+
+    /// What an image in it is sealed for, if the filling has this name.
+    fn seal(&self, at: usize, bytes: usize, name: u32) -> Seal {
+        Seal {
+            location: Location::new(self.segment, at, bytes).stored(),
+            filling: name,
+        }
+    }
+}
+
 impl Survey {
     /// Reads all segments.
     pub(super) fn of(
@@ -153,69 +175,77 @@ impl Survey {
             progress(RebuildStep::Reading, segment.into(), count.into());
             let offset = geometry.segment_offset(segment);
             let unread = read_what_can_be(storage, offset, &mut bytes);
-            if unread > 0 {
-                let what = format!("{unread} blocks of segment {segment} cannot be read");
+            if !unread.is_empty() {
+                let count = unread.len();
+                let what = format!("{count} blocks of segment {segment} cannot be read");
                 rebuilt.problem(what, offset);
             }
-            survey.take(&bytes, geometry, segment, rebuilt);
+            let content = Content {
+                bytes: &bytes,
+                unread: &unread,
+                geometry,
+                segment,
+            };
+            survey.take(&content, rebuilt);
             rebuilt.segments += 1;
         }
         survey.patches.sort_by_key(|patch| patch.place.lsn);
-        survey.unlisted.sort_by_key(|image| image.place.lsn);
         survey
     }
 
     /// Takes what a segment has.
-    fn take(&mut self, bytes: &[u8], geometry: Geometry, segment: u32, rebuilt: &mut Rebuilt) {
+    fn take(&mut self, content: &Content<'_>, rebuilt: &mut Rebuilt) {
+        let Content {
+            bytes,
+            geometry,
+            segment,
+            ..
+        } = *content;
         if crate::writer::begins_checkpoint(bytes) {
             // Behind it stands what is left of an earlier filling.
             return;
         }
-        let footers = Footer::all(bytes, &geometry, segment);
-        let offset = geometry.segment_offset(segment);
-        let head = Filling::of_head(bytes).filter(|head| head.geometry == geometry);
+        let Listed { name, footers } = Listed::of(bytes, &geometry, segment);
         let mut listed_to = HEAD_BYTES;
         for footer in footers {
             if footer.from != listed_to {
                 let what = format!("a footer of segment {segment} is damaged");
-                rebuilt.problem(what, offset + listed_to as u64);
-                self.take_unlisted(bytes, segment, offset, listed_to..footer.from, true);
+                rebuilt.problem(what, content.offset() + listed_to as u64);
+                self.take_unlisted(content, Some(footer.name), listed_to..footer.from, rebuilt);
             }
             listed_to = footer.end;
             for entry in footer.entries {
-                let seal = Seal {
-                    location: Location::new(segment, entry.at, entry.bytes).stored(),
-                    filling: footer.name,
-                };
-                self.take_entry(bytes, offset, seal, entry, rebuilt);
+                let seal = content.seal(entry.at, entry.bytes, footer.name);
+                self.take_entry(content, seal, entry, rebuilt);
             }
         }
-        if head.is_some() {
-            self.take_unlisted(bytes, segment, offset, listed_to..bytes.len(), false);
-        }
+        self.take_unlisted(content, name, listed_to..bytes.len(), rebuilt);
     }
 
     fn take_entry(
         &mut self,
-        bytes: &[u8],
-        offset: u64,
+        content: &Content<'_>,
         seal: Seal,
         entry: Entry,
         rebuilt: &mut Rebuilt,
     ) {
         let place = Place {
             seal,
-            offset: offset + entry.at as u64,
+            offset: content.offset() + entry.at as u64,
             bytes: entry.bytes,
             node: entry.node,
             lsn: entry.lsn,
         };
-        let image = &bytes[entry.at..entry.at + entry.bytes];
+        let image = &content.bytes[entry.at..entry.at + entry.bytes];
         let is_whole = match entry.about {
             About::Blob => blob_in(&place, image).is_some(),
             _ => image_in(&place, image).is_some(),
         };
-        match entry.about {
+        self.add(place, entry.about, is_whole, rebuilt);
+    }
+
+    fn add(&mut self, place: Place, about: About, is_whole: bool, rebuilt: &mut Rebuilt) {
+        match about {
             About::Leaf {
                 range,
                 bases,
@@ -246,41 +276,78 @@ impl Survey {
         }
     }
 
-    /// Takes images that no footer lists. Those behind the last footer may be of a write that a power cut
-    /// has ended, or of an earlier filling.
+    /// Takes images that no footer lists, since it is damaged or was never written: an image says itself what it is of.
+    /// One that is damaged as well is not seen, but where it cannot be read. `name` is that of the filling, if anything
+    /// is left that says it.
     fn take_unlisted(
         &mut self,
-        bytes: &[u8],
-        segment: u32,
-        offset: u64,
-        range: std::ops::Range<usize>,
-        was_listed: bool,
+        content: &Content<'_>,
+        name: Option<u32>,
+        range: Range<usize>,
+        rebuilt: &mut Rebuilt,
     ) {
-        let mut at = range.start;
-        while at < range.end.min(bytes.len()) {
-            let peek = Image::peek(&bytes[at..]);
-            let peek = peek.filter(|peek| at + peek.len_bytes <= bytes.len());
-            let Some(peek) = peek.filter(|peek| peek.sort != Sort::Blob && peek.level == 0) else {
-                at += GRANULE_BYTES;
-                continue;
-            };
-            let place = Place {
-                seal: Seal {
-                    location: Location::new(segment, at, peek.len_bytes).stored(),
-                    ..peek.seal
-                },
-                offset: offset + at as u64,
-                bytes: peek.len_bytes,
-                node: peek.node,
-                lsn: peek.lsn,
-            };
-            if image_in(&place, &bytes[at..at + peek.len_bytes]).is_some() {
-                at += peek.len_bytes;
-                self.unlisted.push(Unlisted { place, was_listed });
-            } else {
-                at += GRANULE_BYTES;
-            }
+        let is_inside = |at: &usize| at + BLOCK_BYTES > range.start && *at < range.end;
+        if content.unread.iter().any(is_inside) {
+            self.missing_up_to = Seq::MAX;
         }
+        let Some(name) = name else {
+            return;
+        };
+        let mut at = range.start;
+        while at < range.end {
+            let taken = self.take_image(content, name, at..range.end, rebuilt);
+            at += taken.unwrap_or(GRANULE_BYTES);
+        }
+    }
+
+    /// Takes the image at the start of a range, if a whole one of this filling is there. How long it is.
+    fn take_image(
+        &mut self,
+        content: &Content<'_>,
+        name: u32,
+        range: Range<usize>,
+        rebuilt: &mut Rebuilt,
+    ) -> Option<usize> {
+        let bytes = content.bytes.get(range.clone())?;
+        let peek = Image::peek(bytes)?;
+        let bytes = bytes.get(..peek.len_bytes)?;
+        let place = Place {
+            seal: content.seal(range.start, peek.len_bytes, name),
+            offset: content.offset() + range.start as u64,
+            bytes: peek.len_bytes,
+            node: peek.node,
+            lsn: peek.lsn,
+        };
+        let about = match peek.sort {
+            Sort::Blob => {
+                blob_in(&place, bytes)?;
+                About::Blob
+            }
+            Sort::Patch => {
+                image_in(&place, bytes)?;
+                About::Patch {
+                    logged_from: NOT_LOGGED,
+                }
+            }
+            Sort::Node if peek.level > 0 => {
+                Image::parse(bytes, place.seal).ok()?;
+                About::Inner
+            }
+            Sort::Node => match image_in(&place, bytes)?.range() {
+                Some(range) => About::Leaf {
+                    range,
+                    bases: Vec::new(),
+                    logged_from: NOT_LOGGED,
+                },
+                None => {
+                    // Of an older version of the format: it has no more than its rows.
+                    self.missing_up_to = self.missing_up_to.max(place.lsn);
+                    About::Inner
+                }
+            },
+        };
+        self.add(place, about, true, rebuilt);
+        Some(peek.len_bytes)
     }
 
     /// The batch that the newest image is as new as.

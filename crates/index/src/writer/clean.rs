@@ -6,7 +6,7 @@ use super::Writer;
 use super::fold::range_of;
 use super::patch::PATCHES_MAX;
 use crate::error::{At, Error};
-use crate::footer::{About, Entry, Footer};
+use crate::footer::{About, Entry, Listed};
 use crate::node::{Image, Peek, Sort, parse_blob};
 use crate::segments::{Class, GRANULE_BYTES, Location};
 use crate::storage::Aligned;
@@ -110,8 +110,8 @@ impl Writer {
         let offset = self.geometry.segment_offset(segment);
         let read = self.tree.storage.read(offset, &mut bytes);
         read.at("cleaning a segment", offset)?;
-        let footers = Footer::all(&bytes, &self.geometry, segment);
-        let entries = footers.into_iter().flat_map(|footer| footer.entries);
+        let listed = Listed::of(&bytes, &self.geometry, segment);
+        let entries = listed.footers.into_iter().flat_map(|footer| footer.entries);
         Ok(Cleaning {
             segment,
             bytes,
@@ -131,15 +131,20 @@ impl Writer {
             }
             Sort::Node => {}
         }
-        let image = Image::parse(image, self.tree.fillings.seal_of(from)).ok();
-        let Some(image) = image.filter(|image| image.rows() > 0) else {
+        let Ok(image) = Image::parse(image, self.tree.fillings.seal_of(from)) else {
             return Ok(About::Inner);
         };
-        let mut key = Vec::new();
-        image.key(0, &mut key);
-        let (path, _) = self.tree.path(&key)?;
+        let range = match image.range() {
+            Some(range) => range,
+            None if image.rows() == 0 => return Ok(About::Inner),
+            None => {
+                let mut key = Vec::new();
+                image.key(0, &mut key);
+                range_of(&self.tree.path(&key)?.0, &[peek.node])
+            }
+        };
         Ok(About::Leaf {
-            range: range_of(&path, &[peek.node]),
+            range,
             bases: Vec::new(),
             logged_from: 0,
         })

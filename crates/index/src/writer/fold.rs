@@ -8,9 +8,10 @@
 use super::Writer;
 use super::unsettled::Origin;
 use crate::error::Error;
-use crate::footer::{About, Base, KeyRange, NOT_LOGGED};
+use crate::footer::{About, Base, NOT_LOGGED};
 use crate::node::{
-    BLOB_BYTES_MAX, Delta, Image, Kind, NodeId, ROWS_MAX, Row, Seal, Seq, blob_image, fold,
+    BLOB_BYTES_MAX, Delta, Image, KeyRange, Kind, NodeId, ROWS_MAX, Row, Seal, Seq, blob_image,
+    fold,
 };
 use crate::segments::{Class, Location};
 use crate::tree::Path;
@@ -506,11 +507,17 @@ impl Writer {
         about: About,
         like: NodeId,
     ) -> Result<Written, Error> {
+        self.builder.clear();
         let separator = match &about {
-            About::Leaf { range, .. } => range.from.clone(),
+            About::Leaf { range, .. } => {
+                // Under the paper's rules images have a fixed length, and cannot be found again anyway.
+                if self.options.paper.is_none() {
+                    self.builder.set_range(range.clone());
+                }
+                range.from.clone()
+            }
             About::Patch { .. } | About::Blob | About::Inner => Box::default(),
         };
-        self.builder.clear();
         let mut rows_bytes = 0;
         for index in rows {
             let row = self.scratch.row(index);

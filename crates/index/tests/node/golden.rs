@@ -15,7 +15,7 @@
 
 use crate::model::contents;
 use bimetal_index::node::{
-    Builder, Image, ImageError, Kind, Row, Seal, Seq, blob_image, parse_blob, seal,
+    Builder, Image, ImageError, KeyRange, Kind, Row, Seal, Seq, blob_image, parse_blob, seal,
 };
 use std::cmp::Reverse;
 
@@ -120,6 +120,31 @@ f2 49 d0 69             | CRC32C
 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 | to a multiple of 64
 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+";
+
+/// A leaf that says which keys it is for.
+const LEAF_WITH_RANGE: &str = "
+34 05 28 4e             | CRC32C
+62 6d 49 4e 01          | magic, version
+00 00 04                | a node, a leaf, a range
+80 00 00 00             | 128 bytes
+40 00 00 00 00 00 00 00 | location 64
+03 00 00 00 00 00 00 00 | LSN 3
+07 00 00 00             | leaf 7
+02 00 00 00 02          | 2 rows, no prefix, interval class 2
+00 01                   | keys: integers, offsets of 1 byte
+01 00                   | values: of one length
+00                      | no sequence numbers
+02 00 01 00 00 00       | keys of 2 bytes, values of 1
+00 00 00 00             | reserved
+31 61 00 00 00 00 00 00 | base of the keys, `a1`
+00 02                   | `a1`, `a3`
+78 79                   | `x`, `y`
+01 00 00 00             | the range begins with 1 byte of `a1` and no more
+00 00 01 00 62          | and ends before 0 bytes of `a3` and 1 more, `b`
+00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 | to a multiple of 64
+00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
 ";
 
 /// A patch.
@@ -253,6 +278,47 @@ fn a_patch_of_version_1() {
     assert!(image.find(b"a3", 0).is_none());
 }
 
+#[test]
+fn a_leaf_with_its_range() {
+    let mut builder = Builder::new(false);
+    for (key, value) in [(b"a1", b"x"), (b"a3", b"y")] {
+        builder.push(Row {
+            key,
+            seq: 0,
+            kind: Kind::Put,
+            value,
+        });
+    }
+    let range = KeyRange {
+        from: Box::from(&b"a"[..]),
+        to: Some(Box::from(&b"b"[..])),
+    };
+    builder.set_range(range.clone());
+    assert_eq!(builder.estimated_bytes(), 128);
+    let mut built = builder.finish(7, 0, 3, 2);
+    seal(&mut built, 64);
+    assert_eq!(built, bytes(LEAF_WITH_RANGE));
+    let image = Image::parse(&bytes(LEAF_WITH_RANGE), 64).expect("the page is right");
+    assert_eq!(image.range(), Some(range));
+    let others = Image::parse(&bytes(LEAF), 0x1000).expect("the page is right");
+    assert_eq!(others.range(), None);
+    // A range is of a leaf: not of an inner node or a patch.
+    for (at, byte) in [(10, 1), (9, 2)] {
+        let mut page = bytes(LEAF_WITH_RANGE);
+        page[at] = byte;
+        seal(&mut page, 64);
+        let refused = Image::parse(&page, 64);
+        assert!(
+            matches!(refused, Err(ImageError::Malformed(_))),
+            "{refused:?}"
+        );
+    }
+    let mut page = bytes(LEAF_WITH_RANGE);
+    page[76] = 0x61;
+    seal(&mut page, 64);
+    assert!(Image::parse(&page, 64).is_err(), "it ends before its rows");
+}
+
 /// A patch says all that it says itself, to every reader.
 #[test]
 fn a_patch_of_other_rows_is_refused() {
@@ -320,7 +386,7 @@ fn what_no_writer_writes_is_refused() {
         (9, 1, "a blob has no rows"),
         (9, 2, "neither node nor blob"),
         (10, 1, "an inner node has no versions"),
-        (11, 7, "an unknown flag"),
+        (11, 0x0B, "an unknown flag"),
         (36, 100, "columns beyond the end"),
         (37, 1, "columns far beyond the end"),
         (39, 0x10, "a prefix longer than a key"),

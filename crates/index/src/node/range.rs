@@ -1,0 +1,165 @@
+//! Which keys a leaf is for, as its image says it: so an image is right by itself for all of them, also for those
+//! between its rows and beyond, and needs nobody who lists it.
+//!
+//! A range ends near the keys of its leaf, so both ends are written as what they share with the first and the last of
+//! them, and what follows. It must never be believed to leave out a row of its own image.
+
+use super::{ImageError, KEY_BYTES_MAX};
+
+/// Bytes before those of the keys.
+const FIXED_BYTES: usize = 8;
+/// Instead of a length: the range has no end.
+const NO_END: u16 = u16::MAX;
+
+/// Keys from one on to before another; without an end, all from there on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The first key.
+    pub from: Box<[u8]>,
+    /// The first key that is not of the range any more.
+    pub to: Option<Box<[u8]>>,
+}
+
+/// The first and the last key of an image; none without rows.
+pub(super) type Ends<'a> = Option<(&'a [u8], &'a [u8])>;
+
+fn shared(one: &[u8], other: &[u8]) -> usize {
+    let both = one.iter().zip(other);
+    both.take_while(|(a, b)| a == b).count()
+}
+
+impl KeyRange {
+    /// What either end shares with the keys of its image.
+    fn shared_with(&self, ends: Ends<'_>) -> (usize, usize) {
+        let Some((first, last)) = ends else {
+            return (0, 0);
+        };
+        let to = self.to.as_deref().unwrap_or_default();
+        (shared(&self.from, first), shared(to, last))
+    }
+
+    /// Bytes that it takes in an image.
+    pub(super) fn packed_bytes(&self, ends: Ends<'_>) -> usize {
+        let (of_from, of_to) = self.shared_with(ends);
+        let to_len = self.to.as_ref().map_or(0, |to| to.len());
+        FIXED_BYTES + self.from.len() - of_from + to_len - of_to
+    }
+
+    /// Writes it behind the columns of an image.
+    pub(super) fn append(&self, ends: Ends<'_>, out: &mut Vec<u8>) {
+        let (of_from, of_to) = self.shared_with(ends);
+        let from = &self.from[of_from..];
+        let to = self.to.as_deref().map(|to| &to[of_to..]);
+        let small = |len: usize| u16::try_from(len).expect("a key is at most 4 KiB");
+        let to_len = to.map_or(NO_END, |to| small(to.len()));
+        for number in [small(of_from), small(from.len()), small(of_to), to_len] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(from);
+        out.extend_from_slice(to.unwrap_or_default());
+    }
+
+    /// Reads one from the start of `bytes`, and checks that all rows are inside.
+    pub(super) fn parse(bytes: &[u8], ends: Ends<'_>) -> Result<KeyRange, ImageError> {
+        let malformed = ImageError::Malformed("a range that cannot be");
+        let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>().ok_or(malformed)?;
+        let number = |at: usize| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]]));
+        let has_end = number(6) != usize::from(NO_END);
+        let (first, last) = ends.unwrap_or_default();
+        let (from, rest) = rest.split_at_checked(number(2)).ok_or(malformed)?;
+        let from_shared = first.get(..number(0)).ok_or(malformed)?;
+        let range = KeyRange {
+            from: [from_shared, from].concat().into(),
+            to: match has_end {
+                true => {
+                    let to_shared = last.get(..number(4)).ok_or(malformed)?;
+                    let to = rest.get(..number(6)).ok_or(malformed)?;
+                    Some([to_shared, to].concat().into())
+                }
+                false => None,
+            },
+        };
+        let to = range.to.as_deref();
+        let is_long = range.from.len().max(to.map_or(0, <[u8]>::len)) > KEY_BYTES_MAX;
+        let is_around = match ends {
+            Some((first, last)) => *range.from <= *first && to.is_none_or(|to| last < to),
+            None => to.is_none_or(|to| *range.from < *to),
+        };
+        match is_around && !is_long {
+            true => Ok(range),
+            false => Err(malformed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(from: &str, to: Option<&str>) -> KeyRange {
+        KeyRange {
+            from: from.as_bytes().into(),
+            to: to.map(|to| to.as_bytes().into()),
+        }
+    }
+
+    #[test]
+    fn a_range_is_read_as_it_was_written_and_shares_what_it_can() {
+        let ends: Ends<'_> = Some((b"cab", b"cod"));
+        // Eight bytes of lengths; then what is not shared.
+        for (range, bytes) in [
+            (range("cab", Some("code")), 8 + 1),
+            (range("ca", Some("cog")), 8 + 1),
+            (range("", None), 8),
+            (range("b", Some("d")), 8 + 2),
+        ] {
+            let mut out = Vec::new();
+            range.append(ends, &mut out);
+            assert_eq!((out.len(), range.packed_bytes(ends)), (bytes, bytes));
+            assert_eq!(KeyRange::parse(&out, ends), Ok(range));
+        }
+        let mut out = Vec::new();
+        range("ca", Some("cog")).append(None, &mut out);
+        assert_eq!(out, *b"\0\0\x02\0\0\0\x03\0cacog");
+        assert_eq!(KeyRange::parse(&out, None), Ok(range("ca", Some("cog"))));
+    }
+
+    #[test]
+    fn a_range_that_leaves_out_a_row_or_is_cut_is_refused() {
+        let ends: Ends<'_> = Some((b"cab", b"cod"));
+        for (from, to) in [("cac", None), ("c", Some("cod")), ("c", Some("b"))] {
+            let mut out = Vec::new();
+            range(from, to).append(ends, &mut out);
+            assert!(KeyRange::parse(&out, ends).is_err(), "{from} to {to:?}");
+        }
+        let mut out = Vec::new();
+        range("b", Some("b")).append(None, &mut out);
+        assert!(KeyRange::parse(&out, None).is_err(), "it has no keys");
+        let mut out = Vec::new();
+        range("c", Some("d")).append(ends, &mut out);
+        for len in 0..out.len() {
+            assert!(KeyRange::parse(&out[..len], ends).is_err(), "{len} bytes");
+        }
+        out[0] = 4;
+        assert!(KeyRange::parse(&out, ends).is_err(), "more than there is");
+    }
+
+    #[test]
+    fn a_range_of_keys_that_are_too_long_is_refused() {
+        let long = vec![b'd'; KEY_BYTES_MAX];
+        let mut out = Vec::new();
+        let longest = KeyRange {
+            from: Box::default(),
+            to: Some(long.clone().into()),
+        };
+        longest.append(None, &mut out);
+        assert_eq!(KeyRange::parse(&out, None), Ok(longest));
+        let mut out = Vec::new();
+        let longer = KeyRange {
+            from: Box::default(),
+            to: Some([&long[..], b"d"].concat().into()),
+        };
+        longer.append(None, &mut out);
+        assert!(KeyRange::parse(&out, None).is_err());
+    }
+}
