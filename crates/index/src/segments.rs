@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub(crate) const GRANULE_BYTES: usize = 64;
 /// A stream writes when so much has gathered, unless it is to write less at a time.
 const WRITE_BYTES: usize = 128 << 10;
+/// What has gathered is in memory as well, so it has at most this part of that for each stream.
+const GATHERED_SHARE: usize = 32;
 /// Segments that new leaves do not take: for cleaning, for inner nodes, and for a checkpoint.
 const SPARE_SEGMENTS: usize = 4;
 /// The storage grows by so many segments at a time.
@@ -360,6 +362,12 @@ impl Segments {
     /// Segments that streams have begun to fill so far.
     pub(crate) fn begun(&self) -> u64 {
         self.begun
+    }
+
+    /// Streams gather no more than fits with the other content of a memory of so many bytes.
+    pub(crate) fn gather_within(&mut self, memory_bytes: usize) {
+        let share = (memory_bytes / GATHERED_SHARE).next_multiple_of(BLOCK_BYTES);
+        self.write_bytes = share.min(WRITE_BYTES);
     }
 
     /// Streams write block by block from now on, and nothing but images.

@@ -149,6 +149,10 @@ fn write_anew(image: &Image) {
     };
     fold(Some(image), &Delta::new(), 0, &mut push, &mut |_| {});
     let mut builder = Builder::new(false);
+    image
+        .range()
+        .into_iter()
+        .for_each(|range| builder.set_range(range));
     for (key, seq, kind, value) in &rows {
         builder.push(Row {
             key,
@@ -161,6 +165,7 @@ fn write_anew(image: &Image) {
     seal(&mut bytes, 1);
     let again = Image::parse(&bytes, 1).expect("an image that was just made can be read");
     assert_eq!(again.rows(), rows.len());
+    assert_eq!(again.range(), image.range());
     for (row, (key, seq, kind, value)) in rows.iter().enumerate() {
         assert_eq!(again.compare_key(row, key), Ordering::Equal);
         assert_eq!((again.seq(row), again.kind(row)), (*seq, *kind));

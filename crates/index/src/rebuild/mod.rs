@@ -146,8 +146,8 @@ pub fn rebuild(
         id: geometry.id,
         ..Rebuilt::default()
     };
-    let frames = Frames::of(from, geometry, &mut rebuilt);
     let survey = Survey::of(from, geometry, &mut rebuilt, progress);
+    let frames = Frames::of(from, geometry, &mut rebuilt);
     rebuilt.last_batch = frames.last_seq();
     if survey.last_lsn() > frames.last_seq() {
         let (last, image) = (frames.last_seq(), survey.last_lsn());

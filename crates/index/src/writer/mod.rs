@@ -139,8 +139,9 @@ impl Writer {
         stored: Stored,
         mut segments: Segments,
     ) -> Writer {
-        if options.paper.is_some() {
-            segments.write_by_blocks();
+        match options.paper {
+            Some(_) => segments.write_by_blocks(),
+            None => segments.gather_within(options.memory_bytes as usize),
         }
         let geometry = superblock.geometry;
         let tail = superblock.log_tail;
