@@ -94,8 +94,7 @@ impl Header {
         if !geometry.is_possible() {
             return None;
         }
-        let place = LOG_OFFSET + header.position % geometry.log_blocks * BLOCK_BYTES as u64;
-        (place == offset).then_some(geometry)
+        (geometry.log_offset(header.position) == offset).then_some(geometry)
     }
 
     /// Blocks that the frame takes.
@@ -284,7 +283,7 @@ impl Log {
             let blocks = AGAIN_BLOCKS.min(before_end).min(self.head - at);
             let bytes = blocks as usize * BLOCK_BYTES;
             piece.reserve(bytes);
-            let (offset, piece) = (self.offset(at), &mut piece[..bytes]);
+            let (offset, piece) = (self.geometry.log_offset(at), &mut piece[..bytes]);
             storage.read(offset, piece).at("reading the log", offset)?;
             storage.write(offset, piece).at("writing the log", offset)?;
             at += blocks;
@@ -300,13 +299,10 @@ impl Log {
             // The ring is full: what stands there is its tail.
             return Ok(());
         }
-        let (offset, nothing) = (self.offset(self.head), Aligned::zeroed(BLOCK_BYTES));
+        let offset = self.geometry.log_offset(self.head);
+        let nothing = Aligned::zeroed(BLOCK_BYTES);
         let written = storage.write_durable(offset, &nothing);
         written.at("writing the log", offset)
-    }
-
-    fn offset(&self, position: u64) -> u64 {
-        LOG_OFFSET + position % self.geometry.log_blocks * BLOCK_BYTES as u64
     }
 
     fn write_blocks(
@@ -322,7 +318,7 @@ impl Log {
             (self.head, first),
             (self.head + (first.len() / BLOCK_BYTES) as u64, second),
         ] {
-            let offset = self.offset(position);
+            let offset = self.geometry.log_offset(position);
             let written = match part.len() {
                 0 => Ok(()),
                 _ if durable => storage.write_durable(offset, part),
@@ -451,7 +447,7 @@ impl<'a> Reader<'a> {
             let before_end = (ring - position % ring).min(wanted);
             let cut = before_end as usize * BLOCK_BYTES;
             let end = wanted as usize * BLOCK_BYTES;
-            let offset = self.offset(position);
+            let offset = self.geometry.log_offset(position);
             let first = self.storage.read(offset, &mut self.window[..cut]);
             first.at("reading the log", offset)?;
             if cut < end {
@@ -531,7 +527,7 @@ impl<'a> Reader<'a> {
             position,
             end: self.position,
             operations: &self.window[start..start + header.payload_bytes as usize],
-            offset: self.offset(position),
+            offset: self.geometry.log_offset(position),
         }))
     }
 
@@ -575,12 +571,8 @@ impl<'a> Reader<'a> {
     }
 
     fn lost(&self, what: String) -> Error {
-        let offset = self.offset(self.position);
+        let offset = self.geometry.log_offset(self.position);
         Error::Damaged { what, offset }
-    }
-
-    fn offset(&self, position: u64) -> u64 {
-        LOG_OFFSET + position % self.geometry.log_blocks * BLOCK_BYTES as u64
     }
 }
 
