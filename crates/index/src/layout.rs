@@ -38,6 +38,11 @@ impl Geometry {
             && (MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&self.log_blocks)
     }
 
+    /// Where the block of the log is that has this position.
+    pub(crate) fn log_offset(&self, position: u64) -> u64 {
+        LOG_OFFSET + position % self.log_blocks * BLOCK_BYTES as u64
+    }
+
     /// Where segments begin.
     pub(crate) fn segments_offset(&self) -> u64 {
         let log_end = LOG_OFFSET + self.log_blocks * BLOCK_BYTES as u64;
@@ -324,6 +329,8 @@ mod tests {
         let geometry = example().geometry;
         // 64 KiB and 256 blocks of 4 KiB are 1.0625 MiB.
         assert_eq!(geometry.segments_offset(), 2 << 20);
+        // 1000 is 3 times 256 and 232.
+        assert_eq!(geometry.log_offset(1000), (64 << 10) + 232 * 4096);
         assert_eq!(geometry.segment_offset(3), 5 << 20);
         assert_eq!(geometry.segments((5 << 20) + 100), 3);
         assert_eq!(geometry.segments(0), 0);

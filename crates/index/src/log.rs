@@ -7,6 +7,7 @@
 //! that this one had been durable. It must never take a frame of an earlier lap, of an earlier opening
 //! or of another index for one of its own.
 
+use crate::batch::{Operation, Operations};
 use crate::error::{At, Error};
 use crate::layout::{COUNTS_MAX, Geometry, LOG_OFFSET, Superblock};
 use crate::planted::{Bug, is_planted};
@@ -93,8 +94,7 @@ impl Header {
         if !geometry.is_possible() {
             return None;
         }
-        let place = LOG_OFFSET + header.position % geometry.log_blocks * BLOCK_BYTES as u64;
-        (place == offset).then_some(geometry)
+        (geometry.log_offset(header.position) == offset).then_some(geometry)
     }
 
     /// Blocks that the frame takes.
@@ -283,7 +283,7 @@ impl Log {
             let blocks = AGAIN_BLOCKS.min(before_end).min(self.head - at);
             let bytes = blocks as usize * BLOCK_BYTES;
             piece.reserve(bytes);
-            let (offset, piece) = (self.offset(at), &mut piece[..bytes]);
+            let (offset, piece) = (self.geometry.log_offset(at), &mut piece[..bytes]);
             storage.read(offset, piece).at("reading the log", offset)?;
             storage.write(offset, piece).at("writing the log", offset)?;
             at += blocks;
@@ -299,13 +299,10 @@ impl Log {
             // The ring is full: what stands there is its tail.
             return Ok(());
         }
-        let (offset, nothing) = (self.offset(self.head), Aligned::zeroed(BLOCK_BYTES));
+        let offset = self.geometry.log_offset(self.head);
+        let nothing = Aligned::zeroed(BLOCK_BYTES);
         let written = storage.write_durable(offset, &nothing);
         written.at("writing the log", offset)
-    }
-
-    fn offset(&self, position: u64) -> u64 {
-        LOG_OFFSET + position % self.geometry.log_blocks * BLOCK_BYTES as u64
     }
 
     fn write_blocks(
@@ -321,7 +318,7 @@ impl Log {
             (self.head, first),
             (self.head + (first.len() / BLOCK_BYTES) as u64, second),
         ] {
-            let offset = self.offset(position);
+            let offset = self.geometry.log_offset(position);
             let written = match part.len() {
                 0 => Ok(()),
                 _ if durable => storage.write_durable(offset, part),
@@ -346,6 +343,43 @@ pub(crate) struct Frame<'a> {
     pub end: u64,
     /// Its operations.
     pub operations: &'a [u8],
+    /// Its first byte on the storage.
+    offset: u64,
+}
+
+impl<'a> Frame<'a> {
+    /// Gives every operation with the number of its batch, in order. Returns the number of the last batch.
+    ///
+    /// # Errors
+    ///
+    /// Those of `take`, and [`Error::Damaged`] if these are no batches. A frame is written with all of each batch
+    /// that it has: one that goes on to the end of the frame, without an end of its own, is a part of a batch, and
+    /// of a batch there must not be a part.
+    pub(crate) fn each(
+        &self,
+        mut take: impl FnMut(u64, Operation<'a>) -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        let not_a_batch = || Error::Damaged {
+            what: "a batch in the log".to_owned(),
+            offset: self.offset,
+        };
+        let mut operations = Operations::new(self.operations);
+        let mut seq = self.first_seq;
+        let mut is_ended = true;
+        while let Some(operation) = operations.take().map_err(|_| not_a_batch())? {
+            is_ended = operation == Operation::End;
+            if is_ended {
+                seq += u64::from(!self.is_carried);
+            } else {
+                take(seq, operation)?;
+            }
+        }
+        match (self.is_carried, is_ended) {
+            (true, _) => Ok(seq),
+            (false, true) => Ok(seq - 1),
+            (false, false) => Err(not_a_batch()),
+        }
+    }
 }
 
 /// The reading end, from the tail to the last whole frame.
@@ -413,7 +447,7 @@ impl<'a> Reader<'a> {
             let before_end = (ring - position % ring).min(wanted);
             let cut = before_end as usize * BLOCK_BYTES;
             let end = wanted as usize * BLOCK_BYTES;
-            let offset = LOG_OFFSET + position % ring * BLOCK_BYTES as u64;
+            let offset = self.geometry.log_offset(position);
             let first = self.storage.read(offset, &mut self.window[..cut]);
             first.at("reading the log", offset)?;
             if cut < end {
@@ -493,6 +527,7 @@ impl<'a> Reader<'a> {
             position,
             end: self.position,
             operations: &self.window[start..start + header.payload_bytes as usize],
+            offset: self.geometry.log_offset(position),
         }))
     }
 
@@ -536,8 +571,7 @@ impl<'a> Reader<'a> {
     }
 
     fn lost(&self, what: String) -> Error {
-        let block = self.position % self.geometry.log_blocks;
-        let offset = LOG_OFFSET + block * BLOCK_BYTES as u64;
+        let offset = self.geometry.log_offset(self.position);
         Error::Damaged { what, offset }
     }
 }
@@ -545,7 +579,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Operation, push_operation};
+    use crate::batch::{END, push_operation};
     use crate::storage::memory::MemoryStorage;
 
     const GEOMETRY: Geometry = Geometry {
@@ -612,6 +646,41 @@ mod tests {
         let read = read_all(&storage, log.tail()).unwrap();
         assert_eq!(read, expected[90..]);
         assert_eq!(log.head(), 200);
+    }
+
+    #[test]
+    fn operations_have_the_number_of_their_batch_and_a_batch_without_an_end_is_none() {
+        let storage = storage();
+        let mut log = Log::new(GEOMETRY, 1, 0, 0);
+        log.append(7, &batch(1, 1), &[END]);
+        log.append(8, &[], &[END]);
+        log.append(9, &[batch(2, 1), batch(3, 1)].concat(), &[END]);
+        log.write_out(&storage, false).unwrap();
+        log.carry(9, &batch(4, 1));
+        log.write_out(&storage, false).unwrap();
+        log.append(10, &batch(5, 1), &[END]);
+        log.append(11, &batch(6, 1), &[]);
+        log.write_out(&storage, false).unwrap();
+        let mut reader = Reader::new(&storage, &superblock(0, 9));
+        let mut next = || {
+            let mut seqs = Vec::new();
+            let frame = reader.next().unwrap().expect("three frames");
+            let last = frame.each(|seq, operation| {
+                assert!(matches!(operation, Operation::Put { .. }));
+                seqs.push(seq);
+                Ok(())
+            });
+            (seqs, last)
+        };
+        assert_eq!(next(), (vec![7, 9, 9], Ok(9)));
+        assert_eq!(next(), (vec![9], Ok(9)));
+        let (seqs, last) = next();
+        assert_eq!(seqs, [10, 11]);
+        let damaged = Error::Damaged {
+            what: "a batch in the log".to_owned(),
+            offset: LOG_OFFSET + 2 * BLOCK_BYTES as u64,
+        };
+        assert_eq!(last, Err(damaged));
     }
 
     #[test]

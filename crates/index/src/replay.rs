@@ -5,7 +5,7 @@
 //! only the last. A deletion of a range ends a stretch, since it concerns keys that are not named. It
 //! must never read a leaf: opening would then cost as much as the leaves that have changed.
 
-use crate::batch::{Operation, Operations};
+use crate::batch::Operation;
 use crate::error::Error;
 use crate::log::Frame;
 use crate::node::{Kind, NodeId, Row, Seq};
@@ -87,23 +87,18 @@ impl Replay {
             self.finish(writer)?;
             writer.keep_house_in_replay()?;
         }
-        let mut seq = frame.first_seq;
-        let mut operations = Operations::new(frame.operations);
-        while let Some(operation) = operations
-            .take()
-            .map_err(|_| crate::writer::not_a_batch())?
-        {
+        let last = frame.each(|seq, operation| {
             match operation {
-                Operation::End => seq += u64::from(!frame.is_carried),
                 Operation::Put { key, value } => self.push(key, Some(value), seq, frame.position),
                 Operation::Delete { key } => self.push(key, None, seq, frame.position),
                 Operation::DeleteRange { .. } => {
                     self.finish(writer)?;
                     writer.replay_operation(seq, operation, frame.position)?;
                 }
+                Operation::End => {}
             }
-        }
-        let last = if frame.is_carried { seq } else { seq - 1 };
+            Ok(())
+        })?;
         writer.replayed(last, frame.end);
         Ok(())
     }

@@ -351,7 +351,11 @@ impl Walk<'_> {
     fn check_log(&mut self) -> Result<(), Error> {
         let mut log = Reader::new(self.storage, &self.superblock);
         loop {
-            match log.next() {
+            let frame = log.next().and_then(|frame| match frame {
+                Some(frame) => frame.each(|_, _| Ok(())).map(Some),
+                None => Ok(None),
+            });
+            match frame {
                 Ok(Some(_)) => self.found.log_frames += 1,
                 Ok(None) => return Ok(()),
                 Err(Error::Damaged { what, offset }) => {

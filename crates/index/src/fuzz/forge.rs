@@ -328,10 +328,18 @@ fn all(db: &Db, trust: Trust) -> Result<Option<Map>, Error> {
 fn use_it(content: Vec<u8>, trust: Trust) {
     let disk = Arc::new(MemoryStorage::with_content(content));
     let verified = verify(&disk, &mut |_, _| {});
-    let Ok(db) = Db::open(disk.clone(), &options()) else {
-        return;
+    let is_whole = verified.as_ref().is_ok_and(|it| it.problems_found == 0);
+    let db = match Db::open(disk.clone(), &options()) {
+        Ok(db) => db,
+        Err(error) => {
+            assert!(!is_whole, "what is whole opens: {error}");
+            return;
+        }
     };
     let before = all(&db, trust);
+    if let (true, Err(error)) = (is_whole, &before) {
+        panic!("what is whole can be read: {error}");
+    }
     let _ = collect(&mut db.scan_reverse((Bound::Unbounded, Bound::Unbounded)));
     for key in before.iter().flatten().flat_map(Map::keys).step_by(7) {
         let _ = db.get(key);

@@ -33,6 +33,11 @@ fn what_was_found_is_not_found_again() {
     // A frame of an opening before the first, behind an empty one.
     let frames = [36, 0, 17, 0, 0, 0, 255, 208, 0, 0, 2, 0, 255, 0, 4, 252, 4];
     super::log(&frames);
+    // A frame whose last batch has no end.
+    let mut frames = vec![0, 1, 198];
+    frames.extend([1; 17]);
+    frames.extend([0, 0, 4, 1, 0, 0, 4, 3, 1, 1, 0, 3, 0, 0, 1]);
+    super::log(&frames);
     // An inner node whose children are all the same.
     super::content(&[10, 0, 0, 44]);
 }
