@@ -428,6 +428,27 @@ fn what_is_no_index_or_parts_of_two_is_refused() {
     assert_eq!(rebuilt.expect("it is named").keys, 1);
 }
 
+/// The head of a frame names another index than it did, which is not one of those whose parts are there.
+#[test]
+fn a_damaged_frame_names_no_index() {
+    let world = example(0);
+    let whole = world.disk.content();
+    let log = world.db.log_range();
+    let frames = (log.start as usize..log.end as usize).step_by(BLOCK_BYTES);
+    let frames: Vec<usize> = frames
+        .filter(|at| whole[*at..].starts_with(b"blog"))
+        .collect();
+    assert!(frames.len() > 30, "{} frames", frames.len());
+    for at in frames {
+        let mut content = whole.clone();
+        content[..2 * BLOCK_BYTES].fill(0);
+        content[at + 14] ^= 0x20;
+        let disk = MemoryStorage::with_content(content);
+        let (rebuilt, _) = built_anew(&disk, &world.options).expect("parts of one index");
+        assert_eq!(rebuilt.id, 7, "frame at {at}");
+    }
+}
+
 #[test]
 fn an_index_that_has_only_a_log_is_built_from_it() {
     let world_options = tiny();

@@ -161,6 +161,22 @@ fn found(storage: &dyn Storage, geometry: &Geometry) -> Vec<Header> {
     all
 }
 
+/// What the index is, if a whole frame of its log begins with this block, at this byte of the storage. One that has been
+/// damaged would name an index that never was.
+pub(super) fn geometry_of_frame(
+    storage: &dyn Storage,
+    block: &[u8],
+    offset: u64,
+) -> Option<Geometry> {
+    let geometry = Header::geometry_of(block, offset)?;
+    let frame = Header::decode(geometry.id, block)?;
+    let log_end = LOG_OFFSET + geometry.log_blocks * BLOCK_BYTES as u64;
+    let is_there = log_end <= storage.len_bytes();
+    let is_inside = is_there && frame.blocks() <= geometry.log_blocks;
+    is_inside.then(|| read_frame(storage, &geometry, &frame))??;
+    Some(geometry)
+}
+
 /// A frame, if it is whole.
 fn read_frame(storage: &dyn Storage, geometry: &Geometry, frame: &Header) -> Option<Aligned> {
     let ring = geometry.log_blocks;

@@ -1,12 +1,12 @@
 //! Looking through every segment: which images there are, which keys they are for, and which of them can
 //! be read.
 
+use super::log::geometry_of_frame;
 use super::pieces::{Pieces, WholeLog};
 use super::{RebuildProgress, RebuildStep, Rebuilt};
 use crate::error::{At, Error};
 use crate::footer::{About, Base, Entry, Filling, HEAD_BYTES, Listed, NOT_LOGGED};
 use crate::layout::{Geometry, LOG_OFFSET, MIN_SEGMENT_BYTES, Superblock};
-use crate::log::Header;
 use crate::node::{GRANULE_BYTES, Image, KeyRange, NodeId, Seal, Seq, Sort, parse_blob};
 use crate::segments::Location;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
@@ -107,7 +107,7 @@ pub(super) fn geometry(
         let of_head = Filling::of_head(&block)
             .filter(|filling| filling.geometry.segment_offset(filling.segment) == offset)
             .map(|filling| filling.geometry);
-        let geometry = of_head.or_else(|| Header::geometry_of(&block, offset));
+        let geometry = of_head.or_else(|| geometry_of_frame(storage, &block, offset));
         if let Some(geometry) = geometry.filter(is_asked) {
             found.insert(geometry.id, geometry);
         }
