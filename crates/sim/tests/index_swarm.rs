@@ -59,6 +59,17 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::Paper,
             ],
         ),
+        // All that an opening had taken up was written back after one batch, and stayed in memory until the end of that,
+        // to which a power cut did not let it come.
+        (
+            125_443,
+            &[
+                Class::PowerCut,
+                Class::FailedOpening,
+                Class::Paper,
+                Class::LostWrites,
+            ],
+        ),
     ] {
         let report = index_tester::run(seed, only(classes));
         assert_eq!(report.finding, None, "{}", report.summary());

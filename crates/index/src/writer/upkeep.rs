@@ -47,6 +47,9 @@ impl Writer {
         let bytes_max = self.buffer_bytes().max(self.taken_up_bytes);
         while self.tree.memory.delta_bytes() > bytes_max && self.fold_oldest()? {
             self.clean_some()?;
+            // There may be many of them, after an opening, and what each leaves in memory can be read again.
+            self.unpin_landed();
+            self.tree.memory.evict(&self.tree.slots);
         }
         Ok(())
     }
