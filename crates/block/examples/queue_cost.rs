@@ -2,7 +2,7 @@
 //! front of it and without, in turn, in one run.
 //!
 //! ```text
-//! cargo run --release --example queue_cost -p bimetal-block -- [REQUESTS] [ROUNDS] [DEPTH]
+//! cargo run --release --example queue_cost -p bimetal-block -- [REQUESTS] [ROUNDS] [DEPTH] [SCHEDULER]
 //! ```
 //!
 //! The media answer at once, so that all there is are the layers. Random 4-KiB requests, half of them
@@ -79,16 +79,21 @@ fn measure(medium: &str, scheduler: &str, numbers: [u64; 3]) -> Result<(), Strin
 }
 
 fn main() -> ExitCode {
-    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>());
+    let mut numbers = std::env::args()
+        .skip(1)
+        .take(3)
+        .map(|text| text.parse::<u64>());
     let mut number = |default| numbers.next().unwrap_or(Ok(default));
     let (Ok(requests), Ok(rounds @ 1..), Ok(depth @ 1..)) =
         (number(200_000), number(9), number(16))
     else {
-        eprintln!("usage: queue_cost [REQUESTS] [ROUNDS] [DEPTH]");
+        eprintln!("usage: queue_cost [REQUESTS] [ROUNDS] [DEPTH] [SCHEDULER]");
         return ExitCode::from(2);
     };
+    let only = std::env::args().nth(4);
+    let is_wanted = |name: &&str| only.as_deref().is_none_or(|only| only == *name);
     for medium in ["null", "memory"] {
-        for scheduler in SchedulerChoice::NAMES {
+        for scheduler in SchedulerChoice::NAMES.into_iter().filter(is_wanted) {
             if let Err(why) = measure(medium, scheduler, [requests, rounds, depth]) {
                 eprintln!("queue_cost: {medium}, {scheduler}: {why}");
                 return ExitCode::FAILURE;

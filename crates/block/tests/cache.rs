@@ -419,9 +419,11 @@ fn random_clients_read_what_they_wrote_under_every_policy() {
         "abm-s3fifo-clc+pad-marginal",
     ];
     for (seed, name) in names.chain(pairs).enumerate() {
-        for mode in ["write-back", "write-through"] {
+        for (mode, ahead) in [("write-back", "32KiB"), ("write-through", "0B")] {
             let rt = virtual_rt(seed as u64);
-            let more = format!("policy = \"{name}\"\nmode = \"{mode}\"\ncluster = \"32KiB\"\n");
+            let more = format!(
+                "policy = \"{name}\"\nmode = \"{mode}\"\ncluster = \"32KiB\"\nread_ahead = \"{ahead}\"\n"
+            );
             let platter = Platter::new(&rt);
             platter.latency_us_max.set(800);
             let (_, top) = cache(&rt, &platter, &config(64, &more));
@@ -436,7 +438,10 @@ fn random_clients_read_what_they_wrote_under_every_policy() {
                     let (rt, top) = (rt.clone(), Rc::clone(&top));
                     group.spawn(async move { look_on(&rt, &top, reader).await });
                 }
+                let (walker, walked) = (rt.clone(), Rc::clone(&top));
+                group.spawn(async move { walk(&walker, &walked).await });
                 group.join().await;
+                assert_eq!(figure(&top, "read_ahead_pages") > 0.0, ahead != "0B");
                 top.submit(Request::flush()).await.expect("it is flushed");
                 assert_eq!(*platter.durable.borrow(), *truth.borrow(), "{name} {mode}");
                 let all = read(&top, 0..PAGES).await;
@@ -497,6 +502,20 @@ async fn look_on(rt: &Rt, top: &Rc<dyn Device>, reader: u64) {
     }
 }
 
+/// Goes through all of the device in order, which has the cache read ahead of what others change.
+async fn walk(rt: &Rt, top: &Rc<dyn Device>) {
+    let mut rng = rt.rng("walker");
+    for _ in 0..3 {
+        let mut at = 0;
+        while at < PAGES {
+            let end = PAGES.min(at + 1 + rng.below(3));
+            let read = read(top, at..end).await;
+            read.expect("the device can be read");
+            at = end;
+        }
+    }
+}
+
 /// Reads and flushes that nobody waits for to the end.
 async fn leave(rt: &Rt, top: &Rc<dyn Device>, pages: Range<u64>, rng: &mut Rng) {
     let request = match rng.below(2) {
@@ -505,6 +524,57 @@ async fn leave(rt: &Rt, top: &Rc<dyn Device>, pages: Range<u64>, rng: &mut Rng) 
     };
     let patience = Duration::from_micros(rng.below(600));
     let _ = rt.timeout(patience, top.submit(request)).await;
+}
+
+/// Page by page from the start: one page that is waited for, and windows of 3 (4 with that page), 8, 16 and 32 pages
+/// behind it, each read when the reader comes to the one before. Nothing else is asked of the device, and only the
+/// first page counts as a miss.
+#[test]
+fn what_comes_next_is_read_ahead() {
+    let rt = virtual_rt(21);
+    rt.block_on(async {
+        let platter = Platter::new(&rt);
+        platter.latency_us_max.set(50);
+        let more = format!("{LAZY}read_ahead = \"128KiB\"\n");
+        let (_, top) = cache(&rt, &platter, &config(256, &more));
+        for (page, stamp) in platter.pages.borrow_mut().iter_mut().enumerate() {
+            *stamp = page as u64;
+        }
+        for page in 0..12 {
+            assert_eq!(read(&top, page..page + 1).await, Ok(vec![page]));
+        }
+        // 0; 1..4, 4..12 and, from page 4 on, 12..28.
+        assert_eq!(figure(&top, "read_ahead_pages"), 27.0);
+        assert_eq!(figure(&top, "read_misses"), 1.0);
+        for page in 12..28 {
+            read(&top, page..page + 1).await.expect("it reads");
+        }
+        // From page 12 on 28..60.
+        assert_eq!(figure(&top, "read_ahead_pages"), 59.0);
+        assert_eq!(figure(&top, "read_misses"), 1.0);
+        assert_eq!(platter.reads.get(), 4, "the fifth is under way");
+        assert_eq!(read(&top, 59..60).await, Ok(vec![59]));
+        assert_eq!(platter.reads.get(), 5);
+    });
+}
+
+/// At the end of the device there is nothing to read ahead, and who jumps about reads what he asks for.
+#[test]
+fn nothing_is_read_ahead_of_who_jumps_about_or_behind_the_end() {
+    let rt = virtual_rt(22);
+    rt.block_on(async {
+        let platter = Platter::new(&rt);
+        let more = format!("{LAZY}read_ahead = \"128KiB\"\n");
+        let (_, top) = cache(&rt, &platter, &config(256, &more));
+        for page in [300, 20, 250, 90] {
+            read(&top, page..page + 2).await.expect("it reads");
+        }
+        assert_eq!(figure(&top, "read_ahead_pages"), 0.0);
+        // The second request in a row, for the last but two: four pages were wanted from there, and three are.
+        read(&top, PAGES - 4..PAGES - 3).await.expect("it reads");
+        read(&top, PAGES - 3..PAGES - 2).await.expect("it reads");
+        assert_eq!(figure(&top, "read_ahead_pages"), 2.0);
+    });
 }
 
 /// What a policy decides, as the counts of the cache show it.
@@ -651,6 +721,8 @@ fn mistakes_in_the_configuration_are_named() {
         ("size = \"1MiB\"\ndirty_age = \"0s\"", "at least 1ms"),
         ("size = \"1MiB\"\ncluster = \"5KiB\"", "whole blocks"),
         ("size = \"1MiB\"\ndepth = 0", "1 to 1024"),
+        ("size = \"1MiB\"\nread_ahead = \"6KiB\"", "whole blocks"),
+        ("size = \"1MiB\"\nread_ahead = \"256KiB\"", "an eighth"),
     ] {
         let message = refused(line);
         assert!(message.contains(why), "{line}: {message}");

@@ -9,6 +9,7 @@ pub mod hetero;
 pub mod latency;
 pub mod lists;
 pub mod read_ahead;
+pub mod readers;
 pub mod replacement;
 pub mod scheduler;
 pub mod write_back;

@@ -43,6 +43,13 @@ struct Device {
     name: String,
 }
 
+impl Device {
+    /// Where what may be dirty of it is limited.
+    fn bdi(&self) -> PathBuf {
+        self.disk.folder.join("bdi")
+    }
+}
+
 /// Settings as they were written, to be read again.
 #[derive(Default)]
 struct Written(Vec<(PathBuf, String)>);
@@ -225,7 +232,6 @@ fn tune(
         written.set(None, throttle, "0")?;
     }
     if settings.memory_pages > 0 {
-        limit_dirty(&device.disk.folder.join("bdi"), settings, written)?;
         let bytes = u64::from(settings.memory_pages) * 4096;
         let limit = Groups::find()?.enter(bytes, bench.journal)?;
         written.0.push((limit, bytes.to_string()));
@@ -234,10 +240,13 @@ fn tune(
     written.set(None, queue.join("read_ahead_kb"), &window)
 }
 
+/// Limits what may be dirty of a device. The kernel keeps the limit as a part of what may be dirty of all memory, which
+/// changes with what is free, and a load like Postmark's is written in rounds of about that size: so it is done last,
+/// just before the load, and what it has become is among the settings of the run.
 fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result<(), NativeError> {
     let bytes = u64::from(settings.memory_pages) * 4096 / DIRTY_PART;
     written.set(None, bdi.join("strict_limit"), "1")?;
-    sysfs::set(&bdi.join("max_bytes"), &bytes.to_string())?;
+    written.set(None, bdi.join("max_bytes"), &bytes.to_string())?;
     // What the kernel keeps is a part; that must stay.
     let part = bdi.join("max_ratio_fine");
     let found = sysfs::read(&part)?;
@@ -308,9 +317,15 @@ fn forget_pages(device: &Device) -> Result<(), NativeError> {
 fn settled(
     device: &Device,
     settings: &Settings,
-    written: &Written,
+    limited: &[PathBuf],
+    written: &mut Written,
     machine: &mut Machine,
 ) -> Result<(), NativeError> {
+    if settings.memory_pages > 0 {
+        for bdi in limited {
+            limit_dirty(bdi, settings, written)?;
+        }
+    }
     machine.settings = written.verify()?;
     if let NativeDevice::Loop {
         depth: Some(depth), ..
@@ -348,7 +363,7 @@ fn on_device(
         })
     };
     let raw = open().map_err(|source: io::Error| io_error(path, source))?;
-    settled(device, settings, written, machine)?;
+    settled(device, settings, &[device.bdi()], written, machine)?;
     let place = Place {
         root: PathBuf::new(),
         device: Some(raw),
@@ -376,12 +391,11 @@ fn on_file_system(
     let mounted = kind.mount(path, &Path::new(FOLDER).join("mount"), is_sync)?;
     // A file system over several devices has limits and a window of its own.
     let own = PathBuf::from(format!("/sys/fs/btrfs/{uuid}/bdi"));
+    let mut limited = vec![device.bdi()];
     if own.exists() {
-        if settings.memory_pages > 0 {
-            limit_dirty(&own, settings, written)?;
-        }
         let window = (settings.read_ahead_pages * 4).to_string();
         written.set(None, own.join("read_ahead_kb"), &window)?;
+        limited.push(own);
     }
     let options = mounted.options()?;
     if options.split([',', ';']).any(|option| option == "sync") != is_sync {
@@ -401,7 +415,7 @@ fn on_file_system(
         stop: Arc::clone(bench.stop),
         seed,
     };
-    settled(device, settings, written, machine)?;
+    settled(device, settings, &limited, written, machine)?;
     let outcome = measure(&rt, place, device, settings, seed);
     rt.end();
     mounted.unmount()?;

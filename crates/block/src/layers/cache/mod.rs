@@ -5,6 +5,7 @@
 //! It must never lose what it has acknowledged as long as the program lives, never report a flush that
 //! did not cover everything before it, and never decide by itself what a policy decides.
 
+mod ahead;
 mod changes;
 mod destage;
 mod flush;
@@ -17,6 +18,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
+use bimetal_policy::readers::Readers;
 use bimetal_policy::replacement::{Build, Granularity, Spec, UnknownGranularity};
 use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
 use bimetal_rt::{BufPool, Rt};
@@ -82,6 +84,9 @@ pub struct CacheConfig {
     /// Writes to the device below in flight.
     #[serde(default = "default_depth")]
     pub depth: u32,
+    /// What is read at most at once behind one who reads in sequence; nothing if it is 0.
+    #[serde(default = "default_read_ahead")]
+    pub read_ahead: Size,
 }
 
 fn default_policy() -> String {
@@ -98,6 +103,10 @@ fn default_cluster() -> Size {
 
 fn default_depth() -> u32 {
     16
+}
+
+fn default_read_ahead() -> Size {
+    Size(0)
 }
 
 impl CacheConfig {
@@ -129,6 +138,14 @@ impl CacheConfig {
         }
         if !(1..=1024).contains(&self.depth) {
             return Err("`depth` must be 1 to 1024".to_owned());
+        }
+        let read_ahead = self.read_ahead.0;
+        // Windows of several readers, two of which may be read as one, must not push each other out.
+        if !read_ahead.is_multiple_of(BLOCK_BYTES) || read_ahead > self.size.0 / 8 {
+            return Err(
+                "`read_ahead` must be whole blocks of 4 KiB, at most an eighth of `size`"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
@@ -175,6 +192,10 @@ struct Shared {
     interruptions: Cell<Option<u64>>,
     closed: Cell<bool>,
     tasks: TaskGroup,
+    /// Who reads where, if anything is read ahead.
+    readers: Option<RefCell<Readers>>,
+    /// Reads ahead that are under way.
+    ahead_under_way: Cell<usize>,
 }
 
 impl Cache {
@@ -222,6 +243,9 @@ impl Cache {
             below,
             closed: Cell::new(false),
             tasks: TaskGroup::new(rt),
+            readers: (config.read_ahead.0 > 0)
+                .then(|| Readers::new(config.read_ahead.0 / BLOCK_BYTES).into()),
+            ahead_under_way: Cell::new(0),
         });
         let tasks = &shared.tasks;
         tasks.spawn(Rc::clone(&shared).destage_for_ever());
@@ -259,7 +283,15 @@ impl Device for Cache {
             return IoFuture::ready(Ok(nothing));
         }
         match request.op {
-            Op::Read => shared.read(&request),
+            Op::Read => {
+                let ahead = shared.pages_ahead(&request);
+                let answer = shared.read(&request);
+                // Behind the request, whose own pages are on their way now.
+                if let Some(pages) = ahead {
+                    shared.read_ahead(pages, request.origin);
+                }
+                answer
+            }
             Op::Write if shared.goes_through(&request) => shared.to_its_end(request),
             Op::Write => IoFuture::new(shared.write_back(request)),
             Op::Flush => IoFuture::new(shared.flush()),
@@ -306,6 +338,7 @@ impl Device for Cache {
         }
         show("read_hits", Figure::Counter(counts.read_hits));
         show("read_misses", Figure::Counter(counts.read_misses));
+        show("read_ahead_pages", Figure::Counter(counts.ahead_pages));
         show("write_hits", Figure::Counter(counts.write_hits));
         show("write_misses", Figure::Counter(counts.write_misses));
         show("evicted_pages", Figure::Counter(counts.evicted_pages));

@@ -25,10 +25,18 @@ enum Wanted {
 }
 
 /// Tells the cache that a run is not being read any more, whatever became of the read.
-struct Fill<'s> {
-    shared: &'s Shared,
-    first_page: u64,
-    fills: Vec<u64>,
+pub(super) struct Fill {
+    pub(super) shared: Rc<Shared>,
+    pub(super) first_page: u64,
+    /// The numbers of its pages.
+    pub(super) fills: Vec<u64>,
+}
+
+impl Fill {
+    /// The page behind the run.
+    pub(super) fn end_page(&self) -> u64 {
+        self.first_page + self.fills.len() as u64
+    }
 }
 
 /// What a read still needs.
@@ -39,7 +47,7 @@ struct Rest {
     origin: Origin,
 }
 
-impl Drop for Fill<'_> {
+impl Drop for Fill {
     fn drop(&mut self) {
         let mut state = self.shared.state.borrow_mut();
         for (page, fill) in (self.first_page..).zip(&self.fills) {
@@ -115,7 +123,7 @@ impl Shared {
         } = rest;
         let reads = fills.into_iter().map(|(start, fills)| {
             let fill = Fill {
-                shared: self,
+                shared: Rc::clone(self),
                 first_page: start,
                 fills,
             };
@@ -138,9 +146,8 @@ impl Shared {
     }
 
     /// Reads a run from the device and keeps what is still wanted of it.
-    async fn fetch(&self, mut fill: Fill<'_>, origin: Origin) -> Result<Vec<Buf>, IoError> {
-        let count = fill.fills.len();
-        let pages = fill.first_page..fill.first_page + count as u64;
+    pub(super) async fn fetch(&self, mut fill: Fill, origin: Origin) -> Result<Vec<Buf>, IoError> {
+        let pages = fill.first_page..fill.end_page();
         let contents = self.read_below(&pages, origin).await?;
         let mut state = self.state.borrow_mut();
         for ((page, fill), content) in pages.zip(&fill.fills).zip(&contents) {
@@ -183,7 +190,7 @@ impl Shared {
     }
 
     /// True when nothing may leave, because nothing can be written.
-    fn is_choked(&self) -> bool {
+    pub(super) fn is_choked(&self) -> bool {
         let state = self.state.borrow();
         state.leaving_pages() > self.leaving_pages_max
     }

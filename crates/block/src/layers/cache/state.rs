@@ -34,6 +34,8 @@ pub(super) enum Found {
 pub(super) struct Counts {
     pub(super) read_hits: u64,
     pub(super) read_misses: u64,
+    /// Read before anybody asked for them; neither hits nor misses.
+    pub(super) ahead_pages: u64,
     pub(super) write_hits: u64,
     pub(super) write_misses: u64,
     pub(super) evicted_pages: u64,
@@ -126,19 +128,44 @@ impl State {
 
     /// A page is wanted.
     pub(super) fn read(&mut self, page: u64) -> Found {
-        let id = self.table.intern(page, &mut *self.policy);
-        let outcome = self.policy.access(id, Access::Read, &mut self.evictions);
+        let (outcome, found) = self.access(page);
         match outcome {
             Outcome::Hit => self.counts.read_hits += 1,
             Outcome::Miss => self.counts.read_misses += 1,
         }
+        found
+    }
+
+    /// A page will be wanted soon: the number under which to read it, unless it is here or being read. To the policy it
+    /// is an access like any other, as it is to that of the kernel, so the reader's own is the second one.
+    pub(super) fn read_ahead(&mut self, page: u64) -> Option<u64> {
+        if self.is_here(page) {
+            return None;
+        }
+        match self.access(page).1 {
+            Found::Missing(fill) => {
+                self.counts.ahead_pages += 1;
+                Some(fill)
+            }
+            Found::Content(_) | Found::Filling => None,
+        }
+    }
+
+    /// True for a page that is in memory, or on its way there.
+    pub(super) fn is_here(&self, page: u64) -> bool {
+        self.peek(page).is_some() || self.is_filling(page)
+    }
+
+    fn access(&mut self, page: u64) -> (Outcome, Found) {
+        let id = self.table.intern(page, &mut *self.policy);
+        let outcome = self.policy.access(id, Access::Read, &mut self.evictions);
         self.let_go();
         let slot = &mut self.table[id];
         if slot.content.is_none() {
             // On its way out, it is found as well.
             slot.content = slot.leaving.clone();
         }
-        match &slot.content {
+        let found = match &slot.content {
             Some(content) => Found::Content(content.clone()),
             None if slot.filling.is_some() => Found::Filling,
             None => {
@@ -146,7 +173,8 @@ impl State {
                 slot.filling = Some(self.fills);
                 Found::Missing(self.fills)
             }
-        }
+        };
+        (outcome, found)
     }
 
     /// The newest content of a page if it is in memory, without an access.

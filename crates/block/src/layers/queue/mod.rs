@@ -15,6 +15,7 @@ mod places;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
+use std::task::Context;
 
 use bimetal_policy::scheduler::{Bio, Counts, DirectionCounts, Queue as Policy, Tag};
 use bimetal_rt::sync::{Event, Semaphore};
@@ -166,10 +167,14 @@ impl Core {
             tag: Some(tag),
         };
         self.advance(at_ns);
-        let turn =
-            std::future::poll_fn(|context| self.state.borrow_mut().places.poll_turn(tag, context));
-        if let Turn::Carry = turn.await {
-            self.carry(tag).await;
+        if self.state.borrow().places.is_issued(tag) {
+            self.carry(tag, Some(at_ns)).await;
+        } else {
+            let turn =
+                |context: &mut Context<'_>| self.state.borrow_mut().places.poll_turn(tag, context);
+            if let Turn::Carry = std::future::poll_fn(turn).await {
+                self.carry(tag, None).await;
+            }
         }
         held.tag = None;
         self.state.borrow_mut().places.leave(tag)
@@ -211,23 +216,29 @@ impl Core {
     /// The request that has nobody any more who could carry it down.
     fn carry_for_nobody(self: &Rc<Core>, tag: Tag) {
         let core = Rc::clone(self);
-        let task = self.rt.spawn(async move { core.carry(tag).await });
+        let task = self.rt.spawn(async move { core.carry(tag, None).await });
         task.detach();
     }
 
-    /// Takes an issued request to the device, and gives everybody his part of the answer.
-    async fn carry(self: &Rc<Core>, tag: Tag) {
+    /// Takes an issued request to the device, and gives everybody his part of the answer. `now_ns` is the time
+    /// if it has just been read: for a device that answers at once it is read once and not twice, as looking at
+    /// the clock is a good part of what the layer costs.
+    async fn carry(self: &Rc<Core>, tag: Tag, now_ns: Option<u64>) {
         let (request, alone) = self.whole(tag);
-        let answer = self.below.submit(request).await;
+        let under_way = self.below.submit(request);
+        // Nothing has been waited for, so nobody has told the policy a later time in between.
+        let now_ns = now_ns.filter(|_| matches!(under_way, IoFuture::Ready(_)));
+        let answer = under_way.await;
         if alone {
-            return self.complete(tag, std::iter::once(answer));
+            let at_ns = now_ns.unwrap_or_else(|| self.rt.now().as_ns());
+            return self.complete(tag, at_ns, std::iter::once(answer));
         }
         let parts = match answer {
             Ok(reply) => self.shares(tag, reply),
             // It is rare, and would make every request's future larger.
             Err(_) => Box::pin(self.one_by_one(tag)).await,
         };
-        self.complete(tag, parts.into_iter());
+        self.complete(tag, self.rt.now().as_ns(), parts.into_iter());
     }
 
     /// All of an issued request, and whether one alone asked for it.
@@ -285,8 +296,7 @@ impl Core {
     }
 
     /// The device has done a request: its bios are answered, in ascending order.
-    fn complete(self: &Rc<Core>, tag: Tag, answers: impl Iterator<Item = IoResult>) {
-        let at_ns = self.rt.now().as_ns();
+    fn complete(self: &Rc<Core>, tag: Tag, at_ns: u64, answers: impl Iterator<Item = IoResult>) {
         {
             let state = &mut *self.state.borrow_mut();
             state.in_flight -= 1;

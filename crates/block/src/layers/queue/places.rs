@@ -92,6 +92,11 @@ impl Places {
         !place.abandoned
     }
 
+    /// Whether the request that `tag` has started is to be carried down, or has been.
+    pub(super) fn is_issued(&self, tag: Tag) -> bool {
+        matches!(self.taken(tag).stage, Stage::Issued)
+    }
+
     /// Gives a request its answer.
     pub(super) fn answer(&mut self, tag: Tag, answer: IoResult) {
         let place = self.taken_mut(tag);

@@ -1,0 +1,251 @@
+//! Readers of a device, told apart by where they read: who asks for the block behind the last one goes on.
+//!
+//! [`ReadAhead`] is the state of one reader of one file, and a device knows no files: what comes over one
+//! connection is many readers, and one reader may come over several connections. So a request goes on with
+//! the reader whose last request ended where it begins, whoever sends it; if there is none, it is the first
+//! of a new one, who takes the place of the one not heard of for longest. It must never do I/O, and
+//! never name a page that is part of the request, which is read in any case.
+
+use std::ops::Range;
+
+use crate::read_ahead::{ReadAhead, Window};
+
+/// Readers that are known at a time; a request looks at all of them.
+pub const READERS_MAX: usize = 64;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Readers {
+    /// The longest window, at least one page.
+    pages_max: u64,
+    readers: Vec<Reader>,
+    /// Requests so far.
+    requests: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Reader {
+    /// Where he is expected.
+    next_page: u64,
+    /// The number of his last request.
+    last_request: u64,
+    windows: ReadAhead,
+    /// The page of his last window at which the next one is asked for. In memory pages have no room for marks here,
+    /// so that nobody finds another one's.
+    marked_page: Option<u64>,
+}
+
+impl Readers {
+    /// None yet, with windows of up to `pages_max` pages.
+    ///
+    /// # Panics
+    /// Without a page: whoever wants none asks nobody.
+    pub fn new(pages_max: u64) -> Readers {
+        assert!(pages_max > 0, "a window has a page");
+        Readers {
+            pages_max,
+            readers: Vec::new(),
+            requests: 0,
+        }
+    }
+
+    /// A request for `pages`, of which `is_here` knows those in memory or on their way there. Gives the pages behind it
+    /// that are to be read now, while nobody waits for them; some of them may be here.
+    pub fn read(&mut self, pages: Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
+        if pages.is_empty() {
+            return None;
+        }
+        self.requests += 1;
+        let at = self.at(pages.start);
+        let reader = &mut self.readers[at];
+        (reader.next_page, reader.last_request) = (pages.end, self.requests);
+        let ahead = reader.ahead(&pages, is_here);
+        reader.windows.has_read(pages.end - 1);
+        ahead
+    }
+
+    /// The reader who goes on at `page`, or a new one.
+    fn at(&mut self, page: u64) -> usize {
+        if let Some(at) = self.readers.iter().position(|of| of.next_page == page) {
+            return at;
+        }
+        let new = Reader {
+            next_page: page,
+            last_request: 0,
+            windows: ReadAhead::new(self.pages_max),
+            marked_page: None,
+        };
+        if self.readers.len() < READERS_MAX {
+            self.readers.push(new);
+            return self.readers.len() - 1;
+        }
+        let oldest = (0..READERS_MAX).min_by_key(|&at| self.readers[at].last_request);
+        let oldest = oldest.expect("there are readers");
+        self.readers[oldest] = new;
+        oldest
+    }
+}
+
+impl Reader {
+    /// Goes through a request as the kernel does page by page: at the first page that is missed, and at every mark.
+    fn ahead(&mut self, pages: &Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
+        let mut ahead = None;
+        let missed = pages.clone().find(|&page| !is_here(page));
+        let before_it = |mark: u64| mark >= pages.start && missed.is_none_or(|page| mark <= page);
+        if let Some(page) = missed
+            && !self.marked_page.is_some_and(before_it)
+        {
+            let window = self.windows.missed(page, pages.end - page);
+            self.note(window, &mut ahead);
+        }
+        // Each mark is behind the one before.
+        while let Some(mark) = self.marked_page.take_if(|mark| pages.contains(mark)) {
+            let Some(window) = self.windows.marked(mark, pages.end - mark, |_, _| None) else {
+                break;
+            };
+            self.note(window, &mut ahead);
+        }
+        let Range { start, end } = ahead?;
+        let rest = start.max(pages.end)..end;
+        (!rest.is_empty()).then_some(rest)
+    }
+
+    fn note(&mut self, window: Window, ahead: &mut Option<Range<u64>>) {
+        // One who jumps about leaves the window of before as it is, and its mark.
+        self.marked_page = window.marked_page.or(self.marked_page);
+        let end = window.first_page + window.pages;
+        let start = ahead.as_ref().map_or(window.first_page, |of| of.start);
+        *ahead = Some(start..end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// 128 KiB of pages of 4 KiB.
+    const MAX: u64 = 32;
+
+    /// A memory that never forgets, and its readers.
+    struct Memory {
+        readers: Readers,
+        here: BTreeSet<u64>,
+    }
+
+    impl Memory {
+        fn new() -> Memory {
+            Memory {
+                readers: Readers::new(MAX),
+                here: BTreeSet::new(),
+            }
+        }
+
+        fn read(&mut self, pages: Range<u64>) -> Option<Range<u64>> {
+            let here = &self.here;
+            let ahead = self
+                .readers
+                .read(pages.clone(), |page| here.contains(&page));
+            self.here.extend(pages);
+            self.here.extend(ahead.clone().into_iter().flatten());
+            ahead
+        }
+    }
+
+    /// From the start of a device page by page: 4 pages of which the reader waits for one; then 8, 16, 32 and 32, each
+    /// when he comes to the first page of the one before.
+    #[test]
+    fn windows_grow_behind_a_reader_who_goes_on() {
+        let mut memory = Memory::new();
+        let expected = [
+            (0, 1..4),
+            (1, 4..12),
+            (4, 12..28),
+            (12, 28..60),
+            (28, 60..92),
+            (60, 92..124),
+        ];
+        for page in 0..64 {
+            let found = expected.iter().find(|(at, _)| *at == page);
+            let ahead = found.map(|(_, ahead)| ahead.clone());
+            assert_eq!(memory.read(page..page + 1), ahead, "at page {page}");
+        }
+    }
+
+    /// In the middle of a device the first request may be anybody's; the second one goes on.
+    #[test]
+    fn the_second_request_in_a_row_makes_a_reader_in_the_middle() {
+        let mut memory = Memory::new();
+        assert_eq!(memory.read(1000..1001), None);
+        // Four pages from 1001, of which one is asked for.
+        assert_eq!(memory.read(1001..1002), Some(1002..1005));
+    }
+
+    #[test]
+    fn who_jumps_about_reads_what_he_asks_for() {
+        let mut memory = Memory::new();
+        for page in [700, 90, 800, 41, 705, 88] {
+            assert_eq!(memory.read(page..page + 2), None);
+        }
+    }
+
+    /// Two readers whose requests take turns each have windows of their own.
+    #[test]
+    fn readers_in_turns_do_not_disturb_each_other() {
+        let mut memory = Memory::new();
+        assert_eq!(memory.read(0..1), Some(1..4));
+        assert_eq!(memory.read(5000..5001), None);
+        assert_eq!(memory.read(1..2), Some(4..12));
+        assert_eq!(memory.read(5001..5002), Some(5002..5005));
+        assert_eq!(memory.read(2..3), None);
+        assert_eq!(memory.read(5002..5003), Some(5005..5013));
+    }
+
+    /// 128 pages at once are four windows of 32: the reader passes the marks of three, and the next request finds the
+    /// fourth on its way.
+    #[test]
+    fn a_request_longer_than_a_window_is_followed_by_one() {
+        let mut memory = Memory::new();
+        assert_eq!(memory.read(0..128), Some(128..160));
+        assert_eq!(memory.read(128..256), Some(256..288));
+    }
+
+    /// 8 pages: the first window is twice as long, and marked behind them; the next has 32.
+    #[test]
+    fn a_mark_is_found_inside_a_request() {
+        let mut memory = Memory::new();
+        assert_eq!(memory.read(0..8), Some(8..16));
+        assert_eq!(memory.read(8..16), Some(16..48));
+        assert_eq!(memory.read(16..24), Some(48..80));
+        assert_eq!(memory.read(24..48), None);
+        assert_eq!(memory.read(48..49), Some(80..112));
+    }
+
+    #[test]
+    fn what_is_in_memory_asks_for_nothing() {
+        let mut memory = Memory::new();
+        memory.here.extend(2000..2100);
+        for page in 2000..2099 {
+            assert_eq!(memory.read(page..page + 1), None);
+        }
+    }
+
+    /// One more than there is room for: the one not heard of for longest is forgotten, the others go on.
+    #[test]
+    fn the_reader_not_heard_of_for_longest_is_forgotten() {
+        let mut memory = Memory::new();
+        let start = |number: u64| 10_000 * (number + 1);
+        for number in 0..=READERS_MAX as u64 {
+            assert_eq!(memory.read(start(number)..start(number) + 1), None);
+        }
+        let second = |number: u64| start(number) + 1..start(number) + 2;
+        let ahead = |number: u64| start(number) + 2..start(number) + 5;
+        assert_eq!(memory.read(second(1)), Some(ahead(1)));
+        // This one is new again, and takes the place of the third.
+        assert_eq!(memory.read(second(0)), None);
+        assert_eq!(memory.read(second(2)), None);
+        let newest = READERS_MAX as u64;
+        assert_eq!(memory.read(second(newest)), Some(ahead(newest)));
+    }
+}
