@@ -22,7 +22,8 @@ The programs in C are built beforehand, from a directory that holds their source
 
 Without --floor only nbdkit with fio is measured beside the modes; what cannot be had is left out with a
 word. The servers run side by side and idle while another is measured; every cell is measured in rounds, in
-turns, and the figure is the median. Results go to a JSON Lines file, and a run goes on where the file ends.
+turns, and the figure is the median. Results go to a JSON Lines file, and a run goes on where the file ends;
+with --within it stops after so many seconds, to be started again.
 """
 
 import argparse
@@ -156,6 +157,8 @@ def once(name, cell, args, folder):
 
 def measure(subject, cell, servers, args, folder):
     """One measurement of one cell."""
+    if args.end is not None and time.monotonic() > args.end:
+        raise SystemExit("the time is up; the same command goes on from here")
     name, server = subject
     running = servers.get((server, cell[0]))
     before = running.cpu_s() if running else 0
@@ -273,7 +276,9 @@ def main():
     parser.add_argument("--size-mib", type=int, default=256)
     parser.add_argument("--only", help="cells as TRANSPORT:DEPTH:LOAD, separated by commas")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--within", type=float, help="stop after so many seconds")
     args = parser.parse_args()
+    args.end = time.monotonic() + args.within if args.within is not None else None
     args.cells = [(t, d, rw) for t in TRANSPORTS for d in DEPTHS for rw in LOADS]
     if args.only:
         wanted = [c.split(":") for c in args.only.split(",")]

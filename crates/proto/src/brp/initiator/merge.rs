@@ -8,8 +8,12 @@ use crate::brp::wire::{ENTRIES_MAX, feature};
 /// Small requests below which each travels alone: so few gain nothing from a common head, and a single
 /// piece of them would keep one end idle while the other works.
 const ADAPTIVE_MIN: usize = 8;
-/// The largest piece of the adaptive mode.
+/// The largest piece of the adaptive mode where the results carry the data: the target begins to send while
+/// the next piece is under way.
 const ADAPTIVE_MAX: usize = 16;
+/// The same where the command carries it. Copying the data into the link takes the initiator longest, and
+/// each send more wakes the target for little.
+const ADAPTIVE_WRITES_MAX: usize = 32;
 /// A send takes no further frame once it holds so much data.
 const SEND_BYTES: u64 = 4 << 20;
 
@@ -51,6 +55,8 @@ pub(super) struct Waiting {
     pub(super) tag: u32,
     pub(super) data_bytes: u32,
     pub(super) may_merge: bool,
+    /// Its data travels with it, not with its result.
+    pub(super) carries_data: bool,
 }
 
 /// The frames of the next send: how many requests each takes from the front of the queue.
@@ -81,7 +87,11 @@ pub(super) fn cut(
             .range(start..room)
             .take_while(|waiting| waiting.may_merge)
             .count();
-        let (frame, more) = frame(mode, merges, small);
+        let writes = queue
+            .range(start..start + small)
+            .filter(|waiting| waiting.carries_data)
+            .count();
+        let (frame, more) = frame(mode, merges, small, writes);
         data_bytes += queue
             .range(start..start + frame)
             .map(|waiting| u64::from(waiting.data_bytes))
@@ -95,16 +105,24 @@ pub(super) fn cut(
     cut
 }
 
-/// The requests of the next frame where `small` ones come first, and whether another frame may share
-/// its send.
-fn frame(mode: Mode, merges: bool, small: usize) -> (usize, bool) {
+/// The requests of the next frame where `small` ones come first, of which `writes` carry their data, and
+/// whether another frame may share its send.
+fn frame(mode: Mode, merges: bool, small: usize, writes: usize) -> (usize, bool) {
     match mode {
         Mode::Short | Mode::Parallel => (1, false),
         // A target that does not merge is spared the sends at least.
         _ if !merges => (1, true),
         Mode::Merge { .. } => (small.clamp(1, ENTRIES_MAX), true),
         Mode::Adaptive if small < ADAPTIVE_MIN => (1, true),
-        Mode::Adaptive => (small.div_ceil(small.div_ceil(ADAPTIVE_MAX)), false),
+        Mode::Adaptive => {
+            let mostly_writes = 2 * writes > small;
+            let piece_max = if mostly_writes {
+                ADAPTIVE_WRITES_MAX
+            } else {
+                ADAPTIVE_MAX
+            };
+            (small.div_ceil(small.div_ceil(piece_max)), false)
+        }
     }
 }
 
@@ -113,10 +131,16 @@ mod tests {
     use super::*;
 
     fn queue(small: usize) -> VecDeque<Waiting> {
+        mixed_queue(small, 0)
+    }
+
+    /// The first `writes` of them are writes.
+    fn mixed_queue(small: usize, writes: usize) -> VecDeque<Waiting> {
         let waiting = |tag| Waiting {
             tag,
             data_bytes: 4096,
             may_merge: true,
+            carries_data: (tag as usize) < writes,
         };
         (0..small as u32).map(waiting).collect()
     }
@@ -150,12 +174,29 @@ mod tests {
     }
 
     #[test]
+    fn pieces_of_writes_are_larger() {
+        let adaptive = |writes, small| sends(Mode::Adaptive, mixed_queue(small, writes));
+        assert_eq!(adaptive(32, 32), [[32]]);
+        assert_eq!(adaptive(33, 33), [[17], [16]]);
+        assert_eq!(adaptive(7, 7), [vec![1; 7]]);
+        // Half of them are not most.
+        assert_eq!(adaptive(16, 32), [[16], [16]]);
+        assert_eq!(adaptive(17, 32), [[32]]);
+        for depth in 8..=256 {
+            for send in adaptive(depth, depth) {
+                assert!(send.len() == 1 && (8..=32).contains(&send[0]), "{depth}");
+            }
+        }
+    }
+
+    #[test]
     fn large_requests_travel_alone_and_within_the_room() {
         let mut queue = queue(9);
         let large = Waiting {
             tag: 99,
             data_bytes: 1 << 20,
             may_merge: false,
+            carries_data: true,
         };
         queue.push_front(large);
         let merge = Mode::Merge { in_turn: true };

@@ -691,6 +691,7 @@ fn waiting(request: &Request) -> Waiting {
         tag: request.tag,
         data_bytes: if transfers { request.length_bytes } else { 0 },
         may_merge: request.may_merge(),
+        carries_data: request.op == Op::Write,
     }
 }
 
