@@ -97,6 +97,18 @@ impl Header {
         (geometry.log_offset(header.position) == offset).then_some(geometry)
     }
 
+    /// The frame that this heads, of its whole content.
+    pub(crate) fn frame<'a>(&self, geometry: &Geometry, bytes: &'a [u8]) -> Frame<'a> {
+        Frame {
+            first_seq: self.first_seq,
+            is_carried: self.is_carried,
+            position: self.position,
+            end: self.position + self.blocks(),
+            operations: &bytes[HEADER_BYTES..HEADER_BYTES + self.payload_bytes as usize],
+            offset: geometry.log_offset(self.position),
+        }
+    }
+
     /// Blocks that the frame takes.
     pub(crate) fn blocks(&self) -> u64 {
         (round_up(HEADER_BYTES + self.payload_bytes as usize) / BLOCK_BYTES) as u64
@@ -376,7 +388,7 @@ impl<'a> Frame<'a> {
         }
         match (self.is_carried, is_ended) {
             (true, _) => Ok(seq),
-            (false, true) => Ok(seq - 1),
+            (false, true) => seq.checked_sub(1).ok_or_else(not_a_batch),
             (false, false) => Err(not_a_batch()),
         }
     }
@@ -520,15 +532,9 @@ impl<'a> Reader<'a> {
         self.position += header.blocks();
         self.opening = header.opening;
         self.durable_by_frames = self.durable_by_frames.max(header.durable_below);
-        let start = (position - self.window_at) as usize * BLOCK_BYTES + HEADER_BYTES;
-        Ok(Some(Frame {
-            first_seq: header.first_seq,
-            is_carried: header.is_carried,
-            position,
-            end: self.position,
-            operations: &self.window[start..start + header.payload_bytes as usize],
-            offset: self.geometry.log_offset(position),
-        }))
+        let start = (position - self.window_at) as usize * BLOCK_BYTES;
+        let frame = &self.window[start..start + header.blocks() as usize * BLOCK_BYTES];
+        Ok(Some(header.frame(&self.geometry, frame)))
     }
 
     /// What was read is durable up to here, as far as anything says. Of the rest it is not known.

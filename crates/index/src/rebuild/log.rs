@@ -6,7 +6,7 @@ use super::pieces::WholeLog;
 use super::survey::read_what_can_be;
 use crate::error::Error;
 use crate::layout::{Geometry, LOG_OFFSET};
-use crate::log::{HEADER_BYTES, Header};
+use crate::log::{Frame, Header};
 use crate::node::Seq;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
@@ -22,7 +22,7 @@ pub(super) struct Frames {
 }
 
 /// What becomes of a frame and its operations.
-pub(super) type TakeFrame<'a> = dyn FnMut(&Header, &[u8]) -> Result<(), Error> + 'a;
+pub(super) type TakeFrame<'a> = dyn FnMut(&Frame<'_>) -> Result<(), Error> + 'a;
 
 impl Frames {
     /// Looks through the whole ring.
@@ -72,15 +72,10 @@ impl Frames {
     /// The number of the last batch is that of the last frame and as many as that has.
     fn find_last(&mut self, storage: &dyn Storage) {
         let Some(last) = self.all.last() else { return };
-        let mut seq = last.first_seq;
-        if let Some(bytes) = self.read(storage, last).filter(|_| !last.is_carried) {
-            let mut operations = crate::batch::Operations::new(operations_of(last, &bytes));
-            while let Ok(Some(operation)) = operations.take() {
-                seq += u64::from(operation == crate::batch::Operation::End);
-            }
-            seq -= 1;
-        }
-        self.last_seq = seq;
+        let bytes = self.read(storage, last);
+        let frame = bytes.as_ref().map(|b| last.frame(&self.geometry, b));
+        let last_seq = frame.map(|frame| frame.each(|_, _| Ok(())));
+        self.last_seq = last_seq.and_then(Result::ok).unwrap_or(last.first_seq);
     }
 
     fn read(&self, storage: &dyn Storage, frame: &Header) -> Option<Aligned> {
@@ -123,14 +118,10 @@ impl Frames {
                 what: "a frame of the log, which was whole before".to_owned(),
                 offset: LOG_OFFSET,
             })?;
-            take(frame, operations_of(frame, &bytes))?;
+            take(&frame.frame(&self.geometry, &bytes))?;
         }
         Ok(())
     }
-}
-
-fn operations_of<'a>(frame: &Header, bytes: &'a [u8]) -> &'a [u8] {
-    &bytes[HEADER_BYTES..HEADER_BYTES + frame.payload_bytes as usize]
 }
 
 /// All whole frames in the ring, in the order of places.

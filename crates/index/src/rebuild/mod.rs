@@ -10,7 +10,7 @@ mod log;
 mod pieces;
 mod survey;
 
-use crate::batch::{Batch, Operation, Operations};
+use crate::batch::{Batch, Operation};
 use crate::db::Db;
 use crate::error::Error;
 use crate::node::{Image, KeyRange, Kind, Seq};
@@ -291,28 +291,21 @@ impl Building<'_> {
         let count = (self.survey.patches.len() + frames.count()) as u64;
         let mut done = 0;
         let mut patches = self.survey.patches.iter().peekable();
-        frames.each(self.from, &mut |frame, operations| {
-            let (first_seq, is_carried) = (frame.first_seq, frame.is_carried);
+        frames.each(self.from, &mut |frame| {
             // Only where nothing is missing behind it the log has the last change of whatever it names.
             self.is_log_whole = frame.position >= frames.whole().from;
             done += 1;
             if done % 64 == 0 {
                 progress(RebuildStep::Changing, done, count);
             }
-            let mut operations = Operations::new(operations);
-            let mut seq = first_seq;
-            loop {
+            let added = frame.each(|seq, operation| {
                 while let Some(patch) = patches.next_if(|patch| patch.place.lsn < seq) {
                     self.add_patch(patch, frames.whole())?;
                     done += 1;
                 }
-                match operations.take() {
-                    Ok(Some(Operation::End)) => seq += u64::from(!is_carried),
-                    Ok(Some(operation)) => self.add_operation(seq, operation)?,
-                    Ok(None) => return Ok(()),
-                    Err(_) => return Err(crate::writer::not_a_batch()),
-                }
-            }
+                self.add_operation(seq, operation)
+            });
+            added.map(|_| ())
         })?;
         for patch in patches {
             self.add_patch(patch, frames.whole())?;

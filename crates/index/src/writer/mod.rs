@@ -530,7 +530,7 @@ impl Writer {
 }
 
 /// What stands in the log where a batch should be is none.
-pub(crate) fn not_a_batch() -> Error {
+fn not_a_batch() -> Error {
     Error::Damaged {
         what: "a batch in the log".to_owned(),
         offset: crate::layout::LOG_OFFSET,
