@@ -308,11 +308,16 @@ impl Footer {
             rest = after;
         }
         let filling = number64(bytes, 24)?;
+        let from = number32(bytes, 40)? as usize;
+        let is_behind = from <= at && from.is_multiple_of(GRANULE_BYTES);
+        if !is_behind || !bytes.len().is_multiple_of(GRANULE_BYTES) {
+            return None;
+        }
         Some(Footer {
             filling,
             name: named(bytes[44], geometry.id, filling),
             at,
-            from: number32(bytes, 40)? as usize,
+            from,
             end: at + bytes.len(),
             entries,
         })
@@ -447,6 +452,28 @@ mod tests {
             let footers = footers_of(&segment, 3);
             assert!(head.is_none() || footers.is_empty(), "byte {at}");
         }
+    }
+
+    /// Its checksum is right, but no writer puts images where it says that they are.
+    #[test]
+    fn a_footer_that_is_not_behind_what_it_lists_is_none() {
+        let whole = FILLING.footer(&entries(), 4096, 64);
+        let sealed = |at: usize, number: u32| {
+            let mut footer = whole.clone();
+            footer[at..at + 4].copy_from_slice(&number.to_le_bytes());
+            let len = number32(&footer, 8).expect("a length") as usize;
+            seal(&mut footer[..len]);
+            segment_with(&footer, 4096)
+        };
+        assert_eq!(
+            footers_of(&sealed(40, 4096), 3).len(),
+            1,
+            "it lists nothing"
+        );
+        assert_eq!(footers_of(&sealed(40, 4160), 3), []);
+        assert_eq!(footers_of(&sealed(40, 65), 3), []);
+        let odd = whole.len() as u32 - 1;
+        assert_eq!(footers_of(&sealed(8, odd), 3), []);
     }
 
     #[test]
