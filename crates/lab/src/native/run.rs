@@ -246,6 +246,8 @@ fn tune(
 fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result<(), NativeError> {
     let bytes = u64::from(settings.memory_pages) * 4096 / DIRTY_PART;
     written.set(None, bdi.join("strict_limit"), "1")?;
+    // A loop device keeps the lower bound of whoever had it before, and the upper one must not be below it.
+    sysfs::set(&bdi.join("min_ratio_fine"), "0")?;
     written.set(None, bdi.join("max_bytes"), &bytes.to_string())?;
     // What the kernel keeps is a part; that must stay.
     let part = bdi.join("max_ratio_fine");
