@@ -298,6 +298,7 @@ impl Given {
 impl Drop for Given {
     fn drop(&mut self) {
         self.schedule("none");
+        let _ = std::fs::write(self.queue("../bdi/min_ratio_fine"), "0");
         // What is left behind is a loop device over a file that is gone.
         let _ = Command::new("losetup")
             .arg("--detach")
@@ -315,6 +316,8 @@ fn settings_of_a_given_device_are_put_back() {
     given.schedule("bfq");
     std::fs::write(given.queue("iosched/slice_idle"), "3").unwrap();
     std::fs::write(given.queue("read_ahead_kb"), "764").unwrap();
+    // More than a run allows at most, which must not be below it.
+    std::fs::write(given.queue("../bdi/min_ratio_fine"), "200000").unwrap();
     let before = given.settings();
     let of = |load: &str| {
         let text = plan(Path::new("/"), load);

@@ -38,7 +38,7 @@ struct Device {
     disk: Disk,
     /// Held as long as the run lasts; a loop device is let go of with it.
     file: File,
-    /// Settings need not be written down, since the device goes with them.
+    /// Settings of its queue need not be written down, since they are made anew with the device.
     is_ours: bool,
     name: String,
 }
@@ -210,8 +210,9 @@ fn tune(
 ) -> Result<(), NativeError> {
     let queue = device.disk.folder.join("queue");
     if !device.is_ours {
-        remember_all(bench.journal, &device.disk)?;
+        remember_queue(bench.journal, &device.disk)?;
     }
+    remember_limits(bench.journal, &device.disk)?;
     let scheduler = &settings.scheduler;
     written.set(None, queue.join("scheduler"), &scheduler.name)?;
     for (name, value) in &scheduler.parameters {
@@ -259,20 +260,11 @@ fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result
     Ok(())
 }
 
-/// Writes down all that a run may change of a device that stays. They are put back the other way round: the
+/// Writes down all that a run may change of the queue of a device that stays. They are put back the other way round: the
 /// scheduler first, which sets others, then its parameters; the window last.
-fn remember_all(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
+fn remember_queue(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
     let queue = disk.folder.join("queue");
-    let bdi = disk.folder.join("bdi");
-    let mut paths = vec![
-        queue.join("read_ahead_kb"),
-        // `max_bytes` is a part of what may be dirty now, and another one later.
-        bdi.join("max_ratio_fine"),
-        // It must not be above the other, so it is put back before.
-        bdi.join("min_ratio_fine"),
-        bdi.join("strict_limit"),
-        queue.join("wbt_lat_usec"),
-    ];
+    let mut paths = vec![queue.join("read_ahead_kb"), queue.join("wbt_lat_usec")];
     let parameters = fs::read_dir(queue.join("iosched")).into_iter().flatten();
     paths.extend(parameters.filter_map(|entry| entry.ok().map(|entry| entry.path())));
     paths.extend([
@@ -282,6 +274,29 @@ fn remember_all(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
     ]);
     for path in paths.into_iter().filter(|path| path.exists()) {
         let old = sysfs::read(&path)?;
+        journal.record(Change::Setting { path, old })?;
+    }
+    Ok(())
+}
+
+/// The same of the limits on what may be dirty, which a loop device keeps for whoever has it next.
+///
+/// The lower one must not be above the upper one at any time, so it is taken off first and put back last. `max_bytes` is a
+/// part of what may be dirty now, and another one later: what is put back is the part.
+fn remember_limits(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
+    let bdi = disk.folder.join("bdi");
+    let (lower, upper) = (bdi.join("min_ratio_fine"), bdi.join("max_ratio_fine"));
+    if !upper.exists() {
+        return Ok(());
+    }
+    let strict = bdi.join("strict_limit");
+    let olds = [
+        (lower.clone(), sysfs::read(&lower)?),
+        (upper.clone(), sysfs::read(&upper)?),
+        (lower, "0".to_owned()),
+        (strict.clone(), sysfs::read(&strict)?),
+    ];
+    for (path, old) in olds {
         journal.record(Change::Setting { path, old })?;
     }
     Ok(())
