@@ -6,9 +6,14 @@
 use crate::client::{Client, Outcome};
 use crate::deadline::{Deadline, eventually};
 use crate::scratch::Scratch;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+
+/// open(2): of a block device nobody else may have claimed it, a file system for instance.
+const O_EXCL: i32 = 0o200;
 
 /// An export as a file, by nbdfuse.
 #[derive(Debug)]
@@ -185,6 +190,7 @@ impl Drop for Loop {
 /// A mounted file system.
 #[derive(Debug)]
 pub struct Mount {
+    device: PathBuf,
     dir: PathBuf,
     mounted: bool,
 }
@@ -205,6 +211,7 @@ impl Mount {
         let outcome = mount.arg(device).arg(dir).run();
         match outcome.status {
             Some(0) => Ok(Self {
+                device: device.to_owned(),
                 dir: dir.to_owned(),
                 mounted: true,
             }),
@@ -218,7 +225,8 @@ impl Mount {
     }
 
     /// Unmounts, which writes everything out. A child that another thread has just started holds the
-    /// files that were open then until it becomes another program, and the mount is busy so long.
+    /// files that were open then until it becomes another program, and the mount is busy so long. One that has
+    /// mounts of its own has this one as well, and the device belongs to the file system until it has ended.
     pub fn unmount(mut self) {
         eventually(60, "the mount is not busy", || {
             let outcome = Client::new("umount").arg(&self.dir).within_s(300).run();
@@ -227,6 +235,13 @@ impl Mount {
             (!busy).then_some(())
         });
         self.mounted = false;
+        eventually(60, "the device is nobody's any more", || {
+            let mut exclusive = std::fs::OpenOptions::new();
+            let exclusive = exclusive.read(true).custom_flags(O_EXCL);
+            let opened = exclusive.open(&self.device);
+            let is_claimed = opened.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy);
+            (!is_claimed).then_some(())
+        });
     }
 }
 
