@@ -242,7 +242,7 @@ fn var(rows: usize, total: usize) -> (ColumnHead, usize) {
     (head, (rows + 1) * usize::from(width) + total)
 }
 
-fn common_prefix(one: &[u8], other: &[u8]) -> usize {
+pub(super) fn common_prefix(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }
 

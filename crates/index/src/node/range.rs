@@ -4,6 +4,7 @@
 //! A range ends near the keys of its leaf, so both ends are written as what they share with the first and the last of
 //! them, and what follows. It must never be believed to leave out a row of its own image.
 
+use super::build::common_prefix;
 use super::{ImageError, KEY_BYTES_MAX};
 
 /// Bytes before those of the keys.
@@ -23,11 +24,6 @@ pub struct KeyRange {
 /// The first and the last key of an image; none without rows.
 pub(super) type Ends<'a> = Option<(&'a [u8], &'a [u8])>;
 
-fn shared(one: &[u8], other: &[u8]) -> usize {
-    let both = one.iter().zip(other);
-    both.take_while(|(a, b)| a == b).count()
-}
-
 impl KeyRange {
     /// What either end shares with the keys of its image.
     fn shared_with(&self, ends: Ends<'_>) -> (usize, usize) {
@@ -35,7 +31,7 @@ impl KeyRange {
             return (0, 0);
         };
         let to = self.to.as_deref().unwrap_or_default();
-        (shared(&self.from, first), shared(to, last))
+        (common_prefix(&self.from, first), common_prefix(to, last))
     }
 
     /// Bytes that it takes in an image.
