@@ -209,6 +209,8 @@ pub(crate) struct Segments {
     geometry: Geometry,
     all: Vec<Segment>,
     free: usize,
+    /// Segments of which nothing is in use, and that a checkpoint may name.
+    emptied: usize,
     streams: [Stream; Class::ALL.len()],
     live_bytes: u64,
     /// Images that have reached the storage since this was taken last.
@@ -273,6 +275,7 @@ impl Segments {
             geometry,
             all: vec![free; segments as usize],
             free: segments as usize,
+            emptied: 0,
             streams: Class::ALL.map(stream),
             live_bytes: 0,
             landed: Vec::new(),
@@ -313,6 +316,8 @@ impl Segments {
         let before = std::mem::replace(&mut self.all[segment as usize].state, state);
         self.free -= usize::from(before == State::Free);
         self.free += usize::from(state == State::Free);
+        self.emptied -= usize::from(before == State::Emptied);
+        self.emptied += usize::from(state == State::Emptied);
     }
 
     fn add_live(&mut self, location: Location) {
@@ -332,14 +337,27 @@ impl Segments {
         segment.live_bytes -= bytes;
         self.live_bytes -= u64::from(bytes);
         if segment.live_bytes == 0 && segment.state == State::Written {
-            segment.state = State::Emptied;
-            if is_planted(Bug::FreesEarly) {
-                self.set_state(location.segment(), State::Free);
-            }
+            let is_early = is_planted(Bug::FreesEarly);
+            let state = if is_early {
+                State::Free
+            } else {
+                State::Emptied
+            };
+            self.set_state(location.segment(), state);
         }
     }
 
-    /// Figures.
+    /// Segments there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Bytes of images in use.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// Figures. They take a walk over all segments.
     pub(crate) fn figures(&self) -> SpaceFigures {
         SpaceFigures {
             segments: self.all.len() as u32,
@@ -401,6 +419,11 @@ impl Segments {
     /// Segments that may be written now.
     pub(crate) fn free_count(&self) -> usize {
         self.free
+    }
+
+    /// How many segments have nothing in use, and are not free yet.
+    pub(crate) fn emptied_count(&self) -> usize {
+        self.emptied
     }
 
     /// Segments of which nothing is in use, to be freed once no checkpoint names them.

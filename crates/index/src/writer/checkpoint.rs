@@ -68,30 +68,41 @@ pub(super) struct Checkpoint {
     leaves_written: u64,
 }
 
-impl Stored {
-    fn encode(&self, detail: Detail) -> (Aligned, usize) {
-        let patches = self.encode_patches(detail);
+/// What is written of a checkpoint.
+struct NewCheckpoint<'a> {
+    root: NodeId,
+    locations: &'a [Location],
+    fillings: &'a [u32],
+    /// Of leaves in ascending order, as [`push_patches`] makes them.
+    patches: &'a [u8],
+}
+
+impl NewCheckpoint<'_> {
+    /// Whole blocks, and how many of their bytes it has.
+    fn encode(&self) -> (Aligned, usize) {
         let places_end = HEAD_BYTES + self.locations.len() * 8;
         let fillings_end = places_end + fillings_bytes(self.fillings.len());
-        let used = fillings_end + patches.len();
+        let used = fillings_end + self.patches.len();
         let mut bytes = Aligned::zeroed(round_up(used));
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.root.to_le_bytes());
         bytes[12..16].copy_from_slice(&(self.locations.len() as u32).to_le_bytes());
-        bytes[16..24].copy_from_slice(&(patches.len() as u64).to_le_bytes());
+        bytes[16..24].copy_from_slice(&(self.patches.len() as u64).to_le_bytes());
         bytes[24..28].copy_from_slice(&(self.fillings.len() as u32).to_le_bytes());
-        bytes[fillings_end..used].copy_from_slice(&patches);
+        bytes[fillings_end..used].copy_from_slice(self.patches);
         let names = bytes[places_end..fillings_end].chunks_exact_mut(4);
-        for (name, filling) in names.zip(&self.fillings) {
+        for (name, filling) in names.zip(self.fillings) {
             name.copy_from_slice(&filling.to_le_bytes());
         }
         let places = bytes[HEAD_BYTES..places_end].chunks_exact_mut(8);
-        for (place, location) in places.zip(&self.locations) {
+        for (place, location) in places.zip(self.locations) {
             place.copy_from_slice(&location.stored().to_le_bytes());
         }
         (bytes, used)
     }
+}
 
+impl Stored {
     fn decode(bytes: &[u8], geometry: &Geometry, segments: u32) -> Option<Stored> {
         let is_old = bytes.starts_with(&OLD_MAGIC);
         let head_bytes = if is_old { OLD_HEAD_BYTES } else { HEAD_BYTES };
@@ -136,24 +147,6 @@ impl Stored {
         is_whole.then_some(stored)
     }
 
-    fn encode_patches(&self, detail: Detail) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let patches = self.patches.iter();
-        for (id, patch) in patches.flat_map(|(id, all)| all.iter().map(move |patch| (id, patch))) {
-            let prints = patch.filter.prints();
-            let prints = prints.filter(|_| detail == Detail::Filters);
-            let count = prints.map_or(UNKNOWN, |prints| prints.len() as u32);
-            bytes.extend_from_slice(&patch.location.stored().to_le_bytes());
-            bytes.extend_from_slice(&id.to_le_bytes());
-            bytes.extend_from_slice(&count.to_le_bytes());
-            for print in prints.unwrap_or_default() {
-                bytes.extend_from_slice(&print.to_le_bytes());
-            }
-            bytes.resize(bytes.len().next_multiple_of(8), 0);
-        }
-        bytes
-    }
-
     /// Reads what a superblock names; an empty tree if it names nothing.
     pub(crate) fn read(storage: &dyn Storage, superblock: &Superblock) -> Result<Stored, Error> {
         let geometry = &superblock.geometry;
@@ -194,15 +187,19 @@ impl Stored {
 }
 
 impl Writer {
-    fn stored_patches(&self) -> BTreeMap<NodeId, Vec<Patch>> {
-        let patches = |id: &NodeId| self.tree.slots.get(*id).node.read().patches().to_vec();
-        let leaves = self.patched.iter();
-        leaves.map(|id| (*id, patches(id))).collect()
+    /// The patches of all leaves, as they stand in a checkpoint.
+    fn encoded_patches(&self, detail: Detail) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.patched.len() * PATCH_BYTES * 2);
+        for id in &self.patched {
+            let node = self.tree.slots.get(*id).node.read();
+            push_patches(&mut bytes, *id, node.patches(), detail);
+        }
+        bytes
     }
 
     /// Bytes of one with places alone, about.
     pub(super) fn checkpoint_bytes(&self) -> usize {
-        let names_bytes = fillings_bytes(self.segments.figures().segments as usize);
+        let names_bytes = fillings_bytes(self.segments.count());
         self.locations.len() * 8 + names_bytes + self.patched.len() * PATCH_BYTES * 2
     }
 
@@ -222,13 +219,13 @@ impl Writer {
             self.segments.flush_all(&*storage)?;
         }
         self.unpin_landed();
-        let stored = Stored {
+        let new = NewCheckpoint {
             root: self.tree.root(),
-            locations: self.locations.clone(),
-            fillings: self.segments.names(),
-            patches: self.stored_patches(),
+            locations: &self.locations,
+            fillings: &self.segments.names(),
+            patches: &self.encoded_patches(detail),
         };
-        let (bytes, used) = stored.encode(detail);
+        let (bytes, used) = new.encode();
         let segments = self.segments.take_for_checkpoint(&*storage, bytes.len())?;
         if segments.len() > CHECKPOINT_SEGMENTS_MAX {
             segments
@@ -367,6 +364,22 @@ fn fillings_bytes(count: usize) -> usize {
 /// True if these bytes are the start of a checkpoint.
 pub(crate) fn begins_checkpoint(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC) || bytes.starts_with(&OLD_MAGIC)
+}
+
+/// Adds the patches of a leaf, the oldest first, as they stand in a checkpoint.
+fn push_patches(bytes: &mut Vec<u8>, id: NodeId, patches: &[Patch], detail: Detail) {
+    for patch in patches {
+        let prints = patch.filter.prints();
+        let prints = prints.filter(|_| detail == Detail::Filters);
+        let count = prints.map_or(UNKNOWN, |prints| prints.len() as u32);
+        bytes.extend_from_slice(&patch.location.stored().to_le_bytes());
+        bytes.extend_from_slice(&id.to_le_bytes());
+        bytes.extend_from_slice(&count.to_le_bytes());
+        for print in prints.unwrap_or_default() {
+            bytes.extend_from_slice(&print.to_le_bytes());
+        }
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+    }
 }
 
 /// Patches as they stand in a checkpoint.

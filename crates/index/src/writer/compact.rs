@@ -63,7 +63,7 @@ impl Writer {
         self.checkpoint_now()?;
         self.write_log(true)?;
         self.segments.close_streams(&*self.storage())?;
-        Ok(Compacting::Segments(self.segments.figures().segments))
+        Ok(Compacting::Segments(self.segments.count() as u32))
     }
 
     fn empty_segment(&mut self, left: u32) -> Result<Compacting, Error> {

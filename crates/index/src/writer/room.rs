@@ -50,9 +50,8 @@ impl Packing {
 impl Writer {
     /// Free segments that are kept for cleaning and checkpoints.
     pub(super) fn spare_segments(&self) -> usize {
-        let figures = self.segments.figures();
         let table = self.checkpoint_bytes() / self.geometry.segment_bytes as usize;
-        6 + table * 6 + figures.segments as usize / 64
+        6 + table * 6 + self.segments.count() / 64
     }
 
     /// True if segments should be cleaned: few are free, and enough of the others is not in use. The storage may be
@@ -67,10 +66,9 @@ impl Writer {
         if self.segments.free_count() >= self.spare_segments() {
             return Ok(false);
         }
-        let figures = self.segments.figures();
-        let segment_bytes = f64::from(figures.segment_bytes);
-        let in_use = figures.live_bytes as f64 + segment_bytes * UNSETTLED_SEGMENTS;
-        let total = f64::from(figures.segments) * segment_bytes;
+        let segment_bytes = f64::from(self.geometry.segment_bytes);
+        let in_use = self.segments.live_bytes() as f64 + segment_bytes * UNSETTLED_SEGMENTS;
+        let total = self.segments.count() as f64 * segment_bytes;
         if in_use >= total * self.options.utilisation {
             return Ok(false);
         }

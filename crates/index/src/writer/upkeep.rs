@@ -87,7 +87,7 @@ impl Writer {
 
     /// True if a checkpoint would give back much more than it takes.
     fn is_worth_a_checkpoint(&self) -> bool {
-        let emptied = self.segments.emptied().len() * self.geometry.segment_bytes as usize;
+        let emptied = self.segments.emptied_count() * self.geometry.segment_bytes as usize;
         emptied > (self.checkpoint_bytes() * 6).max(self.geometry.segment_bytes as usize * 2)
     }
 
