@@ -11,8 +11,9 @@ use crate::node::{Image, Peek, Sort, parse_blob};
 use crate::segments::{Class, GRANULE_BYTES, Location};
 use crate::storage::Aligned;
 use crate::tree::slots::Content;
-use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::sync::Arc;
+use std::vec;
 
 /// Bytes of a segment looked through at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -27,8 +28,16 @@ pub(super) struct Cleaning {
     segment: u32,
     bytes: Aligned,
     at: usize,
-    /// What its footers say of images, by place.
-    said: BTreeMap<usize, Entry>,
+    /// What its footers say of images from `at` on, by place.
+    said: Peekable<vec::IntoIter<Entry>>,
+}
+
+impl Cleaning {
+    /// What the footers say of the image that is next.
+    fn said_of_next(&mut self) -> Option<Entry> {
+        while self.said.next_if(|entry| entry.at < self.at).is_some() {}
+        self.said.next_if(|entry| entry.at == self.at)
+    }
 }
 
 impl Writer {
@@ -68,8 +77,9 @@ impl Writer {
                 continue;
             }
             let image = rest[..peek.len_bytes].to_vec();
-            let said = cleaning.said.remove(&cleaning.at);
-            let said = said.filter(|said| (said.node, said.lsn) == (peek.node, peek.lsn));
+            let said = cleaning
+                .said_of_next()
+                .filter(|said| (said.node, said.lsn) == (peek.node, peek.lsn));
             let about = match said {
                 Some(said) => said.about,
                 None => self.about(&peek, location, &image)?,
@@ -112,11 +122,13 @@ impl Writer {
         read.at("cleaning a segment", offset)?;
         let listed = Listed::of(&bytes, &self.geometry, segment);
         let entries = listed.footers.into_iter().flat_map(|footer| footer.entries);
+        let mut said: Vec<Entry> = entries.collect();
+        said.sort_by_key(|entry| entry.at);
         Ok(Cleaning {
             segment,
             bytes,
             at: 0,
-            said: entries.map(|entry| (entry.at, entry)).collect(),
+            said: said.into_iter().peekable(),
         })
     }
 
