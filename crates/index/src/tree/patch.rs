@@ -120,25 +120,41 @@ pub(crate) fn merged(
             delta.insert(&key, seq, patch.kind(row), &patch.value(row), seq);
         }
     }
-    with_changes(image, &delta, seq, seq, location, freed)
+    let changes = Changes {
+        delta: &delta,
+        lsn: seq,
+        oldest: seq,
+    };
+    changes.over(image, location, &mut Builder::new(false), freed)
 }
 
-/// The leaf of an image and of what changes it, as of `lsn` and for the place of the image: of each key what readers from
-/// `oldest` on may see. `freed` is given the references of values out of line that are replaced.
-pub(crate) fn with_changes(
-    image: &Image,
-    changes: &Delta,
-    lsn: u64,
-    oldest: Seq,
-    location: Location,
-    freed: &mut dyn FnMut(&[u8]),
-) -> Image {
-    let mut builder = Builder::new(false);
-    let mut push = |row: Row<'_>| builder.push(row);
-    fold(Some(image), changes, oldest, &mut push, freed);
-    // What packed well alone, keys with a long prefix for instance, need not pack with others.
-    let mut bytes = builder.finish_for_memory(image.node(), lsn, image.interval());
-    seal(&mut bytes, location.stored());
-    Image::parse_for_memory(&bytes, location.stored(), image.stored_lsn())
-        .expect("an image that was just made can be read")
+/// What changes the image of a leaf in memory.
+pub(crate) struct Changes<'a> {
+    pub delta: &'a Delta,
+    /// What the leaf is as of, with them.
+    pub lsn: u64,
+    /// Readers from here on may see what was before.
+    pub oldest: Seq,
+}
+
+impl Changes<'_> {
+    /// The leaf of an image and of these changes, for the place of the image: of each key what readers may see. The rows go
+    /// through `builder`, which packs and keeps its memory. `freed` is given the references of values out of line that
+    /// are replaced.
+    pub(crate) fn over(
+        &self,
+        image: &Image,
+        location: Location,
+        builder: &mut Builder,
+        freed: &mut dyn FnMut(&[u8]),
+    ) -> Image {
+        builder.clear();
+        let mut push = |row: Row<'_>| builder.push(row);
+        fold(Some(image), self.delta, self.oldest, &mut push, freed);
+        // What packed well alone, keys with a long prefix for instance, need not pack with others.
+        let mut bytes = builder.finish_for_memory(image.node(), self.lsn, image.interval());
+        seal(&mut bytes, location.stored());
+        Image::parse_for_memory(&bytes, location.stored(), image.stored_lsn())
+            .expect("an image that was just made can be read")
+    }
 }

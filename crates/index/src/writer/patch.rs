@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::footer::About;
 use crate::node::{Delta, Image, NodeId, ROWS_MAX, Row, Seq};
 use crate::segments::{Class, Location};
-use crate::tree::patch::{Filter, Patch, with_changes};
+use crate::tree::patch::{Changes, Filter, Patch};
 use crate::tree::slots::{Content, Node};
 
 /// Patches of a leaf, at most.
@@ -92,15 +92,20 @@ impl Writer {
 
     /// What a leaf in memory is with its changes, and nothing for one that is away. `None` if they leave a value
     /// out of line without a reference: only writing the leaf anew frees it.
-    fn content_with_changes(&self, id: NodeId, oldest: Seq) -> Option<Content> {
+    fn content_with_changes(&mut self, id: NodeId, oldest: Seq) -> Option<Content> {
         let node = self.tree.slots.get(id).node.read();
         let (Content::Leaf(image), Some(delta)) = (&node.content, node.delta.as_deref()) else {
             return Some(Content::Absent);
         };
         let mut drops_blobs = false;
         let mut freed = |_: &[u8]| drops_blobs = true;
-        let at = node.location;
-        let whole = with_changes(image, delta, self.seq, oldest, at, &mut freed);
+        let changes = Changes {
+            delta,
+            lsn: self.seq,
+            oldest,
+        };
+        self.builder.set_plain(false);
+        let whole = changes.over(image, node.location, &mut self.builder, &mut freed);
         (!drops_blobs).then(|| Content::Leaf(whole))
     }
 
