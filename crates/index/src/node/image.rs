@@ -622,6 +622,7 @@ impl Image {
     /// The newest version of `key` that is not newer than `seq`, a deletion included.
     #[inline]
     pub fn find(&self, key: &[u8], seq: Seq) -> Option<(Kind, Value<'_>)> {
+        self.0.fetch_ahead();
         let (first, equal) = self.locate(key);
         if !equal {
             return None;

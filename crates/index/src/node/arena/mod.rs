@@ -10,8 +10,10 @@
 //! the memory ([`Ranges`]). Two blocks must never overlap; bytes never change from when they are
 //! shared until the last holder has gone; and no chunk goes back to the kernel while a block in it is left.
 
+mod kept;
 mod ranges;
 
+use kept::Kept;
 use parking_lot::Mutex;
 use ranges::{Range, Ranges};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -34,11 +36,14 @@ const UNITS_PER_PAGE: u32 = (HUGE_PAGE_BYTES / UNIT_BYTES) as u32;
 /// interleavings need not see it.
 static ARENA: Mutex<Arena> = Mutex::new(Arena {
     ranges: Ranges::new(),
+    kept: Kept::new(),
     chunks: Vec::new(),
 });
 
 struct Arena {
     ranges: Ranges,
+    /// Taken, as far as `ranges` knows.
+    kept: Kept,
     /// By number; `None` where one was given back.
     chunks: Vec<Option<Chunk>>,
 }
@@ -105,7 +110,8 @@ fn unmap(start: *mut c_void, bytes: usize) {
 
 impl Arena {
     fn take(&mut self, units: u32) -> (Range, NonNull<u8>) {
-        let range = self.ranges.take(units).unwrap_or_else(|| {
+        let free = self.kept.take(units).or_else(|| self.ranges.take(units));
+        let range = free.unwrap_or_else(|| {
             let chunk = Chunk::map(units.next_multiple_of(UNITS_PER_PAGE));
             let free = self.chunks.iter().position(Option::is_none);
             let number = free.unwrap_or(self.chunks.len());
@@ -125,8 +131,13 @@ impl Arena {
     }
 
     fn give_back(&mut self, range: Range) {
-        if let Some(chunk) = self.ranges.give_back(range) {
-            self.chunks[chunk as usize] = None;
+        if self.kept.keep(range) {
+            return;
+        }
+        for range in self.kept.drain().chain([range]) {
+            if let Some(chunk) = self.ranges.give_back(range) {
+                self.chunks[chunk as usize] = None;
+            }
         }
     }
 }
@@ -245,10 +256,37 @@ impl<T> Shared<T> {
         }
     }
 
+    /// Has the processor fetch the first lines of the value and the bytes behind it, all at once: a search
+    /// would wait for each before it knows which it needs next. Nothing is slower by it where they are at hand.
+    #[inline(always)]
+    pub fn fetch_ahead(&self) {
+        let start = self.head.as_ptr().cast::<u8>();
+        for line in 0..AHEAD_LINES {
+            fetch(start.wrapping_add(line * UNIT_BYTES));
+        }
+    }
+
     /// Bytes of memory that it takes, all in all.
     pub fn memory_bytes(&self) -> usize {
         self.head().block.range.units as usize * UNIT_BYTES
     }
+}
+
+/// Lines that are fetched ahead: with half as many gets of records of 16+100 bytes were a tenth slower, with half
+/// as many again no faster.
+const AHEAD_LINES: usize = 12;
+
+/// Tells the processor of a line that may be needed.
+#[inline(always)]
+fn fetch(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction is part of SSE, which x86-64 has, and does nothing where no memory is.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 impl<T> Deref for Shared<T> {
