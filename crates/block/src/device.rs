@@ -25,7 +25,7 @@ use std::task::{Context, Poll};
 
 use crate::error::IoError;
 use crate::geometry::Geometry;
-use crate::request::{IoResult, Request};
+use crate::request::{BorrowedWrite, IoResult, Request};
 
 /// A future that a device returns.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -82,6 +82,14 @@ pub trait Device {
     /// The request, to be [submitted](Self::submit).
     fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
         Err(request)
+    }
+
+    /// Writes bytes that stay the caller's, if that needs no waiting: all of it is done when this returns, and what
+    /// had to be copied was copied once. `None` as if nothing had been asked: the write is then to be
+    /// [submitted](Self::submit) with a payload of its own.
+    fn try_write(&self, write: BorrowedWrite<'_>) -> Option<IoResult> {
+        let _ = write;
+        None
     }
 
     /// Ends the device's own work: drains what it has delayed, flushes, stops its tasks. Its

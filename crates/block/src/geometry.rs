@@ -4,7 +4,7 @@
 use std::cell::OnceCell;
 
 use crate::error::IoError;
-use crate::request::{BLOCK_BYTES, Op, Request};
+use crate::request::{BLOCK_BYTES, BorrowedWrite, Op, Request};
 
 /// Size, alignment and abilities of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,29 +80,39 @@ impl Geometry {
     /// `OutOfRange`, `Misaligned`, `ReadOnly`, or `Resource` when it is longer than the device
     /// takes.
     pub fn check(&self, request: &Request) -> Result<(), IoError> {
-        if request.op == Op::Flush {
+        self.check_range(request.op, request.offset, request.len)?;
+        if request.op == Op::Write && request.payload.len() as u64 != request.len {
+            return Err(IoError::Misaligned);
+        }
+        Ok(())
+    }
+
+    /// The same for a write of bytes that are borrowed.
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check).
+    pub fn check_borrowed(&self, write: &BorrowedWrite<'_>) -> Result<(), IoError> {
+        self.check_range(Op::Write, write.offset, write.bytes.len() as u64)
+    }
+
+    fn check_range(&self, op: Op, offset: u64, len: u64) -> Result<(), IoError> {
+        if op == Op::Flush {
             return Ok(());
         }
-        let end = request
-            .offset
-            .checked_add(request.len)
-            .ok_or(IoError::OutOfRange)?;
+        let end = offset.checked_add(len).ok_or(IoError::OutOfRange)?;
         if end > self.size_bytes {
             return Err(IoError::OutOfRange);
         }
         let mask = u64::from(self.block_bytes) - 1;
-        if (request.offset | request.len) & mask != 0 {
+        if (offset | len) & mask != 0 {
             return Err(IoError::Misaligned);
         }
-        if request.op.changes_content() && !self.writable {
+        if op.changes_content() && !self.writable {
             return Err(IoError::ReadOnly);
         }
-        let transfers = matches!(request.op, Op::Read | Op::Write);
-        if transfers && request.len > u64::from(self.transfer_bytes_max) {
+        let transfers = matches!(op, Op::Read | Op::Write);
+        if transfers && len > u64::from(self.transfer_bytes_max) {
             return Err(IoError::Resource);
-        }
-        if request.op == Op::Write && request.payload.len() as u64 != request.len {
-            return Err(IoError::Misaligned);
         }
         Ok(())
     }

@@ -25,4 +25,6 @@ pub mod units;
 pub use device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
 pub use error::IoError;
 pub use geometry::Geometry;
-pub use request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, Origin, PerOp, Reply, Request};
+pub use request::{
+    BLOCK_BYTES, BorrowedWrite, Extent, Flags, IoResult, Op, Origin, PerOp, Reply, Request,
+};

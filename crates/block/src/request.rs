@@ -1,5 +1,7 @@
 //! The one request type that every layer takes, and its answers.
 
+use std::ops::Range;
+
 use bimetal_policy::scheduler::Priority;
 use bimetal_rt::Payload;
 use serde::Deserialize;
@@ -220,6 +222,24 @@ impl Request {
             origin: self.origin,
             payload,
         }
+    }
+}
+
+/// A write of bytes that belong to whoever asks, for a device that is done with them before it answers.
+#[derive(Clone, Copy, Debug)]
+pub struct BorrowedWrite<'a> {
+    /// First byte of the range.
+    pub offset: u64,
+    /// What is written, at any address.
+    pub bytes: &'a [u8],
+    /// How to do it.
+    pub flags: Flags,
+}
+
+impl BorrowedWrite<'_> {
+    /// The range on the device. Its end is that of the device at most, once the write has been checked.
+    pub fn range(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.bytes.len() as u64)
     }
 }
 

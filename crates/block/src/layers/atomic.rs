@@ -17,7 +17,7 @@ use crate::error::IoError;
 use crate::geometry::{Geometry, GrowingGeometry};
 use crate::range_lock::RangeLock;
 use crate::request::{
-    BLOCK_BYTES, Extent, Flags, IoResult, Op, Origin, Reply, Request, push_extent,
+    BLOCK_BYTES, BorrowedWrite, Extent, Flags, IoResult, Op, Origin, Reply, Request, push_extent,
 };
 
 /// See the module.
@@ -248,6 +248,18 @@ impl Device for AtomicUnit {
         }
     }
 
+    fn try_write(&self, write: BorrowedWrite<'_>) -> Option<IoResult> {
+        if let Err(error) = self.geometry().check_borrowed(&write) {
+            return Some(Err(error));
+        }
+        let range = write.range();
+        let is_whole = (range.start | range.end).is_multiple_of(BLOCK_BYTES);
+        match is_whole && self.changes.is_free(&range) {
+            true => self.below.try_write(write),
+            false => None,
+        }
+    }
+
     fn interruptions(&self) -> Option<u64> {
         self.below.interruptions()
     }
@@ -279,6 +291,22 @@ mod tests {
         let guard = unit.changes.try_lock(4096..8192).unwrap();
         assert!(!at_once(write(0, 8192)), "somebody changes a part of it");
         assert!(at_once(write(8192, 4096)) && at_once(Request::read(0, 8192)));
+        let bytes = [7; 8192];
+        let borrowed = |offset, len: usize| {
+            unit.try_write(BorrowedWrite {
+                offset,
+                // At an odd address, as it may be.
+                bytes: &bytes[1..][..len],
+                flags: Flags::NONE,
+            })
+        };
+        assert!(borrowed(0, 4096).is_some() && borrowed(8192, 4096).is_some());
+        assert!(borrowed(4096, 4096).is_none() && borrowed(4000, 4096).is_none());
+        assert!(borrowed(4096, 100).is_none());
+        assert!(matches!(
+            borrowed(1 << 20, 4096),
+            Some(Err(IoError::OutOfRange))
+        ));
         drop(guard);
         assert!(at_once(write(0, 8192)));
         // What cannot be is refused at once, and nothing stays locked.

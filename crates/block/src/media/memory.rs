@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::device::{Device, IoFuture};
 use crate::error::IoError;
 use crate::geometry::Geometry;
-use crate::request::{Extent, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{BorrowedWrite, Extent, IoResult, Op, Reply, Request, push_extent};
 use crate::units::Size;
 
 /// Memory is taken in pieces of this size. An answer of one block keeps one of them.
@@ -86,18 +86,23 @@ impl MemoryDevice {
     }
 
     fn write(&self, request: &Request) -> Result<Reply, IoError> {
-        let mut chunks = self.chunks.borrow_mut();
         let mut offset = request.offset;
         for slice in request.payload.slices() {
-            let mut done = 0;
-            for piece in pieces_of(offset, slice.len() as u64) {
-                let bytes = self.to_change(&mut chunks[piece.chunk])?;
-                bytes[piece.range()].copy_from_slice(&slice[done..done + piece.len]);
-                done += piece.len;
-            }
+            self.store(offset, slice)?;
             offset += slice.len() as u64;
         }
         Ok(Reply::Done)
+    }
+
+    /// Copies bytes to a range.
+    fn store(&self, offset: u64, mut bytes: &[u8]) -> Result<(), IoError> {
+        let mut chunks = self.chunks.borrow_mut();
+        for piece in pieces_of(offset, bytes.len() as u64) {
+            let (part, rest) = bytes.split_at(piece.len);
+            self.to_change(&mut chunks[piece.chunk])?[piece.range()].copy_from_slice(part);
+            bytes = rest;
+        }
+        Ok(())
     }
 
     /// The bytes of a chunk, which takes other memory where answers still hold its own.
@@ -179,6 +184,12 @@ impl Device for MemoryDevice {
 
     fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
         Ok(self.answer(&request))
+    }
+
+    fn try_write(&self, write: BorrowedWrite<'_>) -> Option<IoResult> {
+        let stored = self.geometry.check_borrowed(&write);
+        let stored = stored.and_then(|()| self.store(write.offset, write.bytes));
+        Some(stored.map(|()| Reply::Done))
     }
 }
 

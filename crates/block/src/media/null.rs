@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::device::{Device, IoFuture};
 use crate::geometry::Geometry;
-use crate::request::{Extent, IoResult, Op, Reply, Request};
+use crate::request::{BorrowedWrite, Extent, IoResult, Op, Reply, Request};
 use crate::units::Size;
 
 /// The configuration of `type = "null"`.
@@ -68,5 +68,9 @@ impl Device for NullDevice {
 
     fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
         Ok(self.answer(&request))
+    }
+
+    fn try_write(&self, write: BorrowedWrite<'_>) -> Option<IoResult> {
+        Some(self.geometry.check_borrowed(&write).map(|()| Reply::Done))
     }
 }

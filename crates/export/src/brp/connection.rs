@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use bimetal_block::{Flags, IoError, IoResult, Op, Reply, Request as BlockRequest};
+use bimetal_block::{BorrowedWrite, Flags, IoError, IoResult, Op, Reply, Request as BlockRequest};
 use bimetal_proto::brp::inbound::ToTarget;
 use bimetal_proto::brp::response::{Run, encode_runs};
 use bimetal_proto::brp::wire::{self, FENCES_MAX, RUNS_MAX, feature, request_flag};
@@ -118,6 +118,11 @@ impl Transmission {
         } else {
             for request in requests {
                 let admission = self.link.admit(1, counted_bytes(request)).await;
+                self.gather(input, request).await?;
+                if self.write_at_once(input, request)? {
+                    admission.start();
+                    continue;
+                }
                 let payload = self.data(input, request).await?;
                 self.begin()?;
                 admission.start();
@@ -140,6 +145,7 @@ impl Transmission {
         let admission = self.link.admit(requests.len() as u32, counted).await;
         let mut ordered = Vec::with_capacity(requests.len());
         for request in requests {
+            self.gather(input, request).await?;
             ordered.push((*request, self.data(input, request).await?));
         }
         for _ in requests {
@@ -166,10 +172,9 @@ impl Transmission {
         }
     }
 
-    /// The data of a write.
-    async fn data(&self, input: &mut Inbox, request: &Request) -> Result<Payload, End> {
+    /// Waits until a little data is all here; of more, the rest is best received where it is to be.
+    async fn gather(&self, input: &mut Inbox, request: &Request) -> Result<(), End> {
         let len = request.data_bytes() as usize;
-        // The rest of a little is waited for where it is: it comes with what follows it.
         while input.unread().len() < len && len <= COPIED_BYTES_MAX {
             self.link.set_receiving(true);
             add(&self.export.counters.receives, 1);
@@ -179,7 +184,40 @@ impl Transmission {
                 return Err(End::Broken);
             }
         }
+        Ok(())
+    }
+
+    /// The data of a write, in a buffer of its own.
+    async fn data(&self, input: &mut Inbox, request: &Request) -> Result<Payload, End> {
+        let len = request.data_bytes() as usize;
         input.take(&self.rt, &self.link, len).await
+    }
+
+    /// Writes data from where it was received, if the device need not wait and nothing else is to be done with it.
+    /// False if it has to go another way: nothing has happened then.
+    fn write_at_once(&self, input: &mut Inbox, request: &Request) -> Result<bool, End> {
+        let len = request.data_bytes() as usize;
+        let is_plain = request.op == wire::Op::Write && !self.welcome.agreed(feature::CRC);
+        if !is_plain || len > input.unread().len() || self.now().validate(request).is_err() {
+            return Ok(false);
+        }
+        if self.path.is_fenced() {
+            return Err(End::Broken);
+        }
+        let write = BorrowedWrite {
+            offset: request.offset_bytes,
+            bytes: &input.unread()[..len],
+            flags: flags_of(request),
+        };
+        let Some(result) = self.export.device.try_write(write) else {
+            return Ok(false);
+        };
+        input.consume(len);
+        // Nobody has run since the look at the fence.
+        self.begin()?;
+        add(&self.export.counters.requests.by_op[Op::Write as usize], 1);
+        self.finish(request, self.counted(result));
+        Ok(true)
     }
 
     /// Starts a request whose result goes out when it is there. One that need not wait is over when this
@@ -246,16 +284,19 @@ impl Transmission {
     }
 
     fn refused(&self, request: &Request, payload: &Payload) -> Option<Status> {
-        // The volume may have grown since the greeting.
-        let now = Welcome {
-            size_bytes: self.export.device.geometry().size_bytes,
-            ..self.welcome
-        };
         let checks = self.welcome.agreed(feature::CRC) && request.op == wire::Op::Write;
         if checks && check(payload) != request.check {
             return Some(Status::Corrupt);
         }
-        now.validate(request).err()
+        self.now().validate(request).err()
+    }
+
+    /// What the initiator was told, as it is now: the volume may have grown since the greeting.
+    fn now(&self) -> Welcome {
+        Welcome {
+            size_bytes: self.export.device.geometry().size_bytes,
+            ..self.welcome
+        }
     }
 
     fn answer(&self, request: &Request, result: Result<Reply, Status>) -> Outgoing {
@@ -360,12 +401,16 @@ fn counted_bytes(request: &Request) -> u64 {
     }
 }
 
-/// A request of the wire as one of the device.
-fn to_block(request: &Request, payload: Payload) -> BlockRequest {
-    let flags = Flags {
+fn flags_of(request: &Request) -> Flags {
+    Flags {
         fua: request.flags & request_flag::FUA != 0,
         keep_allocated: request.flags & request_flag::KEEP_ALLOCATED != 0,
-    };
+    }
+}
+
+/// A request of the wire as one of the device.
+fn to_block(request: &Request, payload: Payload) -> BlockRequest {
+    let flags = flags_of(request);
     let (offset, len) = (request.offset_bytes, u64::from(request.length_bytes));
     let ranged = |op| BlockRequest::without_data(op, offset, len, flags);
     match request.op {

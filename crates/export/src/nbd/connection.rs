@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use bimetal_block::{Flags, IoError, IoResult, Op, Reply, Request as BlockRequest};
+use bimetal_block::{BorrowedWrite, Flags, IoError, IoResult, Op, Reply, Request as BlockRequest};
 use bimetal_proto::nbd::reply::{block_status_chunk, fit_extents};
 use bimetal_proto::nbd::request::{decode_request, validate};
 use bimetal_proto::nbd::wire::{REQUEST_BYTES, command_flag};
@@ -162,11 +162,39 @@ impl Transmission {
         };
         let counted_bytes = counted_bytes(command, &request);
         let admission = self.link.admit(1, counted_bytes).await;
+        if self.write_at_once(input, &request, command) {
+            admission.start();
+            return Ok(());
+        }
         let len = request.payload_bytes() as usize;
         let payload = input.take(&self.rt, &self.link, len).await?;
         admission.start();
         self.start(request, command, payload);
         Ok(())
+    }
+
+    /// Writes data from where it was received, if all of it is here and the device need not wait. False if it
+    /// has to go another way: nothing has happened then.
+    fn write_at_once(&self, input: &mut Inbox, request: &Request, command: Command) -> bool {
+        let len = request.payload_bytes() as usize;
+        let Some(bytes) = input.unread().get(..len) else {
+            return false;
+        };
+        if command != Command::Write {
+            return false;
+        }
+        let write = BorrowedWrite {
+            offset: request.offset_bytes,
+            bytes,
+            flags: flags_of(request),
+        };
+        let Some(result) = self.export.device.try_write(write) else {
+            return false;
+        };
+        input.consume(len);
+        add(&self.export.counters.requests.by_op[Op::Write as usize], 1);
+        self.link.reply(self.answer(request, Op::Write, result));
+        true
     }
 
     /// Starts a request; its reply goes to the link, at once where the device need not wait.
@@ -262,12 +290,16 @@ fn counted_bytes(command: Command, request: &Request) -> u64 {
     }
 }
 
-/// A request of the wire as one of the device.
-fn to_block(request: &Request, command: Command, payload: Payload) -> BlockRequest {
-    let flags = Flags {
+fn flags_of(request: &Request) -> Flags {
+    Flags {
         fua: request.has(command_flag::FUA),
         keep_allocated: request.has(command_flag::NO_HOLE),
-    };
+    }
+}
+
+/// A request of the wire as one of the device.
+fn to_block(request: &Request, command: Command, payload: Payload) -> BlockRequest {
+    let flags = flags_of(request);
     let (offset, len) = (request.offset_bytes, u64::from(request.length_bytes));
     let ranged = |op| BlockRequest::without_data(op, offset, len, flags);
     match command {

@@ -167,6 +167,13 @@ impl Device for Shard {
         }
     }
 
+    fn try_write(&self, write: crate::BorrowedWrite<'_>) -> Option<crate::IoResult> {
+        match &self.0 {
+            Place::Here(below) => below.try_write(write),
+            Place::Beyond(_) => None,
+        }
+    }
+
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         match &self.0 {
             Place::Here(_) => Box::pin(std::future::ready(Ok(()))),
