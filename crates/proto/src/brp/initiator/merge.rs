@@ -11,9 +11,10 @@ const ADAPTIVE_MIN: usize = 8;
 /// The largest piece of the adaptive mode where the results carry the data: the target begins to send while
 /// the next piece is under way.
 const ADAPTIVE_MAX: usize = 16;
-/// The same where the command carries it. Copying the data into the link takes the initiator longest, and
-/// each send more wakes the target for little.
-const ADAPTIVE_WRITES_MAX: usize = 32;
+/// Where the command carries it, half of what waits goes in a piece, but so many at least. Copying the data into the
+/// link takes the initiator longest, and each send more wakes the target for little; the other half is for both
+/// ends to work at once.
+const ADAPTIVE_WRITES_MIN: usize = 32;
 /// A send takes no further frame once it holds so much data.
 const SEND_BYTES: u64 = 4 << 20;
 
@@ -117,7 +118,7 @@ fn frame(mode: Mode, merges: bool, small: usize, writes: usize) -> (usize, bool)
         Mode::Adaptive => {
             let mostly_writes = 2 * writes > small;
             let piece_max = if mostly_writes {
-                ADAPTIVE_WRITES_MAX
+                (small / 2).clamp(ADAPTIVE_WRITES_MIN, ENTRIES_MAX)
             } else {
                 ADAPTIVE_MAX
             };
@@ -178,13 +179,17 @@ mod tests {
         let adaptive = |writes, small| sends(Mode::Adaptive, mixed_queue(small, writes));
         assert_eq!(adaptive(32, 32), [[32]]);
         assert_eq!(adaptive(33, 33), [[17], [16]]);
+        // Half of what waits, as long as that is more than 32.
+        assert_eq!(adaptive(64, 64), [[32], [32]]);
+        assert_eq!(adaptive(96, 96), [[48], [24], [24]]);
+        assert_eq!(adaptive(128, 128), [[64], [32], [32]]);
         assert_eq!(adaptive(7, 7), [vec![1; 7]]);
         // Half of them are not most.
         assert_eq!(adaptive(16, 32), [[16], [16]]);
         assert_eq!(adaptive(17, 32), [[32]]);
         for depth in 8..=256 {
             for send in adaptive(depth, depth) {
-                assert!(send.len() == 1 && (8..=32).contains(&send[0]), "{depth}");
+                assert!(send.len() == 1 && (8..=64).contains(&send[0]), "{depth}");
             }
         }
     }
