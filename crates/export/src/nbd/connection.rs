@@ -176,13 +176,13 @@ impl Transmission {
     /// Writes data from where it was received, if all of it is here and the device need not wait. False if it
     /// has to go another way: nothing has happened then.
     fn write_at_once(&self, input: &mut Inbox, request: &Request, command: Command) -> bool {
+        if command != Command::Write {
+            return false;
+        }
         let len = request.payload_bytes() as usize;
         let Some(bytes) = input.unread().get(..len) else {
             return false;
         };
-        if command != Command::Write {
-            return false;
-        }
         let write = BorrowedWrite {
             offset: request.offset_bytes,
             bytes,

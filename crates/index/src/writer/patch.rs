@@ -104,7 +104,6 @@ impl Writer {
             lsn: self.seq,
             oldest,
         };
-        self.builder.set_plain(false);
         let whole = changes.over(image, node.location, &mut self.builder, &mut freed);
         (!drops_blobs).then(|| Content::Leaf(whole))
     }
