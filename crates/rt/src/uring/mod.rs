@@ -35,7 +35,7 @@ pub use message::{MessageBuf, MessageFile};
 pub(crate) use op::{Operation, Owned};
 pub use signal::Signals;
 pub(crate) use socket::{Socket, SocketListener};
-use spin::Spin;
+use spin::{Spin, Watched};
 pub use sys::{MemoryLock, keep_memory_resident, set_nonblocking};
 pub(crate) use sys::{begin_thread, boot_id, random_bytes, unix_seconds};
 pub use watch::Watch;
@@ -190,7 +190,10 @@ impl Uring {
         let began = self.now();
         if let Some(budget) = spin.budget() {
             let end = began + budget;
-            if self.look(deadline.map_or(end, |deadline| end.min(deadline))) {
+            if self.pushed.get() {
+                self.enter(false, None);
+            }
+            if spin::look(self, deadline.map_or(end, |deadline| end.min(deadline))) {
                 spin.found();
                 return self.spin.set(spin);
             }
@@ -198,26 +201,6 @@ impl Uring {
         self.enter(true, deadline);
         spin.slept(self.now().since(began));
         self.spin.set(spin);
-    }
-
-    /// Looks for a completion until `end`; true when there is one.
-    fn look(&self, end: Instant) -> bool {
-        if self.pushed.get() {
-            self.enter(false, None);
-        }
-        while !self.has_completed() {
-            if self.ring.borrow_mut().submission().taskrun() {
-                self.enter(false, None);
-            } else if self.now() >= end {
-                return false;
-            }
-            std::hint::spin_loop();
-        }
-        true
-    }
-
-    fn has_completed(&self) -> bool {
-        !self.ring.borrow_mut().completion().is_empty()
     }
 
     fn enter(&self, wait: bool, deadline: Option<Instant>) {
@@ -394,6 +377,24 @@ impl Uring {
             .register_files_update(index, &[-1])
             .expect("clearing a place of the file table cannot fail");
         self.files.borrow_mut().free.push(index);
+    }
+}
+
+impl Watched for Uring {
+    fn now(&self) -> Instant {
+        Uring::now(self)
+    }
+
+    fn has_completed(&self) -> bool {
+        !self.ring.borrow_mut().completion().is_empty()
+    }
+
+    fn has_work(&self) -> bool {
+        self.ring.borrow_mut().submission().taskrun()
+    }
+
+    fn do_work(&self) {
+        self.enter(false, None);
     }
 }
 

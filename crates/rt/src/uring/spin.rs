@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use crate::time::Instant;
+
 /// Short waits in a row after which the next one begins by looking: at first, and at most.
 const SHORT_MIN: u32 = 2;
 const SHORT_MAX: u32 = 4096;
@@ -65,9 +67,80 @@ impl Spin {
     }
 }
 
+/// What can be looked at without sleeping.
+pub(super) trait Watched {
+    /// The time.
+    fn now(&self) -> Instant;
+
+    /// True when something is there.
+    fn has_completed(&self) -> bool;
+
+    /// True when the kernel says that it has work that makes completions.
+    fn has_work(&self) -> bool;
+
+    /// Has that work done, without waiting.
+    fn do_work(&self);
+}
+
+/// Looks for a completion until `end`; true when there is one.
+///
+/// What the kernel says of its work is a hint: work that was added while it did the work before is done
+/// with it, and the word stays until there is work again. So the time is looked at whatever it says.
+pub(super) fn look(watched: &impl Watched, end: Instant) -> bool {
+    while !watched.has_completed() {
+        if watched.now() >= end {
+            return false;
+        }
+        if watched.has_work() {
+            watched.do_work();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    /// A ring whose time goes on with each look, and that says that there is work all the time.
+    struct Ring {
+        now_ns: Cell<u64>,
+        completes_at_ns: u64,
+    }
+
+    impl Watched for Ring {
+        fn now(&self) -> Instant {
+            self.now_ns.set(self.now_ns.get() + 1);
+            Instant::from_ns(self.now_ns.get())
+        }
+
+        fn has_completed(&self) -> bool {
+            self.now_ns.get() >= self.completes_at_ns
+        }
+
+        fn has_work(&self) -> bool {
+            true
+        }
+
+        fn do_work(&self) {}
+    }
+
+    #[test]
+    fn a_stale_word_of_work_does_not_keep_it_looking() {
+        let looked = |completes_at_ns| {
+            let ring = Ring {
+                now_ns: Cell::new(0),
+                completes_at_ns,
+            };
+            (look(&ring, Instant::from_ns(100)), ring.now_ns.get())
+        };
+        assert_eq!(looked(u64::MAX), (false, 100));
+        assert_eq!(looked(50), (true, 50));
+    }
 
     const US: Duration = Duration::from_micros(1);
 
