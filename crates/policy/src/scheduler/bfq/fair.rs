@@ -39,7 +39,12 @@ impl Share {
 }
 
 fn span(sectors: u64, weight: u64) -> u128 {
-    (u128::from(sectors) << SHIFT) / u128::from(weight.max(1))
+    let weight = weight.max(1);
+    if sectors.leading_zeros() >= SHIFT {
+        // What is served at a time, and dividing 128 bits takes many times as long.
+        return u128::from((sectors << SHIFT) / weight);
+    }
+    (u128::from(sectors) << SHIFT) / u128::from(weight)
 }
 
 /// The queues of one class.
@@ -217,6 +222,16 @@ mod tests {
         fair.requeue(at, weight(at), budget);
         fair.share(at).service = 0;
         at
+    }
+
+    #[test]
+    fn a_span_is_sectors_by_weight_however_many() {
+        assert_eq!(span(30, 10), 3 << SHIFT);
+        assert_eq!(span(30, 0), 30 << SHIFT);
+        let bounds = [1_u64 << 41, (1 << 42) - 1, 1 << 42, u64::MAX];
+        for sectors in bounds {
+            assert_eq!(span(sectors, 1), u128::from(sectors) << SHIFT, "{sectors}");
+        }
     }
 
     #[test]
