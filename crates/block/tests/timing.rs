@@ -57,6 +57,35 @@ fn requests_complete_exactly_at_the_models_time() {
 }
 
 #[test]
+fn lateness_is_what_the_thread_adds_to_the_model() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let (stack, top) = open(&rt, SERIAL).await;
+        top.submit(Request::read(0, 4096)).await.unwrap();
+        assert!(figure(&top, "late_events") >= 1.0);
+        assert_eq!(figure(&top, "late_ns"), 0.0);
+        stack.close().await.unwrap();
+    });
+    let rt = Rt::real_time(UringOptions::default()).unwrap();
+    rt.block_on(async {
+        let (stack, top) = open(&rt, SERIAL).await;
+        let mut read = top.submit(Request::read(0, 4096));
+        assert!(starts(&mut read).await);
+        // The thread has other work until long after the read should have been done.
+        let busy_ns = 5_000_000;
+        let began_ns = rt.now().as_ns();
+        while rt.now().as_ns() < began_ns + busy_ns {
+            std::hint::spin_loop();
+        }
+        read.await.unwrap();
+        let late_ns = figure(&top, "late_ns_max");
+        assert!(late_ns >= (busy_ns - READ_NS) as f64, "{late_ns}");
+        assert!(figure(&top, "late_ns") >= late_ns);
+        stack.close().await.unwrap();
+    });
+}
+
+#[test]
 fn a_serial_device_serves_a_queue_one_by_one() {
     let rt = virtual_rt(2);
     rt.block_on(async {

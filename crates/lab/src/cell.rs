@@ -190,6 +190,20 @@ pub struct Machine {
     /// Processor time of this program during the run, in ns.
     #[serde(default)]
     pub cpu_ns: u64,
+    /// How far behind their models emulated devices were, where there are such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lateness: Option<Lateness>,
+}
+
+/// How far behind the times of its model an emulated device was: what the emulation added to what it emulates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lateness {
+    /// Events of the model, such as the end of a request.
+    pub events: u64,
+    /// How late they were in the mean, in ns.
+    pub mean_ns: u64,
+    /// The latest, in ns.
+    pub max_ns: u64,
 }
 
 /// Why a run has no outcome.

@@ -9,12 +9,12 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 
-use bimetal_block::IoError;
 use bimetal_block::graph::{OpenError, OpenOptions, Stack};
+use bimetal_block::{Figure, IoError};
 use bimetal_rt::Rt;
 use futures_util::future::{Either, select};
 
-use crate::cell::{Bed, Machine, Outcome, RunError, Settings};
+use crate::cell::{Bed, Lateness, Machine, Outcome, RunError, Settings};
 use crate::device::{DeviceSettings, StackSettings};
 use crate::files::CpuCosts;
 use crate::layer::LoadError;
@@ -70,6 +70,7 @@ pub async fn run(
         Either::Right(_) => Err(RunError::Load(LoadError::Interrupted)),
     };
     let cpu_ns = cpu_ns() - cpu_before_ns;
+    let lateness = lateness(&stack);
     let closed = stack.close().await;
     let outcome = outcome?;
     closed.map_err(|(device, error)| StackError::Close { device, error })?;
@@ -79,9 +80,33 @@ pub async fn run(
             device: in_words(of),
             counted_by: "the queue".to_owned(),
             cpu_ns,
+            lateness,
             ..Machine::default()
         }),
         ..outcome
+    })
+}
+
+/// How far behind their models the emulated devices were, all together. Nothing without one that has done anything.
+fn lateness(stack: &Stack) -> Option<Lateness> {
+    let (mut events, mut total_ns, mut max_ns) = (0, 0, 0_f64);
+    for (_, device) in stack.devices() {
+        let mut figures = Vec::new();
+        device.figures(&mut figures);
+        // What the layer `timing` tells of itself.
+        for (_, name, figure) in figures {
+            match (name.as_str(), figure) {
+                ("late_events", Figure::Counter(count)) => events += count,
+                ("late_ns", Figure::Counter(ns)) => total_ns += ns,
+                ("late_ns_max", Figure::Gauge(ns)) => max_ns = max_ns.max(ns),
+                _ => {}
+            }
+        }
+    }
+    (events > 0).then(|| Lateness {
+        events,
+        mean_ns: total_ns / events,
+        max_ns: max_ns as u64,
     })
 }
 

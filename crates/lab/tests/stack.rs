@@ -163,3 +163,14 @@ fn a_mistake_about_a_stack_has_its_place() {
         assert!(line.starts_with("x.toml:"), "{line}");
     }
 }
+
+/// A medium that has its times from a model says how far behind it was; one that has none says nothing.
+#[test]
+fn an_emulated_device_says_how_late_it_was() {
+    let real = run(PLAN, pending()).unwrap();
+    assert_eq!(real.machine.unwrap().lateness, None);
+    let emulated = PLAN.replace("\"passthrough\"", "\"ssd\"");
+    let lateness = run(&emulated, pending()).unwrap().machine.unwrap().lateness;
+    let lateness = lateness.expect("the device is a model");
+    assert!(lateness.events > 0 && lateness.max_ns >= lateness.mean_ns);
+}

@@ -124,6 +124,27 @@ struct State {
     finished: RefCell<Vec<u64>>,
     /// Some slot went away.
     left: Event,
+    lateness: Cell<Lateness>,
+}
+
+/// How far behind the model's times the device is: what an emulation in real time adds to them, as timers ring
+/// late and the thread has other work. In virtual time it is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lateness {
+    /// Events of the model that the device has acted on.
+    pub events: u64,
+    /// How late it was for them, all together.
+    pub total_ns: u64,
+    /// How late it was for one of them at most.
+    pub max_ns: u64,
+}
+
+impl Lateness {
+    fn add(&mut self, late_ns: u64) {
+        self.events += 1;
+        self.total_ns += late_ns;
+        self.max_ns = self.max_ns.max(late_ns);
+    }
 }
 
 impl State {
@@ -150,6 +171,7 @@ impl State {
     fn run(&self) {
         let mut finished = self.finished.take();
         let now_ns = self.rt.now().as_ns();
+        self.note_lateness(now_ns);
         self.model.borrow_mut().advance(now_ns, &mut finished);
         for id in finished.drain(..) {
             self.finish(id as usize);
@@ -157,6 +179,16 @@ impl State {
         self.finished.replace(finished);
         self.alarm_at.set(Instant::MAX);
         self.set_alarm();
+    }
+
+    /// Counts the model's first event, if its time has come.
+    fn note_lateness(&self, now_ns: u64) {
+        let due_ns = self.model.borrow().next_event_ns();
+        if let Some(late_ns) = due_ns.and_then(|due_ns| now_ns.checked_sub(due_ns)) {
+            let mut lateness = self.lateness.get();
+            lateness.add(late_ns);
+            self.lateness.set(lateness);
+        }
     }
 
     fn finish(&self, key: usize) {
@@ -286,6 +318,7 @@ impl Timing {
             alarm_at: Cell::new(Instant::MAX),
             finished: RefCell::new(Vec::new()),
             left: Event::new(),
+            lateness: Cell::default(),
         });
         Ok(Timing {
             of,
@@ -300,6 +333,11 @@ impl Timing {
     /// What the modelled device has done.
     pub fn counters(&self) -> ModelCounters {
         self.state.model.borrow().counters()
+    }
+
+    /// How far behind the model's times the device was.
+    pub fn lateness(&self) -> Lateness {
+        self.state.lateness.get()
     }
 
     /// Commands the modelled device has not finished, those included that nobody waits for.
@@ -403,7 +441,11 @@ impl Device for Timing {
             "in_flight_requests",
             Figure::Gauge(self.in_flight() as f64),
         );
+        let lateness = self.lateness();
+        out.figure("", "late_ns_max", Figure::Gauge(lateness.max_ns as f64));
         let mut count = |name, value| out.figure("", name, Figure::Counter(value));
+        count("late_events", lateness.events);
+        count("late_ns", lateness.total_ns);
         match self.of {
             ModelType::Ssd => {
                 count("freezes", counters.freezes);
