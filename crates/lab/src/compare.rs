@@ -168,6 +168,7 @@ mod tests {
             elapsed_ns: 0,
             latency: None,
             cpu_ns_per_request: None,
+            lateness: None,
         };
         Summary {
             schema: 1,
@@ -179,6 +180,7 @@ mod tests {
             axes: BTreeMap::new(),
             baseline: BTreeMap::new(),
             cells: vec![cell],
+            checks: Vec::new(),
         }
     }
 

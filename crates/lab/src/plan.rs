@@ -502,25 +502,36 @@ impl Reader<'_> {
             file_system: choice["file_system"].clone(),
             workload: workload
                 .get_ref()
-                .resolved(scale)
+                .resolved(scale, &|name| {
+                    self.file.workload.get(name).map(Spanned::get_ref)
+                })
                 .map_err(|why| self.source.error(workload.span(), why))?,
             memory_pages: self.memory_pages().expect("checked before"),
             barriers: self.file.barriers,
         };
-        if self.file.backend == Backend::Native {
-            check_place(&settings).map_err(|why| self.source.error(workload.span(), why))?;
-        }
+        let checked = match self.file.backend {
+            Backend::Native => check_place(&settings),
+            Backend::Virtual | Backend::Stack => check_ours(&settings.workload),
+        };
+        checked.map_err(|why| self.source.error(workload.span(), why))?;
         Ok(Cell { choice, settings })
+    }
+}
+
+/// Programs of others make the kernel's calls, and know of nothing else.
+fn check_ours(workload: &Resolved) -> Result<(), String> {
+    match workload {
+        Resolved::Tool(_) => Err(
+            "the load is a program's, which runs on this machine only (`backend = \"native\"`)"
+                .to_owned(),
+        ),
+        _ => Ok(()),
     }
 }
 
 /// A real device has a file system or a load of its own, not both.
 fn check_place(settings: &Settings) -> Result<(), String> {
-    let is_raw = matches!(
-        settings.workload,
-        Resolved::Requests(_) | Resolved::Sweep(_) | Resolved::Replay(_)
-    );
-    match (is_raw, settings.file_system == NO_FILE_SYSTEM) {
+    match (settings.workload.is_raw(), settings.file_system == NO_FILE_SYSTEM) {
         (true, false) => Err(
             "the load is on the device itself: `file_system` must be `none` for it (`[[skip]]` leaves others out)"
                 .to_owned(),

@@ -328,7 +328,9 @@ fn a_plan_is_interrupted_and_goes_on_and_gives_the_same() {
     assert_eq!(compared, [false, false, false, true]);
     let table = csv(&outcomes);
     let columns: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
-    assert_eq!(columns, vec![40; 9]);
+    // Six axes, four of the run, eight counts and four times of each direction, three of the device, three of the program,
+    // two of lateness.
+    assert_eq!(columns, vec![6 + 4 + 2 * (8 + 4) + 3 + 3 + 2; 9]);
 }
 
 /// Memory holds all of it and ext2 has no journal, so where the files are removed before the sync only names and inodes
@@ -439,6 +441,26 @@ fn a_strange_file_among_the_results_is_refused() {
     assert!(results.find(&all[0]).is_err());
 }
 
+/// A program makes a load of the file, on this machine only.
+#[test]
+fn a_program_needs_a_load_of_ours_and_a_kernel() {
+    let with = |of: &str| {
+        let text = PLAN.replace("[\"mail\"]", "[\"program\"]");
+        plan(&format!(
+            "{text}sync = \"removal\"\n[workload.program]\ntype = \"tool\"\nof = \"{of}\"\n"
+        ))
+    };
+    for (of, why) in [
+        ("mail", "backend = \"native\""),
+        ("male", "there is no [workload.male]"),
+        ("program", "a load of our own"),
+    ] {
+        let error = with(of).unwrap_err();
+        // The section of the program, to which the value belongs.
+        assert!(error.contains(why) && error.contains("x.toml:"), "{error}");
+    }
+}
+
 /// The files that are shipped, and the example of the page, are plans.
 #[test]
 fn shipped_files_and_the_example_are_plans() {
@@ -458,7 +480,7 @@ fn shipped_files_and_the_example_are_plans() {
             }
         }
     }
-    assert_eq!(found, 8);
+    assert_eq!(found, 9);
     let page = std::fs::read_to_string(root.join("docs/lab.md")).unwrap();
     let example = page.split("```toml").nth(1).unwrap();
     let plan = plan(example.split("```").next().unwrap()).unwrap();

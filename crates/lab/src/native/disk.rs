@@ -69,6 +69,14 @@ impl Disk {
         })
     }
 
+    /// Its length. The kernel counts in sectors of 512 bytes, whatever the device's own are.
+    pub(super) fn size_bytes(&self) -> Result<u64, NativeError> {
+        let path = self.folder.join("size");
+        let sectors = super::sysfs::read(&path)?.parse::<u64>();
+        let sectors = sectors.map_err(|error| io_error(&path, std::io::Error::other(error)))?;
+        Ok(sectors.saturating_mul(512))
+    }
+
     /// Refuses a device that anybody uses.
     pub(super) fn check_unused(&self) -> Result<(), NativeError> {
         let mut numbers = vec![self.number];

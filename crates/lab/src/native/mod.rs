@@ -18,6 +18,7 @@ mod run;
 #[allow(unsafe_code, reason = "talks to the kernel")]
 mod sys;
 mod sysfs;
+mod tool;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use std::sync::atomic::AtomicBool;
 use crate::cell::{Outcome, RunError, Settings};
 use crate::device::{Backing, DeviceSettings, NativeDevice};
 use crate::plan::{Choice, NO_FILE_SYSTEM, Plan};
+use crate::workload::Resolved;
 use disk::Disk;
 use file_system::Kind;
 use journal::{Change, FOLDER, Journal};
@@ -92,6 +94,9 @@ fn check_settings(settings: &Settings) -> Result<(), NativeError> {
         let path = file_system::path_of_tools();
         let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
         kind_of(&settings.file_system)?.check(&folders)?;
+    }
+    if let Resolved::Tool(tool) = &settings.workload {
+        tool::check(tool)?;
     }
     if settings.memory_pages > 0 {
         Groups::find()?;

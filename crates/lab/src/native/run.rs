@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bimetal_rt::{Rt, UringOptions, uring};
 use rustix::fs::{Advice, FallocateFlags};
@@ -22,7 +22,8 @@ use super::{NativeError, device_of, file_system, io_error, kind_of, loops, sysfs
 use crate::cell::{Machine, Outcome, RunError, SCHEMA, Settings, run_id};
 use crate::device::NativeDevice;
 use crate::plan::{Choice, NO_FILE_SYSTEM};
-use crate::workload::{Resolved, World};
+use crate::workload::tool::Tool;
+use crate::workload::{Measured, Resolved, World};
 
 /// What a run is made with.
 pub(super) struct Bench<'s> {
@@ -302,7 +303,7 @@ fn remember_limits(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError
     Ok(())
 }
 
-type Measurement = (crate::workload::Measured, Counted, u64);
+type Measurement = (Measured, Counted, u64);
 
 fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
     let is_raw = settings.file_system == NO_FILE_SYSTEM;
@@ -446,6 +447,7 @@ fn measure(
     settings: &Settings,
     seed: u64,
 ) -> Result<Measurement, RunError> {
+    let (root, stop) = (place.root.clone(), Arc::clone(&place.stop));
     let files = RealFiles::new(rt, place).map_err(|source| NativeError::Io {
         what: "threads for programs".to_owned(),
         error: source,
@@ -457,9 +459,40 @@ fn measure(
     };
     let counters = Counters::start(&device.disk)?;
     let begun = rt.now();
-    let measured = rt.block_on(settings.workload.run(&world));
+    let measured = match &settings.workload {
+        Resolved::Tool(tool) => measure_tool(tool, &root, device, seed, &stop),
+        load => rt.block_on(load.run(&world)).map_err(RunError::from),
+    };
     let elapsed_ns = rt.now().ns_since(begun);
     files.close();
     let measured = measured?;
     Ok((measured, counters.stop()?, elapsed_ns))
+}
+
+/// Has a program make the load, in the folder `root`, or on the device if that is empty. What it has written is durable
+/// when this ends.
+fn measure_tool(
+    tool: &Tool,
+    root: &Path,
+    device: &Device,
+    seed: u64,
+    stop: &AtomicBool,
+) -> Result<Measured, RunError> {
+    let is_raw = tool.of.is_raw();
+    let place = if is_raw { &device.disk.path } else { root };
+    let folder = if is_raw { Path::new("/") } else { root };
+    let steps = tool.steps(place, device.disk.size_bytes()?, seed);
+    let printed = super::tool::run(&steps, folder, stop)?;
+    let begun = Instant::now();
+    let synced = match is_raw {
+        true => device.file.sync_all(),
+        false => File::open(root).and_then(|root| Ok(rustix::fs::syncfs(&root)?)),
+    };
+    synced.map_err(|source| io_error(place, source))?;
+    let sync_ns = begun.elapsed().as_nanos() as u64;
+    let measured = tool.measured(&printed, sync_ns);
+    measured.map_err(|why| {
+        let program = tool.program().0;
+        NativeError::Refused(format!("{program}: {why}")).into()
+    })
 }

@@ -8,12 +8,13 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cell::{Direction, Outcome};
+use crate::cell::{Direction, Lateness, Outcome};
 use crate::device::Backend;
 use crate::latency::{DirectionLatency, Latencies};
-use crate::plan::{AXES, Choice, Plan};
+use crate::plan::{AXES, Cell, Choice, Plan};
 use crate::results::jobs;
 use crate::statistics::{Estimate, Ratio, estimate, median, paired_ratio};
+use crate::workload::Resolved;
 
 pub use page::html;
 
@@ -57,6 +58,42 @@ pub struct CellSummary {
     /// Median of the processor time of this program for each request issued, in ns, on a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_request: Option<u64>,
+    /// How far behind their models emulated devices were: sum of events, median of the means, the latest of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lateness: Option<Lateness>,
+}
+
+impl CellSummary {
+    /// True if an emulated device was behind its model by a good part of what it emulates, so that the cell shows this
+    /// machine as much as the model: in the mean by more than a twentieth of what half of the bios took.
+    pub fn is_late(&self) -> bool {
+        let (Some(lateness), Some(latency)) = (self.lateness, &self.latency) else {
+            return false;
+        };
+        let ways = [&latency.reads, &latency.writes].into_iter();
+        let least = ways.filter(|of| of.count > 0).map(|of| of.p50_ns).min();
+        least.is_some_and(|p50_ns| lateness.mean_ns > p50_ns / LATE_PARTS)
+    }
+}
+
+/// An emulated device is late from this part of its latency on.
+const LATE_PARTS: u64 = 20;
+
+/// A load of ours beside the program that makes the same load.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Check {
+    /// What was chosen for ours.
+    pub choice: Choice,
+    /// The program.
+    pub program: String,
+    /// The unit of the main figure.
+    pub unit: String,
+    /// Our main figure, and the program's.
+    pub values: (Estimate, Estimate),
+    /// Medians of bios.
+    pub bios: (u64, u64),
+    /// Medians of requests issued.
+    pub issued: (u64, u64),
 }
 
 /// What came of a plan.
@@ -81,6 +118,9 @@ pub struct Summary {
     pub baseline: Choice,
     /// The cells, in the plan's order.
     pub cells: Vec<CellSummary>,
+    /// Loads of ours beside programs that make the same ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
 }
 
 /// Sums up the runs of a plan.
@@ -100,7 +140,9 @@ pub fn summary(plan: &Plan, outcomes: &[Outcome]) -> Summary {
             &base.map_or(Vec::new(), |base| of(&base)),
         )
     });
+    let cells: Vec<CellSummary> = cells.collect();
     Summary {
+        checks: checks(plan, &cells),
         schema: SCHEMA,
         name: plan.name.clone(),
         id: plan.id(),
@@ -112,8 +154,41 @@ pub fn summary(plan: &Plan, outcomes: &[Outcome]) -> Summary {
         runs: (jobs(plan, outcomes).len(), outcomes.len()),
         axes: plan.axes.clone(),
         baseline: plan.baseline.clone(),
-        cells: cells.collect(),
+        cells,
     }
+}
+
+/// Cells of programs, each with the cell that differs from it in the load alone, and has the same of our own.
+fn checks(plan: &Plan, cells: &[CellSummary]) -> Vec<Check> {
+    let summed = |choice: &Choice| cells.iter().find(|cell| cell.choice == *choice);
+    let check = |theirs: &Cell| {
+        let Resolved::Tool(tool) = &theirs.settings.workload else {
+            return None;
+        };
+        let ours = plan.cells.iter().find(|cell| {
+            let same_place = AXES
+                .iter()
+                .filter(|axis| **axis != "workload")
+                .all(|axis| cell.choice[*axis] == theirs.choice[*axis]);
+            same_place && cell.settings.workload == *tool.of
+        })?;
+        let (ours, theirs) = (summed(&ours.choice)?, summed(&theirs.choice)?);
+        Some(Check {
+            choice: ours.choice.clone(),
+            program: tool.program().0.to_owned(),
+            unit: ours.unit.clone(),
+            values: (ours.value, theirs.value),
+            bios: (
+                ours.reads.bios + ours.writes.bios,
+                theirs.reads.bios + theirs.writes.bios,
+            ),
+            issued: (
+                ours.reads.issued + ours.writes.issued,
+                theirs.reads.issued + theirs.writes.issued,
+            ),
+        })
+    };
+    plan.cells.iter().filter_map(check).collect()
 }
 
 fn cell_summary(
@@ -159,6 +234,7 @@ fn cell_summary(
         elapsed_ns: count(|outcome| outcome.elapsed_ns),
         latency: latency(own),
         cpu_ns_per_request: cpu_ns_per_request(own),
+        lateness: lateness(own),
     })
 }
 
@@ -197,6 +273,17 @@ fn cpu_ns_per_request(own: &[&Outcome]) -> Option<u64> {
     median(&all).map(|ns| ns.round() as u64)
 }
 
+fn lateness(own: &[&Outcome]) -> Option<Lateness> {
+    let of = |run: &&Outcome| run.machine.as_ref()?.lateness;
+    let all: Vec<Lateness> = own.iter().filter_map(of).collect();
+    let means: Vec<f64> = all.iter().map(|late| late.mean_ns as f64).collect();
+    Some(Lateness {
+        events: all.iter().map(|late| late.events).sum(),
+        mean_ns: median(&means)?.round() as u64,
+        max_ns: all.iter().map(|late| late.max_ns).max()?,
+    })
+}
+
 /// The median of a count.
 fn median_count(own: &[&Outcome], of: impl Fn(&Outcome) -> u64) -> u64 {
     let all: Vec<f64> = own.iter().map(|outcome| of(outcome) as f64).collect();
@@ -233,7 +320,7 @@ pub fn csv(outcomes: &[Outcome]) -> String {
             put(&mut out, format_args!(",{way}_{name}"));
         }
     }
-    out.push_str(",freezes,pause_ns_max,cpu_ns\n");
+    out.push_str(",freezes,pause_ns_max,cpu_ns,late_ns,late_ns_max\n");
     for outcome in outcomes {
         for axis in AXES {
             put(&mut out, format_args!("{},", field(&outcome.choice[axis])));
@@ -286,6 +373,9 @@ fn latency_fields(out: &mut String, outcome: &Outcome) {
     values.push(latency.map(|all| all.pause_ns_max));
     let cpu_ns = outcome.machine.as_ref().map(|machine| machine.cpu_ns);
     values.push(cpu_ns.filter(|ns| *ns > 0));
+    let lateness = outcome.machine.as_ref().and_then(|of| of.lateness);
+    values.push(lateness.map(|of| of.mean_ns));
+    values.push(lateness.map(|of| of.max_ns));
     for value in values {
         let text = value.map(|value| value.to_string());
         put(out, format_args!(",{}", text.unwrap_or_default()));

@@ -29,6 +29,7 @@ pub fn html(summary: &Summary) -> String {
     }
     page.curves(&mut out);
     page.latencies(&mut out);
+    page.checks(&mut out);
     page.table(&mut out);
     out.push_str("</main></body></html>\n");
     out
@@ -93,13 +94,20 @@ impl<'s> Page<'s> {
                 escaped(&baseline.join(", "))
             ),
         };
+        let late = match summary.cells.iter().filter(|cell| cell.is_late()).count() {
+            0 => String::new(),
+            late => format!(
+                " <strong>In {late} cells, marked !, an emulated device was behind its model by more than a twentieth of \
+                 its latency: they show this machine as much as the model.</strong>"
+            ),
+        };
         format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
              <title>{0}</title>\n<style>\n{STYLE}{highlight}</style></head><body><main>\n<h1>{0}</h1>\n\
              <p>bimetal {1}, plan {2}, {place}: {made} runs of {3} cells.{missing} Bars are medians over \
              seeds, with the interval of 95 %; ~ marks those that are wider than the plan asks.{compared}</p>\n\
-             <p>In all cells: {4}.</p>\n",
+             <p>In all cells: {4}.{late}</p>\n",
             escaped(&summary.name),
             env!("CARGO_PKG_VERSION"),
             &summary.id[..12],
@@ -355,6 +363,46 @@ impl<'s> Page<'s> {
         }
     }
 
+    /// Our loads beside the programs that make the same ones.
+    fn checks(&self, out: &mut String) {
+        let checks = &self.summary.checks;
+        if checks.is_empty() {
+            return;
+        }
+        out.push_str(
+            "<h2>Cross-checks</h2>\n<p>The same loads by programs of others, on the same device: medians, and ours to theirs.</p>\n\
+             <div class=\"wide\"><table><thead><tr>",
+        );
+        let headings = [
+            "load", "program", "unit", "ours", "theirs", "ratio", "bios", "theirs", "ratio",
+            "requests", "theirs", "ratio",
+        ];
+        out.extend(headings.map(|heading| cell_of("th", heading)));
+        out.push_str("</tr></thead><tbody>");
+        for check in checks {
+            let to = |ours: f64, theirs: f64| format!("{:.2}", ours / theirs);
+            let (ours, theirs) = (check.values.0.median, check.values.1.median);
+            let mut row = vec![
+                crate::results::name_of(&check.choice),
+                check.program.clone(),
+                check.unit.clone(),
+                short(ours),
+                short(theirs),
+                to(ours, theirs),
+            ];
+            for (ours, theirs) in [check.bios, check.issued] {
+                row.extend([
+                    in_threes(ours),
+                    in_threes(theirs),
+                    to(ours as f64, theirs as f64),
+                ]);
+            }
+            let row: String = row.iter().map(|field| cell_of("td", field)).collect();
+            *out += &format!("<tr>{row}</tr>\n");
+        }
+        out.push_str("</tbody></table></div>\n");
+    }
+
     fn table(&self, out: &mut String) {
         let headings = [
             "result",
@@ -373,6 +421,7 @@ impl<'s> Page<'s> {
             "write 99 %",
             "freezes",
             "CPU a request",
+            "late",
         ];
         let axes: String = self
             .varying()
@@ -420,18 +469,19 @@ impl<'s> Page<'s> {
             ),
             cell.unit.clone(),
             ratio(cell.ratio.as_ref()),
-            all(|d| d.bios).to_string(),
-            merged.to_string(),
-            all(|d| d.issued).to_string(),
+            in_threes(all(|d| d.bios)),
+            in_threes(merged),
+            in_threes(all(|d| d.issued)),
             format!("{}B", short(cell.reads.bytes as f64)),
             format!("{}B", short(cell.writes.bytes as f64)),
-            cell.flushes.to_string(),
-            cell.seeks.to_string(),
+            in_threes(cell.flushes),
+            in_threes(cell.seeks),
             show_ns(cell.elapsed_ns),
             latency(&|all| (all.reads.count > 0).then(|| show_ns(all.reads.p99_ns))),
             latency(&|all| (all.writes.count > 0).then(|| show_ns(all.writes.p99_ns))),
             latency(&|all| Some(all.freezes.to_string())),
             cell.cpu_ns_per_request.map_or("-".to_owned(), show_ns),
+            late(cell),
         ];
         let figures: String = figures.iter().map(|figure| cell_of("td", figure)).collect();
         *out += &format!("<tr>{choices}{figures}</tr>\n");
@@ -476,6 +526,26 @@ fn drawing_of(name: &str, interval_ns: u64, of: &DirectionLatency) -> String {
         escaped(name),
         heat.svg()
     )
+}
+
+/// How far behind its model an emulated device was in the mean; `!` where that is a good part of what it emulates.
+fn late(cell: &CellSummary) -> String {
+    let mark = if cell.is_late() { "!" } else { "" };
+    let late = cell.lateness.map(|late| show_ns(late.mean_ns));
+    late.map_or("-".to_owned(), |late| format!("{late}{mark}"))
+}
+
+/// A count with a comma before each three digits.
+fn in_threes(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
 }
 
 fn ratio(of: Option<&Ratio>) -> String {
@@ -553,6 +623,44 @@ mod tests {
             let ended = page.matches(&format!("</{tag}>")).count();
             assert!(begun > 0 && begun == ended, "{tag}: {begun} and {ended}");
         }
+    }
+
+    #[test]
+    fn counts_are_read_in_threes() {
+        let counts = [0, 999, 1000, 12_345, 1_234_567];
+        let read = ["0", "999", "1,000", "12,345", "1,234,567"];
+        assert_eq!(counts.map(in_threes), read.map(str::to_owned));
+    }
+
+    /// An emulated device is late when it adds more than a twentieth to what half of the bios took.
+    #[test]
+    fn a_late_device_is_marked() {
+        let plan = Plan::parse(Path::new("p.toml"), PLAN).unwrap();
+        let cell = &plan.cells[0];
+        let mut run = crate::cell::run(&cell.choice, &cell.settings, plan.seed).unwrap();
+        let p50_ns = {
+            let latency = run.latency.as_ref().unwrap();
+            let ways = [&latency.reads, &latency.writes].into_iter();
+            let seen = ways.filter(|of| of.count > 0).map(|of| of.p50_ns);
+            seen.min().unwrap()
+        };
+        let mut marked = |mean_ns| {
+            run.machine = Some(crate::cell::Machine {
+                lateness: Some(crate::cell::Lateness {
+                    events: 1,
+                    mean_ns,
+                    max_ns: mean_ns,
+                }),
+                ..Default::default()
+            });
+            let summary = super::super::summary(&plan, std::slice::from_ref(&run));
+            (
+                summary.cells[0].is_late(),
+                html(&summary).contains("marked !"),
+            )
+        };
+        assert_eq!(marked(p50_ns / 20), (false, false));
+        assert_eq!(marked(p50_ns / 20 + 1), (true, true));
     }
 
     /// Two file systems by two schedulers: three drawings of four bars, and two colours in the legend of each.

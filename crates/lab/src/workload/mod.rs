@@ -13,6 +13,7 @@ pub mod requests;
 pub mod stream;
 mod sum;
 pub mod sweep;
+pub mod tool;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ use replay::Replay;
 use requests::{Pattern, Requests};
 use stream::Stream;
 use sweep::Sweep;
+use tool::Tool;
 
 /// Where a load runs.
 #[derive(Clone)]
@@ -147,6 +149,11 @@ pub enum Workload {
         /// What that file must have.
         crc32c: Option<String>,
     },
+    /// See [`tool`].
+    Tool {
+        /// The name of the load that it makes.
+        of: String,
+    },
 }
 
 /// A load with every number in it.
@@ -165,15 +172,28 @@ pub enum Resolved {
     Replay(Replay),
     /// See [`clients`].
     Clients(Clients),
+    /// See [`tool`].
+    Tool(Tool),
 }
 
 impl Workload {
-    /// With every number in it, and so many times as much.
+    /// With every number in it, and so many times as much; `named` gives the other loads of the file.
     ///
     /// # Errors
     /// What is wrong, in words.
-    pub(crate) fn resolved(&self, scale: f64) -> Result<Resolved, String> {
+    pub(crate) fn resolved<'w>(
+        &'w self,
+        scale: f64,
+        named: &dyn Fn(&str) -> Option<&'w Workload>,
+    ) -> Result<Resolved, String> {
         match self {
+            Workload::Tool { of } => match named(of) {
+                Some(Workload::Tool { .. }) => Err(format!(
+                    "`of` must be a load of our own, and `{of}` is none"
+                )),
+                Some(load) => Ok(Resolved::Tool(Tool::new(load.resolved(scale, named)?)?)),
+                None => Err(format!("there is no [workload.{of}]")),
+            },
             Workload::Postmark {
                 load,
                 low,
@@ -288,12 +308,14 @@ impl Resolved {
             Resolved::Clients(load) => {
                 load.seconds * load.counts.len() as u64 * 10_000 * PAGE_ESTIMATE_NS
             }
+            Resolved::Tool(tool) => tool.of.estimated_ns(),
         }
     }
 
     /// What a run takes on a machine of which nothing is known, about, in ns.
     pub fn estimated_native_ns(&self) -> u64 {
         let pages = match self {
+            Resolved::Tool(tool) => return tool.of.estimated_native_ns(),
             Resolved::Postmark(load) => load.estimated_pages(),
             Resolved::Sweep(load) => load.estimated_pages(),
             Resolved::Stream(load) => load.estimated_pages(),
@@ -320,6 +342,19 @@ impl Resolved {
             Resolved::Requests(load) => load.run(world).await,
             Resolved::Replay(load) => load.run(world).await,
             Resolved::Clients(load) => load.run(world).await,
+            Resolved::Tool(_) => Err(LoadError::Io {
+                what: "a program on files that are no kernel's".to_owned(),
+                error: std::io::ErrorKind::Unsupported.into(),
+            }),
+        }
+    }
+
+    /// True if it is on the device itself, without a file system.
+    pub fn is_raw(&self) -> bool {
+        match self {
+            Resolved::Requests(_) | Resolved::Sweep(_) | Resolved::Replay(_) => true,
+            Resolved::Postmark(_) | Resolved::Stream(_) | Resolved::Clients(_) => false,
+            Resolved::Tool(tool) => tool.of.is_raw(),
         }
     }
 }

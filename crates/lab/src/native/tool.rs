@@ -1,0 +1,238 @@
+//! Runs the programs of others on the device of a run, and reads what they print.
+//!
+//! They are children of this thread, in its control group and its table of mounts. Each must end before the run does: one
+//! that is still there when the run is to stop is killed.
+
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::NativeError;
+use super::file_system::path_of_tools;
+use crate::cell::RunError;
+use crate::layer::LoadError;
+use crate::workload::tool::{Printed, Step, Tool};
+
+/// How long nobody looks whether the run is to stop.
+const LOOK: Duration = Duration::from_millis(100);
+/// What a program prints at most: none of them prints a hundredth of it.
+const PRINTED_BYTES_MAX: usize = 16 << 20;
+
+/// That the program is there.
+pub(super) fn check(tool: &Tool) -> Result<(), NativeError> {
+    let (program, package) = tool.program();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path_of_tools()).collect();
+    match folders.iter().any(|folder| folder.join(program).is_file()) {
+        true => Ok(()),
+        false => Err(NativeError::Refused(format!(
+            "{program} is missing, which makes this load; it is in the package {package}"
+        ))),
+    }
+}
+
+/// Runs the steps one after another, and gives what each has printed.
+///
+/// # Errors
+/// A program that cannot be started or fails; `Interrupted` when `stop` is set.
+pub(super) fn run(
+    steps: &[Step],
+    folder: &Path,
+    stop: &AtomicBool,
+) -> Result<Vec<Printed>, RunError> {
+    steps
+        .iter()
+        .map(|step| run_step(step, folder, stop))
+        .collect()
+}
+
+fn run_step(step: &Step, folder: &Path, stop: &AtomicBool) -> Result<Printed, RunError> {
+    let failed = |error: io::Error| {
+        RunError::Native(NativeError::Io {
+            what: step.program.to_owned(),
+            error,
+        })
+    };
+    let child = Command::new(step.program)
+        .args(&step.arguments)
+        .env("PATH", path_of_tools())
+        // Numbers are read as C prints them.
+        .env("LC_ALL", "C")
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // It may have children of its own, which end with it.
+        .process_group(0)
+        .spawn();
+    let mut child = Killed(child.map_err(failed)?);
+    if let Some(mut input) = child.0.stdin.take() {
+        // A program that does not want it says why at its end.
+        let _ = input.write_all(step.input.as_bytes());
+    }
+    let (printed, complaint) = read_all(&mut child.0, stop).map_err(|error| match error {
+        Stopped::Interrupted => RunError::Load(LoadError::Interrupted),
+        Stopped::Failed(error) => failed(error),
+    })?;
+    let status = child.0.wait().map_err(failed)?;
+    if status.success() {
+        return Ok(printed);
+    }
+    let last = |text: &str| {
+        let line = text.lines().rfind(|line| !line.trim().is_empty())?;
+        Some(line.trim().to_owned())
+    };
+    let said = last(&complaint).or_else(|| last(&printed.text));
+    Err(RunError::Native(NativeError::Refused(format!(
+        "{} ended with {status}: {}",
+        step.program,
+        said.unwrap_or_else(|| "it said nothing".to_owned())
+    ))))
+}
+
+/// A child that does not outlive its run, nor do its own.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // Where it has ended and was waited for, there is nothing to kill.
+        if matches!(self.0.try_wait(), Ok(None)) {
+            if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            let _ = self.0.wait();
+        }
+    }
+}
+
+enum Stopped {
+    Interrupted,
+    Failed(io::Error),
+}
+
+/// What comes out of a pipe until its end.
+#[derive(Default)]
+struct Output {
+    bytes: Vec<u8>,
+    seen: Vec<(usize, u64)>,
+    ended: bool,
+}
+
+impl Output {
+    fn take(&mut self, from: &mut impl Read, began: Instant) -> io::Result<()> {
+        let mut piece = [0; 4096];
+        let count = from.read(&mut piece)?;
+        self.ended = count == 0;
+        self.bytes.extend_from_slice(&piece[..count]);
+        self.seen
+            .push((self.bytes.len(), began.elapsed().as_nanos() as u64));
+        match self.bytes.len() > PRINTED_BYTES_MAX {
+            true => Err(io::Error::other("it prints without end")),
+            false => Ok(()),
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+/// All that the child prints, and what it complains of.
+fn read_all(child: &mut Child, stop: &AtomicBool) -> Result<(Printed, String), Stopped> {
+    let (Some(mut out), Some(mut err)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(Stopped::Failed(io::ErrorKind::BrokenPipe.into()));
+    };
+    let began = Instant::now();
+    let (mut printed, mut complaint) = (Output::default(), Output::default());
+    let look = Timespec::try_from(LOOK)
+        .map_err(|_| Stopped::Failed(io::ErrorKind::InvalidInput.into()))?;
+    while !printed.ended || !complaint.ended {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Stopped::Interrupted);
+        }
+        let wanted = |output: &Output| match output.ended {
+            true => PollFlags::empty(),
+            false => PollFlags::IN,
+        };
+        let mut fds = [
+            PollFd::new(&out, wanted(&printed)),
+            PollFd::new(&err, wanted(&complaint)),
+        ];
+        poll(&mut fds, Some(&look)).map_err(|error| Stopped::Failed(error.into()))?;
+        let [to_read, to_hear] = fds.each_ref().map(|fd| !fd.revents().is_empty());
+        if to_read && !printed.ended {
+            printed.take(&mut out, began).map_err(Stopped::Failed)?;
+        }
+        if to_hear && !complaint.ended {
+            complaint.take(&mut err, began).map_err(Stopped::Failed)?;
+        }
+    }
+    let text = printed.text();
+    Ok((
+        Printed {
+            text,
+            seen: printed.seen,
+        },
+        complaint.text(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Step {
+        Step {
+            program: "sh",
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            input: "word\n".to_owned(),
+        }
+    }
+
+    fn ran(script: &str) -> Result<Printed, RunError> {
+        run_step(&shell(script), Path::new("/"), &AtomicBool::new(false))
+    }
+
+    #[test]
+    fn what_is_printed_is_all_there_with_its_times() {
+        // The second line comes when the first has been seen, since a program that waits for its input can say so.
+        let printed = ran("read first; echo \"$first\"; pwd; echo aside >&2").unwrap();
+        assert_eq!(printed.text, "word\n/\n");
+        assert!(printed.seen.is_sorted());
+        assert_eq!(printed.seen.last().unwrap().0, printed.text.len());
+    }
+
+    #[test]
+    fn more_than_a_pipe_holds_on_both_ways_does_not_stand_still() {
+        let printed = ran("head -c 300000 /dev/zero >&2; head -c 300000 /dev/zero").unwrap();
+        assert_eq!(printed.text.len(), 300_000);
+    }
+
+    #[test]
+    fn a_program_that_fails_ends_the_run_with_its_last_words() {
+        let error = ran("echo started; echo first >&2; echo no room >&2; exit 3").unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("exit status: 3") && error.contains("no room"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_program_is_killed_when_the_run_stops() {
+        let stop = AtomicBool::new(true);
+        // It would never end.
+        let error = run_step(
+            &shell("cat /dev/zero | cat >/dev/null"),
+            Path::new("/"),
+            &stop,
+        )
+        .unwrap_err();
+        assert!(matches!(error, RunError::Load(LoadError::Interrupted)));
+    }
+}
