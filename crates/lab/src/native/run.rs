@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bimetal_rt::{Rt, UringOptions, uring};
 use rustix::fs::{Advice, FallocateFlags};
@@ -460,7 +460,7 @@ fn measure(
     let counters = Counters::start(&device.disk)?;
     let begun = rt.now();
     let measured = match &settings.workload {
-        Resolved::Tool(tool) => measure_tool(tool, &root, device, seed, &stop),
+        Resolved::Tool(tool) => measure_tool(rt, tool, &root, device, seed, &stop),
         load => rt.block_on(load.run(&world)).map_err(RunError::from),
     };
     let elapsed_ns = rt.now().ns_since(begun);
@@ -472,6 +472,7 @@ fn measure(
 /// Has a program make the load, in the folder `root`, or on the device if that is empty. What it has written is durable
 /// when this ends.
 fn measure_tool(
+    rt: &Rt,
     tool: &Tool,
     root: &Path,
     device: &Device,
@@ -482,15 +483,19 @@ fn measure_tool(
     let place = if is_raw { &device.disk.path } else { root };
     let folder = if is_raw { Path::new("/") } else { root };
     let steps = tool.steps(place, device.disk.size_bytes()?, seed);
-    let printed = super::tool::run(&steps, folder, stop)?;
-    let begun = Instant::now();
+    let scene = super::tool::Scene {
+        folder,
+        stop,
+        now_ns: &|| rt.now().as_ns(),
+    };
+    let printed = super::tool::run(&steps, &scene)?;
+    let begun = rt.now();
     let synced = match is_raw {
         true => device.file.sync_all(),
         false => File::open(root).and_then(|root| Ok(rustix::fs::syncfs(&root)?)),
     };
     synced.map_err(|source| io_error(place, source))?;
-    let sync_ns = begun.elapsed().as_nanos() as u64;
-    let measured = tool.measured(&printed, sync_ns);
+    let measured = tool.measured(&printed, rt.now().ns_since(begun));
     measured.map_err(|why| {
         let program = tool.program().0;
         NativeError::Refused(format!("{program}: {why}")).into()

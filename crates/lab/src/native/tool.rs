@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -36,22 +36,25 @@ pub(super) fn check(tool: &Tool) -> Result<(), NativeError> {
     }
 }
 
+/// Where and when programs run.
+pub(super) struct Scene<'s> {
+    /// Their folder.
+    pub folder: &'s Path,
+    /// Set when the run is to end.
+    pub stop: &'s AtomicBool,
+    /// The time in ns.
+    pub now_ns: &'s dyn Fn() -> u64,
+}
+
 /// Runs the steps one after another, and gives what each has printed.
 ///
 /// # Errors
 /// A program that cannot be started or fails; `Interrupted` when `stop` is set.
-pub(super) fn run(
-    steps: &[Step],
-    folder: &Path,
-    stop: &AtomicBool,
-) -> Result<Vec<Printed>, RunError> {
-    steps
-        .iter()
-        .map(|step| run_step(step, folder, stop))
-        .collect()
+pub(super) fn run(steps: &[Step], scene: &Scene<'_>) -> Result<Vec<Printed>, RunError> {
+    steps.iter().map(|step| run_step(step, scene)).collect()
 }
 
-fn run_step(step: &Step, folder: &Path, stop: &AtomicBool) -> Result<Printed, RunError> {
+fn run_step(step: &Step, scene: &Scene<'_>) -> Result<Printed, RunError> {
     let failed = |error: io::Error| {
         RunError::Native(NativeError::Io {
             what: step.program.to_owned(),
@@ -63,7 +66,7 @@ fn run_step(step: &Step, folder: &Path, stop: &AtomicBool) -> Result<Printed, Ru
         .env("PATH", path_of_tools())
         // Numbers are read as C prints them.
         .env("LC_ALL", "C")
-        .current_dir(folder)
+        .current_dir(scene.folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -75,7 +78,7 @@ fn run_step(step: &Step, folder: &Path, stop: &AtomicBool) -> Result<Printed, Ru
         // A program that does not want it says why at its end.
         let _ = input.write_all(step.input.as_bytes());
     }
-    let (printed, complaint) = read_all(&mut child.0, stop).map_err(|error| match error {
+    let (printed, complaint) = read_all(&mut child.0, scene).map_err(|error| match error {
         Stopped::Interrupted => RunError::Load(LoadError::Interrupted),
         Stopped::Failed(error) => failed(error),
     })?;
@@ -124,13 +127,12 @@ struct Output {
 }
 
 impl Output {
-    fn take(&mut self, from: &mut impl Read, began: Instant) -> io::Result<()> {
+    fn take(&mut self, from: &mut impl Read, now_ns: u64) -> io::Result<()> {
         let mut piece = [0; 4096];
         let count = from.read(&mut piece)?;
         self.ended = count == 0;
         self.bytes.extend_from_slice(&piece[..count]);
-        self.seen
-            .push((self.bytes.len(), began.elapsed().as_nanos() as u64));
+        self.seen.push((self.bytes.len(), now_ns));
         match self.bytes.len() > PRINTED_BYTES_MAX {
             true => Err(io::Error::other("it prints without end")),
             false => Ok(()),
@@ -143,16 +145,16 @@ impl Output {
 }
 
 /// All that the child prints, and what it complains of.
-fn read_all(child: &mut Child, stop: &AtomicBool) -> Result<(Printed, String), Stopped> {
+fn read_all(child: &mut Child, scene: &Scene<'_>) -> Result<(Printed, String), Stopped> {
     let (Some(mut out), Some(mut err)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(Stopped::Failed(io::ErrorKind::BrokenPipe.into()));
     };
-    let began = Instant::now();
+    let began_ns = (scene.now_ns)();
     let (mut printed, mut complaint) = (Output::default(), Output::default());
     let look = Timespec::try_from(LOOK)
         .map_err(|_| Stopped::Failed(io::ErrorKind::InvalidInput.into()))?;
     while !printed.ended || !complaint.ended {
-        if stop.load(Ordering::Relaxed) {
+        if scene.stop.load(Ordering::Relaxed) {
             return Err(Stopped::Interrupted);
         }
         let wanted = |output: &Output| match output.ended {
@@ -165,11 +167,12 @@ fn read_all(child: &mut Child, stop: &AtomicBool) -> Result<(Printed, String), S
         ];
         poll(&mut fds, Some(&look)).map_err(|error| Stopped::Failed(error.into()))?;
         let [to_read, to_hear] = fds.each_ref().map(|fd| !fd.revents().is_empty());
+        let now_ns = (scene.now_ns)() - began_ns;
         if to_read && !printed.ended {
-            printed.take(&mut out, began).map_err(Stopped::Failed)?;
+            printed.take(&mut out, now_ns).map_err(Stopped::Failed)?;
         }
         if to_hear && !complaint.ended {
-            complaint.take(&mut err, began).map_err(Stopped::Failed)?;
+            complaint.take(&mut err, now_ns).map_err(Stopped::Failed)?;
         }
     }
     let text = printed.text();
@@ -194,16 +197,30 @@ mod tests {
         }
     }
 
+    /// With a clock that goes on by one with each look.
+    fn ran_until(script: &str, stop: bool) -> Result<Printed, RunError> {
+        let looks = std::cell::Cell::new(0);
+        let now_ns = || {
+            looks.set(looks.get() + 1);
+            looks.get()
+        };
+        let scene = Scene {
+            folder: Path::new("/"),
+            stop: &AtomicBool::new(stop),
+            now_ns: &now_ns,
+        };
+        run_step(&shell(script), &scene)
+    }
+
     fn ran(script: &str) -> Result<Printed, RunError> {
-        run_step(&shell(script), Path::new("/"), &AtomicBool::new(false))
+        ran_until(script, false)
     }
 
     #[test]
     fn what_is_printed_is_all_there_with_its_times() {
-        // The second line comes when the first has been seen, since a program that waits for its input can say so.
         let printed = ran("read first; echo \"$first\"; pwd; echo aside >&2").unwrap();
         assert_eq!(printed.text, "word\n/\n");
-        assert!(printed.seen.is_sorted());
+        assert!(printed.seen.is_sorted() && printed.seen[0].1 > 0);
         assert_eq!(printed.seen.last().unwrap().0, printed.text.len());
     }
 
@@ -225,14 +242,8 @@ mod tests {
 
     #[test]
     fn a_program_is_killed_when_the_run_stops() {
-        let stop = AtomicBool::new(true);
         // It would never end.
-        let error = run_step(
-            &shell("cat /dev/zero | cat >/dev/null"),
-            Path::new("/"),
-            &stop,
-        )
-        .unwrap_err();
+        let error = ran_until("cat /dev/zero | cat >/dev/null", true).unwrap_err();
         assert!(matches!(error, RunError::Load(LoadError::Interrupted)));
     }
 }

@@ -24,12 +24,15 @@ const OPEN_MAX: usize = 12;
 pub fn html(summary: &Summary) -> String {
     let page = Page::new(summary);
     let mut out = page.head();
+    page.checks(&mut out);
     for (title, cells) in page.figures() {
-        page.figure_group(&mut out, &title, &cells);
+        // A bar by itself says no more than its row of the table.
+        if cells.len() > 1 {
+            page.figure_group(&mut out, &title, &cells);
+        }
     }
     page.curves(&mut out);
     page.latencies(&mut out);
-    page.checks(&mut out);
     page.table(&mut out);
     out.push_str("</main></body></html>\n");
     out
@@ -382,8 +385,11 @@ impl<'s> Page<'s> {
         for check in checks {
             let to = |ours: f64, theirs: f64| format!("{:.2}", ours / theirs);
             let (ours, theirs) = (check.values.0.median, check.values.1.median);
+            let load: Vec<&str> = self
+                .varying()
+                .map(|axis| shown(axis, &check.choice[axis]))
+                .collect();
             let mut row = vec![
-                crate::results::name_of(&check.choice),
                 check.program.clone(),
                 check.unit.clone(),
                 short(ours),
@@ -398,7 +404,8 @@ impl<'s> Page<'s> {
                 ]);
             }
             let row: String = row.iter().map(|field| cell_of("td", field)).collect();
-            *out += &format!("<tr>{row}</tr>\n");
+            let load = escaped(&load.join(" "));
+            *out += &format!("<tr><td class=\"word\">{load}</td>{row}</tr>\n");
         }
         out.push_str("</tbody></table></div>\n");
     }
@@ -661,6 +668,50 @@ mod tests {
         };
         assert_eq!(marked(p50_ns / 20), (false, false));
         assert_eq!(marked(p50_ns / 20 + 1), (true, true));
+    }
+
+    #[test]
+    fn a_program_stands_beside_the_load_that_it_makes() {
+        let (head, _) = PLAN.split_once("[device.d]").unwrap();
+        let head = head
+            .replace("8GiB", "64GiB")
+            .replace("repeats = 1", "backend = \"native\"\nrepeats = 1");
+        let head = head
+            .replace("\"noop\"", "\"none\"")
+            .replace("\"mail\"", "\"mail\", \"other\", \"program\"");
+        let device = "[device.d]\ntype = \"loop\"\nfolder = \"/tmp\"\nsize = \"1GiB\"\n";
+        let mail = "[workload.mail]\ntype = \"postmark\"\nsync = \"removal\"\n";
+        let others = "[workload.other]\ntype = \"postmark\"\n[workload.program]\ntype = \"tool\"\nof = \"mail\"\n";
+        let text = format!("{head}{device}{mail}{others}");
+        let plan = Plan::parse(Path::new("p.toml"), &text).unwrap();
+        let model = Plan::parse(Path::new("p.toml"), PLAN).unwrap();
+        let made = crate::cell::run(&model.cells[0].choice, &model.cells[0].settings, 1).unwrap();
+        let runs: Vec<_> = plan
+            .cells
+            .iter()
+            .map(|cell| {
+                let mut run = made.clone();
+                run.choice = cell.choice.clone();
+                run.measured.value = match cell.choice["workload"].as_str() {
+                    "mail" => 3.0,
+                    "program" => 2.0,
+                    _ => 7.0,
+                };
+                run
+            })
+            .collect();
+        let summary = super::super::summary(&plan, &runs);
+        // Two schedulers by two file systems, each beside the cell of its own place.
+        assert_eq!(summary.checks.len(), 4);
+        for check in &summary.checks {
+            assert_eq!(
+                (check.program.as_str(), check.choice["workload"].as_str()),
+                ("postmark", "mail")
+            );
+            assert_eq!((check.values.0.median, check.values.1.median), (3.0, 2.0));
+        }
+        let page = html(&summary);
+        assert_eq!(page.matches("<td>1.50</td>").count(), 4);
     }
 
     /// Two file systems by two schedulers: three drawings of four bars, and two colours in the legend of each.
