@@ -19,6 +19,9 @@ use crate::units::Size;
 /// Memory is taken in pieces of this size. An answer of one block keeps one of them.
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// From this size on the content is on areas of 2 MiB, one of which a smaller device would take for a few chunks.
+const LARGE_BYTES: u64 = 64 << 20;
+
 /// The configuration of `type = "memory"`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,7 +34,7 @@ pub struct MemoryConfig {
 pub struct MemoryDevice {
     rt: Rt,
     geometry: Geometry,
-    /// The content comes from the heap: the buffers of the runtime's pool are for transfers.
+    /// The content has memory of its own: the buffers of the runtime's pool are for transfers.
     memory: BufPool,
     chunks: RefCell<Vec<Option<Buf>>>,
 }
@@ -54,10 +57,14 @@ impl MemoryDevice {
     /// A device of `size_bytes`, a multiple of 4 KiB, all zeroes.
     pub fn new(rt: &Rt, size_bytes: u64) -> MemoryDevice {
         let chunks = size_bytes.div_ceil(CHUNK_BYTES as u64) as usize;
+        let memory = match size_bytes {
+            LARGE_BYTES.. => BufPool::for_content(CHUNK_BYTES),
+            _ => BufPool::unregistered(),
+        };
         MemoryDevice {
             rt: rt.clone(),
             geometry: Geometry::of_size(size_bytes),
-            memory: BufPool::unregistered(),
+            memory,
             chunks: RefCell::new(vec![None; chunks]),
         }
     }
@@ -223,7 +230,7 @@ mod tests {
     #[test]
     fn an_answer_stays_what_it_was_whatever_is_done_to_its_range() {
         let rt = Rt::virtual_time(VirtualOptions::default());
-        let device = MemoryDevice::new(&rt, SIZE);
+        let device = MemoryDevice::new(&rt, LARGE_BYTES);
         // Across a boundary of chunks, so that an answer is of two of them.
         let (offset, len) = (CHUNK_BYTES as u64 - 4096, 8192);
         let read = || ask(&device, Request::read(offset, len)).into_data();
@@ -239,7 +246,7 @@ mod tests {
         let fourth = read();
         ask(
             &device,
-            Request::without_data(Op::Discard, 0, SIZE, Flags::NONE),
+            Request::without_data(Op::Discard, 0, LARGE_BYTES, Flags::NONE),
         );
         let held = [never_written, first, second, third, fourth];
         assert_eq!(held.each_ref().map(byte_in), [0, 1, 2, 0, 4]);
@@ -248,8 +255,15 @@ mod tests {
 
     #[test]
     fn memory_is_taken_anew_only_where_an_answer_holds_it() {
+        // With memory of the heap, and with areas.
+        for size_bytes in [SIZE, LARGE_BYTES] {
+            memory_is_taken_anew_of(size_bytes);
+        }
+    }
+
+    fn memory_is_taken_anew_of(size_bytes: u64) {
         let rt = Rt::virtual_time(VirtualOptions::default());
-        let device = MemoryDevice::new(&rt, SIZE);
+        let device = MemoryDevice::new(&rt, size_bytes);
         for byte in 0..10 {
             ask(&device, write(&rt, 0, 4096, byte));
             drop(ask(&device, Request::read(0, 4096)));

@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use super::{Block, BufMut, BufPool, Payload, heap_bytes, heap_layout};
+use super::{Block, BufMut, BufPool, Home, Payload, heap_bytes, heap_layout};
 
 /// A buffer of the heap with one owner, and no pool.
 pub struct DetachedBuf {
@@ -83,7 +83,7 @@ impl BufPool {
             start: detached.start,
             capacity,
             pool: Rc::clone(&self.0),
-            on_heap: true,
+            home: Home::Heap,
         };
         BufMut {
             block: Rc::new(block),

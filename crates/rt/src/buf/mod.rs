@@ -14,6 +14,7 @@
 //! This module may use `unsafe`: it owns raw memory. It must never hand out two ways to write
 //! the same bytes, and never give memory back while an operation still owns it.
 
+mod areas;
 mod buddy;
 mod detached;
 mod payload;
@@ -25,6 +26,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use crate::sync::Event;
+use areas::Areas;
 use buddy::Buddy;
 pub use detached::DetachedBuf;
 pub use payload::Payload;
@@ -43,6 +45,8 @@ struct PoolState {
     region_bytes: usize,
     buddy: RefCell<Buddy>,
     heap_bytes: Cell<usize>,
+    /// Where blocks of one size come from in place of the heap.
+    areas: Option<RefCell<Areas>>,
     freed: Event,
 }
 
@@ -66,24 +70,38 @@ struct Block {
     start: NonNull<u8>,
     capacity: usize,
     pool: Rc<PoolState>,
-    on_heap: bool,
+    home: Home,
+}
+
+/// Where the memory of a block came from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Home {
+    Region,
+    Heap,
+    Area,
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.on_heap {
-            self.pool
-                .heap_bytes
-                .set(self.pool.heap_bytes.get() - self.capacity);
+        let pool = &self.pool;
+        if self.home != Home::Region {
+            pool.heap_bytes.set(pool.heap_bytes.get() - self.capacity);
+        }
+        match self.home {
             // SAFETY: allocated by `BufPool::try_heap` or `Payload::detached` with the same layout, and
             // this is the last handle.
-            unsafe { std::alloc::dealloc(self.start.as_ptr(), heap_layout(self.capacity)) };
-        } else {
-            let offset = self.start.as_ptr() as usize - self.pool.region.as_ptr() as usize;
-            self.pool
-                .buddy
-                .borrow_mut()
-                .free(offset / ALIGNMENT, self.capacity / ALIGNMENT);
+            Home::Heap => unsafe {
+                std::alloc::dealloc(self.start.as_ptr(), heap_layout(self.capacity));
+            },
+            Home::Area => {
+                let areas = pool.areas.as_ref().expect("the block came from them");
+                areas.borrow_mut().give_back(self.start);
+            }
+            Home::Region => {
+                let offset = self.start.as_ptr() as usize - pool.region.as_ptr() as usize;
+                let mut buddy = pool.buddy.borrow_mut();
+                buddy.free(offset / ALIGNMENT, self.capacity / ALIGNMENT);
+            }
         }
         if self.pool.freed.waiting() > 0 {
             self.pool.freed.notify();
@@ -120,15 +138,21 @@ impl BufPool {
             return Err(io::Error::last_os_error());
         }
         let region = NonNull::new(start.cast::<u8>()).expect("a mapping is not at address zero");
-        Ok(BufPool::over(region, bytes))
+        Ok(BufPool::over(region, bytes, None))
     }
 
     /// A pool without a region: every buffer comes from the heap.
     pub fn unregistered() -> BufPool {
-        BufPool::over(NonNull::dangling(), 0)
+        BufPool::over(NonNull::dangling(), 0, None)
     }
 
-    fn over(region: NonNull<u8>, region_bytes: usize) -> BufPool {
+    /// A pool for content that stays: buffers of `bytes`, a power of two of up to 2 MiB, come from memory that the kernel may back
+    /// with huge pages. Others come from the heap.
+    pub fn for_content(bytes: usize) -> BufPool {
+        BufPool::over(NonNull::dangling(), 0, Some(Areas::new(bytes)))
+    }
+
+    fn over(region: NonNull<u8>, region_bytes: usize, areas: Option<Areas>) -> BufPool {
         BufPool(Rc::new(PoolState {
             region,
             region_bytes,
@@ -137,6 +161,7 @@ impl BufPool {
                 BLOCK_BYTES_MAX / ALIGNMENT,
             )),
             heap_bytes: Cell::new(0),
+            areas: areas.map(RefCell::new),
             freed: Event::new(),
         }))
     }
@@ -162,7 +187,7 @@ impl BufPool {
             start,
             capacity,
             pool: Rc::clone(&self.0),
-            on_heap: false,
+            home: Home::Region,
         };
         Some(BufMut {
             block: Rc::new(block),
@@ -221,15 +246,23 @@ impl BufPool {
     /// A buffer of `len` zeroes from the heap, if there is memory.
     pub fn try_heap(&self, len: usize) -> Option<BufMut> {
         let capacity = heap_bytes(len);
-        // SAFETY: the layout has a size above zero.
-        let start = unsafe { std::alloc::alloc_zeroed(heap_layout(capacity)) };
-        let start = NonNull::new(start)?;
+        let areas = self.0.areas.as_ref();
+        let areas = areas.filter(|areas| areas.borrow().piece_bytes() == capacity);
+        let (start, home) = match areas {
+            Some(areas) => (areas.borrow_mut().take(), Home::Area),
+            None => {
+                // SAFETY: the layout has a size above zero.
+                let start = unsafe { std::alloc::alloc_zeroed(heap_layout(capacity)) };
+                (NonNull::new(start), Home::Heap)
+            }
+        };
+        let start = start?;
         self.0.heap_bytes.set(self.0.heap_bytes.get() + capacity);
         let block = Block {
             start,
             capacity,
             pool: Rc::clone(&self.0),
-            on_heap: true,
+            home,
         };
         Some(BufMut {
             block: Rc::new(block),

@@ -1,0 +1,202 @@
+//! Memory for what stays: pieces of one size, out of areas that the kernel may back with huge pages.
+//!
+//! The content of a device in memory is touched at random. On small pages nearly every touch misses the processor's
+//! table of pages, and pieces of the heap have the counts of their handles strewn between them. An area is one huge page
+//! of x86-64 and is mapped when its first piece is wanted, so memory that was never written takes none, but for the rest of one
+//! area.
+//!
+//! It must never give back an area of which a piece is in use.
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+/// An area, and its alignment.
+const AREA_BYTES: usize = 2 << 20;
+
+/// A piece that nobody has.
+#[derive(Clone, Copy)]
+struct Free {
+    start: NonNull<u8>,
+    /// Nobody has had it: it is all zeroes.
+    is_new: bool,
+}
+
+/// See the module.
+pub(super) struct Areas {
+    piece_bytes: usize,
+    free: Vec<Free>,
+    /// Pieces in use, of each area by its address.
+    used: BTreeMap<usize, usize>,
+}
+
+impl Areas {
+    /// Of pieces of `piece_bytes`, a power of two and a part of an area.
+    pub(super) fn new(piece_bytes: usize) -> Areas {
+        assert!(
+            piece_bytes.is_power_of_two() && (super::ALIGNMENT..=AREA_BYTES).contains(&piece_bytes),
+            "pieces of {piece_bytes} bytes"
+        );
+        Areas {
+            piece_bytes,
+            free: Vec::new(),
+            used: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn piece_bytes(&self) -> usize {
+        self.piece_bytes
+    }
+
+    fn pieces_of_area(&self) -> usize {
+        AREA_BYTES / self.piece_bytes
+    }
+
+    /// A piece of zeroes; `None` when the kernel has no memory.
+    pub(super) fn take(&mut self) -> Option<NonNull<u8>> {
+        if self.free.is_empty() {
+            self.map()?;
+        }
+        let Free { start, is_new } = self.free.pop()?;
+        *self.used_of(start) += 1;
+        if !is_new {
+            // SAFETY: the piece is inside an area, and was given back by the only one who had it.
+            unsafe { start.write_bytes(0, self.piece_bytes) };
+        }
+        Some(start)
+    }
+
+    /// Takes a piece back. Nobody has a handle to it any more.
+    pub(super) fn give_back(&mut self, start: NonNull<u8>) {
+        self.free.push(Free {
+            start,
+            is_new: false,
+        });
+        let used = self.used_of(start);
+        *used -= 1;
+        let is_empty = *used == 0;
+        // An area more than is needed is kept, so that one piece that comes and goes maps nothing.
+        if is_empty && self.free.len() >= 2 * self.pieces_of_area() {
+            self.unmap(area_of(start));
+        }
+    }
+
+    fn used_of(&mut self, start: NonNull<u8>) -> &mut usize {
+        let used = self.used.get_mut(&area_of(start));
+        used.expect("a piece is of an area")
+    }
+
+    fn map(&mut self) -> Option<()> {
+        let area = map_aligned()?;
+        let piece_bytes = self.piece_bytes;
+        // The last one is taken first, so that addresses ascend.
+        let pieces = (0..self.pieces_of_area()).rev().map(|place| Free {
+            // SAFETY: the pieces of an area are inside it.
+            start: unsafe { area.add(place * piece_bytes) },
+            is_new: true,
+        });
+        self.free.extend(pieces);
+        self.used.insert(area.as_ptr() as usize, 0);
+        Some(())
+    }
+
+    fn unmap(&mut self, area: usize) {
+        self.free.retain(|free| area_of(free.start) != area);
+        let used = self.used.remove(&area);
+        assert_eq!(used, Some(0), "nobody has a piece of the area");
+        unmap(area, AREA_BYTES);
+    }
+}
+
+impl Drop for Areas {
+    fn drop(&mut self) {
+        for (area, used) in std::mem::take(&mut self.used) {
+            // Every block holds the pool that holds this.
+            assert_eq!(used, 0, "nobody has a piece of the area");
+            unmap(area, AREA_BYTES);
+        }
+    }
+}
+
+fn area_of(start: NonNull<u8>) -> usize {
+    start.as_ptr() as usize / AREA_BYTES * AREA_BYTES
+}
+
+/// A new area, on a huge page if the kernel has one.
+fn map_aligned() -> Option<NonNull<u8>> {
+    // SAFETY: a fresh private mapping, no address asked for; the result is checked.
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            2 * AREA_BYTES,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return None;
+    }
+    let (start, end) = (start as usize, start as usize + 2 * AREA_BYTES);
+    let area = start.next_multiple_of(AREA_BYTES);
+    unmap(start, area - start);
+    unmap(area + AREA_BYTES, end - area - AREA_BYTES);
+    // SAFETY: the area is what is left of the mapping. It is a hint: a kernel without huge pages refuses, and small ones do.
+    unsafe { libc::madvise(area as *mut libc::c_void, AREA_BYTES, libc::MADV_HUGEPAGE) };
+    NonNull::new(area as *mut u8)
+}
+
+/// Gives back a part of a mapping of this module, in which nobody has anything.
+fn unmap(start: usize, bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
+    // SAFETY: the caller says so.
+    let result = unsafe { libc::munmap(start as *mut libc::c_void, bytes) };
+    assert_eq!(result, 0, "unmapping memory failed");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECE: usize = 64 << 10;
+    const OF_AREA: usize = AREA_BYTES / PIECE;
+
+    fn byte(start: NonNull<u8>, at: usize) -> u8 {
+        // SAFETY: within a piece that the test has.
+        unsafe { start.add(at).read() }
+    }
+
+    #[test]
+    fn a_piece_is_zeroes_also_when_somebody_has_written_to_it() {
+        let mut areas = Areas::new(PIECE);
+        let first = areas.take().unwrap();
+        // SAFETY: the piece is the test's.
+        unsafe { first.write_bytes(7, PIECE) };
+        areas.give_back(first);
+        let again = areas.take().unwrap();
+        assert_eq!(again, first);
+        assert!((0..PIECE).step_by(512).all(|at| byte(again, at) == 0));
+        areas.give_back(again);
+    }
+
+    #[test]
+    fn pieces_do_not_overlap_and_empty_areas_go_but_for_one() {
+        let mut areas = Areas::new(PIECE);
+        let taken: Vec<NonNull<u8>> = (0..3 * OF_AREA).map(|_| areas.take().unwrap()).collect();
+        let mut starts: Vec<usize> = taken.iter().map(|piece| piece.as_ptr() as usize).collect();
+        starts.sort_unstable();
+        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= PIECE));
+        assert!(starts.iter().all(|start| start.is_multiple_of(PIECE)));
+        assert_eq!(areas.used.len(), 3);
+        for piece in taken {
+            areas.give_back(piece);
+        }
+        assert_eq!((areas.used.len(), areas.free.len()), (1, OF_AREA));
+        // What is left is given out again.
+        let piece = areas.take().unwrap();
+        assert_eq!(areas.used.len(), 1);
+        areas.give_back(piece);
+    }
+}
