@@ -127,6 +127,19 @@ pub fn show_ns(ns: u64) -> String {
     }
 }
 
+/// A whole number in groups of three digits.
+pub fn show_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// A time of day for people, in UTC: `2026-01-31 23:59:59 UTC`.
 pub fn show_unix_time(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -163,6 +176,13 @@ mod tests {
         ] {
             assert_eq!(show_unix_time(seconds), expected);
         }
+    }
+
+    #[test]
+    fn counts_are_shown_in_threes() {
+        let counts = [0, 999, 1000, 12_345, 1_234_567];
+        let shown = ["0", "999", "1,000", "12,345", "1,234,567"];
+        assert_eq!(counts.map(show_count), shown.map(str::to_owned));
     }
 
     #[test]

@@ -16,9 +16,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::latency::{show_count, show_latency};
+use crate::latency::show_latency;
 use crate::load::{Load, Outcome, Pattern, Run, op_name};
 use crate::table::{Align, Table};
+use bimetal_block::units::show_count;
 
 /// How often the progress bar moves.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);

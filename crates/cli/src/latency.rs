@@ -89,19 +89,6 @@ pub(crate) fn show_latency(ns: u64) -> String {
     }
 }
 
-/// A whole number in groups of three digits.
-pub(crate) fn show_count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,8 +128,5 @@ mod tests {
         assert_eq!(show_latency(12_345_678), "12.3 ms");
         assert_eq!(show_latency(450_000_000), "450 ms");
         assert_eq!(show_latency(2_345_000_000), "2.35 s");
-        assert_eq!(show_count(0), "0");
-        assert_eq!(show_count(999), "999");
-        assert_eq!(show_count(1_234_567), "1,234,567");
     }
 }

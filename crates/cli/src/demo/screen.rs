@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use super::Args;
 use super::targets::{STEPS_MAX, Target};
-use crate::latency::{show_count, show_latency};
+use crate::latency::show_latency;
 use crate::table::{Align, Table};
 use crate::terminal::{Terminal, Tone};
+use bimetal_block::units::show_count;
 
 /// A device that has not answered for this long is called frozen.
 const FROZEN_NS: u64 = 200_000_000;

@@ -10,7 +10,7 @@ use bimetal_block::units::show_size;
 use super::progress::{Progress, Unit};
 use super::stats::space_bytes;
 use super::{OpenArgs, failed};
-use crate::latency::show_count;
+use bimetal_block::units::show_count;
 
 /// Which index.
 ///

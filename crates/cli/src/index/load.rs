@@ -15,7 +15,7 @@ use super::progress::{Progress, Unit};
 use super::records::{self, Bad, Format, Place, Reading, Record, Records};
 use super::volume::open_device;
 use super::{MakeArgs, OpenArgs, failed};
-use crate::latency::show_count;
+use bimetal_block::units::show_count;
 
 /// Bytes of a batch, unless the log is so short that it takes less.
 const BATCH_BYTES: usize = 256 << 10;

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::form::{Form, is_text};
 use super::progress::{Progress, Unit};
 use super::{OpenArgs, failed, unopened, write_group};
-use crate::latency::show_count;
 use crate::table::{Align, Table};
+use bimetal_block::units::show_count;
 
 /// From what, and to where.
 ///

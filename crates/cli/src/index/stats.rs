@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::progress::{Progress, Unit};
 use super::{OpenArgs, failed, write_group};
-use crate::latency::show_count;
+use bimetal_block::units::show_count;
 
 /// Keys between two looks at the bar.
 const KEYS_BETWEEN: u64 = 1 << 16;

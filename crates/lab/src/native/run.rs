@@ -479,6 +479,7 @@ fn measure_tool(
     seed: u64,
     stop: &AtomicBool,
 ) -> Result<Measured, RunError> {
+    tool.check_files()?;
     let is_raw = tool.of.is_raw();
     let place = if is_raw { &device.disk.path } else { root };
     let folder = if is_raw { Path::new("/") } else { root };

@@ -2,7 +2,7 @@
 //!
 //! The page must load nothing: no script, no font, no picture from anywhere. The same runs give the same bytes.
 
-use bimetal_block::units::show_ns;
+use bimetal_block::units::{show_count, show_ns};
 
 use super::{CellSummary, Summary};
 use crate::device::Backend;
@@ -398,8 +398,8 @@ impl<'s> Page<'s> {
             ];
             for (ours, theirs) in [check.bios, check.issued] {
                 row.extend([
-                    in_threes(ours),
-                    in_threes(theirs),
+                    show_count(ours),
+                    show_count(theirs),
                     to(ours as f64, theirs as f64),
                 ]);
             }
@@ -476,13 +476,13 @@ impl<'s> Page<'s> {
             ),
             cell.unit.clone(),
             ratio(cell.ratio.as_ref()),
-            in_threes(all(|d| d.bios)),
-            in_threes(merged),
-            in_threes(all(|d| d.issued)),
+            show_count(all(|d| d.bios)),
+            show_count(merged),
+            show_count(all(|d| d.issued)),
             format!("{}B", short(cell.reads.bytes as f64)),
             format!("{}B", short(cell.writes.bytes as f64)),
-            in_threes(cell.flushes),
-            in_threes(cell.seeks),
+            show_count(cell.flushes),
+            show_count(cell.seeks),
             show_ns(cell.elapsed_ns),
             latency(&|all| (all.reads.count > 0).then(|| show_ns(all.reads.p99_ns))),
             latency(&|all| (all.writes.count > 0).then(|| show_ns(all.writes.p99_ns))),
@@ -540,19 +540,6 @@ fn late(cell: &CellSummary) -> String {
     let mark = if cell.is_late() { "!" } else { "" };
     let late = cell.lateness.map(|late| show_ns(late.mean_ns));
     late.map_or("-".to_owned(), |late| format!("{late}{mark}"))
-}
-
-/// A count with a comma before each three digits.
-fn in_threes(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 fn ratio(of: Option<&Ratio>) -> String {
@@ -630,13 +617,6 @@ mod tests {
             let ended = page.matches(&format!("</{tag}>")).count();
             assert!(begun > 0 && begun == ended, "{tag}: {begun} and {ended}");
         }
-    }
-
-    #[test]
-    fn counts_are_read_in_threes() {
-        let counts = [0, 999, 1000, 12_345, 1_234_567];
-        let read = ["0", "999", "1,000", "12,345", "1,234,567"];
-        assert_eq!(counts.map(in_threes), read.map(str::to_owned));
     }
 
     /// An emulated device is late when it adds more than a twentieth to what half of the bios took.

@@ -88,7 +88,11 @@ impl Clients {
         Ok(measured)
     }
 
-    fn script(&self) -> Result<Option<Rc<LoadFile>>, LoadError> {
+    /// What each client does, if it is a recording.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is another one than the plan says.
+    pub(super) fn script(&self) -> Result<Option<Rc<LoadFile>>, LoadError> {
         let Some(path) = &self.script else {
             return Ok(None);
         };

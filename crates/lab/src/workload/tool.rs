@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::requests::Pattern;
 use super::{Measured, Resolved, named, postmark};
+use crate::layer::LoadError;
 
 /// A load that a program makes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,6 +95,17 @@ impl Tool {
         }
     }
 
+    /// Refuses files that the program needs and that are others than the plan says, or none.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(crate) fn check_files(&self) -> Result<(), LoadError> {
+        match &*self.of {
+            Resolved::Clients(load) => load.script().map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// What is to be run, one after another, in a folder or on a device of so many bytes.
     pub fn steps(&self, place: &Path, device_bytes: u64, seed: u64) -> Vec<Step> {
         let program = self.program().0;
@@ -113,8 +125,10 @@ impl Tool {
                 ),
             }],
             Resolved::Clients(load) => {
-                let script = load.script.as_ref().map(|path| path.display().to_string());
-                let script = script.unwrap_or_default();
+                // It runs in another folder than we do.
+                let script = load.script.clone().unwrap_or_default();
+                let script = std::path::absolute(&script).unwrap_or(script);
+                let script = script.display().to_string();
                 let of = |count: &u32| {
                     step(words(
                         &format!("-t {} -D", load.seconds),
@@ -362,15 +376,15 @@ mod tests {
             orders.input,
             "set location /m\nset number 500\nset size 9216 15360\nset transactions 5000\nset seed 7\nrun\nquit\n"
         );
-        let shown: Vec<String> = steps(clients(Some("c.txt")))
+        let shown: Vec<String> = steps(clients(Some("/c.txt")))
             .iter()
             .map(|step| format!("{} {}", step.program, step.arguments.join(" ")))
             .collect();
         assert_eq!(
             shown,
             [
-                "dbench -t 30 -D /m -c c.txt 1",
-                "dbench -t 30 -D /m -c c.txt 4"
+                "dbench -t 30 -D /m -c /c.txt 1",
+                "dbench -t 30 -D /m -c /c.txt 4"
             ]
         );
         let file = &steps(Resolved::Stream(Stream {
@@ -446,7 +460,7 @@ mod tests {
                 " Flush           2348     0.570     7.741\n\nThroughput {rate} MB/sec  2 clients  2 procs  max_latency=8.165 ms\n"
             ))
         };
-        let tool = Tool::new(clients(Some("c.txt"))).unwrap();
+        let tool = Tool::new(clients(Some("/c.txt"))).unwrap();
         let measured = tool.measured(&[of("100.5"), of("545.797")], 0).unwrap();
         assert_eq!(
             (measured.value, measured.figures["with_1_mb_per_s"]),
