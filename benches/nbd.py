@@ -107,48 +107,37 @@ def make_image(folder, name, args):
     return image
 
 
-def start_on_file(name, args, folder):
-    """Starts the server called `name` with a file of args.size_mib, past the page cache."""
-    image = make_image(args.file, name, args)
+def start(name, args, folder):
+    """Starts the server called `name` with a device of args.size_mib: memory, or a file past the page cache."""
+    socket = folder / f"{name}.sock"
+    if name == "nbdkit":
+        command = ["nbdkit", "-f", "-U", str(socket), "memory", f"{args.size_mib}M"]
+        return Server(name, command, socket, "", folder, ready=False)
+    if name == "bimetal" and not args.file:
+        return start_bimetal('type = "memory"\n', args, folder, socket)
+    image = make_image(args.file or args.tmpfs, name, args)
     if name == "raw":
         return Raw(image)
-    socket = folder / f"{name}.sock"
     if name == "bimetal":
-        config = folder / "bench.toml"
-        config.write_text(f'[device.vol]\ntype = "file"\npath = "{image}"\nsize = "{args.size_mib}MiB"\n\n'
-                          f'[export.vol]\ndevice = "vol"\nprotocol = "nbd"\n'
-                          f'listen = "unix:{socket}"\n')
-        command = [str(args.binary.resolve()), "serve", str(config)]
-        server = Server(name, command, socket, "vol", folder, ready=True)
+        server = start_bimetal(f'type = "file"\npath = "{image}"\n', args, folder, socket)
     else:
-        command = ["qemu-nbd", "-k", str(socket), "-f", "raw", "-x", "", "-t", "-e", "8",
-                   "--cache=none", "--aio=io_uring", str(image)]
+        how = (["--cache=none", "--aio=io_uring"] if args.file
+               else ["--cache=writeback", "--aio=threads"])
+        command = ["qemu-nbd", "-k", str(socket), "-f", "raw", "-x", "", "-t", "-e", "8", *how,
+                   str(image)]
         server = Server(name, command, socket, "", folder, ready=False)
     server.image = image
     return server
 
 
-def start(name, args, folder):
-    """Starts the server called `name` with a memory device of args.size_mib."""
-    if args.file:
-        return start_on_file(name, args, folder)
-    socket = folder / f"{name}.sock"
-    if name == "bimetal":
-        config = folder / "bench.toml"
-        config.write_text(f'[device.vol]\ntype = "memory"\nsize = "{args.size_mib}MiB"\n\n'
-                          f'[export.vol]\ndevice = "vol"\nprotocol = "nbd"\n'
-                          f'listen = "unix:{socket}"\n')
-        command = [str(args.binary.resolve()), "serve", str(config)]
-        return Server(name, command, socket, "vol", folder, ready=True)
-    if name == "nbdkit":
-        command = ["nbdkit", "-f", "-U", str(socket), "memory", f"{args.size_mib}M"]
-        return Server(name, command, socket, "", folder, ready=False)
-    image = make_image(args.tmpfs, name, args)
-    command = ["qemu-nbd", "-k", str(socket), "-f", "raw", "-x", "", "-t", "-e", "8",
-               "--cache=writeback", "--aio=threads", str(image)]
-    server = Server(name, command, socket, "", folder, ready=False)
-    server.image = image
-    return server
+def start_bimetal(device, args, folder, socket):
+    """Starts ours with a device of these keys."""
+    config = folder / "bench.toml"
+    config.write_text(f'[device.vol]\n{device}size = "{args.size_mib}MiB"\n\n'
+                      f'[export.vol]\ndevice = "vol"\nprotocol = "nbd"\n'
+                      f'listen = "unix:{socket}"\n')
+    command = [str(args.binary.resolve()), "serve", str(config)]
+    return Server("bimetal", command, socket, "vol", folder, ready=True)
 
 
 # What is taken of each measurement.

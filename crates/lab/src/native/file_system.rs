@@ -77,16 +77,7 @@ impl Kind {
 
     /// That its tool is there.
     pub(super) fn check(&self, folders: &[PathBuf]) -> Result<(), NativeError> {
-        match folders
-            .iter()
-            .any(|folder| folder.join(self.tool).is_file())
-        {
-            true => Ok(()),
-            false => Err(NativeError::Refused(format!(
-                "{} is missing, which makes {}; it is in the package {}",
-                self.tool, self.name, self.package
-            ))),
-        }
+        check_program(self.tool, self.name, self.package, folders)
     }
 
     /// Makes it on a device, and gives the command.
@@ -175,6 +166,21 @@ pub(super) fn uuid(digits: &str) -> String {
         part(20..32),
     ]
     .join("-")
+}
+
+/// That `program`, which makes `what` and comes with `package`, is in one of `folders`.
+pub(super) fn check_program(
+    program: &str,
+    what: &str,
+    package: &str,
+    folders: &[PathBuf],
+) -> Result<(), NativeError> {
+    match folders.iter().any(|folder| folder.join(program).is_file()) {
+        true => Ok(()),
+        false => Err(NativeError::Refused(format!(
+            "{program} is missing, which makes {what}; it is in the package {package}"
+        ))),
+    }
 }
 
 /// Where programs are, the folders of system administration included.

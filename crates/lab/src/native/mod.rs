@@ -90,13 +90,14 @@ pub fn check(plan: &Plan) -> Result<(), NativeError> {
 }
 
 fn check_settings(settings: &Settings) -> Result<(), NativeError> {
+    let path = file_system::path_of_tools();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     if settings.file_system != NO_FILE_SYSTEM {
-        let path = file_system::path_of_tools();
-        let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
         kind_of(&settings.file_system)?.check(&folders)?;
     }
     if let Resolved::Tool(tool) = &settings.workload {
-        tool::check(tool)?;
+        let (program, package) = tool.program();
+        file_system::check_program(program, "this load", package, &folders)?;
     }
     if settings.memory_pages > 0 {
         Groups::find()?;

@@ -5,7 +5,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,24 +17,12 @@ use super::NativeError;
 use super::file_system::path_of_tools;
 use crate::cell::RunError;
 use crate::layer::LoadError;
-use crate::workload::tool::{Printed, Step, Tool};
+use crate::workload::tool::{Printed, Step};
 
 /// How long nobody looks whether the run is to stop.
 const LOOK: Duration = Duration::from_millis(100);
 /// What a program prints at most: none of them prints a hundredth of it.
 const PRINTED_BYTES_MAX: usize = 16 << 20;
-
-/// That the program is there.
-pub(super) fn check(tool: &Tool) -> Result<(), NativeError> {
-    let (program, package) = tool.program();
-    let folders: Vec<PathBuf> = std::env::split_paths(&path_of_tools()).collect();
-    match folders.iter().any(|folder| folder.join(program).is_file()) {
-        true => Ok(()),
-        false => Err(NativeError::Refused(format!(
-            "{program} is missing, which makes this load; it is in the package {package}"
-        ))),
-    }
-}
 
 /// Where and when programs run.
 pub(super) struct Scene<'s> {
