@@ -15,6 +15,7 @@ mod signal;
 mod socket;
 mod spin;
 mod sys;
+mod trial;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -108,6 +109,8 @@ pub(crate) struct Uring {
     /// Entries pushed since the ring was last entered.
     pushed: Cell<bool>,
     spin: Cell<Spin>,
+    /// Bytes that operations have moved so far: what waiting in one way or the other is judged by.
+    moved_bytes: Cell<u64>,
     options: UringOptions,
 }
 
@@ -144,6 +147,7 @@ impl Uring {
             files: RefCell::new(files),
             pushed: Cell::new(false),
             spin: Cell::new(Spin::new(options.spin)),
+            moved_bytes: Cell::new(0),
             options: options.clone(),
         })
     }
@@ -188,7 +192,8 @@ impl Uring {
             return self.enter(true, deadline);
         }
         let began = self.now();
-        if let Some(budget) = spin.budget() {
+        let budget = spin.budget(began, self.moved_bytes.get());
+        if let Some(budget) = budget {
             let end = began + budget;
             if self.pushed.get() {
                 self.enter(false, None);
@@ -199,7 +204,7 @@ impl Uring {
             }
         }
         self.enter(true, deadline);
-        spin.slept(self.now().since(began));
+        spin.slept(self.now().since(began), budget.is_some());
         self.spin.set(spin);
     }
 
@@ -257,6 +262,8 @@ impl Uring {
     }
 
     fn complete(&self, key: usize, result: i32) {
+        let moved_bytes = u64::try_from(result).unwrap_or(0);
+        self.moved_bytes.set(self.moved_bytes.get() + moved_bytes);
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(key).expect("a completion has a slot");
         match std::mem::replace(&mut slot.state, State::Done(result)) {

@@ -6,10 +6,15 @@
 //! longer than a sleep would have cost. Looking in vain ends that, and each time that it happens more short
 //! waits are asked for before it is tried again.
 //!
+//! That a wait is short does not say that looking through it pays: peers that share the processor with the
+//! looking thread, or that have more to ask the longer they are left alone, get further while it sleeps. So
+//! it is [tried](Trial) from time to time which of the two gets more done.
+//!
 //! It must never look where nothing comes: an idle thread takes no processor time.
 
 use std::time::Duration;
 
+use super::trial::Trial;
 use crate::time::Instant;
 
 /// Short waits in a row after which the next one begins by looking: at first, and at most.
@@ -26,6 +31,7 @@ pub(super) struct Spin {
     /// Short waits in a row, and how many are wanted.
     short: u32,
     wanted: u32,
+    trial: Trial,
 }
 
 impl Spin {
@@ -35,6 +41,7 @@ impl Spin {
             longest,
             short: 0,
             wanted: SHORT_MIN,
+            trial: Trial::default(),
         }
     }
 
@@ -43,9 +50,15 @@ impl Spin {
         !self.longest.is_zero()
     }
 
-    /// How long to look before the next sleep; `None` when not at all.
-    pub(super) fn budget(&self) -> Option<Duration> {
-        (self.short >= self.wanted).then_some(self.longest)
+    /// How long to look before the sleep that begins now, with so much done since the thread began; `None` when
+    /// not at all.
+    pub(super) fn budget(&mut self, now: Instant, done: u64) -> Option<Duration> {
+        (self.is_short() && self.trial.looks(now, done)).then_some(self.longest)
+    }
+
+    /// True when the next wait is expected to be short.
+    fn is_short(&self) -> bool {
+        self.short >= self.wanted
     }
 
     /// A wait is over that began by looking, and did not come to sleeping.
@@ -54,16 +67,17 @@ impl Spin {
         self.short = self.wanted;
     }
 
-    /// A wait is over in which the thread slept, for so long with the looking before it.
-    pub(super) fn slept(&mut self, waited: Duration) {
-        if self.budget().is_some() {
+    /// A wait is over in which the thread slept, for so long with the looking before it if it `looked`.
+    pub(super) fn slept(&mut self, waited: Duration, looked: bool) {
+        if looked {
             self.wanted = (self.wanted * 2).min(SHORT_MAX);
             self.short = 0;
         } else if waited <= self.longest * SLEEP_FACTOR {
-            self.short += 1;
+            self.short = self.short.saturating_add(1);
         } else {
             self.short = 0;
         }
+        self.trial.waited(waited);
     }
 }
 
@@ -146,17 +160,25 @@ mod tests {
 
     fn after(sleeps_us: &[u32]) -> Spin {
         let mut spin = Spin::new(20 * US);
-        sleeps_us.iter().for_each(|&us| spin.slept(us * US));
+        for &us in sleeps_us {
+            let looked = budget(&mut spin).is_some();
+            spin.slept(us * US, looked);
+        }
         spin
+    }
+
+    /// The budget at the beginning of time, where no trial is under way.
+    fn budget(spin: &mut Spin) -> Option<Duration> {
+        spin.budget(Instant::from_ns(0), 0)
     }
 
     /// Short sleeps until it looks.
     fn until_it_looks(spin: &mut Spin) -> u32 {
         (0..)
             .find(|_| {
-                let looks = spin.budget().is_some();
+                let looks = budget(spin).is_some();
                 if !looks {
-                    spin.slept(US);
+                    spin.slept(US, false);
                 }
                 looks
             })
@@ -165,11 +187,11 @@ mod tests {
 
     #[test]
     fn short_sleeps_in_a_row_make_it_look() {
-        assert_eq!(after(&[]).budget(), None);
-        assert_eq!(after(&[30]).budget(), None);
-        assert_eq!(after(&[30, 40]).budget(), Some(20 * US));
-        assert_eq!(after(&[30, 41, 30]).budget(), None);
-        assert_eq!(after(&[41; 9]).budget(), None);
+        assert_eq!(budget(&mut after(&[])), None);
+        assert_eq!(budget(&mut after(&[30])), None);
+        assert_eq!(budget(&mut after(&[30, 40])), Some(20 * US));
+        assert_eq!(budget(&mut after(&[30, 41, 30])), None);
+        assert_eq!(budget(&mut after(&[41; 9])), None);
     }
 
     #[test]
@@ -177,15 +199,15 @@ mod tests {
         let mut spin = after(&[]);
         for wanted in [2, 4, 8, 16] {
             assert_eq!(until_it_looks(&mut spin), wanted);
-            spin.slept(21 * US);
-            assert_eq!(spin.budget(), None);
+            spin.slept(21 * US, true);
+            assert_eq!(budget(&mut spin), None);
         }
         assert_eq!(until_it_looks(&mut spin), 32);
         for _ in 0..4 {
             spin.found();
-            assert_eq!(spin.budget(), Some(20 * US));
+            assert_eq!(budget(&mut spin), Some(20 * US));
         }
-        spin.slept(21 * US);
+        spin.slept(21 * US, true);
         assert_eq!(until_it_looks(&mut spin), 4);
     }
 
@@ -193,18 +215,37 @@ mod tests {
     fn looking_always_in_vain_costs_next_to_nothing() {
         let mut spin = after(&[]);
         let looked = (0..1_000_000).filter(|_| {
-            let looks = spin.budget().is_some();
-            spin.slept(30 * US);
+            let looks = budget(&mut spin).is_some();
+            spin.slept(30 * US, looks);
             looks
         });
         assert!(looked.count() < 300);
     }
 
     #[test]
+    fn short_waits_are_slept_through_where_that_gets_more_done() {
+        let mut spin = after(&[30, 30]);
+        let (mut now, mut done, mut looked) = (Instant::from_ns(0), 0, 0);
+        for _ in 0..100_000 {
+            let looks = spin.budget(now, done).is_some();
+            if looks {
+                spin.found();
+            } else {
+                spin.slept(10 * US, false);
+            }
+            looked += u32::from(looks);
+            done += if looks { 1 } else { 2 };
+            now = now + 10 * US;
+        }
+        // A second of it: the quarter before the first trial, and half of three trials.
+        assert!((25_000..35_000).contains(&looked), "{looked}");
+    }
+
+    #[test]
     fn nothing_is_spent_where_it_is_off() {
         let mut spin = Spin::new(Duration::ZERO);
         assert!(!spin.is_on());
-        (0..9).for_each(|_| spin.slept(US));
-        assert_eq!(spin.budget(), None);
+        (0..9).for_each(|_| spin.slept(US, false));
+        assert_eq!(budget(&mut spin), None);
     }
 }
