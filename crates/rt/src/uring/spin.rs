@@ -235,10 +235,10 @@ mod tests {
             }
             looked += u32::from(looks);
             done += if looks { 1 } else { 2 };
-            now = now + 10 * US;
+            now += 10 * US;
         }
-        // A second of it: the quarter before the first trial, and half of three trials.
-        assert!((25_000..35_000).contains(&looked), "{looked}");
+        // A second of it: before the first trial, and half of it and of seven more.
+        assert!((2_000..10_000).contains(&looked), "{looked}");
     }
 
     #[test]

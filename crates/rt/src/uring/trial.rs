@@ -16,8 +16,10 @@ use crate::time::Instant;
 
 /// How long each part of a trial lasts: some hundred requests.
 const PART: Duration = Duration::from_millis(4);
-/// How long what a trial has shown holds: a trial takes a sixteenth of it, half of that in the worse way.
-const HOLDS: Duration = Duration::from_millis(256);
+/// How long what a trial has shown holds: at first, and at most, after others that showed the same. A trial takes
+/// a sixteenth of the longest, and half of that goes in the worse way.
+const HOLDS_MIN: Duration = Duration::from_millis(16);
+const HOLDS_MAX: Duration = Duration::from_millis(256);
 /// The parts of a trial, true where it looks. What changes steadily meanwhile falls on both ways alike.
 const PARTS: [bool; 4] = [true, false, false, true];
 /// Sleeping has to get this much more done than looking, in hundredths.
@@ -44,6 +46,8 @@ struct Part {
 pub(super) struct Trial {
     /// What the last trial has shown.
     looks: bool,
+    /// How long that holds.
+    holds: Duration,
     /// When the next trial begins; the first one begins when this is known.
     next: Option<Instant>,
     part: Option<Part>,
@@ -56,6 +60,7 @@ impl Default for Trial {
     fn default() -> Trial {
         Trial {
             looks: true,
+            holds: HOLDS_MIN,
             next: None,
             part: None,
             looked: Yield::default(),
@@ -69,7 +74,7 @@ impl Trial {
     pub(super) fn looks(&mut self, now: Instant, done: u64) -> bool {
         match self.part {
             None => match self.next {
-                None => self.next = Some(now + HOLDS),
+                None => self.next = Some(now + self.holds),
                 Some(next) if now >= next => self.begin(0, now, done),
                 Some(_) => {}
             },
@@ -101,9 +106,14 @@ impl Trial {
         if part.index + 1 < PARTS.len() {
             return self.begin(part.index + 1, now, done);
         }
-        self.looks = !gets_clearly_more_done(self.slept, self.looked);
+        let looks = !gets_clearly_more_done(self.slept, self.looked);
+        self.holds = match looks == self.looks {
+            true => HOLDS_MAX.min(self.holds * 2),
+            false => HOLDS_MIN,
+        };
+        self.looks = looks;
         self.part = None;
-        self.next = Some(now + HOLDS);
+        self.next = Some(now + self.holds);
         (self.looked, self.slept) = Default::default();
     }
 }
@@ -145,40 +155,59 @@ mod tests {
                 let looks = self.trial.looks(self.now, self.done);
                 looked += u32::from(looks);
                 self.done += if looks { looking } else { sleeping };
-                self.now = self.now + STEP;
+                self.now += STEP;
             }
             looked * 100 / steps
         }
     }
 
     const SECOND: Duration = Duration::from_secs(1);
+    /// A trial, the time before it, and a step.
+    const FIRST: Duration = HOLDS_MIN
+        .saturating_add(PART.saturating_mul(4))
+        .saturating_add(STEP);
 
     #[test]
     fn what_gets_more_done_is_what_is_done() {
         let mut server = Server::new();
         // Until the first trial is over it looks; then in the parts of trials that do, alone.
-        server.run(HOLDS + 4 * PART, 100, 150);
+        assert!(server.run(FIRST, 100, 150) > 70);
+        server.run(SECOND, 100, 150);
         assert!((1..=4).contains(&server.run(SECOND, 100, 150)));
         // Peers change: after the next trial it looks again, but for the other parts.
-        server.run(HOLDS + 4 * PART, 100, 40);
+        server.run(HOLDS_MAX + 4 * PART, 100, 40);
+        server.run(SECOND, 100, 40);
         assert!((96..=99).contains(&server.run(SECOND, 100, 40)));
+    }
+
+    #[test]
+    fn a_new_finding_is_tried_again_soon_and_an_old_one_seldom() {
+        let mut server = Server::new();
+        server.run(FIRST, 100, 150);
+        // The first finding of another way holds as long as it took to be looked for.
+        assert_eq!(server.run(HOLDS_MIN - STEP, 100, 150), 0);
+        server.run(2 * STEP, 100, 150);
+        assert!(server.trial.part.is_some());
+        server.run(2 * SECOND, 100, 150);
+        assert_eq!(server.trial.holds, HOLDS_MAX);
     }
 
     #[test]
     fn without_a_clear_difference_it_looks() {
         for sleeping in [0, 99, 100, 105] {
             let mut server = Server::new();
-            server.run(HOLDS + 4 * PART, 100, sleeping);
+            server.run(SECOND, 100, sleeping);
             assert!(server.run(SECOND, 100, sleeping) >= 96, "{sleeping}");
         }
         let mut server = Server::new();
-        server.run(HOLDS + 4 * PART, 100, 106);
+        server.run(SECOND, 100, 106);
         assert!(server.run(SECOND, 100, 106) <= 4);
     }
 
     #[test]
     fn what_changes_steadily_falls_on_both_ways_alike() {
         let mut server = Server::new();
+        server.run(SECOND, 1000, 1000);
         let mut looks = 0;
         for step in 0..100_000 {
             looks += server.run(STEP, 1000 + step, 1000 + step) / 100;
@@ -189,13 +218,13 @@ mod tests {
     #[test]
     fn a_pause_ends_a_trial_and_what_the_last_one_has_shown_holds() {
         let mut server = Server::new();
-        server.run(HOLDS + 4 * PART, 100, 150);
+        server.run(FIRST, 100, 150);
         // A trial begins, and its peers go away in its first part, in which it looks.
-        server.run(HOLDS, 100, 150);
+        server.run(HOLDS_MIN + STEP, 100, 150);
         assert!(server.trial.looks(server.now, server.done));
-        server.now = server.now + SECOND;
+        server.now += SECOND;
         server.trial.waited(SECOND);
         assert!(!server.trial.looks(server.now, server.done));
-        assert_eq!(server.run(HOLDS, 100, 150), 0);
+        assert_eq!(server.run(HOLDS_MIN, 100, 150), 0);
     }
 }
