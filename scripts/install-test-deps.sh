@@ -27,13 +27,16 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root="sudo"
 fi
 
-# The kernel bench says why it cannot run, so what it needs is only tried.
-if ! command -v qemu-system-x86_64 >/dev/null 2>&1; then
-    echo "missing: qemu-system-x86_64 (package qemu-system-x86)"
+# The kernel bench and the tests in User-Mode Linux say why they cannot run, so what they need is only tried.
+for pair in qemu-system-x86_64:qemu-system-x86 linux.uml:user-mode-linux mkreiserfs:reiserfsprogs; do
+    tool=${pair%%:*}
+    package=${pair#*:}
+    command -v "$tool" >/dev/null 2>&1 && continue
+    echo "missing: $tool (package $package)"
     { $as_root apt-get update -qq &&
         DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends \
-            qemu-system-x86; } || echo "not installed: the kernel bench will be skipped"
-fi
+            "$package"; } || echo "not installed: what needs $package will be skipped"
+done
 
 lacking=""
 for pair in $needed; do

@@ -10,6 +10,7 @@ use bimetal_block::units::show_ns;
 use bimetal_lab::cell::Outcome;
 use bimetal_lab::compare::{Rule, compare};
 use bimetal_lab::device::Backend;
+use bimetal_lab::native::guest::run_inside;
 use bimetal_lab::plan::{AXES, Plan};
 use bimetal_lab::plot::short;
 use bimetal_lab::report::{CellSummary, Summary, csv, html, summary};
@@ -59,6 +60,13 @@ enum Verb {
     },
     /// Put back what a run on this machine has changed that was killed.
     Restore,
+    /// Be the first program of a guest, and make the run that is ordered there.
+    #[command(hide = true)]
+    Guest {
+        /// The folder of the run
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
     /// Report anew on the runs in a folder.
     Report {
         /// The folder
@@ -99,6 +107,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         } => run_plan(file, &folder_of(file, out.as_deref()), *jobs, *json),
         Verb::Plan { file, out, json } => show_plan(file, &folder_of(file, out.as_deref()), *json),
         Verb::Restore => lab_native::restore(),
+        Verb::Guest { folder } => {
+            run_inside(folder)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Verb::Report { folder, json, csv } => report(folder, *json, *csv),
         Verb::Compare {
             before,
@@ -125,6 +137,7 @@ fn run_plan(file: &Path, folder: &Path, threads: Option<u16>, as_json: bool) -> 
         Backend::Virtual => run_in_virtual_time(&plan, folder, threads)?,
         Backend::Stack => lab_stack::run(&plan, folder, threads)?,
         Backend::Native => lab_native::run(&plan, folder, threads)?,
+        Backend::Uml => lab_native::run_in_guests(&plan, folder, threads)?,
     };
     write_report(&results, &plan, folder, as_json)
 }
@@ -208,7 +221,12 @@ fn table_of(summary: &Summary) -> Table {
     let mut table = Table::new(&columns);
     for cell in &summary.cells {
         let mut row: Vec<String> = axes.iter().map(|axis| cell.choice[*axis].clone()).collect();
-        row.extend(figures_of(cell));
+        let mut figures = figures_of(cell);
+        if !summary.backend.has_times() {
+            // The result, its interval, its unit and the ratio.
+            figures[..4].fill("-".to_owned());
+        }
+        row.extend(figures);
         table.row(row);
     }
     table
@@ -250,7 +268,7 @@ fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
             let all = all.map(|job| job.cell.settings.workload.estimated_ns());
             (all.fold(0, u64::saturating_add), "of one core")
         }
-        Backend::Stack | Backend::Native => {
+        Backend::Stack | Backend::Native | Backend::Uml => {
             (lab_native::estimate_ns(&missing, &made), "of this machine")
         }
     };

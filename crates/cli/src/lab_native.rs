@@ -1,4 +1,5 @@
-//! `bimetal lab` on this machine: runs one after another in a thread of their own, while this one waits for signals.
+//! `bimetal lab` on this machine and in guests: runs one after another in a thread of their own, while this one waits for
+//! signals.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
 use bimetal_lab::cell::{Outcome, RunError};
-use bimetal_lab::native::{self, Session};
+use bimetal_lab::device::Backend;
+use bimetal_lab::native::{self, NativeError, Session, guest};
 use bimetal_lab::plan::Plan;
 use bimetal_lab::results::{Job, Results, jobs, missing, name_of};
 use bimetal_rt::mailbox::mailbox;
@@ -21,6 +23,10 @@ use crate::sim::progress_bar;
 
 /// What preparing a run and putting everything back takes, about.
 const AROUND_A_RUN_NS: u64 = 1_000_000_000;
+
+/// What the same takes in a guest, in a multiple of what it takes here, and its boot.
+const GUEST_FACTOR: u64 = 10;
+const BOOT_NS: u64 = 5_000_000_000;
 
 /// `bimetal lab restore`.
 pub(crate) fn restore() -> Result<ExitCode> {
@@ -55,6 +61,9 @@ pub(crate) fn estimate_ns(missing: &[Job<'_>], made: &[Outcome]) -> u64 {
             (count + 1, sum.saturating_add(run.elapsed_ns))
         });
         match count {
+            0 if job.cell.settings.backend == Backend::Uml => {
+                BOOT_NS + GUEST_FACTOR * load.estimated_native_ns()
+            }
             0 => load.estimated_native_ns(),
             _ => sum / count + AROUND_A_RUN_NS,
         }
@@ -65,7 +74,40 @@ pub(crate) fn estimate_ns(missing: &[Job<'_>], made: &[Outcome]) -> u64 {
 /// Makes the runs of a plan that are missing.
 pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Results> {
     native::check(plan)?;
-    let results = alone_on_this_machine(plan, folder, threads)?;
+    let results = alone_on_this_machine(plan, folder, threads, native::kernel_release)?;
+    let (signal, outcome) = until_signal(|stop| make_runs(plan, &results, stop))?;
+    match (signal, outcome) {
+        (false, outcome) => outcome?,
+        // Whatever the interrupted run says, everything is put back unless that says otherwise.
+        (true, Err(error)) if native::is_left_to_us() => return Err(error),
+        (true, _) => bail!("interrupted; everything is put back, and the same command goes on"),
+    }
+    Ok(results)
+}
+
+/// Makes the runs of a plan that are missing, each in a guest.
+pub(crate) fn run_in_guests(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Results> {
+    let program = std::env::current_exe().context("where this program is")?;
+    guest::check(plan, &program)?;
+    let results = alone_on_this_machine(plan, folder, threads, guest::kernel_release)?;
+    let (signal, outcome) = until_signal(|stop| {
+        let mut made = results.made(plan)?;
+        one_by_one(plan, &results, &mut made, |job| {
+            let (choice, settings) = (&job.cell.choice, &job.cell.settings);
+            guest::run(choice, settings, job.seed, &program, &stop)
+        })
+    })?;
+    if signal {
+        bail!("interrupted; the guest is gone, and the same command goes on");
+    }
+    outcome.map(|()| results)
+}
+
+/// Runs `work` in a thread of its own, while this one waits for signals: `work` is told to stop by one, and it is said
+/// whether one came, with what has come of the work.
+fn until_signal(
+    work: impl FnOnce(Arc<AtomicBool>) -> Result<()> + Send,
+) -> Result<(bool, Result<()>)> {
     let rt = Rt::real_time(UringOptions {
         pool_bytes: 1 << 20,
         register: false,
@@ -78,35 +120,29 @@ pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Re
     let (done, heard) = mailbox().context("a mailbox")?;
     let mut heard = heard.listen(&rt).context("a mailbox")?;
     let (outcome, signal) = std::thread::scope(|scope| {
-        let (results, stop_runs) = (&results, Arc::clone(&stop));
-        let runs = scope.spawn(move || {
-            let outcome = make_runs(plan, results, stop_runs);
+        let stop_work = Arc::clone(&stop);
+        let working = scope.spawn(move || {
+            let outcome = work(stop_work);
             // The one who waits is there until this thread is joined.
             let _ = done.send(());
             outcome
         });
         let signal = rt.block_on(async {
             let ended = std::pin::pin!(heard.next());
-            match select(std::pin::pin!(signals.next()), ended).await {
-                Either::Left((signal, _)) => Some(signal),
-                Either::Right(_) => None,
-            }
+            matches!(
+                select(std::pin::pin!(signals.next()), ended).await,
+                Either::Left(_)
+            )
         });
-        if signal.is_some() {
+        if signal {
             stop.store(true, Ordering::Relaxed);
         }
-        (runs.join(), signal)
+        (working.join(), signal)
     });
     let outcome = outcome.map_err(|_| {
         anyhow!("the runs have ended in a panic; `bimetal lab restore` puts back what is changed")
     })?;
-    match (signal, outcome) {
-        (None, outcome) => outcome?,
-        // Whatever the interrupted run says, everything is put back unless that says otherwise.
-        (Some(_), Err(error)) if native::is_left_to_us() => return Err(error),
-        (Some(_), _) => bail!("interrupted; everything is put back, and the same command goes on"),
-    }
-    Ok(results)
+    Ok((signal, outcome))
 }
 
 /// The folder for runs of which each needs this machine for itself.
@@ -117,6 +153,7 @@ pub(crate) fn alone_on_this_machine(
     plan: &Plan,
     folder: &Path,
     threads: Option<u16>,
+    kernel_release: impl FnOnce() -> Result<String, NativeError>,
 ) -> Result<Results> {
     if threads.is_some_and(|threads| threads > 1) {
         bail!(
@@ -125,14 +162,17 @@ pub(crate) fn alone_on_this_machine(
         );
     }
     if folder.join("plan.toml").exists() {
-        check_kernel(&Results::open(folder)?.0.made(plan)?, folder)?;
+        check_kernel(
+            &Results::open(folder)?.0.made(plan)?,
+            folder,
+            &kernel_release()?,
+        )?;
     }
     Ok(Results::create(folder, plan)?)
 }
 
 /// Runs of two kernels say nothing together.
-fn check_kernel(made: &[Outcome], folder: &Path) -> Result<()> {
-    let now = native::kernel_release()?;
+fn check_kernel(made: &[Outcome], folder: &Path, now: &str) -> Result<()> {
     let machines = made.iter().filter_map(|run| run.machine.as_ref());
     for machine in machines {
         if machine.kernel != now {

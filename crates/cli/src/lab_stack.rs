@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use bimetal_lab::cell::{Outcome, RunError};
 use bimetal_lab::layer::LoadError;
+use bimetal_lab::native::kernel_release;
 use bimetal_lab::plan::Plan;
 use bimetal_lab::results::{Job, Results};
 use bimetal_lab::stack;
@@ -19,7 +20,7 @@ const POOL_BYTES: usize = 256 << 20;
 
 /// Makes the runs of a plan that are missing.
 pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Results> {
-    let results = alone_on_this_machine(plan, folder, threads)?;
+    let results = alone_on_this_machine(plan, folder, threads, kernel_release)?;
     let mut made = results.made(plan)?;
     let outcome = one_by_one(plan, &results, &mut made, run_alone);
     match outcome {

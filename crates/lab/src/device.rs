@@ -1,4 +1,5 @@
-//! What a run is made on: a model in virtual time, devices of our own stack, or a device of this machine.
+//! What a run is made on: a model in virtual time, devices of our own stack, a device of this machine, or one of a kernel
+//! that runs as a program.
 
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,8 @@ pub enum Backend {
     Stack,
     /// On this machine, with the kernel's schedulers and file systems.
     Native,
+    /// In User-Mode Linux, with the schedulers and file systems of that kernel.
+    Uml,
 }
 
 impl Backend {
@@ -25,12 +28,18 @@ impl Backend {
         *self == Backend::Virtual
     }
 
+    /// True where what is timed says something.
+    pub fn has_times(self) -> bool {
+        self != Backend::Uml
+    }
+
     /// Its name in an experiment file.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Virtual => "virtual",
             Backend::Stack => "stack",
             Backend::Native => "native",
+            Backend::Uml => "uml",
         }
     }
 }
@@ -45,6 +54,8 @@ pub enum DeviceSettings {
     Stack(StackSettings),
     /// A device of this machine.
     Native(NativeDevice),
+    /// The disk of a guest.
+    Guest(GuestDisk),
 }
 
 /// A modelled device, with every parameter of its model.
@@ -148,6 +159,16 @@ pub enum Backing {
         /// Its path.
         path: PathBuf,
     },
+}
+
+/// The disk of a guest, which is a file that is made for each run and removed behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuestDisk {
+    /// In which folder.
+    pub folder: PathBuf,
+    /// Its size in bytes.
+    pub disk_bytes: u64,
 }
 
 /// Refuses a depth that no queue has.

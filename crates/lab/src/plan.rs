@@ -38,6 +38,16 @@ const CELLS_MAX: usize = 10_000;
 /// The file systems of the kernel that are made and mounted, and the device without one.
 pub(crate) const NATIVE_FILE_SYSTEMS: [&str; 6] =
     ["ext2", "ext3", "ext4", "xfs", "btrfs", NO_FILE_SYSTEM];
+/// Those of User-Mode Linux.
+const UML_FILE_SYSTEMS: [&str; 7] = [
+    "ext2",
+    "ext3",
+    "ext4",
+    "reiserfs",
+    "xfs",
+    "btrfs",
+    NO_FILE_SYSTEM,
+];
 /// The device without a file system.
 pub(crate) const NO_FILE_SYSTEM: &str = "none";
 
@@ -136,6 +146,7 @@ fn usual(backend: Backend) -> (&'static str, &'static str) {
     match backend {
         Backend::Virtual | Backend::Stack => ("cfq", "ext3"),
         Backend::Native => ("mq-deadline", "ext4"),
+        Backend::Uml => ("none", "reiserfs"),
     }
 }
 
@@ -331,6 +342,7 @@ impl Reader<'_> {
         let bytes = match (&self.file.memory, self.file.backend) {
             (Some(given), _) => given.get_ref().0,
             (None, Backend::Virtual | Backend::Stack) => MEMORY_BYTES_USUAL,
+            (None, Backend::Uml) => UML_MEMORY_BYTES_USUAL,
             // All that the machine has.
             (None, Backend::Native) => return Some(0),
         };
@@ -343,6 +355,7 @@ impl Reader<'_> {
         match self.file.backend {
             Backend::Virtual | Backend::Stack => MEMORY_PAGES_MIN,
             Backend::Native => NATIVE_MEMORY_PAGES_MIN,
+            Backend::Uml => UML_MEMORY_PAGES_MIN,
         }
     }
 
@@ -406,6 +419,7 @@ impl Reader<'_> {
                         FileSystemKind::ALL.iter().map(|(name, _)| *name).collect()
                     }
                     Backend::Native => NATIVE_FILE_SYSTEMS.to_vec(),
+                    Backend::Uml => UML_FILE_SYSTEMS.to_vec(),
                 };
                 expect(known.contains(&name), known)
             }
@@ -427,7 +441,7 @@ impl Reader<'_> {
         match self.file.backend {
             Backend::Virtual | Backend::Stack => settings.check()?,
             // Which of them there are, the kernel knows.
-            Backend::Native => settings.check_words()?,
+            Backend::Native | Backend::Uml => settings.check_words()?,
         }
         Ok(settings)
     }
@@ -510,7 +524,7 @@ impl Reader<'_> {
             barriers: self.file.barriers,
         };
         let checked = match self.file.backend {
-            Backend::Native => check_place(&settings),
+            Backend::Native | Backend::Uml => check_place(&settings),
             Backend::Virtual | Backend::Stack => check_ours(&settings.workload),
         };
         checked.map_err(|why| self.source.error(workload.span(), why))?;
@@ -522,7 +536,7 @@ impl Reader<'_> {
 fn check_ours(workload: &Resolved) -> Result<(), String> {
     match workload {
         Resolved::Tool(_) => Err(
-            "the load is a program's, which runs on this machine only (`backend = \"native\"`)"
+            "the load is a program's, which makes calls of a kernel (`backend = \"native\"` or `\"uml\"`)"
                 .to_owned(),
         ),
         _ => Ok(()),
@@ -547,6 +561,10 @@ fn check_place(settings: &Settings) -> Result<(), String> {
 const MEMORY_BYTES_USUAL: u64 = 4 << 30;
 /// The least memory of a real run: this program is in it, too.
 const NATIVE_MEMORY_PAGES_MIN: u32 = 8192;
+/// The memory of a guest, if nothing is said.
+const UML_MEMORY_BYTES_USUAL: u64 = 256 << 20;
+/// The least memory of a guest: its kernel and this program are in it.
+const UML_MEMORY_PAGES_MIN: u32 = 16_384;
 /// The least memory: twice the longest window, and room for what is being changed.
 const MEMORY_PAGES_MIN: u32 = 1024;
 

@@ -32,6 +32,8 @@ enum Identity {
     Xfs,
     /// `-U`.
     Btrfs,
+    /// `-u`.
+    Reiser,
 }
 
 const fn ext(name: &'static str, tool: &'static str) -> Kind {
@@ -46,7 +48,7 @@ const fn ext(name: &'static str, tool: &'static str) -> Kind {
 }
 
 /// All of them.
-pub(super) const KINDS: [Kind; 5] = [
+pub(super) const KINDS: [Kind; 6] = [
     ext("ext2", "mkfs.ext2"),
     ext("ext3", "mkfs.ext3"),
     ext("ext4", "mkfs.ext4"),
@@ -66,6 +68,14 @@ pub(super) const KINDS: [Kind; 5] = [
         identity: Identity::Btrfs,
         // It would give freed space back by itself, and that is I/O that nobody asked for.
         options: c"nodiscard",
+    },
+    Kind {
+        name: "reiserfs",
+        tool: "mkreiserfs",
+        package: "reiserfsprogs",
+        arguments: &["-q", "-f"],
+        identity: Identity::Reiser,
+        options: c"",
     },
 ];
 
@@ -98,6 +108,7 @@ impl Kind {
             }
             Identity::Xfs => vec!["-m".to_owned(), format!("uuid={uuid}")],
             Identity::Btrfs => vec!["-U".to_owned(), uuid.to_owned()],
+            Identity::Reiser => vec!["-u".to_owned(), uuid.to_owned()],
         };
         arguments.extend(own);
         let shown = format!("{} {}", self.tool, arguments.join(" "));
@@ -185,7 +196,8 @@ pub(super) fn check_program(
 
 /// Where programs are, the folders of system administration included.
 pub(super) fn path_of_tools() -> std::ffi::OsString {
-    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    // A first program has no such variable.
+    let mut path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     path.push(":/usr/sbin:/sbin");
     path
 }

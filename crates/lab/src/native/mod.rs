@@ -10,6 +10,7 @@ mod counters;
 mod disk;
 mod file_system;
 mod files;
+pub mod guest;
 mod journal;
 mod loops;
 mod memory;
@@ -92,13 +93,7 @@ pub fn check(plan: &Plan) -> Result<(), NativeError> {
 fn check_settings(settings: &Settings) -> Result<(), NativeError> {
     let path = file_system::path_of_tools();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    if settings.file_system != NO_FILE_SYSTEM {
-        kind_of(&settings.file_system)?.check(&folders)?;
-    }
-    if let Resolved::Tool(tool) = &settings.workload {
-        let (program, package) = tool.program();
-        file_system::check_program(program, "this load", package, &folders)?;
-    }
+    check_programs(settings, &folders)?;
     if settings.memory_pages > 0 {
         Groups::find()?;
     }
@@ -117,6 +112,20 @@ fn check_settings(settings: &Settings) -> Result<(), NativeError> {
                 false => Ok(()),
             }
         }
+    }
+}
+
+/// That the programs of a run are in these folders.
+fn check_programs(settings: &Settings, folders: &[PathBuf]) -> Result<(), NativeError> {
+    if settings.file_system != NO_FILE_SYSTEM {
+        kind_of(&settings.file_system)?.check(folders)?;
+    }
+    match &settings.workload {
+        Resolved::Tool(tool) => {
+            let (program, package) = tool.program();
+            file_system::check_program(program, "this load", package, folders)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -167,7 +176,7 @@ fn check_backing(backing: &Backing) -> Result<(), NativeError> {
 fn device_of(settings: &Settings) -> Result<&NativeDevice, NativeError> {
     match &settings.device {
         DeviceSettings::Native(device) => Ok(device),
-        DeviceSettings::Model(_) | DeviceSettings::Stack(_) => Err(NativeError::Refused(
+        _ => Err(NativeError::Refused(
             "the device is none of this machine's".to_owned(),
         )),
     }

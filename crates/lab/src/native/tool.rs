@@ -6,7 +6,7 @@
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -43,6 +43,41 @@ pub(super) fn run(steps: &[Step], scene: &Scene<'_>) -> Result<Vec<Printed>, Run
 }
 
 fn run_step(step: &Step, scene: &Scene<'_>) -> Result<Printed, RunError> {
+    let Ended {
+        status,
+        printed,
+        complaint,
+    } = run_to_end(step, scene)?;
+    if status.success() {
+        return Ok(printed);
+    }
+    let last = |text: &str| {
+        let line = text.lines().rfind(|line| !line.trim().is_empty())?;
+        Some(line.trim().to_owned())
+    };
+    let said = last(&complaint).or_else(|| last(&printed.text));
+    Err(RunError::Native(NativeError::Refused(format!(
+        "{} ended with {status}: {}",
+        step.program,
+        said.unwrap_or_else(|| "it said nothing".to_owned())
+    ))))
+}
+
+/// How a program has ended.
+pub(super) struct Ended {
+    /// By itself or by a signal.
+    pub status: ExitStatus,
+    /// What it has printed.
+    pub printed: Printed,
+    /// What it has printed as errors.
+    pub complaint: String,
+}
+
+/// Runs a step until its program ends, whichever way.
+///
+/// # Errors
+/// A program that cannot be started or prints without end; `Interrupted` when `stop` is set.
+pub(super) fn run_to_end(step: &Step, scene: &Scene<'_>) -> Result<Ended, RunError> {
     let failed = |error: io::Error| {
         RunError::Native(NativeError::Io {
             what: step.program.to_owned(),
@@ -71,19 +106,11 @@ fn run_step(step: &Step, scene: &Scene<'_>) -> Result<Printed, RunError> {
         Stopped::Failed(error) => failed(error),
     })?;
     let status = child.0.wait().map_err(failed)?;
-    if status.success() {
-        return Ok(printed);
-    }
-    let last = |text: &str| {
-        let line = text.lines().rfind(|line| !line.trim().is_empty())?;
-        Some(line.trim().to_owned())
-    };
-    let said = last(&complaint).or_else(|| last(&printed.text));
-    Err(RunError::Native(NativeError::Refused(format!(
-        "{} ended with {status}: {}",
-        step.program,
-        said.unwrap_or_else(|| "it said nothing".to_owned())
-    ))))
+    Ok(Ended {
+        status,
+        printed,
+        complaint,
+    })
 }
 
 /// A child that does not outlive its run, nor do its own.
@@ -93,11 +120,17 @@ impl Drop for Killed {
     fn drop(&mut self) {
         // Where it has ended and was waited for, there is nothing to kill.
         if matches!(self.0.try_wait(), Ok(None)) {
-            if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
+            kill_with_its_own(&self.0);
             let _ = self.0.wait();
         }
+    }
+}
+
+/// Kills what there still is of a child and its own, which are a group that has its number.
+fn kill_with_its_own(child: &Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // There may be none.
+        let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
@@ -153,7 +186,11 @@ fn read_all(child: &mut Child, scene: &Scene<'_>) -> Result<(Printed, String), S
             PollFd::new(&out, wanted(&printed)),
             PollFd::new(&err, wanted(&complaint)),
         ];
-        poll(&mut fds, Some(&look)).map_err(|error| Stopped::Failed(error.into()))?;
+        let ready = poll(&mut fds, Some(&look)).map_err(|error| Stopped::Failed(error.into()))?;
+        if ready == 0 && child.try_wait().map_err(Stopped::Failed)?.is_some() {
+            // What it has left behind keeps the pipes open, and says nothing.
+            kill_with_its_own(child);
+        }
         let [to_read, to_hear] = fds.each_ref().map(|fd| !fd.revents().is_empty());
         let now_ns = (scene.now_ns)() - began_ns;
         if to_read && !printed.ended {
@@ -226,6 +263,13 @@ mod tests {
             error.contains("exit status: 3") && error.contains("no room"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn what_a_program_leaves_behind_is_not_waited_for() {
+        // It keeps the pipe, says nothing, and would be there for ever.
+        let printed = ran("(trap '' HUP; exec sleep infinity) & echo gone").unwrap();
+        assert_eq!(printed.text, "gone\n");
     }
 
     #[test]

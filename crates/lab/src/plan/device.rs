@@ -7,8 +7,8 @@ use bimetal_block::units::Size;
 use serde::Deserialize;
 
 use crate::device::{
-    Backend, Backing, DeviceSettings, ModelSettings, NativeDevice, StackSettings, check_depth,
-    written,
+    Backend, Backing, DeviceSettings, GuestDisk, ModelSettings, NativeDevice, StackSettings,
+    check_depth, written,
 };
 
 /// A flash device has tables of all its pages, in memory for as long as a run of it lasts.
@@ -48,6 +48,7 @@ enum Kind {
     Stack,
     Loop,
     Block,
+    Uml,
 }
 
 impl Kind {
@@ -57,7 +58,7 @@ impl Kind {
             Kind::Hdd => Some(ModelType::Hdd),
             Kind::Network => Some(ModelType::Network),
             Kind::Flash => Some(ModelType::Flash),
-            Kind::Stack | Kind::Loop | Kind::Block => None,
+            Kind::Stack | Kind::Loop | Kind::Block | Kind::Uml => None,
         }
     }
 
@@ -66,6 +67,7 @@ impl Kind {
             Kind::Stack => "stack",
             Kind::Loop => "loop",
             Kind::Block => "block",
+            Kind::Uml => "uml",
             _ => self.model().map_or("", ModelType::name),
         }
     }
@@ -75,6 +77,7 @@ impl Kind {
         match self {
             Kind::Stack => Backend::Stack,
             Kind::Loop | Kind::Block => Backend::Native,
+            Kind::Uml => Backend::Uml,
             Kind::Ssd | Kind::Hdd | Kind::Network | Kind::Flash => Backend::Virtual,
         }
     }
@@ -97,6 +100,7 @@ impl FileDevice {
         match self.of.model() {
             Some(model) => self.modelled(model).map(DeviceSettings::Model),
             None if self.of == Kind::Stack => self.stack().map(DeviceSettings::Stack),
+            None if self.of == Kind::Uml => self.guest().map(DeviceSettings::Guest),
             None => self.native().map(DeviceSettings::Native),
         }
     }
@@ -170,6 +174,14 @@ impl FileDevice {
         check_depth(settings.depth)?;
         settings.graph()?;
         Ok(settings)
+    }
+
+    fn guest(&self) -> Result<GuestDisk, String> {
+        self.check_keys(&["folder", "size"])?;
+        Ok(GuestDisk {
+            folder: self.folder.clone().ok_or("missing field `folder`")?,
+            disk_bytes: self.size_bytes()?,
+        })
     }
 
     fn native(&self) -> Result<NativeDevice, String> {

@@ -88,6 +88,10 @@ impl<'s> Page<'s> {
             Backend::Virtual => "in virtual time".to_owned(),
             Backend::Stack => format!("in real time on our stack (Linux {kernel})"),
             Backend::Native => format!("on this machine (Linux {kernel})"),
+            Backend::Uml => format!(
+                "in User-Mode Linux {kernel} (counts say something there and times do not, for a system call costs ten \
+                 times what it does elsewhere)"
+            ),
         };
         let baseline: Vec<String> = summary.baseline.values().cloned().collect();
         let compared = match baseline.is_empty() {
@@ -175,7 +179,9 @@ impl<'s> Page<'s> {
             low: cell.value.low,
             high: cell.value.high,
         };
-        self.bars(out, cells, ("Result", unit), &value);
+        if self.summary.backend.has_times() {
+            self.bars(out, cells, ("Result", unit), &value);
+        }
         let exact = |value: u64| {
             let value = value as f64;
             Bar {

@@ -1,0 +1,89 @@
+//! The first program of a guest: makes the run that is ordered, answers, and ends the guest.
+//!
+//! It must never do any of that outside a guest: its mounts would hide what is there, and its end would be the machine's.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rustix::mount::MountFlags;
+use rustix::system::RebootCommand;
+
+use super::{ANSWER, Answer, ORDER, Order};
+use crate::cell::{Outcome, Settings};
+use crate::device::{DeviceSettings, NativeDevice};
+use crate::native::{NativeError, Session, io_error};
+
+/// `HOSTFS_SUPER_MAGIC`: what the root of a guest is, and of nothing else.
+const HOSTFS: u64 = 0x00c0_ffee;
+/// The guest's second disk. The first would be its root.
+const DEVICE: &str = "/dev/ubdb";
+
+/// Makes the run that is ordered in `folder`, puts the answer there, and ends the guest. It comes back only when it cannot.
+///
+/// # Errors
+/// When this is not the first program of a guest, or cannot answer.
+pub fn run_inside(folder: &Path) -> Result<(), NativeError> {
+    let root = rustix::fs::statfs("/").map_err(|e| io_error(Path::new("/"), e.into()))?;
+    if std::process::id() != 1 || root.f_type as u64 != HOSTFS {
+        return Err(NativeError::Refused(
+            "this is the first program of a guest in User-Mode Linux, and of nothing else"
+                .to_owned(),
+        ));
+    }
+    let answer = match mount_all().and_then(|()| make(folder)) {
+        Ok(outcome) => Answer::Made(Box::new(outcome)),
+        Err(why) => Answer::Failed(why),
+    };
+    give(folder, &answer)?;
+    rustix::system::reboot(RebootCommand::PowerOff).map_err(|source| NativeError::Io {
+        what: "ending the guest".to_owned(),
+        error: source.into(),
+    })
+}
+
+/// What a first program mounts, and a place of the guest's own for what is written while it runs.
+fn mount_all() -> Result<(), String> {
+    for (kind, place) in [("proc", "/proc"), ("sysfs", "/sys"), ("tmpfs", "/run")] {
+        rustix::mount::mount(kind, place, kind, MountFlags::empty(), None)
+            .map_err(|error| format!("mounting {place}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn make(folder: &Path) -> Result<Outcome, String> {
+    let path = folder.join(ORDER);
+    let text = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let order: Order =
+        serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    // What the guest has is all the run's, the memory as well.
+    let inner = Settings {
+        device: DeviceSettings::Native(NativeDevice::Block {
+            path: PathBuf::from(DEVICE),
+        }),
+        memory_pages: 0,
+        ..order.settings.clone()
+    };
+    let words = |error: NativeError| error.to_string();
+    let mut session = Session::begin(Arc::new(AtomicBool::new(false))).map_err(words)?;
+    let outcome = session.run(&order.choice, &inner, order.seed);
+    let outcome = outcome.map_err(|error| error.to_string())?;
+    session.end().map_err(words)?;
+    Ok(Outcome {
+        settings: order.settings,
+        ..outcome
+    })
+}
+
+/// Puts the answer where whoever waits for the guest's end finds it.
+fn give(folder: &Path, answer: &Answer) -> Result<(), NativeError> {
+    let path = folder.join(ANSWER);
+    let text = serde_json::to_vec(answer).expect("an answer is plain data");
+    let written = File::create(&path).and_then(|mut file| {
+        file.write_all(&text)?;
+        file.sync_all()
+    });
+    written.map_err(|source| io_error(&path, source))
+}

@@ -1,0 +1,283 @@
+//! Runs in User-Mode Linux: a kernel that is a program, with drivers that the kernel of this machine may not have, such
+//! as that of ReiserFS and the true one of ext2.
+//!
+//! Each run boots a guest with a disk of its own, whose first program is this one: it makes there what is otherwise made on
+//! this machine, and so nothing is done twice. The guest sees the files of this machine and has the rights of whoever
+//! started it; it changes none but those in its folder. Root is not needed. A system call costs ten times and more what it
+//! costs outside, so nothing that is timed there may be compared with anything.
+
+mod inside;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::file_system::{check_program, path_of_tools};
+use super::tool::{self, Scene};
+use super::{NativeError, check_programs, io_error};
+use crate::cell::{Outcome, RunError, Settings, run_id};
+use crate::device::{DeviceSettings, GuestDisk};
+use crate::plan::{Choice, Plan};
+use crate::workload::tool::Step;
+
+pub use inside::run_inside;
+
+/// The kernel that is a program.
+const PROGRAM: &str = "linux.uml";
+/// Files in the folder of a run.
+const DISK: &str = "disk";
+const ORDER: &str = "order.json";
+const ANSWER: &str = "answer.json";
+/// How a kernel says that it has come to its end.
+const PANIC: &str = "Kernel panic";
+/// How many of a guest's last lines are shown when it has not answered.
+const LAST_LINES: usize = 2;
+
+/// What a guest is to do.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    choice: Choice,
+    settings: Settings,
+    seed: u64,
+}
+
+/// What has come of it.
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Made(Box<Outcome>),
+    /// Why nothing was made.
+    Failed(String),
+}
+
+/// Refuses a plan that cannot be run in guests here, changing nothing. `program` is this one.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn check(plan: &Plan, program: &Path) -> Result<(), NativeError> {
+    let path = path_of_tools();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    check_program(PROGRAM, "guests", "user-mode-linux", &folders)?;
+    check_path(program)?;
+    for cell in &plan.cells {
+        check_programs(&cell.settings, &folders)?;
+        full_folder(disk_of(&cell.settings)?)?;
+    }
+    Ok(())
+}
+
+/// The release of the guests' kernel.
+///
+/// # Errors
+/// When it does not say.
+pub fn kernel_release() -> Result<String, NativeError> {
+    let output = std::process::Command::new(PROGRAM)
+        .arg("--version")
+        .env("PATH", path_of_tools())
+        .output()
+        .map_err(|source| io_error(Path::new(PROGRAM), source))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.lines().next().map(str::trim) {
+        Some(release) if !release.is_empty() => Ok(release.to_owned()),
+        _ => Err(NativeError::Refused(format!(
+            "{PROGRAM} does not say its version"
+        ))),
+    }
+}
+
+/// Runs a cell with a seed in a guest that `program`, which is this one, begins in. It is ended early when `stop` is set.
+///
+/// # Errors
+/// When the guest does not do what the run needs, or the load fails.
+pub fn run(
+    choice: &Choice,
+    settings: &Settings,
+    seed: u64,
+    program: &Path,
+    stop: &AtomicBool,
+) -> Result<Outcome, RunError> {
+    let disk = disk_of(settings)?;
+    let folder = Folder::make(disk, &run_id(settings, seed))?;
+    let order = Order {
+        choice: choice.clone(),
+        settings: settings.clone(),
+        seed,
+    };
+    let text = serde_json::to_vec(&order).expect("an order is plain data");
+    let path = folder.0.join(ORDER);
+    fs::write(&path, text).map_err(|source| io_error(&path, source))?;
+    let step = Step {
+        program: PROGRAM,
+        arguments: arguments(program, &folder.0, settings),
+        input: String::new(),
+    };
+    let scene = Scene {
+        folder: &folder.0,
+        stop,
+        now_ns: &|| 0,
+    };
+    let ended = tool::run_to_end(&step, &scene)?;
+    match folder.answer()? {
+        Some(Answer::Made(outcome)) => Ok(*outcome),
+        Some(Answer::Failed(why)) => {
+            Err(NativeError::Refused(format!("in the guest: {why}")).into())
+        }
+        None => {
+            let (status, said) = (ended.status, last_words(&ended.printed.text));
+            let why = format!("the guest gave no answer ({status}); its last words: {said}");
+            Err(NativeError::Refused(why).into())
+        }
+    }
+}
+
+/// The command line of a guest's kernel. What stands behind `--` is for its first program.
+fn arguments(program: &Path, folder: &Path, settings: &Settings) -> Vec<String> {
+    let memory_kib = u64::from(settings.memory_pages) * 4;
+    let (program, folder) = (program.display(), folder.display());
+    let kernel = [
+        format!("ubdb={DISK}"),
+        "root=/dev/root rootfstype=hostfs rw".to_owned(),
+        format!("mem={memory_kib}K"),
+        format!("init={program}"),
+        // Nothing is read from anywhere, and what it says is kept. Unless its console is named, the kernel adds a word
+        // behind those of the first program.
+        "con=null con0=null,fd:1 console=tty0".to_owned(),
+        format!("uml_dir={folder}"),
+        format!("-- lab guest {folder}"),
+    ];
+    let words = kernel.iter().flat_map(|part| part.split(' '));
+    words.map(str::to_owned).collect()
+}
+
+fn disk_of(settings: &Settings) -> Result<&GuestDisk, NativeError> {
+    match &settings.device {
+        DeviceSettings::Guest(disk) => Ok(disk),
+        _ => Err(NativeError::Refused(
+            "the device is none of a guest's".to_owned(),
+        )),
+    }
+}
+
+/// The full path of a disk's folder.
+fn full_folder(disk: &GuestDisk) -> Result<PathBuf, NativeError> {
+    let full = disk.folder.canonicalize();
+    let full = full.map_err(|source| io_error(&disk.folder, source))?;
+    match full.is_dir() {
+        true => check_path(&full).map(|()| full),
+        false => Err(io_error(&disk.folder, Errno::NOTDIR.into())),
+    }
+}
+
+/// A kernel's command line has no way to say a path with a space or a comma.
+fn check_path(path: &Path) -> Result<(), NativeError> {
+    let shown = path.display().to_string();
+    let is_plain = |c: char| !c.is_whitespace() && !c.is_control() && !",\"'".contains(c);
+    match path.to_str().is_some_and(|text| text.chars().all(is_plain)) {
+        true => Ok(()),
+        false => Err(NativeError::Refused(format!(
+            "{shown}: User-Mode Linux takes no path with a space, a comma or a quote"
+        ))),
+    }
+}
+
+/// The folder of a run, with all that its guest may change. It is removed when this is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes it. One that is there already is of the same run, which was killed.
+    fn make(disk: &GuestDisk, run: &str) -> Result<Folder, NativeError> {
+        let path = full_folder(disk)?.join(format!("bimetal-lab-{run}"));
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(io_error(&path, error));
+            }
+            _ => {}
+        }
+        fs::create_dir(&path).map_err(|source| io_error(&path, source))?;
+        let folder = Folder(path);
+        let disk_path = folder.0.join(DISK);
+        let file = File::create_new(&disk_path).map_err(|source| io_error(&disk_path, source))?;
+        file.set_len(disk.disk_bytes)
+            .map_err(|source| io_error(&disk_path, source))?;
+        Ok(folder)
+    }
+
+    /// What the guest has answered, if it has.
+    fn answer(&self) -> Result<Option<Answer>, NativeError> {
+        let path = self.0.join(ANSWER);
+        match fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_error(&path, error)),
+            Ok(text) => {
+                let answer = serde_json::from_slice(&text);
+                answer.map_err(|error| io_error(&path, error.into()))
+            }
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Whoever makes the same run again removes it first.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The last lines that say something: those up to a panic, behind which the kernel shows where it was.
+fn last_words(console: &str) -> String {
+    let mut lines: Vec<&str> = console
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    if let Some(panic) = lines.iter().position(|line| line.contains(PANIC)) {
+        lines.truncate(panic + 1);
+    }
+    let from = lines.len().saturating_sub(LAST_LINES);
+    lines[from..].join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_a_command_line_cannot_say_is_refused() {
+        assert!(check_path(Path::new("/var/tmp/a-b_c.d")).is_ok());
+        for bad in ["/tmp/a b", "/tmp/a,b", "/tmp/a\"b", "/tmp/a\nb"] {
+            let error = check_path(Path::new(bad)).unwrap_err().to_string();
+            assert!(error.contains("takes no path"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_last_words_are_the_last_that_say_something() {
+        assert_eq!(last_words("one\n\ntwo\r\n three \n\n"), "two; three");
+        assert_eq!(
+            last_words("bimetal: no\nKernel panic - x\nCall Trace:\n a"),
+            "bimetal: no; Kernel panic - x"
+        );
+        assert_eq!(last_words(""), "");
+    }
+
+    #[test]
+    fn a_folder_of_a_killed_run_is_made_anew_and_goes_away() {
+        let own = std::env::temp_dir().join(format!("bimetal-guest-{}", std::process::id()));
+        fs::create_dir(&own).unwrap();
+        let disk = GuestDisk {
+            folder: own.clone(),
+            disk_bytes: 1 << 24,
+        };
+        let left = own.join("bimetal-lab-17");
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join(ANSWER), "{}").unwrap();
+        let folder = Folder::make(&disk, "17").unwrap();
+        assert_eq!(fs::metadata(left.join(DISK)).unwrap().len(), 1 << 24);
+        assert!(folder.answer().unwrap().is_none());
+        drop(folder);
+        assert!(!left.exists());
+        fs::remove_dir(&own).unwrap();
+    }
+}
