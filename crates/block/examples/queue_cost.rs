@@ -21,7 +21,17 @@ use bimetal_policy::scheduler::SchedulerChoice;
 use bimetal_rt::{Rt, UringOptions};
 use load::{cpu_ns, send};
 
+/// `bfq` keeps a device for a task through a pause behind its requests, and the media answer before another task asks: so it
+/// would be timers that are measured, and the time in which nothing is done. Without pauses it is its decisions.
+fn parameters(scheduler: &str) -> &'static str {
+    match scheduler {
+        "bfq" => "parameters = { slice_idle = \"0s\" }",
+        _ => "",
+    }
+}
+
 fn stack_text(medium: &str, scheduler: &str) -> String {
+    let parameters = parameters(scheduler);
     format!(
         r#"
 [device.data]
@@ -31,6 +41,7 @@ size = "64MiB"
 type = "queue"
 below = "data"
 scheduler = "{scheduler}"
+{parameters}
 "#
     )
 }
