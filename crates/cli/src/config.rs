@@ -12,6 +12,8 @@ use bimetal_rt::UringOptions;
 use bimetal_rt::uring::SPIN_DEFAULT;
 use serde::Deserialize;
 
+/// Threads of connections, at most: more than machines have cores for.
+const CONNECTION_THREADS_MAX: u32 = 256;
 /// Memory for buffers besides what delayed writes may hold.
 const POOL_BYTES: u64 = 64 << 20;
 /// How long a stop may drain.
@@ -39,6 +41,8 @@ pub(crate) struct ServerOptions {
     pub(crate) lock_memory: bool,
     /// How long a thread looks for something to do before it sleeps.
     pub(crate) spin: Duration,
+    /// Threads that carry the connections; with none, that of the server does.
+    pub(crate) connection_threads: u32,
     /// How long a stop may drain before it gives up.
     pub(crate) stop_deadline: Duration,
     /// The command that is told what happens to volumes.
@@ -52,8 +56,27 @@ struct ServerSection {
     memory: Option<Size>,
     lock_memory: Option<bool>,
     spin: Option<Time>,
+    connection_threads: Option<ConnectionThreads>,
     stop_deadline: Option<Time>,
     alert: Option<String>,
+}
+
+/// A number of threads that some machine may have cores for.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "i64")]
+struct ConnectionThreads(u32);
+
+impl TryFrom<i64> for ConnectionThreads {
+    type Error = String;
+
+    fn try_from(count: i64) -> Result<ConnectionThreads, String> {
+        match u32::try_from(count) {
+            Ok(count) if count <= CONNECTION_THREADS_MAX => Ok(ConnectionThreads(count)),
+            _ => Err(format!(
+                "{count} threads, expected 0 to {CONNECTION_THREADS_MAX}"
+            )),
+        }
+    }
 }
 
 impl Config {
@@ -139,6 +162,7 @@ impl ServerOptions {
             memory_bytes: section.memory.map_or(default_bytes, |size| size.0),
             lock_memory: section.lock_memory.unwrap_or(true),
             spin: section.spin.map_or(SPIN_DEFAULT, |time| time.0),
+            connection_threads: section.connection_threads.map_or(0, |threads| threads.0),
             stop_deadline: section.stop_deadline.map_or(STOP_DEADLINE, |time| time.0),
             alert: section.alert,
         })
@@ -180,6 +204,7 @@ mod tests {
         assert_eq!(server.memory_bytes, 64 << 20);
         assert!(server.lock_memory);
         assert_eq!(server.stop_deadline, Duration::from_secs(60));
+        assert_eq!(server.connection_threads, 0);
     }
 
     #[test]
@@ -193,8 +218,9 @@ mod tests {
     #[test]
     fn server_options_are_read_and_checked() {
         let text = "[server]\ncontrol = \"unix:/run/x\"\nmemory = \"1MiB\"\nlock_memory = false\n\
-                    stop_deadline = \"5s\"\nspin = \"0s\"\n";
+                    stop_deadline = \"5s\"\nspin = \"0s\"\nconnection_threads = 3\n";
         let server = read(text).unwrap().server;
+        assert_eq!(server.connection_threads, 3);
         assert_eq!(server.spin, Duration::ZERO);
         assert_eq!(server.control, Path::new("/run/x"));
         assert_eq!((server.memory_bytes, server.lock_memory), (1 << 20, false));
@@ -203,6 +229,8 @@ mod tests {
             ("[server]\ncontrol = \"tcp:1\"\n", "unix:vol.ctl"),
             ("[server]\ncontrole = \"unix:x\"\n", "controle"),
             ("[server]\nmemory = 5\n", "dir/vol.toml:5:10"),
+            ("[server]\nconnection_threads = -1\n", "expected 0 to 256"),
+            ("[server]\nconnection_threads = 257\n", "dir/vol.toml:5:22"),
         ] {
             let message = format!("{:#}", read(bad).err().unwrap());
             assert!(message.contains(word), "{message}");

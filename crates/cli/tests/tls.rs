@@ -33,7 +33,7 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-fn config(brp: u16, nbd: u16) -> String {
+fn config(brp: u16, nbd: u16, connection_threads: usize) -> String {
     let export = |name: &str, protocol: &str, port: u16| {
         format!(
             "[export.{name}]\ndevice = \"m\"\nprotocol = \"{protocol}\"\nlisten = \"tcp:127.0.0.1:{port}\"\n\
@@ -46,6 +46,7 @@ fn config(brp: u16, nbd: u16) -> String {
         export("disk", "nbd", nbd),
         "[tls]\nca = \"ca.pem\"\ncert = \"server.pem\"\nkey = \"server.key\"\n".to_owned(),
         "[server]\nlock_memory = false\nmemory = \"8MiB\"\n".to_owned(),
+        format!("connection_threads = {connection_threads}\n"),
     ]
     .concat()
 }
@@ -54,8 +55,21 @@ fn config(brp: u16, nbd: u16) -> String {
 fn the_commands_of_the_page_make_what_both_ends_need() {
     let dir = Scratch::new("tls");
     certificates(&dir);
+    for connection_threads in [0, 2] {
+        serve_with(&dir, connection_threads);
+    }
+}
+
+/// Serves by what the commands have made, and is asked by every kind of client.
+fn serve_with(dir: &Scratch, connection_threads: usize) {
     let (brp, nbd) = (free_port(), free_port());
-    let served = Served::start(&dir.text("c.toml", &config(brp, nbd)));
+    let config = config(brp, nbd, connection_threads);
+    let served = Served::start(&dir.text("c.toml", &config));
+    let threads = served.threads();
+    let of_connections = threads
+        .iter()
+        .filter(|name| name.starts_with("connections "));
+    assert_eq!(of_connections.count(), connection_threads, "{threads:?}");
     let path = |name: &str| arg(&dir.path(name)).to_owned();
     let (ca, cert, key) = (path("ca.pem"), path("box.pem"), path("box.key"));
     let own = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
@@ -100,7 +114,7 @@ fn the_commands_of_the_page_make_what_both_ends_need() {
         1,
         &["none.key", "No such file"],
     );
-    libnbd(&dir, nbd);
+    libnbd(dir, nbd);
     assert_eq!(served.end("TERM"), (Some(0), String::new()));
 }
 
@@ -135,7 +149,7 @@ fn libnbd(dir: &Scratch, port: u16) {
 #[test]
 fn what_is_wrong_is_said_before_anything_listens() {
     let dir = Scratch::new("tls-wrong");
-    let text = config(free_port(), free_port());
+    let text = config(free_port(), free_port(), 0);
     let config = dir.text("c.toml", &text);
     assert_refused(&["serve", arg(&config)], 1, &["ca.pem", "No such file"]);
     let open = "[device.m]\ntype = \"memory\"\nsize = \"1MiB\"\n\

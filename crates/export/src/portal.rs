@@ -76,6 +76,9 @@ pub enum StartError {
         /// What is wrong.
         error: TlsError,
     },
+    /// There is no thread for connections.
+    #[error("a thread for connections: {0}")]
+    Thread(#[from] io::Error),
 }
 
 fn open_words(address: &Address) -> &'static str {
@@ -199,9 +202,18 @@ impl Portal {
     pub(crate) async fn secure(&self, rt: &Rt, stream: Cut) -> Result<(Cut, Vec<Shown>), End> {
         let refused = || add(&self.exports[0].counters.connections_refused, 1);
         let tls = self.tls.get().ok_or(End::Broken)?;
-        let accepted = tls.accept(rt, stream.keep()).await;
+        let accepted = match stream.carried() {
+            Some(carried) => {
+                let tls = tls.clone();
+                let accept = async move |rt: &Rt, below| tls.accept(rt, below).await;
+                carried.raise(accept).await.map(|names| (stream, names))
+            }
+            None => {
+                let accepted = tls.accept(rt, stream.keep()).await;
+                accepted.map(|(stream, names)| (Cut::new(stream), names))
+            }
+        };
         let (stream, names) = accepted.inspect_err(|_| refused())?;
-        let stream = Cut::new(stream);
         let exports = shown_to(&Client::Certified(names), &self.exports);
         if exports.is_empty() {
             refused();

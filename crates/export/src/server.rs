@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::{Device, FigureVisitor};
-use bimetal_rt::net::{Address, Stream};
+use bimetal_rt::net::{Address, Carrier, Stream};
 use bimetal_rt::sync::{Event, TaskGroup};
 use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
@@ -61,6 +61,8 @@ struct State {
     /// Connections of which the last bytes are on their way.
     closings: RefCell<Vec<TaskGroup>>,
     watch: RefCell<Option<Task<()>>>,
+    /// The threads of connections.
+    carriers: RefCell<Vec<Carrier>>,
 }
 
 /// A running server. It runs until [`stop`](Server::stop), also when every handle is gone.
@@ -100,6 +102,7 @@ impl Server {
             bound: RefCell::new(Vec::new()),
             closings: RefCell::default(),
             watch: RefCell::new(None),
+            carriers: RefCell::default(),
         });
         let watch = rt.spawn(watch(Rc::clone(&state)));
         *state.watch.borrow_mut() = Some(watch);
@@ -117,8 +120,21 @@ impl Server {
         rt: &Rt,
         exports: Vec<(ExportConfig, Rc<dyn Device>)>,
     ) -> Result<Server, StartError> {
+        Server::start_on_threads(rt, exports, 0).await
+    }
+
+    /// As [`start`](Self::start), with so many threads that carry the connections over sockets
+    /// ([`Carrier`]); with none, this thread does.
+    ///
+    /// # Errors
+    /// As of `start`, or why there is no thread.
+    pub async fn start_on_threads(
+        rt: &Rt,
+        exports: Vec<(ExportConfig, Rc<dyn Device>)>,
+        connection_threads: u32,
+    ) -> Result<Server, StartError> {
         let server = Server::new(rt, exports);
-        match server.listen().await {
+        match server.listen(connection_threads).await {
             Ok(()) => Ok(server),
             Err(error) => {
                 server.stop().await;
@@ -127,13 +143,23 @@ impl Server {
         }
     }
 
-    async fn listen(&self) -> Result<(), StartError> {
-        for portal in &self.0.portals {
-            let listener = portal.listen(&self.0.rt).await?;
-            self.0.bound.borrow_mut().push(listener.address());
-            self.0.closings.borrow_mut().extend(listener.closings());
-            let accept = accept(Rc::clone(&self.0), Rc::clone(portal), listener);
-            self.0.accepting.spawn(accept);
+    async fn listen(&self, connection_threads: u32) -> Result<(), StartError> {
+        let state = &self.0;
+        let mut listening = Vec::new();
+        for portal in &state.portals {
+            let listener = portal.listen(&state.rt).await?;
+            state.bound.borrow_mut().push(listener.address());
+            state.closings.borrow_mut().extend(listener.closings());
+            listening.push((portal, listener));
+        }
+        for number in 0..connection_threads {
+            let name = format!("connections {number}");
+            let carrier = Carrier::start(&state.rt, &name).await?;
+            state.carriers.borrow_mut().push(carrier);
+        }
+        for (portal, listener) in listening {
+            let accept = accept(Rc::clone(state), Rc::clone(portal), listener);
+            state.accepting.spawn(accept);
         }
         Ok(())
     }
@@ -202,6 +228,9 @@ impl Server {
         if let Some(watch) = watch {
             watch.cancel().await;
         }
+        for carrier in state.carriers.take() {
+            carrier.close().await;
+        }
     }
 }
 
@@ -209,7 +238,7 @@ async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listening) {
     loop {
         match listener.accept().await {
             Ok(stream) => match who(&stream) {
-                Ok(client) => admit(&state, &portal, stream, &client),
+                Ok(client) => admit(&state, &portal, state.carried(stream), &client),
                 // Nobody vouches for a process that the kernel does not name.
                 Err(_) => turn_away(&portal, &stream),
             },
@@ -328,6 +357,9 @@ async fn converse<C: Conversation<Reply: 'static> + 'static>(
     let counters = &export.counters;
     counters.connections.set(counters.connections.get() + 1);
     add(&counters.connections_total, 1);
+    if let Some(carried) = conversation.link().stream.carried() {
+        carried.read_ahead();
+    }
     let link: Rc<dyn Watchable> = Rc::clone(conversation.link()) as _;
     let key = state.watch_over(link);
     let end = transmit(state, &conversation, early).await;
@@ -374,6 +406,16 @@ async fn transmit<C: Conversation + 'static>(
 }
 
 impl State {
+    /// A connection on the thread that carries the fewest, if there are threads for them.
+    fn carried(&self, stream: Stream) -> Stream {
+        let carriers = self.carriers.borrow();
+        let alive = carriers.iter().filter(|carrier| carrier.is_alive());
+        match alive.min_by_key(|carrier| carrier.connections()) {
+            Some(carrier) => carrier.carry(stream),
+            None => stream,
+        }
+    }
+
     fn watch_over(&self, link: Rc<dyn Watchable>) -> u64 {
         let key = self.next_key.get();
         self.next_key.set(key + 1);

@@ -147,8 +147,11 @@ fn unreceived_bytes(port: u16) -> u64 {
 }
 
 /// 60,000 bytes of a message that is never complete, from each of as many as there are places.
-async fn hoard(rt: &Rt, config: ExportConfig, words: &[u8]) -> u64 {
-    let server = Server::start(rt, vec![(config, memory(rt))]).await.unwrap();
+async fn hoard(rt: &Rt, config: ExportConfig, words: &[u8], connection_threads: u32) -> u64 {
+    let exports = vec![(config, memory(rt))];
+    let server = Server::start_on_threads(rt, exports, connection_threads)
+        .await
+        .unwrap();
     let address = server.addresses().remove(0);
     let Address::Tcp(bound) = &address else {
         panic!("it listens on TCP");
@@ -191,14 +194,23 @@ fn as_many_strangers_as_there_are_places_hold_no_more_than_is_stated() {
             tls: Some(authority.files("server", "IP:127.0.0.1")),
             ..config(Protocol::Brp, listen.clone())
         };
-        let grown = hoard(&rt, with_tls, &tls).await;
-        println!("TLS: 64 strangers hold {} KiB", grown >> 10);
-        assert!(grown <= 64 * (260 << 10), "{grown}");
         // GO with 64,000 bytes of data.
         let nbd = [&b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\xfa\0"[..], &[0; 60_000]].concat();
-        let grown = hoard(&rt, config(Protocol::Nbd, listen), &nbd).await;
-        println!("NBD: 64 strangers hold {} KiB", grown >> 10);
-        assert!(grown <= 64 * (132 << 10), "{grown}");
+        let plain = config(Protocol::Nbd, listen);
+        for (kind, config, words, stated_bytes) in [
+            ("TLS", with_tls, tls, 260 << 10),
+            ("NBD", plain, nbd, 132 << 10),
+        ] {
+            // A thread that carries connections has a piece of each, and so has ours.
+            for (threads, besides_bytes) in [(0, 0), (2, 128 << 10)] {
+                let grown = hoard(&rt, config.clone(), &words, threads).await;
+                println!(
+                    "{kind}, {threads} threads: 64 strangers hold {} KiB",
+                    grown >> 10
+                );
+                assert!(grown <= 64 * (stated_bytes + besides_bytes), "{grown}");
+            }
+        }
     });
     assert_eq!(rt.live_tasks(), 0);
 }
@@ -297,11 +309,11 @@ async fn settle(rt: &Rt, server: Server) {
     while server.connections() > 0 {
         rt.sleep(Duration::from_millis(1)).await;
     }
+    server.stop().await;
     assert_eq!(
         rt.pool().heap_bytes_used() + rt.pool().region_bytes_used(),
         0
     );
-    server.stop().await;
 }
 
 fn real_rt() -> Rt {
@@ -334,8 +346,11 @@ fn nbd_is_served_through_a_storm() {
     assert_eq!(rt.live_tasks(), 0);
 }
 
-async fn brp_storm(rt: &Rt, config: ExportConfig, tls: Option<TlsFiles>) {
-    let server = Server::start(rt, vec![(config, memory(rt))]).await.unwrap();
+async fn brp_storm(rt: &Rt, config: ExportConfig, tls: Option<TlsFiles>, connection_threads: u32) {
+    let exports = vec![(config, memory(rt))];
+    let server = Server::start_on_threads(rt, exports, connection_threads)
+        .await
+        .unwrap();
     let address = server.addresses().remove(0);
     let options = Options {
         export: "vol".to_owned(),
@@ -364,13 +379,23 @@ fn brp_is_served_through_a_storm() {
     let rt = real_rt();
     rt.block_on(async {
         let listen = "tcp:127.0.0.1:0".parse().unwrap();
-        brp_storm(&rt, config(Protocol::Brp, listen), None).await;
+        brp_storm(&rt, config(Protocol::Brp, listen), None, 0).await;
     });
     assert_eq!(rt.live_tasks(), 0);
 }
 
 #[test]
 fn tls_is_served_through_a_storm() {
+    tls_storm(0);
+}
+
+/// As the others, with connections and their TLS on threads of their own.
+#[test]
+fn connection_threads_serve_through_a_storm() {
+    tls_storm(2);
+}
+
+fn tls_storm(connection_threads: u32) {
     let _alone = alone();
     let authority = Authority::new("storm");
     let rt = real_rt();
@@ -380,7 +405,7 @@ fn tls_is_served_through_a_storm() {
             ..config(Protocol::Brp, "tcp:127.0.0.1:0".parse().unwrap())
         };
         let own = authority.files("box", "DNS:box");
-        brp_storm(&rt, config, Some(own)).await;
+        brp_storm(&rt, config, Some(own), connection_threads).await;
     });
     assert_eq!(rt.live_tasks(), 0);
 }

@@ -50,9 +50,21 @@ fn config(protocol: Protocol, server: TlsFiles) -> ExportConfig {
     }
 }
 
+/// Who carries the connections: the thread of the server, or two of their own.
+const CONNECTION_THREADS: [u32; 2] = [0, 2];
+
 async fn start(rt: &Rt, config: ExportConfig) -> Result<(Server, Address), StartError> {
+    start_on(rt, config, 0).await
+}
+
+async fn start_on(
+    rt: &Rt,
+    config: ExportConfig,
+    connection_threads: u32,
+) -> Result<(Server, Address), StartError> {
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, SIZE));
-    let server = Server::start(rt, vec![(config, device)]).await?;
+    let exports = vec![(config, device)];
+    let server = Server::start_on_threads(rt, exports, connection_threads).await?;
     let address = server.addresses().remove(0);
     Ok((server, address))
 }
@@ -68,6 +80,10 @@ fn options(address: &Address, files: TlsFiles) -> Options {
 
 #[test]
 fn brp_by_the_names_of_certificates() {
+    CONNECTION_THREADS.into_iter().for_each(serve_brp);
+}
+
+fn serve_brp(connection_threads: u32) {
     let authority = Authority::new("brp");
     let server_files = authority.files("server", "IP:127.0.0.1");
     let (writer, reader) = (
@@ -78,9 +94,10 @@ fn brp_by_the_names_of_certificates() {
     let stranger = authority.files("stranger", "DNS:stranger");
     let rt = real_rt();
     rt.block_on(async {
-        let (server, address) = start(&rt, config(Protocol::Brp, server_files))
-            .await
-            .unwrap();
+        let (server, address) =
+            start_on(&rt, config(Protocol::Brp, server_files), connection_threads)
+                .await
+                .unwrap();
         let session = Session::connect(&rt, options(&address, writer.clone())).await;
         let session = session.unwrap();
         // Longer than any buffer on the way, and of many records.
@@ -160,6 +177,10 @@ async fn beside<T: Send + 'static>(rt: &Rt, client: impl FnOnce() -> T + Send + 
 
 #[test]
 fn bad_clients_are_refused_and_good_ones_served_on() {
+    CONNECTION_THREADS.into_iter().for_each(refuse_bad_clients);
+}
+
+fn refuse_bad_clients(connection_threads: u32) {
     let (authority, other) = (Authority::new("bad"), Authority::new("other"));
     let server_files = authority.files("server", "IP:127.0.0.1");
     let good = authority.files("writer", "DNS:box");
@@ -172,9 +193,10 @@ fn bad_clients_are_refused_and_good_ones_served_on() {
     let not_a_client = authority.files_for("notclient", "DNS:box", "serverAuth");
     let rt = real_rt();
     rt.block_on(async {
-        let (server, address) = start(&rt, config(Protocol::Brp, server_files))
-            .await
-            .unwrap();
+        let (server, address) =
+            start_on(&rt, config(Protocol::Brp, server_files), connection_threads)
+                .await
+                .unwrap();
         for (own, alert) in [
             (None, "CertificateRequired"),
             (Some(foreign.clone()), "UnknownCA"),
@@ -359,13 +381,18 @@ async fn nbd(rt: &Rt, address: &Address) -> Raw {
 
 #[test]
 fn nbd_says_nothing_before_tls_and_takes_nothing_from_before_it() {
+    CONNECTION_THREADS.into_iter().for_each(begin_nbd_with_tls);
+}
+
+fn begin_nbd_with_tls(connection_threads: u32) {
     let authority = Authority::new("nbd");
     let server_files = authority.files("server", "IP:127.0.0.1");
     let rt = real_rt();
     rt.block_on(async {
-        let (server, address) = start(&rt, config(Protocol::Nbd, server_files))
-            .await
-            .unwrap();
+        let (server, address) =
+            start_on(&rt, config(Protocol::Nbd, server_files), connection_threads)
+                .await
+                .unwrap();
         let mut raw = nbd(&rt, &address).await;
         for option in [3, 6, 7, 8] {
             raw.option(option, &[]).await;
@@ -395,13 +422,18 @@ fn nbd_says_nothing_before_tls_and_takes_nothing_from_before_it() {
 
 #[test]
 fn nbd_is_served_inside_of_tls_by_the_name_of_the_client() {
+    CONNECTION_THREADS.into_iter().for_each(serve_nbd);
+}
+
+fn serve_nbd(connection_threads: u32) {
     let authority = Authority::new("starttls");
     let server_files = authority.files("server", "IP:127.0.0.1");
     let rt = real_rt();
     rt.block_on(async {
-        let (server, address) = start(&rt, config(Protocol::Nbd, server_files))
-            .await
-            .unwrap();
+        let (server, address) =
+            start_on(&rt, config(Protocol::Nbd, server_files), connection_threads)
+                .await
+                .unwrap();
         for (name, error) in [("box", 0), ("reader", 1)] {
             let files = authority.files(name, &format!("DNS:{name}"));
             let client = bimetal_tls::ClientTls::load(&files, "127.0.0.1").unwrap();

@@ -7,6 +7,8 @@
 //! that waits for its answer before it sends again is the bound. It must never lose a letter: what is
 //! not taken is dropped with the mailbox, which ends whoever waits for an answer to it.
 
+mod outbox;
+
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -16,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::buf::BufMut;
 use crate::executor::{Rt, yield_now};
 use crate::net::Stream;
+pub use outbox::Outbox;
 
 /// Bells taken at a time.
 const BELLS: usize = 64;

@@ -4,6 +4,7 @@
 //! A stream is used by one receiving and one sending task at a time. It must never be the place
 //! where a protocol is understood.
 
+mod carrier;
 mod inbox;
 mod pipe;
 
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
 use crate::uring::{Socket, SocketListener};
+pub use carrier::{AHEAD_MAX, Carried, Carrier, PIECE_BYTES, SEND_BYTES, SENDS_MAX};
 pub use inbox::Inbox;
 pub use pipe::{Pipe, PipeOptions};
 
@@ -115,6 +117,8 @@ pub struct Stream(Kind);
 enum Kind {
     Socket(Socket),
     Pipe(Pipe),
+    /// A socket on another thread.
+    Carried(Carried),
     Layered(Box<dyn Layer>),
 }
 
@@ -195,6 +199,7 @@ impl Stream {
         match &self.0 {
             Kind::Socket(socket) => socket.recv(buf, from).await,
             Kind::Pipe(pipe) => pipe.recv(buf, from).await,
+            Kind::Carried(carried) => carried.recv(buf, from).await,
             Kind::Layered(layer) => layer.recv(buf, from).await,
         }
     }
@@ -225,6 +230,7 @@ impl Stream {
         match &self.0 {
             Kind::Socket(socket) => socket.send(payload).await,
             Kind::Pipe(pipe) => pipe.send(payload).await,
+            Kind::Carried(carried) => carried.send(payload).await,
             Kind::Layered(layer) => layer.send(payload).await,
         }
     }
@@ -237,6 +243,7 @@ impl Stream {
         match &self.0 {
             Kind::Socket(socket) => socket.peer(),
             Kind::Pipe(_) => Ok(None),
+            Kind::Carried(carried) => Ok(carried.peer()),
             Kind::Layered(layer) => layer.peer(),
         }
     }
@@ -249,11 +256,20 @@ impl Stream {
         }
     }
 
+    /// The stream as what a [`Carrier`] carries, if one does.
+    pub fn carried(&self) -> Option<&Carried> {
+        match &self.0 {
+            Kind::Carried(carried) => Some(carried),
+            Kind::Socket(_) | Kind::Pipe(_) | Kind::Layered(_) => None,
+        }
+    }
+
     /// Ends both directions; whoever waits on either end is woken.
     pub fn shutdown(&self) {
         match &self.0 {
             Kind::Socket(socket) => socket.shutdown(),
             Kind::Pipe(pipe) => pipe.shutdown(),
+            Kind::Carried(carried) => carried.shutdown(),
             Kind::Layered(layer) => layer.shutdown(),
         }
     }

@@ -140,6 +140,16 @@ impl Served {
         Served(child)
     }
 
+    /// The names of its threads, as the kernel shows them.
+    pub fn threads(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
+        let name = |task: std::io::Result<std::fs::DirEntry>| {
+            let name = std::fs::read_to_string(task.unwrap().path().join("comm"));
+            name.unwrap().trim_end().to_owned()
+        };
+        tasks.map(name).collect()
+    }
+
     /// Sends a signal and gives the status and what was said on standard error.
     pub fn end(mut self, signal: &str) -> (Option<i32>, String) {
         let pid = self.0.id().to_string();

@@ -36,7 +36,7 @@ impl DetachedBuf {
 impl Drop for DetachedBuf {
     fn drop(&mut self) {
         let layout = heap_layout(heap_bytes(self.len));
-        // SAFETY: allocated by `Payload::detached` with the layout of the same length, which never changes, and
+        // SAFETY: allocated by `DetachedBuf::gather` with the layout of the same length, which never changes, and
         // `BufPool::attach` keeps those from getting here that it takes over.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
     }
@@ -48,15 +48,19 @@ impl std::fmt::Debug for DetachedBuf {
     }
 }
 
-impl Payload {
-    /// A copy of the bytes in one piece that may go to another thread; `None` when there is no memory.
-    pub fn detached(&self) -> Option<DetachedBuf> {
-        let len = self.len();
+impl DetachedBuf {
+    /// A copy of bytes; `None` when there is no memory.
+    pub fn copy_of(bytes: &[u8]) -> Option<DetachedBuf> {
+        DetachedBuf::gather(bytes.len(), std::iter::once(bytes))
+    }
+
+    /// A copy of slices that are `len` bytes together.
+    fn gather<'a>(len: usize, slices: impl Iterator<Item = &'a [u8]>) -> Option<DetachedBuf> {
         // SAFETY: the layout has a size above zero.
         let start = unsafe { std::alloc::alloc(heap_layout(heap_bytes(len))) };
         let start = NonNull::new(start)?;
         let mut at = 0;
-        for slice in self.slices() {
+        for slice in slices {
             assert!(slice.len() <= len - at, "the slices are as long as all");
             // SAFETY: what was just allocated has `len` bytes or more, of which those from `at` on have room for
             // the slice, and nobody else has them.
@@ -69,6 +73,13 @@ impl Payload {
         // What is not written must never be read.
         assert_eq!(at, len, "the slices are as long as all");
         Some(DetachedBuf { start, len })
+    }
+}
+
+impl Payload {
+    /// A copy of the bytes in one piece that may go to another thread; `None` when there is no memory.
+    pub fn detached(&self) -> Option<DetachedBuf> {
+        DetachedBuf::gather(self.len(), self.slices().iter().map(|slice| &slice[..]))
     }
 }
 

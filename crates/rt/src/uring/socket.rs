@@ -280,8 +280,21 @@ impl SocketListener {
     }
 }
 
-/// A pair of connected UNIX sockets, one end for a peer outside the runtime.
+/// Sockets of another ring, or of none.
 impl Socket {
+    /// The same connection for another ring; its options are set.
+    ///
+    /// # Errors
+    /// When descriptors have run out.
+    pub(crate) fn detached(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
+    /// Takes over what another ring's socket has [given](Self::detached).
+    pub(crate) fn attach(rt: &Rt, fd: OwnedFd) -> io::Result<Socket> {
+        Ok(Socket::new(&super::of(rt)?, fd))
+    }
+
     /// Takes over a connected standard-library stream.
     pub(crate) fn from_unix(rt: &Rt, stream: UnixStream) -> io::Result<Socket> {
         Ok(Socket::new(&super::of(rt)?, stream.into()))

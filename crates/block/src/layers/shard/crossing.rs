@@ -1,10 +1,5 @@
-//! What is in the mailboxes between the two threads, and who puts it in: all of one turn at once.
+//! What is in the mailboxes between the two threads.
 
-use std::cell::RefCell;
-use std::sync::Arc;
-
-use bimetal_rt::mailbox::Sender;
-use bimetal_rt::sync::Event;
 use bimetal_rt::{BufPool, DetachedBuf};
 
 use crate::error::{IoError, OpenError};
@@ -129,57 +124,4 @@ pub(super) enum Told {
     Opened(Result<Opened, OpenError>),
     Answered(Answered),
     Closed(Result<(), IoError>),
-}
-
-/// Letters of this turn of the executor, to be sent together by [`carry`](Self::carry). Who puts them in bounds
-/// them.
-pub(super) struct Outbox<T> {
-    letters: RefCell<Vec<T>>,
-    filled: Event,
-    to: Arc<Sender<T>>,
-}
-
-impl<T> Outbox<T> {
-    pub(super) fn new(to: Arc<Sender<T>>) -> Outbox<T> {
-        Outbox {
-            letters: RefCell::new(Vec::new()),
-            filled: Event::new(),
-            to,
-        }
-    }
-
-    pub(super) fn put(&self, letter: T) {
-        let is_first = {
-            let mut letters = self.letters.borrow_mut();
-            letters.push(letter);
-            letters.len() == 1
-        };
-        if is_first {
-            self.filled.notify();
-        }
-    }
-
-    /// Sends what is there. Tasks run in the order in which they became ready, so this comes behind all that
-    /// had something to say in the same turn.
-    pub(super) async fn carry(&self) {
-        loop {
-            self.filled
-                .until(|| !self.letters.borrow().is_empty())
-                .await;
-            self.send();
-        }
-    }
-
-    /// Sends what is there now.
-    pub(super) fn send(&self) {
-        // A mailbox that is closed is of a thread that has ended, which is noticed at its own mailbox; what is
-        // left goes with this one.
-        let letters = self.letters.take();
-        self.to.send_all(letters);
-    }
-
-    /// No more letters will be sent after those that were.
-    pub(super) fn close(&self) {
-        self.to.close();
-    }
 }

@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bimetal_rt::Rt;
-use bimetal_rt::mailbox::{Letters, Receiver, Sender};
+use bimetal_rt::mailbox::{Letters, Outbox, Receiver, Sender};
 use bimetal_rt::sync::Event;
 
-use super::crossing::{Answered, Asked, Opened, Outbox, Told, What};
+use super::crossing::{Answered, Asked, Opened, Told, What};
 use super::{LOOK_EVERY, Seen, Subtree};
 use crate::device::Device;
 use crate::error::OpenError;

@@ -7,12 +7,12 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
-use bimetal_rt::mailbox::{Letters, mailbox};
+use bimetal_rt::mailbox::{Letters, Outbox, mailbox};
 use bimetal_rt::sync::{Event, Permit, Semaphore};
 use bimetal_rt::{BufPool, Rt, Task, UringOptions, thread};
 use slab::Slab;
 
-use super::crossing::{Answered, Asked, Detached, Opened, Outbox, Told, What};
+use super::crossing::{Answered, Asked, Detached, Opened, Told, What};
 use super::far::{self, Shown};
 use super::{BYTES_MAX, REQUESTS_MAX, Seen, Subtree};
 use crate::device::{Figure, FigureVisitor};

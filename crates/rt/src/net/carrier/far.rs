@@ -1,0 +1,198 @@
+//! The carrier's thread: what each connection was told to do, by a task that receives and one that sends. It
+//! must answer every order but those of connections that are gone.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::{Number, Order, Raising, Report, Told};
+use crate::buf::{BufMut, DetachedBuf};
+use crate::executor::{Rt, Task};
+use crate::mailbox::{Letters, Outbox, Receiver, Sender};
+use crate::net::{Kind, Stream};
+use crate::sync::Event;
+use crate::uring::Socket;
+
+/// What the thread does.
+pub(super) fn run(rt: io::Result<Rt>, orders: Receiver<(Number, Order)>, told: Sender<Told>) {
+    // Its letters end with it, which is how the other thread knows: dropped after the runtime.
+    let told = Arc::new(told);
+    let began = rt.and_then(|rt| Ok((orders.listen(&rt)?, rt)));
+    let (orders, rt) = match began {
+        Ok(began) => began,
+        Err(error) => {
+            // Who has gone away meanwhile need not know.
+            let _ = told.send(Told::Began(Err(error)));
+            return;
+        }
+    };
+    let serving = || rt.block_on(serve(&rt, orders, &told));
+    // Nothing of what a panic has left half-done is used again: all of it is dropped.
+    if catch_unwind(AssertUnwindSafe(serving)).is_err() {
+        // First of all whoever waits is told.
+        told.close();
+        rt.end();
+    }
+}
+
+async fn serve(rt: &Rt, mut orders: Letters<(Number, Order)>, told: &Arc<Sender<Told>>) {
+    let outbox = Rc::new(Outbox::new(Arc::clone(told)));
+    outbox.put(Told::Began(Ok(())));
+    let sending = Rc::clone(&outbox);
+    let sends = rt.spawn(async move { sending.carry().await });
+    let mut ends: BTreeMap<Number, Rc<End>> = BTreeMap::new();
+    while let Some(letters) = orders.next().await {
+        for (number, order) in letters {
+            match order {
+                Order::Carry(fd) => {
+                    let end = End::new(rt, number, fd, &outbox);
+                    ends.insert(number, end);
+                }
+                Order::Release => {
+                    if let Some(end) = ends.remove(&number) {
+                        end.release();
+                    }
+                }
+                // Nobody tells a connection anything before it is carried or after it was released.
+                order => ends[&number].take(order),
+            }
+        }
+    }
+    ends.values().for_each(|end| end.release());
+    sends.cancel().await;
+    outbox.send();
+}
+
+/// A connection.
+struct End {
+    rt: Rt,
+    number: Number,
+    outbox: Rc<Outbox<Told>>,
+    /// Away while a layer is put on it, and for ever when that fails.
+    stream: RefCell<Option<Rc<Stream>>>,
+    receives: RefCell<VecDeque<usize>>,
+    sends: RefCell<VecDeque<DetachedBuf>>,
+    told: Event,
+    tasks: RefCell<Vec<Task<()>>>,
+}
+
+impl End {
+    fn new(rt: &Rt, number: Number, fd: OwnedFd, outbox: &Rc<Outbox<Told>>) -> Rc<End> {
+        let socket = Socket::attach(rt, fd).expect("the runtime of a thread has a ring");
+        let end = Rc::new(End {
+            rt: rt.clone(),
+            number,
+            outbox: Rc::clone(outbox),
+            stream: RefCell::new(Some(Rc::new(Stream(Kind::Socket(socket))))),
+            receives: RefCell::default(),
+            sends: RefCell::default(),
+            told: Event::new(),
+            tasks: RefCell::default(),
+        });
+        let (receiving, sending) = (Rc::clone(&end), Rc::clone(&end));
+        end.tasks.borrow_mut().extend([
+            rt.spawn(async move { receiving.receive_all().await }),
+            rt.spawn(async move { sending.send_all().await }),
+        ]);
+        end
+    }
+
+    fn take(self: &Rc<End>, order: Order) {
+        match order {
+            Order::Receive(bytes) => self.receives.borrow_mut().push_back(bytes),
+            Order::Send(data) => self.sends.borrow_mut().push_back(data),
+            Order::Raise(raising) => return self.raise(raising),
+            Order::Shutdown => return self.shutdown(),
+            Order::Carry(_) | Order::Release => unreachable!("these are not for the connection"),
+        }
+        self.told.notify();
+    }
+
+    fn report(&self, report: Report) {
+        self.outbox.put(Told::Of(self.number, report));
+    }
+
+    /// The stream, or why there is none.
+    fn stream(&self) -> io::Result<Rc<Stream>> {
+        let stream = self.stream.borrow().clone();
+        stream.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Receives as it is told, until the stream ends.
+    async fn receive_all(&self) {
+        let mut kept = None;
+        loop {
+            let next = || self.receives.borrow_mut().pop_front();
+            let bytes = self.told.until_some(next).await;
+            let received = self.receive(bytes, &mut kept).await;
+            let is_over = received.as_ref().is_ok_and(DetachedBuf::is_empty) || received.is_err();
+            self.report(Report::Received(received));
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Receives once into the buffer of the last time, or one that fits.
+    async fn receive(&self, bytes: usize, kept: &mut Option<BufMut>) -> io::Result<DetachedBuf> {
+        let stream = self.stream()?;
+        let fits = kept.take().filter(|buf| buf.len() == bytes);
+        let buf = fits.unwrap_or_else(|| self.rt.pool().alloc_now(bytes));
+        let (result, buf) = stream.recv(buf, 0).await;
+        let count = result?;
+        let copy = DetachedBuf::copy_of(&buf[..count]).ok_or(io::ErrorKind::OutOfMemory)?;
+        *kept = Some(buf);
+        Ok(copy)
+    }
+
+    async fn send_all(&self) {
+        loop {
+            let next = || self.sends.borrow_mut().pop_front();
+            let data = self.told.until_some(next).await;
+            let sent = self.send(data).await;
+            self.report(Report::Sent(sent));
+        }
+    }
+
+    async fn send(&self, data: DetachedBuf) -> io::Result<()> {
+        let stream = self.stream()?;
+        stream
+            .send(self.rt.pool().attach(data).freeze().into())
+            .await
+    }
+
+    /// Puts a layer on the stream, which nobody uses meanwhile.
+    fn raise(self: &Rc<End>, raising: Raising) {
+        let stream = self.stream.take();
+        let stream = stream.and_then(Rc::into_inner);
+        let Some(stream) = stream else {
+            return self.report(Report::Raised(Err(io::ErrorKind::NotConnected.into())));
+        };
+        let end = Rc::clone(self);
+        let task = self.rt.spawn(async move {
+            let raised = raising(end.rt.clone(), stream).await;
+            let raised = raised.map(|stream| {
+                *end.stream.borrow_mut() = Some(Rc::new(stream));
+            });
+            end.report(Report::Raised(raised));
+        });
+        self.tasks.borrow_mut().push(task);
+    }
+
+    fn shutdown(&self) {
+        if let Some(stream) = self.stream.borrow().as_ref() {
+            stream.shutdown();
+        }
+    }
+
+    /// Lets go of the connection, whatever it is about. What has been sent still arrives.
+    fn release(&self) {
+        self.shutdown();
+        // Their receives and sends are given up, and a layer that is being put on.
+        self.tasks.take();
+    }
+}

@@ -1,0 +1,373 @@
+//! The ends of carried connections that conversations use.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use super::{AHEAD_MAX, Number, Order, PIECE_BYTES, Report, SEND_BYTES, SENDS_MAX, Told, far};
+use crate::buf::{BufMut, BufPool, Payload};
+use crate::executor::{Rt, Task};
+use crate::mailbox::{Letters, Outbox, mailbox};
+use crate::net::{Kind, Peer, Stream};
+use crate::sync::Event;
+use crate::thread;
+use crate::uring::UringOptions;
+
+/// Buffers of the thread: pieces of some hundred connections; those of more are on the heap.
+const POOL_BYTES: usize = 16 << 20;
+
+/// A thread that carries connections. Dropped without being closed, the thread ends by itself.
+pub struct Carrier {
+    shared: Rc<Shared>,
+    tasks: RefCell<Vec<Task<()>>>,
+    thread: RefCell<Option<JoinHandle<()>>>,
+}
+
+/// What a carrier and its connections share.
+struct Shared {
+    pool: BufPool,
+    outbox: Outbox<(Number, Order)>,
+    ends: RefCell<BTreeMap<Number, Rc<State>>>,
+    next_number: Cell<Number>,
+    /// Nothing more comes from the thread.
+    is_over: Cell<bool>,
+    changed: Event,
+}
+
+/// What the tasks of a connection wait for.
+#[derive(Default)]
+struct State {
+    /// Bytes that nobody has taken, each piece with how much of it was.
+    received: RefCell<VecDeque<(BufMut, usize)>>,
+    /// Receives that were ordered and have not come to an end.
+    ordered: Cell<usize>,
+    reads_ahead: Cell<bool>,
+    /// The stream has ended, or why it is broken.
+    ended: RefCell<Option<io::Result<()>>>,
+    heard: Event,
+    /// Pieces that were ordered to be sent, and have not been.
+    sending: Cell<usize>,
+    send_error: RefCell<Option<io::Error>>,
+    raised: RefCell<Option<io::Result<()>>>,
+    sent: Event,
+}
+
+/// The near end of a carried connection.
+pub struct Carried {
+    number: Number,
+    peer: Option<Peer>,
+    state: Rc<State>,
+    shared: Rc<Shared>,
+}
+
+impl Carrier {
+    /// Starts a thread, which spins as that of `rt` does; the kernel shows it by `name`.
+    ///
+    /// # Errors
+    /// When there is no thread, ring or socket to be had; `Unsupported` in virtual time.
+    pub async fn start(rt: &Rt, name: &str) -> io::Result<Carrier> {
+        let options = rt.uring_options().ok_or(io::ErrorKind::Unsupported)?;
+        let options = UringOptions {
+            pool_bytes: POOL_BYTES,
+            ..options.clone()
+        };
+        let (to, orders) = mailbox()?;
+        let (told, from) = mailbox()?;
+        let mut from = from.listen(rt)?;
+        let run = move |rt| far::run(rt, orders, told);
+        let thread = thread::start(name, options, run)?;
+        began(&mut from).await?;
+        let shared = Rc::new(Shared {
+            pool: rt.pool().clone(),
+            outbox: Outbox::new(Arc::new(to)),
+            ends: RefCell::default(),
+            next_number: Cell::new(0),
+            is_over: Cell::new(false),
+            changed: Event::new(),
+        });
+        let (sends, takes) = (Rc::clone(&shared), Rc::clone(&shared));
+        let tasks = vec![
+            rt.spawn(async move { sends.outbox.carry().await }),
+            rt.spawn(async move { takes.take_all(from).await }),
+        ];
+        Ok(Carrier {
+            shared,
+            tasks: RefCell::new(tasks),
+            thread: RefCell::new(Some(thread)),
+        })
+    }
+
+    /// Connections that it carries.
+    pub fn connections(&self) -> usize {
+        self.shared.ends.borrow().len()
+    }
+
+    /// False when it carries nothing any more.
+    pub fn is_alive(&self) -> bool {
+        !self.shared.is_over.get()
+    }
+
+    /// Carries a connection of which nothing is being received or sent. A stream that is no socket stays what
+    /// it is, and one for which there is no descriptor too.
+    pub fn carry(&self, stream: Stream) -> Stream {
+        let Kind::Socket(socket) = &stream.0 else {
+            return stream;
+        };
+        let (Ok(peer), Ok(fd)) = (socket.peer(), socket.detached()) else {
+            return stream;
+        };
+        if !self.is_alive() {
+            return stream;
+        }
+        let shared = &self.shared;
+        let number = shared.next_number.get();
+        shared.next_number.set(number + 1);
+        let state: Rc<State> = Rc::default();
+        shared.ends.borrow_mut().insert(number, Rc::clone(&state));
+        shared.outbox.put((number, Order::Carry(fd)));
+        Stream(Kind::Carried(Carried {
+            number,
+            peer,
+            state,
+            shared: Rc::clone(shared),
+        }))
+    }
+
+    /// Waits until its connections are gone and the thread has ended. Closing once more does nothing.
+    pub async fn close(&self) {
+        let shared = &self.shared;
+        let is_idle = || shared.ends.borrow().is_empty() || shared.is_over.get();
+        shared.changed.until(is_idle).await;
+        shared.outbox.send();
+        shared.outbox.close();
+        shared.changed.until(|| shared.is_over.get()).await;
+        for task in self.tasks.take() {
+            task.cancel().await;
+        }
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed, and its connections have been told.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread says first.
+async fn began(from: &mut Letters<Told>) -> io::Result<()> {
+    match from.next().await.and_then(|mut told| told.pop_front()) {
+        Some(Told::Began(began)) => began,
+        Some(Told::Of(..)) => unreachable!("nothing was ordered before"),
+        None => Err(io::Error::other("it died at once")),
+    }
+}
+
+impl Shared {
+    /// Takes what the thread says until it says no more.
+    async fn take_all(&self, mut from: Letters<Told>) {
+        while let Some(letters) = from.next().await {
+            for told in letters {
+                let Told::Of(number, report) = told else {
+                    unreachable!("it begins once");
+                };
+                // Who is gone needs no report.
+                let state = self.ends.borrow().get(&number).cloned();
+                if let Some(state) = state {
+                    state.take(report, &self.pool);
+                }
+            }
+        }
+        self.is_over.set(true);
+        let left: Vec<Rc<State>> = self.ends.borrow().values().cloned().collect();
+        left.iter().for_each(|state| state.break_off());
+        self.changed.notify();
+    }
+}
+
+impl State {
+    fn take(&self, report: Report, pool: &BufPool) {
+        match report {
+            Report::Received(received) => {
+                self.ordered.set(self.ordered.get() - 1);
+                match received {
+                    Ok(data) if data.is_empty() => *self.ended.borrow_mut() = Some(Ok(())),
+                    Ok(data) => {
+                        let piece = (pool.attach(data), 0);
+                        self.received.borrow_mut().push_back(piece);
+                    }
+                    Err(error) => *self.ended.borrow_mut() = Some(Err(error)),
+                }
+                return self.heard.notify();
+            }
+            Report::Sent(sent) => {
+                self.sending.set(self.sending.get() - 1);
+                if let Err(error) = sent {
+                    self.send_error.borrow_mut().get_or_insert(error);
+                }
+            }
+            Report::Raised(raised) => *self.raised.borrow_mut() = Some(raised),
+        }
+        self.sent.notify();
+    }
+
+    /// Nothing more will be reported.
+    fn break_off(&self) {
+        let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
+        self.ended.borrow_mut().get_or_insert_with(|| Err(gone()));
+        self.send_error.borrow_mut().get_or_insert_with(gone);
+        self.raised.borrow_mut().get_or_insert_with(|| Err(gone()));
+        self.sending.set(0);
+        self.heard.notify();
+        self.sent.notify();
+    }
+
+    /// Moves what is here to `out`, as far as it fits.
+    fn move_to(&self, out: &mut [u8]) -> usize {
+        let mut received = self.received.borrow_mut();
+        let mut filled = 0;
+        while let Some((piece, taken)) = received.front_mut() {
+            let count = (piece.len() - *taken).min(out.len() - filled);
+            out[filled..filled + count].copy_from_slice(&piece[*taken..*taken + count]);
+            filled += count;
+            *taken += count;
+            if *taken < piece.len() {
+                break;
+            }
+            received.pop_front();
+        }
+        filled
+    }
+
+    /// How the stream has ended, when all before that was taken. An error is given once; after it the stream
+    /// is as one that has ended.
+    fn end(&self) -> Option<io::Result<()>> {
+        let mut ended = self.ended.borrow_mut();
+        let end = ended.as_mut()?;
+        Some(std::mem::replace(end, Ok(())))
+    }
+}
+
+impl Carried {
+    fn order(&self, order: Order) {
+        self.shared.outbox.put((self.number, order));
+    }
+
+    /// Orders receives until `count` of them are under way or wait to be taken.
+    fn receive_ahead(&self, count: usize, bytes: usize) {
+        let state = &self.state;
+        let here = state.received.borrow().len() + state.ordered.get();
+        if state.ended.borrow().is_none() {
+            for _ in here..count {
+                state.ordered.set(state.ordered.get() + 1);
+                self.order(Order::Receive(bytes));
+            }
+        }
+    }
+
+    /// Lets the thread receive before anybody asks for it, as the head of [the module](super) says. To be
+    /// called when nothing will be put on the connection any more.
+    pub fn read_ahead(&self) {
+        self.state.reads_ahead.set(true);
+        self.receive_ahead(AHEAD_MAX, PIECE_BYTES);
+    }
+
+    /// As [`Stream::recv`].
+    pub(in crate::net) async fn recv(
+        &self,
+        mut buf: BufMut,
+        from: usize,
+    ) -> (io::Result<usize>, BufMut) {
+        assert!(from < buf.len(), "there is room to receive into");
+        let state = &self.state;
+        let room_bytes = buf.len() - from;
+        loop {
+            let count = state.move_to(&mut buf[from..]);
+            if state.reads_ahead.get() {
+                self.receive_ahead(AHEAD_MAX, PIECE_BYTES);
+            } else if count == 0 {
+                self.receive_ahead(1, room_bytes.min(PIECE_BYTES));
+            }
+            if count > 0 {
+                return (Ok(count), buf);
+            }
+            if let Some(end) = state.end() {
+                return (end.map(|()| 0), buf);
+            }
+            let has_news = || !state.received.borrow().is_empty() || state.ended.borrow().is_some();
+            state.heard.until(has_news).await;
+        }
+    }
+
+    /// As [`Stream::send`].
+    pub(in crate::net) async fn send(&self, payload: Payload) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < payload.len() {
+            let end = payload.len().min(sent + SEND_BYTES);
+            self.until_sending(SENDS_MAX - 1).await?;
+            let piece = payload.slice(sent..end).detached();
+            let piece = piece.ok_or(io::ErrorKind::OutOfMemory)?;
+            self.state.sending.set(self.state.sending.get() + 1);
+            self.order(Order::Send(piece));
+            sent = end;
+        }
+        // Who sent it may have its memory back.
+        drop(payload);
+        self.until_sending(0).await
+    }
+
+    /// Waits until no more than `count` pieces are on their way.
+    async fn until_sending(&self, count: usize) -> io::Result<()> {
+        let state = &self.state;
+        state.sent.until(|| state.sending.get() <= count).await;
+        match state.send_error.borrow().as_ref() {
+            Some(error) => Err(error.kind().into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts a layer on the connection, on the thread that carries it, and gives what `raise` says besides.
+    ///
+    /// # Errors
+    /// Those of `raise`, which end the connection; `InvalidData` when bytes were received that nobody has taken.
+    pub async fn raise<T: Send + 'static>(
+        &self,
+        raise: impl AsyncFnOnce(&Rt, Stream) -> io::Result<(Stream, T)> + Send + 'static,
+    ) -> io::Result<T> {
+        let state = &self.state;
+        if !state.received.borrow().is_empty() || state.ordered.get() > 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let said: Arc<Mutex<Option<T>>> = Arc::default();
+        let saying = Arc::clone(&said);
+        self.order(Order::Raise(Box::new(move |rt, stream| {
+            Box::pin(async move {
+                let (stream, value) = raise(&rt, stream).await?;
+                *saying.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+                Ok(stream)
+            })
+        })));
+        let raised = || state.raised.borrow_mut().take();
+        state.sent.until_some(raised).await?;
+        let value = said.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(value.expect("it was said before the report"))
+    }
+
+    /// As [`Stream::peer`].
+    pub(in crate::net) fn peer(&self) -> Option<Peer> {
+        self.peer.clone()
+    }
+
+    /// As [`Stream::shutdown`].
+    pub(in crate::net) fn shutdown(&self) {
+        self.order(Order::Shutdown);
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        self.order(Order::Release);
+        self.shared.ends.borrow_mut().remove(&self.number);
+        self.shared.changed.notify();
+    }
+}
