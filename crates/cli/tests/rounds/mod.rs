@@ -25,6 +25,8 @@ const DEPTH: usize = 48;
 const WRITE_BLOCKS_MAX: u64 = 6;
 /// Answers before the target dies, at most.
 const ANSWERS_MAX: u64 = 600;
+/// Threads for connections of a target, at most; how many it has, its seed says.
+const CONNECTION_THREADS_MAX: u64 = 2;
 /// How long the session waits for a target. Nothing here waits so long unless something is wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -41,7 +43,8 @@ pub enum Stack {
 }
 
 impl Stack {
-    fn config(self) -> String {
+    /// The target's configuration, with so many threads for its connections.
+    fn config(self, connection_threads: u64) -> String {
         let device = match self {
             Stack::File => "disk",
             Stack::Cache | Stack::Forgetful => "cache",
@@ -50,7 +53,8 @@ impl Stack {
             "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\n\
              [device.cache]\ntype = \"cache\"\nbelow = \"disk\"\nsize = \"4MiB\"\n\
              [export.vol]\ndevice = \"{device}\"\nprotocol = \"brp\"\nlisten = \"unix:s\"\n\
-             [server]\nlock_memory = false\nmemory = \"16MiB\"\n"
+             [server]\nlock_memory = false\nmemory = \"16MiB\"\n\
+             connection_threads = {connection_threads}\n"
         )
     }
 
@@ -402,7 +406,7 @@ pub fn rounds(
     let (image, config) = (dir.join("disk.img"), dir.join("c.toml"));
     let made = std::fs::File::create_new(&image)
         .and_then(|file| file.set_len(BLOCKS * BLOCK_BYTES))
-        .and_then(|()| std::fs::write(&config, stack.config()));
+        .and_then(|()| std::fs::write(&config, stack.config(seed % (CONNECTION_THREADS_MAX + 1))));
     made.map_err(|error| format!("{}: {error}", dir.display()))?;
     let mut target = Target::start(binary, &config)?;
     let mut load = Load::new(Draw(seed), stack, dir.join("s"))?;
