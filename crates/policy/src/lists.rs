@@ -62,6 +62,17 @@ pub fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
     }
 }
 
+/// Takes out what is at a place of `array`, which is the last one as a rule where few are in it: then nothing
+/// has to be moved, and no call is made to move nothing.
+pub(crate) fn take_at<T>(array: &mut Vec<T>, at: usize) -> T {
+    if at + 1 == array.len()
+        && let Some(last) = array.pop()
+    {
+        return last;
+    }
+    array.remove(at)
+}
+
 /// One list. The front is where new and used ids go, the back is where they leave.
 #[derive(Clone, Copy, Debug)]
 pub struct List {

@@ -5,6 +5,7 @@
 //! sector are in order of their tags.
 
 use super::Tag;
+use crate::lists::take_at;
 
 /// Requests with the sectors under which they are filed.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +38,7 @@ impl Sorted {
     /// Takes `tag` out, filed under `sector`; false if it is not here.
     pub(super) fn remove(&mut self, sector: u64, tag: Tag) -> bool {
         let found = self.entries.binary_search(&(sector, tag));
-        found.map(|at| self.entries.remove(at)).is_ok()
+        found.map(|at| take_at(&mut self.entries, at)).is_ok()
     }
 
     /// The first request.

@@ -3,6 +3,7 @@
 
 use super::super::queues::Rank;
 use super::flow::Flow;
+use crate::lists::take_at;
 
 /// Queues that want service.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +36,7 @@ impl Busy {
         let at = at.expect("a queue is counted by the weight that it has");
         self.weights[at].1 -= 1;
         if self.weights[at].1 == 0 {
-            self.weights.remove(at);
+            take_at(&mut self.weights, at);
         }
     }
 

@@ -9,6 +9,7 @@
 //! Source: `block/bfq-wf2q.c` of Linux 6.1, for one group.
 
 use super::super::queues::Rank;
+use crate::lists::take_at;
 
 /// Virtual time is sectors times this by weight.
 const SHIFT: u32 = 22;
@@ -65,7 +66,7 @@ fn put(list: &mut Vec<(u128, usize)>, finish: u128, at: usize) {
 
 fn take(list: &mut Vec<(u128, usize)>, finish: u128, at: usize) -> bool {
     let found = list.binary_search(&(finish, at));
-    found.map(|place| list.remove(place)).is_ok()
+    found.map(|place| take_at(list, place)).is_ok()
 }
 
 /// All classes.
@@ -136,7 +137,7 @@ impl Fair {
         let vtime = class.vtime;
         let mut places = class.active.iter();
         let place = places.position(|(_, at)| self.shares[*at].start <= vtime)?;
-        let (_, at) = class.active.remove(place);
+        let (_, at) = take_at(&mut class.active, place);
         Some(at)
     }
 
@@ -181,7 +182,7 @@ impl Fair {
             if finish > class.vtime {
                 return;
             }
-            class.idle.remove(0);
+            take_at(&mut class.idle, 0);
             class.weights -= std::mem::take(&mut self.shares[first].weight);
         }
     }

@@ -171,13 +171,13 @@ impl Flow {
     }
 
     /// What its next request counts against its budget: more if nobody waits for it.
-    pub(super) fn charge(&self, r: &Requests, async_factor: u64) -> Option<u64> {
+    pub(super) fn charge(&self, r: &Requests, async_factor: impl Fn() -> u64) -> Option<u64> {
         let sectors = u64::from(r[self.next?].bio.sectors);
         let is_plain = self.sync || self.raise.is_up();
         Some(if is_plain {
             sectors
         } else {
-            sectors * async_factor
+            sectors * async_factor()
         })
     }
 

@@ -169,8 +169,11 @@ impl Bfq {
     }
 
     fn know(&mut self, at: usize) {
-        crate::lists::grow(&mut self.flows, at + 1, Flow::default());
-        self.fair.know(at);
+        // Every request asks, and a queue to grow with is not made for nothing.
+        if at >= self.flows.len() {
+            crate::lists::grow(&mut self.flows, at + 1, Flow::default());
+            self.fair.know(at);
+        }
     }
 
     /// The weight that the queue of a task has; `None` before its first request.
@@ -207,7 +210,7 @@ impl Bfq {
     }
 
     fn charge(&self, at: usize, r: &Requests) -> Option<u64> {
-        self.flows[at].charge(r, self.async_charge())
+        self.flows[at].charge(r, || self.async_charge())
     }
 
     /// True if it is worth keeping the device for a queue through a pause.
@@ -381,11 +384,12 @@ impl Bfq {
             _ => now_ns,
         };
         let served_ns = end_ns.saturating_sub(self.served_since_ns);
-        let share = *self.fair.share(at);
+        let share = self.fair.share(at);
+        let service = share.service;
         let is_slow = flow.sync
             && match served_ns {
                 0..=SLOW_NS => flow.is_seeky(),
-                _ => share.service < self.budget_max / 2,
+                _ => service < self.budget_max / 2,
             };
         let is_late = reason == Reason::Timeout && share.left() >= share.budget / 3;
         if flow.raise.is_up() || !(is_slow || is_late) {
@@ -399,11 +403,15 @@ impl Bfq {
             _ if flow.sync => served_ns,
             _ => 0,
         };
+        if charged_ns < MS_NS {
+            // Whole milliseconds count.
+            return;
+        }
         let timeout_ms = (self.parameters.timeout_sync_ns / MS_NS).max(1);
         let charged_ms = (charged_ns / MS_NS).min(timeout_ms);
         let charged = self.budget_max * charged_ms / timeout_ms;
-        if charged > share.service {
-            self.fair.serve(at, charged - share.service);
+        if charged > service {
+            self.fair.serve(at, charged - service);
         }
         let share = self.fair.share(at);
         share.budget = share.budget.max(charged);

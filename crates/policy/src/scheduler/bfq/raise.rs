@@ -58,7 +58,6 @@ impl Bfq {
     /// Raises the weight of a queue that is new, has been away for long, or asks like a player.
     pub(super) fn raise_on_arrival(&mut self, at: usize, now_ns: u64) {
         let raised_ns = self.rate.raised_ns();
-        let budget_max = 2 * self.budget_min();
         let flow = &mut self.flows[at];
         if !self.parameters.low_latency || !flow.sync {
             return;
@@ -69,31 +68,35 @@ impl Bfq {
                 .idle_since_ns
                 .is_none_or(|since_ns| since_ns + NEW_NS < now_ns);
         let is_player = is_done && flow.soft_real_time_ns < now_ns && flow.plain_weight() == 40;
+        let was_up = flow.raise.is_up();
+        if !is_new && !is_player {
+            // As a rule it goes on as it was, and there is nothing to make anew.
+            if !was_up {
+                flow.raise.began_ns = now_ns;
+            }
+            return;
+        }
         let player = Raise::new(RAISE_TIMES * PLAYER_TIMES, PLAYER_NS, true, now_ns);
         let old = flow.raise;
-        flow.raise = match (old.is_up(), is_new, is_player) {
-            (false, true, _) => Raise::new(RAISE_TIMES, raised_ns, false, now_ns),
-            (true, true, _) => Raise {
+        flow.raise = match (was_up, is_new) {
+            (false, true) => Raise::new(RAISE_TIMES, raised_ns, false, now_ns),
+            (true, true) => Raise {
                 sectors: old.sectors,
                 ..Raise::new(RAISE_TIMES, raised_ns, false, now_ns)
             },
-            (false, false, true) => player,
-            (true, false, true) if !old.is_soft_real_time => Raise {
+            (false, false) => player,
+            (true, false) if !old.is_soft_real_time => Raise {
                 before_ns: Some(old.began_ns),
                 sectors: old.sectors,
                 ..player
             },
-            (true, false, true) => Raise {
+            (true, false) => Raise {
                 began_ns: now_ns,
                 ..old
             },
-            (false, false, false) => Raise {
-                began_ns: now_ns,
-                ..old
-            },
-            (true, false, false) => old,
         };
-        if !old.is_up() && flow.raise.is_up() {
+        if !was_up {
+            let budget_max = 2 * self.budget_min();
             let share = self.fair.share(at);
             share.budget = share.budget.min(budget_max);
         }
@@ -101,13 +104,16 @@ impl Bfq {
 
     /// Lowers the weight of a queue again when its time is over.
     pub(super) fn lower(&mut self, at: usize, now_ns: u64) {
-        let raised_ns = self.rate.raised_ns();
-        let raise = self.flows[at].raise;
+        let raise = &self.flows[at].raise;
         if !raise.is_up() {
             return;
         }
         let is_over = now_ns > raise.began_ns.saturating_add(raise.for_ns);
         let is_too_much = !raise.is_soft_real_time && raise.sectors > RAISED_SECTORS_MAX;
+        if !is_over && !is_too_much {
+            return;
+        }
+        let (raise, raised_ns) = (*raise, self.rate.raised_ns());
         let lowered = Raise {
             began_ns: now_ns,
             ..Raise::default()
@@ -125,7 +131,7 @@ impl Bfq {
                 ..Raise::new(RAISE_TIMES, raised_ns, false, began_ns)
             };
             self.set_raise(at, raise);
-        } else if is_over || is_too_much {
+        } else {
             self.set_raise(at, lowered);
         }
     }

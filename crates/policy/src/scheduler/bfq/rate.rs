@@ -25,6 +25,9 @@ pub(super) struct Rate {
     reference: u64,
     /// For how long a weight is raised on a device of the reference rate.
     reference_ms: u64,
+    /// For how long it is on this one: reckoned when the rate changes and not when it is asked for, since every
+    /// request asks, and it is a division.
+    raised_ns: u64,
     requests: u64,
     sequential: u64,
     sectors: u64,
@@ -41,17 +44,20 @@ impl Rate {
         } else {
             (33_000, 2_500)
         };
-        Rate {
+        let mut rate = Rate {
             peak: reference * 2 / 3,
             reference,
             reference_ms,
+            raised_ns: 0,
             requests: 0,
             sequential: 0,
             sectors: 0,
             first_ns: 0,
             last_ns: 0,
             completed_ns: 0,
-        }
+        };
+        rate.reckon_raise();
+        rate
     }
 
     /// A request is dispatched, `seeky` if far from the one before it, with `under_way` at the device. True if the peak may have
@@ -108,6 +114,7 @@ impl Rate {
         let weight = 9 * self.sequential / self.requests;
         let divisor = 10 - (weight * length_ns / INTERVAL_NS).min(8);
         self.peak = (self.peak * (divisor - 1) / divisor + rate / divisor).max(1);
+        self.reckon_raise();
         true
     }
 
@@ -118,7 +125,12 @@ impl Rate {
 
     /// How long the weight of a task stays raised: as long as the device needs for what a program reads when it starts.
     pub(super) fn raised_ns(&self) -> u64 {
-        (self.reference * self.reference_ms / self.peak).clamp(3_000, 25_000) * MS_NS
+        self.raised_ns
+    }
+
+    fn reckon_raise(&mut self) {
+        let raised_ms = self.reference * self.reference_ms / self.peak;
+        self.raised_ns = raised_ms.clamp(3_000, 25_000) * MS_NS;
     }
 }
 
