@@ -238,6 +238,8 @@ fn what_a_killed_run_has_left_is_put_back() {
         1,
         &["another `bimetal lab` is changing this machine"],
     );
+    // What changes nothing need not wait for it.
+    assert!(stdout_of(&["lab", "plan", arg(&small)]).contains("2 of 2 runs are to be made"));
     child.kill().unwrap();
     child.wait().unwrap();
     let output = bimetal(&["lab", "run", arg(&small)]);

@@ -180,6 +180,13 @@ impl Journal {
         folder.join("journal.json").exists()
     }
 
+    /// True while a program has the lock: what is in `folder` then is its own.
+    pub fn is_held(folder: &Path) -> bool {
+        let lock = File::open(folder.join("lock"));
+        let asks = FlockOperation::NonBlockingLockShared;
+        lock.is_ok_and(|lock| rustix::fs::flock(&lock, asks).is_err())
+    }
+
     /// Changes that have not been put back.
     pub fn len(&self) -> usize {
         self.changes.len()

@@ -194,9 +194,11 @@ pub fn kernel_release() -> Result<String, NativeError> {
     sysfs::read(Path::new("/proc/sys/kernel/osrelease"))
 }
 
-/// True when a program that was killed has left something that this user may put back.
+/// True when a program that was killed has left something that this user may put back. What one that is running has
+/// changed is not left.
 pub fn is_left_to_us() -> bool {
-    rustix::process::geteuid().is_root() && Journal::is_left(Path::new(FOLDER))
+    let folder = Path::new(FOLDER);
+    rustix::process::geteuid().is_root() && Journal::is_left(folder) && !Journal::is_held(folder)
 }
 
 /// Puts back what a program has left that was killed, and gives its names.
