@@ -480,7 +480,7 @@ fn shipped_files_and_the_example_are_plans() {
             }
         }
     }
-    assert_eq!(found, 10);
+    assert_eq!(found, 12);
     let page = std::fs::read_to_string(root.join("docs/lab.md")).unwrap();
     let example = page.split("```toml").nth(1).unwrap();
     let plan = plan(example.split("```").next().unwrap()).unwrap();
