@@ -35,12 +35,13 @@ impl Stream {
         }
     }
 
-    /// So many times as long, in whole chunks.
+    /// So many times as long, in whole chunks; but a MiB and ten seeks, where it has so many, are left.
     pub(super) fn scaled(self, scale: f64) -> Stream {
         let bytes = (self.bytes as f64 * scale) as u64 / CHUNK_BYTES * CHUNK_BYTES;
+        let seeks = (self.seeks as f64 * scale) as u64;
         Stream {
-            bytes: bytes.max(1 << 20),
-            seeks: ((self.seeks as f64 * scale) as u64).max(10),
+            bytes: bytes.max(self.bytes.min(1 << 20)),
+            seeks: seeks.max(self.seeks.min(10)),
         }
     }
 
@@ -193,5 +194,30 @@ impl Stream {
         world.files.pay(program).await;
         let seconds = world.rt.now().ns_since(begun) as f64 / 1e9;
         Ok(self.seeks as f64 / seconds.max(f64::MIN_POSITIVE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_leaves_a_load_and_does_not_lengthen_a_short_one() {
+        let long = Stream {
+            bytes: 64 << 20,
+            seeks: 4000,
+        };
+        let half = Stream {
+            bytes: 32 << 20,
+            seeks: 2000,
+        };
+        let least = Stream {
+            bytes: 1 << 20,
+            seeks: 10,
+        };
+        assert_eq!(long.scaled(0.5), half);
+        assert_eq!(long.scaled(0.0001), least);
+        let short = Stream { seeks: 1, ..least };
+        assert_eq!((short.scaled(1.0), short.scaled(0.1)), (short, short));
     }
 }
