@@ -152,7 +152,13 @@ impl Server {
             state.closings.borrow_mut().extend(listener.closings());
             listening.push((portal, listener));
         }
-        for number in 0..connection_threads {
+        // Where nothing is served there are no connections.
+        let threads = if listening.is_empty() {
+            0
+        } else {
+            connection_threads
+        };
+        for number in 0..threads {
             let name = format!("connections {number}");
             let carrier = Carrier::start(&state.rt, &name).await?;
             state.carriers.borrow_mut().push(carrier);
