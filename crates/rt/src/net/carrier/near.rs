@@ -265,7 +265,7 @@ impl Carried {
         }
     }
 
-    /// Lets the thread receive before anybody asks for it, as the head of [the module](super) says. To be
+    /// Lets the thread receive before anybody asks for it: up to [`AHEAD_MAX`] pieces of [`PIECE_BYTES`]. To be
     /// called when nothing will be put on the connection any more.
     pub fn read_ahead(&self) {
         self.state.reads_ahead.set(true);
