@@ -95,9 +95,8 @@ def listening_ports():
     return {int(words[1].split(":")[1], 16) for words in sockets if words[3] == "0A"}
 
 
-def wait_for_ports(servers, within_s=30):
-    """Waits for those on TCP, which have no file that says that they listen."""
-    ports = {PORTS[server] for server in servers}
+def wait_for_ports(ports, within_s=30):
+    """Waits until somebody listens at each: TCP has no file that says so."""
     end = time.monotonic() + within_s
     while missing := ports - listening_ports():
         if time.monotonic() > end:
@@ -192,7 +191,7 @@ def run(args, results):
     servers = {}
     try:
         servers = start(args, folder)
-        wait_for_ports(server for server, transport in servers if transport == "tcp")
+        wait_for_ports({PORTS[server] for server, transport in servers if transport == "tcp"})
         for cell in (("unix", 32, "randwrite"), ("tcp", 32, "randwrite")):
             for subject in found:
                 once(subject[0], cell, args, folder)  # every page is there before it counts

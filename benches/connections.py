@@ -23,6 +23,7 @@ import subprocess
 import tempfile
 import time
 
+import brp
 import nbd
 
 CONNS = 4
@@ -35,8 +36,9 @@ class Listening(nbd.Server):
     """A server at ports of TCP, one in the clear and one with TLS."""
 
     def __init__(self, name, command, folder, port, tls_port, ready):
-        # A file that is there: the ports are waited for below.
-        super().__init__(name, command, folder / "ca.pem", "vol", folder, ready)
+        # Sockets of TCP have no file, so the folder stands for it, and the ports are waited for.
+        super().__init__(name, command, folder, "vol", folder, ready)
+        brp.wait_for_ports({port, tls_port})
         self.uris = {False: f"nbd://127.0.0.1:{port}/vol",
                      True: f"nbds://127.0.0.1:{tls_port}/vol?tls-certificates={folder}"}
 

@@ -156,6 +156,7 @@ fn connect_and_drop(connection_threads: u32) {
         let server = start_on(&rt, &address, connection_threads).await.unwrap();
         // Threads of connections have a bell each.
         let (files, held) = (open_files(), rt.pool().region_bytes_used());
+        assert_eq!(held, connection_threads as usize * 4096);
         for round in 0..200u32 {
             let mut client = client(&rt, &address).await;
             match round % 4 {
@@ -178,6 +179,7 @@ fn connect_and_drop(connection_threads: u32) {
         assert_eq!(rt.pool().heap_bytes_used(), 0);
         server.stop().await;
     });
+    assert_eq!(rt.pool().region_bytes_used(), 0);
     assert_eq!(rt.live_tasks(), 0);
     drop(rt);
 }

@@ -24,6 +24,8 @@ use common_tls::Authority;
 const GUESTS_MAX: usize = 64;
 /// What the server keeps for each of them: its buffer, and in a pool no more than that.
 const GUEST_BYTES: usize = 4096;
+/// What a thread of connections holds of the pool: one page, into which its bell rings.
+const BELL_BYTES: usize = 4096;
 /// Strangers that hold on at the same time, more than are let in.
 const HELD: usize = 200;
 /// How much the process may grow while strangers come and go: nothing of theirs stays, but an allocator
@@ -146,12 +148,20 @@ fn unreceived_bytes(port: u16) -> u64 {
     rows.sum()
 }
 
-/// 60,000 bytes of a message that is never complete, from each of as many as there are places.
-async fn hoard(rt: &Rt, config: ExportConfig, words: &[u8], connection_threads: u32) -> u64 {
+/// A server, and the bytes of the buffers that it begins with: a bell for each of its threads, and nothing else.
+async fn begin(rt: &Rt, config: ExportConfig, connection_threads: u32) -> (Server, usize) {
     let exports = vec![(config, memory(rt))];
     let server = Server::start_on_threads(rt, exports, connection_threads)
         .await
         .unwrap();
+    let held_bytes = buffer_bytes(rt);
+    assert_eq!(held_bytes, connection_threads as usize * BELL_BYTES);
+    (server, held_bytes)
+}
+
+/// 60,000 bytes of a message that is never complete, from each of as many as there are places.
+async fn hoard(rt: &Rt, config: ExportConfig, words: &[u8], connection_threads: u32) -> u64 {
+    let (server, held_bytes) = begin(rt, config, connection_threads).await;
     let address = server.addresses().remove(0);
     let Address::Tcp(bound) = &address else {
         panic!("it listens on TCP");
@@ -172,7 +182,7 @@ async fn hoard(rt: &Rt, config: ExportConfig, words: &[u8], connection_threads: 
     assert_eq!(server.connections(), GUESTS_MAX, "nobody was refused");
     let grown = resident_bytes().saturating_sub(resident);
     drop(crowd);
-    settle(rt, server).await;
+    settle(rt, server, held_bytes).await;
     grown
 }
 
@@ -305,15 +315,19 @@ async fn rage(
     drop(held);
 }
 
-async fn settle(rt: &Rt, server: Server) {
+/// Buffers that are in use.
+fn buffer_bytes(rt: &Rt) -> usize {
+    rt.pool().heap_bytes_used() + rt.pool().region_bytes_used()
+}
+
+/// Ends a server when its clients have gone, with no more buffers than the `held_bytes` of its beginning.
+async fn settle(rt: &Rt, server: Server, held_bytes: usize) {
     while server.connections() > 0 {
         rt.sleep(Duration::from_millis(1)).await;
     }
+    assert_eq!(buffer_bytes(rt), held_bytes);
     server.stop().await;
-    assert_eq!(
-        rt.pool().heap_bytes_used() + rt.pool().region_bytes_used(),
-        0
-    );
+    assert_eq!(buffer_bytes(rt), 0);
 }
 
 fn real_rt() -> Rt {
@@ -326,8 +340,7 @@ fn nbd_is_served_through_a_storm() {
     let rt = real_rt();
     rt.block_on(async {
         let listen = "tcp:127.0.0.1:0".parse().unwrap();
-        let exports = vec![(config(Protocol::Nbd, listen), memory(&rt))];
-        let server = Server::start(&rt, exports).await.unwrap();
+        let (server, held_bytes) = begin(&rt, config(Protocol::Nbd, listen), 0).await;
         let address = server.addresses().remove(0);
         let mut steady = Raw::over(&rt, Stream::connect(&rt, &address).await.unwrap());
         steady.enter().await;
@@ -341,16 +354,13 @@ fn nbd_is_served_through_a_storm() {
         })
         .await;
         drop(steady);
-        settle(&rt, server).await;
+        settle(&rt, server, held_bytes).await;
     });
     assert_eq!(rt.live_tasks(), 0);
 }
 
 async fn brp_storm(rt: &Rt, config: ExportConfig, tls: Option<TlsFiles>, connection_threads: u32) {
-    let exports = vec![(config, memory(rt))];
-    let server = Server::start_on_threads(rt, exports, connection_threads)
-        .await
-        .unwrap();
+    let (server, held_bytes) = begin(rt, config, connection_threads).await;
     let address = server.addresses().remove(0);
     let options = Options {
         export: "vol".to_owned(),
@@ -370,7 +380,7 @@ async fn brp_storm(rt: &Rt, config: ExportConfig, tls: Option<TlsFiles>, connect
     .await;
     assert_eq!(steady.figures().paths_broken, 0);
     steady.close().await;
-    settle(rt, server).await;
+    settle(rt, server, held_bytes).await;
 }
 
 #[test]

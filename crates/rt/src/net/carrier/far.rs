@@ -129,9 +129,9 @@ impl End {
             let next = || self.receives.borrow_mut().pop_front();
             let bytes = self.told.until_some(next).await;
             let received = self.receive(bytes, &mut kept).await;
-            let is_over = received.as_ref().is_ok_and(DetachedBuf::is_empty) || received.is_err();
+            let goes_on = received.as_ref().is_ok_and(|data| !data.is_empty());
             self.report(Report::Received(received));
-            if is_over {
+            if !goes_on {
                 return;
             }
         }
