@@ -55,11 +55,14 @@ pub enum Class {
     CrashAtEpoch,
     /// A side is added, replaced or removed, and power is cut meanwhile.
     ChangeOfSides,
+    /// Logs are full, and the program dies several times in a row while it opens the volume: no
+    /// member of the newest epoch may hold less afterwards than before (T14).
+    DeathsInOpening,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 22] = [
+    pub const ALL: [Class; 23] = [
         Class::Torn,
         Class::LongHangs,
         Class::Flapping,
@@ -82,6 +85,7 @@ impl Class {
         Class::CrashInResync,
         Class::CrashAtEpoch,
         Class::ChangeOfSides,
+        Class::DeathsInOpening,
     ];
 
     /// The name on a command line.
@@ -109,6 +113,7 @@ impl Class {
             Class::CrashInResync => "crash-in-resync",
             Class::CrashAtEpoch => "crash-at-epoch",
             Class::ChangeOfSides => "change-of-sides",
+            Class::DeathsInOpening => "deaths-in-opening",
         }
     }
 }
@@ -140,6 +145,7 @@ impl FaultClass for Class {
             Class::CrashInResync,
             Class::CrashAtEpoch,
             Class::ChangeOfSides,
+            Class::DeathsInOpening,
         ]
     }
 

@@ -162,9 +162,10 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         Class::CutOpening => {
             for life in scenario.lives.iter_mut().filter(|_| scenario.superblocks) {
                 let at_ns = spread(rng, 10 * US, 50 * MS);
-                life.cut_opening_ns = rng.chance(0.7).then_some(at_ns);
+                life.cut_openings_ns.extend(rng.chance(0.7).then_some(at_ns));
             }
         }
+        Class::DeathsInOpening => add_deaths_in_opening(scenario, rng),
         Class::FirstAnswer => add_quiet_lives(scenario, rng),
         Class::FullLog => fill_logs(scenario, rng),
         Class::ChangeOfSides => change_sides(scenario, rng),
@@ -191,6 +192,29 @@ fn add_kills(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
                 life.end = End::Kill { at_ns };
             }
             _ => {}
+        }
+    }
+}
+
+/// Lives that end under load with full logs, and openings that die one after the other.
+fn add_deaths_in_opening(scenario: &mut Scenario, rng: &mut Rng) {
+    if !scenario.superblocks {
+        return;
+    }
+    scenario.watches_openings = true;
+    if rng.chance(0.7) {
+        fill_logs(scenario, rng);
+    }
+    at_least_lives(scenario, 2);
+    let span_ns = span_ns(scenario).max(10 * MS);
+    for life in &mut scenario.lives {
+        if matches!(life.end, End::Clean) && rng.chance(0.7) {
+            let at_ns = rng.between(0, span_ns);
+            life.end = End::Crash { at_ns };
+        }
+        let deaths = pick(rng, &[0, 1, 2, 4, 8]);
+        for _ in 0..deaths {
+            life.cut_openings_ns.push(spread(rng, 10 * US, 500 * MS));
         }
     }
 }

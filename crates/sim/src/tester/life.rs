@@ -249,9 +249,21 @@ impl Run {
     /// Opens the volume, after as many attempts as were interfered with.
     async fn open(&mut self, number: usize, life: &Life, last: Ended) -> Option<Rc<Program>> {
         let mut last = last;
-        let mut cut_after = life.cut_opening_ns.map(Duration::from_nanos);
+        let mut cuts = life.cut_openings_ns.iter().copied();
+        let watched = self.world.scenario.watches_openings && life.at_rest.is_empty();
+        let mut held = match watched && number > 0 {
+            true => Some(self.held_by_each().await),
+            false => None,
+        };
         loop {
-            match self.try_to_open(number, last, cut_after.take()).await {
+            let cut_after = cuts.next().map(Duration::from_nanos);
+            let opened = self.try_to_open(number, last, cut_after).await;
+            if let Some(before) = held.take() {
+                let after = self.held_by_each().await;
+                probes::check_kept(&self.world, &before, &after);
+                held = Some(after);
+            }
+            match opened {
                 Opened::Program(program) => return Some(program),
                 Opened::Interfered => last = Ended::Badly,
                 Opened::Not => return None,
@@ -260,6 +272,12 @@ impl Run {
                 return None;
             }
         }
+    }
+
+    /// What each side holds alone, when nothing of dead programs is under way any more.
+    async fn held_by_each(&self) -> Vec<Option<probes::Held>> {
+        self.until_quiet().await;
+        probes::held_by_each(&self.world, &self.platters).await
     }
 
     async fn try_to_open(

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bimetal_block::Device;
-use bimetal_block::layers::mirror::superblock::Superblock;
+use bimetal_block::layers::mirror::superblock::{State, Superblock};
 use bimetal_block::layers::mirror::{Mirror, superblock};
 
 use super::boundaries::Boundaries;
@@ -13,18 +13,23 @@ use super::client;
 use super::disk::Around;
 use super::opening::{How, Lost, Opening, attempt, check_lost};
 use super::plant;
+use super::platter::Platter;
 use super::stack::{Platters, SideStack, map_of, platters_of, top_of};
 use super::world::World;
 
 /// Copies that go their own way.
 pub fn forks(platters: &[Platters]) -> Vec<Platters> {
-    let fork = |side: &Platters| {
+    copies(platters, Platter::fork)
+}
+
+fn copies(platters: &[Platters], copy: impl Fn(&Platter) -> Platter) -> Vec<Platters> {
+    let copy_of = |side: &Platters| {
         let disks = side.iter();
         disks
-            .map(|disk| Rc::new(RefCell::new(disk.borrow().fork())))
+            .map(|disk| Rc::new(RefCell::new(copy(&disk.borrow()))))
             .collect()
     };
-    platters.iter().map(fork).collect()
+    platters.iter().map(copy_of).collect()
 }
 
 /// Sides over copies, out of reach of every cut and failure of the run, with boundaries of their own.
@@ -173,6 +178,71 @@ fn holds_everything(world: &World, held: &[u64]) -> bool {
 pub async fn holds_without(world: &World, platters: &[Platters], side: usize) -> bool {
     let held = look_without(world, platters, |other| other == side).await;
     held.is_some_and(|held| holds_everything(world, &held))
+}
+
+/// What a side holds alone.
+pub struct Held {
+    /// The stamp of each unit.
+    stamps: Vec<u64>,
+    /// The side is a member of the newest epoch that any side knows.
+    counts: bool,
+}
+
+/// Looks at each side alone, on copies: what it holds in any case, also after a power cut, or `None`
+/// when it does not open.
+pub async fn held_by_each(world: &World, platters: &[Platters]) -> Vec<Option<Held>> {
+    let newest = newest_epoch_members(world, platters).await;
+    let durable = copies(platters, Platter::durable_copy);
+    let mut all = Vec::new();
+    for alone in 0..platters.len() {
+        let held = look_without(world, &durable, |side| side != alone).await;
+        let counts = newest[alone];
+        all.push(held.map(|stamps| Held { stamps, counts }));
+    }
+    all
+}
+
+/// Which sides are members of the newest epoch that any of them knows.
+async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool> {
+    let sides = sides_over(world, &forks(platters), &Rc::default());
+    let mut superblocks = Vec::new();
+    for (index, stack) in sides.iter().enumerate() {
+        let candidate = stack.candidate(format!("side-{index}"));
+        superblocks.push(candidate.superblock().await.ok().flatten());
+    }
+    end(world, &sides).await;
+    let known = superblocks.iter().flatten();
+    let newest = known.max_by_key(|superblock| superblock.history.current().number);
+    let newest = newest.map(|superblock| *superblock.history.current());
+    let is_member = |superblock: &Option<Superblock>| {
+        let (Some(superblock), Some(newest)) = (superblock, newest) else {
+            return false;
+        };
+        newest.has_member(superblock.place()) && superblock.state != State::Inconsistent
+    };
+    superblocks.iter().map(is_member).collect()
+}
+
+/// An opening, however it ended, must leave each member of the newest epoch with no less than it held
+/// alone before (T14).
+pub fn check_kept(world: &World, before: &[Option<Held>], after: &[Option<Held>]) {
+    for (side, (before, after)) in before.iter().zip(after).enumerate() {
+        let Some(before) = before.as_ref().filter(|held| held.counts) else {
+            continue;
+        };
+        world.reach("a side alone was looked at before and after an opening");
+        let kept = match after {
+            Some(after) => {
+                let volume = world.volume.borrow();
+                volume.check_not_older(&before.stamps, &after.stamps)
+            }
+            None => Err("it does not open any more".to_owned()),
+        };
+        if let Err(why) = kept {
+            let what = format!("an opening has taken something from side {side}: {why}");
+            world.findings.add(what);
+        }
+    }
 }
 
 /// Looks at each side alone: it must be the volume at one moment, and one of them must hold all

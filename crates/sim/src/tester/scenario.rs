@@ -145,8 +145,9 @@ pub enum End {
 pub struct Life {
     /// What happened to the sides before it.
     pub at_rest: Vec<AtRest>,
-    /// Power is cut so long after the start of an opening that comes before the one that counts.
-    pub cut_opening_ns: Option<u64>,
+    /// The openings that come before the one that counts: power is cut this long after the start of
+    /// each, in nanoseconds.
+    pub cut_openings_ns: Vec<u64>,
     /// Everything is read once before the load.
     pub reads_all: bool,
     /// There is no load.
@@ -166,7 +167,7 @@ impl Life {
     pub fn calm() -> Life {
         Life {
             at_rest: Vec::new(),
-            cut_opening_ns: None,
+            cut_openings_ns: Vec::new(),
             reads_all: true,
             quiet: false,
             scrub_ns: None,
@@ -233,6 +234,8 @@ pub struct Scenario {
     pub fenced: bool,
     /// After each life but the last each side is booted alone, on a copy.
     pub boots_alone: bool,
+    /// What each side holds alone is looked at before and after every opening, on copies.
+    pub watches_openings: bool,
     /// After each life but the last, on a copy, a foreign side stands in the place of this one.
     pub foreign: Option<usize>,
     /// After each life but the last, on a copy, the set of sides is changed.
@@ -408,6 +411,7 @@ impl Scenario {
             lands_late: false,
             fenced: true,
             boots_alone: false,
+            watches_openings: false,
             foreign: None,
             changes_sides: None,
             snapshot_after: None,

@@ -179,6 +179,32 @@ impl Volume {
         Ok(())
     }
 
+    /// Checks that no unit of `after` is older than the same unit of `before`.
+    ///
+    /// # Errors
+    /// A unit that has gone back.
+    pub fn check_not_older(&self, before: &[u64], after: &[u64]) -> Result<(), String> {
+        let shown = |stamp: u64| self.history.get(&(stamp >> 24)).filter(|_| stamp != ZEROES);
+        let zeroed = self.zeroed_until();
+        for (unit, (&before, &after)) in before.iter().zip(after).enumerate() {
+            let Some(past) = shown(before).filter(|_| before != after) else {
+                continue;
+            };
+            let fits = match shown(after) {
+                Some(other) => other.end >= past.start,
+                None => after == ZEROES && zeroed[unit] >= past.start,
+            };
+            if !fits {
+                return Err(format!(
+                    "unit {unit} was write {}, and is write {} again",
+                    before >> 24,
+                    after >> 24
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// For each unit, when the last change that zeroes it ends; 0 without one.
     fn zeroed_until(&self) -> Vec<u64> {
         let mut zeroed = vec![0; self.unit_count()];

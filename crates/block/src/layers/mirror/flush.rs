@@ -189,6 +189,20 @@ impl Shared {
                 .sides
                 .iter()
                 .filter(|other| other.index != side.index && other.is_counted_on());
+            if let Some(volume) = &self.superblocks {
+                let told = volume.has_current_epoch(side.index);
+                // Until the side says durably that the one given up last is no member, a crash
+                // leaves that one a member, and it finds what it lacks in this log.
+                if volume.is_established(side.index) && !told {
+                    if !store.is_full() {
+                        continue;
+                    }
+                    // Nothing can be made durable in a full log: the epoch would never begin.
+                    store.keep_from(None);
+                } else if told {
+                    store.keep_from(Some(volume.history().current().first_change));
+                }
+            }
             let durable = others.filter_map(|other| other.store().map(|s| s.complete_durable()));
             store.release(
                 durable.min().unwrap_or(u64::MAX),

@@ -208,6 +208,7 @@ impl Shared {
             while !held() {
                 // A flush that has failed is tried again.
                 self.flush_before_epoch();
+                self.release_logs();
                 let moved = self.flushed.until(held);
                 let _ = self.rt.timeout(MARK_AGAIN_AFTER, moved).await;
             }

@@ -43,13 +43,18 @@ pub(super) fn most_complete(looked: &[Looked], sides: &[usize]) -> usize {
 /// What a side lacks, and who has it.
 pub(super) type Lacked = Vec<(Range<u64>, Newest)>;
 
-/// What a side lacks of what these have: regions of which log entries have been let go, from the
-/// most complete one; and what is in their logs. In the order of the numbers, as in any log: what
+/// What a side lacks of what these have: these ranges, from the most complete one; and what is in
+/// their logs. In the order of the numbers, as in any log: what
 /// goes home first must not be newer than what follows.
-pub(super) fn lacked(looked: &[Looked], sides: &[usize], index: usize) -> Lacked {
+pub(super) fn lacked(
+    looked: &[Looked],
+    sides: &[usize],
+    index: usize,
+    ranges: &ExtentMap<()>,
+) -> Lacked {
     let (mut newest, truth) = (newest_of(looked, sides), most_complete(looked, sides));
     let complete = store_of(looked, truth).complete();
-    for (region, ()) in regions_lacked(looked, sides, index).iter() {
+    for (region, ()) in ranges.iter() {
         let later = newest.overlapping(&region).map(|(part, n)| (part, *n));
         let later = later.filter(|(_, n)| n.number >= complete);
         let later: Vec<(Range<u64>, Newest)> = later.collect();
@@ -63,13 +68,6 @@ pub(super) fn lacked(looked: &[Looked], sides: &[usize], index: usize) -> Lacked
     let mut lacks = lacking(store, &newest, store.complete());
     lacks.sort_by_key(|(_, newest)| newest.number);
     lacks
-}
-
-/// True when what a side lacks fits into its log.
-pub(super) fn fits(looked: &[Looked], sides: &[usize], index: usize) -> bool {
-    let lacks = lacked(looked, sides, index);
-    let bytes = lacks.iter().map(|(range, _)| range.end - range.start).sum();
-    store_of(looked, index).takes(bytes, lacks.len() as u64)
 }
 
 /// The regions of which a side may lack the last change, because others have let go of it. One that
@@ -88,7 +86,13 @@ pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -
     let newest = newest.expect("a plan has a source");
     let since = newest.epoch_of(store_of(looked, index).complete());
     let epoch = since.min(superblock_of(looked, index).history.current().number);
-    for &other in sides.iter().filter(|&&other| other != index) {
+    // What a member lacks of a log that has kept it all is there.
+    let own = store_of(looked, index).complete();
+    let is_kept = |other: usize| {
+        let kept_from = store_of(looked, other).found().kept_from;
+        kept_from != 0 && own >= kept_from
+    };
+    for &other in sides.iter().filter(|&&other| other != index && !is_kept(other)) {
         for range in store_of(looked, other).stale_since(epoch) {
             regions.insert(range, ());
         }

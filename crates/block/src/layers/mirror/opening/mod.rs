@@ -5,6 +5,7 @@
 //! first answer is final (T4). Each step leaves behind what can be opened again; when a side fails in
 //! one of them, it is left out, and the decision is made anew without it.
 
+mod equalising;
 mod giving;
 mod lacking;
 #[cfg(test)]
@@ -16,7 +17,8 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 
-use self::lacking::{Lacked, fits, lacked, most_complete, newest_of, regions_lacked};
+use self::equalising::takes;
+use self::lacking::{lacked, most_complete, newest_of};
 pub(super) use self::lacking::{lacking, newest_among};
 use super::Health;
 use super::config::MirrorConfig;
@@ -208,7 +210,7 @@ impl Attempt<'_> {
             return self.read_only(looked, &plan, next_number);
         }
         let stale = looked.iter().map(|_| ExtentMap::new()).collect();
-        let (readable, plan) = (plan.sources.clone(), self.without_laggards(looked, plan));
+        let lacking = self.weigh(looked, &mut plan).await?;
         let mut made = Made {
             volume: self.volume(looked, &plan)?,
             volume_bytes: plan.volume_bytes,
@@ -217,7 +219,7 @@ impl Attempt<'_> {
             health: self.healthy(&plan),
             read_only: false,
         };
-        self.make_equal(looked, &plan, &readable, &mut made).await?;
+        self.make_equal(looked, &plan, lacking, &mut made).await?;
         self.mark_sources(&made.volume, &plan, next_number).await?;
         self.begin_rebuilds(looked, &plan, &mut made).await;
         Ok(made)
@@ -241,38 +243,6 @@ impl Attempt<'_> {
             false => Health::Absent,
         };
         (0..self.sides.len()).map(health).collect()
-    }
-
-    /// Gives each source what it lacks of what the readable sides have, durably. Each is complete then,
-    /// and says so.
-    async fn make_equal(
-        &self,
-        looked: &[Looked],
-        plan: &Plan,
-        readable: &[usize],
-        made: &mut Made,
-    ) -> Result<(), Setback> {
-        // Before anything moves: what goes home meanwhile is marked as if somebody lacked it.
-        let sources = plan.sources.iter();
-        let lacked = sources.map(|&index| (index, lacked(looked, readable, index)));
-        let lacked: Vec<(usize, Lacked)> = lacked.collect();
-        for &index in &plan.sources {
-            let store = store_of(looked, index);
-            // What is copied to it belongs to the past of the newest epoch, and counts.
-            store.set_epoch(plan.newest.current().number);
-            self.on_side(index, store.begin()).await?;
-        }
-        for (index, lacked) in lacked {
-            for range in self.give(looked, index, lacked).await? {
-                made.stale[index].insert(range, ());
-            }
-        }
-        for &index in &plan.sources {
-            let store = store_of(looked, index);
-            self.on_side(index, store.become_complete(made.next_number))
-                .await?;
-        }
-        Ok(())
     }
 
     /// Makes those ready that are to be rebuilt. One that cannot be is only missing.
@@ -469,33 +439,12 @@ impl Attempt<'_> {
     /// has most. Then it does not count: nothing of it was flushed.
     fn cut_to_fit(&self, looked: &[Looked], plan: &mut Plan) {
         let truth = most_complete(looked, &plan.sources);
-        if !fits(looked, &plan.sources, truth) {
+        if !takes(looked, truth, &lacked(looked, &plan.sources, truth, &ExtentMap::new())) {
             let complete = store_of(looked, truth).complete();
             plan.counts_below = Some(complete);
             self.stores(looked, plan)
                 .for_each(|store| store.forget_from(complete));
         }
-    }
-
-    /// Leaves out the sources that lag so far that what they lack cannot be copied while everybody
-    /// waits, or does not fit into their logs: these are rebuilt while the volume is in use. What
-    /// only they have is still taken from them.
-    fn without_laggards(&self, looked: &[Looked], mut plan: Plan) -> Plan {
-        let truth = most_complete(looked, &plan.sources);
-        let lags = |index: &usize| {
-            let (_, log_bytes) = store_of(looked, *index).log_bytes();
-            let regions = regions_lacked(looked, &plan.sources, *index);
-            let far = regions.bytes() > log_bytes / 4;
-            *index != truth && (far || !fits(looked, &plan.sources, *index))
-        };
-        let (laggards, sources) = plan.sources.iter().partition(|index| lags(index));
-        let laggards: Vec<usize> = laggards;
-        plan.sources = sources;
-        for index in laggards {
-            let superblock = superblock_of(looked, index);
-            plan.leave_out(index, superblock);
-        }
-        plan
     }
 
     fn volume(&self, looked: &[Looked], plan: &Plan) -> Result<Volume, Setback> {

@@ -78,6 +78,11 @@ impl Append {
         self.kind == Kind::Lost
     }
 
+    /// Bytes of data that it puts into the log.
+    pub(super) fn data_bytes(&self) -> u64 {
+        self.payload.len() as u64
+    }
+
     /// The bytes of the volume that it is about.
     pub(in super::super) fn range(&self) -> Range<u64> {
         self.range.clone()

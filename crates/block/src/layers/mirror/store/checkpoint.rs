@@ -21,6 +21,7 @@ const MAGIC: [u8; 8] = *b"BMCHECK\0";
 pub(super) const JUMPS_MAX: usize = 128;
 const JUMPS_AT: usize = 72;
 const JUMP_BYTES: usize = 24;
+const KEPT_FROM_AT: usize = JUMPS_AT + JUMPS_MAX * JUMP_BYTES;
 const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
 
 /// The place where one run of the log ended and the next one began.
@@ -48,6 +49,9 @@ pub(super) struct Checkpoint {
     /// All changes below this number were durable on every member of the epoch. Nothing from it on
     /// has been let go of without a mark in the map.
     pub(super) shared_below: u64,
+    /// Of the changes from this number on, none has left the log while a member of the epoch lacked
+    /// it. 0: that is not known.
+    pub(super) kept_from: u64,
     /// The jumps between the tail and the head.
     pub(super) jumps: Vec<Jump>,
 }
@@ -65,6 +69,7 @@ impl Checkpoint {
         }
         put_u32(&mut block, 56, self.jumps.len() as u32);
         put_u64(&mut block, 64, self.shared_below);
+        put_u64(&mut block, KEPT_FROM_AT, self.kept_from);
         for (index, jump) in self.jumps.iter().enumerate() {
             let at = JUMPS_AT + index * JUMP_BYTES;
             put_u64(&mut block, at, jump.run);
@@ -100,6 +105,7 @@ impl Checkpoint {
             complete_below: u64_at(block, 40),
             run: u64_at(block, 48),
             shared_below: u64_at(block, 64),
+            kept_from: u64_at(block, KEPT_FROM_AT),
             jumps: (0..count).map(jump).collect(),
         };
         checkpoint.is_sound().then_some(checkpoint)

@@ -16,13 +16,12 @@ use bimetal_rt::sync::TaskGroup;
 use super::Store;
 use super::checksums::{Checksums, Expected};
 use super::content::Crcs;
-use super::index::{Content, Index, Logged};
+use super::choose::Chunk;
+use super::index::{Content, Logged};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{Flags, Op, Origin, Request};
 
-/// A chunk has at most so much that goes home; it is in memory meanwhile.
-const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
 /// Neighbours are merged up to this.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
 /// A side counts as idle when nobody has wanted anything for so long.
@@ -47,7 +46,7 @@ const READ_GAP_BYTES_MAX: u64 = 8 << 10;
 
 /// How much of the log is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Fill {
+pub(super) enum Fill {
     /// Less than seven eighths: only an idle side brings things home. What is replaced meanwhile
     /// never has to go there.
     Low,
@@ -57,16 +56,6 @@ enum Fill {
     High,
     /// Changes wait for space: before everything else.
     Full,
-}
-
-/// What goes home together.
-struct Chunk {
-    /// The entries up to here are dropped afterwards.
-    end: u64,
-    pieces: Vec<(Range<u64>, Logged)>,
-    /// The records that some side may not have.
-    unreleased: Vec<Range<u64>>,
-    replaced_bytes: u64,
 }
 
 /// Something that is written home as one operation.
@@ -90,7 +79,8 @@ impl HomeWrite {
 }
 
 impl Store {
-    fn fill(&self) -> Fill {
+    /// How much of the log is used.
+    pub(super) fn fill(&self) -> Fill {
         let (used, all) = (self.log.used_bytes(), self.log.usable_bytes());
         if self.log.is_full() {
             Fill::Full
@@ -181,7 +171,7 @@ impl Store {
                 // Nothing could go: a peer, or a change that is missing, must move first; or what
                 // came meanwhile has filled the log and must be flushed.
                 let full = || self.log.is_full() && self.log.has_unflushed();
-                let moved = self.log.changed.until(|| full() || self.chunk().is_some());
+                let moved = self.log.changed.until(|| full() || self.first_may_go());
                 let _ = self.rt.timeout(IDLE_AFTER, moved).await;
             }
         }
@@ -227,10 +217,13 @@ impl Store {
     /// Brings one chunk home and lets go of its entries.
     async fn destage_chunk(self: &Rc<Self>) -> Result<(), IoError> {
         let _one = self.destaging.acquire(1).await;
-        if self.chunk().is_none() && self.log.has_unflushed() {
+        if !self.first_may_go() && self.log.has_unflushed() {
             self.log.flush(0).await?;
         }
-        let Some(chunk) = self.chunk() else {
+        let Some(chunk) = self.choose_chunk().await else {
+            if self.fill() >= Fill::High && !self.log.is_broken() {
+                self.relog().await?;
+            }
             return Ok(());
         };
         let writes = self.contents_of(&chunk).await?;
@@ -275,76 +268,6 @@ impl Store {
             }
         }
         Err(IoError::Corrupt)
-    }
-
-    /// What may go home next: the oldest entries that are durable, complete, and not needed by a
-    /// member that is only late.
-    fn chunk(&self) -> Option<Chunk> {
-        let index = self.log.index.borrow();
-        let (flushed, limit) = (self.log.flushed(), self.destage_limit());
-        let patient = self.fill() < Fill::High;
-        let log_bytes_max = self.log.area.bytes / 16;
-        let (mut newest, mut end, mut begin) = (Index::default(), 0, None);
-        for entry in index.entries() {
-            let highest = entry.highest().unwrap_or(0);
-            let needed = patient && highest >= self.released_below.get() && highest > 0;
-            let begin = *begin.get_or_insert(entry.position);
-            let large = newest.bytes() >= CHUNK_LIVE_BYTES_MAX || entry.end - begin > log_bytes_max;
-            let first = end == 0;
-            if entry.end > flushed || highest >= limit || needed || large && !first {
-                break;
-            }
-            newest.push(entry.clone());
-            end = entry.end;
-        }
-        (end > 0).then(|| self.pieces_of(&index, &newest, end, limit))
-    }
-
-    /// Changes below this number may go home.
-    fn destage_limit(&self) -> u64 {
-        if self.mixes.get() {
-            u64::MAX
-        } else {
-            self.log.complete_durable()
-        }
-    }
-
-    /// The newest records of a chunk, without what later ones have replaced that are durable and
-    /// complete themselves.
-    fn pieces_of(&self, index: &Index, newest: &Index, end: u64, limit: u64) -> Chunk {
-        let flushed = self.log.flushed();
-        let mut chunk = Chunk {
-            end,
-            pieces: Vec::new(),
-            unreleased: Vec::new(),
-            replaced_bytes: 0,
-        };
-        for (range, record) in newest.newest_in(&(0..self.volume_bytes.get())) {
-            if self.marks_all.get() || record.number >= self.released_below.get() {
-                chunk.unreleased.push(range.clone());
-            }
-            let mut position = range.start;
-            let mut keep = |part: Range<u64>| {
-                if !part.is_empty() {
-                    use crate::extent_map::Cut;
-                    let cut = record.cut(part.start - range.start..part.end - range.start);
-                    chunk.pieces.push((part, cut));
-                }
-            };
-            for (part, other) in index.newest_in(&range) {
-                let replaced = other.number > record.number
-                    && other.number < limit
-                    && other.entry >= end
-                    && other.entry < flushed;
-                if replaced {
-                    keep(position..part.start);
-                    position = part.end;
-                    chunk.replaced_bytes += part.end - part.start;
-                }
-            }
-            keep(position..range.end);
-        }
-        chunk
     }
 
     /// Reads what goes home, in the order of the log, and puts it in the order of the home, with

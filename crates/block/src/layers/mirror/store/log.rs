@@ -115,6 +115,9 @@ pub(super) struct Log {
     /// The position of the next entry.
     head: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
+    /// What is appended again under its old number. It goes before all that is pending, and may use
+    /// space that is kept from that, since it makes space.
+    again: RefCell<VecDeque<Pending>>,
     /// What the pending ones stand for, and how many each.
     pending_numbers: RefCell<BTreeMap<u64, usize>>,
     flying: RefCell<VecDeque<Flying>>,
@@ -134,6 +137,8 @@ pub(super) struct Log {
     given_below: RefCell<Rc<GivenBelow>>,
     epoch: Cell<u64>,
     shared_below: Cell<u64>,
+    /// See [`Checkpoint::kept_from`].
+    kept_from: Cell<u64>,
     waits_for_space: Cell<bool>,
     /// There was no space for a new run.
     cramped: Cell<bool>,
@@ -161,7 +166,7 @@ impl Log {
         area: Area,
         start: LogStart,
     ) -> Rc<Log> {
-        let complete = start.complete;
+        let (complete, kept_from) = (start.complete, start.checkpoint.kept_from);
         Rc::new(Log {
             rt: rt.clone(),
             device,
@@ -173,6 +178,7 @@ impl Log {
             checkpointing: Semaphore::new(1),
             head: Cell::new(start.head),
             pending: RefCell::default(),
+            again: RefCell::default(),
             pending_numbers: RefCell::default(),
             flying: RefCell::default(),
             broken: Cell::new(true),
@@ -184,6 +190,7 @@ impl Log {
             given_below: RefCell::new(Rc::new(move |limit| complete.min(limit))),
             epoch: Cell::new(0),
             shared_below: Cell::new(0),
+            kept_from: Cell::new(kept_from),
             waits_for_space: Cell::new(false),
             cramped: Cell::new(false),
             changed: Event::new(),
@@ -198,34 +205,63 @@ impl Log {
     /// # Errors
     /// When the device fails, or `NoSpace` when the log must be emptied further first.
     pub(super) async fn begin_run(&self) -> Result<(), IoError> {
+        self.begin_run_at(|_, _| None).await
+    }
+
+    /// As [`begin_run`](Log::begin_run), where the log cannot be emptied any further: a run in which
+    /// no entry was stored is begun once more at the same place, or a program that is killed whenever
+    /// it opens the volume would use up the log. The first jump tells which run came before it, so
+    /// that one stays.
+    ///
+    /// # Errors
+    /// When the device fails, or `NoSpace` when the last run has an entry.
+    pub(super) async fn begin_run_again(&self) -> Result<(), IoError> {
+        self.begin_run_at(|jumps, head| {
+            let empty = jumps.pop_if(|last| last.start == head);
+            empty.filter(|_| !jumps.is_empty())
+        })
+        .await
+    }
+
+    /// Begins a run. `place` names the jump to an empty run that is used again when there is no space
+    /// for another one.
+    async fn begin_run_at(
+        &self,
+        place: impl FnOnce(&mut Vec<Jump>, u64) -> Option<Jump>,
+    ) -> Result<(), IoError> {
         let _turn = self.checkpointing.acquire(1).await;
         if !self.broken.get() {
             return Ok(());
         }
         assert!(self.flying.borrow().is_empty(), "one run after the other");
         let mut next = self.checkpoint.borrow().clone();
-        let end = self.head.get();
-        let start = (end + self.area.window()).next_multiple_of(BLOCK_BYTES);
-        let tail = next.tail;
+        let (head, tail) = (self.head.get(), next.tail);
         next.jumps.retain(|jump| jump.start > tail);
-        if next.jumps.len() == JUMPS_MAX
-            || start - self.floor() + self.area.window() > self.area.bytes
-        {
-            return Err(IoError::NoSpace);
-        }
-        next.sequence += 1;
         next.run += 1;
+        let mut jump = Jump {
+            run: next.run,
+            end: head,
+            start: (head + self.area.window()).next_multiple_of(BLOCK_BYTES),
+        };
+        if next.jumps.len() == JUMPS_MAX
+            || jump.start - self.floor() + self.area.window() > self.area.bytes
+        {
+            let empty = place(&mut next.jumps, head).ok_or(IoError::NoSpace)?;
+            jump = Jump {
+                run: next.run,
+                ..empty
+            };
+        }
+        let start = jump.start;
+        next.sequence += 1;
+        next.kept_from = self.kept_from.get();
         if self.index.borrow().entries().is_empty() {
             // Nothing is needed of what lies before.
             next.jumps.clear();
             next.tail = start;
             next.complete_below = self.complete.get();
         } else {
-            next.jumps.push(Jump {
-                run: next.run,
-                end,
-                start,
-            });
+            next.jumps.push(jump);
         }
         // The jump says that all entries before it are there, so they must be durable first.
         self.device.submit(Request::flush()).await?;
@@ -295,6 +331,16 @@ impl Log {
         self.shared_below.set(number);
     }
 
+    /// From now on no change leaves the log while a member of the epoch lacks it, and all members
+    /// have every change below this number. `None`: one has had to leave all the same.
+    pub(super) fn keep_from(&self, number: Option<u64>) {
+        match number {
+            Some(number) if self.kept_from.get() == 0 => self.kept_from.set(number),
+            Some(_) => {}
+            None => self.kept_from.set(0),
+        }
+    }
+
     /// The device has been flushed since the log was read.
     pub(super) fn read_is_durable(&self) {
         assert!(
@@ -331,12 +377,66 @@ impl Log {
         outcome
     }
 
+    /// Keeps changes that are in the log already under the same numbers once more, so that their old
+    /// entries can be dropped. A change that has been replaced by the time an entry is formed is left
+    /// out: a copy must never lie behind a newer change of the same place, which may be dropped first.
+    pub(super) fn append_again(self: &Rc<Self>, appends: Vec<Append>) -> Vec<Outcome> {
+        let mut outcomes = Vec::with_capacity(appends.len());
+        for append in appends {
+            let outcome = Outcome::default();
+            if let Some(error) = self.halted.get() {
+                outcome.set(Err(error));
+            } else {
+                self.again.borrow_mut().push_back(Pending {
+                    append: append.standing_for(u64::MAX),
+                    outcome: Rc::clone(&outcome),
+                });
+            }
+            outcomes.push(outcome);
+        }
+        self.take_up();
+        outcomes
+    }
+
+    /// Leaves out what waits to be appended again and has been replaced meanwhile.
+    fn drop_replaced(&self) {
+        let index = self.index.borrow();
+        let flying = self.flying.borrow();
+        let is_replaced = |waiting: &Pending| {
+            let (range, number) = (&waiting.append.range, waiting.append.number);
+            let newer = |record: &Record| {
+                let end = record.offset + record.bytes();
+                record.number > number && record.offset < range.end && range.start < end
+            };
+            let stored = index.newest_in(range).into_iter();
+            stored.into_iter().any(|(_, other)| other.number > number)
+                || flying.iter().any(|f| f.header.records.iter().any(newer))
+        };
+        self.again.borrow_mut().retain(|waiting| {
+            let replaced = is_replaced(waiting);
+            if replaced {
+                waiting.outcome.set(Ok(()));
+            }
+            !replaced
+        });
+    }
+
+    /// True when something waits to be written.
+    fn has_waiting(&self) -> bool {
+        !self.pending.borrow().is_empty() || !self.again.borrow().is_empty()
+    }
+
+    /// True when a new run has to begin before anything is written.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
     /// Does what can be done now for what waits: after a failure that is a new run, once nothing is
     /// in flight any more.
     fn take_up(self: &Rc<Self>) {
         if !self.broken.get() {
             self.pump();
-        } else if !self.is_writing() && !self.pending.borrow().is_empty() {
+        } else if !self.is_writing() && self.has_waiting() {
             let log = Rc::clone(self);
             self.tasks.spawn(async move { log.mend().await });
         }
@@ -370,28 +470,38 @@ impl Log {
         while !self.broken.get()
             && self.halted.get().is_none()
             && self.flying.borrow().len() < ENTRIES_IN_FLIGHT_MAX
-            && !self.pending.borrow().is_empty()
+            && self.has_waiting()
         {
-            let Some((flying, data)) = self.form_entry() else {
+            self.drop_replaced();
+            let again = !self.again.borrow().is_empty();
+            if !again && self.pending.borrow().is_empty() {
+                return;
+            }
+            let Some((flying, data)) = self.form_entry(again) else {
                 if !self.waits_for_space.replace(true) {
                     self.count(|counts| counts.full += 1);
                     self.changed.notify();
                 }
                 return;
             };
-            self.waits_for_space.set(false);
+            if !again {
+                self.waits_for_space.set(false);
+            }
             self.write(flying, data);
         }
     }
 
-    /// Bytes for the data of the next entry; `None` when there is no space for one.
-    fn room(&self) -> Option<u64> {
+    /// Bytes for the data of the next entry; `None` when there is no space for one. `again` says that
+    /// it is for what is appended again.
+    fn room(&self, again: bool) -> Option<u64> {
         let (head, window) = (self.head.get(), self.area.window());
         // Two windows stay free for the jump of the next run, and one for entries without data, so
-        // that a flush never waits for space that only a flush can free.
+        // that a flush never waits for space that only a flush can free, and for what is appended
+        // again, after which older entries can go.
         let claim = |first: &Pending| first.append.range.is_empty();
-        let only_claim = self.pending.borrow().front().is_some_and(claim);
-        let kept = head - self.floor() + if only_claim { 2 * window } else { 3 * window };
+        let only_claim = !again && self.pending.borrow().front().is_some_and(claim);
+        let reserve = if only_claim || again { 2 } else { 3 };
+        let kept = head - self.floor() + reserve * window;
         let free = self.area.bytes.checked_sub(kept)?;
         if only_claim {
             return (free >= HEADER_BYTES).then_some(0);
@@ -410,12 +520,14 @@ impl Log {
         pinned.map_or(tail, |pinned| pinned.min(tail))
     }
 
-    /// Takes as much of what waits as fits into one entry.
-    fn form_entry(&self) -> Option<(Flying, Payload)> {
-        let mut room = self.room()?;
+    /// Takes as much of what waits as fits into one entry: of what is appended again, or else of
+    /// what is new.
+    fn form_entry(&self, again: bool) -> Option<(Flying, Payload)> {
+        let mut room = self.room(again)?;
+        let queue = if again { &self.again } else { &self.pending };
         let (mut records, mut crcs, mut data) = (Vec::new(), Vec::new(), Payload::empty());
         let (mut parts, mut last_parts) = (Vec::new(), Vec::new());
-        let mut pending = self.pending.borrow_mut();
+        let mut pending = queue.borrow_mut();
         while records.len() < RECORDS_MAX {
             let Some(first) = pending.front_mut() else {
                 break;
@@ -448,7 +560,9 @@ impl Log {
             parts.push(Rc::clone(&first.outcome));
             if taken == len {
                 let done = pending.pop_front().expect("it was looked at");
-                self.given(done.append.stands_for);
+                if !again {
+                    self.given(done.append.stands_for);
+                }
                 last_parts.push(done.outcome);
             } else {
                 append.payload = append.payload.slice(taken as usize..len as usize);
@@ -565,8 +679,9 @@ impl Log {
     /// What waits while an entry has failed fails with it, or its order would be lost.
     fn fail_pending(&self, error: IoError) {
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
+        let again = std::mem::take(&mut *self.again.borrow_mut());
         self.pending_numbers.borrow_mut().clear();
-        for waiting in pending {
+        for waiting in pending.into_iter().chain(again) {
             waiting.outcome.set(Err(error));
         }
     }
@@ -594,7 +709,7 @@ impl Log {
 
     /// True while changes wait or are being written.
     pub(super) fn is_busy(&self) -> bool {
-        self.is_writing() || !self.pending.borrow().is_empty()
+        self.is_writing() || self.has_waiting()
     }
 
     /// True while a change waits for space, or the log has to be emptied before it can be used.
@@ -727,6 +842,7 @@ impl Log {
         next.tail = left.unwrap_or_else(|| self.stored());
         next.complete_below = next.complete_below.max(complete_below);
         next.shared_below = next.shared_below.max(self.shared_below.get());
+        next.kept_from = self.kept_from.get();
         let tail = next.tail;
         next.jumps.retain(|jump| jump.start > tail);
         self.write_checkpoint(&next).await?;

@@ -9,6 +9,7 @@ mod append;
 mod check;
 mod checkpoint;
 pub(super) mod checksums;
+mod choose;
 pub(super) mod content;
 mod destage;
 mod entry;
@@ -18,6 +19,7 @@ mod index;
 mod log;
 mod progress;
 mod recover;
+mod relog;
 pub(super) mod regions;
 #[cfg(test)]
 mod tests;
@@ -76,6 +78,9 @@ pub(super) struct StoreFound {
     pub(super) written_s: Option<u64>,
     /// All changes below this number were durable on every member of its epoch.
     pub(super) shared_below: u64,
+    /// Of the changes from this number on, none has left the log while a member of the epoch lacked
+    /// it. 0: that is not known.
+    pub(super) kept_from: u64,
     /// Changes that had been durable are gone, and nobody knows which.
     pub(super) damaged: bool,
 }
@@ -108,8 +113,12 @@ pub(super) struct Store {
     zeroes: Buf,
     found: StoreFound,
     epoch: Cell<u64>,
-    /// Changes below this number are durable on all other members.
+    /// Changes below this number are durable on all other members. Before the store is told of any,
+    /// there are none.
     released_below: Cell<u64>,
+    /// Bytes that were appended again for a late member since `released_below` last changed, and the
+    /// tail of the log at that moment.
+    relogged: Cell<(u64, u64)>,
     /// Somebody is missing who will need what is dropped.
     marks_all: Cell<bool>,
     /// The home may be a mixture: the side is being rebuilt, and marked so.
@@ -165,6 +174,7 @@ pub(super) async fn initialise(
     let first = checkpoint::Checkpoint {
         complete_below,
         shared_below: complete_below,
+        kept_from: FIRST_CHANGE,
         ..checkpoint::Checkpoint::default()
     };
     checkpoint::write(rt, device, &side, &first, &Cell::new(0)).await
@@ -186,6 +196,7 @@ impl Store {
             next_number: recovered.next_number(),
             written_s: recovered.written_s,
             shared_below: recovered.shared_below,
+            kept_from: recovered.start.checkpoint.kept_from,
             damaged: recovered.damaged,
         };
         let mut unsettled = ExtentMap::new();
@@ -217,7 +228,8 @@ impl Store {
             zeroes: rt.pool().zeroed(1 << 20),
             found,
             epoch: Cell::new(0),
-            released_below: Cell::new(0),
+            released_below: Cell::new(u64::MAX),
+            relogged: Cell::default(),
             marks_all: Cell::new(true),
             mixes: Cell::new(false),
             held: RefCell::new(Rc::new(|| false)),
@@ -257,7 +269,7 @@ impl Store {
             self.device.submit(Request::flush()).await?;
             self.log.read_is_durable();
             if !self.make_space().await? {
-                return Err(IoError::NoSpace);
+                self.log.begin_run_again().await?;
             }
         }
         let store = Rc::clone(self);
@@ -296,6 +308,9 @@ impl Store {
     /// members of the epoch go; and whether somebody is missing, whose needs must be marked.
     pub(super) fn release(&self, released_below: u64, marks_all: bool) {
         let more = released_below > self.released_below.get() || marks_all != self.marks_all.get();
+        if released_below != self.released_below.get() {
+            self.relogged.set((0, self.log.tail()));
+        }
         self.released_below.set(released_below);
         let shared_below = released_below.min(self.log.complete_durable());
         if !marks_all {
@@ -305,6 +320,23 @@ impl Store {
         if more {
             self.log.changed.notify();
         }
+    }
+
+    /// From now on the log keeps what a member of the epoch lacks; all of them have every change below
+    /// `number`. `None`: it has to let go of something that a member lacks. The log says so when it
+    /// lets go of anything.
+    pub(super) fn keep_from(&self, number: Option<u64>) {
+        self.log.keep_from(number);
+    }
+
+    /// Makes what was found when the store was opened durable, as far as only a flush is missing.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn flush_what_was_found(&self) -> Result<(), IoError> {
+        self.device.submit(Request::flush()).await?;
+        self.log.read_is_durable();
+        Ok(())
     }
 
     /// While a side is rebuilt, and marked so, its home may be a mixture of old and new.

@@ -11,6 +11,8 @@ use crate::geometry::Geometry;
 use crate::media::memory::MemoryDevice;
 use crate::request::Flags;
 
+mod late;
+
 const SIDE: Uuid = *b"the side of test";
 const DEVICE_BYTES: u64 = 32 << 20;
 const VOLUME_BYTES: u64 = 4 << 20;

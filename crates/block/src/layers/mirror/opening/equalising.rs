@@ -1,0 +1,191 @@
+//! Making the sides that count equal before the volume is served.
+//!
+//! Until a side holds everything that counts, it must stay what it was: a side that can be opened or
+//! forked alone up to its number (T14). What it lacks therefore goes into its log, and nothing of it
+//! goes home before all of it is there. Where the log has too little room, what the side is complete
+//! with goes home first, and changes that it has before their turn are forgotten when another side
+//! has them as well, and are given to it again.
+
+use std::ops::Range;
+
+use super::lacking::{Lacked, lacked, most_complete, newest_of, regions_lacked};
+use super::{Attempt, Looked, Made, Setback, store_of, superblock_of};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::extent_map::ExtentMap;
+use crate::layers::mirror::family::Plan;
+use crate::request::Origin;
+
+/// Content is compared in pieces of this size.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// What one of the sources lacks.
+pub(super) struct Lacking {
+    pub(super) side: usize,
+    pub(super) lacks: Lacked,
+}
+
+impl Attempt<'_> {
+    /// Finds out what each source lacks, and leaves out of the plan those whose logs cannot take
+    /// it: these are rebuilt while the volume is in use. Only a side from before `kept_from` was
+    /// written down can lack that much.
+    pub(super) async fn weigh(
+        &self,
+        looked: &[Looked],
+        plan: &mut Plan,
+    ) -> Result<Vec<Lacking>, Setback> {
+        let sources = plan.sources.clone();
+        let truth = most_complete(looked, &sources);
+        let (mut all, mut left_out) = (Vec::new(), Vec::new());
+        for &side in &sources {
+            match self.lacked_by(looked, &sources, side).await? {
+                Some(lacks) => all.push(Lacking { side, lacks }),
+                None if side == truth => unreachable!("the plan was cut to what its log can take"),
+                None => left_out.push(side),
+            }
+        }
+        plan.sources.retain(|side| !left_out.contains(side));
+        for side in left_out {
+            plan.leave_out(side, superblock_of(looked, side));
+        }
+        Ok(all)
+    }
+
+    /// What a source lacks; `None` when that does not fit into its log.
+    async fn lacked_by(
+        &self,
+        looked: &[Looked],
+        sources: &[usize],
+        side: usize,
+    ) -> Result<Option<Lacked>, Setback> {
+        let store = store_of(looked, side);
+        let regions = regions_lacked(looked, sources, side);
+        let (_, log_bytes) = store.log_bytes();
+        if regions.bytes() > log_bytes {
+            return Ok(None);
+        }
+        let truth = most_complete(looked, sources);
+        let differing = self.differing(looked, (truth, side), &regions).await?;
+        let lacks = lacked(looked, sources, side, &differing);
+        if takes(looked, side, &lacks) {
+            return Ok(Some(lacks));
+        }
+        if !self.has_nothing_alone(looked, sources, side) {
+            return Ok(None);
+        }
+        store.forget_from(store.complete());
+        let lacks = lacked(looked, sources, side, &differing);
+        Ok(takes(looked, side, &lacks).then_some(lacks))
+    }
+
+    /// True when all that a side has before its turn, other sources have in their logs as well, or
+    /// something newer of the same places.
+    fn has_nothing_alone(&self, looked: &[Looked], sources: &[usize], side: usize) -> bool {
+        let store = store_of(looked, side);
+        let others: Vec<usize> = sources.iter().copied().filter(|&s| s != side).collect();
+        let newest = newest_of(looked, &others);
+        let own = store.changes_from(store.complete()).into_iter();
+        own.into_iter().all(|(range, number)| {
+            let mut position = range.start;
+            for (part, found) in newest.overlapping(&range) {
+                if part.start <= position && found.number >= number {
+                    position = position.max(part.end);
+                }
+            }
+            position >= range.end
+        })
+    }
+
+    /// The blocks of these regions in which a side is not as the most complete one. What cannot be
+    /// read on either of them counts as different.
+    async fn differing(
+        &self,
+        looked: &[Looked],
+        (truth, side): (usize, usize),
+        regions: &ExtentMap<()>,
+    ) -> Result<ExtentMap<()>, Setback> {
+        let mut differing = ExtentMap::new();
+        for (region, ()) in regions.iter() {
+            for start in region.clone().step_by(PIECE_BYTES as usize) {
+                let piece = start..region.end.min(start + PIECE_BYTES);
+                let theirs = self.content_to_compare(looked, truth, &piece).await?;
+                let own = self.content_to_compare(looked, side, &piece).await?;
+                let (Some(theirs), Some(own)) = (theirs, own) else {
+                    differing.insert(piece, ());
+                    continue;
+                };
+                let blocks = piece.step_by(BLOCK_BYTES as usize);
+                let pairs = theirs.chunks(BLOCK_BYTES as usize);
+                let pairs = pairs.zip(own.chunks(BLOCK_BYTES as usize));
+                for (start, (theirs, own)) in blocks.zip(pairs) {
+                    if theirs != own {
+                        differing.insert(start..start + BLOCK_BYTES, ());
+                    }
+                }
+            }
+        }
+        Ok(differing)
+    }
+
+    async fn content_to_compare(
+        &self,
+        looked: &[Looked],
+        side: usize,
+        piece: &Range<u64>,
+    ) -> Result<Option<Vec<u8>>, Setback> {
+        let read = store_of(looked, side).read(piece.clone(), Origin::NONE);
+        match read.await {
+            Ok(reply) => Ok(Some(reply.into_data().to_vec())),
+            Err(IoError::Corrupt) => Ok(None),
+            Err(error) => Err(Setback::Side(side, error)),
+        }
+    }
+
+    /// Gives each source what it lacks, durably. Each is complete then, and says so. The least
+    /// complete one comes first: what it has, the others have as well, so that all of it may go home
+    /// to make room, while the logs of the others keep what it lacks.
+    pub(super) async fn make_equal(
+        &self,
+        looked: &[Looked],
+        plan: &Plan,
+        mut lacking: Vec<Lacking>,
+        made: &mut Made,
+    ) -> Result<(), Setback> {
+        for &side in &plan.sources {
+            let store = store_of(looked, side);
+            // What is copied to it belongs to the past of the newest epoch, and counts.
+            store.set_epoch(plan.newest.current().number);
+            self.on_side(side, store.flush_what_was_found()).await?;
+        }
+        self.release(looked, plan);
+        lacking.sort_by_key(|of| store_of(looked, of.side).complete());
+        for Lacking { side, lacks } in lacking {
+            let store = store_of(looked, side);
+            self.on_side(side, store.begin()).await?;
+            for range in self.give(looked, side, lacks).await? {
+                made.stale[side].insert(range, ());
+            }
+            self.on_side(side, store.become_complete(made.next_number))
+                .await?;
+            self.release(looked, plan);
+        }
+        Ok(())
+    }
+
+    /// Tells each source what the others have, so that its log lets go of that and of nothing else.
+    fn release(&self, looked: &[Looked], plan: &Plan) {
+        let listed = plan.table.iter().flatten().count();
+        let missing = plan.sources.len() < listed || !plan.made.is_empty();
+        for &side in &plan.sources {
+            let others = plan.sources.iter().filter(|&&other| other != side);
+            let durable = others.map(|&other| store_of(looked, other).complete_durable());
+            store_of(looked, side).release(durable.min().unwrap_or(u64::MAX), missing);
+        }
+    }
+}
+
+/// True when what a side lacks fits into its log.
+pub(super) fn takes(looked: &[Looked], side: usize, lacks: &Lacked) -> bool {
+    let bytes = lacks.iter().map(|(range, _)| range.end - range.start).sum();
+    store_of(looked, side).takes(bytes, lacks.len() as u64)
+}

@@ -1,0 +1,187 @@
+//! Choosing which entries of the log are destaged next, and which parts of them are written home.
+//!
+//! An entry is never let go of while a member of the epoch lacks a change that is nowhere else in
+//! this log: after a crash at any moment, whatever a late member lacks is found here (T13, T14).
+//! The choice is made in slices with a yield between two of them, so that a log of many small
+//! records does not hold up the thread.
+
+use std::ops::Range;
+
+use bimetal_rt::yield_now;
+
+use super::Store;
+use super::destage::Fill;
+use super::index::{Entry, Index, Logged};
+use crate::extent_map::Cut;
+
+/// A chunk writes at most this many bytes home; they are in memory meanwhile.
+const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
+/// Records that are looked at between two yields.
+const RECORDS_PER_SLICE: usize = 256;
+
+/// What is destaged together.
+pub(super) struct Chunk {
+    /// The entries up to this position are dropped afterwards.
+    pub(super) end: u64,
+    /// What is written home: parts of the volume, and the records that hold their content.
+    pub(super) pieces: Vec<(Range<u64>, Logged)>,
+    /// Ranges that an absent side will lack once the entries are dropped.
+    pub(super) unreleased: Vec<Range<u64>>,
+    /// Bytes that newer records have replaced.
+    pub(super) replaced_bytes: u64,
+}
+
+/// The state of the log when the choice began. Each figure only grows, so that what was true of an
+/// entry then stays true while the choice is made.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Everything in the log below this position is durable.
+    flushed: u64,
+    /// Changes below this number may be written home.
+    home_below: u64,
+    /// Changes below this number are durable on every other member of the epoch.
+    released_below: u64,
+}
+
+impl Limits {
+    /// True when `other`, which lies in the log where `record` does in the volume, makes `record`
+    /// superfluous: it is a newer change of that place or a copy of the same one, and whatever is
+    /// started from this side will have it.
+    fn replaces(&self, other: &Logged, record: &Logged) -> bool {
+        let newer = other.number > record.number;
+        let copy = other.number == record.number && other.entry > record.entry;
+        (newer || copy) && other.number < self.home_below && other.entry < self.flushed
+    }
+
+    /// True when an entry is durable, and all its changes may be written home.
+    pub(super) fn may_go_home(&self, entry: &Entry) -> bool {
+        entry.end <= self.flushed && entry.highest().unwrap_or(0) < self.home_below
+    }
+}
+
+/// The parts of a record that nothing in the log from position `end` on replaces.
+fn parts_left(
+    index: &Index,
+    limits: &Limits,
+    (range, record): (&Range<u64>, &Logged),
+    end: u64,
+) -> Vec<Range<u64>> {
+    let (mut left, mut position) = (Vec::new(), range.start);
+    for (part, other) in index.newest_in(range) {
+        if other.entry >= end && limits.replaces(&other, record) {
+            left.push(position..part.start);
+            position = part.end;
+        }
+    }
+    left.push(position..range.end);
+    left.retain(|part| !part.is_empty());
+    left
+}
+
+impl Store {
+    /// The state of the log now.
+    pub(super) fn limits(&self) -> Limits {
+        let home_below = match self.mixes.get() {
+            true => u64::MAX,
+            false => self.log.complete_durable(),
+        };
+        Limits {
+            flushed: self.log.flushed(),
+            home_below,
+            released_below: self.released_below.get(),
+        }
+    }
+
+    /// True when a member of the epoch lacks a change of this entry that nothing replaces.
+    pub(super) fn is_needed(&self, index: &Index, limits: &Limits, entry: &Entry) -> bool {
+        let needed = |(range, record): &(Range<u64>, Logged)| {
+            record.number >= limits.released_below
+                && !parts_left(index, limits, (range, record), entry.end).is_empty()
+        };
+        entry.records.iter().any(needed)
+    }
+
+    /// True when the log keeps this entry for the time being, although it could be destaged: a
+    /// member lacks a change of it, and while there is room the entry is kept even when newer
+    /// changes have replaced that.
+    fn is_kept(&self, index: &Index, limits: &Limits, entry: &Entry) -> bool {
+        let patient = self.fill() < Fill::High;
+        let unreleased = entry
+            .highest()
+            .is_some_and(|highest| highest >= limits.released_below);
+        unreleased && (patient || self.is_needed(index, limits, entry))
+    }
+
+    /// True when the oldest entry can be destaged now.
+    pub(super) fn first_may_go(&self) -> bool {
+        let (index, limits) = (self.log.index.borrow(), self.limits());
+        let first = index.entries().front();
+        first.is_some_and(|first| {
+            limits.may_go_home(first) && !self.is_kept(&index, &limits, first)
+        })
+    }
+
+    /// Chooses the oldest entries that are durable, complete, and needed by no member that is only
+    /// late; `None` when the oldest one cannot go. Nothing else may drop entries meanwhile.
+    pub(super) async fn choose_chunk(&self) -> Option<Chunk> {
+        let (limits, log_bytes_max) = (self.limits(), self.log.area.bytes / 16);
+        let (mut newest, mut end, mut begin, mut records) = (Index::default(), 0, None, 0);
+        for at in 0.. {
+            let entry = {
+                let index = self.log.index.borrow();
+                let Some(entry) = index.entries().get(at) else {
+                    break;
+                };
+                let begin = *begin.get_or_insert(entry.position);
+                let large =
+                    newest.bytes() >= CHUNK_LIVE_BYTES_MAX || entry.end - begin > log_bytes_max;
+                let kept = self.is_kept(&index, &limits, entry);
+                if !limits.may_go_home(entry) || kept || large && end > 0 {
+                    break;
+                }
+                entry.clone()
+            };
+            end = entry.end;
+            records += entry.records.len();
+            newest.push(entry);
+            if records >= RECORDS_PER_SLICE {
+                records = 0;
+                yield_now().await;
+            }
+        }
+        if end == 0 {
+            return None;
+        }
+        Some(self.pieces_of(&newest, end, &limits).await)
+    }
+
+    /// The newest records of the entries before `end`, without what later records replace.
+    async fn pieces_of(&self, newest: &Index, end: u64, limits: &Limits) -> Chunk {
+        let mut chunk = Chunk {
+            end,
+            pieces: Vec::new(),
+            unreleased: Vec::new(),
+            replaced_bytes: 0,
+        };
+        let all = newest.newest_in(&(0..self.volume_bytes.get()));
+        for (count, (range, record)) in all.into_iter().enumerate() {
+            if self.marks_all.get() {
+                chunk.unreleased.push(range.clone());
+            }
+            let left = {
+                let index = self.log.index.borrow();
+                parts_left(&index, limits, (&range, &record), end)
+            };
+            chunk.replaced_bytes += range.end - range.start;
+            for part in left {
+                chunk.replaced_bytes -= part.end - part.start;
+                let cut = record.cut(part.start - range.start..part.end - range.start);
+                chunk.pieces.push((part, cut));
+            }
+            if (count + 1).is_multiple_of(RECORDS_PER_SLICE) {
+                yield_now().await;
+            }
+        }
+        chunk
+    }
+}

@@ -1,0 +1,87 @@
+//! Moving what a late member lacks from the tail of the log to its head.
+//!
+//! A member that answers late may lack a change whose entry has become the oldest of the log. The
+//! entry must not be dropped, or a crash would leave that member without the change and nobody
+//! would know which change it was. What is still the newest of it is appended again under its old
+//! number, so that the entries behind it can go. What newer changes have replaced is not moved: a
+//! client that writes the same blocks over and over fills no log.
+
+use std::ops::Range;
+
+use super::index::Logged;
+use super::{Append, Content, Store, all_stored};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::request::Origin;
+
+impl Store {
+    /// Appends the newest content of the oldest entries again, durably, if a late member is all that
+    /// keeps them in the log. Returns whether anything was moved: nothing is when most of what was
+    /// moved since the late member last got on was still needed, so that moving it gains no room.
+    /// Then the log waits for that member.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn relog(&self) -> Result<bool, IoError> {
+        let (moved, since) = self.relogged.get();
+        if moved >= (self.log.usable_bytes() + self.log.tail() - since) / 2 {
+            return Ok(false);
+        }
+        let parts = self.parts_to_relog();
+        let mut outcomes = Vec::with_capacity(parts.len());
+        let mut bytes = 0;
+        for (range, record) in parts {
+            let append = match &record.content {
+                Content::Zeroes => Append::zeroes(range, record.number),
+                Content::Lost => Append::lost(range, record.number),
+                Content::Data { crcs, .. } => {
+                    match self.read_logged(&range, &record, Origin::NONE).await {
+                        Ok(reply) => Append::known(range, reply, crcs.clone(), record.number),
+                        // What cannot be read here stays where it is, and is repaired from the
+                        // member that has it.
+                        Err(IoError::Corrupt) => {
+                            self.suspect.borrow_mut().insert(range, ());
+                            break;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+            };
+            self.noticed.note();
+            bytes += append.data_bytes() + BLOCK_BYTES;
+            outcomes.push(append);
+        }
+        if outcomes.is_empty() {
+            return Ok(false);
+        }
+        self.relogged.set((moved + bytes, since));
+        let outcomes = self.log.append_again(outcomes);
+        all_stored(outcomes).await?;
+        self.log.flush(0).await?;
+        Ok(true)
+    }
+
+    /// What is the newest in the oldest entries, up to the length of one entry.
+    fn parts_to_relog(&self) -> Vec<(Range<u64>, Logged)> {
+        let (index, limits) = (self.log.index.borrow(), self.limits());
+        let bytes_max = self.log.area.data_blocks_max * BLOCK_BYTES;
+        let (mut parts, mut bytes) = (Vec::new(), 0);
+        for entry in index.entries() {
+            if !limits.may_go_home(entry) || !self.is_needed(&index, &limits, entry) {
+                break;
+            }
+            let mut own = Vec::new();
+            for (range, _) in &entry.records {
+                let newest = index.newest_in(range).into_iter();
+                own.extend(newest.filter(|(_, logged)| logged.entry == entry.position));
+            }
+            let own_bytes: u64 = own.iter().map(|(range, _)| range.end - range.start).sum();
+            bytes += own_bytes;
+            if bytes > bytes_max && !parts.is_empty() {
+                break;
+            }
+            parts.append(&mut own);
+        }
+        parts
+    }
+}

@@ -1,0 +1,140 @@
+//! What a member lacks that is late stays in the log, however often that goes round (T13, T14).
+
+use super::*;
+
+/// The number of the last change of each block, and its content.
+struct Written(Vec<(u64, u8)>);
+
+impl Written {
+    fn note(&mut self, number: u64, start: u64, bytes: &[u8]) {
+        for (block, byte) in (start..).zip(bytes) {
+            self.0[block as usize] = (number, *byte);
+        }
+    }
+
+    /// Checks that the log has the newest change of each block that a member lacks which is complete
+    /// below `number`, that no region is marked, and that everything reads as it was written.
+    async fn check(&self, store: &Store, number: u64) {
+        for (block, (last, _)) in (0u64..).zip(&self.0) {
+            if *last >= number {
+                let range = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
+                assert_eq!(store.numbers_in(&range), vec![(range, *last)]);
+            }
+        }
+        assert_eq!(store.stale_since(0), Vec::new(), "no region is marked");
+        let bytes: Vec<u8> = self.0.iter().map(|(_, byte)| *byte).collect();
+        assert_eq!(get(store, 0..bytes.len() as u64).await, Ok(bytes));
+    }
+}
+
+/// A client writes the same blocks over and over while a member is late, and is never held up.
+#[test]
+fn blocks_written_again_and_again_fill_no_log() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        store.release(1, false);
+        let mut written = Written(vec![(0, 0); (VOLUME_BYTES / BLOCK_BYTES) as usize]);
+        for step in 0..6_000u64 {
+            // Each change takes two blocks of a log of 1,024; every tenth is of a place of its own.
+            let block = match step {
+                0..400 if step % 10 == 0 => 100 + step / 10,
+                _ => step % 7,
+            };
+            let byte = 1 + (step % 250) as u8;
+            written.note(next.get(), block, &[byte]);
+            put(&rt, &store, &next, block, &[byte]).await;
+            if step % 64 == 0 {
+                store.flush(next.get()).await.expect("it flushes");
+            }
+        }
+        written.check(&store, 1).await;
+        let (_, log) = store.counts();
+        let (_, log_bytes) = store.log_bytes();
+        assert!(log.bytes > 4 * log_bytes, "it has gone round");
+        store.stop().await;
+        drop(store);
+        let (store, _) = opened(&rt, &device).await;
+        written.check(&store, 1).await;
+        store.stop().await;
+    });
+}
+
+/// Random changes, a late member that gets on at random, and stops in between.
+#[test]
+fn a_late_member_finds_in_the_log_what_it_lacks() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let blocks = VOLUME_BYTES / BLOCK_BYTES;
+        let mut written = Written(vec![(0, 0); blocks as usize]);
+        let mut rng = Rng::new(11);
+        let (mut store, mut next) = opened(&rt, &device).await;
+        let mut member = next.get();
+        store.release(member, false);
+        for step in 0..8_400u64 {
+            let hot = rng.below(3) > 0;
+            let (start, len) = match hot {
+                true => (rng.below(8), 1 + rng.below(4)),
+                false => (rng.below(blocks - 16), 1 + rng.below(16)),
+            };
+            let bytes: Vec<u8> = (0..len).map(|_| 1 + rng.below(250) as u8).collect();
+            written.note(next.get(), start, &bytes);
+            put(&rt, &store, &next, start, &bytes).await;
+            if rng.below(40) == 0 {
+                store.flush(next.get()).await.expect("it flushes");
+            }
+            // What the member lacks is at most a third of the log, as the bound on the exposure has it.
+            let lacked = written.0.iter().filter(|(last, _)| *last >= member).count();
+            if lacked > 220 || rng.below(200) == 0 {
+                member += rng.below(next.get() - member + 1);
+                store.flush(next.get()).await.expect("it flushes");
+                store.release(member, false);
+            }
+            if step % 300 == 0 {
+                written.check(&store, member).await;
+            }
+            if step % 1_500 == 1_499 {
+                store.flush(next.get()).await.expect("it flushes");
+                store.stop().await;
+                drop(store);
+                (store, next) = opened(&rt, &device).await;
+                store.release(member, false);
+                written.check(&store, member).await;
+            }
+        }
+        let (counts, log) = store.counts();
+        assert!(counts.destaged_bytes > 0, "what is released goes home");
+        let (_, log_bytes) = store.log_bytes();
+        assert!(log.bytes > log_bytes, "it has gone round");
+        store.stop().await;
+    });
+}
+
+/// A program that dies whenever it has opened the side uses up no log.
+#[test]
+fn runs_without_entries_take_no_room() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        store.release(1, false);
+        for block in 0..150 {
+            put(&rt, &store, &next, block, &[7]).await;
+        }
+        store.flush(next.get()).await.expect("it flushes");
+        store.stop().await;
+        for _ in 0..300 {
+            let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+            store.flush_what_was_found().await.expect("it flushes");
+            store.release(1, false);
+            store.begin().await.expect("there is room to begin");
+            store.stop().await;
+        }
+        let (store, _) = opened(&rt, &device).await;
+        assert_eq!(store.found().complete_below, 151);
+        assert_eq!(get(&store, 0..150).await, Ok(vec![7; 150]));
+        store.stop().await;
+    });
+}
