@@ -64,7 +64,8 @@ impl ReadArgs {
         }
     }
 
-    /// Says on standard error what was passed over, decided or not checked in a trace that was read.
+    /// Says on standard error what was passed over, decided or not checked in a trace that was
+    /// read.
     pub(crate) fn report_notes(&self, reader: &Reader) {
         for note in reader.notes() {
             say(format_args!("bimetal: {}: {note}", reader.file()));

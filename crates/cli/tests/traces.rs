@@ -125,7 +125,8 @@ fn a_converted_trace_is_the_same_trace() {
     assert!(bimetal(&["trace", "convert", from, to]).status.success());
     let summary = |file: &str| {
         let mut value = json(&bimetal(&["trace", "summary", file, "--json"]));
-        for name in ["trace", "format"] {
+        // A heading is a line of the one and not a record of the other.
+        for name in ["trace", "format", "lines", "passed_over"] {
             value[name] = Value::Null;
         }
         value

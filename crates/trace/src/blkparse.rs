@@ -79,7 +79,8 @@ pub(crate) fn line(
     };
     if event < taken {
         return Err(format!(
-            "an event {} in a trace that begins with events {} alone; keep one kind with `blkparse -a`",
+            "an event {} in a trace that begins with events {} alone; \
+             keep one kind with `blkparse -a`",
             event.name(),
             taken.name()
         ));

@@ -1,8 +1,8 @@
 //! Decompression, recognised from the first bytes of a file and never from its name.
 //!
-//! Every checksum that a file carries is held against its content: gzip's and xz's by their decoders,
-//! zstd's here, with the content's length. Content that a file gives without any checksum is counted, so
-//! that it can be said.
+//! Every checksum that a file carries is held against its content: gzip's and xz's by their
+//! decoders, zstd's here, with the content's length. Content that a file gives without any checksum
+//! is counted, so that it can be said.
 //!
 //! What a file may make a decoder allocate is bounded: 128 MiB of zstd window, 256 MiB for xz.
 
@@ -33,8 +33,8 @@ impl Unchecked {
     }
 }
 
-/// The content of `source`, decompressed if it is compressed. Parts without a checksum are counted in
-/// `unchecked` once they have been read.
+/// The content of `source`, decompressed if it is compressed. Parts without a checksum are counted
+/// in `unchecked` once they have been read.
 pub(crate) fn decompressed(source: Source, unchecked: &Unchecked) -> io::Result<Source> {
     let mut input = BufReader::with_capacity(INPUT_BYTES, source);
     let start = input.fill_buf()?;

@@ -194,10 +194,7 @@ impl Holds {
 }
 
 /// True for the line that names the columns: it has all of them, and none can be data.
-pub(crate) fn is_heading<'a>(
-    columns: &[Holds],
-    fields: &mut dyn Iterator<Item = &'a [u8]>,
-) -> bool {
+pub(crate) fn is_heading(columns: &[Holds], fields: &mut dyn Iterator<Item = &[u8]>) -> bool {
     let mut columns = columns.iter();
     columns.all(|column| {
         fields

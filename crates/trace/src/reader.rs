@@ -221,8 +221,8 @@ impl Reader {
         &self.tally
     }
 
-    /// What a user must know of how the file was read so far, a sentence each: what was decided for him,
-    /// what was passed over, and what could not be checked. Complete after the last record.
+    /// What a user must know of how the file was read so far, a sentence each: what was decided for
+    /// him, what was passed over, and what could not be checked. Complete after the last record.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some((number, start)) = &self.heading {
@@ -415,8 +415,8 @@ impl Reader {
         Ok(Some(parsed))
     }
 
-    /// Chooses the event that stands for a request at the first line that has one which can, by what
-    /// follows, and parses this line.
+    /// Chooses the event that stands for a request at the first line that has one which can, by
+    /// what follows, and parses this line.
     fn choose_event(
         &mut self,
         from: usize,

@@ -87,8 +87,8 @@ impl Tally {
     }
 }
 
-/// The lines that were passed over and are worth saying, with their number and reasons; nothing where
-/// there are none.
+/// The lines that were passed over and are worth saying, with their number and reasons; nothing
+/// where there are none.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reasons = Ignored::ALL.into_iter().filter(|why| why.is_worth_saying());

@@ -183,8 +183,8 @@ impl Replay {
         due_at
     }
 
-    /// The requests of the trace on a device of so many blocks, how many of them were left out since they give
-    /// room back, and how many lines of the trace were no requests.
+    /// The requests of the trace on a device of so many blocks, how many of them were left out
+    /// since they give room back, and how many lines of the trace were no requests.
     fn read(&self, device_blocks: u32) -> Result<(Vec<Due>, u64, u64), LoadError> {
         let options = Options {
             format: self.format().map_err(LoadError::Trace)?,

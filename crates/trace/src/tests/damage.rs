@@ -8,7 +8,8 @@ fn text() -> Vec<u8> {
     lines.collect::<String>().into_bytes()
 }
 
-/// A frame of zstd (RFC 8878, 3.1.1): the content in one raw block, then its checksum if it has one.
+/// A frame of zstd (RFC 8878, 3.1.1): the content in one raw block, then its checksum if it has
+/// one.
 fn raw_zstd(content: &[u8], has_checksum: bool) -> Vec<u8> {
     let length = content.len();
     // Single segment, a content size of two bytes (less 256), perhaps a checksum.
