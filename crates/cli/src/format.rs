@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use bimetal_block::graph::{
     CreatedFile, FormatOptions, FormattedMirror, Node, create_files, format,
 };
@@ -65,11 +65,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         writeln!(out, "{device}: created {path} of {size}")?;
     }
     if created.is_empty() && mirrors.is_empty() {
-        let path = config.path.display();
-        writeln!(
-            out,
-            "{path}: nothing to prepare: there is no mirror, and no file with a `size` is missing"
-        )?;
+        bail!(
+            "{}: nothing to prepare: there is no mirror, and no file with a `size` is missing",
+            config.path.display()
+        );
     }
     for mirror in mirrors {
         let volume = &mirror.volume;

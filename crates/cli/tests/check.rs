@@ -130,6 +130,5 @@ fn format_makes_what_check_misses_without_a_mirror() {
     assert_eq!(made, 4096 * 288_358);
     let checked = stdout_of(&["check", arg(&config)]);
     assert!(checked.contains("file  file  1.1 GiB"), "{checked}");
-    let again = stdout_of(&["format", arg(&config)]);
-    assert!(again.contains("nothing to prepare"), "{again}");
+    assert_refused(&["format", arg(&config)], 1, &["nothing to prepare"]);
 }
