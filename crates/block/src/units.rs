@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
 
+use crate::request::BLOCK_BYTES;
+
 /// A size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
@@ -96,6 +98,35 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
+/// Reads the size of a device in a configuration: as [`parse_size`], rounded down to whole blocks
+/// unless it is in bytes (`B`). So a size that was printed, such as `1.1 GiB`, or decimal, such as
+/// `1 GB`, is a size.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn parse_device_size(text: &str) -> Result<Size, String> {
+    let size = parse_size(text)?;
+    let unit = text.trim().trim_start_matches(|c: char| !c.is_alphabetic());
+    let rest_bytes = match unit {
+        "B" => 0,
+        _ => size.0 % BLOCK_BYTES,
+    };
+    Ok(Size(size.0 - rest_bytes))
+}
+
+/// For a field of a configuration that is the size of a device.
+pub(crate) fn device_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_device_size(&text).map_err(de::Error::custom)
+}
+
+/// The same for a size that may be left out.
+pub(crate) fn device_size_if_any<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Size>, D::Error> {
+    device_size(deserializer).map(Some)
+}
+
 /// A size for people: the largest unit that leaves a number of at least one.
 pub fn show_size(bytes: u64) -> String {
     let units = [
@@ -183,6 +214,41 @@ mod tests {
         let counts = [0, 999, 1000, 12_345, 1_234_567];
         let shown = ["0", "999", "1,000", "12,345", "1,234,567"];
         assert_eq!(counts.map(show_count), shown.map(str::to_owned));
+    }
+
+    /// What is printed is read again, and means what was printed: one digit behind the point.
+    #[test]
+    fn every_size_that_is_shown_is_a_size_of_a_device() {
+        let powers = (12..64).map(|bits| 1u64 << bits);
+        let decimal = (4..20).map(|digits| 10u64.pow(digits));
+        for bytes in powers
+            .chain(decimal)
+            .flat_map(|n| [n, n + n / 10, n + n / 3, n - 1])
+        {
+            let shown = show_size(bytes);
+            let Ok(Size(read)) = parse_device_size(&shown) else {
+                panic!("{bytes} is shown as {shown}, which is refused");
+            };
+            let in_bytes = shown.ends_with(" B");
+            assert!(
+                in_bytes || read.is_multiple_of(BLOCK_BYTES),
+                "{shown}: {read}"
+            );
+            // Half of the last digit, at least 1.0, and a block.
+            let off = bytes.abs_diff(read);
+            assert!(
+                off <= bytes / 20 + BLOCK_BYTES,
+                "{bytes} as {shown}: {read}"
+            );
+        }
+        for (text, bytes) in [
+            ("1 GB", 1_000_000_000 / 4096 * 4096),
+            ("1.1 GiB", 1_181_116_006 / 4096 * 4096),
+            ("1MiB", 1 << 20),
+            ("4097B", 4097),
+        ] {
+            assert_eq!(parse_device_size(text), Ok(Size(bytes)), "{text}");
+        }
     }
 
     #[test]

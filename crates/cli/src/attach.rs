@@ -83,6 +83,7 @@ async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
         lock_into_memory();
     }
     running.warn_of_missing_sides();
+    running.tell_reduced_exposure();
     let options = AttachOptions {
         number: args.number,
         read_only: args.read_only,

@@ -11,6 +11,7 @@ use bimetal_block::units::show_size;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
+use crate::control;
 use crate::facts::{self, AllFacts};
 use crate::terminal::{Terminal, Tone};
 
@@ -31,7 +32,12 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&args.file)?;
-    let facts = facts::find(&config)?;
+    let mut facts = facts::find(&config)?;
+    if facts::any_active(&facts) {
+        // That nobody answers is what there is to say then.
+        let status = control::ask(&config.server.control, &json!({ "verb": "status" })).ok();
+        facts::hear_server(&config, status.as_ref(), &mut facts);
+    }
     let text = if args.json {
         format!("{:#}\n", to_json(&config, &facts))
     } else if args.dot {
@@ -59,7 +65,7 @@ fn to_json(config: &Config, facts: &AllFacts) -> Value {
     for export in &config.exports {
         let shown = json!({
             "device": export.device,
-            "protocol": "nbd",
+            "protocol": export.protocol.name(),
             "listen": export.listen.to_string(),
             "read_only": export.read_only,
         });
@@ -100,14 +106,18 @@ fn to_tree(config: &Config, facts: &AllFacts, terminal: Terminal) -> String {
     }
     for export in &config.exports {
         tree.text += &format!(
-            "export {}  nbd of {} at {}\n",
+            "export {}  {} of {} at {}\n",
             terminal.paint(Tone::Strong, &export.name),
+            export.protocol.name(),
             export.device,
             export.listen
         );
     }
     tree.text
 }
+
+/// The facts that are sentences: each has a line of its own after everything else.
+const SENTENCES: [&str; 2] = ["next", "exposure"];
 
 struct Tree<'a> {
     graph: &'a Graph,
@@ -130,8 +140,7 @@ impl Tree<'_> {
             line += &format!("  {}", show_size(size));
         }
         for (key, value) in &facts.more {
-            if key == "next" {
-                // A sentence, after everything else.
+            if SENTENCES.contains(&key.as_str()) {
                 continue;
             }
             let shown = crate::figures::show(key, value);
@@ -146,8 +155,11 @@ impl Tree<'_> {
         }
         self.text += &line;
         self.text.push('\n');
-        if let Some(next) = facts.more.get("next").and_then(Value::as_str) {
-            self.text += &format!("{rest}|   {}\n", self.terminal.paint(Tone::Warn, next));
+        let said = SENTENCES
+            .iter()
+            .filter_map(|key| facts.more.get(*key)?.as_str());
+        for sentence in said {
+            self.text += &format!("{rest}|   {}\n", self.terminal.paint(Tone::Warn, sentence));
         }
         let children = node.children();
         for (at, child) in children.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! What can be known of devices without opening them: sizes, and what the superblocks of sides
 //! say. Everything here only reads, also while a server uses the same files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -11,10 +11,12 @@ use bimetal_block::BLOCK_BYTES;
 use bimetal_block::graph::{Graph, Node};
 use bimetal_block::layers::adopted::{self, AdoptedConfig, On};
 use bimetal_block::layers::mirror::superblock::{self, State, Superblock, show_uuid};
+use bimetal_block::layers::mirror::{self, MirrorConfig};
 use bimetal_block::layers::stripe;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
+use crate::exposure;
 
 /// What is known of one device.
 #[derive(Default)]
@@ -34,28 +36,53 @@ pub(crate) type AllFacts = BTreeMap<String, Facts>;
 /// The first file that cannot be used, or side that does not belong where it is.
 pub(crate) fn find(config: &Config) -> Result<AllFacts> {
     let mut all = AllFacts::new();
+    let used = used(config);
     for name in config.graph.order() {
-        let facts = of_device(&config.graph, name, &mut all)
+        let facts = of_device(&config.graph, name, used.contains(name.as_str()), &mut all)
             .with_context(|| format!("{}: device {name}", config.path.display()))?;
         all.insert(name.clone(), facts);
     }
     Ok(all)
 }
 
-fn of_device(graph: &Graph, name: &str, all: &mut AllFacts) -> Result<Facts> {
+/// The devices that an export uses, or all where there are no exports: then a device is attached or
+/// mounted by its name.
+fn used(config: &Config) -> BTreeSet<&str> {
+    let graph = &config.graph;
+    if config.exports.is_empty() {
+        return graph.nodes().keys().map(String::as_str).collect();
+    }
+    let devices = config.exports.iter().map(|export| &export.device);
+    devices.flat_map(|device| graph.below(device)).collect()
+}
+
+/// The state of a device that nothing uses yet, as before `side add`, and whose file is not there.
+const MISSING: &str = "missing";
+
+fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Result<Facts> {
     let mut facts = Facts::default();
     match &graph.nodes()[name] {
         Node::File(file) => {
+            facts.more.insert("path".into(), json!(file.path));
+            if !is_used && matches!(file.path.try_exists(), Ok(false)) {
+                let how = match file.size {
+                    Some(_) => "`bimetal format` or `side add` creates it",
+                    None => "create it, or give it a `size`",
+                };
+                let next = format!("its file is not there, and no export uses it; {how}");
+                facts.more.insert("state".into(), json!(MISSING));
+                facts.more.insert("next".into(), json!(next));
+                return Ok(facts);
+            }
             let size_bytes = file_size(&file.path).map_err(|error| match file.size {
                 Some(_) => error.context("`bimetal format` creates files that are missing"),
                 None => error,
             })?;
             facts.size_bytes = Some(size_bytes);
-            facts.more.insert("path".into(), json!(file.path));
         }
         Node::Memory(memory) => facts.size_bytes = Some(memory.size.0),
         Node::Null(null) => facts.size_bytes = Some(null.size.0),
-        Node::Mirror(mirror) => facts = of_mirror(graph, &mirror.sides, all)?,
+        Node::Mirror(mirror) => facts = of_mirror(graph, mirror, all)?,
         Node::Stripe(stripe) => {
             let sizes = stripe.devices.iter().map(|child| all[child].size_bytes);
             let smallest = sizes.min().flatten();
@@ -78,7 +105,8 @@ fn of_device(graph: &Graph, name: &str, all: &mut AllFacts) -> Result<Facts> {
 }
 
 /// The facts of a mirror; those of its sides are added to them.
-fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Facts> {
+fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result<Facts> {
+    let sides = &config.sides;
     let mut facts = Facts::default();
     let mut found = Vec::new();
     let (mut not_formatted, mut not_seen) = (Vec::new(), Vec::new());
@@ -117,6 +145,11 @@ fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Fact
     if let Some(next) = what_comes_next(state) {
         facts.more.insert("next".into(), json!(next));
     }
+    let logs = found.iter().map(|(_, superblock)| superblock.layout.log.1);
+    let by_logs = logs.map(mirror::exposure_bytes_max_of_log).min();
+    if let Some(line) = by_logs.and_then(|by_logs| exposure::reduced(config, by_logs)) {
+        facts.more.insert("exposure".into(), json!(line));
+    }
     for (side, superblock) in &found {
         let whole = is_newest(superblock, &found) && superblock.state == State::Clean;
         let place = data_place(graph, side, superblock, all);
@@ -141,6 +174,60 @@ fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Fact
         of_side.insert("side".into(), json!(show_uuid(&superblock.side)));
     }
     Ok(facts)
+}
+
+/// What the server that runs, if one does, says of its volumes, in place of what their superblocks
+/// say: those of a volume in use are those of one that was not stopped. `status` is the server's
+/// answer to that verb; `None` where no server answers.
+pub(crate) fn hear_server(config: &Config, status: Option<&Value>, all: &mut AllFacts) {
+    let graph = &config.graph;
+    let active = |facts: &Facts| facts.more.get("state") == Some(&json!(ACTIVE));
+    for (name, node) in graph.nodes() {
+        let Node::Mirror(mirror) = node else { continue };
+        if !all.get(name).is_some_and(active) {
+            continue;
+        }
+        let of_server = status.map(|status| &status["devices"][name.as_str()]);
+        let served = of_server.filter(|device| device.is_object());
+        let (state, next) = match (served, status) {
+            (Some(device), Some(status)) => {
+                let state = device["figures"]["state"].as_str().unwrap_or("open");
+                let pid = &status["pid"];
+                let next = format!("a server with pid {pid} serves it; `bimetal status` shows it");
+                (format!("in use, {state}"), next)
+            }
+            _ => {
+                let next = what_comes_next(ACTIVE).unwrap_or_default();
+                let control = config.server.control.display();
+                let heard = match status {
+                    Some(_) => format!("the server at {control} does not serve it"),
+                    None => format!("no server answers at {control}"),
+                };
+                (ACTIVE.to_owned(), format!("{heard}; {next}"))
+            }
+        };
+        let facts = all.get_mut(name).expect("every device has facts");
+        facts.more.insert("state".into(), json!(state));
+        facts.more.insert("next".into(), json!(next));
+        let Some(device) = served else { continue };
+        for side in &mirror.sides {
+            let facts = all.get_mut(side).expect("every device has facts");
+            let health = device["parts"][side.as_str()]["health"].as_str();
+            if active(facts)
+                && let Some(health) = health
+            {
+                facts
+                    .more
+                    .insert("state".into(), json!(format!("in use, {health}")));
+            }
+        }
+    }
+}
+
+/// True when a volume is in use or was not stopped, so that only a server can tell.
+pub(crate) fn any_active(all: &AllFacts) -> bool {
+    let active = |facts: &Facts| facts.more.get("state") == Some(&json!(ACTIVE));
+    all.values().any(active)
 }
 
 /// The state of a volume in use, or of one that was not stopped; a file does not tell which.
@@ -198,7 +285,11 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
     let mut copies = Vec::new();
     for (path, offset) in places {
         let place = || format!("side {side}: {}", path.display());
-        let mut file = File::open(path).with_context(place)?;
+        let mut file = match File::open(path) {
+            // Of a device that nothing uses: elsewhere it was an error before.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            opened => opened.with_context(place)?,
+        };
         let mut block = vec![0; BLOCK_BYTES as usize];
         file.seek(SeekFrom::Start(offset)).with_context(place)?;
         file.read_exact(&mut block).with_context(place)?;

@@ -59,16 +59,24 @@ fn all_healthy(devices: &Map<String, Value>) -> bool {
     })
 }
 
+/// What may stand behind the unit in the name of a figure.
+const WHICH: [&str; 3] = ["_peak", "_max", "_min"];
+
 /// One figure for people, by the unit that its name ends in.
 pub(crate) fn show(name: &str, value: &Value) -> String {
     let Some(number) = value.as_f64() else {
         return value.as_str().unwrap_or("-").to_owned();
     };
+    // A figure may say which one of its values it is, behind its unit.
+    let name = WHICH
+        .iter()
+        .find_map(|which| name.strip_suffix(which))
+        .unwrap_or(name);
     let unit = |suffix: &str| name.ends_with(suffix);
     if unit("_bytes_per_s") {
         return format!("{}/s", bimetal_block::units::show_size(number as u64));
     }
-    if unit("_bytes") || unit("_bytes_peak") {
+    if unit("_bytes") {
         return bimetal_block::units::show_size(number as u64);
     }
     let scale_ns = [
@@ -128,6 +136,11 @@ mod tests {
     #[test]
     fn units_are_read_from_names() {
         assert_eq!(show("exposed_bytes", &json!(1 << 20)), "1 MiB");
+        for bound in ["exposed_bytes_peak", "exposed_bytes_max", "free_bytes_min"] {
+            assert_eq!(show(bound, &json!(30_402_560.0)), "29.0 MiB", "{bound}");
+        }
+        assert_eq!(label("exposed_bytes_max"), "exposed max");
+        assert_eq!(show("connections_max", &json!(3)), "3");
         assert_eq!(show("rate_bytes_per_s", &json!(2048.0)), "2 KiB/s");
         assert_eq!(show("lag_ns", &json!(1_500_000)), "1.5 ms");
         assert_eq!(show("age_s", &json!(0.25)), "250 ms");

@@ -1,17 +1,21 @@
-//! `bimetal format`: prepares the sides of every mirror of a configuration, once, and creates the
-//! files that have a `size` and do not exist.
+//! `bimetal format`: creates the files of a configuration that have a `size` and do not exist, and
+//! prepares the sides of every mirror, once.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use bimetal_block::graph::{FormatOptions, FormattedMirror, Node, format};
+use bimetal_block::graph::{
+    CreatedFile, FormatOptions, FormattedMirror, Node, create_files, format,
+};
+use bimetal_block::layers::mirror::exposure_bytes_max_of_log;
 use bimetal_block::layers::mirror::superblock::show_uuid;
 use bimetal_block::units::{Size, parse_size, show_size};
 use bimetal_rt::{Rt, UringOptions};
 
 use crate::config::Config;
+use crate::exposure;
 
 /// What to prepare.
 #[derive(clap::Args)]
@@ -36,22 +40,37 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&args.file)?;
-    let is_mirror = |node: &Node| matches!(node, Node::Mirror(_));
-    if !config.graph.nodes().values().any(is_mirror) {
-        bail!(
-            "{}: there is no mirror, and other devices need no preparation",
-            args.file.display()
-        );
-    }
     let rt = Rt::real_time(UringOptions::default()).context("cannot set up io_uring")?;
     let mut out = std::io::stdout().lock();
+    // With --adopt only one mirror is looked at.
+    let created = match &args.adopt {
+        None => create_files(&config.graph),
+        Some(_) => Ok(Vec::new()),
+    };
+    let created = created.map_err(|error| anyhow!("{}: {error}", config.path.display()))?;
     let options = FormatOptions {
         force: args.force,
         log_bytes: args.log.map(|size| size.0),
         grow_to_bytes: args.grow_to.map(|size| size.0),
         adopt: args.adopt.clone(),
     };
-    for mirror in prepare(&rt, &config, options)? {
+    let mirrors = prepare(&rt, &config, options)?;
+    for CreatedFile {
+        device,
+        path,
+        size_bytes,
+    } in &created
+    {
+        let (path, size) = (path.display(), show_size(*size_bytes));
+        writeln!(out, "{device}: created {path} of {size}")?;
+    }
+    if created.is_empty() && mirrors.is_empty() {
+        bail!(
+            "{}: nothing to prepare: there is no mirror, and no file with a `size` is missing",
+            config.path.display()
+        );
+    }
+    for mirror in mirrors {
         let volume = &mirror.volume;
         writeln!(
             out,
@@ -69,6 +88,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 Some(_) => format!("data from {offset} on, to be copied by `bimetal serve`"),
             };
             writeln!(out, "  side {side}: {uuid}, {what}")?;
+        }
+        let by_logs_bytes = exposure_bytes_max_of_log(volume.log_bytes);
+        if let Node::Mirror(of_mirror) = &config.graph.nodes()[&mirror.name]
+            && let Some(line) = exposure::reduced(of_mirror, by_logs_bytes)
+        {
+            writeln!(out, "  {line}")?;
         }
     }
     Ok(ExitCode::SUCCESS)

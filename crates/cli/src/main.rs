@@ -16,6 +16,7 @@ mod config;
 mod control;
 mod demo;
 mod exports;
+mod exposure;
 mod facts;
 mod figures;
 mod format;

@@ -108,6 +108,7 @@ async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Re
         lock_into_memory();
     }
     running.warn_of_missing_sides();
+    running.tell_reduced_exposure();
     let waited = match running.mount(&args.device, mount).await {
         Ok(file) => served(rt, &signals, &file, args).await,
         Err(error) => Err(error),

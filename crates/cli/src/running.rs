@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::alerts;
 use crate::config::Config;
 use crate::control::{Answer, Control};
+use crate::exposure;
 use crate::figures;
 use crate::local::Local;
 use crate::operations::{self, Operation};
@@ -170,6 +171,28 @@ impl Running {
                 say(format_args!(
                     "bimetal: warning: device {name}: degraded: side {side} is {health}{why}"
                 ));
+            }
+        }
+    }
+
+    /// Says of every open mirror whose logs bound its exposure below what is configured.
+    pub(crate) fn tell_reduced_exposure(&self) {
+        for (name, device) in self.shown.stack.devices() {
+            let Some(Node::Mirror(config)) = self.shown.config.graph.nodes().get(name) else {
+                continue;
+            };
+            let mut seen: Vec<(String, String, Figure)> = Vec::new();
+            device.figures(&mut seen);
+            let bound = seen
+                .into_iter()
+                .find_map(|(part, figure, value)| match value {
+                    Figure::Gauge(bound) if part.is_empty() && figure == "exposed_bytes_max" => {
+                        Some(bound as u64)
+                    }
+                    _ => None,
+                });
+            if let Some(line) = bound.and_then(|bound| exposure::reduced(config, bound)) {
+                say(format_args!("bimetal: device {name}: {line}"));
             }
         }
     }

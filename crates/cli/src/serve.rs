@@ -112,6 +112,7 @@ async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Fai
         lock_into_memory();
     }
     running.warn_of_missing_sides();
+    running.tell_reduced_exposure();
     let mut out = std::io::stdout();
     // Whoever started the server may not care when it is ready.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use bimetal_sim::cache::CacheSize;
 use bimetal_trace::{
-    Accesses, Columns, CompactWriter, Format, Key, Kind, Options, Reader, SkipBad, StackDistances,
-    Summary,
+    Accesses, Columns, CompactWriter, Format, Ignored, Key, Kind, Options, Reader, SkipBad,
+    StackDistances, Summary, Tally,
 };
 use serde_json::json;
 
@@ -27,7 +27,7 @@ pub(crate) struct ReadArgs {
     #[arg(long, value_name = "NAME")]
     format: Option<Format>,
     /// The columns of a plain text, such as `time_ms,-,op,offset_sectors,length_bytes`
-    #[arg(long, value_name = "COLUMN,..")]
+    #[arg(long, value_name = "COLUMN,..", allow_hyphen_values = true)]
     columns: Option<Columns>,
     /// Bytes of a page, and of a block in formats that only count blocks
     #[arg(long, value_name = "BYTES", default_value = "4096",
@@ -64,14 +64,11 @@ impl ReadArgs {
         }
     }
 
-    /// Says on standard error how many bad records were passed over, if any were.
-    pub(crate) fn report_skipped(&self, reader: &Reader) {
-        if reader.skipped() > 0 {
-            say(format_args!(
-                "bimetal: {}: {} bad records skipped",
-                reader.file(),
-                reader.skipped()
-            ));
+    /// Says on standard error what was passed over, decided or not checked in a trace that was
+    /// read.
+    pub(crate) fn report_notes(&self, reader: &Reader) {
+        for note in reader.notes() {
+            say(format_args!("bimetal: {}: {note}", reader.file()));
         }
     }
 
@@ -158,7 +155,7 @@ fn convert(from: &Path, to: &Path, read: &ReadArgs) -> Result<()> {
             Err(left) => Err(error.context(format!("{}: left behind: {left}", about()))),
         };
     }
-    read.report_skipped(&reader);
+    read.report_notes(&reader);
     Ok(())
 }
 
@@ -173,6 +170,16 @@ fn write_compact(reader: &mut Reader, file: File) -> Result<()> {
         .map_err(|error| error.into_error())?;
     file.sync_all()?;
     Ok(())
+}
+
+/// The lines that were no requests, by reason; reasons without any are left out.
+fn passed_over(tally: &Tally) -> serde_json::Map<String, serde_json::Value> {
+    let reasons = Ignored::ALL
+        .into_iter()
+        .filter(|why| tally.ignored(*why) > 0);
+    reasons
+        .map(|why| (why.words().to_owned(), tally.ignored(why).into()))
+        .collect()
 }
 
 fn summary(path: &Path, read: &ReadArgs, as_json: bool) -> Result<()> {
@@ -200,9 +207,13 @@ fn summary(path: &Path, read: &ReadArgs, as_json: bool) -> Result<()> {
             "footprint_pages": summary.footprint_pages(),
             "written_pages": summary.written_pages,
             "seconds": seconds,
+            "lines": reader.tally().total(),
+            "passed_over": passed_over(reader.tally()),
             "skipped": reader.skipped(),
+            "notes": reader.notes(),
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
+        read.report_notes(&reader);
         return Ok(());
     }
     let mut table = Table::new(&[
@@ -230,7 +241,7 @@ fn summary(path: &Path, read: &ReadArgs, as_json: bool) -> Result<()> {
         "    {footprint} distinct pages of {} bytes, {written} of them written, in {seconds:.3} s",
         read.page_bytes
     )?;
-    read.report_skipped(&reader);
+    read.report_notes(&reader);
     Ok(())
 }
 
@@ -238,7 +249,7 @@ fn stack_distance(path: &Path, read: &ReadArgs, sizes: &[CacheSize], as_json: bo
     let mut reader = read.open(path)?;
     let page_bytes = read.page_bytes;
     let accesses = Accesses::collect(&mut reader, Key::Page { page_bytes })?;
-    read.report_skipped(&reader);
+    read.report_notes(&reader);
     let mut distances = StackDistances::new();
     for (page, kind) in accesses.iter() {
         if kind != Kind::Trim {

@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
 
-use common::{Scratch, arg, stdout_of};
+use common::{Scratch, arg, assert_refused, stdout_of};
 use serde_json::{Value, json};
 
 const CONFIG: &str = "[device.file]\ntype = \"file\"\npath = \"a.img\"\n\
@@ -52,4 +52,83 @@ fn the_graph_is_in_the_language_of_graphviz() {
     let dot = stdout_of(&["check", arg(&config), "--dot"]);
     assert!(dot.starts_with("digraph") && dot.ends_with("}\n"), "{dot}");
     assert!(dot.contains("\"top\" -> \"file\";"), "{dot}");
+}
+
+/// Every export is called by the protocol that its configuration gives it.
+#[test]
+fn exports_are_called_by_their_protocols() {
+    let dir = Scratch::new("protocols");
+    let mut text = "[device.a]\ntype = \"memory\"\nsize = \"1MiB\"\n".to_owned();
+    for protocol in ["nbd", "brp"] {
+        text += &format!(
+            "[export.of_{protocol}]\ndevice = \"a\"\nprotocol = \"{protocol}\"\n\
+             listen = \"unix:{protocol}.sock\"\n"
+        );
+    }
+    let config = dir.text("c.toml", &text);
+    let tree = stdout_of(&["check", arg(&config)]);
+    let report: Value =
+        serde_json::from_str(&stdout_of(&["check", arg(&config), "--json"])).unwrap();
+    for protocol in ["nbd", "brp"] {
+        let name = format!("of_{protocol}");
+        let line = format!("export {name}  {protocol} of a at ");
+        assert!(tree.contains(&line), "{tree}");
+        assert_eq!(report["exports"][&name]["protocol"], protocol);
+    }
+}
+
+/// A configuration as it is before `side add`: the new device is there, its file is not.
+#[test]
+fn a_missing_file_of_a_device_that_no_export_uses_is_said_and_no_mistake() {
+    let (dir, config) = config("unused");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let new = "[device.new]\ntype = \"file\"\npath = \"new.img\"\n\
+        [device.mirror]\ntype = \"mirror\"\nsides = [\"new\", \"other\"]\n\
+        [device.other]\ntype = \"passthrough\"\nbelow = \"sized\"\n\
+        [device.sized]\ntype = \"file\"\npath = \"sized.img\"\nsize = \"32MiB\"\n";
+    let config = dir.text("unused.toml", &format!("{text}{new}"));
+    let tree = stdout_of(&["check", arg(&config)]);
+    let said = tree
+        .lines()
+        .filter(|line| line.contains("no export uses it"));
+    assert_eq!(said.count(), 2, "{tree}");
+    let report: Value =
+        serde_json::from_str(&stdout_of(&["check", arg(&config), "--json"])).unwrap();
+    for device in ["new", "sized"] {
+        assert_eq!(report["devices"][device]["state"], "missing");
+        assert_eq!(report["devices"][device]["size_bytes"], Value::Null);
+    }
+    assert_eq!(report["devices"]["mirror"]["state"], "not formatted");
+    // Used, it is a mistake as before.
+    let used = dir.text(
+        "used.toml",
+        &format!("{text}{new}").replace("\"top\"", "\"other\""),
+    );
+    assert_refused(
+        &["check", arg(&used)],
+        1,
+        &["device sized", "bimetal format"],
+    );
+}
+
+/// What `check` says that `format` does, it does, whether there is a mirror or not.
+#[test]
+fn format_makes_what_check_misses_without_a_mirror() {
+    let dir = Scratch::new("made");
+    let text = CONFIG.replace("\"a.img\"", "\"a.img\"\nsize = \"1.1 GiB\"");
+    let config = dir.text("c.toml", &text);
+    assert_refused(
+        &["check", arg(&config)],
+        1,
+        &["device file", "bimetal format"],
+    );
+    let said = stdout_of(&["format", arg(&config)]);
+    assert!(said.starts_with("file: created "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    // 1.1 GiB are 1181116006.4 bytes, and 4096 * 288358 of them are whole blocks.
+    let made = std::fs::metadata(dir.path("a.img")).unwrap().len();
+    assert_eq!(made, 4096 * 288_358);
+    let checked = stdout_of(&["check", arg(&config)]);
+    assert!(checked.contains("file  file  1.1 GiB"), "{checked}");
+    assert_refused(&["format", arg(&config)], 1, &["nothing to prepare"]);
 }

@@ -125,7 +125,8 @@ fn a_converted_trace_is_the_same_trace() {
     assert!(bimetal(&["trace", "convert", from, to]).status.success());
     let summary = |file: &str| {
         let mut value = json(&bimetal(&["trace", "summary", file, "--json"]));
-        for name in ["trace", "format"] {
+        // A heading is a line of the one and not a record of the other.
+        for name in ["trace", "format", "lines", "passed_over"] {
             value[name] = Value::Null;
         }
         value
@@ -247,4 +248,44 @@ fn bad_input_is_one_line_with_the_place() {
         format!("bimetal: {bad}: 1 bad records skipped")
     );
     assert_eq!(json(&skipped)[0]["accesses"], 2);
+}
+
+/// What a reader decides or passes over is said, and what it cannot understand is refused.
+#[test]
+fn a_reader_says_what_it_does_not_take_for_a_request() {
+    let scratch = Scratch::new("notes");
+    let summary = |name: &str, content: &str, more: &[&str]| {
+        let trace = scratch.text(name, content);
+        let trace = trace.to_str().expect("a plain path").to_owned();
+        let args = [&["trace", "summary", "--json", &trace], more].concat();
+        (bimetal(&args), format!("bimetal: {trace}: "))
+    };
+    let issued = "8,0 0 1 0.1 7 D R 8 + 8 [cat]\n8,0 0 1 0.2 7 C R 8 + 8 [0]\nCPU0 (8,0):\n";
+    let (output, about) = summary("issued", issued, &[]);
+    assert_eq!(json(&output)["requests"]["read"], 1);
+    assert_eq!(
+        text(&output.stderr),
+        format!(
+            "{about}no events Q: its events D are taken for the requests\n\
+             {about}not requests, of 3 lines: 1 other events; 1 no events\n"
+        )
+    );
+    let (output, about) = summary(
+        "plugged",
+        "8,0 0 1 0.1 7 P N [cat]\n",
+        &["--format", "blkparse"],
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let refused = format!("{about}no request: it has no event Q, I, D or C\n");
+    assert_eq!(text(&output.stderr), refused);
+    // A description of columns may begin with one to pass over.
+    let columns = ["--columns", "-,op,offset_sectors"];
+    let (output, about) = summary("heading", "who,what,where\nx,read,8\n", &columns);
+    assert_eq!(json(&output)["requests"]["read"], 1);
+    let heading = format!("{about}line 1 is taken for a heading: `who,what,where`\n");
+    assert_eq!(text(&output.stderr), heading);
+    let (output, about) = summary("data", "x,peek,8\nx,read,8\n", &columns);
+    assert_eq!(output.status.code(), Some(1));
+    let refused = format!("{about}line 1: column 2: type `peek` is not read, write or trim\n");
+    assert_eq!(text(&output.stderr), refused);
 }

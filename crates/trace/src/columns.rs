@@ -3,7 +3,10 @@
 //! A description names the columns in order, such as `time_ms,-,op,offset_sectors,length_bytes`; `-`
 //! is a column of no interest. Columns stand between commas, semicolons or white space.
 
-use crate::layouts::{Parsed, bytes, length_is_possible, op_named, time_of, whole};
+use crate::layouts::{
+    Holds, Parsed, bytes, is_heading, length_is_possible, op_named, time_of, whole,
+};
+use crate::tally::Ignored;
 use crate::{Op, Record};
 use std::str::FromStr;
 
@@ -71,6 +74,9 @@ impl Columns {
     pub(crate) fn parse(&self, line: &[u8], unit: u64, is_first: bool) -> Result<Parsed, String> {
         let separators = |b: &u8| matches!(b, b',' | b';') || b.is_ascii_whitespace();
         let mut fields = line.split(separators).filter(|field| !field.is_empty());
+        if is_first && is_heading(&self.holds(), &mut fields.clone()) {
+            return Ok(Parsed::Ignored(Ignored::Heading));
+        }
         let mut record = Record {
             time_ns: 0,
             op: Op::Read,
@@ -79,19 +85,23 @@ impl Columns {
         };
         for (number, column) in (1..).zip(&self.columns) {
             let field = fields.next().ok_or_else(|| format!("no column {number}"))?;
-            if let Err(what) = self.apply(*column, field, unit, &mut record) {
-                let heading = is_first && field.first().is_some_and(u8::is_ascii_alphabetic);
-                return if heading {
-                    Ok(Parsed::Nothing)
-                } else {
-                    Err(format!("column {number}: {what}"))
-                };
-            }
+            self.apply(*column, field, unit, &mut record)
+                .map_err(|what| format!("column {number}: {what}"))?;
         }
         length_is_possible(record.length_bytes)?;
         let end = record.offset_bytes.checked_add(record.length_bytes);
         end.ok_or("an end past all numbers")?;
         Ok(Parsed::Record(record))
+    }
+
+    /// What each column holds.
+    fn holds(&self) -> Vec<Holds> {
+        let holds = |column: &Column| match column {
+            Column::Ignored => Holds::Any,
+            Column::Op => Holds::Type,
+            Column::Time(_) | Column::Offset(_) | Column::Length(_) => Holds::Number,
+        };
+        self.columns.iter().map(holds).collect()
     }
 
     fn apply(

@@ -1,8 +1,14 @@
 //! Decompression, recognised from the first bytes of a file and never from its name.
 //!
+//! Every checksum that a file carries is held against its content: gzip's and xz's by their
+//! decoders, zstd's here, with the content's length. Content that a file gives without any checksum
+//! is counted, so that it can be said.
+//!
 //! What a file may make a decoder allocate is bounded: 128 MiB of zstd window, 256 MiB for xz.
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -12,19 +18,42 @@ const INPUT_BYTES: usize = 256 << 10;
 
 type Source = Box<dyn Read + Send>;
 
-/// The content of `source`, decompressed if it is compressed.
-pub(crate) fn decompressed(source: Source) -> io::Result<Source> {
+/// Parts of a file (frames of zstd, streams of xz) that were read and carry no checksum.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unchecked(Arc<AtomicU64>);
+
+impl Unchecked {
+    /// How many there are so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The content of `source`, decompressed if it is compressed. Parts without a checksum are counted
+/// in `unchecked` once they have been read.
+pub(crate) fn decompressed(source: Source, unchecked: &Unchecked) -> io::Result<Source> {
     let mut input = BufReader::with_capacity(INPUT_BYTES, source);
     let start = input.fill_buf()?;
     if start.starts_with(&ZSTD_MAGIC) || is_note(start) {
         return Ok(Box::new(Zstd {
             state: State::Between(input),
+            passed_bytes: 0,
+            content_bytes: 0,
+            unchecked: unchecked.clone(),
         }));
     }
     if start.starts_with(&GZIP_MAGIC) {
         return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(input)));
     }
     if start.starts_with(&XZ_MAGIC) {
+        // The flags of the stream (section 2.1.1.2 of the format): 0, and the kind of its check.
+        if start[XZ_MAGIC.len()..].starts_with(&[0, 0]) {
+            unchecked.add();
+        }
         return Ok(Box::new(lzma_rust2::XzReader::new_mem_limit(
             input,
             true,
@@ -39,8 +68,9 @@ fn is_note(start: &[u8]) -> bool {
     matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// Passes over frames without content.
-fn pass_over_notes(input: &mut BufReader<Source>) -> io::Result<()> {
+/// Passes over frames without content, and returns their bytes.
+fn pass_over_notes(input: &mut BufReader<Source>) -> io::Result<u64> {
+    let mut bytes = 0;
     while is_note(input.fill_buf()?) {
         let mut head = [0; 8];
         input.read_exact(&mut head)?;
@@ -50,23 +80,61 @@ fn pass_over_notes(input: &mut BufReader<Source>) -> io::Result<()> {
         if passed < length {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        bytes += head.len() as u64 + length;
     }
-    Ok(())
+    Ok(bytes)
 }
+
+type Frame = ruzstd::decoding::StreamingDecoder<BufReader<Source>, ruzstd::decoding::FrameDecoder>;
 
 /// Any number of zstd frames, one after another, as `zstd` itself reads them.
 struct Zstd {
     state: State,
+    /// Compressed bytes before this frame.
+    passed_bytes: u64,
+    /// Bytes of content that this frame has given.
+    content_bytes: u64,
+    unchecked: Unchecked,
 }
 
 enum State {
     /// At the start of a frame, or at the end.
     Between(BufReader<Source>),
-    Inside(
-        Box<ruzstd::decoding::StreamingDecoder<BufReader<Source>, ruzstd::decoding::FrameDecoder>>,
-    ),
+    Inside(Box<Frame>),
     /// Nothing more can be read.
     Ended,
+}
+
+impl Zstd {
+    fn damaged(&self, what: impl std::fmt::Display) -> io::Error {
+        let at = self.passed_bytes;
+        let message = format!("the zstd frame at byte {at}: {what}");
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    }
+
+    /// Holds a frame that has given all its content against its checksum and its length (RFC 8878,
+    /// 3.1.1), and goes to the next.
+    fn finish(&mut self, frame: Frame) -> io::Result<()> {
+        let (input, decoder) = frame.into_parts();
+        match decoder.get_checksum_from_data() {
+            Some(stored) if decoder.get_calculated_checksum() != Some(stored) => {
+                return Err(self.damaged("its content does not have its checksum"));
+            }
+            Some(_) => {}
+            None => self.unchecked.add(),
+        }
+        // 0 also where a frame does not say its length.
+        let said_bytes = decoder.content_size();
+        if said_bytes > 0 && said_bytes != self.content_bytes {
+            let found = self.content_bytes;
+            let what = format!("its content has {found} bytes, and its head says {said_bytes}");
+            return Err(self.damaged(what));
+        }
+        self.passed_bytes += decoder.bytes_read_from_source();
+        self.content_bytes = 0;
+        self.state = State::Between(input);
+        Ok(())
+    }
 }
 
 impl Read for Zstd {
@@ -78,23 +146,21 @@ impl Read for Zstd {
             match std::mem::replace(&mut self.state, State::Ended) {
                 State::Ended => return Ok(0),
                 State::Between(mut input) => {
-                    pass_over_notes(&mut input)?;
+                    self.passed_bytes += pass_over_notes(&mut input)?;
                     if input.fill_buf()?.is_empty() {
                         return Ok(0);
                     }
-                    let decoder =
-                        ruzstd::decoding::StreamingDecoder::new(input).map_err(|error| {
-                            io::Error::new(io::ErrorKind::InvalidData, error.to_string())
-                        })?;
-                    self.state = State::Inside(Box::new(decoder));
+                    let frame = Frame::new(input).map_err(|error| self.damaged(error))?;
+                    self.state = State::Inside(Box::new(frame));
                 }
-                State::Inside(mut decoder) => {
-                    let count = decoder.read(buffer)?;
+                State::Inside(mut frame) => {
+                    let count = frame.read(buffer).map_err(|error| self.damaged(error))?;
                     if count > 0 {
-                        self.state = State::Inside(decoder);
+                        self.content_bytes += count as u64;
+                        self.state = State::Inside(frame);
                         return Ok(count);
                     }
-                    self.state = State::Between(decoder.into_inner());
+                    self.finish(*frame)?;
                 }
             }
         }

@@ -73,6 +73,14 @@ pub enum TraceError {
         /// The formats there are.
         formats: String,
     },
+    /// A text of blkparse without any event that can stand for a request.
+    #[error("{file}: no request: it has no event {events}")]
+    NoEvents {
+        /// Which file.
+        file: String,
+        /// The events that can stand for a request.
+        events: &'static str,
+    },
     /// The trace is too large to be held decoded.
     #[error("{file}: {full}")]
     Full {

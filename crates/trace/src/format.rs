@@ -3,7 +3,7 @@
 //! The content decides where only one format fits every line of its beginning; the name decides for
 //! formats that have no mark of their own. Anything else is the caller's to say.
 
-use crate::layouts::{comma_fields, u16_at, whole, words};
+use crate::layouts::{PAGES_MARK, comma_fields, is_msr_heading, u16_at, whole, words};
 use std::fmt;
 use std::str::FromStr;
 
@@ -157,7 +157,7 @@ fn sample_lines(start: &[u8]) -> Vec<&[u8]> {
     if lines.len() > 1 {
         lines.pop();
     }
-    lines.retain(|line| !line.is_empty() && *line != b"*");
+    lines.retain(|line| !line.is_empty() && *line != b"*" && !line.starts_with(b"#"));
     lines.truncate(200);
     lines
 }
@@ -180,7 +180,7 @@ fn of_text(lines: &[&[u8]]) -> Option<Format> {
     if first.starts_with(b"fio version ") {
         return Some(Format::Fio);
     }
-    if *first == b"op,lpn,npages" {
+    if *first == PAGES_MARK {
         return Some(Format::Pages);
     }
     fn commas(line: &[u8]) -> Vec<&[u8]> {
@@ -190,7 +190,11 @@ fn of_text(lines: &[&[u8]]) -> Option<Format> {
         let lower = text.to_ascii_lowercase();
         matches!(lower.as_slice(), b"read" | b"write" | b"trim")
     };
-    if all_lines(lines, |line| {
+    let msr_lines = match is_msr_heading(first) {
+        true => &lines[1..],
+        false => lines,
+    };
+    if all_lines(msr_lines, |line| {
         let f = commas(line);
         f.len() >= 6 && is_number(f[0]) && is_type(f[3]) && is_number(f[4]) && is_number(f[5])
     }) {

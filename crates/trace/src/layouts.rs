@@ -2,6 +2,7 @@
 //!
 //! Numbers are checked for overflow; a field that is missing, is no number or cannot be is named.
 
+use crate::tally::Ignored;
 use crate::{DEVICE_BYTES, DEVICES_MAX, LENGTH_BYTES_MAX, Op, Record};
 
 /// What a line or record was.
@@ -16,16 +17,16 @@ pub(crate) enum Parsed {
         /// How many.
         count: u64,
     },
-    /// Nothing: an empty line, a comment, a heading, an event of another kind.
-    Nothing,
+    /// No request, for this reason.
+    Ignored(Ignored),
 }
 
 /// What is wrong with a line or record.
 pub(crate) type What = String;
 
-type Fields<'a, 'f> = &'f mut dyn Iterator<Item = &'a [u8]>;
+pub(crate) type Fields<'a, 'f> = &'f mut dyn Iterator<Item = &'a [u8]>;
 
-const SECTOR_BYTES: u64 = 512;
+pub(crate) const SECTOR_BYTES: u64 = 512;
 
 /// A line's fields between white space.
 pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -38,12 +39,12 @@ pub(crate) fn comma_fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|b| *b == b',').map(<[u8]>::trim_ascii)
 }
 
-fn shown(field: &[u8]) -> String {
+pub(crate) fn shown(field: &[u8]) -> String {
     let start = &field[..field.len().min(24)];
     format!("`{}`", String::from_utf8_lossy(start).escape_debug())
 }
 
-fn field<'a>(fields: Fields<'a, '_>, name: &str) -> Result<&'a [u8], What> {
+pub(crate) fn field<'a>(fields: Fields<'a, '_>, name: &str) -> Result<&'a [u8], What> {
     fields.next().ok_or_else(|| format!("no {name}"))
 }
 
@@ -105,7 +106,13 @@ pub(crate) fn length_is_possible(length_bytes: u64) -> Result<(), What> {
 }
 
 /// A request on device number `device`.
-fn placed(time_ns: u64, op: Op, device: u64, offset: u64, length: u64) -> Result<Parsed, What> {
+pub(crate) fn placed(
+    time_ns: u64,
+    op: Op,
+    device: u64,
+    offset: u64,
+    length: u64,
+) -> Result<Parsed, What> {
     if device >= DEVICES_MAX {
         return Err(format!("device {device} is not below {DEVICES_MAX}"));
     }
@@ -126,27 +133,109 @@ fn placed(time_ns: u64, op: Op, device: u64, offset: u64, length: u64) -> Result
     }))
 }
 
-fn typed(letter: Option<u8>) -> Option<Op> {
-    match letter?.to_ascii_lowercase() {
-        b'r' => Some(Op::Read),
-        b'w' => Some(Op::Write),
-        b't' | b'd' => Some(Op::Trim),
-        _ => None,
+/// Names of types, in small letters.
+const TYPES: [(&[u8], Op); 9] = [
+    (b"r", Op::Read),
+    (b"read", Op::Read),
+    (b"w", Op::Write),
+    (b"write", Op::Write),
+    (b"t", Op::Trim),
+    (b"trim", Op::Trim),
+    (b"d", Op::Trim),
+    (b"discard", Op::Trim),
+    (b"unmap", Op::Trim),
+];
+
+/// The kernel's letters (`RA`, `WFS`): one of R, W and D, beside flags that do not matter here.
+fn of_letters(text: &[u8]) -> Option<Op> {
+    let is_flag = |b: &u8| b"FASM".contains(b);
+    let mut ops = text.iter().filter(|b| !is_flag(b));
+    let op = match ops.next()? {
+        b'R' => Op::Read,
+        b'W' => Op::Write,
+        b'D' => Op::Trim,
+        _ => return None,
+    };
+    ops.next().is_none().then_some(op)
+}
+
+/// `Read`, `w`, `WS` and the like. A word that only begins like a type is none.
+pub(crate) fn op_named(text: &[u8]) -> Result<Op, What> {
+    let lower = text.to_ascii_lowercase();
+    let found = TYPES.iter().find(|(name, _)| *name == lower);
+    found
+        .map(|(_, op)| *op)
+        .or_else(|| of_letters(text))
+        .ok_or_else(|| format!("type {} is not read, write or trim", shown(text)))
+}
+
+/// What a column of a text with a heading holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// A number or a time.
+    Number,
+    /// The type of a request.
+    Type,
+    /// Anything.
+    Any,
+}
+
+impl Holds {
+    /// True where a field may be data of this column, or damaged data. Damage to a number leaves it
+    /// something that begins like one; a type has letters, as a heading has.
+    fn may_be_data(self, field: &[u8]) -> bool {
+        let begins_like_number = |b: &u8| b.is_ascii_digit() || b"+-.".contains(b);
+        match self {
+            Holds::Number => field.first().is_some_and(begins_like_number),
+            Holds::Type => field.first().is_some_and(begins_like_number) || op_named(field).is_ok(),
+            Holds::Any => false,
+        }
     }
 }
 
-/// `Read`, `w`, `1` and the like.
-pub(crate) fn op_named(text: &[u8]) -> Result<Op, What> {
-    typed(text.first().copied()).ok_or_else(|| format!("type {} is not read or write", shown(text)))
+/// True for the line that names the columns: it has all of them, and none can be data.
+pub(crate) fn is_heading(columns: &[Holds], fields: &mut dyn Iterator<Item = &[u8]>) -> bool {
+    let mut columns = columns.iter();
+    columns.all(|column| {
+        fields
+            .next()
+            .is_some_and(|field| !column.may_be_data(field))
+    })
 }
 
-/// MSR Cambridge: `time(100 ns),host,disk,type,offset,size,response`.
+/// The columns of MSR Cambridge: timestamp, host, disk, type, offset, size.
+const MSR: [Holds; 6] = [
+    Holds::Number,
+    Holds::Any,
+    Holds::Any,
+    Holds::Type,
+    Holds::Number,
+    Holds::Number,
+];
+
+/// The columns of `pages`.
+const PAGES: [Holds; 3] = [Holds::Type, Holds::Number, Holds::Number];
+
+/// The line by which `pages` is recognised.
+pub(crate) const PAGES_MARK: &[u8] = b"op,lpn,npages";
+
+/// True for the line that names the columns of MSR Cambridge.
+pub(crate) fn is_msr_heading(line: &[u8]) -> bool {
+    is_heading(&MSR, &mut comma_fields(line))
+}
+
+/// MSR Cambridge: `time(100 ns),host,disk,type,offset,size,response`; a heading
+/// may stand first.
 pub(crate) fn msr(
     line: &[u8],
+    is_first: bool,
     devices: &mut dyn FnMut(&[u8]) -> Option<u64>,
 ) -> Result<Parsed, What> {
     let mut all = comma_fields(line);
     let fields: Fields = &mut all;
+    if is_first && is_msr_heading(line) {
+        return Ok(Parsed::Ignored(Ignored::Heading));
+    }
     let time_100ns = number(fields, "timestamp")?;
     field(fields, "host name")?;
     field(fields, "disk")?;
@@ -218,8 +307,8 @@ fn blocks(first: u64, count: u64, unit: u64) -> Result<Parsed, What> {
 /// LIRS: a block number a line; `*` marks a pause.
 pub(crate) fn lirs(line: &[u8], unit: u64) -> Result<Parsed, What> {
     let text = line.trim_ascii();
-    if text.is_empty() || text == b"*" {
-        return Ok(Parsed::Nothing);
+    if text == b"*" {
+        return Ok(Parsed::Ignored(Ignored::Mark));
     }
     let block = whole(text).ok_or_else(|| format!("{} is not a block number", shown(text)))?;
     blocks(block, 1, unit)
@@ -237,60 +326,18 @@ pub(crate) fn spc(line: &[u8]) -> Result<Parsed, What> {
     placed(time_ns, op, device, offset, length)
 }
 
-/// blkparse's default text: `maj,min cpu sequence time pid action type sector + count [process]`.
-/// Only the queueing of a request (`Q`) is one; what stands after the events is passed over.
-pub(crate) fn blkparse(
-    line: &[u8],
-    devices: &mut dyn FnMut(&[u8]) -> Option<u64>,
-) -> Result<Parsed, What> {
-    let mut all = words(line);
-    let fields: Fields = &mut all;
-    let Some(name) = fields.next().filter(|name| name.contains(&b',')) else {
-        return Ok(Parsed::Nothing);
-    };
-    let is_device = comma_fields(name).all(|part| whole(part).is_some());
-    if !is_device {
-        return Ok(Parsed::Nothing);
-    }
-    field(fields, "cpu")?;
-    field(fields, "sequence")?;
-    let time_ns = time(fields, 1_000_000_000)?;
-    field(fields, "pid")?;
-    if field(fields, "action")? != b"Q" {
-        return Ok(Parsed::Nothing);
-    }
-    let kind = field(fields, "type")?;
-    // A flush has neither a type of its own here nor an extent.
-    let letters = [(b'D', Op::Trim), (b'W', Op::Write), (b'R', Op::Read)];
-    let Some((_, op)) = letters
-        .into_iter()
-        .find(|(letter, _)| kind.contains(letter))
-    else {
-        return Ok(Parsed::Nothing);
-    };
-    let process = |word: &&[u8]| word.starts_with(b"[");
-    let Some(sector) = fields.next().filter(|word| !process(word)) else {
-        return Ok(Parsed::Nothing);
-    };
-    let sector =
-        whole(sector).ok_or_else(|| format!("sector {} is not a number", shown(sector)))?;
-    if field(fields, "`+`")? != b"+" {
-        return Err("no `+` after the sector".to_owned());
-    }
-    let count = number(fields, "count")?;
-    if count == 0 {
-        return Ok(Parsed::Nothing);
-    }
-    let device = devices(name).ok_or("too many devices")?;
-    let offset = bytes(sector, SECTOR_BYTES, "sector")?;
-    placed(
-        time_ns,
-        op,
-        device,
-        offset,
-        bytes(count, SECTOR_BYTES, "count")?,
-    )
-}
+/// What fio logs beside reads, writes and trims: its `log_file` (iolog.c) and the rest of
+/// `io_ddir_name` (io_ddir.h).
+const FIO_NO_DATA: [&[u8]; 8] = [
+    b"add",
+    b"open",
+    b"close",
+    b"sync",
+    b"datasync",
+    b"sync_file_range",
+    b"wait",
+    b"file_operation",
+];
 
 /// fio's iolog: `[time(us)] file action [offset length]`; version 3 has the time.
 pub(crate) fn fio(
@@ -310,8 +357,8 @@ pub(crate) fn fio(
         b"read" => Op::Read,
         b"write" => Op::Write,
         b"trim" => Op::Trim,
-        b"add" | b"open" | b"close" | b"sync" | b"datasync" | b"wait" => {
-            return Ok(Parsed::Nothing);
+        action if FIO_NO_DATA.contains(&action) => {
+            return Ok(Parsed::Ignored(Ignored::NoData));
         }
         other => return Err(format!("action {} is not one of fio's", shown(other))),
     };
@@ -326,8 +373,11 @@ pub(crate) fn pages(line: &[u8], unit: u64, is_first: bool) -> Result<Parsed, Wh
     let mut all = comma_fields(line);
     let fields: Fields = &mut all;
     let kind = field(fields, "op")?;
-    if is_first && kind == b"op" {
-        return Ok(Parsed::Nothing);
+    if is_first && line == PAGES_MARK {
+        return Ok(Parsed::Ignored(Ignored::Mark));
+    }
+    if is_first && is_heading(&PAGES, &mut comma_fields(line)) {
+        return Ok(Parsed::Ignored(Ignored::Heading));
     }
     let op = op_named(kind)?;
     let offset = bytes(number(fields, "lpn")?, unit, "lpn")?;
@@ -366,7 +416,7 @@ pub(crate) fn vscsi(record: &[u8], version: u8) -> Result<Parsed, What> {
         0x42 => Op::Trim,
         other => return Err(format!("SCSI command {other:#x} is not a read or write")),
     };
-    let time_ns = u64_at(record, 24).saturating_mul(1000);
+    let time_ns = bytes(u64_at(record, 24), 1000, "time")?;
     let offset = bytes(u64_at(record, 16), SECTOR_BYTES, "lbn")?;
     placed(time_ns, op, 0, offset, u64::from(u32_at(record, length_at)))
 }

@@ -3,9 +3,12 @@
 //!
 //! Readers stream: memory does not grow with the length of a trace. No bytes of a file can cause a
 //! panic or an allocation that they alone decide. A record that cannot be right is an error with its
-//! place, or is skipped and counted, as the caller chose; it is never guessed at.
+//! place, or is skipped and counted, as the caller chose; it is never guessed at. A line that is no
+//! request is counted by its reason ([`Tally`]), and what a reader decided by itself it tells
+//! ([`Reader::notes`]).
 
 mod accesses;
+mod blkparse;
 mod columns;
 mod compact;
 mod compressed;
@@ -18,6 +21,7 @@ mod reader;
 mod sample;
 mod stack_distance;
 mod summary;
+mod tally;
 
 pub use accesses::{Accesses, Collector, Key, Kind};
 pub use columns::{Columns, InvalidColumns};
@@ -29,6 +33,7 @@ pub use reader::{Options, Reader, SkipBad};
 pub use sample::{InvalidRate, Sample};
 pub use stack_distance::StackDistances;
 pub use summary::Summary;
+pub use tally::{Ignored, Tally};
 
 /// What a record does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,15 @@
 //! A trace as a stream of records, whatever its format and compression.
 
+use crate::blkparse::{self, Event};
 use crate::columns::Columns;
 use crate::compact::{CHUNK_BYTES_MAX, Chunk, HEAD_BYTES};
+use crate::compressed::{self, Unchecked};
 use crate::error::{Place, TraceError};
 use crate::format::{COMPACT_MAGIC, vscsi_version};
 use crate::input::{Input, LINE_BYTES_MAX, Line};
 use crate::layouts::{self, Parsed};
-use crate::{DEVICES_MAX, Format, Record, compressed};
+use crate::tally::{Ignored, Tally};
+use crate::{DEVICES_MAX, Format, Record};
 use hashbrown::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -99,9 +102,16 @@ pub struct Reader {
     record_bytes: usize,
     vscsi_version: u8,
     fio_has_time: bool,
+    /// The event of blkparse that stands for a request, once there is one.
+    event: Option<Event>,
+    /// The line that was taken for the names of the columns: its number and how it begins.
+    heading: Option<(u64, String)>,
+    /// True once a line was neither blank nor a comment.
+    has_content: bool,
     /// Lines or records read so far.
     at: u64,
-    skipped: u64,
+    tally: Tally,
+    unchecked: Unchecked,
     devices: Devices,
     /// Records that are still to be given out one by one.
     span: Option<Span>,
@@ -135,10 +145,12 @@ impl Reader {
         options: &Options,
     ) -> Result<Reader, TraceError> {
         let damaged = |error: io::Error| damage(&name, Place::Record(1), &error.to_string());
-        let source = compressed::decompressed(source).map_err(|reason| TraceError::Io {
-            file: name.clone(),
-            reason,
-        })?;
+        let unchecked = Unchecked::default();
+        let source =
+            compressed::decompressed(source, &unchecked).map_err(|reason| TraceError::Io {
+                file: name.clone(),
+                reason,
+            })?;
         let mut input = Input::new(source);
         let start = input.peek(LINE_BYTES_MAX).map_err(damaged)?;
         let format = match options.format {
@@ -160,8 +172,12 @@ impl Reader {
             record_bytes,
             vscsi_version,
             fio_has_time: false,
+            event: None,
+            heading: None,
+            has_content: false,
             at: 0,
-            skipped: 0,
+            tally: Tally::default(),
+            unchecked,
             devices: Devices::default(),
             span: None,
             chunk: Chunk::default(),
@@ -197,7 +213,41 @@ impl Reader {
 
     /// Bad records passed over so far.
     pub fn skipped(&self) -> u64 {
-        self.skipped
+        self.tally.bad
+    }
+
+    /// What became of the lines or records that were read so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// What a user must know of how the file was read so far, a sentence each: what was decided for
+    /// him, what was passed over, and what could not be checked. Complete after the last record.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some((number, start)) = &self.heading {
+            notes.push(format!("line {number} is taken for a heading: {start}"));
+        }
+        if let Some(event) = self.event.filter(|event| !event.is_usual()) {
+            let name = event.name();
+            notes.push(format!(
+                "no events Q: its events {name} are taken for the requests"
+            ));
+        }
+        let ignored = self.tally.to_string();
+        if !ignored.is_empty() {
+            notes.push(ignored);
+        }
+        if self.tally.bad > 0 {
+            notes.push(format!("{} bad records skipped", self.tally.bad));
+        }
+        if self.unchecked.count() > 0 {
+            let frames = self.unchecked.count();
+            notes.push(format!(
+                "compressed without a checksum ({frames} parts): damage may have gone unnoticed"
+            ));
+        }
+        notes
     }
 
     fn place(&self) -> Place {
@@ -217,14 +267,14 @@ impl Reader {
         let (file, place) = (self.file.clone(), self.place());
         match self.options.skip_bad {
             SkipBad::None => Err(TraceError::Bad { file, place, what }),
-            SkipBad::AtMost(limit) if self.skipped >= limit => Err(TraceError::TooManyBad {
+            SkipBad::AtMost(limit) if self.tally.bad >= limit => Err(TraceError::TooManyBad {
                 file,
                 place,
                 what,
-                skipped: self.skipped,
+                skipped: self.tally.bad,
             }),
             SkipBad::AtMost(_) | SkipBad::All => {
-                self.skipped += 1;
+                self.tally.bad += 1;
                 Ok(())
             }
         }
@@ -266,6 +316,14 @@ impl Reader {
             self.next_parsed()
         };
         self.ended = !matches!(span, Ok(Some(_)));
+        if let Ok(found) = &span {
+            self.tally.requests += u64::from(found.is_some());
+            let at_end = found.is_none();
+            assert!(
+                !at_end || self.tally.total() == self.at,
+                "a line was dropped"
+            );
+        }
         span
     }
 
@@ -277,8 +335,8 @@ impl Reader {
                 self.parse_line()?
             };
             match parsed {
-                None => return Ok(None),
-                Some(Ok(Parsed::Nothing)) => {}
+                None => return self.check_end().map(|()| None),
+                Some(Ok(Parsed::Ignored(why))) => self.tally.ignore(why),
                 Some(Ok(Parsed::Record(record))) => return Ok(Some(Span::of(record))),
                 Some(Ok(Parsed::Blocks { first, count })) => {
                     return Ok(Some(Span { first, count }));
@@ -288,12 +346,26 @@ impl Reader {
         }
     }
 
+    /// Refuses a text that has lines and no request only because nothing in it was understood.
+    fn check_end(&self) -> Result<(), TraceError> {
+        let silent = self.tally.ignored(Ignored::Blank) + self.tally.ignored(Ignored::Comment);
+        let is_foreign = self.format == Format::Blkparse && self.event.is_none();
+        if is_foreign && self.tally.total() > silent {
+            return Err(TraceError::NoEvents {
+                file: self.file.clone(),
+                events: blkparse::EVENT_NAMES,
+            });
+        }
+        Ok(())
+    }
+
     fn parse_binary(&mut self) -> Result<Option<Result<Parsed, String>>, TraceError> {
         self.at += 1;
         let (bytes, file, place) = (self.record_bytes, &self.file, Place::Record(self.at));
         let taken = self.input.take(bytes);
         let record = taken.map_err(|error| damage(file, place, &error.to_string()))?;
         if record.is_empty() {
+            self.at -= 1;
             return Ok(None);
         }
         if record.len() < bytes {
@@ -314,7 +386,10 @@ impl Reader {
         let (file, place) = (&self.file, Place::Line(self.at));
         let line = self.input.line();
         let (from, to) = match line.map_err(|error| damage(file, place, &error.to_string()))? {
-            Line::End => return Ok(None),
+            Line::End => {
+                self.at -= 1;
+                return Ok(None);
+            }
             Line::TooLong => {
                 let what = format!("longer than {LINE_BYTES_MAX} bytes");
                 return Ok(Some(Err(what)));
@@ -322,25 +397,63 @@ impl Reader {
             Line::Here(from, to) => (from, to),
         };
         let line = self.input.bytes(from, to);
-        if line.trim_ascii().is_empty() || line.starts_with(b"#") {
-            return Ok(Some(Ok(Parsed::Nothing)));
+        if line.trim_ascii().is_empty() {
+            return Ok(Some(Ok(Parsed::Ignored(Ignored::Blank))));
         }
-        let (unit, is_first) = (self.options.unit_bytes, self.at == 1);
+        if line.starts_with(b"#") {
+            return Ok(Some(Ok(Parsed::Ignored(Ignored::Comment))));
+        }
+        let is_first = !self.has_content;
+        self.has_content = true;
+        if self.format == Format::Blkparse && self.event.is_none() {
+            return self.choose_event(from, to).map(Some);
+        }
+        let parsed = self.parse_content(from, to, is_first);
+        if parsed == Ok(Parsed::Ignored(Ignored::Heading)) {
+            self.heading = Some((self.at, layouts::shown(self.input.bytes(from, to))));
+        }
+        Ok(Some(parsed))
+    }
+
+    /// Chooses the event that stands for a request at the first line that has one which can, by
+    /// what follows, and parses this line.
+    fn choose_event(
+        &mut self,
+        from: usize,
+        to: usize,
+    ) -> Result<Result<Parsed, String>, TraceError> {
+        // Looking ahead moves the bytes of the line.
+        let line = self.input.bytes(from, to).to_vec();
+        if let Some(here) = Event::of_line(&line) {
+            let ahead = self.input.peek(LINE_BYTES_MAX);
+            let ahead = ahead
+                .map_err(|error| damage(&self.file, Place::Line(self.at), &error.to_string()))?;
+            self.event = Some(Event::first_of(ahead).map_or(here, |event| event.min(here)));
+        }
         let devices = &mut self.devices;
         let mut number = |name: &[u8]| devices.number(name);
-        Ok(Some(match self.format {
-            Format::Msr => layouts::msr(line, &mut number),
+        Ok(blkparse::line(&line, self.event, &mut number))
+    }
+
+    /// A line that is neither blank nor a comment.
+    fn parse_content(&mut self, from: usize, to: usize, is_first: bool) -> Result<Parsed, String> {
+        let line = self.input.bytes(from, to);
+        let unit = self.options.unit_bytes;
+        let devices = &mut self.devices;
+        let mut number = |name: &[u8]| devices.number(name);
+        match self.format {
+            Format::Msr => layouts::msr(line, is_first, &mut number),
             Format::Ssdsim => layouts::device_lines(line, 1),
             Format::Disksim => layouts::device_lines(line, 1_000_000),
             Format::Arc => layouts::arc(line, unit),
             Format::Lirs => layouts::lirs(line, unit),
             Format::Spc => layouts::spc(line),
-            Format::Blkparse => layouts::blkparse(line, &mut number),
+            Format::Blkparse => blkparse::line(line, self.event, &mut number),
             Format::Pages => layouts::pages(line, unit, is_first),
             Format::Fio if is_first => match fio_version(line) {
                 Some(version) => {
                     self.fio_has_time = version == 3;
-                    Ok(Parsed::Nothing)
+                    Ok(Parsed::Ignored(Ignored::Mark))
                 }
                 None => Err("not `fio version 2 iolog` or `fio version 3 iolog`".to_owned()),
             },
@@ -349,9 +462,10 @@ impl Reader {
                 Some(columns) => columns.parse(line, unit, is_first),
                 None => Err("its columns are not described (--columns)".to_owned()),
             },
-            // Binary formats have records, not lines.
-            Format::Vscsi | Format::OracleGeneral | Format::Compact => Ok(Parsed::Nothing),
-        }))
+            Format::Vscsi | Format::OracleGeneral | Format::Compact => {
+                Err("a binary format has records, not lines".to_owned())
+            }
+        }
     }
 
     fn next_compact(&mut self) -> Result<Option<Record>, TraceError> {
@@ -389,10 +503,13 @@ impl Reader {
         }
         if records == 0 {
             let total = layouts::u64_at(&bytes, 0);
-            return if bytes.len() == 8 && total == self.records {
-                Ok(false)
-            } else {
-                Err(self.damaged("the count at its end is wrong"))
+            if bytes.len() != 8 || total != self.records {
+                return Err(self.damaged("the count at its end is wrong"));
+            }
+            return match self.input.take(1) {
+                Ok([]) => Ok(false),
+                Ok(_) => Err(self.damaged("bytes after the mark of its end")),
+                Err(error) => Err(self.damaged(&error.to_string())),
             };
         }
         self.records += u64::from(records);

@@ -1,6 +1,7 @@
 //! Preparing the sides of every mirror of a configuration.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
@@ -30,6 +31,38 @@ pub struct FormattedMirror {
     pub name: String,
     /// What was made.
     pub volume: Formatted,
+}
+
+/// A file that has been created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreatedFile {
+    /// The name of its device in the configuration.
+    pub device: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size in bytes, all of it a hole.
+    pub size_bytes: u64,
+}
+
+/// Creates the files of a configuration that have a `size` and do not exist, whatever device they
+/// are below of.
+///
+/// # Errors
+/// The first that cannot be created; those before it have been.
+pub fn create_files(graph: &Graph) -> Result<Vec<CreatedFile>, OpenError> {
+    let mut created = Vec::new();
+    for name in graph.order() {
+        let Node::File(config) = &graph.nodes()[name] else {
+            continue;
+        };
+        let size_bytes = create_if_missing(config).map_err(|error| error.of(name))?;
+        created.extend(size_bytes.map(|size_bytes| CreatedFile {
+            device: name.clone(),
+            path: config.path.clone(),
+            size_bytes,
+        }));
+    }
+    Ok(created)
 }
 
 /// Prepares the sides of every mirror, those inside others first. Files that have a `size` and do
@@ -125,10 +158,11 @@ fn mirrors<'g>(graph: &'g Graph, options: &FormatOptions) -> Result<Vec<&'g str>
     }
 }
 
-/// Creates a file of the configured size, sparse. An existing one is left as it is.
-pub(super) fn create_if_missing(config: &FileConfig) -> Result<(), OpenError> {
+/// Creates a file of the configured size, sparse, and returns that size. An existing one is left as
+/// it is.
+pub(super) fn create_if_missing(config: &FileConfig) -> Result<Option<u64>, OpenError> {
     let Some(size) = config.size else {
-        return Ok(());
+        return Ok(None);
     };
     let created = std::fs::OpenOptions::new()
         .write(true)
@@ -140,8 +174,9 @@ pub(super) fn create_if_missing(config: &FileConfig) -> Result<(), OpenError> {
     match created {
         Ok(file) => file
             .set_len(size.0)
+            .map(|()| Some(size.0))
             .map_err(|error| fail("cannot set its size", error)),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(fail("cannot create", error)),
     }
 }

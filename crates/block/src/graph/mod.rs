@@ -25,7 +25,7 @@ use crate::layers::cache::Cache;
 use crate::layers::mirror::Mirror;
 use crate::layers::shard::Shard;
 use crate::tap::Tap;
-pub use format::{FormatOptions, FormattedMirror, format};
+pub use format::{CreatedFile, FormatOptions, FormattedMirror, create_files, format};
 pub use node::Node;
 pub use persistence::Persistence;
 

@@ -297,6 +297,9 @@ fn whole_blocks(size: Size) -> Result<(), String> {
     if size.0 > 0 && size.0.is_multiple_of(BLOCK_BYTES) {
         Ok(())
     } else {
-        Err(format!("size {} is not a multiple of 4 KiB", size.0))
+        Err(format!(
+            "size {} bytes is not a multiple of 4 KiB, and at least that",
+            size.0
+        ))
     }
 }

@@ -23,6 +23,7 @@ pub struct FileConfig {
     /// The file or block device; relative to the configuration file.
     pub path: PathBuf,
     /// The size `bimetal format` creates the file with when it does not exist.
+    #[serde(default, deserialize_with = "crate::units::device_size_if_any")]
     pub size: Option<Size>,
     /// Whether to bypass the page cache. By default it is bypassed where that is possible.
     pub direct: Option<bool>,

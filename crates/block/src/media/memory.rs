@@ -1,10 +1,11 @@
-//! A device in memory, in both worlds. Sparse: what was never written takes no space and reads as
-//! zeroes. Its content ends with the process; a flush is nothing.
+//! A device in memory, in both worlds. Sparse: what was never written takes no space, not even for
+//! bookkeeping, and reads as zeroes. Its content ends with the process; a flush is nothing.
 //!
 //! A read answers with the memory itself. A write to what an answer still holds takes new memory, so an
 //! answer never changes after it was given.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bimetal_rt::{Buf, BufPool, Payload, Rt};
@@ -19,6 +20,12 @@ use crate::units::Size;
 /// Memory is taken in pieces of this size. An answer of one block keeps one of them.
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// Chunks whose places are kept together. A group with a single chunk takes 6 KiB of bookkeeping
+/// beside the 64 KiB of the chunk, and groups without any are not kept.
+const GROUP_CHUNKS: u64 = 256;
+/// Bytes of the device that a group is about.
+const GROUP_BYTES: u64 = GROUP_CHUNKS * CHUNK_BYTES as u64;
+
 /// From this size on the content is on areas of 2 MiB, one of which a smaller device would take for a few chunks.
 const LARGE_BYTES: u64 = 64 << 20;
 
@@ -27,6 +34,7 @@ const LARGE_BYTES: u64 = 64 << 20;
 #[serde(deny_unknown_fields)]
 pub struct MemoryConfig {
     /// Size of the device, a multiple of 4 KiB.
+    #[serde(deserialize_with = "crate::units::device_size")]
     pub size: Size,
 }
 
@@ -36,12 +44,84 @@ pub struct MemoryDevice {
     geometry: Geometry,
     /// The content has memory of its own: the buffers of the runtime's pool are for transfers.
     memory: BufPool,
-    chunks: RefCell<Vec<Option<Buf>>>,
+    chunks: RefCell<Chunks>,
+}
+
+/// The chunks that have been written, by number. What this keeps is in proportion to them, however
+/// large the device is.
+#[derive(Default)]
+struct Chunks {
+    groups: BTreeMap<u64, Group>,
+}
+
+/// The chunks of one group; at least one is there.
+struct Group {
+    chunks: Box<[Option<Buf>]>,
+    used: usize,
+}
+
+impl Group {
+    fn empty() -> Group {
+        Group {
+            chunks: vec![None; GROUP_CHUNKS as usize].into(),
+            used: 0,
+        }
+    }
+}
+
+/// The group of a chunk, and its place in it.
+fn place_of(chunk: u64) -> (u64, usize) {
+    (chunk / GROUP_CHUNKS, (chunk % GROUP_CHUNKS) as usize)
+}
+
+impl Chunks {
+    fn get(&self, chunk: u64) -> Option<&Buf> {
+        let (group, at) = place_of(chunk);
+        self.groups.get(&group)?.chunks[at].as_ref()
+    }
+
+    /// The bytes of a chunk, where nobody else holds them.
+    fn unshared(&mut self, chunk: u64) -> Option<&mut [u8]> {
+        let (group, at) = place_of(chunk);
+        let buf = self.groups.get_mut(&group)?.chunks[at].as_mut()?;
+        buf.unshared()
+    }
+
+    fn set(&mut self, chunk: u64, buf: Buf) {
+        let (number, at) = place_of(chunk);
+        let group = self.groups.entry(number).or_insert_with(Group::empty);
+        let before = group.chunks[at].replace(buf);
+        group.used += usize::from(before.is_none());
+    }
+
+    fn remove(&mut self, chunk: u64) {
+        let (number, at) = place_of(chunk);
+        let Some(group) = self.groups.get_mut(&number) else {
+            return;
+        };
+        let before = group.chunks[at].take();
+        group.used -= usize::from(before.is_some());
+        if group.used == 0 {
+            self.groups.remove(&number);
+        }
+    }
+
+    /// The part of a range from `position` on that the next group with a chunk is about; nothing
+    /// when there is no more in the range.
+    fn next_part(&self, position: u64, end: u64) -> Option<Range<u64>> {
+        if position >= end {
+            return None;
+        }
+        let groups = position / GROUP_BYTES..=(end - 1) / GROUP_BYTES;
+        let (number, _) = self.groups.range(groups).next()?;
+        let start = number * GROUP_BYTES;
+        Some(start.max(position)..(start + (GROUP_BYTES - 1)).min(end - 1) + 1)
+    }
 }
 
 /// A run of bytes inside one chunk.
 struct Piece {
-    chunk: usize,
+    chunk: u64,
     start: usize,
     len: usize,
 }
@@ -56,7 +136,6 @@ impl Piece {
 impl MemoryDevice {
     /// A device of `size_bytes`, a multiple of 4 KiB, all zeroes.
     pub fn new(rt: &Rt, size_bytes: u64) -> MemoryDevice {
-        let chunks = size_bytes.div_ceil(CHUNK_BYTES as u64) as usize;
         let memory = match size_bytes {
             LARGE_BYTES.. => BufPool::for_content(CHUNK_BYTES),
             _ => BufPool::unregistered(),
@@ -65,7 +144,7 @@ impl MemoryDevice {
             rt: rt.clone(),
             geometry: Geometry::of_size(size_bytes),
             memory,
-            chunks: RefCell::new(vec![None; chunks]),
+            chunks: RefCell::new(Chunks::default()),
         }
     }
 
@@ -84,7 +163,7 @@ impl MemoryDevice {
         let chunks = self.chunks.borrow();
         let mut data = Payload::empty();
         for piece in pieces(request) {
-            data.push(match &chunks[piece.chunk] {
+            data.push(match chunks.get(piece.chunk) {
                 Some(chunk) => chunk.slice(piece.range()),
                 None => self.rt.pool().zeroed(piece.len),
             });
@@ -106,7 +185,7 @@ impl MemoryDevice {
         let mut chunks = self.chunks.borrow_mut();
         for piece in pieces_of(offset, bytes.len() as u64) {
             let (part, rest) = bytes.split_at(piece.len);
-            self.to_change(&mut chunks[piece.chunk])?[piece.range()].copy_from_slice(part);
+            self.to_change(&mut chunks, piece.chunk)?[piece.range()].copy_from_slice(part);
             bytes = rest;
         }
         Ok(())
@@ -116,26 +195,30 @@ impl MemoryDevice {
     ///
     /// # Errors
     /// What a client can be told when memory has run out.
-    fn to_change<'c>(&self, chunk: &'c mut Option<Buf>) -> Result<&'c mut [u8], IoError> {
-        if chunk.as_mut().and_then(Buf::unshared).is_none() {
+    fn to_change<'c>(&self, chunks: &'c mut Chunks, chunk: u64) -> Result<&'c mut [u8], IoError> {
+        if chunks.unshared(chunk).is_none() {
             let mut own = self.memory.try_heap(CHUNK_BYTES).ok_or(IoError::NoSpace)?;
-            if let Some(shared) = chunk {
+            if let Some(shared) = chunks.get(chunk) {
                 own.copy_from_slice(shared);
             }
-            *chunk = Some(own.freeze());
+            chunks.set(chunk, own.freeze());
         }
-        let own = chunk.as_mut().and_then(Buf::unshared);
-        Ok(own.expect("nobody else has a slice of it"))
+        Ok(chunks
+            .unshared(chunk)
+            .expect("nobody else has a slice of it"))
     }
 
     fn clear(&self, request: &Request) -> Result<Reply, IoError> {
         let mut chunks = self.chunks.borrow_mut();
-        for piece in pieces(request) {
-            let chunk = &mut chunks[piece.chunk];
-            if piece.len == CHUNK_BYTES && !request.flags.keep_allocated {
-                *chunk = None;
-            } else if chunk.is_some() {
-                self.to_change(chunk)?[piece.range()].fill(0);
+        let (mut position, end) = (request.offset, request.offset + request.len);
+        while let Some(part) = chunks.next_part(position, end) {
+            position = part.end;
+            for piece in pieces_of(part.start, part.end - part.start) {
+                if piece.len == CHUNK_BYTES && !request.flags.keep_allocated {
+                    chunks.remove(piece.chunk);
+                } else if chunks.get(piece.chunk).is_some() {
+                    self.to_change(&mut chunks, piece.chunk)?[piece.range()].fill(0);
+                }
             }
         }
         Ok(Reply::Done)
@@ -144,16 +227,16 @@ impl MemoryDevice {
     fn extents(&self, request: &Request) -> Reply {
         let chunks = self.chunks.borrow();
         let mut extents = Vec::new();
-        for piece in pieces(request) {
-            let data = chunks[piece.chunk].is_some();
-            push_extent(
-                &mut extents,
-                Extent {
-                    len: piece.len as u64,
-                    data,
-                },
-            );
+        let mut push = |len, data| push_extent(&mut extents, Extent { len, data });
+        let (mut position, end) = (request.offset, request.offset + request.len);
+        while let Some(part) = chunks.next_part(position, end) {
+            push(part.start - position, false);
+            position = part.end;
+            for piece in pieces_of(part.start, part.end - part.start) {
+                push(piece.len as u64, chunks.get(piece.chunk).is_some());
+            }
         }
+        push(end - position, false);
         Reply::Extents(extents)
     }
 }
@@ -171,7 +254,7 @@ fn pieces_of(offset: u64, len: u64) -> impl Iterator<Item = Piece> {
         let start = (position % CHUNK_BYTES as u64) as usize;
         let len = (end - position).min((CHUNK_BYTES - start) as u64) as usize;
         let piece = Piece {
-            chunk: (position / CHUNK_BYTES as u64) as usize,
+            chunk: position / CHUNK_BYTES as u64,
             start,
             len,
         };
@@ -277,5 +360,42 @@ mod tests {
         // What was beside the write came along.
         let beside = ask(&device, Request::read(0, 4096)).into_data();
         assert_eq!(byte_in(&beside), 9);
+    }
+
+    /// The size of a device costs nothing, only what is written does, and it gives that back.
+    #[test]
+    fn bookkeeping_is_in_proportion_to_what_was_written() {
+        let rt = Rt::virtual_time(VirtualOptions::default());
+        for size_bytes in [1 << 40, 1 << 46, 1 << 62] {
+            let device = MemoryDevice::new(&rt, size_bytes);
+            // Twice in the first group, once in the last one.
+            let written = [0, 3 * CHUNK_BYTES as u64, size_bytes - 4096];
+            for offset in written {
+                ask(&device, write(&rt, offset, 4096, 7));
+            }
+            assert_eq!(device.chunks.borrow().groups.len(), 2);
+            assert_eq!(device.memory.heap_bytes_used(), 3 * CHUNK_BYTES);
+            for offset in written {
+                let data = ask(&device, Request::read(offset, 4096)).into_data();
+                assert_eq!(byte_in(&data), 7);
+            }
+            let all = |op| Request::without_data(op, 0, size_bytes, Flags::NONE);
+            let Reply::Extents(extents) = ask(&device, all(Op::Extents)) else {
+                panic!("extents are asked for");
+            };
+            let chunk = CHUNK_BYTES as u64;
+            let expected = [
+                (chunk, true),
+                (2 * chunk, false),
+                (chunk, true),
+                (size_bytes - 5 * chunk, false),
+                (chunk, true),
+            ];
+            let found: Vec<_> = extents.iter().map(|e| (e.len, e.data)).collect();
+            assert_eq!(found, expected);
+            ask(&device, all(Op::Discard));
+            assert_eq!(device.chunks.borrow().groups.len(), 0);
+            assert_eq!(device.memory.heap_bytes_used(), 0);
+        }
     }
 }

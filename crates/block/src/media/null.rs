@@ -14,6 +14,7 @@ use crate::units::Size;
 #[serde(deny_unknown_fields)]
 pub struct NullConfig {
     /// Size of the device, a multiple of 4 KiB.
+    #[serde(deserialize_with = "crate::units::device_size")]
     pub size: Size,
 }
 

@@ -219,7 +219,7 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
         None => Accesses::collect(&mut reader, key)?,
         Some(rate) => Accesses::collect_sampled(&mut reader, key, Sample::new(rate)?)?,
     };
-    args.read.report_skipped(&reader);
+    args.read.report_notes(&reader);
     if accesses.is_empty() {
         let of = if rate < 1.0 { " in the sample" } else { "" };
         bail!("{}: no reads and no writes{of}", path.display());

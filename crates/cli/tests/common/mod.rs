@@ -5,10 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// A mirror of two files, served at a socket beside its configuration.
+/// A mirror of two files, served at a socket beside its configuration. Its exposure is one that its
+/// logs of 4 MiB have room for.
 pub const MIRROR: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
     [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
     [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\
+    exposure = { bytes = \"512KiB\" }\n\
     [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
     [server]\nlock_memory = false\nmemory = \"16MiB\"\n";
 

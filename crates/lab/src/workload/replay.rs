@@ -98,7 +98,7 @@ impl Replay {
     /// When the trace cannot be read or is another one, or the layer fails.
     pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         sum::check(&self.trace, self.crc32c.as_deref())?;
-        let (all, trims) = self.read(world.files.device_blocks())?;
+        let (all, trims, passed_over) = self.read(world.files.device_blocks())?;
         let replayed = Rc::new(Replayed {
             world: world.clone(),
             latency: RefCell::new(Latency::new()),
@@ -145,6 +145,7 @@ impl Replay {
             ),
             ("made_late".to_owned(), late as f64),
             ("trims_left_out".to_owned(), trims as f64),
+            ("lines_passed_over".to_owned(), passed_over as f64),
         ]);
         Ok(self.measured(figures, rate))
     }
@@ -182,9 +183,9 @@ impl Replay {
         due_at
     }
 
-    /// The requests of the trace on a device of so many blocks, and how many of them were left out since they give
-    /// room back.
-    fn read(&self, device_blocks: u32) -> Result<(Vec<Due>, u64), LoadError> {
+    /// The requests of the trace on a device of so many blocks, how many of them were left out
+    /// since they give room back, and how many lines of the trace were no requests.
+    fn read(&self, device_blocks: u32) -> Result<(Vec<Due>, u64, u64), LoadError> {
         let options = Options {
             format: self.format().map_err(LoadError::Trace)?,
             ..Options::default()
@@ -209,7 +210,8 @@ impl Replay {
                 "{path}: it has no reads and no writes"
             )));
         }
-        Ok((all, trims))
+        let tally = reader.tally();
+        Ok((all, trims, tally.total() - tally.requests))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Readers against lines whose meaning is known, damage, and arbitrary bytes.
 
+mod accounts;
 mod arbitrary;
+mod damage;
 mod formats;
 
 use super::*;

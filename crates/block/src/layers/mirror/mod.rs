@@ -65,6 +65,13 @@ pub use scrub::ScrubStatus;
 use side::{Place, Side};
 use sides::Sides;
 pub use status::{MirrorStatus, SideStatus};
+
+/// The bound that a side with a log of `log_bytes` sets to the exposure of its volume, in bytes:
+/// what one side lacks must fit into its log. The least of all sides counts.
+pub fn exposure_bytes_max_of_log(log_bytes: u64) -> u64 {
+    store::backlog_bytes_max(log_bytes)
+}
+
 use volume::Volume;
 
 /// A stop waits so long for a side that does not answer, at most.

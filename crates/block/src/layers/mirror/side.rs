@@ -300,13 +300,24 @@ impl Side {
         operation
     }
 
-    /// Notes that an operation has ended and says when it was started.
+    /// Notes that an operation has ended, whatever it was, and says when it was started. The side
+    /// is stuck no longer unless the next one has exceeded its limit as well.
     pub(super) fn finish(&self, operation: u64, now: Instant) -> Started {
         self.last_progress.set(now);
-        self.started
-            .borrow_mut()
-            .remove(&operation)
-            .expect("an operation ends once")
+        let started = self.started.borrow_mut().remove(&operation);
+        self.refresh_stuck(now);
+        started.expect("an operation ends once")
+    }
+
+    /// Notes whether the oldest operation in flight has exceeded the side's limit.
+    pub(super) fn refresh_stuck(&self, now: Instant) {
+        self.stuck
+            .set(self.overdue_at().is_some_and(|at| now >= at));
+    }
+
+    /// True when it has been given nothing that it has not done, and nothing waits for it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.oldest().is_none() && !self.queue.borrow().has_waiting()
     }
 
     /// The oldest operation in flight.

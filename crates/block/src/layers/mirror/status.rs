@@ -48,7 +48,7 @@ pub struct SideStatus {
     pub name: String,
     /// `healthy`, `resyncing` or `absent`.
     pub health: &'static str,
-    /// `in time` or `delayed`.
+    /// `in time`, also without anything to do, or `delayed`.
     pub mode: &'static str,
     /// True while its oldest write has exceeded the side's limit.
     pub stuck: bool,
@@ -125,8 +125,9 @@ impl Shared {
             name: side.name.clone(),
             health: side.health.get().name(),
             mode: match policy.mode() {
-                Mode::InTime => "in time",
-                Mode::Delayed => "delayed",
+                // The mode of a side that has caught up changes with its next write.
+                Mode::Delayed if !side.is_idle() => "delayed",
+                Mode::Delayed | Mode::InTime => "in time",
             },
             stuck: side.stuck.get(),
             waiting_bytes: queue.waiting_bytes(),

@@ -415,7 +415,8 @@ impl Shared {
             }
             Err(error) => self.failed_on_side(index, batch, error),
         }
-        self.refresh_stuck(index);
+        // By the limit that this completion has taught.
+        side.refresh_stuck(now);
         self.unexpose(&range);
         side.changed.notify();
         if self.exposure_changed.waiting() > 0 {
@@ -532,12 +533,6 @@ impl Shared {
             }
             self.pump(side.index);
         }
-    }
-
-    fn refresh_stuck(&self, index: usize) {
-        let side = &self.sides[index];
-        side.stuck
-            .set(side.overdue_at().is_some_and(|at| self.rt.now() >= at));
     }
 
     /// A side whose oldest write has waited past the limit is behind, even if it answers: from

@@ -77,6 +77,11 @@ impl Area {
         ENTRIES_IN_FLIGHT_MAX as u64 * (HEADER_BYTES + self.data_blocks_max * BLOCK_BYTES)
     }
 
+    /// Bytes that can be in use before changes have to wait.
+    pub(super) fn usable_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(3 * self.window())
+    }
+
     /// Where a position lies on the device.
     pub(super) fn at(&self, position: u64) -> u64 {
         self.offset + position % self.bytes
@@ -794,7 +799,7 @@ impl Log {
 
     /// Bytes that can be in use before changes have to wait.
     pub(super) fn usable_bytes(&self) -> u64 {
-        self.area.bytes - 3 * self.area.window()
+        self.area.usable_bytes()
     }
 
     /// True when so much more, in entries of `records_per_entry` records or fuller ones, fits in before

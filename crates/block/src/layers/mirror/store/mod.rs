@@ -180,6 +180,19 @@ pub(super) async fn initialise(
     checkpoint::write(rt, device, &side, &first, &Cell::new(0)).await
 }
 
+/// Bytes of changes that a side may be late with, at most, by the usable bytes of its log: there
+/// must be room for them, their headers, what came before its turn, and what is written meanwhile.
+fn backlog_share(usable_bytes: u64) -> u64 {
+    usable_bytes / 4
+}
+
+/// Bytes of changes that a side with a log of `log_bytes` may be late with, at most, which bounds
+/// the exposure of its volume. For a device without a bound on its transfers; others may have a
+/// little more.
+pub(super) fn backlog_bytes_max(log_bytes: u64) -> u64 {
+    backlog_share(log::Area::new((0, log_bytes), u64::MAX).usable_bytes())
+}
+
 impl Store {
     /// Reads what a side holds. Changes nothing on it.
     ///
@@ -381,10 +394,9 @@ impl Store {
         self.log.used_bytes() >= self.log.usable_bytes() / 2
     }
 
-    /// Bytes of changes that the side may be late with, at most: in the log there must be room for
-    /// them, their headers, what came before its turn, and what is written meanwhile.
+    /// Bytes of changes that the side may be late with, at most.
     pub(super) fn backlog_bytes_max(&self) -> u64 {
-        self.log.usable_bytes() / 4
+        backlog_share(self.log.usable_bytes())
     }
 
     /// True when so many bytes in so many records, given many at once, fit into the log before any of

@@ -209,6 +209,8 @@ pub struct Formatted {
     pub volume_bytes: u64,
     /// Name, UUID and data offset of each side.
     pub sides: Vec<(String, Uuid, u64)>,
+    /// The length of the smallest log, in bytes.
+    pub log_bytes: u64,
 }
 
 /// Prepares sides for a new volume: an empty one, or one with the content of the side that is to be
@@ -264,11 +266,13 @@ pub async fn format(
 /// What has been made, for whoever asked for it.
 pub(super) fn described(sides: &[Candidate], superblocks: &[Superblock]) -> Formatted {
     let sides = sides.iter().zip(superblocks);
+    let logs = superblocks.iter().map(|made| made.layout.log.1);
     let sides = sides.map(|(s, made)| (s.name.clone(), made.side, made.layout.data.0));
     Formatted {
         volume: superblocks[0].volume,
         volume_bytes: superblocks[0].volume_bytes,
         sides: sides.collect(),
+        log_bytes: logs.min().unwrap_or(0),
     }
 }
 

@@ -1,0 +1,54 @@
+//! Where the logs of a mirror bound its exposure below what its configuration asks for, which
+//! changes how long a slow side may lag: said where a volume is made, checked and served.
+
+use bimetal_block::layers::mirror::MirrorConfig;
+use bimetal_block::units::show_size;
+
+/// The line that says so of a mirror whose logs bound the exposure to `by_logs_bytes`; `None` where
+/// what is configured counts.
+pub(crate) fn reduced(config: &MirrorConfig, by_logs_bytes: u64) -> Option<String> {
+    let wanted_bytes = config.rules().exposure_bytes_max;
+    // The policies of the paper have no bound that could be reduced.
+    let is_reduced = wanted_bytes != u64::MAX && by_logs_bytes < wanted_bytes;
+    is_reduced.then(|| {
+        format!(
+            "the exposure is at most {}, not {} (`exposure.bytes`): what one side lacks must fit \
+             into a quarter of the smallest log (`format --log` makes longer ones)",
+            show_size(by_logs_bytes),
+            show_size(wanted_bytes)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use bimetal_block::graph::Node;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn said(keys: &str, by_logs_bytes: u64) -> Option<String> {
+        let text = format!(
+            "[device.a]\ntype = \"null\"\nsize = \"1GiB\"\n\
+             [device.b]\ntype = \"null\"\nsize = \"1GiB\"\n\
+             [device.m]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n{keys}"
+        );
+        let config = Config::read(Path::new("vol.toml"), &text).expect("it is right");
+        let Node::Mirror(mirror) = &config.graph.nodes()["m"] else {
+            panic!("it is a mirror");
+        };
+        reduced(mirror, by_logs_bytes)
+    }
+
+    #[test]
+    fn only_a_bound_that_is_reduced_is_said_with_both_figures() {
+        let line = said("", 13 << 20).expect("64 MiB are not to be had");
+        assert!(line.contains("13 MiB") && line.contains("64 MiB"), "{line}");
+        assert_eq!(said("", 64 << 20), None);
+        assert_eq!(said("exposure = { bytes = \"1MiB\" }\n", 13 << 20), None);
+        assert_eq!(said("acknowledge = \"all\"\n", 13 << 20), None);
+        assert_eq!(said("policy = \"paper\"\n", 13 << 20), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! What became of every line or record of a file.
+//!
+//! A line is a request, is bad, or is passed over for a reason that has a name. There is no fourth
+//! way, so nothing is dropped without being counted, and what is counted can be said.
+
+use std::fmt;
+
+/// Why a line that is no request was passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ignored {
+    /// A line of white space.
+    Blank,
+    /// A line that begins with `#`.
+    Comment,
+    /// A first line that names the columns.
+    Heading,
+    /// A line that belongs to the format itself, such as fio's first line or the `*` of LIRS.
+    Mark,
+    /// An event of blkparse that is not the one whose events are the requests.
+    OtherEvent,
+    /// A flush or another request of blkparse that touches no sectors.
+    NoSectors,
+    /// A line in a text of blkparse that is no event, as the totals at its end.
+    NoEvent,
+    /// An action in a log of fio that moves no data: `open`, `sync`, `wait` and so on.
+    NoData,
+}
+
+impl Ignored {
+    /// Every reason.
+    pub const ALL: [Ignored; 8] = [
+        Ignored::Blank,
+        Ignored::Comment,
+        Ignored::Heading,
+        Ignored::Mark,
+        Ignored::OtherEvent,
+        Ignored::NoSectors,
+        Ignored::NoEvent,
+        Ignored::NoData,
+    ];
+
+    /// The reason in words, for a number of lines.
+    pub fn words(self) -> &'static str {
+        match self {
+            Ignored::Blank => "blank",
+            Ignored::Comment => "comments",
+            Ignored::Heading => "headings",
+            Ignored::Mark => "marks of the format",
+            Ignored::OtherEvent => "other events",
+            Ignored::NoSectors => "requests without sectors, such as flushes",
+            Ignored::NoEvent => "no events",
+            Ignored::NoData => "actions that move no data",
+        }
+    }
+
+    /// False for what every text of its kind has and nobody takes for a request, and for a heading,
+    /// which is said with its line.
+    fn is_worth_saying(self) -> bool {
+        !matches!(self, Ignored::Blank | Ignored::Mark | Ignored::Heading)
+    }
+}
+
+/// Counts of the lines (or binary records) of a file by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Lines or records that were requests. Some formats have lines of several requests.
+    pub requests: u64,
+    /// Lines or records that were bad and were passed over, as the caller wanted.
+    pub bad: u64,
+    ignored: [u64; Ignored::ALL.len()],
+}
+
+impl Tally {
+    /// Lines that were passed over for this reason.
+    pub fn ignored(&self, why: Ignored) -> u64 {
+        self.ignored[why as usize]
+    }
+
+    /// All lines or records: requests, bad ones, and those passed over.
+    pub fn total(&self) -> u64 {
+        self.requests + self.bad + self.ignored.iter().sum::<u64>()
+    }
+
+    /// Counts a line that was passed over.
+    pub(crate) fn ignore(&mut self, why: Ignored) {
+        self.ignored[why as usize] += 1;
+    }
+}
+
+/// The lines that were passed over and are worth saying, with their number and reasons; nothing
+/// where there are none.
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reasons = Ignored::ALL.into_iter().filter(|why| why.is_worth_saying());
+        let said: Vec<String> = reasons
+            .filter(|why| self.ignored(*why) > 0)
+            .map(|why| format!("{} {}", self.ignored(why), why.words()))
+            .collect();
+        if said.is_empty() {
+            return Ok(());
+        }
+        let total = self.total();
+        write!(f, "not requests, of {total} lines: {}", said.join("; "))
+    }
+}
