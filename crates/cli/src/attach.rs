@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use bimetal_block::graph::OpenOptions;
 use bimetal_export::ublk::{self, AttachOptions, Attachment};
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
 

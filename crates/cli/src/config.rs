@@ -9,7 +9,7 @@ use bimetal_block::graph::{Document, Graph, Node};
 use bimetal_block::units::{Size, Time};
 use bimetal_export::ExportConfig;
 use bimetal_rt::UringOptions;
-use bimetal_rt::uring::SPIN_DEFAULT;
+use bimetal_rt::real_time::SPIN_DEFAULT;
 use serde::Deserialize;
 
 /// Threads of connections, at most: more than machines have cores for.

@@ -14,7 +14,7 @@ use bimetal_lab::native::{self, NativeError, Session, guest};
 use bimetal_lab::plan::Plan;
 use bimetal_lab::results::{Job, Results, jobs, missing, name_of};
 use bimetal_rt::mailbox::mailbox;
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
 

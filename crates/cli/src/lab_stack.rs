@@ -10,7 +10,7 @@ use bimetal_lab::native::kernel_release;
 use bimetal_lab::plan::Plan;
 use bimetal_lab::results::{Job, Results};
 use bimetal_lab::stack;
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 
 use crate::lab_native::{alone_on_this_machine, one_by_one};

@@ -10,7 +10,7 @@ use bimetal_block::graph::OpenOptions;
 use bimetal_export::fuse::loop_device::{self, LoopOptions};
 use bimetal_export::fuse::{MountOptions, Mounted, unmount};
 use bimetal_rt::Rt;
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use futures_util::future::{Either, select};
 
 use crate::config::Config;

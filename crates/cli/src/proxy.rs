@@ -11,7 +11,7 @@ use bimetal_block::media::brp::{BrpConfig, BrpDevice};
 use bimetal_block::units::{Size, Time, parse_size, parse_time};
 use bimetal_export::{ExportConfig, Server};
 use bimetal_rt::net::Address;
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 
 use crate::tls::TlsArgs;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use bimetal_block::graph::Stack;
 use bimetal_block::tap::{LEASE, Taken, Tap};
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use bimetal_trace::{CompactWriter, Op, Record};
 use futures_util::future::{Either, select};

@@ -13,7 +13,7 @@ use bimetal_block::{Device, Figure, IoError};
 use bimetal_export::fuse::{MountOptions, Mounted};
 use bimetal_export::ublk::{AttachOptions, Attachment};
 use bimetal_export::{Server, StartError};
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Instant, Rt, Task};
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};

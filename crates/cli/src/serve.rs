@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use bimetal_block::graph::OpenOptions;
 use bimetal_block::layers::mirror::{self, Force};
 use bimetal_rt::Rt;
-use bimetal_rt::uring::{Signals, keep_memory_resident};
+use bimetal_rt::real_time::{Signals, keep_memory_resident};
 
 use crate::config::Config;
 use crate::running::Running;

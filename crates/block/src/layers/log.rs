@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bimetal_rt::sync::Event;
-use bimetal_rt::uring::{File, OpenOptions};
+use bimetal_rt::real_time::{File, OpenOptions};
 use bimetal_rt::{Instant, Rt, Task};
 use serde::Deserialize;
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bimetal_block::BLOCK_BYTES;
 use bimetal_block::graph::{FormatOptions, OpenOptions};
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
 use indicatif::{ProgressBar, ProgressStyle};

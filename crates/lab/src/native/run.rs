@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bimetal_rt::{Rt, UringOptions, uring};
+use bimetal_rt::{Rt, UringOptions, real_time};
 use rustix::fs::{Advice, FallocateFlags};
 use rustix::mount::MountFlags;
 
@@ -368,11 +368,11 @@ fn on_device(
     let rt = runtime(settings, seed)?;
     let path = &device.disk.path;
     let open = || {
-        let options = uring::OpenOptions {
+        let options = real_time::OpenOptions {
             write: true,
             direct: true,
         };
-        let file = uring::File::open(&rt, path, options)?;
+        let file = real_time::File::open(&rt, path, options)?;
         let blocks = file.size_bytes()? / 4096;
         Ok(RawDevice {
             file,
