@@ -5,13 +5,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use bimetal_block::graph::{FormatOptions, FormattedMirror, Node, format};
 use bimetal_block::layers::mirror::superblock::show_uuid;
 use bimetal_block::units::{Size, parse_size, show_size};
 use bimetal_rt::{Rt, UringOptions};
 
 use crate::config::Config;
+use crate::runtime;
 
 /// What to prepare.
 #[derive(clap::Args)]
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             args.file.display()
         );
     }
-    let rt = Rt::real_time(UringOptions::default()).context("cannot set up io_uring")?;
+    let rt = runtime::start_quietly(UringOptions::default())?;
     let mut out = std::io::stdout().lock();
     let options = FormatOptions {
         force: args.force,

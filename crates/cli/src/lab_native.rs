@@ -113,7 +113,7 @@ fn until_signal(
         register: false,
         ..UringOptions::default()
     })
-    .context("io_uring")?;
+    .context("cannot start the runtime")?;
     // Before the thread starts, which has the signals blocked with this one.
     let signals = Signals::termination(&rt).context("cannot take over signals")?;
     let stop = Arc::new(AtomicBool::new(false));

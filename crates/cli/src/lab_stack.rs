@@ -44,9 +44,9 @@ fn run_alone(job: &Job<'_>) -> Result<Outcome, RunError> {
     let rt = Rt::real_time(UringOptions {
         pool_bytes: POOL_BYTES,
         seed: job.seed,
-        register: true,
         // The processor time of an experiment is that of its I/O.
         spin: Duration::ZERO,
+        ..UringOptions::default()
     })
     .map_err(failed("cannot set up io_uring"))?;
     let signals = Signals::termination(&rt).map_err(failed("cannot take over signals"))?;

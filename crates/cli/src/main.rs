@@ -34,6 +34,7 @@ mod probe;
 mod proxy;
 mod record;
 mod running;
+mod runtime;
 mod said;
 mod scrub;
 mod serve;
