@@ -60,7 +60,7 @@ threads_driver() {
     # named so that nothing is built anew.
     export BIMETAL_DRIVER=threads
     again="$cargo test --workspace --locked $rdma --quiet"
-    $again --lib -- real_time:: mailbox:: blocking:: &&
+    $again --lib -- real_time:: mailbox:: &&
         $again --test ownership --test sockets --test carrier --test contract --test log \
             --test queue_replay --test shard --test device --test brp --test tls --test capi
     status=$?

@@ -42,7 +42,7 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Prepares the driver; threads are started when there is something for them to do.
+    /// Prepares the driver; threads are started with the first operation on a file.
     ///
     /// # Errors
     /// Those of `epoll_create(2)` and `eventfd(2)`.

@@ -1,8 +1,9 @@
 //! Threads that wait for files and block devices.
 //!
-//! A thread is started when an operation comes and all others are busy, up to [`THREADS_MAX`]; more
-//! operations than that wait in a queue, which the slots of the runtime bound. Threads sleep while
-//! there is nothing to do, and end with the pool. They must never touch anything but the memory
+//! All [`THREADS_MAX`] are started with the first operation, so that none has to be had later, when
+//! the machine may be short of memory until this process has written something. More operations
+//! wait in a queue, which the slots of the runtime bound. Threads sleep while there is nothing to
+//! do, and end with the pool. They must never touch anything but the memory
 //! that the slot of an operation owns, and nothing of an operation once its end can be seen.
 
 use std::cell::RefCell;
@@ -96,8 +97,6 @@ struct Shared {
 struct State {
     jobs: VecDeque<Job>,
     ended: Vec<Completion>,
-    /// Threads that wait for a job and were not promised one.
-    idle: usize,
     /// The runtime is about to sleep, or does.
     is_listening: bool,
     is_over: bool,
@@ -120,12 +119,10 @@ impl Shared {
             } else if state.is_over {
                 return;
             } else {
-                state.idle += 1;
                 state = self
                     .work
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner);
-                state.idle -= 1;
             }
         }
     }
@@ -160,7 +157,6 @@ impl Pool {
         let state = State {
             jobs: VecDeque::with_capacity(256),
             ended: Vec::with_capacity(256),
-            idle: 0,
             is_listening: false,
             is_over: false,
         };
@@ -186,32 +182,29 @@ impl Pool {
     /// # Errors
     /// When there is no thread and none can be had.
     pub(super) fn start(&self, job: Job) -> io::Result<()> {
-        let mut threads = self.threads.borrow_mut();
-        let mut state = self.shared.lock();
-        if state.jobs.len() >= state.idle && threads.len() < THREADS_MAX {
-            drop(state);
-            self.grow(&mut threads)?;
-            state = self.shared.lock();
+        if self.threads.borrow().is_empty() {
+            self.start_threads()?;
         }
-        state.jobs.push_back(job);
-        drop(state);
+        self.shared.lock().jobs.push_back(job);
         self.shared.work.notify_one();
         Ok(())
     }
 
-    /// Starts one thread more. One that is refused is done without, as long as there is another.
-    fn grow(&self, threads: &mut Vec<JoinHandle<()>>) -> io::Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let name = format!("file {}", threads.len());
-        let builder = Builder::new().name(name).stack_size(STACK_BYTES);
-        let started = builder.spawn(move || {
-            begin_thread();
-            shared.work();
-        });
-        match started {
-            Ok(thread) => threads.push(thread),
-            Err(error) if threads.is_empty() => return Err(error),
-            Err(_limit) => {}
+    /// Starts the threads. Those that are refused are done without, as long as there is one.
+    fn start_threads(&self) -> io::Result<()> {
+        let mut threads = self.threads.borrow_mut();
+        for number in 0..THREADS_MAX {
+            let shared = Arc::clone(&self.shared);
+            let builder = Builder::new().name(format!("file {number}"));
+            let started = builder.stack_size(STACK_BYTES).spawn(move || {
+                begin_thread();
+                shared.work();
+            });
+            match started {
+                Ok(thread) => threads.push(thread),
+                Err(error) if threads.is_empty() => return Err(error),
+                Err(_limit) => break,
+            }
         }
         Ok(())
     }
