@@ -93,22 +93,34 @@ fn a_driver_that_is_asked_for_is_had_or_refused() {
     server.stop();
 }
 
-/// Without the right to lock memory, buffers beyond the limit cannot be registered with a ring.
+/// Starts its arguments without the right to lock more memory than this.
+fn locking_at_most(bytes: u64) -> Vec<String> {
+    let limit = format!("--memlock={bytes}");
+    let words = ["prlimit", &limit, "setpriv", "--bounding-set=-ipc_lock"];
+    words.map(str::to_owned).to_vec()
+}
+
+/// What the kernel does not let a ring lock is named with the limit: too little for the ring itself,
+/// and enough for that but not for the buffers.
 #[test]
 fn a_limit_of_locked_memory_is_named() {
     let volume = memory_volume("driver-limit", "driver = \"uring\"\n");
-    let wrapper = [
-        "prlimit",
-        "--memlock=262144",
-        "setpriv",
-        "--bounding-set=-ipc_lock",
-    ];
-    let server = Server::start_under(&wrapper.map(str::to_owned), volume.config());
+    let small = locking_at_most(64 << 10);
+    let refusal = Server::try_start_under(&small, volume.config()).expect_err("a refusal");
+    let named = refusal.contains("RLIMIT_MEMLOCK, is 64 KiB") && refusal.contains("ulimit -l");
+    assert!(named, "{refusal}");
+
+    let server = Server::start_under(&locking_at_most(16 * MIB), volume.config());
     let said = server.said();
-    let named = said.contains("RLIMIT_MEMLOCK, is 256 KiB") && said.contains("ulimit -l");
-    assert!(named, "{said}");
-    let unregistered = &volume.status()["driver"]["unregistered"];
-    assert!(unregistered.is_string(), "{unregistered}");
+    assert!(said.contains("RLIMIT_MEMLOCK, is 16384 KiB"), "{said}");
+    let driver = &volume.status()["driver"];
+    assert_eq!(driver["name"], "uring", "{driver}");
+    assert!(driver["unregistered"].is_string(), "{driver}");
     checks::qemu_io(&volume.uri(), &["write -P 7 0 1M", "read -P 7 0 1M"]);
+    server.stop();
+
+    let volume = memory_volume("driver-limit-auto", "");
+    let server = Server::start_under(&small, volume.config());
+    assert_says_why(&server, &["RLIMIT_MEMLOCK, is 64 KiB"]);
     server.stop();
 }

@@ -1,6 +1,5 @@
 //! Which driver carries operations out, and the words for why it is not `io_uring`.
 
-use std::fmt;
 use std::io;
 use std::str::FromStr;
 
@@ -131,7 +130,7 @@ pub(super) fn choose(
             let words = Surroundings::now().words(&error);
             match choice == DriverChoice::Auto && is_refusal(&error) {
                 true => threads(Some(words)),
-                false => Err(io::Error::new(error.kind(), Refusal { words, error })),
+                false => Err(io::Error::new(error.kind(), format!("io_uring: {words}"))),
             }
         }
     }
@@ -158,25 +157,6 @@ fn is_refusal(error: &io::Error) -> bool {
             error.raw_os_error(),
             Some(libc::ENOSYS | libc::EPERM | libc::EACCES | libc::ENOMEM)
         )
-}
-
-/// An error of the ring, in words that say what is in the way.
-#[derive(Debug)]
-struct Refusal {
-    words: String,
-    error: io::Error,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "io_uring: {}", self.words)
-    }
-}
-
-impl std::error::Error for Refusal {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
 }
 
 /// What may stand in the way of a ring, as far as the kernel tells.

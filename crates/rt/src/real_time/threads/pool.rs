@@ -267,3 +267,62 @@ fn ring(bell: &OwnedFd) {
     // only when it was rung 2^64 times without being heard.
     unsafe { libc::write(bell.as_raw_fd(), (&raw const one).cast(), 8) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits for the bell; a bell that is lost fails the test in place of hanging it.
+    fn wait_for_bell(pool: &Pool) {
+        let mut watched = libc::pollfd {
+            fd: pool.bell().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: the pointer is to `watched`, which lives through the call.
+        let ready = unsafe { libc::poll(&raw mut watched, 1, 60_000) };
+        assert_eq!(ready, 1, "the bell is rung");
+        pool.hear();
+    }
+
+    #[test]
+    fn every_end_is_told_once_and_no_bell_is_lost() {
+        const JOBS: usize = 10 * THREADS_MAX;
+        let pool = Pool::new().unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for round in 0..100 {
+            for key in 0..JOBS {
+                let job = Job::new(key, file.as_raw_fd(), &Request::SyncData);
+                pool.start(job).unwrap();
+            }
+            let mut ended = Vec::new();
+            while ended.len() < JOBS {
+                if pool.listen() {
+                    wait_for_bell(&pool);
+                }
+                pool.reap(&mut ended);
+            }
+            ended.sort_unstable();
+            // A device that keeps nothing has nothing to save (fdatasync(2)).
+            let expected: Vec<Completion> = (0..JOBS).map(|key| (key, -libc::EINVAL)).collect();
+            assert_eq!(ended, expected, "round {round}");
+            assert!(!pool.has_ended());
+        }
+        assert_eq!(pool.threads.borrow().len(), THREADS_MAX);
+    }
+
+    #[test]
+    fn an_operation_that_has_ended_cannot_be_taken_back() {
+        let pool = Pool::new().unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let job = Job::new(7, file.as_raw_fd(), &Request::SyncData);
+        pool.start(job).unwrap();
+        while pool.listen() {
+            wait_for_bell(&pool);
+        }
+        assert!(!pool.cancel(7));
+        let mut ended = Vec::new();
+        pool.reap(&mut ended);
+        assert_eq!(ended, [(7, -libc::EINVAL)]);
+    }
+}

@@ -93,3 +93,62 @@ fn needs_room(request: &Request) -> bool {
         Request::Send { .. } | Request::WriteMessage { .. } | Request::Connect { .. }
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READER: Request = Request::Accept;
+    const WRITER: Request = Request::Send {
+        message: std::ptr::null(),
+    };
+
+    /// The keys that are tried upon `events`, where those in `ready` end.
+    fn tried(waiting: &mut Waiting, events: i32, ready: &[usize]) -> Vec<usize> {
+        let mut tried = Vec::new();
+        waiting.changed(events as u32, |key, _| {
+            tried.push(key);
+            ready.contains(&key)
+        });
+        tried
+    }
+
+    #[test]
+    fn operations_end_in_their_order_and_none_overtakes() {
+        let mut waiting = Waiting::default();
+        for key in [1, 2, 3, 4] {
+            waiting.push(key, &READER);
+        }
+        assert_eq!(tried(&mut waiting, libc::EPOLLIN, &[1, 2, 4]), [1, 2, 3]);
+        assert!(waiting.has(&READER) && !waiting.has(&WRITER));
+        assert!(waiting.remove(3) && !waiting.remove(3));
+        assert_eq!(tried(&mut waiting, libc::EPOLLIN, &[4]), [4]);
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn a_change_concerns_those_that_wait_for_it_and_an_end_all() {
+        let mut waiting = Waiting::default();
+        waiting.push(1, &READER);
+        waiting.push(2, &WRITER);
+        assert_eq!(tried(&mut waiting, libc::EPOLLIN, &[]), [1]);
+        assert_eq!(tried(&mut waiting, libc::EPOLLOUT, &[]), [2]);
+        assert_eq!(tried(&mut waiting, libc::EPOLLHUP, &[]), [1, 2]);
+        assert_eq!(tried(&mut waiting, libc::EPOLLERR, &[1, 2]), [1, 2]);
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn room_is_watched_for_only_while_somebody_waits_for_it() {
+        let watches_room = |waiting: &Waiting| waiting.events() & libc::EPOLLOUT as u32 != 0;
+        let mut waiting = Waiting::default();
+        assert!(!waiting.push(1, &READER) && !watches_room(&waiting));
+        assert!(waiting.push(2, &WRITER) && watches_room(&waiting));
+        assert!(!waiting.push(3, &WRITER), "it is watched for already");
+        assert!(!waiting.watches_in_vain());
+        assert_eq!(tried(&mut waiting, libc::EPOLLOUT, &[2, 3]), [2, 3]);
+        assert!(waiting.watches_in_vain() && !watches_room(&waiting));
+        assert!(!waiting.watches_in_vain(), "it is no longer watched for");
+        assert!(waiting.push(4, &WRITER));
+    }
+}
