@@ -4,8 +4,9 @@
 //! Everything above this crate (layers, media, exports) is written once and runs in both worlds:
 //! the poll order, the timers and the wakers are the same, only the [driver](Rt) differs. In real
 //! time the executor parks in `io_uring_enter`, or where that is forbidden in `epoll_wait`, with a
-//! few threads that wait for files; in virtual time it parks by moving the clock to the next timer. A shard is one thread, one [`Rt`], one stack of devices; nothing here is `Send` but what
-//! is for crossing between shards: the ends of a [`mailbox`] and a [`DetachedBuf`].
+//! few threads that wait for files; in virtual time it parks by moving the clock to the next timer.
+//! A shard is one thread, one [`Rt`], one stack of devices; nothing here is `Send` but what is for
+//! crossing between shards: the ends of a [`mailbox`] and a [`DetachedBuf`].
 //!
 //! # The ownership contract of submitted operations
 //!
