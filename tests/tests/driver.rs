@@ -110,9 +110,9 @@ fn a_limit_of_locked_memory_is_named() {
     let named = refusal.contains("RLIMIT_MEMLOCK, is 64 KiB") && refusal.contains("ulimit -l");
     assert!(named, "{refusal}");
 
-    let server = Server::start_under(&locking_at_most(16 * MIB), volume.config());
+    let server = Server::start_under(&locking_at_most(4 * MIB), volume.config());
     let said = server.said();
-    assert!(said.contains("RLIMIT_MEMLOCK, is 16384 KiB"), "{said}");
+    assert!(said.contains("RLIMIT_MEMLOCK, is 4096 KiB"), "{said}");
     let driver = &volume.status()["driver"];
     assert_eq!(driver["name"], "uring", "{driver}");
     assert!(driver["unregistered"].is_string(), "{driver}");
