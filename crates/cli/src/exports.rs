@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use bimetal_block::units::show_size;
 use bimetal_client::{Listed, list, right};
-use bimetal_rt::net::Address;
 use bimetal_rt::UringOptions;
+use bimetal_rt::net::Address;
 use serde_json::json;
 
 use crate::runtime;

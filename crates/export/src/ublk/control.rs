@@ -5,8 +5,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bimetal_rt::{DriverKind, Rt};
 use bimetal_rt::real_time::{CommandFile, LONG_COMMAND_BYTES};
+use bimetal_rt::{DriverKind, Rt};
 
 use super::abi::{
     CONTROL_ADDRESS_AT, CONTROL_COMMAND_BYTES, Control, ControlCommand, DEVICE_INFO_BYTES,
