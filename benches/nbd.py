@@ -13,6 +13,8 @@ them; the figure is the median of the rounds. Server CPU is the time of the whol
 Results go to a JSON Lines file, one line a measurement, and a run goes on where the file ends: the
 same command after an interruption measures what is missing. Only the standard library is used.
 
+`--servers bimetal,threads` measures ours beside ours without io_uring (`driver = "threads"`).
+
 With --file FOLDER the device is a file there, past the page cache: bimetal and qemu-nbd each serve one of their
 own, and fio reads and writes a third one itself, by io_uring with registered buffers (`raw`). The depths are those
 at which a device is kept busy.
@@ -34,6 +36,8 @@ import tempfile
 import time
 
 SERVERS = ("bimetal", "nbdkit", "qemu-nbd")
+# The driver of each server that is ours.
+OURS = {"bimetal": "uring", "threads": "threads"}
 FILE_SERVERS = ("bimetal", "qemu-nbd", "raw")
 FILE_CELLS = [(conns, depth, rw)
               for conns in (1, 4) for depth in (32, 64, 128) for rw in ("randread", "randwrite")]
@@ -113,13 +117,13 @@ def start(name, args, folder):
     if name == "nbdkit":
         command = ["nbdkit", "-f", "-U", str(socket), "memory", f"{args.size_mib}M"]
         return Server(name, command, socket, "", folder, ready=False)
-    if name == "bimetal" and not args.file:
-        return start_bimetal('type = "memory"\n', args, folder, socket)
+    if name in OURS and not args.file:
+        return start_bimetal(name, 'type = "memory"\n', args, folder, socket)
     image = make_image(args.file or args.tmpfs, name, args)
     if name == "raw":
         return Raw(image)
-    if name == "bimetal":
-        server = start_bimetal(f'type = "file"\npath = "{image}"\n', args, folder, socket)
+    if name in OURS:
+        server = start_bimetal(name, f'type = "file"\npath = "{image}"\n', args, folder, socket)
     else:
         how = (["--cache=none", "--aio=io_uring"] if args.file
                else ["--cache=writeback", "--aio=threads"])
@@ -130,14 +134,15 @@ def start(name, args, folder):
     return server
 
 
-def start_bimetal(device, args, folder, socket):
+def start_bimetal(name, device, args, folder, socket):
     """Starts ours with a device of these keys."""
-    config = folder / "bench.toml"
+    config = folder / f"{name}.toml"
     config.write_text(f'[device.vol]\n{device}size = "{args.size_mib}MiB"\n\n'
                       f'[export.vol]\ndevice = "vol"\nprotocol = "nbd"\n'
-                      f'listen = "unix:{socket}"\n')
+                      f'listen = "unix:{socket}"\n\n'
+                      f'[server]\ndriver = "{OURS[name]}"\n')
     command = [str(args.binary.resolve()), "serve", str(config)]
-    return Server("bimetal", command, socket, "vol", folder, ready=True)
+    return Server(name, command, socket, "vol", folder, ready=True)
 
 
 # What is taken of each measurement.

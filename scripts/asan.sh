@@ -20,4 +20,7 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/asan"
 export RUSTFLAGS="-Zsanitizer=address"
 # What a runtime leaves behind when it is dropped is part of the contract, so leaks count too.
 export ASAN_OPTIONS="detect_leaks=1:abort_on_error=0"
-exec cargo +nightly test --locked --target "$host" -p bimetal-rt
+for driver in uring threads; do
+    echo "the driver \"$driver\":"
+    BIMETAL_DRIVER=$driver cargo +nightly test --locked --target "$host" -p bimetal-rt
+done

@@ -109,6 +109,14 @@ impl Server {
         Self::spawn(&[], "serve", config, options).or_refusal()
     }
 
+    /// As [`Server::start_under`], for a server that may refuse.
+    ///
+    /// # Errors
+    /// As of [`Server::try_start_with`].
+    pub fn try_start_under(wrapper: &[String], config: &Path) -> Result<Self, String> {
+        Self::spawn(wrapper, "serve", config, &[]).or_refusal()
+    }
+
     /// Runs `bimetal mount CONFIG` with `options` behind it, under `wrapper`, and returns when it printed
     /// `ready`, with the path that stood before that.
     ///

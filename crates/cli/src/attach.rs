@@ -8,12 +8,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use bimetal_block::graph::OpenOptions;
 use bimetal_export::ublk::{self, AttachOptions, Attachment};
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
 
 use crate::config::Config;
 use crate::running::Running;
+use crate::runtime;
 use crate::said::say;
 use crate::serve::{Failure, OpenArgs, conclude, lock_into_memory};
 
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     // A volume belongs to one process, and this one serves the kernel.
     config.exports.clear();
-    let rt = Rt::real_time(config.server.runtime(0)).context("cannot set up io_uring")?;
+    let rt = runtime::start(config.server.runtime(0))?;
     conclude(rt.block_on(serve(&rt, config, args)))
 }
 
@@ -152,11 +153,10 @@ fn mounts_in(table: &str, path: &str) -> Vec<String> {
 
 /// Runs the verb `detach`.
 pub(crate) fn run_detach(args: &DetachArgs) -> Result<ExitCode> {
-    let rt = Rt::real_time(UringOptions {
+    let rt = runtime::start_quietly(UringOptions {
         pool_bytes: 0,
         ..UringOptions::default()
-    })
-    .context("cannot set up io_uring")?;
+    })?;
     rt.block_on(ublk::detach(&rt, args.number))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::latency::show_latency;
 use crate::load::{Load, Outcome, Pattern, Run, op_name};
+use crate::runtime;
 use crate::table::{Align, Table};
 use bimetal_block::units::show_count;
 
@@ -85,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             shuffle: false,
         })
     } else {
-        Rt::real_time(config.server.runtime(args.seed))?
+        runtime::start(config.server.runtime(args.seed))?
     };
     let measured = rt.block_on(measure(&rt, &config, device, args))?;
     print(&config, device, args, &measured)?;

@@ -8,8 +8,8 @@ use bimetal_block::document::{read_text, resolve};
 use bimetal_block::graph::{Document, Graph, Node};
 use bimetal_block::units::{Size, Time};
 use bimetal_export::ExportConfig;
-use bimetal_rt::UringOptions;
-use bimetal_rt::uring::SPIN_DEFAULT;
+use bimetal_rt::real_time::SPIN_DEFAULT;
+use bimetal_rt::{DriverChoice, UringOptions};
 use serde::Deserialize;
 
 /// Threads of connections, at most: more than machines have cores for.
@@ -39,6 +39,8 @@ pub(crate) struct ServerOptions {
     pub(crate) memory_bytes: u64,
     /// Whether to lock the process into memory.
     pub(crate) lock_memory: bool,
+    /// Who carries operations of the kernel out.
+    pub(crate) driver: DriverChoice,
     /// How long a thread looks for something to do before it sleeps.
     pub(crate) spin: Duration,
     /// Threads that carry the connections; with none, that of the server does.
@@ -55,10 +57,24 @@ struct ServerSection {
     control: Option<String>,
     memory: Option<Size>,
     lock_memory: Option<bool>,
+    driver: Option<Driver>,
     spin: Option<Time>,
     connection_threads: Option<ConnectionThreads>,
     stop_deadline: Option<Time>,
     alert: Option<String>,
+}
+
+/// The word for a driver.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+struct Driver(DriverChoice);
+
+impl TryFrom<String> for Driver {
+    type Error = String;
+
+    fn try_from(word: String) -> Result<Driver, String> {
+        word.parse().map(Driver)
+    }
 }
 
 /// A number of threads that some machine may have cores for.
@@ -137,8 +153,9 @@ impl ServerOptions {
         UringOptions {
             pool_bytes: self.memory_bytes as usize,
             seed,
-            register: true,
+            driver: self.driver,
             spin: self.spin,
+            ..UringOptions::default()
         }
     }
 
@@ -161,6 +178,7 @@ impl ServerOptions {
             control,
             memory_bytes: section.memory.map_or(default_bytes, |size| size.0),
             lock_memory: section.lock_memory.unwrap_or(true),
+            driver: section.driver.map_or(DriverChoice::Auto, |word| word.0),
             spin: section.spin.map_or(SPIN_DEFAULT, |time| time.0),
             connection_threads: section.connection_threads.map_or(0, |threads| threads.0),
             stop_deadline: section.stop_deadline.map_or(STOP_DEADLINE, |time| time.0),
@@ -205,6 +223,7 @@ mod tests {
         assert!(server.lock_memory);
         assert_eq!(server.stop_deadline, Duration::from_secs(60));
         assert_eq!(server.connection_threads, 0);
+        assert_eq!(server.driver, DriverChoice::Auto);
     }
 
     #[test]
@@ -218,9 +237,10 @@ mod tests {
     #[test]
     fn server_options_are_read_and_checked() {
         let text = "[server]\ncontrol = \"unix:/run/x\"\nmemory = \"1MiB\"\nlock_memory = false\n\
-                    stop_deadline = \"5s\"\nspin = \"0s\"\nconnection_threads = 3\n";
+                    stop_deadline = \"5s\"\nspin = \"0s\"\nconnection_threads = 3\ndriver = \"threads\"\n";
         let server = read(text).unwrap().server;
         assert_eq!(server.connection_threads, 3);
+        assert_eq!(server.driver, DriverChoice::Threads);
         assert_eq!(server.spin, Duration::ZERO);
         assert_eq!(server.control, Path::new("/run/x"));
         assert_eq!((server.memory_bytes, server.lock_memory), (1 << 20, false));
@@ -231,6 +251,7 @@ mod tests {
             ("[server]\nmemory = 5\n", "dir/vol.toml:5:10"),
             ("[server]\nconnection_threads = -1\n", "expected 0 to 256"),
             ("[server]\nconnection_threads = 257\n", "dir/vol.toml:5:22"),
+            ("[server]\ndriver = \"epoll\"\n", "expected \"auto\""),
         ] {
             let message = format!("{:#}", read(bad).err().unwrap());
             assert!(message.contains(word), "{message}");

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use bimetal_block::units::show_size;
 use bimetal_client::{Listed, list, right};
+use bimetal_rt::UringOptions;
 use bimetal_rt::net::Address;
-use bimetal_rt::{Rt, UringOptions};
 use serde_json::json;
 
+use crate::runtime;
 use crate::table::{Align, Table};
 use crate::tls::TlsArgs;
 
@@ -31,11 +32,10 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let rt = Rt::real_time(UringOptions {
+    let rt = runtime::start_quietly(UringOptions {
         pool_bytes: POOL_BYTES,
         ..UringOptions::default()
-    })
-    .context("cannot set up io_uring")?;
+    })?;
     let tls = args.tls.config().map(|tls| tls.options());
     let exports = rt
         .block_on(list(&rt, &args.target, tls.as_ref()))

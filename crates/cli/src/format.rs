@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use bimetal_block::graph::{
     CreatedFile, FormatOptions, FormattedMirror, Node, create_files, format,
 };
@@ -16,6 +16,7 @@ use bimetal_rt::{Rt, UringOptions};
 
 use crate::config::Config;
 use crate::exposure;
+use crate::runtime;
 
 /// What to prepare.
 #[derive(clap::Args)]
@@ -40,7 +41,7 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&args.file)?;
-    let rt = Rt::real_time(UringOptions::default()).context("cannot set up io_uring")?;
+    let rt = runtime::start_quietly(UringOptions::default())?;
     let mut out = std::io::stdout().lock();
     // With --adopt only one mirror is looked at.
     let created = match &args.adopt {

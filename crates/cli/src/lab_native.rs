@@ -14,7 +14,7 @@ use bimetal_lab::native::{self, NativeError, Session, guest};
 use bimetal_lab::plan::Plan;
 use bimetal_lab::results::{Job, Results, jobs, missing, name_of};
 use bimetal_rt::mailbox::mailbox;
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
 
@@ -113,7 +113,7 @@ fn until_signal(
         register: false,
         ..UringOptions::default()
     })
-    .context("io_uring")?;
+    .context("cannot start the runtime")?;
     // Before the thread starts, which has the signals blocked with this one.
     let signals = Signals::termination(&rt).context("cannot take over signals")?;
     let stop = Arc::new(AtomicBool::new(false));

@@ -10,7 +10,7 @@ use bimetal_lab::native::kernel_release;
 use bimetal_lab::plan::Plan;
 use bimetal_lab::results::{Job, Results};
 use bimetal_lab::stack;
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 
 use crate::lab_native::{alone_on_this_machine, one_by_one};
@@ -44,9 +44,9 @@ fn run_alone(job: &Job<'_>) -> Result<Outcome, RunError> {
     let rt = Rt::real_time(UringOptions {
         pool_bytes: POOL_BYTES,
         seed: job.seed,
-        register: true,
         // The processor time of an experiment is that of its I/O.
         spin: Duration::ZERO,
+        ..UringOptions::default()
     })
     .map_err(failed("cannot set up io_uring"))?;
     let signals = Signals::termination(&rt).map_err(failed("cannot take over signals"))?;

@@ -35,6 +35,7 @@ mod probe;
 mod proxy;
 mod record;
 mod running;
+mod runtime;
 mod said;
 mod scrub;
 mod serve;

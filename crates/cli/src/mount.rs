@@ -10,12 +10,13 @@ use bimetal_block::graph::OpenOptions;
 use bimetal_export::fuse::loop_device::{self, LoopOptions};
 use bimetal_export::fuse::{MountOptions, Mounted, unmount};
 use bimetal_rt::Rt;
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use futures_util::future::{Either, select};
 
 use crate::config::Config;
 use crate::itself;
 use crate::running::Running;
+use crate::runtime;
 use crate::said::say;
 use crate::serve::{Failure, OpenArgs, conclude, lock_into_memory};
 
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     mount.check()?;
     // A volume belongs to one process, and this one serves the kernel.
     config.exports.clear();
-    let rt = Rt::real_time(config.server.runtime(0)).context("cannot set up io_uring")?;
+    let rt = runtime::start(config.server.runtime(0))?;
     conclude(rt.block_on(serve(&rt, config, args, &mount)))
 }
 

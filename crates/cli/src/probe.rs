@@ -22,6 +22,7 @@ use serde_json::json;
 use crate::bench::check_virtual;
 use crate::config::Config;
 use crate::load::{Load, Outcome, Pattern, Run};
+use crate::runtime;
 use crate::sim::progress_bar;
 use crate::table::{Align, Table};
 
@@ -146,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             shuffle: false,
         })
     } else {
-        Rt::real_time(config.server.runtime(0))?
+        runtime::start(config.server.runtime(0))?
     };
     let found = rt.block_on(open_and_probe(&rt, &config, device, args))?;
     let mut out = std::io::stdout().lock();

@@ -11,9 +11,10 @@ use bimetal_block::media::brp::{BrpConfig, BrpDevice};
 use bimetal_block::units::{Size, Time, parse_size, parse_time};
 use bimetal_export::{ExportConfig, Server};
 use bimetal_rt::net::Address;
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 
+use crate::runtime;
 use crate::tls::TlsArgs;
 
 /// Buffers of requests.
@@ -83,11 +84,10 @@ impl Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let medium = args.medium()?;
-    let rt = Rt::real_time(UringOptions {
+    let rt = runtime::start(UringOptions {
         pool_bytes: POOL_BYTES,
         ..UringOptions::default()
-    })
-    .context("cannot set up io_uring")?;
+    })?;
     rt.block_on(serve(&rt, args, &medium))?;
     Ok(ExitCode::SUCCESS)
 }

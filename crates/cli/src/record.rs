@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use bimetal_block::graph::Stack;
 use bimetal_block::tap::{LEASE, Taken, Tap};
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use bimetal_trace::{CompactWriter, Op, Record};
 use futures_util::future::{Either, select};
@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::control::Asker;
+use crate::runtime;
 use crate::said::say;
 
 /// Records of an answer: some 80 KB of text, made in a fraction of a millisecond.
@@ -265,12 +266,11 @@ impl Recorder {
 
 /// Records until it is time to end.
 fn record(mut recorder: Recorder, to: &mut Writer, args: &Args) -> Result<Seen> {
-    let rt = Rt::real_time(UringOptions {
+    let rt = runtime::start_quietly(UringOptions {
         pool_bytes: 1 << 20,
         register: false,
         ..UringOptions::default()
-    })
-    .context("cannot set up io_uring")?;
+    })?;
     rt.block_on(async {
         let signals = Signals::termination(&rt).context("cannot take over signals")?;
         let lasting = args.seconds.map(|n| Duration::from_secs(u64::from(n)));

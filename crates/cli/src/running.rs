@@ -13,8 +13,8 @@ use bimetal_block::{Device, Figure, IoError};
 use bimetal_export::fuse::{MountOptions, Mounted};
 use bimetal_export::ublk::{AttachOptions, Attachment};
 use bimetal_export::{Server, StartError};
-use bimetal_rt::uring::Signals;
-use bimetal_rt::{Instant, Rt, Task};
+use bimetal_rt::real_time::Signals;
+use bimetal_rt::{Driven, Instant, Rt, Task};
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value, json};
 
@@ -347,11 +347,24 @@ impl Shown {
             "health": figures::health(&devices),
             "stopping": self.stopping.get(),
             "pid": std::process::id(),
+            "driver": self.driver(),
             "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
             "exports": self.exports(),
             "attached": self.attached(),
             "devices": devices,
         })
+    }
+
+    /// Who carries operations out, and why it is not the best there is.
+    fn driver(&self) -> Value {
+        let shown = |driven: &Driven| {
+            json!({
+                "name": driven.kind.name(),
+                "refused": driven.refused,
+                "unregistered": driven.unregistered,
+            })
+        };
+        self.rt.driven().map_or(Value::Null, shown)
     }
 
     fn exports(&self) -> Map<String, Value> {

@@ -8,10 +8,11 @@ use anyhow::{Context, Result, bail};
 use bimetal_block::graph::OpenOptions;
 use bimetal_block::layers::mirror::{self, Force};
 use bimetal_rt::Rt;
-use bimetal_rt::uring::{Signals, keep_memory_resident};
+use bimetal_rt::real_time::{Signals, keep_memory_resident};
 
 use crate::config::Config;
 use crate::running::Running;
+use crate::runtime;
 use crate::said::say;
 
 /// Heap that is made resident before the first request, for the small allocations of serving and what
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             config.path.display()
         );
     }
-    let rt = Rt::real_time(config.server.runtime(0)).context("cannot set up io_uring")?;
+    let rt = runtime::start(config.server.runtime(0))?;
     conclude(rt.block_on(serve(&rt, config, &args.open.options())))
 }
 

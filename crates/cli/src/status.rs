@@ -101,16 +101,21 @@ fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
     };
     let uptime = answer["uptime_s"].as_f64().unwrap_or(0.0);
     let mut lines = vec![format!(
-        "{}  pid {}  up {}{}",
+        "{}  pid {}  up {}  driver {}{}",
         terminal.paint(tone, &health),
         answer["pid"],
         show_uptime(uptime),
+        word(&answer["driver"]["name"]),
         if answer["stopping"] == true {
             terminal.paint(Tone::Warn, "  stopping")
         } else {
             String::new()
         },
     )];
+    if let Some(refused) = answer["driver"]["refused"].as_str() {
+        let why = format!("io_uring cannot be used: {refused}");
+        lines.push(terminal.paint(Tone::Warn, &why));
+    }
     let empty = Map::new();
     let entries = |value: &Value| value.as_object().unwrap_or(&empty).clone();
     for (name, export) in &entries(&answer["exports"]) {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use bimetal_block::Device;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_export::{ExportConfig, Protocol, Server};
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 
 fn main() -> ExitCode {

@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_rt::net::{Layer, Peer, RecvFuture, SendFuture, Stream, WorkCounters};
+use bimetal_rt::real_time::Watch;
 use bimetal_rt::sync::{Event, TaskGroup};
-use bimetal_rt::uring::Watch;
 use bimetal_rt::{BufMut, Payload, Rt, Task};
 
 use crate::flow::{Flow, RESERVE, receives};

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 use bimetal_rt::net::Stream;
+use bimetal_rt::real_time::Watch;
 use bimetal_rt::sync::TaskGroup;
-use bimetal_rt::uring::Watch;
 
 use crate::connection::{OWN, invalid, queues, start};
 use crate::terms::Terms;

@@ -18,10 +18,10 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::buf::BufPool;
+use crate::real_time::{self, Driven, RealTime, UringOptions};
 use crate::rng::Rng;
 use crate::time::Instant;
 use crate::timers::{TimerKey, Timers};
-use crate::uring::{self, Uring, UringOptions};
 use crate::virtual_time::{VirtualClock, VirtualOptions};
 
 /// Tasks polled before the driver is looked at again, so that completions are never starved by
@@ -48,7 +48,7 @@ pub(crate) struct Inner {
 
 /// The only place that knows which world this is.
 enum World {
-    Real(Rc<Uring>),
+    Real(Rc<RealTime>),
     Virtual(VirtualClock),
 }
 
@@ -101,15 +101,16 @@ impl Wake for MainWaker {
 }
 
 impl Rt {
-    /// A runtime in real time, over one `io_uring`.
+    /// A runtime in real time.
     ///
     /// # Errors
-    /// When the kernel refuses a ring or the memory of the buffer pool.
+    /// When the kernel refuses the memory of the buffer pool, or what the driver that was chosen
+    /// needs; the message says which limit or rule is in the way.
     pub fn real_time(options: UringOptions) -> io::Result<Rt> {
         let pool = BufPool::new(options.pool_bytes)?;
         let seed = options.seed;
-        let uring = Rc::new(Uring::new(&options, &pool)?);
-        Ok(Rt::with_world(World::Real(uring), pool, seed, false))
+        let real = Rc::new(RealTime::new(&options, &pool)?);
+        Ok(Rt::with_world(World::Real(real), pool, seed, false))
     }
 
     /// A runtime in virtual time. Its buffer pool has no region of its own: buffers come from the
@@ -144,7 +145,7 @@ impl Rt {
     /// The time now.
     pub fn now(&self) -> Instant {
         match &self.0.world {
-            World::Real(uring) => uring.now(),
+            World::Real(real) => real.now(),
             World::Virtual(clock) => clock.now(),
         }
     }
@@ -177,7 +178,7 @@ impl Rt {
     pub fn random_uuid(&self) -> io::Result<[u8; 16]> {
         let mut bytes = [0; 16];
         match &self.0.world {
-            World::Real(_) => uring::random_bytes(&mut bytes)?,
+            World::Real(_) => real_time::random_bytes(&mut bytes)?,
             World::Virtual(_) => self.0.rng.borrow_mut().fill(&mut bytes),
         }
         bytes[6] = bytes[6] & 0x0f | 0x40;
@@ -192,7 +193,7 @@ impl Rt {
     /// When the operating system does not say.
     pub fn boot_id(&self) -> io::Result<[u8; 16]> {
         match &self.0.world {
-            World::Real(_) => uring::boot_id(),
+            World::Real(_) => real_time::boot_id(),
             World::Virtual(_) => {
                 let mut bytes = [0; 16];
                 self.rng("boot id").fill(&mut bytes);
@@ -206,20 +207,25 @@ impl Rt {
     pub fn unix_seconds(&self) -> u64 {
         const VIRTUAL_START_S: u64 = 1_577_836_800;
         match &self.0.world {
-            World::Real(_) => uring::unix_seconds(),
+            World::Real(_) => real_time::unix_seconds(),
             World::Virtual(clock) => VIRTUAL_START_S + clock.now().as_ns() / 1_000_000_000,
         }
     }
 
     /// How the runtime was set up, in real time.
     pub fn uring_options(&self) -> Option<&UringOptions> {
-        self.uring().map(|uring| uring.options())
+        self.real().map(|real| real.options())
     }
 
-    /// The ring, in real time.
-    pub(crate) fn uring(&self) -> Option<&Rc<Uring>> {
+    /// Who carries operations out, in real time.
+    pub fn driven(&self) -> Option<&Driven> {
+        self.real().map(|real| real.driven())
+    }
+
+    /// The operations, in real time.
+    pub(crate) fn real(&self) -> Option<&Rc<RealTime>> {
         match &self.0.world {
-            World::Real(uring) => Some(uring),
+            World::Real(real) => Some(real),
             World::Virtual(_) => None,
         }
     }
@@ -298,7 +304,7 @@ impl Rt {
 
     /// Operations that the kernel has not completed, orphans included.
     pub fn operations_in_flight(&self) -> usize {
-        self.uring().map_or(0, |uring| uring.in_flight())
+        self.real().map_or(0, |real| real.in_flight())
     }
 
     /// Waits until `deadline`.
@@ -358,8 +364,8 @@ impl Rt {
 
     /// Waits until the kernel has completed every operation, orphans included.
     pub fn drain(&self) {
-        if let World::Real(uring) = &self.0.world {
-            uring.drain();
+        if let World::Real(real) = &self.0.world {
+            real.drain();
         }
     }
 
@@ -385,7 +391,7 @@ impl Rt {
     fn park(&self, idle: bool) {
         let next_timer = self.0.timers.borrow_mut().next();
         match &self.0.world {
-            World::Real(uring) => uring.turn(idle, next_timer),
+            World::Real(real) => real.turn(idle, next_timer),
             World::Virtual(clock) if idle => clock.park(next_timer, self.live_tasks()),
             World::Virtual(_) => return,
         }

@@ -1,16 +1,19 @@
-//! One single-threaded executor with two drivers: `io_uring` in real time, and virtual time.
+//! One single-threaded executor with three drivers: `io_uring` or threads in real time, and
+//! virtual time.
 //!
 //! Everything above this crate (layers, media, exports) is written once and runs in both worlds:
 //! the poll order, the timers and the wakers are the same, only the [driver](Rt) differs. In real
-//! time the executor parks in `io_uring_enter`; in virtual time it parks by moving the clock to
-//! the next timer. A shard is one thread, one [`Rt`], one stack of devices; nothing here is `Send` but what
-//! is for crossing between shards: the ends of a [`mailbox`] and a [`DetachedBuf`].
+//! time the executor parks in `io_uring_enter`, or where that is forbidden in `epoll_wait`, with a
+//! few threads that wait for files; in virtual time it parks by moving the clock to the next timer.
+//! A shard is one thread, one [`Rt`], one stack of devices; nothing here is `Send` but what is for
+//! crossing between shards: the ends of a [`mailbox`] and a [`DetachedBuf`].
 //!
 //! # The ownership contract of submitted operations
 //!
-//! 1. A submitted operation owns its buffers until the kernel has completed it. The operation's
+//! 1. A submitted operation owns its buffers, and the file that it is on, until it has completed:
+//!    until the kernel says so, or the thread that carries it out. The operation's
 //!    slot is `InFlight`, `Done` or `Orphan`. Dropping the future of an operation in flight turns
-//!    its slot into an `Orphan` and asks the kernel to cancel it; the buffers return to the pool
+//!    its slot into an `Orphan` and asks the driver to cancel it; the buffers return to the pool
 //!    only when the completion arrives. No future, dropped at any time, frees memory that the
 //!    kernel may still read or write.
 //! 2. [`Rt::timeout`] gives up waiting. It never makes a write "not have happened": whoever times
@@ -19,12 +22,12 @@
 //!    never races a child's write against a timer. Reads may be raced, since their buffers may be
 //!    orphaned.
 //! 4. Closing drains: [`Rt::drain`] waits until no operation is in flight, and dropping the last
-//!    [`Rt`] blocks on the ring until that is so.
+//!    [`Rt`] blocks on the driver until that is so.
 //! 5. No `RefCell` borrow lives across an `.await` (a lint forbids it).
 //!
 //! # What this crate must never do
 //!
-//! Know about devices, requests or protocols; read the wall clock outside the `io_uring` driver;
+//! Know about devices, requests or protocols; read the wall clock outside `real_time`;
 //! draw a random number that does not come from the seed.
 
 #[allow(
@@ -35,20 +38,20 @@ pub mod buf;
 mod executor;
 pub mod mailbox;
 pub mod net;
+#[allow(unsafe_code, reason = "talks to the kernel")]
+pub mod real_time;
 mod rng;
 pub mod sync;
 pub mod thread;
 mod time;
 mod timers;
-#[allow(unsafe_code, reason = "talks to the kernel")]
-pub mod uring;
 mod virtual_time;
 
 pub use buf::{Buf, BufMut, BufPool, DetachedBuf, Payload};
 pub use executor::{Elapsed, Rt, Sleep, Task, yield_now};
+pub use real_time::{Driven, DriverChoice, DriverKind, UringOptions};
 pub use rng::Rng;
 pub use time::Instant;
-pub use uring::UringOptions;
 pub use virtual_time::VirtualOptions;
 
 /// Maps and sets whose iteration order depends on nothing but the program: hashed with a fixed

@@ -207,7 +207,7 @@ impl<T> Letters<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uring::UringOptions;
+    use crate::real_time::UringOptions;
     use std::sync::mpsc;
 
     /// A letter and where its answer goes.

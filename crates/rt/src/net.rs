@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
-use crate::uring::{Socket, SocketListener};
+use crate::real_time::{Socket, SocketListener};
 pub use carrier::{AHEAD_MAX, Carried, Carrier, PIECE_BYTES, SEND_BYTES, SENDS_MAX};
 pub use inbox::Inbox;
 pub use pipe::{Pipe, PipeOptions};

@@ -7,7 +7,7 @@ use std::io;
 use std::thread::{Builder, JoinHandle};
 
 use crate::executor::Rt;
-use crate::uring::{UringOptions, begin_thread};
+use crate::real_time::{UringOptions, begin_thread};
 
 /// Starts a thread; the kernel shows the first 15 bytes of `name`. `main` is given the runtime, or why the
 /// kernel refuses one; the thread ends with it.

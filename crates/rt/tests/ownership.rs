@@ -2,14 +2,14 @@
 //! never free or reuse what the kernel may still touch. Under AddressSanitizer a violation is a
 //! report; without it, a stray write shows as a wrong byte.
 
-use std::io::Write as _;
-use std::os::unix::net::UnixStream;
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::task::Poll;
 use std::time::Duration;
 
 use bimetal_rt::net::Stream;
-use bimetal_rt::uring::{File, OpenOptions};
+use bimetal_rt::real_time::{File, MessageFile, OpenOptions};
 use bimetal_rt::{BufPool, Rng, Rt, UringOptions};
 
 const BLOCK: usize = 4096;
@@ -251,4 +251,30 @@ fn writes_and_reads_agree_and_a_wait_ends_in_time() {
             .iter()
             .all(|(count, _)| *count.as_ref().unwrap() == BLOCK)
     );
+}
+
+/// A message that was handed over and dropped together with its file, before the driver has got to
+/// it. The next file that is opened gets the number of the first, and must not get the message.
+#[test]
+fn a_dropped_write_never_lands_in_the_next_file() {
+    for register in [true, false] {
+        let rt = real_rt(register);
+        for round in 0..100 {
+            let (ours, _theirs) = UnixDatagram::pair().unwrap();
+            let file = MessageFile::new(&rt, ours.into()).unwrap();
+            rt.block_on(async {
+                let message = rt.pool().copy_of(b"for the first").into();
+                let mut write = Box::pin(file.write(message));
+                let polled = poll_once(write.as_mut()).await;
+                assert!(polled.is_pending(), "no operation ends when it is begun");
+            });
+            drop(file);
+            let (next, peer) = UnixDatagram::pair().unwrap();
+            rt.drain();
+            peer.set_nonblocking(true).unwrap();
+            let received = peer.recv(&mut [0; 32]).map_err(|error| error.kind());
+            assert_eq!(received, Err(ErrorKind::WouldBlock), "round {round}");
+            drop(next);
+        }
+    }
 }

@@ -57,7 +57,7 @@ struct Ban {
 /// The real clock belongs to the driver that parks on it, to the binary, and to the deadlines of
 /// these tests; everything else has the runtime's time, or a simulation would not see it pass.
 const CLOCK: &[&str] = &[
-    "crates/rt/src/uring",
+    "crates/rt/src/real_time",
     "crates/cli/",
     "tests/src/deadline.rs",
 ];
@@ -150,7 +150,7 @@ fn imported_hash_maps(path: &str, code: &str) -> Vec<Complaint> {
         .collect()
 }
 
-/// `unsafe` appears only where the runtime owns buffers and the ring; where the C library is handed pointers,
+/// `unsafe` appears only where the runtime owns buffers and operations in flight; where the C library is handed pointers,
 /// for which only the program that calls it can vouch; where a driver is lent buffers by commands that only
 /// it understands; where the verbs of RDMA hand memory to a device; where the images of an index have memory on
 /// huge pages; where the lab sets up loop devices, counters and mounts of its own, for which no library at hand has
@@ -159,7 +159,7 @@ fn imported_hash_maps(path: &str, code: &str) -> Vec<Complaint> {
 pub fn unsafe_places(tree: &Tree) -> Vec<Complaint> {
     let allowed = [
         "crates/rt/src/buf",
-        "crates/rt/src/uring",
+        "crates/rt/src/real_time",
         "crates/export/src/ublk",
         "crates/export/src/fuse/loop_device.rs",
         "crates/lab/src/native/sys.rs",

@@ -142,7 +142,7 @@ fn banned_calls_are_found_in_code_only() {
         let right = format!("// {}\nlet s = \"{code}\";", code.replace('\n', " "));
         tells(banned_calls, &[(place, code)], &[(place, &right)]);
     }
-    let clock = ("crates/rt/src/uring/clock.rs", wrong[0]);
+    let clock = ("crates/rt/src/real_time/clock.rs", wrong[0]);
     tells(
         banned_calls,
         &[("crates/rt/src/time.rs", wrong[0])],
@@ -154,7 +154,7 @@ fn banned_calls_are_found_in_code_only() {
 fn unsafe_outside_its_places() {
     let code = "fn f() { unsafe { g() } }";
     let right = [
-        ("crates/rt/src/uring/ring.rs", code),
+        ("crates/rt/src/real_time/ring.rs", code),
         ("crates/capi/src/memory.rs", code),
         ("crates/export/src/ublk/queue.rs", code),
         ("crates/rdma/src/verbs/cm.rs", code),

@@ -19,8 +19,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use bimetal_rt::real_time::{File, OpenOptions};
 use bimetal_rt::sync::Event;
-use bimetal_rt::uring::{File, OpenOptions};
 use bimetal_rt::{Instant, Rt, Task};
 use serde::Deserialize;
 

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bimetal_rt::uring::{File, OpenOptions};
+use bimetal_rt::real_time::{File, OpenOptions};
 use bimetal_rt::{Payload, Rt};
 use serde::Deserialize;
 

@@ -18,13 +18,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bimetal_block::BLOCK_BYTES;
 use bimetal_block::graph::{FormatOptions, OpenOptions};
-use bimetal_rt::uring::Signals;
+use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::config::Config;
 use crate::running::Running;
+use crate::runtime;
 use crate::said::say;
 use crate::terminal::{Picture, Terminal};
 use crate::{facts, format};
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         make_file(&place.path.join(name), bytes)?;
     }
     let config = Config::read(&file, &text)?;
-    let rt = Rt::real_time(config.server.runtime(args.seed)).context("cannot set up io_uring")?;
+    let rt = runtime::start(config.server.runtime(args.seed))?;
     format::prepare(&rt, &config, FormatOptions::default())?;
     let screen = Screen::new(Terminal::of_stdout(), &file, args);
     let targets = rt.block_on(show(&rt, config, args, &screen))?;

@@ -15,8 +15,8 @@ use std::io;
 use std::rc::Rc;
 
 use bimetal_block::{Device, Flags, IoError, Op, Origin, Reply, Request};
+use bimetal_rt::real_time::{MessageBuf, MessageFile};
 use bimetal_rt::sync::{Event, Permit, Semaphore, TaskGroup};
-use bimetal_rt::uring::{MessageBuf, MessageFile};
 use bimetal_rt::{Payload, Rt};
 
 use crate::counters::{RequestCounters, add};

@@ -26,7 +26,7 @@ use std::rc::Rc;
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::{BLOCK_BYTES, Device, FigureVisitor, Op};
 use bimetal_rt::Rt;
-use bimetal_rt::uring::MessageFile;
+use bimetal_rt::real_time::MessageFile;
 
 use abi::{Facts, PAGE_BYTES};
 use connection::{Connection, READERS};

@@ -5,8 +5,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bimetal_rt::Rt;
-use bimetal_rt::uring::{CommandFile, LONG_COMMAND_BYTES};
+use bimetal_rt::real_time::{CommandFile, LONG_COMMAND_BYTES};
+use bimetal_rt::{DriverKind, Rt};
 
 use super::abi::{
     CONTROL_ADDRESS_AT, CONTROL_COMMAND_BYTES, Control, ControlCommand, DEVICE_INFO_BYTES,
@@ -44,6 +44,12 @@ pub enum AttachError {
     /// `io_uring` lacks what the driver is spoken to with.
     #[error("this kernel's io_uring takes no commands for drivers: Linux 6.4 or newer is needed")]
     NoCommands,
+    /// The runtime does without `io_uring`.
+    #[error(
+        "ublk is spoken to through io_uring alone, and the driver in use is \"threads\": export \
+         the device by NBD, or mount it"
+    )]
+    NoRing,
     /// The driver knows other commands than ours.
     #[error("the driver ublk_drv is too old: Linux 6.4 or newer is needed")]
     OldDriver,
@@ -86,6 +92,11 @@ pub(super) fn queue_path(number: u32) -> String {
     format!("/dev/ublkc{number}")
 }
 
+fn is_driven_by_threads(rt: &Rt) -> bool {
+    rt.driven()
+        .is_some_and(|driven| driven.kind == DriverKind::Threads)
+}
+
 /// An open `/dev/ublk-control`.
 pub(super) struct ControlFile(CommandFile);
 
@@ -97,6 +108,7 @@ impl ControlFile {
                 // A file without a driver behind it, or one whose driver is gone.
                 (_, Some(errno::ENOENT | errno::ENXIO | errno::ENODEV)) => AttachError::NoDriver,
                 (_, Some(errno::EACCES | errno::EPERM)) => AttachError::NoRights,
+                (io::ErrorKind::Unsupported, _) if is_driven_by_threads(rt) => AttachError::NoRing,
                 (io::ErrorKind::Unsupported, _) => AttachError::NoCommands,
                 _ => AttachError::File {
                     path: CONTROL_PATH.into(),

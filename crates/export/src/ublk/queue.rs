@@ -14,8 +14,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bimetal_block::{Device, Flags, Op, Origin, Reply, Request};
+use bimetal_rt::real_time::{DriverPages, File, OpenOptions};
 use bimetal_rt::sync::{Event, TaskGroup};
-use bimetal_rt::uring::{DriverPages, File, OpenOptions};
 use bimetal_rt::{BufMut, Rt};
 
 use crate::counters::{RequestCounters, add};

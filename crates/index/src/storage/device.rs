@@ -210,7 +210,7 @@ fn run(
     open: impl AsyncFnOnce(&Rt) -> Result<Opened, String>,
     ready: &SyncSender<Result<DeviceStorage, String>>,
 ) -> Result<(), String> {
-    let rt = Rt::real_time(options).map_err(|error| format!("io_uring: {error}"))?;
+    let rt = Rt::real_time(options).map_err(|error| format!("the runtime: {error}"))?;
     rt.block_on(async {
         let Opened { device, close } = open(&rt).await?;
         let served = match DeviceStorage::new(device.geometry()) {

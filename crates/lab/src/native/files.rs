@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bimetal_rt::uring;
+use bimetal_rt::real_time;
 use bimetal_rt::{Buf, Payload, Rng, Rt};
 use rustix::fs::Advice;
 
@@ -26,7 +26,7 @@ const CALL_BYTES_MAX: u64 = 4 << 20;
 
 /// The device itself, for loads without a file system.
 pub(super) struct RawDevice {
-    pub file: uring::File,
+    pub file: real_time::File,
     pub blocks: u32,
     /// Each write is on the device when it is done.
     pub write_through: bool,

@@ -117,7 +117,7 @@ fn until_free(attempt: impl Fn() -> Result<(), NativeError>) -> Result<(), Nativ
         ..UringOptions::default()
     };
     let rt = Rt::real_time(options).map_err(|source| NativeError::Io {
-        what: "io_uring".to_owned(),
+        what: "the runtime".to_owned(),
         error: source,
     })?;
     let until = rt.now() + LET_GO_MOST;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bimetal_rt::{Rt, UringOptions, uring};
+use bimetal_rt::{DriverChoice, Rt, UringOptions, real_time};
 use rustix::fs::{Advice, FallocateFlags};
 use rustix::mount::MountFlags;
 
@@ -312,11 +312,13 @@ fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
         pool_bytes: if is_raw { 64 << 20 } else { 1 << 20 },
         seed,
         register: false,
+        // The figures are those of this driver.
+        driver: DriverChoice::Uring,
         // The processor time of an experiment is that of its I/O.
         spin: Duration::ZERO,
     };
     Rt::real_time(options).map_err(|source| NativeError::Io {
-        what: "io_uring".to_owned(),
+        what: "the runtime".to_owned(),
         error: source,
     })
 }
@@ -368,11 +370,11 @@ fn on_device(
     let rt = runtime(settings, seed)?;
     let path = &device.disk.path;
     let open = || {
-        let options = uring::OpenOptions {
+        let options = real_time::OpenOptions {
             write: true,
             direct: true,
         };
-        let file = uring::File::open(&rt, path, options)?;
+        let file = real_time::File::open(&rt, path, options)?;
         let blocks = file.size_bytes()? / 4096;
         Ok(RawDevice {
             file,

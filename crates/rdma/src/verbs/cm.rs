@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
-use bimetal_rt::uring::set_nonblocking;
+use bimetal_rt::real_time::set_nonblocking;
 
 use super::abi::{self, ConnParam, PS_TCP};
 use super::checked;

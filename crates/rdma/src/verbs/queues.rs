@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
-use bimetal_rt::uring::set_nonblocking;
+use bimetal_rt::real_time::set_nonblocking;
 
 use super::abi::{self, Completion, CompletionChannel, Mr, Pd, QpInit, Sge};
 use super::cm::CmId;

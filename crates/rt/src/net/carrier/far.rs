@@ -14,8 +14,8 @@ use crate::buf::{BufMut, DetachedBuf};
 use crate::executor::{Rt, Task};
 use crate::mailbox::{Letters, Outbox, Receiver, Sender};
 use crate::net::{Kind, Stream};
+use crate::real_time::Socket;
 use crate::sync::Event;
-use crate::uring::Socket;
 
 /// What the thread does.
 pub(super) fn run(rt: io::Result<Rt>, orders: Receiver<(Number, Order)>, told: Sender<Told>) {

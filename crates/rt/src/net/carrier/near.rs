@@ -12,9 +12,9 @@ use crate::buf::{BufMut, BufPool, Payload};
 use crate::executor::{Rt, Task};
 use crate::mailbox::{Letters, Outbox, mailbox};
 use crate::net::{Kind, Peer, Stream};
+use crate::real_time::UringOptions;
 use crate::sync::Event;
 use crate::thread;
-use crate::uring::UringOptions;
 
 /// Buffers of the thread: pieces of some hundred connections; those of more are on the heap.
 const POOL_BYTES: usize = 16 << 20;

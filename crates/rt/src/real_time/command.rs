@@ -9,7 +9,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::file::count;
-use super::{File, Operation, Owned, Uring};
+use super::{DriverKind, File, Owned, Request, Watch};
 use crate::buf::BufMut;
 use crate::executor::Rt;
 use crate::sync::Semaphore;
@@ -46,18 +46,11 @@ impl File {
         head: [u8; 8],
         mut buf: BufMut,
     ) -> (io::Result<usize>, BufMut) {
-        let mut command = [0; 16];
-        command[..8].copy_from_slice(&head);
-        command[8..].copy_from_slice(&(buf.start() as u64).to_ne_bytes());
-        let entry = match self.fixed {
-            Some(index) => opcode::UringCmd16::new(types::Fixed(index), op)
-                .cmd(command)
-                .build(),
-            None => opcode::UringCmd16::new(self.plain(), op)
-                .cmd(command)
-                .build(),
-        };
-        match Operation::new(&self.uring, entry, Owned::Fill(buf)).await {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&head);
+        bytes[8..].copy_from_slice(&(buf.start() as u64).to_ne_bytes());
+        let request = Request::Command { op, bytes };
+        match self.handle.ask(request, Owned::Fill(buf)).await {
             (result, Owned::Fill(buf)) => (count(result), buf),
             _ => unreachable!("an operation gives back what it owned"),
         }
@@ -126,8 +119,9 @@ impl Drop for DriverPages {
 
 /// A file that takes long commands, one after another.
 pub struct CommandFile {
-    uring: Rc<Uring>,
     fd: OwnedFd,
+    /// The ring, as the runtime watches it.
+    watch: Watch,
     ring: RefCell<IoUring<squeue::Entry128>>,
     /// Whose turn it is.
     turn: Rc<Semaphore>,
@@ -139,10 +133,16 @@ impl CommandFile {
     /// Opens an existing file for reading and writing. Blocks; for start-up only.
     ///
     /// # Errors
-    /// Those of `open(2)`; `Unsupported` in virtual time, and where the kernel has no ring with long
-    /// entries (before Linux 5.19).
+    /// Those of `open(2)`; `Unsupported` in virtual time, on the driver of threads, and where the
+    /// kernel has no ring with long entries (before Linux 5.19).
     pub fn open(rt: &Rt, path: &Path) -> io::Result<CommandFile> {
-        let uring = super::of(rt)?;
+        if super::of(rt)?.driven().kind != DriverKind::Uring {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "commands to a driver of the kernel need io_uring, and the driver in use is \
+                 \"threads\"",
+            ));
+        }
         let file = std::fs::OpenOptions::new()
             .read(true)
             .write(true)
@@ -152,9 +152,11 @@ impl CommandFile {
             Some(libc::EINVAL) => io::ErrorKind::Unsupported.into(),
             _ => error,
         })?;
+        // SAFETY: the ring owns the descriptor, and lives through the call.
+        let watched = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
         Ok(CommandFile {
-            uring,
             fd: OwnedFd::from(file),
+            watch: Watch::new(rt, watched)?,
             ring: RefCell::new(ring),
             turn: Semaphore::new(1),
             lent: RefCell::new(None),
@@ -217,9 +219,7 @@ impl CommandFile {
                 let data = data.expect("a command that completes was under way");
                 return Ok((completion.result(), data));
             }
-            let ring = types::Fd(self.ring.borrow().as_raw_fd());
-            let watch = opcode::PollAdd::new(ring, libc::POLLIN as u32).build();
-            count(Operation::new(&self.uring, watch, Owned::Nothing).await.0)?;
+            self.watch.readable().await?;
         }
     }
 }
@@ -239,18 +239,42 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::UringOptions;
-    use crate::uring::OpenOptions;
+    use crate::real_time::OpenOptions;
+    use crate::{DriverChoice, UringOptions};
 
     /// The null device takes every command, does nothing and answers 0 (Linux 6.2).
     const NULL: &str = "/dev/null";
 
+    /// Commands are the ring's alone.
     fn real_time() -> Rt {
+        runtime(DriverChoice::Uring)
+    }
+
+    fn runtime(driver: DriverChoice) -> Rt {
         let options = UringOptions {
             pool_bytes: 4 << 20,
+            driver,
             ..UringOptions::default()
         };
         Rt::real_time(options).unwrap()
+    }
+
+    #[test]
+    fn threads_refuse_commands() {
+        let rt = runtime(DriverChoice::Threads);
+        let error = CommandFile::open(&rt, Path::new(NULL)).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        assert!(error.to_string().contains("\"threads\""), "{error}");
+        let options = OpenOptions {
+            write: true,
+            direct: false,
+        };
+        let file = File::open(&rt, Path::new(NULL), options).unwrap();
+        // SAFETY: the command reaches no driver.
+        let sent = unsafe { file.command(1, [0; 8], rt.pool().alloc_now(4096)) };
+        let (result, buf) = rt.block_on(sent);
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+        assert_eq!(buf.len(), 4096);
     }
 
     /// A file with 8 KiB, every byte of which is the number of its 16 bytes.

@@ -1,13 +1,15 @@
 //! One operation: its slot, its future, and what it owns.
 
 use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use io_uring::squeue;
-
-use super::{MessageBuf, State, Uring};
+use super::driver::{Descriptor, Request};
+use super::{MessageBuf, RealTime};
+use crate::Rt;
 use crate::buf::{BufMut, Payload};
 
 /// What the kernel may touch while an operation is in flight.
@@ -20,10 +22,8 @@ pub(crate) enum Owned {
     Gather(#[expect(dead_code, reason = "owned for the kernel")] Box<Gather>),
     /// The two parts of a message being filled, with the vector that points at them.
     Message(Box<MessageBuf>),
-    /// Plain bytes being filled, for small control reads.
-    Bytes(Box<[u8]>),
     /// The address of a connection being made.
-    Address(#[expect(dead_code, reason = "owned for the kernel")] Box<SocketAddress>),
+    Address(Box<SocketAddress>),
     /// An accept: the result is a file descriptor, to be closed when nobody wants it.
     Accept,
 }
@@ -87,28 +87,60 @@ impl Owned {
     }
 }
 
+/// A file of the runtime: what files, sockets and the others ask for operations.
+pub(crate) struct Handle {
+    real_time: Rc<RealTime>,
+    file: Rc<Descriptor>,
+}
+
+impl Handle {
+    /// Takes an open file over.
+    ///
+    /// # Errors
+    /// `Unsupported` in virtual time.
+    pub(crate) fn new(rt: &Rt, fd: OwnedFd) -> io::Result<Handle> {
+        Ok(Handle::of(&super::of(rt)?, fd))
+    }
+
+    /// Takes an open file over for these operations.
+    pub(super) fn of(real_time: &Rc<RealTime>, fd: OwnedFd) -> Handle {
+        Handle {
+            real_time: Rc::clone(real_time),
+            file: Rc::new(Descriptor::new(real_time, fd)),
+        }
+    }
+
+    /// The operations that it belongs to.
+    pub(super) fn real_time(&self) -> &Rc<RealTime> {
+        &self.real_time
+    }
+
+    /// The descriptor, for calls that are not operations.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        self.file.fd()
+    }
+
+    /// An operation that is started when it is first polled. `request` may point only at what
+    /// `owned` owns.
+    pub(super) fn ask(&self, request: Request, owned: Owned) -> Operation {
+        Operation {
+            real_time: Rc::clone(&self.real_time),
+            stage: Stage::Unsubmitted(Rc::clone(&self.file), request, owned),
+        }
+    }
+}
+
 enum Stage {
-    Unsubmitted(Box<squeue::Entry>, Owned),
+    Unsubmitted(Rc<Descriptor>, Request, Owned),
     Submitted(usize),
     Finished,
 }
 
 /// The future of an operation: its result as the kernel gave it (negative errno on failure), and
 /// what the operation owned.
-pub(crate) struct Operation {
-    uring: Rc<Uring>,
+pub(super) struct Operation {
+    real_time: Rc<RealTime>,
     stage: Stage,
-}
-
-impl Operation {
-    /// An operation that is submitted when it is first polled. `entry` may point only at what
-    /// `owned` owns.
-    pub(crate) fn new(uring: &Rc<Uring>, entry: squeue::Entry, owned: Owned) -> Operation {
-        Operation {
-            uring: Rc::clone(uring),
-            stage: Stage::Unsubmitted(Box::new(entry), owned),
-        }
-    }
 }
 
 impl Future for Operation {
@@ -116,36 +148,22 @@ impl Future for Operation {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<(i32, Owned)> {
         match std::mem::replace(&mut self.stage, Stage::Finished) {
-            Stage::Unsubmitted(entry, owned) => {
-                let submitted = self.uring.submit((*entry).clone(), owned, context.waker());
+            Stage::Unsubmitted(file, request, owned) => {
+                let waker = context.waker();
+                let submitted = self.real_time.submit(&file, &request, owned, waker);
                 self.stage = match submitted {
                     Ok(key) => Stage::Submitted(key),
-                    Err(owned) => Stage::Unsubmitted(entry, owned),
+                    Err(owned) => Stage::Unsubmitted(file, request, owned),
                 };
                 Poll::Pending
             }
-            Stage::Submitted(key) => {
-                let mut slots = self.uring.slots.borrow_mut();
-                let slot = slots.get_mut(key).expect("a future's slot exists");
-                match &mut slot.state {
-                    State::Done(result) => {
-                        let result = *result;
-                        let owned = slots.remove(key).owned;
-                        drop(slots);
-                        self.uring.wake_starved();
-                        Poll::Ready((result, owned))
-                    }
-                    State::InFlight(Some(waker)) => {
-                        waker.clone_from(context.waker());
-                        drop(slots);
-                        self.stage = Stage::Submitted(key);
-                        Poll::Pending
-                    }
-                    State::InFlight(None) | State::Orphan => {
-                        unreachable!("a future that lives is waited for")
-                    }
+            Stage::Submitted(key) => match self.real_time.poll(key, context.waker()) {
+                Some(ended) => Poll::Ready(ended),
+                None => {
+                    self.stage = Stage::Submitted(key);
+                    Poll::Pending
                 }
-            }
+            },
             Stage::Finished => panic!("an operation was polled after it finished"),
         }
     }
@@ -154,7 +172,7 @@ impl Future for Operation {
 impl Drop for Operation {
     fn drop(&mut self) {
         if let Stage::Submitted(key) = self.stage {
-            self.uring.abandon(key);
+            self.real_time.abandon(key);
         }
     }
 }

@@ -8,21 +8,16 @@
 //! It must never know what a message means.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::rc::Rc;
-
-use io_uring::{opcode, squeue, types};
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::file::count;
 use super::op::Gather;
-use super::{Operation, Owned, Uring, set_nonblocking};
+use super::{Handle, Owned, Request, set_nonblocking};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
 
 /// Slices in one vectored write; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
-/// The offset of a file that has none: its own position, which a driver does not look at.
-const NO_OFFSET: u64 = u64::MAX;
 
 /// Where a message is read to.
 pub struct MessageBuf {
@@ -88,22 +83,20 @@ impl MessageBuf {
 
 /// An open file of a driver that speaks in messages.
 pub struct MessageFile {
-    uring: Rc<Uring>,
-    fd: OwnedFd,
-    fixed: Option<u32>,
+    handle: Handle,
 }
 
 impl MessageFile {
-    /// Takes an open file over. It is made not to block: the ring waits by polling then, and not in a
-    /// thread of the kernel.
+    /// Takes an open file over. It is made not to block: the kernel waits by polling then, and
+    /// not in a thread.
     ///
     /// # Errors
     /// Those of `fcntl(2)`; `Unsupported` in virtual time.
     pub fn new(rt: &Rt, fd: OwnedFd) -> io::Result<MessageFile> {
-        let uring = super::of(rt)?;
         set_nonblocking(fd.as_fd())?;
-        let fixed = uring.register_file(fd.as_raw_fd());
-        Ok(MessageFile { uring, fd, fixed })
+        Ok(MessageFile {
+            handle: Handle::new(rt, fd)?,
+        })
     }
 
     /// Waits for a message and reads it. The count is that of its bytes, which fill the head first; the
@@ -113,8 +106,11 @@ impl MessageFile {
     /// Those of `readv(2)`.
     pub async fn read(&self, mut buf: Box<MessageBuf>) -> (io::Result<usize>, Box<MessageBuf>) {
         loop {
-            let entry = self.read_entry(buf.describe());
-            let (result, owned) = Operation::new(&self.uring, entry, Owned::Message(buf)).await;
+            let request = Request::ReadMessage {
+                vectors: buf.describe(),
+                count: 2,
+            };
+            let (result, owned) = self.handle.ask(request, Owned::Message(buf)).await;
             let Owned::Message(back) = owned else {
                 unreachable!("an operation gives back what it owned")
             };
@@ -122,28 +118,16 @@ impl MessageFile {
             if result != -libc::EAGAIN {
                 return (count(result), buf);
             }
-            // A ring that does not wait by itself where a file must not block.
+            // A kernel that does not wait by itself where a file must not block.
             if let Err(error) = self.readable().await {
                 return (Err(error), buf);
             }
         }
     }
 
-    fn read_entry(&self, vectors: *const libc::iovec) -> squeue::Entry {
-        match self.fixed {
-            Some(index) => opcode::Readv::new(types::Fixed(index), vectors, 2)
-                .offset(NO_OFFSET)
-                .build(),
-            None => opcode::Readv::new(self.plain(), vectors, 2)
-                .offset(NO_OFFSET)
-                .build(),
-        }
-    }
-
     async fn readable(&self) -> io::Result<()> {
-        let watch = opcode::PollAdd::new(self.plain(), libc::POLLIN as u32).build();
-        let (result, _) = Operation::new(&self.uring, watch, Owned::Nothing).await;
-        count(result).map(|_| ())
+        let watched = self.handle.ask(Request::Readable, Owned::Nothing).await;
+        count(watched.0).map(|_| ())
     }
 
     /// Gives a message, in one piece.
@@ -160,38 +144,22 @@ impl MessageFile {
         );
         let gather = Gather::new(message, 0, VECTORS_MAX);
         let bytes = gather.bytes();
-        let (vectors, len) = (gather.vectors.as_ptr(), gather.vectors.len() as u32);
-        let entry = match self.fixed {
-            Some(index) => opcode::Writev::new(types::Fixed(index), vectors, len)
-                .offset(NO_OFFSET)
-                .build(),
-            None => opcode::Writev::new(self.plain(), vectors, len)
-                .offset(NO_OFFSET)
-                .build(),
+        let request = Request::WriteMessage {
+            vectors: gather.vectors.as_ptr(),
+            count: gather.vectors.len() as u32,
         };
-        let (result, _) = Operation::new(&self.uring, entry, Owned::Gather(gather)).await;
+        let (result, _) = self.handle.ask(request, Owned::Gather(gather)).await;
         if count(result)? < bytes {
             return Err(io::ErrorKind::WriteZero.into());
         }
         Ok(())
-    }
-
-    fn plain(&self) -> types::Fd {
-        types::Fd(self.fd.as_raw_fd())
-    }
-}
-
-impl Drop for MessageFile {
-    fn drop(&mut self) {
-        if let Some(index) = self.fixed {
-            self.uring.unregister_file(index);
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixDatagram;
+    use std::rc::Rc;
 
     use super::*;
     use crate::{UringOptions, sync::TaskGroup};

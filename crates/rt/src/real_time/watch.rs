@@ -2,19 +2,15 @@
 //! themselves.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
-
-use io_uring::{opcode, types};
+use std::os::fd::BorrowedFd;
 
 use super::file::count;
-use super::{Operation, Owned, Uring};
+use super::{Handle, Owned, Request};
 use crate::executor::Rt;
 
 /// A descriptor that is watched. It is a copy, so that whoever owns the other may close it at any time.
 pub struct Watch {
-    uring: Rc<Uring>,
-    fd: OwnedFd,
+    handle: Handle,
 }
 
 impl Watch {
@@ -24,8 +20,7 @@ impl Watch {
     /// Those of `dup(2)`; `Unsupported` in virtual time.
     pub fn new(rt: &Rt, fd: BorrowedFd<'_>) -> io::Result<Watch> {
         Ok(Watch {
-            uring: super::of(rt)?,
-            fd: fd.try_clone_to_owned()?,
+            handle: Handle::new(rt, fd.try_clone_to_owned()?)?,
         })
     }
 
@@ -34,9 +29,8 @@ impl Watch {
     /// # Errors
     /// Those of `poll(2)`.
     pub async fn readable(&self) -> io::Result<()> {
-        let fd = types::Fd(self.fd.as_raw_fd());
-        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build();
-        count(Operation::new(&self.uring, entry, Owned::Nothing).await.0)?;
+        let watched = self.handle.ask(Request::Readable, Owned::Nothing).await;
+        count(watched.0)?;
         Ok(())
     }
 }
@@ -46,6 +40,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
+    use std::rc::Rc;
 
     use super::*;
     use crate::UringOptions;

@@ -1,18 +1,16 @@
 //! Termination signals as something to wait for.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::rc::Rc;
+use std::os::fd::{FromRawFd, OwnedFd};
 
-use io_uring::{opcode, types};
-
-use super::{Operation, Owned, Uring};
+use super::{MessageBuf, MessageFile};
+use crate::buf::BufPool;
 use crate::executor::Rt;
 
 /// Signals that are blocked for the process and read from a descriptor instead.
 pub struct Signals {
-    uring: Rc<Uring>,
-    fd: OwnedFd,
+    file: MessageFile,
+    pool: BufPool,
 }
 
 impl Signals {
@@ -21,7 +19,7 @@ impl Signals {
     /// # Errors
     /// Those of `sigprocmask(2)` and `signalfd(2)`; `Unsupported` in virtual time.
     pub fn termination(rt: &Rt) -> io::Result<Signals> {
-        let uring = super::of(rt)?;
+        super::of(rt)?;
         // SAFETY: the set is initialised by `sigemptyset` before it is read; all calls take
         // pointers to it only for their own duration.
         let fd = unsafe {
@@ -39,7 +37,10 @@ impl Signals {
         }
         // SAFETY: the kernel just gave us this descriptor.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Signals { uring, fd })
+        Ok(Signals {
+            file: MessageFile::new(rt, fd)?,
+            pool: rt.pool().clone(),
+        })
     }
 
     /// Waits for the next signal and gives its number.
@@ -47,16 +48,13 @@ impl Signals {
     /// # Errors
     /// Those of `read(2)`.
     pub async fn next(&self) -> io::Result<i32> {
-        let mut bytes = vec![0u8; size_of::<libc::signalfd_siginfo>()].into_boxed_slice();
-        let target = types::Fd(self.fd.as_raw_fd());
-        let entry = opcode::Read::new(target, bytes.as_mut_ptr(), bytes.len() as u32).build();
-        let (result, owned) = Operation::new(&self.uring, entry, Owned::Bytes(bytes)).await;
-        let read = super::file::count(result)?;
-        match owned {
-            Owned::Bytes(bytes) if read == bytes.len() => {
-                // The number is the first field, `ssi_signo`.
-                Ok(i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-            }
+        const RECORD_BYTES: usize = size_of::<libc::signalfd_siginfo>();
+        // A record fills the head, so nothing is read into the body.
+        let buf = MessageBuf::new(RECORD_BYTES, self.pool.alloc_now(1));
+        let (read, buf) = self.file.read(buf).await;
+        match (read?, buf.head().first_chunk()) {
+            // The number is the first field, `ssi_signo`.
+            (RECORD_BYTES, Some(number)) => Ok(i32::from_ne_bytes(*number)),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }

@@ -1,15 +1,12 @@
-//! Files and block devices on the ring.
+//! Files and block devices.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::rc::Rc;
-
-use io_uring::{opcode, squeue, types};
 
 use super::op::Gather;
-use super::{Operation, Owned, Uring};
+use super::{Handle, Owned, Request};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
 
@@ -28,9 +25,7 @@ pub struct OpenOptions {
 
 /// An open file or block device.
 pub struct File {
-    pub(super) uring: Rc<Uring>,
-    fd: OwnedFd,
-    pub(super) fixed: Option<u32>,
+    pub(super) handle: Handle,
 }
 
 impl File {
@@ -39,21 +34,21 @@ impl File {
     /// # Errors
     /// Those of `open(2)`; `Unsupported` in virtual time.
     pub fn open(rt: &Rt, path: &Path, options: OpenOptions) -> io::Result<File> {
-        let uring = super::of(rt)?;
+        let real_time = super::of(rt)?;
         let flags = libc::O_CLOEXEC | if options.direct { libc::O_DIRECT } else { 0 };
         let file = std::fs::OpenOptions::new()
             .read(true)
             .write(options.write)
             .custom_flags(flags)
             .open(path)?;
-        let fd = OwnedFd::from(file);
-        let fixed = uring.register_file(fd.as_raw_fd());
-        Ok(File { uring, fd, fixed })
+        Ok(File {
+            handle: Handle::of(&real_time, file.into()),
+        })
     }
 
     /// The descriptor, for calls that are not operations (size, locks).
     pub fn as_fd(&self) -> &OwnedFd {
-        &self.fd
+        self.handle.fd()
     }
 
     /// Reads into `buf` from `offset`; the count is smaller than the buffer only at the end.
@@ -61,24 +56,12 @@ impl File {
     /// # Errors
     /// Those of `pread(2)`. The buffer comes back either way.
     pub async fn read_at(&self, offset: u64, mut buf: BufMut) -> (io::Result<usize>, BufMut) {
-        let len = buf.len() as u32;
-        let start = buf.start();
-        let registered = self.uring.has_registered(start, buf.len());
-        let entry = match (self.fixed, registered) {
-            (Some(index), true) => opcode::ReadFixed::new(types::Fixed(index), start, len, 0)
-                .offset(offset)
-                .build(),
-            (Some(index), false) => opcode::Read::new(types::Fixed(index), start, len)
-                .offset(offset)
-                .build(),
-            (None, true) => opcode::ReadFixed::new(self.plain(), start, len, 0)
-                .offset(offset)
-                .build(),
-            (None, false) => opcode::Read::new(self.plain(), start, len)
-                .offset(offset)
-                .build(),
+        let request = Request::Read {
+            start: buf.start(),
+            len: buf.len() as u32,
+            offset,
         };
-        match Operation::new(&self.uring, entry, Owned::Fill(buf)).await {
+        match self.handle.ask(request, Owned::Fill(buf)).await {
             (result, Owned::Fill(buf)) => (count(result), buf),
             _ => unreachable!("an operation gives back what it owned"),
         }
@@ -92,44 +75,13 @@ impl File {
     pub async fn write_at(&self, offset: u64, payload: Payload, dsync: bool) -> io::Result<usize> {
         let flags = if dsync { libc::RWF_DSYNC } else { 0 };
         let gather = Gather::new(payload, 0, VECTORS_MAX);
-        let entry = self.write_entry(offset, &gather, flags);
-        count(
-            Operation::new(&self.uring, entry, Owned::Gather(gather))
-                .await
-                .0,
-        )
-    }
-
-    fn write_entry(&self, offset: u64, gather: &Gather, flags: i32) -> squeue::Entry {
-        if let [vector] = gather.vectors.as_slice() {
-            let (start, len) = (
-                vector.iov_base.cast_const().cast::<u8>(),
-                vector.iov_len as u32,
-            );
-            if self.uring.has_registered(start, vector.iov_len) {
-                return match self.fixed {
-                    Some(index) => opcode::WriteFixed::new(types::Fixed(index), start, len, 0)
-                        .offset(offset)
-                        .rw_flags(flags)
-                        .build(),
-                    None => opcode::WriteFixed::new(self.plain(), start, len, 0)
-                        .offset(offset)
-                        .rw_flags(flags)
-                        .build(),
-                };
-            }
-        }
-        let (vectors, len) = (gather.vectors.as_ptr(), gather.vectors.len() as u32);
-        match self.fixed {
-            Some(index) => opcode::Writev::new(types::Fixed(index), vectors, len)
-                .offset(offset)
-                .rw_flags(flags)
-                .build(),
-            None => opcode::Writev::new(self.plain(), vectors, len)
-                .offset(offset)
-                .rw_flags(flags)
-                .build(),
-        }
+        let request = Request::Write {
+            vectors: gather.vectors.as_ptr(),
+            count: gather.vectors.len() as u32,
+            offset,
+            flags,
+        };
+        count(self.handle.ask(request, Owned::Gather(gather)).await.0)
     }
 
     /// Makes everything written so far durable (`fdatasync(2)`).
@@ -137,12 +89,7 @@ impl File {
     /// # Errors
     /// Those of `fdatasync(2)`.
     pub async fn sync_data(&self) -> io::Result<()> {
-        let flags = types::FsyncFlags::DATASYNC;
-        let entry = match self.fixed {
-            Some(index) => opcode::Fsync::new(types::Fixed(index)).flags(flags).build(),
-            None => opcode::Fsync::new(self.plain()).flags(flags).build(),
-        };
-        done(Operation::new(&self.uring, entry, Owned::Nothing).await.0)
+        done(self.handle.ask(Request::SyncData, Owned::Nothing).await.0)
     }
 
     /// Gives a range back to the file system; it reads as zeroes afterwards.
@@ -172,17 +119,8 @@ impl File {
     }
 
     async fn fallocate(&self, offset: u64, len: u64, mode: i32) -> io::Result<()> {
-        let entry = match self.fixed {
-            Some(index) => opcode::Fallocate::new(types::Fixed(index), len)
-                .offset(offset)
-                .mode(mode)
-                .build(),
-            None => opcode::Fallocate::new(self.plain(), len)
-                .offset(offset)
-                .mode(mode)
-                .build(),
-        };
-        done(Operation::new(&self.uring, entry, Owned::Nothing).await.0)
+        let request = Request::Allocate { offset, len, mode };
+        done(self.handle.ask(request, Owned::Nothing).await.0)
     }
 
     /// The next change between data and hole at or after `offset`: `(is_data, end)` of the run
@@ -212,7 +150,7 @@ impl File {
     fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
         let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: takes and returns integers; the descriptor is open.
-        let found = unsafe { libc::lseek(self.fd.as_raw_fd(), offset, whence) };
+        let found = unsafe { libc::lseek(self.handle.fd().as_raw_fd(), offset, whence) };
         if let Ok(found) = u64::try_from(found) {
             return Ok(Some(found));
         }
@@ -229,7 +167,8 @@ impl File {
     /// Those of `flock(2)`.
     pub fn try_lock_exclusive(&self) -> io::Result<bool> {
         // SAFETY: takes integers; the descriptor is open.
-        if unsafe { libc::flock(self.fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        if unsafe { libc::flock(self.handle.fd().as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0
+        {
             return Ok(true);
         }
         match io::Error::last_os_error() {
@@ -237,21 +176,9 @@ impl File {
             e => Err(e),
         }
     }
-
-    pub(super) fn plain(&self) -> types::Fd {
-        types::Fd(self.fd.as_raw_fd())
-    }
 }
 
-impl Drop for File {
-    fn drop(&mut self) {
-        if let Some(index) = self.fixed {
-            self.uring.unregister_file(index);
-        }
-    }
-}
-
-/// A result of the ring as a byte count.
+/// The result of an operation as a byte count.
 pub(super) fn count(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }

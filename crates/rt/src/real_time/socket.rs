@@ -1,4 +1,4 @@
-//! TCP and UNIX stream sockets on the ring.
+//! TCP and UNIX stream sockets.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -6,13 +6,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::rc::Rc;
-
-use io_uring::{opcode, types};
+use std::time::Duration;
 
 use super::op::{Gather, SocketAddress};
 use super::sys::effective_user;
-use super::{Operation, Owned, Uring, file::count};
+use super::{Handle, Owned, Request, file::count};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
 use crate::net::Peer;
@@ -27,55 +25,57 @@ const BACKLOG: i32 = 128;
 /// What the kernel may hold of a connection's unsent replies (UNIX sockets default to 208 KiB,
 /// which a few large reads fill).
 const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
+/// Time between two attempts to connect to a UNIX listener that has no room.
+const LISTENER_FULL_PAUSE: Duration = Duration::from_millis(10);
 /// Groups of a peer that are asked for.
 const GROUPS_MAX: usize = 1024;
 
 /// A connected stream socket.
 pub(crate) struct Socket {
-    uring: Rc<Uring>,
-    fd: OwnedFd,
-    fixed: Option<u32>,
+    handle: Handle,
 }
 
 impl Socket {
-    fn new(uring: &Rc<Uring>, fd: OwnedFd) -> Socket {
-        let fixed = uring.register_file(fd.as_raw_fd());
-        Socket {
-            uring: Rc::clone(uring),
-            fd,
-            fixed,
-        }
-    }
-
     /// Connects to a UNIX socket.
     pub(crate) async fn connect_unix(rt: &Rt, path: &Path) -> io::Result<Socket> {
-        let uring = super::of(rt)?;
-        let fd = new_socket(libc::AF_UNIX)?;
-        Socket::connect(&uring, fd, unix_address(path)?).await
+        let handle = Handle::new(rt, new_socket(libc::AF_UNIX)?)?;
+        Socket::connect(rt, handle, unix_address(path)?).await
     }
 
     /// Connects to a TCP address.
     pub(crate) async fn connect_tcp(rt: &Rt, address: SocketAddr) -> io::Result<Socket> {
-        let uring = super::of(rt)?;
         let family = if address.is_ipv4() {
             libc::AF_INET
         } else {
             libc::AF_INET6
         };
-        let fd = new_socket(family)?;
-        let socket = Socket::connect(&uring, fd, tcp_address(address)).await?;
+        let handle = Handle::new(rt, new_socket(family)?)?;
+        let socket = Socket::connect(rt, handle, tcp_address(address)).await?;
         socket.set_no_delay()?;
         Ok(socket)
     }
 
-    async fn connect(uring: &Rc<Uring>, fd: OwnedFd, address: SocketAddress) -> io::Result<Socket> {
-        let address = Box::new(address);
-        let start = (&raw const address.storage).cast::<libc::sockaddr>();
-        let entry = opcode::Connect::new(types::Fd(fd.as_raw_fd()), start, address.len).build();
-        let (result, _) = Operation::new(uring, entry, Owned::Address(address)).await;
-        count(result)?;
-        set_send_buffer(&fd);
-        Ok(Socket::new(uring, fd))
+    async fn connect(rt: &Rt, handle: Handle, address: SocketAddress) -> io::Result<Socket> {
+        let mut owned = Owned::Address(Box::new(address));
+        loop {
+            let Owned::Address(address) = &owned else {
+                unreachable!("an operation gives back what it owned")
+            };
+            let request = Request::Connect {
+                address: (&raw const address.storage).cast::<libc::sockaddr>(),
+                len: address.len,
+            };
+            let (result, back) = handle.ask(request, owned).await;
+            owned = back;
+            // A UNIX listener has no room, and nothing tells when it has.
+            if result == -libc::EAGAIN {
+                rt.sleep(LISTENER_FULL_PAUSE).await;
+                continue;
+            }
+            count(result)?;
+            set_send_buffer(handle.fd());
+            return Ok(Socket { handle });
+        }
     }
 
     /// Receives into `buf[from..]`; zero bytes mean that the peer has closed.
@@ -84,11 +84,11 @@ impl Socket {
         let len = (buf.len() - from) as u32;
         // SAFETY: `from` is inside the buffer.
         let start = unsafe { buf.start().add(from) };
-        let entry = match self.fixed {
-            Some(index) => opcode::Recv::new(types::Fixed(index), start, len).build(),
-            None => opcode::Recv::new(self.plain(), start, len).build(),
-        };
-        match Operation::new(&self.uring, entry, Owned::Fill(buf)).await {
+        match self
+            .handle
+            .ask(Request::Receive { start, len }, Owned::Fill(buf))
+            .await
+        {
             (result, Owned::Fill(buf)) => (count(result), buf),
             _ => unreachable!("an operation gives back what it owned"),
         }
@@ -97,24 +97,17 @@ impl Socket {
     /// Sends the whole payload.
     ///
     /// What the socket takes without waiting goes out at once, by a plain system call. A send
-    /// through the ring would complete just as fast, but its completion would end the wait for the
+    /// through the driver would complete just as fast, but its completion would end the wait for the
     /// next request as soon as it had begun: one more turn of the executor for every send.
     pub(crate) async fn send(&self, payload: Payload) -> io::Result<()> {
         let mut sent = self.send_now(&payload)?;
         while sent < payload.len() {
             let gather = Gather::new(payload.clone(), sent, VECTORS_MAX);
             let wanted = gather.bytes();
-            let message = &raw const gather.message;
-            let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-            let entry = match self.fixed {
-                Some(i) => opcode::SendMsg::new(types::Fixed(i), message)
-                    .flags(flags)
-                    .build(),
-                None => opcode::SendMsg::new(self.plain(), message)
-                    .flags(flags)
-                    .build(),
+            let request = Request::Send {
+                message: &raw const gather.message,
             };
-            let (result, _) = Operation::new(&self.uring, entry, Owned::Gather(gather)).await;
+            let (result, _) = self.handle.ask(request, Owned::Gather(gather)).await;
             let done = count(result)?;
             if done == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
@@ -143,7 +136,7 @@ impl Socket {
             message.msg_iov = vectors.as_mut_ptr().cast();
             message.msg_iovlen = count;
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-            libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags)
+            libc::sendmsg(self.handle.fd().as_raw_fd(), &raw const message, flags)
         };
         match usize::try_from(result) {
             Ok(sent) => Ok(sent),
@@ -164,13 +157,17 @@ impl Socket {
     pub(crate) fn shutdown(&self) {
         // SAFETY: takes integers. The only errors say that the peer is gone already, which is
         // what this call is for.
-        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+        unsafe { libc::shutdown(self.handle.fd().as_raw_fd(), libc::SHUT_RDWR) };
     }
 
     /// The process at the other end of a UNIX socket (`SO_PEERCRED`, `SO_PEERGROUPS`).
     pub(crate) fn peer(&self) -> io::Result<Option<Peer>> {
         let mut domain: libc::c_int = 0;
-        get_option(&self.fd, libc::SO_DOMAIN, std::slice::from_mut(&mut domain))?;
+        get_option(
+            self.handle.fd(),
+            libc::SO_DOMAIN,
+            std::slice::from_mut(&mut domain),
+        )?;
         if domain != libc::AF_UNIX {
             return Ok(None);
         }
@@ -179,10 +176,10 @@ impl Socket {
             uid: u32::MAX,
             gid: u32::MAX,
         }];
-        get_option(&self.fd, libc::SO_PEERCRED, &mut process)?;
+        get_option(self.handle.fd(), libc::SO_PEERCRED, &mut process)?;
         let [process] = process;
         let mut groups: [libc::gid_t; GROUPS_MAX] = [0; GROUPS_MAX];
-        let count = get_option(&self.fd, libc::SO_PEERGROUPS, &mut groups)?;
+        let count = get_option(self.handle.fd(), libc::SO_PEERGROUPS, &mut groups)?;
         let mut gids = vec![process.gid];
         gids.extend(groups[..count].iter().filter(|gid| **gid != process.gid));
         Ok(Some(Peer {
@@ -193,26 +190,13 @@ impl Socket {
     }
 
     fn set_no_delay(&self) -> io::Result<()> {
-        set_option(&self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
-    }
-
-    fn plain(&self) -> types::Fd {
-        types::Fd(self.fd.as_raw_fd())
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if let Some(index) = self.fixed {
-            self.uring.unregister_file(index);
-        }
+        set_option(self.handle.fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
     }
 }
 
 /// A listening socket.
 pub(crate) struct SocketListener {
-    uring: Rc<Uring>,
-    fd: OwnedFd,
+    handle: Handle,
     tcp: bool,
 }
 
@@ -220,7 +204,6 @@ impl SocketListener {
     /// Listens on a UNIX path that does not exist yet. The socket file is its owner's alone: the
     /// mode is set before the name exists, so there is no moment at which others could connect.
     pub(crate) fn bind_unix(rt: &Rt, path: &Path) -> io::Result<SocketListener> {
-        let uring = super::of(rt)?;
         let fd = new_socket(libc::AF_UNIX)?;
         let address = unix_address(path)?;
         let start = (&raw const address.storage).cast::<libc::sockaddr>();
@@ -234,19 +217,16 @@ impl SocketListener {
             return Err(io::Error::last_os_error());
         }
         Ok(SocketListener {
-            uring,
-            fd: deepen(fd)?,
+            handle: Handle::new(rt, deepen(fd)?)?,
             tcp: false,
         })
     }
 
     /// Listens on a TCP address.
     pub(crate) fn bind_tcp(rt: &Rt, address: SocketAddr) -> io::Result<SocketListener> {
-        let uring = super::of(rt)?;
         let listener = TcpListener::bind(address)?;
         Ok(SocketListener {
-            uring,
-            fd: deepen(listener.into())?,
+            handle: Handle::new(rt, deepen(listener.into())?)?,
             tcp: true,
         })
     }
@@ -256,23 +236,21 @@ impl SocketListener {
         if !self.tcp {
             return Ok(None);
         }
-        TcpListener::from(self.fd.try_clone()?)
+        TcpListener::from(self.handle.fd().try_clone()?)
             .local_addr()
             .map(Some)
     }
 
     /// Waits for the next connection.
     pub(crate) async fn accept(&self) -> io::Result<Socket> {
-        let target = types::Fd(self.fd.as_raw_fd());
-        let entry = opcode::Accept::new(target, std::ptr::null_mut(), std::ptr::null_mut())
-            .flags(libc::SOCK_CLOEXEC)
-            .build();
-        let (result, _) = Operation::new(&self.uring, entry, Owned::Accept).await;
+        let (result, _) = self.handle.ask(Request::Accept, Owned::Accept).await;
         let fd = count(result)? as i32;
         // SAFETY: the kernel just gave us this descriptor.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         set_send_buffer(&fd);
-        let socket = Socket::new(&self.uring, fd);
+        let socket = Socket {
+            handle: Handle::of(self.handle.real_time(), fd),
+        };
         if self.tcp {
             socket.set_no_delay()?;
         }
@@ -280,30 +258,32 @@ impl SocketListener {
     }
 }
 
-/// Sockets of another ring, or of none.
+/// Sockets of another runtime, or of none.
 impl Socket {
-    /// The same connection for another ring; its options are set.
+    /// The same connection for another runtime; its options are set.
     ///
     /// # Errors
     /// When descriptors have run out.
     pub(crate) fn detached(&self) -> io::Result<OwnedFd> {
-        self.fd.try_clone()
+        self.handle.fd().try_clone()
     }
 
-    /// Takes over what another ring's socket has [given](Self::detached).
+    /// Takes over what another runtime's socket has [given](Self::detached).
     pub(crate) fn attach(rt: &Rt, fd: OwnedFd) -> io::Result<Socket> {
-        Ok(Socket::new(&super::of(rt)?, fd))
+        Ok(Socket {
+            handle: Handle::new(rt, fd)?,
+        })
     }
 
     /// Takes over a connected standard-library stream.
     pub(crate) fn from_unix(rt: &Rt, stream: UnixStream) -> io::Result<Socket> {
-        Ok(Socket::new(&super::of(rt)?, stream.into()))
+        Socket::attach(rt, stream.into())
     }
 
     /// Takes over a connected standard-library stream.
     pub(crate) fn from_tcp(rt: &Rt, stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
-        Ok(Socket::new(&super::of(rt)?, stream.into()))
+        Socket::attach(rt, stream.into())
     }
 }
 

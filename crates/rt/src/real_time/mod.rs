@@ -1,0 +1,346 @@
+//! Real time: operations on files and sockets that a [driver](Driver) has the kernel carry out.
+//!
+//! Every operation has a slot that owns what the kernel may touch (see the crate's contract). The
+//! slot is named by a key, which the driver gives back with the result of the operation.
+//!
+//! This module may use `unsafe`: it hands memory to the kernel. It must never free or reuse what a
+//! slot owns before the completion of that slot has been seen.
+
+mod choice;
+mod command;
+mod driver;
+mod file;
+mod message;
+mod op;
+mod ring;
+mod signal;
+mod socket;
+mod spin;
+mod sys;
+mod threads;
+mod trial;
+mod watch;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::buf::BufPool;
+use crate::time::Instant;
+pub use choice::{Driven, DriverChoice, DriverKind};
+pub use command::{CommandFile, DriverPages, LONG_COMMAND_BYTES};
+use driver::{Completion, Descriptor, Driver, Request};
+pub use file::{File, OpenOptions};
+pub use message::{MessageBuf, MessageFile};
+pub(crate) use op::{Handle, Owned};
+pub use signal::Signals;
+pub(crate) use socket::{Socket, SocketListener};
+use spin::{Spin, Watched};
+pub use sys::{MemoryLock, keep_memory_resident, set_nonblocking};
+pub(crate) use sys::{begin_thread, boot_id, random_bytes, unix_seconds};
+pub use watch::Watch;
+
+/// Operations in flight at most; further ones wait for a slot, so completions never overflow.
+const IN_FLIGHT_MAX: usize = 8192;
+
+/// How a real-time runtime is set up.
+#[derive(Clone, Debug)]
+pub struct UringOptions {
+    /// Size of the region that buffers are carved from and that is registered with the ring.
+    pub pool_bytes: usize,
+    /// The seed of the random numbers.
+    pub seed: u64,
+    /// Registers buffers and files with the ring (measured at a fifth less CPU per operation).
+    /// What the locked-memory limit forbids is used unregistered, without an error.
+    pub register: bool,
+    /// Who carries operations out.
+    pub driver: DriverChoice,
+    /// How long a thread at most looks for something to do before it sleeps, while what it waits for comes
+    /// that soon; an idle thread sleeps at once. With nothing it always does.
+    pub spin: Duration,
+}
+
+/// What falling asleep and being woken costs in a virtual machine, on both sides.
+pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
+
+impl Default for UringOptions {
+    fn default() -> Self {
+        UringOptions {
+            pool_bytes: 64 << 20,
+            seed: 0,
+            register: true,
+            driver: DriverChoice::Auto,
+            spin: SPIN_DEFAULT,
+        }
+    }
+}
+
+enum State {
+    InFlight(Option<Waker>),
+    Done(i32),
+    Orphan,
+}
+
+struct Slot {
+    state: State,
+    owned: Owned,
+    file: Rc<Descriptor>,
+}
+
+/// The operations of a thread, and the driver that carries them out.
+pub(crate) struct RealTime {
+    driver: Box<dyn Driver>,
+    slots: RefCell<Slab<Slot>>,
+    /// Operations that wait for a free slot.
+    starved: RefCell<Vec<Waker>>,
+    /// Room for the completions of a turn.
+    completions: RefCell<Vec<Completion>>,
+    start: std::time::Instant,
+    spin: Cell<Spin>,
+    /// Bytes that operations have moved so far: what waiting in one way or the other is judged by.
+    moved_bytes: Cell<u64>,
+    options: UringOptions,
+    driven: Driven,
+}
+
+impl RealTime {
+    pub(crate) fn new(options: &UringOptions, pool: &BufPool) -> io::Result<RealTime> {
+        let (driver, driven) = choice::choose(options, pool)?;
+        Ok(RealTime {
+            driver,
+            slots: RefCell::new(Slab::with_capacity(256)),
+            starved: RefCell::new(Vec::new()),
+            completions: RefCell::new(Vec::with_capacity(256)),
+            start: sys::monotonic_now(),
+            spin: Cell::new(Spin::new(options.spin)),
+            moved_bytes: Cell::new(0),
+            // Whoever asks for another runtime like this one gets the same driver.
+            options: UringOptions {
+                driver: driven.kind.into(),
+                ..options.clone()
+            },
+            driven,
+        })
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        let ns = sys::monotonic_now().duration_since(self.start).as_nanos();
+        Instant::from_ns(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    /// How it was set up.
+    pub(crate) fn options(&self) -> &UringOptions {
+        &self.options
+    }
+
+    /// Who carries operations out, and why.
+    pub(crate) fn driven(&self) -> &Driven {
+        &self.driven
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.borrow().len()
+    }
+
+    fn driver(&self) -> &dyn Driver {
+        &*self.driver
+    }
+
+    /// Hands what has been queued to the kernel and takes what has completed. When `idle`, waits
+    /// for a completion, at most until `deadline`.
+    pub(crate) fn turn(&self, idle: bool, deadline: Option<Instant>) {
+        // Completions appear only when the driver is entered, so it is entered as long as anything
+        // is in flight.
+        if idle && !self.driver.has_completed() {
+            self.wait(deadline);
+        } else if self.driver.must_enter() || self.in_flight() > 0 {
+            self.driver.enter(false, None);
+        }
+        self.reap();
+    }
+
+    /// Waits for a completion, at most until `deadline`: looking first, where that pays, then asleep.
+    fn wait(&self, deadline: Option<Instant>) {
+        let mut spin = self.spin.get();
+        if !spin.is_on() {
+            return self.sleep(deadline);
+        }
+        let began = self.now();
+        let budget = spin.budget(began, self.moved_bytes.get());
+        if let Some(budget) = budget {
+            let end = began + budget;
+            if self.driver.must_enter() {
+                self.driver.enter(false, None);
+            }
+            if spin::look(self, deadline.map_or(end, |deadline| end.min(deadline))) {
+                spin.found();
+                return self.spin.set(spin);
+            }
+        }
+        self.sleep(deadline);
+        spin.slept(self.now().since(began), budget.is_some());
+        self.spin.set(spin);
+    }
+
+    fn sleep(&self, deadline: Option<Instant>) {
+        let at_most = deadline.map(|deadline| deadline.since(self.now()));
+        self.driver.enter(true, at_most);
+    }
+
+    fn reap(&self) {
+        // Ending an operation may close a file, which asks the driver: it is done with by then.
+        let mut completions = self.completions.take();
+        self.driver.reap(&mut completions);
+        for (key, result) in completions.drain(..) {
+            self.complete(key, result);
+        }
+        self.completions.replace(completions);
+    }
+
+    fn complete(&self, key: usize, result: i32) {
+        let moved_bytes = u64::try_from(result).unwrap_or(0);
+        self.moved_bytes.set(self.moved_bytes.get() + moved_bytes);
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get_mut(key).expect("a completion has a slot");
+        match std::mem::replace(&mut slot.state, State::Done(result)) {
+            State::InFlight(waker) => {
+                drop(slots);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            State::Orphan => {
+                let orphan = slots.remove(key);
+                drop(slots);
+                orphan.owned.discard(result);
+                self.wake_starved();
+            }
+            State::Done(_) => unreachable!("an operation completes once"),
+        }
+    }
+
+    /// Starts an operation and names its slot. When every slot is taken, what it owned comes back
+    /// and `waker` is woken for another try.
+    fn submit(
+        &self,
+        file: &Rc<Descriptor>,
+        request: &Request,
+        owned: Owned,
+        waker: &Waker,
+    ) -> Result<usize, Owned> {
+        let mut slots = self.slots.borrow_mut();
+        if slots.len() >= IN_FLIGHT_MAX {
+            self.starved.borrow_mut().push(waker.clone());
+            return Err(owned);
+        }
+        let key = slots.insert(Slot {
+            state: State::InFlight(Some(waker.clone())),
+            owned,
+            file: Rc::clone(file),
+        });
+        drop(slots);
+        self.driver.start(key, file, request);
+        Ok(key)
+    }
+
+    /// Takes the result of an operation that has ended, or remembers whom to wake.
+    fn poll(&self, key: usize, waker: &Waker) -> Option<(i32, Owned)> {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get_mut(key).expect("a future's slot exists");
+        match &mut slot.state {
+            State::Done(result) => {
+                let result = *result;
+                let done = slots.remove(key);
+                drop(slots);
+                self.wake_starved();
+                Some((result, done.owned))
+            }
+            State::InFlight(Some(known)) => {
+                known.clone_from(waker);
+                None
+            }
+            State::InFlight(None) | State::Orphan => {
+                unreachable!("a future that lives is waited for")
+            }
+        }
+    }
+
+    /// Forgets an operation whose future is gone.
+    fn abandon(&self, key: usize) {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get_mut(key).expect("a future's slot exists");
+        match std::mem::replace(&mut slot.state, State::Orphan) {
+            State::Done(result) => {
+                let done = slots.remove(key);
+                drop(slots);
+                done.owned.discard(result);
+                self.wake_starved();
+            }
+            State::InFlight(_) => {
+                let file = Rc::clone(&slot.file);
+                drop(slots);
+                self.driver.cancel(key, &file);
+            }
+            State::Orphan => unreachable!("a future is dropped once"),
+        }
+    }
+
+    /// A slot is free. All that starve look again, since the first of them may be gone.
+    fn wake_starved(&self) {
+        if !self.starved.borrow().is_empty() {
+            let starved = std::mem::take(&mut *self.starved.borrow_mut());
+            starved.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Waits until every operation in flight that nobody waits for has completed.
+    pub(crate) fn drain(&self) {
+        while self
+            .slots
+            .borrow()
+            .iter()
+            .any(|(_, s)| !matches!(s.state, State::Done(_)))
+        {
+            self.turn(true, None);
+        }
+    }
+}
+
+impl Watched for RealTime {
+    fn now(&self) -> Instant {
+        RealTime::now(self)
+    }
+
+    fn has_completed(&self) -> bool {
+        self.driver.has_completed()
+    }
+
+    fn has_work(&self) -> bool {
+        self.driver.has_work()
+    }
+
+    fn do_work(&self) {
+        self.driver.enter(false, None);
+    }
+}
+
+impl Drop for RealTime {
+    fn drop(&mut self) {
+        // Futures hold the runtime, so none is left: every slot in flight is an orphan.
+        self.drain();
+    }
+}
+
+/// The operations of `rt`, or an error that says that this device needs real time.
+pub(crate) fn of(rt: &crate::Rt) -> io::Result<Rc<RealTime>> {
+    rt.real().cloned().ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::Unsupported,
+            "files and sockets exist in real time only, not in virtual time",
+        )
+    })
+}

@@ -1,0 +1,111 @@
+//! Requests as entries of the submission queue.
+
+use std::os::fd::RawFd;
+
+use io_uring::{opcode, squeue, types};
+
+use super::Ring;
+use crate::real_time::driver::{Descriptor, Request};
+
+/// The operations without which nothing works; commands are for one kind of export alone.
+pub(super) const NEEDED: [u8; 14] = [
+    opcode::Nop::CODE,
+    opcode::Read::CODE,
+    opcode::ReadFixed::CODE,
+    opcode::Readv::CODE,
+    opcode::WriteFixed::CODE,
+    opcode::Writev::CODE,
+    opcode::Fsync::CODE,
+    opcode::Fallocate::CODE,
+    opcode::Recv::CODE,
+    opcode::SendMsg::CODE,
+    opcode::Accept::CODE,
+    opcode::Connect::CODE,
+    opcode::PollAdd::CODE,
+    opcode::AsyncCancel::CODE,
+];
+
+/// The offset of a file that has none: its own position, which a driver does not look at.
+const NO_OFFSET: u64 = u64::MAX;
+
+impl Ring {
+    /// The entry that asks for `request`.
+    pub(super) fn entry(&self, file: &Descriptor, request: &Request) -> squeue::Entry {
+        match file.fixed() {
+            // The field is the same one; the flag says that it is a place in the table.
+            Some(place) => self
+                .entry_of(types::Fd(place as RawFd), request)
+                .flags(squeue::Flags::FIXED_FILE),
+            None => self.entry_of(types::Fd(file.raw()), request),
+        }
+    }
+
+    fn entry_of(&self, file: types::Fd, request: &Request) -> squeue::Entry {
+        match *request {
+            Request::Read { start, len, offset } => {
+                if self.has_registered(start, len as usize) {
+                    let read = opcode::ReadFixed::new(file, start, len, 0);
+                    return read.offset(offset).build();
+                }
+                opcode::Read::new(file, start, len).offset(offset).build()
+            }
+            Request::Write {
+                vectors,
+                count,
+                offset,
+                flags,
+            } => self.write_entry(file, vectors, count, offset, flags),
+            Request::SyncData => opcode::Fsync::new(file)
+                .flags(types::FsyncFlags::DATASYNC)
+                .build(),
+            Request::Allocate { offset, len, mode } => opcode::Fallocate::new(file, len)
+                .offset(offset)
+                .mode(mode)
+                .build(),
+            Request::ReadMessage { vectors, count } => opcode::Readv::new(file, vectors, count)
+                .offset(NO_OFFSET)
+                .build(),
+            Request::WriteMessage { vectors, count } => opcode::Writev::new(file, vectors, count)
+                .offset(NO_OFFSET)
+                .build(),
+            Request::Receive { start, len } => opcode::Recv::new(file, start, len).build(),
+            Request::Send { message } => opcode::SendMsg::new(file, message)
+                .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32)
+                .build(),
+            Request::Connect { address, len } => opcode::Connect::new(file, address, len).build(),
+            Request::Accept => {
+                let (nobody, nothing) = (std::ptr::null_mut(), std::ptr::null_mut());
+                opcode::Accept::new(file, nobody, nothing)
+                    .flags(libc::SOCK_CLOEXEC)
+                    .build()
+            }
+            Request::Readable => opcode::PollAdd::new(file, libc::POLLIN as u32).build(),
+            Request::Command { op, bytes } => opcode::UringCmd16::new(file, op).cmd(bytes).build(),
+        }
+    }
+
+    fn write_entry(
+        &self,
+        file: types::Fd,
+        vectors: *const libc::iovec,
+        count: u32,
+        offset: u64,
+        flags: i32,
+    ) -> squeue::Entry {
+        if count == 1 {
+            // SAFETY: the slot owns the vectors, of which there is one.
+            let vector = unsafe { *vectors };
+            let start = vector.iov_base.cast_const().cast::<u8>();
+            if self.has_registered(start, vector.iov_len) {
+                return opcode::WriteFixed::new(file, start, vector.iov_len as u32, 0)
+                    .offset(offset)
+                    .rw_flags(flags)
+                    .build();
+            }
+        }
+        opcode::Writev::new(file, vectors, count)
+            .offset(offset)
+            .rw_flags(flags)
+            .build()
+    }
+}

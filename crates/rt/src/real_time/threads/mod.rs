@@ -1,0 +1,309 @@
+//! The driver for where `io_uring` cannot be had: `epoll(7)` for what can be waited for, and a
+//! small pool of threads for files.
+//!
+//! An operation on a socket or a message file is tried at once by a system call that does not wait,
+//! and again when the kernel says that the file has changed. Reads, writes and the others on files
+//! and block devices have no such call: threads wait for them ([`pool`]). It must never look again
+//! and again for what the kernel would tell: an idle thread sleeps.
+
+mod attempt;
+mod pool;
+mod waiting;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use super::driver::{Completion, Descriptor, Driver, Request};
+use super::set_nonblocking;
+use crate::collections::Map;
+use attempt::attempt;
+use pool::{Job, Pool};
+use waiting::Waiting;
+
+pub use pool::THREADS_MAX;
+
+/// Changes of files that one call reports at most; what is left comes with the next call.
+const EVENTS_MAX: usize = 256;
+/// What an event of the bell of the pool carries in the place of a descriptor.
+const BELL: u64 = u64::MAX;
+
+/// The driver.
+pub(super) struct Threads {
+    epoll: OwnedFd,
+    pool: Pool,
+    /// Operations in the pool.
+    in_pool: Cell<usize>,
+    /// The files that `epoll` watches, with the operations that wait for a change of each.
+    files: RefCell<Map<RawFd, Waiting>>,
+    /// Ends that were not reported yet.
+    ended: RefCell<Vec<Completion>>,
+}
+
+impl Threads {
+    /// Prepares the driver; threads are started with the first operation on a file.
+    ///
+    /// # Errors
+    /// Those of `epoll_create(2)` and `eventfd(2)`.
+    pub(super) fn new() -> io::Result<Threads> {
+        // SAFETY: takes an integer; the result is checked before it is owned.
+        let epoll = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC)) }?;
+        let pool = Pool::new()?;
+        let threads = Threads {
+            epoll,
+            pool,
+            in_pool: Cell::new(0),
+            files: RefCell::default(),
+            ended: RefCell::default(),
+        };
+        let bell = threads.pool.bell().as_raw_fd();
+        threads.control(libc::EPOLL_CTL_ADD, bell, libc::EPOLLIN as u32, BELL)?;
+        Ok(threads)
+    }
+
+    fn control(&self, what: i32, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: data };
+        // SAFETY: the pointer is to `event`, which lives through the call.
+        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), what, fd, &raw mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn end(&self, key: usize, result: i32) {
+        self.ended.borrow_mut().push((key, result));
+    }
+
+    /// Tries an operation, and has it wait for a change of its file when that has to be.
+    fn try_or_wait(&self, key: usize, file: &Descriptor, request: &Request) {
+        if let Err(error) = make_nonblocking(file, request) {
+            return self.end(key, negative(&error));
+        }
+        let fd = file.raw();
+        // Nothing overtakes what waits for the same change.
+        let must_queue = self.files.borrow().get(&fd).is_some_and(|w| w.has(request));
+        if !must_queue && let Some(result) = attempt(fd, request) {
+            return self.end(key, result);
+        }
+        if let Err(error) = self.wait_for(key, fd, request) {
+            self.end(key, negative(&error));
+        }
+    }
+
+    /// Queues an operation until its file changes. The kernel reports a change once (`EPOLLET`), so
+    /// a change that came since the operation was tried is reported by the next call.
+    fn wait_for(&self, key: usize, fd: RawFd, request: &Request) -> io::Result<()> {
+        let mut files = self.files.borrow_mut();
+        let is_new = !files.contains_key(&fd);
+        let waiting = files.entry(fd).or_default();
+        let wanted = waiting.push(key, request);
+        let what = match (is_new, wanted) {
+            (true, _) => libc::EPOLL_CTL_ADD,
+            (false, true) => libc::EPOLL_CTL_MOD,
+            (false, false) => return Ok(()),
+        };
+        let watched = self.control(what, fd, waiting.events(), fd as u64);
+        if watched.is_err() {
+            waiting.remove(key);
+            if is_new {
+                files.remove(&fd);
+            }
+        }
+        watched
+    }
+
+    /// Tries what waited for a change of a file.
+    fn changed(&self, fd: RawFd, events: u32) {
+        let mut files = self.files.borrow_mut();
+        // An event that was on its way when its file was closed.
+        let Some(waiting) = files.get_mut(&fd) else {
+            return;
+        };
+        let mut ended = self.ended.borrow_mut();
+        waiting.changed(events, |key, request| {
+            let result = attempt(fd, request);
+            ended.extend(result.map(|result| (key, result)));
+            result.is_some()
+        });
+        if waiting.watches_in_vain() {
+            let watched = self.control(libc::EPOLL_CTL_MOD, fd, waiting.events(), fd as u64);
+            watched.expect("changing what is watched of a watched file cannot fail");
+        }
+    }
+
+    /// Waits for changes, at most for `at_most`, or without a limit with `None`.
+    fn look(&self, at_most: Option<Duration>) {
+        // The calls that take nanoseconds and events at once (Linux 5.11) are unknown to the filters
+        // for which this driver is there.
+        let limit_ms = match at_most {
+            None => -1,
+            Some(at_most) if at_most.is_zero() => 0,
+            Some(at_most) => {
+                if !self.sleep(at_most) {
+                    return;
+                }
+                0
+            }
+        };
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        // SAFETY: the pointer and the length describe `events`, which lives through the call.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                EVENTS_MAX as i32,
+                limit_ms,
+            )
+        };
+        let Ok(count) = usize::try_from(count) else {
+            return must_be_interrupted("waiting for files");
+        };
+        for event in &events[..count] {
+            match event.u64 {
+                BELL => self.pool.hear(),
+                fd => self.changed(fd as RawFd, event.events),
+            }
+        }
+    }
+
+    /// Sleeps until there are events; false when `at_most` has passed first.
+    fn sleep(&self, at_most: Duration) -> bool {
+        let mut watched = libc::pollfd {
+            fd: self.epoll.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let limit = libc::timespec {
+            // More than this is no time that anybody waits for.
+            tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: at_most.subsec_nanos().into(),
+        };
+        // SAFETY: both pointers are to values that live through the call; no mask is given.
+        let ready = unsafe { libc::ppoll(&raw mut watched, 1, &raw const limit, std::ptr::null()) };
+        if ready < 0 {
+            must_be_interrupted("sleeping");
+        }
+        ready > 0
+    }
+}
+
+impl Driver for Threads {
+    fn start(&self, key: usize, file: &Descriptor, request: &Request) {
+        match request {
+            Request::Read { .. }
+            | Request::Write { .. }
+            | Request::SyncData
+            | Request::Allocate { .. } => {
+                match self.pool.start(Job::new(key, file.raw(), request)) {
+                    Ok(()) => self.in_pool.set(self.in_pool.get() + 1),
+                    Err(error) => self.end(key, negative(&error)),
+                }
+            }
+            // Only the ring carries commands.
+            Request::Command { .. } => self.end(key, -libc::EOPNOTSUPP),
+            Request::ReadMessage { .. }
+            | Request::WriteMessage { .. }
+            | Request::Receive { .. }
+            | Request::Send { .. }
+            | Request::Connect { .. }
+            | Request::Accept
+            | Request::Readable => self.try_or_wait(key, file, request),
+        }
+    }
+
+    /// What waits for a file or for a thread ends at once; what a thread has begun goes on.
+    fn cancel(&self, key: usize, file: &Descriptor) {
+        let mut files = self.files.borrow_mut();
+        let waited = files.get_mut(&file.raw());
+        if waited.is_some_and(|waiting| waiting.remove(key)) {
+            self.end(key, -libc::ECANCELED);
+        } else if self.in_pool.get() > 0 && self.pool.cancel(key) {
+            self.in_pool.set(self.in_pool.get() - 1);
+            self.end(key, -libc::ECANCELED);
+        }
+    }
+
+    fn must_enter(&self) -> bool {
+        false
+    }
+
+    fn enter(&self, wait: bool, at_most: Option<Duration>) {
+        // A thread that ends an operation rings only for who is about to sleep.
+        let may_sleep = wait && (self.in_pool.get() == 0 || self.pool.listen());
+        self.look(if may_sleep {
+            at_most
+        } else {
+            Some(Duration::ZERO)
+        });
+        if may_sleep && self.in_pool.get() > 0 {
+            self.pool.stop_listening();
+        }
+    }
+
+    fn has_completed(&self) -> bool {
+        !self.ended.borrow().is_empty() || self.in_pool.get() > 0 && self.pool.has_ended()
+    }
+
+    fn has_work(&self) -> bool {
+        true
+    }
+
+    fn reap(&self, completions: &mut Vec<Completion>) {
+        completions.append(&mut self.ended.borrow_mut());
+        if self.in_pool.get() > 0 {
+            let before = completions.len();
+            self.pool.reap(completions);
+            let ended = completions.len() - before;
+            self.in_pool.set(self.in_pool.get() - ended);
+        }
+    }
+
+    fn register(&self, _fd: RawFd) -> Option<u32> {
+        None
+    }
+
+    fn forget(&self, fd: RawFd, _fixed: Option<u32>) {
+        let Some(waiting) = self.files.borrow_mut().remove(&fd) else {
+            return;
+        };
+        assert!(waiting.is_empty(), "a file outlives its operations");
+        // A copy of the descriptor would keep it watched.
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+            .expect("a watched file can be forgotten");
+    }
+}
+
+/// Files whose calls have no flag that says not to wait are told so themselves. These descriptors
+/// are the runtime's own, so nobody else is surprised.
+fn make_nonblocking(file: &Descriptor, request: &Request) -> io::Result<()> {
+    match request {
+        Request::Connect { .. } | Request::Accept => set_nonblocking(file.fd().as_fd()),
+        // Message files were told when they were taken over.
+        _ => Ok(()),
+    }
+}
+
+/// A call that waits has failed, which a signal may cause and otherwise only a bug here.
+fn must_be_interrupted(what: &str) {
+    let error = io::Error::last_os_error();
+    let is_interrupted = error.kind() == io::ErrorKind::Interrupted;
+    assert!(is_interrupted, "{what} failed: {error}");
+}
+
+/// An error as the result of an operation.
+fn negative(error: &io::Error) -> i32 {
+    -error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Owns what a system call answered, if that is a descriptor.
+///
+/// # Safety
+/// Nobody else may own the descriptor.
+unsafe fn owned(fd: i32) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as the caller says.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,328 @@
+//! Threads that wait for files and block devices.
+//!
+//! All [`THREADS_MAX`] are started with the first operation, so that none has to be had later, when
+//! the machine may be short of memory until this process has written something. More operations
+//! wait in a queue, which the slots of the runtime bound. Threads sleep while there is nothing to
+//! do, and end with the pool. They must never touch anything but the memory
+//! that the slot of an operation owns, and nothing of an operation once its end can be seen.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use super::owned;
+use crate::real_time::begin_thread;
+use crate::real_time::driver::{Completion, Request};
+
+/// Threads of one runtime, and so the file operations that its devices see at once. Drives reach
+/// most of what they can at this depth; each more costs a stack.
+pub const THREADS_MAX: usize = 16;
+/// A thread makes one system call at a time; its stack may be locked into memory.
+const STACK_BYTES: usize = 128 << 10;
+
+/// An operation for a thread.
+pub(super) struct Job {
+    key: usize,
+    fd: RawFd,
+    request: Request,
+}
+
+// SAFETY: the memory that the request names is the slot's until the end of the operation has been
+// seen on the runtime's own thread, which touches it no more than a kernel's operation allows.
+unsafe impl Send for Job {}
+
+impl Job {
+    /// A file operation of the slot `key`, which keeps `fd` open until its end.
+    pub(super) fn new(key: usize, fd: RawFd, request: &Request) -> Job {
+        Job {
+            key,
+            fd,
+            request: *request,
+        }
+    }
+
+    /// Carries it out, however long that takes.
+    fn run(&self) -> i32 {
+        loop {
+            match self.call() {
+                // The kernel moves less than 2 GiB at a time.
+                result @ 0.. => return result as i32,
+                _ => match io::Error::last_os_error().raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    error => return -error.unwrap_or(libc::EIO),
+                },
+            }
+        }
+    }
+
+    fn call(&self) -> isize {
+        let fd = self.fd;
+        // SAFETY: the slot of the operation owns the memory that the request names. An offset
+        // beyond what the kernel knows becomes a negative one, which it refuses.
+        unsafe {
+            match self.request {
+                Request::Read { start, len, offset } => {
+                    libc::pread64(fd, start.cast(), len as usize, offset as i64)
+                }
+                Request::Write {
+                    vectors,
+                    count,
+                    offset,
+                    flags,
+                } => libc::pwritev2(fd, vectors, count as i32, offset as i64, flags),
+                Request::SyncData => libc::fdatasync(fd) as isize,
+                Request::Allocate { offset, len, mode } => {
+                    libc::fallocate64(fd, mode, offset as i64, len as i64) as isize
+                }
+                _ => unreachable!("only operations on files come to the threads"),
+            }
+        }
+    }
+}
+
+/// What the threads and their runtime share.
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    /// There are ends that were not taken.
+    has_ended: AtomicBool,
+    /// An eventfd that wakes the runtime.
+    bell: OwnedFd,
+}
+
+struct State {
+    jobs: VecDeque<Job>,
+    ended: Vec<Completion>,
+    /// The runtime is about to sleep, or does.
+    is_listening: bool,
+    is_over: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it has the lock, so poison carries no meaning here.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a thread does.
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                let result = job.run();
+                state = self.end(job.key, result);
+            } else if state.is_over {
+                return;
+            } else {
+                state = self
+                    .work
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    fn end(&self, key: usize, result: i32) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.ended.push((key, result));
+        self.has_ended.store(true, Ordering::Release);
+        if !std::mem::take(&mut state.is_listening) {
+            return state;
+        }
+        drop(state);
+        ring(&self.bell);
+        self.lock()
+    }
+}
+
+/// The threads of a runtime.
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+    threads: RefCell<Vec<JoinHandle<()>>>,
+}
+
+impl Pool {
+    /// A pool without threads yet.
+    ///
+    /// # Errors
+    /// Those of `eventfd(2)`.
+    pub(super) fn new() -> io::Result<Pool> {
+        // SAFETY: takes integers; the result is checked before it is owned.
+        let bell = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }?;
+        let state = State {
+            jobs: VecDeque::with_capacity(256),
+            ended: Vec::with_capacity(256),
+            is_listening: false,
+            is_over: false,
+        };
+        let shared = Shared {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            has_ended: AtomicBool::new(false),
+            bell,
+        };
+        Ok(Pool {
+            shared: Arc::new(shared),
+            threads: RefCell::default(),
+        })
+    }
+
+    /// What becomes readable when an operation ends while the runtime [listens](Self::listen).
+    pub(super) fn bell(&self) -> &OwnedFd {
+        &self.shared.bell
+    }
+
+    /// Hands an operation to a thread.
+    ///
+    /// # Errors
+    /// When there is no thread and none can be had.
+    pub(super) fn start(&self, job: Job) -> io::Result<()> {
+        if self.threads.borrow().is_empty() {
+            self.start_threads()?;
+        }
+        self.shared.lock().jobs.push_back(job);
+        self.shared.work.notify_one();
+        Ok(())
+    }
+
+    /// Starts the threads. Those that are refused are done without, as long as there is one.
+    fn start_threads(&self) -> io::Result<()> {
+        let mut threads = self.threads.borrow_mut();
+        for number in 0..THREADS_MAX {
+            let shared = Arc::clone(&self.shared);
+            let builder = Builder::new().name(format!("file {number}"));
+            let started = builder.stack_size(STACK_BYTES).spawn(move || {
+                begin_thread();
+                shared.work();
+            });
+            match started {
+                Ok(thread) => threads.push(thread),
+                Err(error) if threads.is_empty() => return Err(error),
+                Err(_limit) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an operation back that no thread has begun; false when one has.
+    pub(super) fn cancel(&self, key: usize) -> bool {
+        let mut state = self.shared.lock();
+        let at = state.jobs.iter().position(|job| job.key == key);
+        at.and_then(|at| state.jobs.remove(at)).is_some()
+    }
+
+    /// Has the bell rung at the next end; false when there are ends to be taken instead.
+    pub(super) fn listen(&self) -> bool {
+        let mut state = self.shared.lock();
+        state.is_listening = state.ended.is_empty();
+        state.is_listening
+    }
+
+    /// Spares the bell for a runtime that is awake.
+    pub(super) fn stop_listening(&self) {
+        self.shared.lock().is_listening = false;
+    }
+
+    /// The bell has been rung.
+    pub(super) fn hear(&self) {
+        let mut count = 0_u64;
+        // SAFETY: the pointer and the length describe `count`, which lives through the call. That
+        // there is nothing to read means that it was heard already.
+        unsafe { libc::read(self.shared.bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+
+    /// True when there are ends to be taken.
+    pub(super) fn has_ended(&self) -> bool {
+        self.shared.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Takes the ends.
+    pub(super) fn reap(&self, completions: &mut Vec<Completion>) {
+        if self.has_ended() {
+            let mut state = self.shared.lock();
+            completions.append(&mut state.ended);
+            self.shared.has_ended.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.lock().is_over = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.take() {
+            thread.join().expect("a thread of the pool does not panic");
+        }
+    }
+}
+
+fn ring(bell: &OwnedFd) {
+    let one = 1_u64;
+    // SAFETY: the pointer and the length describe `one`, which lives through the call. It fails
+    // only when it was rung 2^64 times without being heard.
+    unsafe { libc::write(bell.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits for the bell; a bell that is lost fails the test in place of hanging it.
+    fn wait_for_bell(pool: &Pool) {
+        let mut watched = libc::pollfd {
+            fd: pool.bell().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: the pointer is to `watched`, which lives through the call.
+        let ready = unsafe { libc::poll(&raw mut watched, 1, 60_000) };
+        assert_eq!(ready, 1, "the bell is rung");
+        pool.hear();
+    }
+
+    #[test]
+    fn every_end_is_told_once_and_no_bell_is_lost() {
+        const JOBS: usize = 10 * THREADS_MAX;
+        let pool = Pool::new().unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for round in 0..100 {
+            for key in 0..JOBS {
+                let job = Job::new(key, file.as_raw_fd(), &Request::SyncData);
+                pool.start(job).unwrap();
+            }
+            let mut ended = Vec::new();
+            while ended.len() < JOBS {
+                if pool.listen() {
+                    wait_for_bell(&pool);
+                }
+                pool.reap(&mut ended);
+            }
+            ended.sort_unstable();
+            // A device that keeps nothing has nothing to save (fdatasync(2)).
+            let expected: Vec<Completion> = (0..JOBS).map(|key| (key, -libc::EINVAL)).collect();
+            assert_eq!(ended, expected, "round {round}");
+            assert!(!pool.has_ended());
+        }
+        assert_eq!(pool.threads.borrow().len(), THREADS_MAX);
+    }
+
+    #[test]
+    fn an_operation_that_has_ended_cannot_be_taken_back() {
+        let pool = Pool::new().unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let job = Job::new(7, file.as_raw_fd(), &Request::SyncData);
+        pool.start(job).unwrap();
+        while pool.listen() {
+            wait_for_bell(&pool);
+        }
+        assert!(!pool.cancel(7));
+        let mut ended = Vec::new();
+        pool.reap(&mut ended);
+        assert_eq!(ended, [(7, -libc::EINVAL)]);
+    }
+}

@@ -1,0 +1,154 @@
+//! The operations that wait for a change of one file.
+
+use std::collections::VecDeque;
+
+use crate::real_time::driver::Request;
+
+/// Operations in the order in which they came, by what they wait for.
+#[derive(Default)]
+pub(super) struct Waiting {
+    readers: VecDeque<(usize, Request)>,
+    writers: VecDeque<(usize, Request)>,
+    /// The kernel watches for room to write as well. Only while somebody waits for it: it would
+    /// tell each time that a peer has read something.
+    watches_room: bool,
+}
+
+/// Events upon which readers try again; an end and an error concern both.
+const READ: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+/// Events upon which writers try again.
+const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+
+impl Waiting {
+    /// Queues an operation; true when the kernel must be told to watch for more than before.
+    pub(super) fn push(&mut self, key: usize, request: &Request) -> bool {
+        if needs_room(request) {
+            self.writers.push_back((key, *request));
+            return !std::mem::replace(&mut self.watches_room, true);
+        }
+        self.readers.push_back((key, *request));
+        false
+    }
+
+    /// True when another operation waits for the same change as `request` would.
+    pub(super) fn has(&self, request: &Request) -> bool {
+        match needs_room(request) {
+            true => !self.writers.is_empty(),
+            false => !self.readers.is_empty(),
+        }
+    }
+
+    /// What the kernel is to watch for.
+    pub(super) fn events(&self) -> u32 {
+        let room = if self.watches_room { libc::EPOLLOUT } else { 0 };
+        (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | room) as u32
+    }
+
+    /// Has operations tried again by `ends`, which says whether one has ended, in their order and
+    /// until one has to wait longer.
+    pub(super) fn changed(&mut self, events: u32, mut ends: impl FnMut(usize, &Request) -> bool) {
+        for (queue, concerned) in [(&mut self.readers, READ), (&mut self.writers, WRITE)] {
+            if events & concerned == 0 {
+                continue;
+            }
+            while let Some((key, request)) = queue.front() {
+                if !ends(*key, request) {
+                    break;
+                }
+                queue.pop_front();
+            }
+        }
+    }
+
+    /// True, once, when the kernel watches for room and nobody waits for it any more.
+    pub(super) fn watches_in_vain(&mut self) -> bool {
+        let in_vain = self.watches_room && self.writers.is_empty();
+        if in_vain {
+            self.watches_room = false;
+        }
+        in_vain
+    }
+
+    /// Takes an operation out; false when it does not wait here.
+    pub(super) fn remove(&mut self, key: usize) -> bool {
+        for queue in [&mut self.readers, &mut self.writers] {
+            if let Some(at) = queue.iter().position(|(other, _)| *other == key) {
+                queue.remove(at);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// True when nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.readers.is_empty() && self.writers.is_empty()
+    }
+}
+
+/// True for what waits until the file takes something, false for what waits until it has something.
+fn needs_room(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Send { .. } | Request::WriteMessage { .. } | Request::Connect { .. }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READER: Request = Request::Accept;
+    const WRITER: Request = Request::Send {
+        message: std::ptr::null(),
+    };
+
+    /// The keys that are tried upon `events`, where those in `ready` end.
+    fn tried(waiting: &mut Waiting, events: i32, ready: &[usize]) -> Vec<usize> {
+        let mut tried = Vec::new();
+        waiting.changed(events as u32, |key, _| {
+            tried.push(key);
+            ready.contains(&key)
+        });
+        tried
+    }
+
+    #[test]
+    fn operations_end_in_their_order_and_none_overtakes() {
+        let mut waiting = Waiting::default();
+        for key in [1, 2, 3, 4] {
+            waiting.push(key, &READER);
+        }
+        assert_eq!(tried(&mut waiting, libc::EPOLLIN, &[1, 2, 4]), [1, 2, 3]);
+        assert!(waiting.has(&READER) && !waiting.has(&WRITER));
+        assert!(waiting.remove(3) && !waiting.remove(3));
+        assert_eq!(tried(&mut waiting, libc::EPOLLIN, &[4]), [4]);
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn a_change_concerns_those_that_wait_for_it_and_an_end_all() {
+        let mut waiting = Waiting::default();
+        waiting.push(1, &READER);
+        waiting.push(2, &WRITER);
+        assert_eq!(tried(&mut waiting, libc::EPOLLIN, &[]), [1]);
+        assert_eq!(tried(&mut waiting, libc::EPOLLOUT, &[]), [2]);
+        assert_eq!(tried(&mut waiting, libc::EPOLLHUP, &[]), [1, 2]);
+        assert_eq!(tried(&mut waiting, libc::EPOLLERR, &[1, 2]), [1, 2]);
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn room_is_watched_for_only_while_somebody_waits_for_it() {
+        let watches_room = |waiting: &Waiting| waiting.events() & libc::EPOLLOUT as u32 != 0;
+        let mut waiting = Waiting::default();
+        assert!(!waiting.push(1, &READER) && !watches_room(&waiting));
+        assert!(waiting.push(2, &WRITER) && watches_room(&waiting));
+        assert!(!waiting.push(3, &WRITER), "it is watched for already");
+        assert!(!waiting.watches_in_vain());
+        assert_eq!(tried(&mut waiting, libc::EPOLLOUT, &[2, 3]), [2, 3]);
+        assert!(waiting.watches_in_vain() && !watches_room(&waiting));
+        assert!(!waiting.watches_in_vain(), "it is no longer watched for");
+        assert!(waiting.push(4, &WRITER));
+    }
+}
