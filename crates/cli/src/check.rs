@@ -134,7 +134,11 @@ impl Tree<'_> {
                 // A sentence, after everything else.
                 continue;
             }
-            let shown = crate::figures::show(key, value);
+            let shown = match value.as_bool() {
+                Some(true) => "yes".to_owned(),
+                Some(false) => "no".to_owned(),
+                None => crate::figures::show(key, value),
+            };
             let word = match key.as_str() {
                 "path" | "state" => shown,
                 "data_offset_bytes" => format!("data from {shown} on"),

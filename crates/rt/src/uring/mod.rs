@@ -9,6 +9,7 @@
 
 mod command;
 mod file;
+mod lock;
 mod message;
 mod op;
 mod signal;
@@ -32,6 +33,7 @@ use crate::buf::BufPool;
 use crate::time::Instant;
 pub use command::{CommandFile, DriverPages, LONG_COMMAND_BYTES};
 pub use file::{File, OpenOptions};
+pub use lock::{try_claim, try_lock_range};
 pub use message::{MessageBuf, MessageFile};
 pub(crate) use op::{Operation, Owned};
 pub use signal::Signals;

@@ -540,13 +540,7 @@ impl Store {
             let request = Request::write(offset, write.data, Flags::NONE);
             self.device.submit(request).await?;
         } else if zeroes {
-            let op = if self.device.geometry().discard_zeroes {
-                Op::Discard
-            } else {
-                Op::WriteZeroes
-            };
-            let request = Request::without_data(op, offset, len, Flags::NONE);
-            self.device.submit(request).await?;
+            self.forget_home(offset, len).await?;
         }
         self.count(|counts| {
             counts.destage_writes += 1;
@@ -557,6 +551,25 @@ impl Store {
             self.set_expected(checksums, first, &write.expected).await?;
         }
         Ok(())
+    }
+
+    /// Clears blocks that read as zeroes from now on. Where checksums are kept they say so, whatever is in the
+    /// home: the device is told that it may forget what is there, and is never made to write zeroes. Without
+    /// checksums the home must have them; so it must where it is a disk that was adopted, which is the volume by
+    /// itself after a clean stop.
+    async fn forget_home(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let geometry = self.device.geometry();
+        let home_decides = self.checksums.is_none() || geometry.content_offset_bytes.is_some();
+        let op = match home_decides && !geometry.discard_zeroes {
+            true => Op::WriteZeroes,
+            false => Op::Discard,
+        };
+        let request = Request::without_data(op, offset, len, Flags::NONE);
+        match self.device.submit(request).await {
+            // A discard is advice; what cannot take it keeps what it has.
+            Err(IoError::Unsupported) if op == Op::Discard && !geometry.discard_zeroes => Ok(()),
+            other => other.map(|_done| ()),
+        }
     }
 
     /// A page of checksums that has gone bad is begun anew: nothing is known of its other blocks,

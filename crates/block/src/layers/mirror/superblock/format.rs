@@ -231,10 +231,7 @@ pub async fn format(
         "the table has room for the sides"
     );
     let kept = adopting::kept_side(sides, formatting)?;
-    let mut layouts = Vec::new();
-    for side in sides {
-        layouts.push(check_formattable(side, formatting).await?);
-    }
+    let layouts = check_fit(sides, formatting).await?;
     if let Some(kept) = kept {
         return adopting::adopt(rt, name, sides, &layouts, kept, formatting).await;
     }
@@ -259,6 +256,22 @@ pub async fn format(
         written.map_err(|error| side.error(&format!("writing the superblock: {error}")))?;
     }
     Ok(described(sides, &superblocks))
+}
+
+/// The layouts that sides are going to have. Nothing is written.
+///
+/// # Errors
+/// When a side is too small, cannot be written, or holds a volume or content and `force` is not
+/// given.
+pub async fn check_fit(
+    sides: &[Candidate],
+    formatting: &Formatting,
+) -> Result<Vec<Layout>, OpenError> {
+    let mut layouts = Vec::new();
+    for side in sides {
+        layouts.push(check_formattable(side, formatting).await?);
+    }
+    Ok(layouts)
 }
 
 /// What has been made, for whoever asked for it.
