@@ -43,7 +43,10 @@ pub(crate) fn find(config: &Config) -> Result<AllFacts> {
     // What is opened together must not be one device twice: what is exported, and each stack.
     let exported: Vec<&str> = config.exports.iter().map(|e| e.device.as_str()).collect();
     let roots = config.graph.roots();
-    let together = roots.iter().map(std::slice::from_ref).chain([&exported[..]]);
+    let together = roots
+        .iter()
+        .map(std::slice::from_ref)
+        .chain([&exported[..]]);
     for roots in together {
         let distinct = config.graph.check_distinct(roots, &System::default());
         distinct.map_err(place)?;
@@ -172,7 +175,9 @@ fn of_mirror(graph: &Graph, sides: &[String], all: &mut AllFacts) -> Result<Fact
 
 /// What `format` refuses to overwrite on the media of sides.
 fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<String> {
-    let media = sides.iter().flat_map(|side| leaves(graph, side, Some(side)));
+    let media = sides
+        .iter()
+        .flat_map(|side| leaves(graph, side, Some(side)));
     let held = media.filter_map(|name| {
         let formats = all[name].more.get("holds")?.as_str()?;
         Some(format!("{name} holds {formats}"))
@@ -341,15 +346,23 @@ pub(crate) fn data_places(config: &Config, name: &str) -> Result<Vec<(std::path:
 /// What the kernel says of a file or block device, and what is on it.
 fn of_file(file: &FileConfig) -> Result<Facts> {
     let system = System::default();
-    let looked = file.look(&system).map_err(|error| anyhow!("{}", error.message))?;
+    let looked = file
+        .look(&system)
+        .map_err(|error| anyhow!("{}", error.message))?;
     let (geometry, limits) = (looked.geometry, &looked.limits);
     let mut more = Map::new();
     more.insert("path".into(), json!(file.path));
     more.insert("rotational".into(), json!(geometry.rotational));
-    more.insert("physical_block_bytes".into(), json!(geometry.physical_bytes));
+    more.insert(
+        "physical_block_bytes".into(),
+        json!(geometry.physical_bytes),
+    );
     more.insert("optimal_io_bytes".into(), json!(geometry.preferred_bytes));
     // Of a file these are found out when it is opened.
-    for (key, known) in [("zeroing", limits.can_zero), ("discards", limits.can_discard)] {
+    for (key, known) in [
+        ("zeroing", limits.can_zero),
+        ("discards", limits.can_discard),
+    ] {
         if let Some(known) = known {
             more.insert(key.into(), json!(known));
         }

@@ -38,7 +38,10 @@ impl Ends {
         let tail = size_bytes.saturating_sub(TAIL_BYTES).max(head);
         let tail = tail - (tail % BLOCK_BYTES).min(tail - head);
         let ranges = [0..head, tail..size_bytes];
-        ranges.into_iter().filter(|range| !range.is_empty()).collect()
+        ranges
+            .into_iter()
+            .filter(|range| !range.is_empty())
+            .collect()
     }
 
     /// What was read of [`Ends::ranges`], in order. What could not be read is left out, as `None`.
@@ -95,7 +98,9 @@ impl Ends {
         let Some(block) = self.at(AT, 0x64) else {
             return;
         };
-        let word = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+        };
         // 1 KiB shifted by this, 64 KiB at most.
         if block[0x38..0x3a] != [0x53, 0xef] || word(0x18) > 6 {
             return;
@@ -131,7 +136,10 @@ impl Ends {
                 }
             }
         }
-        let Some(sector) = self.at(0, 512).filter(|sector| sector.ends_with(&[0x55, 0xaa])) else {
+        let Some(sector) = self
+            .at(0, 512)
+            .filter(|sector| sector.ends_with(&[0x55, 0xaa]))
+        else {
             return;
         };
         for (format, at, magic) in [
@@ -149,7 +157,8 @@ impl Ends {
         }
         let entries = sector[446..510].chunks(16);
         let mut used = entries.clone().filter(|entry| entry[4] != 0).peekable();
-        let is_table = used.peek().is_some() && entries.into_iter().all(|entry| entry[0] & 0x7f == 0);
+        let is_table =
+            used.peek().is_some() && entries.into_iter().all(|entry| entry[0] & 0x7f == 0);
         if is_table {
             push(found, "MBR", 510, 2);
         }
@@ -160,7 +169,9 @@ impl Ends {
     /// `MD_NEW_SIZE_SECTORS`; drivers/md/md.c, `super_1_load`).
     fn add_md(&self, found: &mut Vec<Signature>) {
         const MAGIC: u32 = 0xa92b_4efc;
-        let end = (self.size_bytes / 512).checked_sub(16).map(|at| (at & !7) * 512);
+        let end = (self.size_bytes / 512)
+            .checked_sub(16)
+            .map(|at| (at & !7) * 512);
         let old = (self.size_bytes & !0xffff).checked_sub(0x1_0000);
         for at in [Some(0), Some(4096), end, old].into_iter().flatten() {
             let known = found.iter().any(|one| one.range.start == at);
@@ -197,7 +208,10 @@ impl Ends {
     /// RAID of firmware: DDF in the last sector (SNIA, Common RAID Disk Data Format 2.0: `DDF_Header`), Intel's in the
     /// last but one (mdadm, super-intel.c: `MPB_SIGNATURE`).
     fn add_firmware_raid(&self, found: &mut Vec<Signature>) {
-        for (sectors, magic) in [(1, &b"\xde\x11\xde\x11"[..]), (2, b"Intel Raid ISM Cfg Sig. ")] {
+        for (sectors, magic) in [
+            (1, &b"\xde\x11\xde\x11"[..]),
+            (2, b"Intel Raid ISM Cfg Sig. "),
+        ] {
             let at = self.size_bytes.checked_sub(sectors * 512);
             if let Some(at) = at.filter(|at| self.has(*at, magic)) {
                 push(found, "firmware RAID", at, magic.len());
@@ -244,12 +258,22 @@ const FIXED: &[(&str, u64, &[u8])] = &[
     ("F2FS", 1024, &[0x10, 0x20, 0xf5, 0xf2]),
     // Linux, drivers/md/bcache/bcache_ondisk.h (SB_SECTOR 8, magic at 24), and bcachefs, which began with it and
     // has BCHFS_MAGIC now (fs/bcachefs/bcachefs_format.h).
-    ("bcache", 4096 + 24, &[
-        0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81,
-    ]),
-    ("bcachefs", 4096 + 24, &[
-        0xc6, 0x85, 0x73, 0xf6, 0x66, 0xce, 0x90, 0xa9, 0xd9, 0x6a, 0x60, 0xcf, 0x80, 0x3d, 0xf7, 0xef,
-    ]),
+    (
+        "bcache",
+        4096 + 24,
+        &[
+            0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba,
+            0x6d, 0x81,
+        ],
+    ),
+    (
+        "bcachefs",
+        4096 + 24,
+        &[
+            0xc6, 0x85, 0x73, 0xf6, 0x66, 0xce, 0x90, 0xa9, 0xd9, 0x6a, 0x60, 0xcf, 0x80, 0x3d,
+            0xf7, 0xef,
+        ],
+    ),
     // Linux, fs/reiserfs/reiserfs.h: s_magic at 52 of the superblock at 64 KiB.
     ("ReiserFS", 65536 + 52, b"ReIsEr"),
     // Linux, fs/jfs/jfs_superblock.h: JFS_MAGIC at 32 KiB.
@@ -286,7 +310,8 @@ mod tests {
             device[*at..at + bytes.len()].copy_from_slice(bytes);
         }
         let ranges = Ends::ranges(size_bytes as u64).into_iter();
-        let read = ranges.map(|range| Some(device[range.start as usize..range.end as usize].to_vec()));
+        let read =
+            ranges.map(|range| Some(device[range.start as usize..range.end as usize].to_vec()));
         let ends = Ends::new(size_bytes as u64, read.collect());
         ends.signatures().iter().map(|one| one.format).collect()
     }
@@ -296,7 +321,10 @@ mod tests {
         let mib = MIB as u64;
         assert_eq!(Ends::ranges(8192), [0..8192]);
         let head = mib + 4096;
-        assert_eq!(Ends::ranges(2 * mib), [0..head, 2 * mib - (768 << 10)..2 * mib]);
+        assert_eq!(
+            Ends::ranges(2 * mib),
+            [0..head, 2 * mib - (768 << 10)..2 * mib]
+        );
         assert_eq!(Ends::ranges(head + 512), [0..head, head..head + 512]);
         let odd = 64 * mib + 512;
         let tail = 64 * mib - (768 << 10);
@@ -306,7 +334,12 @@ mod tests {
     /// What the tools of each format write is in `cli/tests/neighbours.rs`; here is what they do not.
     #[test]
     fn marks_at_the_end_are_found_on_any_size() {
-        for size in [64 * MIB, 64 * MIB + 512, 65 * MIB - 4096, 3 * MIB + 513 * 512] {
+        for size in [
+            64 * MIB,
+            64 * MIB + 512,
+            65 * MIB - 4096,
+            3 * MIB + 513 * 512,
+        ] {
             // By hand from the rule of md: 8 KiB before the end, down to 4 KiB.
             let md_1_0 = (size - 8192) / 4096 * 4096;
             let md_0_90 = size / 65536 * 65536 - 65536;
@@ -347,7 +380,7 @@ mod tests {
         let unread = Ends::new(8 << 20, vec![None, None]);
         assert!(unread.signatures().is_empty());
         // Two bytes alone are no ext: the size of a block must be one.
-        let word = |at, bytes| (1024 + at, bytes);
+        let word = |at: usize, bytes: &'static [u8]| (1024 + at, bytes);
         let magic = word(0x38, &[0x53_u8, 0xef][..]);
         assert_eq!(formats(MIB, &[magic]), ["ext2"]);
         assert!(formats(MIB, &[magic, word(0x18, &[7])]).is_empty());

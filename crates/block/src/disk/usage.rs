@@ -90,7 +90,9 @@ impl System {
         }
         numbers.sort();
         numbers.dedup();
-        let named = numbers.into_iter().map(|number| (self.name(number), number));
+        let named = numbers
+            .into_iter()
+            .map(|number| (self.name(number), number));
         named.collect()
     }
 
@@ -304,9 +306,7 @@ mod tests {
         fixture.partition("loop4", "loop4p1", "259:4", (2048, 2048));
         fixture.text("sys/block/loop4/loop4p1/holders/dm-0/dm/name", "vg-lv\n");
         let escaped = swap.display().to_string().replace(' ', "\\040");
-        let table = format!(
-            "Filename\tType\tSize\tUsed\tPriority\n{escaped}\tfile\t1024\t0\t-2\n"
-        );
+        let table = format!("Filename\tType\tSize\tUsed\tPriority\n{escaped}\tfile\t1024\t0\t-2\n");
         fixture.text("proc/swaps", &table);
         fixture.text(
             "proc/self/mountinfo",

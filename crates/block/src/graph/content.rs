@@ -131,7 +131,9 @@ async fn signatures_on(device: &dyn Device) -> Vec<Signature> {
             match device.submit(Request::read(offset, len)).await {
                 Ok(reply) => {
                     let part = reply.into_data().to_vec();
-                    bytes.iter_mut().for_each(|bytes| bytes.extend_from_slice(&part));
+                    bytes
+                        .iter_mut()
+                        .for_each(|bytes| bytes.extend_from_slice(&part));
                 }
                 // Formatting it will say why.
                 Err(_) => bytes = None,
@@ -179,7 +181,11 @@ pub(super) async fn erase(
             let len = mark.range.end.next_multiple_of(BLOCK_BYTES) - start;
             let zero = Request::without_data(Op::WriteZeroes, start, len, Flags::NONE);
             device.submit(zero).await.map_err(|error| {
-                OpenError::new(format!("removing what marks it as {}: {error}", mark.format)).of(name)
+                OpenError::new(format!(
+                    "removing what marks it as {}: {error}",
+                    mark.format
+                ))
+                .of(name)
             })?;
         }
     }

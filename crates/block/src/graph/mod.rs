@@ -410,7 +410,9 @@ impl Stack {
         };
         if !force {
             let open = self.later.borrow().clone();
-            let open = open.iter().map(|(n, device)| (n.as_str(), Rc::clone(device)));
+            let open = open
+                .iter()
+                .map(|(n, device)| (n.as_str(), Rc::clone(device)));
             let open = open.collect();
             content::check_remotes_blank(graph, &content::leaves(graph, name, None), &open).await?;
         }

@@ -140,7 +140,11 @@ impl FileConfig {
         let found = found.map_err(|error| self.error(error))?;
         let is_device = place::block_device(&found).is_some();
         if !is_device && !found.is_file() {
-            let what = if found.is_dir() { "a directory" } else { "something else" };
+            let what = if found.is_dir() {
+                "a directory"
+            } else {
+                "something else"
+            };
             return Err(self.error(format!("is {what}, not a file or block device")));
         }
         let uses = usage::of(&self.path, system).map_err(|error| self.error(error))?;
@@ -196,7 +200,9 @@ impl FileConfig {
         }
         let sector = limits.logical_bytes.filter(|_| limits.is_device);
         if let Some(sector) = sector.filter(|sector| *sector > BLOCK_BYTES) {
-            return Err(self.error(format!("has sectors of {sector} bytes; at most 4096 can be used")));
+            return Err(self.error(format!(
+                "has sectors of {sector} bytes; at most 4096 can be used"
+            )));
         }
         let whole = Geometry::of_whole_blocks(size_bytes);
         let usable = |bytes: Option<u64>, max: u64| {
@@ -326,7 +332,9 @@ impl FileDevice {
             return;
         }
         let end = self.geometry.size_bytes + self.geometry.tail_bytes;
-        let tried = self.file.punch_hole(end.next_multiple_of(BLOCK_BYTES), BLOCK_BYTES);
+        let tried = self
+            .file
+            .punch_hole(end.next_multiple_of(BLOCK_BYTES), BLOCK_BYTES);
         if let Err(error) = tried.await
             && IoError::from(error) == IoError::Unsupported
         {
@@ -406,8 +414,16 @@ impl FileDevice {
         }
         let attempt = match (self.zeroes, may_free) {
             (false, _) => Err(IoError::Unsupported),
-            (true, true) => self.file.punch_hole(offset, len).await.map_err(IoError::from),
-            (true, false) => self.file.zero_range(offset, len).await.map_err(IoError::from),
+            (true, true) => self
+                .file
+                .punch_hole(offset, len)
+                .await
+                .map_err(IoError::from),
+            (true, false) => self
+                .file
+                .zero_range(offset, len)
+                .await
+                .map_err(IoError::from),
         };
         match attempt {
             Ok(()) => {}
@@ -463,5 +479,123 @@ impl Device for FileDevice {
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
         IoFuture::new(self.run(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_rt::UringOptions;
+
+    use super::*;
+
+    /// A file of 64 KiB of ones, with these keys, on which `op` clears all but the first block; gives what is
+    /// read of the second one afterwards, and the bytes that the file still takes.
+    fn cleared(name: &str, op: Op, keep_allocated: bool, keys: &str) -> (u8, u64) {
+        use std::os::unix::fs::MetadataExt;
+        let rt = Rt::real_time(UringOptions::default()).expect("a ring");
+        let file = format!("bimetal-file-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(file);
+        std::fs::write(&path, vec![1; 64 << 10]).expect("a file");
+        std::fs::File::open(&path)
+            .and_then(|file| file.sync_all())
+            .expect("its blocks are allocated");
+        let text = format!("path = '{}'\n{keys}", path.display());
+        let config: FileConfig = toml::from_str(&text).expect("keys");
+        config.check().expect("keys");
+        let read = rt.block_on(async {
+            let device = FileDevice::open_when_free(&rt, &config).await;
+            let device = device.expect("a file");
+            let flags = Flags {
+                keep_allocated,
+                ..Flags::NONE
+            };
+            let clear = Request::without_data(op, BLOCK_BYTES, 60 << 10, flags);
+            device.submit(clear).await.expect("taken");
+            device.submit(Request::flush()).await.expect("flushed");
+            let read = device.submit(Request::read(BLOCK_BYTES, BLOCK_BYTES)).await;
+            read.expect("readable").into_data().to_vec()[0]
+        });
+        let taken = std::fs::metadata(&path).expect("a file").blocks() * 512;
+        std::fs::remove_file(path).expect("a file");
+        (read, taken)
+    }
+
+    #[test]
+    fn what_the_device_cannot_do_is_written_or_left() {
+        let (no_zeroing, no_discards) = ("zeroing = false", "discards = false");
+        let whole = 64 << 10;
+        // A hole is made where that is allowed, and only there.
+        assert_eq!(cleared("punch", Op::Discard, false, ""), (0, 4096));
+        assert_eq!(cleared("zero", Op::WriteZeroes, false, ""), (0, 4096));
+        assert_eq!(cleared("keep", Op::WriteZeroes, true, ""), (0, whole));
+        assert_eq!(
+            cleared("zero-kept", Op::WriteZeroes, false, no_discards),
+            (0, whole)
+        );
+        // What a discard does not promise, it does not write either.
+        assert_eq!(cleared("left", Op::Discard, false, no_discards), (1, whole));
+        assert_eq!(cleared("hdd", Op::Discard, false, no_zeroing), (1, whole));
+        assert_eq!(
+            cleared("hdd-zero", Op::WriteZeroes, false, no_zeroing),
+            (0, whole)
+        );
+    }
+
+    #[test]
+    fn the_words_of_the_kernel_become_a_geometry() {
+        let config = FileConfig::at("disk".into());
+        let disk = Limits {
+            is_device: true,
+            rotational: Some(true),
+            logical_bytes: Some(512),
+            physical_bytes: Some(4096),
+            optimal_bytes: Some(1 << 20),
+            can_zero: Some(false),
+            can_discard: Some(false),
+            zoned: None,
+        };
+        let of = |limits: &Limits| config.geometry((32 << 20) + 512, limits);
+        let geometry = of(&disk).expect("a disk");
+        assert!(geometry.rotational && !geometry.discard_zeroes);
+        assert_eq!(
+            (geometry.physical_bytes, geometry.preferred_bytes),
+            (4096, 1 << 20)
+        );
+        assert_eq!((geometry.size_bytes, geometry.tail_bytes), (32 << 20, 512));
+        // A stripe over three disks, and what some adapters say: no power of two, or too much.
+        for optimal in [3 << 16, 33_553_920, 1 << 30] {
+            let odd = Limits {
+                optimal_bytes: Some(optimal),
+                physical_bytes: Some(16384),
+                ..disk.clone()
+            };
+            assert_eq!(of(&odd).expect("a disk").preferred_bytes, 16384);
+        }
+        let refused = [
+            (
+                "host-managed",
+                Limits {
+                    zoned: Some("host-managed".to_owned()),
+                    ..disk.clone()
+                },
+            ),
+            (
+                "sectors of 16384 bytes",
+                Limits {
+                    logical_bytes: Some(16384),
+                    ..disk.clone()
+                },
+            ),
+        ];
+        for (words, limits) in refused {
+            let error = of(&limits).expect_err("it is refused");
+            assert!(error.message.contains(words), "{}", error.message);
+        }
+        // Zones that may be written in any order are no hindrance.
+        let aware = Limits {
+            zoned: Some("host-aware".to_owned()),
+            ..disk
+        };
+        assert!(of(&aware).is_ok());
     }
 }

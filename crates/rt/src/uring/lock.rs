@@ -15,7 +15,9 @@ use std::path::Path;
 /// Those of `open(2)`.
 pub fn try_claim(path: &Path) -> io::Result<Option<File>> {
     let mut options = File::options();
-    options.read(true).custom_flags(libc::O_EXCL | libc::O_NONBLOCK);
+    options
+        .read(true)
+        .custom_flags(libc::O_EXCL | libc::O_NONBLOCK);
     match options.open(path) {
         Ok(claimed) => Ok(Some(claimed)),
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Ok(None),
@@ -41,7 +43,11 @@ pub fn try_lock_range(file: &File, range: &Range<u64>) -> io::Result<bool> {
         l_type: libc::F_WRLCK as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: start,
-        l_len: if start.checked_add(len).is_some() { len } else { 0 },
+        l_len: if start.checked_add(len).is_some() {
+            len
+        } else {
+            0
+        },
         // The kernel asks for this of locks of this kind.
         l_pid: 0,
     };
