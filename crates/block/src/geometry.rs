@@ -13,7 +13,8 @@ pub struct Geometry {
     pub size_bytes: u64,
     /// Offsets and lengths of requests are multiples of this; a power of two, 1 to 4096.
     pub block_bytes: u32,
-    /// What the device writes at once inside: a shorter write costs it a read besides. A power of two.
+    /// What the device writes at once inside: a shorter write costs it a read besides. A power of
+    /// two.
     pub physical_bytes: u32,
     /// The request size that suits the device best (a stripe unit, a flash page); a power of two.
     pub preferred_bytes: u32,
@@ -29,8 +30,8 @@ pub struct Geometry {
     /// the last block: a side's own areas have room before it and in that block. `None` where a side
     /// may lie as it likes.
     pub content_offset_bytes: Option<u64>,
-    /// Bytes of the device behind the last whole block of 4 KiB, which are not presented. What shows
-    /// the device as a whole must not do so when there are any.
+    /// Bytes of the device behind the last whole block of 4 KiB, which are not presented. What
+    /// shows the device as a whole must not do so when there are any.
     pub tail_bytes: u64,
 }
 
@@ -54,7 +55,8 @@ impl Geometry {
         }
     }
 
-    /// The geometry with what is known of a device of `size_bytes` that shows whole blocks of 4 KiB only.
+    /// The geometry with what is known of a device of `size_bytes` that shows whole blocks of 4 KiB
+    /// only.
     pub fn of_whole_blocks(size_bytes: u64) -> Geometry {
         let tail_bytes = size_bytes % BLOCK_BYTES;
         Geometry {

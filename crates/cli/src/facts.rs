@@ -23,8 +23,8 @@ use crate::config::Config;
 pub(crate) struct Facts {
     /// Its size, where it can be told.
     pub(crate) size_bytes: Option<u64>,
-    /// What it is, without what the kernel says of requests to it; of media that were looked at and what passes
-    /// them on.
+    /// What it is, without what the kernel says of requests to it; of media that were looked at and
+    /// what passes them on.
     geometry: Option<Geometry>,
     /// More, by name, in the order in which it reads best.
     pub(crate) more: Map<String, Value>,

@@ -34,7 +34,8 @@ pub(crate) struct Args {
     /// Make a loop device over the file, too
     #[arg(long = "loop")]
     make_loop: bool,
-    /// The sector of the loop device in bytes, or `physical` for what the device writes at once, 4096 at most
+    /// The sector of the loop device in bytes, or `physical` for what the device writes at once,
+    /// 4096 at most
     #[arg(long, value_name = "BYTES", requires = "make_loop", default_value = "512", value_parser = sector)]
     block_size: Sector,
     /// Refuse changes

@@ -143,7 +143,8 @@ impl Running {
         Ok(Rc::clone(open))
     }
 
-    /// What an open device writes at once inside, in bytes; a block of 4 KiB of one that is not open.
+    /// What an open device writes at once inside, in bytes; a block of 4 KiB of one that is not
+    /// open.
     pub(crate) fn physical_bytes(&self, device: &str) -> u32 {
         let open = self.shown.stack.get(device);
         open.map_or(BLOCK_BYTES as u32, |open| open.geometry().physical_bytes)

@@ -1,5 +1,6 @@
-//! What else lives on a machine: formats on devices that must not be lost unasked, mounts, other servers,
-//! and one device under several names. `format`, `serve`, `check` and `side add` see the same and say the same.
+//! What else lives on a machine: formats on devices that must not be lost unasked, mounts, other
+//! servers, and one device under several names. `format`, `serve`, `check` and `side add` see the
+//! same and say the same.
 //!
 //! What needs block devices needs root, and is left out without it.
 
@@ -105,8 +106,8 @@ fn checked(config: &Path) -> Value {
 /// What a format leaves on a device: bytes at places.
 type Marks = &'static [(u64, &'static [u8])];
 
-/// Formats with the bytes that their documentation has them begin or end with, and where on a device of
-/// 32 MiB.
+/// Formats with the bytes that their documentation has them begin or end with, and where on a
+/// device of 32 MiB.
 const FORMATS: &[(&str, Marks)] = &[
     ("XFS", &[(0, b"XFSB\0\0\x10\0")]),
     ("btrfs", &[(0x10040, b"_BHRfS_M")]),

@@ -1,12 +1,12 @@
 //! How a device is kept from everybody else while it is open.
 //!
 //! - A regular file is locked as a whole (`flock`).
-//! - A block device is claimed (`O_EXCL`), which the kernel holds against mounts, swap, other claims, and claims of its
-//!   partitions and its disk, by whatever node; `mkfs` and its like ask in the same way. Its node
-//!   is locked besides, which keeps udev from probing it.
+//! - A block device is claimed (`O_EXCL`), which the kernel holds against mounts, swap, other
+//!   claims, and claims of its partitions and its disk, by whatever node; `mkfs` and its like ask
+//!   in the same way. Its node is locked besides, which keeps udev from probing it.
 //! - Of a loop device the file behind it is held, too: another loop device over it, or the file
-//!   itself, is the same bytes. The file has a shared lock, which a lock of the whole excludes, and a
-//!   lock on the range that the device has, so that devices of different parts go together.
+//!   itself, is the same bytes. The file has a shared lock, which a lock of the whole excludes, and
+//!   a lock on the range that the device has, so that devices of different parts go together.
 //!
 //! Nothing of this outlives the process, so a claim never has to be taken away by hand.
 

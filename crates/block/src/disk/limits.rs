@@ -30,8 +30,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What is known of what `stat(2)` has found: of a block device, or of the device under the file system of
-    /// a file, where that is one device.
+    /// What is known of what `stat(2)` has found: of a block device, or of the device under the
+    /// file system of a file, where that is one device.
     pub fn of_found(found: &Metadata, system: &System) -> Limits {
         match block_device(found) {
             Some(number) => Limits::of_device(number, system),

@@ -1,5 +1,5 @@
-//! A file or block device as its neighbours know it: which bytes a path leads to, what is on it, who
-//! uses it, and what the kernel knows of it.
+//! A file or block device as its neighbours know it: which bytes a path leads to, what is on it,
+//! who uses it, and what the kernel knows of it.
 //!
 //! Whoever is about to open, overwrite or describe a device asks here, so that opening, formatting
 //! and `check` see the same and say the same:
@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 
 use place::DeviceNumber;
 
-/// Where the kernel describes itself, and devices have their nodes. In tests, folders that look like
-/// these.
+/// Where the kernel describes itself, and devices have their nodes. In tests, folders that look
+/// like these.
 #[derive(Clone, Debug)]
 pub struct System {
     sys: PathBuf,

@@ -29,8 +29,8 @@ pub struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// The number in a `dev_t` as `stat(2)` gives it: 12 and 8 bits in the lower half, what does not
-    /// fit in the upper one (`gnu_dev_major` of `sys/sysmacros.h`).
+    /// The number in a `dev_t` as `stat(2)` gives it: 12 and 8 bits in the lower half, what does
+    /// not fit in the upper one (`gnu_dev_major` of `sys/sysmacros.h`).
     pub fn of_dev(dev: u64) -> DeviceNumber {
         let major = (dev >> 8) & 0xfff | (dev >> 32) & 0xffff_f000;
         let minor = dev & 0xff | (dev >> 12) & 0xffff_ff00;
@@ -184,8 +184,9 @@ mod tests {
 
     #[test]
     fn device_numbers_are_those_of_the_c_library() {
-        // makedev(8, 17), makedev(259, 300) and makedev(0x12345, 0x6789a) of glibc 2.36, computed by
-        // hand: minor & 0xff | (major & 0xfff) << 8 | (minor & ~0xff) << 12 | (major & ~0xfff) << 32.
+        // makedev(8, 17), makedev(259, 300) and makedev(0x12345, 0x6789a) of glibc 2.36, computed
+        // by hand: minor & 0xff | (major & 0xfff) << 8 | (minor & ~0xff) << 12 | (major & ~0xfff)
+        // << 32.
         for (dev, text) in [
             (0x811, "8:17"),
             (0x11_032c, "259:300"),

@@ -8,9 +8,11 @@ use std::ops::Range;
 
 use crate::request::BLOCK_BYTES;
 
-/// So much of the start of a device is looked at: the last mark that counts from there is that of VMFS at 1 MiB.
+/// So much of the start of a device is looked at: the last mark that counts from there is that of
+/// VMFS at 1 MiB.
 const HEAD_BYTES: u64 = (1 << 20) + BLOCK_BYTES;
-/// So much of its end: two labels of ZFS of 256 KiB, in front of up to 256 KiB that are no whole label.
+/// So much of its end: two labels of ZFS of 256 KiB, in front of up to 256 KiB that are no whole
+/// label.
 const TAIL_BYTES: u64 = 768 << 10;
 /// The sizes of a sector.
 const SECTORS: [u64; 2] = [512, 4096];
@@ -89,10 +91,10 @@ impl Ends {
         found
     }
 
-    /// ext2, ext3 and ext4 have one mark, of two bytes; the size of a block, which stands before it, is
-    /// looked at as well (Documentation/filesystems/ext4/super.rst of Linux: `s_magic` at 0x38, `s_log_block_size`
-    /// at 0x18, of a superblock at 1024; `s_feature_compat` at 0x5c, bit 2 of it is a journal; `s_feature_incompat`
-    /// at 0x60, bit 6 of it are extents).
+    /// ext2, ext3 and ext4 have one mark, of two bytes; the size of a block, which stands before
+    /// it, is looked at as well (Documentation/filesystems/ext4/super.rst of Linux: `s_magic` at
+    /// 0x38, `s_log_block_size` at 0x18, of a superblock at 1024; `s_feature_compat` at 0x5c, bit 2
+    /// of it is a journal; `s_feature_incompat` at 0x60, bit 6 of it are extents).
     fn add_ext(&self, found: &mut Vec<Signature>) {
         const AT: u64 = 1024;
         let Some(block) = self.at(AT, 0x64) else {
@@ -122,10 +124,11 @@ impl Ends {
         }
     }
 
-    /// GPT: the header is in the second sector and in the last one (UEFI 2.10, 5.3.2). MBR: 0x55 0xAA
-    /// at 510 and four entries of 16 bytes from 446 on, of which byte 4 is the type and byte 0 is 0 or 0x80 (5.2.1). A boot sector of FAT or
-    /// NTFS ends alike, and says what it is (Microsoft, FAT32 File System Specification 1.03: `BS_FilSysType`
-    /// at 54 or 82; NTFS and exFAT at 3).
+    /// GPT: the header is in the second sector and in the last one (UEFI 2.10, 5.3.2). MBR: 0x55
+    /// 0xAA at 510 and four entries of 16 bytes from 446 on, of which byte 4 is the type and byte 0
+    /// is 0 or 0x80 (5.2.1). A boot sector of FAT or NTFS ends alike, and says what it is
+    /// (Microsoft, FAT32 File System Specification 1.03: `BS_FilSysType` at 54 or 82; NTFS and
+    /// exFAT at 3).
     fn add_partitions(&self, found: &mut Vec<Signature>) {
         for sector in SECTORS {
             let last = self.size_bytes.checked_sub(sector);
@@ -164,9 +167,10 @@ impl Ends {
         }
     }
 
-    /// md: version 1 at the start, at 4 KiB, or 8 KiB to 12 KiB before the end on 4 KiB; version 0.90 in the last whole
-    /// 64 KiB but one, in either order of bytes (Linux, include/uapi/linux/raid/md_p.h: `MD_SB_MAGIC`,
-    /// `MD_NEW_SIZE_SECTORS`; drivers/md/md.c, `super_1_load`).
+    /// md: version 1 at the start, at 4 KiB, or 8 KiB to 12 KiB before the end on 4 KiB; version
+    /// 0.90 in the last whole 64 KiB but one, in either order of bytes (Linux,
+    /// include/uapi/linux/raid/md_p.h: `MD_SB_MAGIC`, `MD_NEW_SIZE_SECTORS`; drivers/md/md.c,
+    /// `super_1_load`).
     fn add_md(&self, found: &mut Vec<Signature>) {
         const MAGIC: u32 = 0xa92b_4efc;
         let end = (self.size_bytes / 512)
@@ -182,9 +186,9 @@ impl Ends {
         }
     }
 
-    /// ZFS: four labels of 256 KiB, two at the start and two at the end, with uberblocks of 1 KiB or more in
-    /// their second half (OpenZFS, include/sys/vdev_impl.h: `vdev_label_t`; include/sys/uberblock_impl.h:
-    /// `UBERBLOCK_MAGIC`).
+    /// ZFS: four labels of 256 KiB, two at the start and two at the end, with uberblocks of 1 KiB
+    /// or more in their second half (OpenZFS, include/sys/vdev_impl.h: `vdev_label_t`;
+    /// include/sys/uberblock_impl.h: `UBERBLOCK_MAGIC`).
     fn add_zfs(&self, found: &mut Vec<Signature>) {
         const LABEL: u64 = 256 << 10;
         const MAGIC: u64 = 0x00ba_b10c;
@@ -205,8 +209,8 @@ impl Ends {
         }
     }
 
-    /// RAID of firmware: DDF in the last sector (SNIA, Common RAID Disk Data Format 2.0: `DDF_Header`), Intel's in the
-    /// last but one (mdadm, super-intel.c: `MPB_SIGNATURE`).
+    /// RAID of firmware: DDF in the last sector (SNIA, Common RAID Disk Data Format 2.0:
+    /// `DDF_Header`), Intel's in the last but one (mdadm, super-intel.c: `MPB_SIGNATURE`).
     fn add_firmware_raid(&self, found: &mut Vec<Signature>) {
         for (sectors, magic) in [
             (1, &b"\xde\x11\xde\x11"[..]),
@@ -256,8 +260,8 @@ const FIXED: &[(&str, u64, &[u8])] = &[
     ("LUKS", 0x4000, b"SKUL\xba\xbe"),
     // Linux, include/linux/f2fs_fs.h: F2FS_SUPER_MAGIC 0xF2F52010 at F2FS_SUPER_OFFSET.
     ("F2FS", 1024, &[0x10, 0x20, 0xf5, 0xf2]),
-    // Linux, drivers/md/bcache/bcache_ondisk.h (SB_SECTOR 8, magic at 24), and bcachefs, which began with it and
-    // has BCHFS_MAGIC now (fs/bcachefs/bcachefs_format.h).
+    // Linux, drivers/md/bcache/bcache_ondisk.h (SB_SECTOR 8, magic at 24), and bcachefs, which
+    // began with it and has BCHFS_MAGIC now (fs/bcachefs/bcachefs_format.h).
     (
         "bcache",
         4096 + 24,
@@ -283,7 +287,8 @@ const FIXED: &[(&str, u64, &[u8])] = &[
     // Linux, include/uapi/linux/magic.h: SQUASHFS_MAGIC, EROFS_SUPER_MAGIC_V1 (at 1024).
     ("SquashFS", 0, b"hsqs"),
     ("EROFS", 1024, &[0xe2, 0xe1, 0xf5, 0xe0]),
-    // Apple File System Reference: nx_magic at 32. Technical Note TN1150: HFS+ and HFSX at 1024, version 4 or 5.
+    // Apple File System Reference: nx_magic at 32. Technical Note TN1150: HFS+ and HFSX at 1024,
+    // version 4 or 5.
     ("APFS", 32, b"NXSB"),
     ("HFS+", 1024, b"H+\x00\x04"),
     ("HFS+", 1024, b"HX\x00\x05"),
@@ -331,7 +336,8 @@ mod tests {
         assert_eq!(Ends::ranges(odd), [0..head, tail..odd]);
     }
 
-    /// What the tools of each format write is in `cli/tests/neighbours.rs`; here is what they do not.
+    /// What the tools of each format write is in `cli/tests/neighbours.rs`; here is what they do
+    /// not.
     #[test]
     fn marks_at_the_end_are_found_on_any_size() {
         for size in [

@@ -43,9 +43,9 @@ impl fmt::Display for Use {
     }
 }
 
-/// The uses of a device or file, as far as they can be seen from here: mounts of this mount namespace,
-/// swap spaces, and devices that are made of it. Those of its partitions, of the disk that it is a part of, and of
-/// loop devices over it count as its own.
+/// The uses of a device or file, as far as they can be seen from here: mounts of this mount
+/// namespace, swap spaces, and devices that are made of it. Those of its partitions, of the disk
+/// that it is a part of, and of loop devices over it count as its own.
 ///
 /// # Errors
 /// Those of `stat(2)` of the path.
@@ -75,8 +75,8 @@ pub fn in_words(uses: &[Use]) -> Option<String> {
 }
 
 impl System {
-    /// The block devices that have bytes of this place: the device itself, its partitions or its disk,
-    /// and the loop devices over it with their partitions.
+    /// The block devices that have bytes of this place: the device itself, its partitions or its
+    /// disk, and the loop devices over it with their partitions.
     fn concerned(&self, own: Option<DeviceNumber>, place: &Place) -> Vec<(String, DeviceNumber)> {
         let mut numbers: Vec<DeviceNumber> = Vec::new();
         if let Some(own) = own {

@@ -1,5 +1,5 @@
-//! Devices of a configuration that hold what is not ours to overwrite, or that are the same device under
-//! two names.
+//! Devices of a configuration that hold what is not ours to overwrite, or that are the same device
+//! under two names.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -17,8 +17,8 @@ use crate::media::file::FileConfig;
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 
 impl Graph {
-    /// Refuses two devices below `roots` that have bytes in common, by whatever names. What is missing
-    /// has nothing in common with anything.
+    /// Refuses two devices below `roots` that have bytes in common, by whatever names. What is
+    /// missing has nothing in common with anything.
     ///
     /// # Errors
     /// The second of them, with the first.
@@ -89,7 +89,8 @@ pub(super) fn check_files_blank(
     Ok(())
 }
 
-/// The marks of formats in a file or on a block device; none where a side of a volume is, which is refused by itself.
+/// The marks of formats in a file or on a block device; none where a side of a volume is, which is
+/// refused by itself.
 ///
 /// # Errors
 /// When it cannot be looked at.
@@ -145,7 +146,8 @@ async fn signatures_on(device: &dyn Device) -> Vec<Signature> {
     marks(geometry.size_bytes, read)
 }
 
-/// Refuses exports of other servers that hold something. Those on the thread of a shard are not looked at.
+/// Refuses exports of other servers that hold something. Those on the thread of a shard are not
+/// looked at.
 ///
 /// # Errors
 /// The first of them.
@@ -163,8 +165,8 @@ pub(super) async fn check_remotes_blank(
     Ok(())
 }
 
-/// Takes the marks away from devices that are given up, so that nothing takes them later for what they were: those
-/// at the end of a device would stay in the home of a side.
+/// Takes the marks away from devices that are given up, so that nothing takes them later for what
+/// they were: those at the end of a device would stay in the home of a side.
 ///
 /// # Errors
 /// When a device fails.

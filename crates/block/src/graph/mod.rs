@@ -206,8 +206,8 @@ impl Stack {
     /// if it may.
     ///
     /// # Errors
-    /// The first device that cannot be opened and is needed, is the same as another one, or is a root and
-    /// would not be shown whole; those opened before are closed again.
+    /// The first device that cannot be opened and is needed, is the same as another one,
+    /// or is a root and would not be shown whole; those opened before are closed again.
     pub async fn open(
         rt: &Rt,
         graph: &Graph,
@@ -354,12 +354,12 @@ impl Stack {
     }
 
     /// Opens a device, and all below it, that a newer reading of the configuration has: one that is
-    /// to become a part of what is open. A file that has a `size` and does not exist is created. Whatever it holds
-    /// is going to be lost: what is recognised must be given up with `force`.
+    /// to become a part of what is open. A file that has a `size` and does not exist is created.
+    /// Whatever it holds is going to be lost: what is recognised must be given up with `force`.
     ///
     /// # Errors
-    /// When there is no such device, something of it is open already or the same as something that is, it holds
-    /// something that is not given up, or it cannot be opened.
+    /// When there is no such device, something of it is open already or the same as
+    /// something that is, it holds something that is not given up, or it cannot be opened.
     pub async fn open_later(
         &self,
         rt: &Rt,

@@ -116,8 +116,8 @@ impl Adopted {
     /// The disk `data` with its metadata device.
     ///
     /// # Errors
-    /// When the metadata device has no room for a head and a tail, or the disk does not end with a whole block of
-    /// 4 KiB, so that the volume would not be all of it.
+    /// When the metadata device has no room for a head and a tail, or the disk does not
+    /// end with a whole block of 4 KiB, so that the volume would not be all of it.
     pub fn new(data: Rc<dyn Device>, metadata: Rc<dyn Device>) -> Result<Adopted, OpenError> {
         let (of_data, of_metadata) = (data.geometry(), metadata.geometry());
         let whole = of_data.check_whole();

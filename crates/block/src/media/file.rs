@@ -1,8 +1,8 @@
 //! A file or block device, by `io_uring`, around the page cache where the file system allows.
 //!
-//! Exclusive: the file or device is claimed ([`crate::disk::claim`]) while it is open, so that two servers never
-//! write one side and nobody mounts it meanwhile. Never creates or grows a file; `bimetal format` does that, once,
-//! when asked to.
+//! Exclusive: the file or device is claimed ([`crate::disk::claim`]) while it is open, so that two
+//! servers never write one side and nobody mounts it meanwhile. Never creates or grows a file;
+//! `bimetal format` does that, once, when asked to.
 
 use std::fs::Metadata;
 use std::io::{Seek, SeekFrom};
@@ -129,12 +129,12 @@ impl FileConfig {
         OpenError::new(format!("{}: {what}", self.path.display()))
     }
 
-    /// Looks at the device without taking it from anybody. `serve`, `format` and `check` all begin with
-    /// this, and so refuse the same in the same words.
+    /// Looks at the device without taking it from anybody. `serve`, `format` and `check` all begin
+    /// with this, and so refuse the same in the same words.
     ///
     /// # Errors
-    /// When it is missing or cannot be opened to read, is neither a file nor a block device, is in use as something
-    /// else, or cannot be a device here.
+    /// When it is missing or cannot be opened to read, is neither a file nor a block
+    /// device, is in use as something else, or cannot be a device here.
     pub fn look(&self, system: &System) -> Result<Looked, OpenError> {
         let found = std::fs::metadata(&self.path);
         let found = found.map_err(|error| self.error(error))?;
@@ -244,9 +244,9 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens and claims the file or device, with patience for the lock of a process that has just died: its
-    /// ring lets go of the file only once the kernel has taken the ring down, which happens after
-    /// the process is gone (50 ms were measured).
+    /// Opens and claims the file or device, with patience for the lock of a process that has just
+    /// died: its ring lets go of the file only once the kernel has taken the ring down, which
+    /// happens after the process is gone (50 ms were measured).
     ///
     /// # Errors
     /// When it is missing, in use, too small for one block, or cannot be opened or used.
@@ -325,8 +325,8 @@ impl FileDevice {
         }))
     }
 
-    /// Finds out whether a file system gives space back, by asking for some behind the end of the file,
-    /// where nothing is. What it cannot do must not be promised.
+    /// Finds out whether a file system gives space back, by asking for some behind the end of the
+    /// file, where nothing is. What it cannot do must not be promised.
     async fn try_punching(&mut self) {
         if !self.geometry.writable || !self.geometry.discard_zeroes {
             return;
@@ -488,8 +488,8 @@ mod tests {
 
     use super::*;
 
-    /// A file of 64 KiB of ones, with these keys, on which `op` clears all but the first block; gives what is
-    /// read of the second one afterwards, and the bytes that the file still takes.
+    /// A file of 64 KiB of ones, with these keys, on which `op` clears all but the first block;
+    /// gives what is read of the second one afterwards, and the bytes that the file still takes.
     fn cleared(name: &str, op: Op, keep_allocated: bool, keys: &str) -> (u8, u64) {
         use std::os::unix::fs::MetadataExt;
         let rt = Rt::real_time(UringOptions::default()).expect("a ring");

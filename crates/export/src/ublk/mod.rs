@@ -184,8 +184,9 @@ fn gone_is_done(done: Result<(), AttachError>) -> Result<(), AttachError> {
     }
 }
 
-/// What the kernel is told of a device. Sectors have 512 bytes, as those of every other way to a volume,
-/// so that a table of partitions means the same on all of them; that a block has 4 KiB, or what the device writes at once inside, is told besides.
+/// What the kernel is told of a device. Sectors have 512 bytes, as those of every other way to a
+/// volume, so that a table of partitions means the same on all of them; that a block has 4 KiB, or
+/// what the device writes at once inside, is told besides.
 fn parameters(geometry: &Geometry, read_only: bool) -> Result<Parameters, AttachError> {
     if geometry.size_bytes == 0 || !geometry.size_bytes.is_multiple_of(SECTOR_BYTES) {
         return Err(AttachError::Size(geometry.size_bytes));

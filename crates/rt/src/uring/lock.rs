@@ -30,8 +30,8 @@ pub fn try_claim(path: &Path) -> io::Result<Option<File>> {
 /// handle. A range that ends at `u64::MAX` has no end.
 ///
 /// # Errors
-/// Those of `fcntl(2)`: `EBADF` when the file is not open for writing; `InvalidInput` when the range
-/// is empty or begins beyond what `off_t` counts.
+/// Those of `fcntl(2)`: `EBADF` when the file is not open for writing; `InvalidInput` when
+/// the range is empty or begins beyond what `off_t` counts.
 pub fn try_lock_range(file: &File, range: &Range<u64>) -> io::Result<bool> {
     let start = i64::try_from(range.start).map_err(|_| io::ErrorKind::InvalidInput)?;
     if range.is_empty() {
@@ -51,7 +51,8 @@ pub fn try_lock_range(file: &File, range: &Range<u64>) -> io::Result<bool> {
         // The kernel asks for this of locks of this kind.
         l_pid: 0,
     };
-    // SAFETY: the call reads one `struct flock`, which lives until it returns; the descriptor is open.
+    // SAFETY: the call reads one `struct flock`, which lives until it returns; the descriptor is
+    // open.
     let taken = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     if taken == 0 {
         return Ok(true);

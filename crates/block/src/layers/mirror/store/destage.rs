@@ -553,10 +553,10 @@ impl Store {
         Ok(())
     }
 
-    /// Clears blocks that read as zeroes from now on. Where checksums are kept they say so, whatever is in the
-    /// home: the device is told that it may forget what is there, and is never made to write zeroes. Without
-    /// checksums the home must have them; so it must where it is a disk that was adopted, which is the volume by
-    /// itself after a clean stop.
+    /// Clears blocks that read as zeroes from now on. Where checksums are kept they say so,
+    /// whatever is in the home: the device is told that it may forget what is there, and is never
+    /// made to write zeroes. Without checksums the home must have them; so it must where it is a
+    /// disk that was adopted, which is the volume by itself after a clean stop.
     async fn forget_home(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let geometry = self.device.geometry();
         let home_decides = self.checksums.is_none() || geometry.content_offset_bytes.is_some();
@@ -634,7 +634,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A disk that cannot make zeroes by itself, and counts the bytes that it is made to write as zeroes.
+    /// A disk that cannot make zeroes by itself, and counts the bytes that it is made to write as
+    /// zeroes.
     struct Disk {
         below: MemoryDevice,
         geometry: Geometry,
@@ -656,8 +657,9 @@ mod tests {
         }
     }
 
-    /// Fills the first MiB of a mirror of two such disks, discards or zeroes the whole volume, and stops it. Gives
-    /// the bytes that each disk has zeroed for it, and whether the first MiB of its home is zeroes.
+    /// Fills the first MiB of a mirror of two such disks, discards or zeroes the whole volume, and
+    /// stops it. Gives the bytes that each disk has zeroed for it, and whether the first MiB of its
+    /// home is zeroes.
     fn cleared(op: Op, no_checksums: bool) -> [(u64, bool); 2] {
         let rt = Rt::virtual_time(VirtualOptions::default());
         rt.block_on(async {

@@ -230,9 +230,8 @@ pub async fn format(
         (1..=SIDES_MAX).contains(&sides.len()),
         "the table has room for the sides"
     );
-    let kept = adopting::kept_side(sides, formatting)?;
     let layouts = check_fit(sides, formatting).await?;
-    if let Some(kept) = kept {
+    if let Some(kept) = adopting::kept_side(sides, formatting)? {
         return adopting::adopt(rt, name, sides, &layouts, kept, formatting).await;
     }
     let mut superblocks = first_superblocks(rt, name, &layouts)?;
@@ -262,11 +261,12 @@ pub async fn format(
 ///
 /// # Errors
 /// When a side is too small, cannot be written, or holds a volume or content and `force` is not
-/// given.
+/// given; when the one that is to be adopted cannot be.
 pub async fn check_fit(
     sides: &[Candidate],
     formatting: &Formatting,
 ) -> Result<Vec<Layout>, OpenError> {
+    adopting::kept_side(sides, formatting)?;
     let mut layouts = Vec::new();
     for side in sides {
         layouts.push(check_formattable(side, formatting).await?);
