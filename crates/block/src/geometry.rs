@@ -3,7 +3,7 @@
 
 use std::cell::OnceCell;
 
-use crate::error::IoError;
+use crate::error::{IoError, OpenError};
 use crate::request::{BLOCK_BYTES, BorrowedWrite, Op, Request};
 
 /// Size, alignment and abilities of a device.
@@ -13,6 +13,9 @@ pub struct Geometry {
     pub size_bytes: u64,
     /// Offsets and lengths of requests are multiples of this; a power of two, 1 to 4096.
     pub block_bytes: u32,
+    /// What the device writes at once inside: a shorter write costs it a read besides. A power of
+    /// two.
+    pub physical_bytes: u32,
     /// The request size that suits the device best (a stripe unit, a flash page); a power of two.
     pub preferred_bytes: u32,
     /// The longest read or write the device takes.
@@ -27,6 +30,9 @@ pub struct Geometry {
     /// the last block: a side's own areas have room before it and in that block. `None` where a side
     /// may lie as it likes.
     pub content_offset_bytes: Option<u64>,
+    /// Bytes of the device behind the last whole block of 4 KiB, which are not presented. What
+    /// shows the device as a whole must not do so when there are any.
+    pub tail_bytes: u64,
 }
 
 /// The longest transfer a layer must take unless it says less.
@@ -38,13 +44,41 @@ impl Geometry {
         Geometry {
             size_bytes,
             block_bytes: BLOCK_BYTES as u32,
+            physical_bytes: BLOCK_BYTES as u32,
             preferred_bytes: BLOCK_BYTES as u32,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             writable: true,
             discard_zeroes: true,
             rotational: false,
             content_offset_bytes: None,
+            tail_bytes: 0,
         }
+    }
+
+    /// The geometry with what is known of a device of `size_bytes` that shows whole blocks of 4 KiB
+    /// only.
+    pub fn of_whole_blocks(size_bytes: u64) -> Geometry {
+        let tail_bytes = size_bytes % BLOCK_BYTES;
+        Geometry {
+            tail_bytes,
+            ..Geometry::of_size(size_bytes - tail_bytes)
+        }
+    }
+
+    /// Refuses a device that would not be shown whole.
+    ///
+    /// # Errors
+    /// One line that says what would be missing, and what to do.
+    pub fn check_whole(&self) -> Result<(), OpenError> {
+        if self.tail_bytes == 0 {
+            return Ok(());
+        }
+        let (tail, all) = (self.tail_bytes, self.size_bytes + self.tail_bytes);
+        Err(OpenError::new(format!(
+            "has {all} bytes, which is no multiple of 4 KiB, and its last {tail} bytes could not be \
+             reached; make it larger or smaller, or set `drop_tail = true` on its medium if nothing is \
+             there (a GPT has its copy at the end)"
+        )))
     }
 
     /// The geometry of a layer that spreads the same requests over several children: the
@@ -59,16 +93,19 @@ impl Geometry {
             .reduce(|a, b| Geometry {
                 size_bytes: a.size_bytes.min(b.size_bytes),
                 block_bytes: a.block_bytes.max(b.block_bytes),
+                physical_bytes: a.physical_bytes.max(b.physical_bytes),
                 preferred_bytes: a.preferred_bytes.max(b.preferred_bytes),
                 transfer_bytes_max: a.transfer_bytes_max.min(b.transfer_bytes_max),
                 writable: a.writable && b.writable,
                 discard_zeroes: a.discard_zeroes && b.discard_zeroes,
                 rotational: a.rotational || b.rotational,
                 content_offset_bytes: None,
+                tail_bytes: 0,
             })
             .map(|all| Geometry {
                 // Of one child, too: what is made of it lies elsewhere on it.
                 content_offset_bytes: None,
+                tail_bytes: 0,
                 ..all
             })
             .expect("a layer has a child")
@@ -176,11 +213,15 @@ mod tests {
         let disk = Geometry {
             rotational: true,
             discard_zeroes: false,
-            ..Geometry::of_size(9 << 20)
+            physical_bytes: 16384,
+            ..Geometry::of_whole_blocks((9 << 20) + 512)
         };
+        assert_eq!((disk.size_bytes, disk.tail_bytes), (9 << 20, 512));
         let both = Geometry::stacked([&flash, &disk]);
         assert_eq!((both.size_bytes, both.block_bytes), (1 << 20, 4096));
         assert!(both.rotational && !both.discard_zeroes && both.writable);
+        // What is made of parts is not shown as one of them, so their tails concern nobody.
+        assert_eq!((both.physical_bytes, both.tail_bytes), (16384, 0));
     }
 
     #[test]

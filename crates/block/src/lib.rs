@@ -9,6 +9,7 @@
 //! `bimetal-rt`: the same code runs in virtual time.
 
 pub mod device;
+pub mod disk;
 pub mod document;
 pub mod error;
 pub mod extent_map;

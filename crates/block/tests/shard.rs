@@ -657,16 +657,24 @@ fn a_shard_is_opened_beside_what_is_open() {
         let options = OpenOptions::default();
         let stack = Stack::open(&rt, &graph, &["s"], &options).await.unwrap();
         for used in ["s", "a"] {
-            let why = stack.open_later(&rt, &graph, used).await.err().unwrap();
+            let why = stack
+                .open_later(&rt, &graph, used, false)
+                .await
+                .err()
+                .unwrap();
             assert!(why.to_string().contains("in use already"), "{why}");
         }
         for _twice in 0..2 {
-            let new = stack.open_later(&rt, &graph, "new").await.unwrap();
+            let new = stack.open_later(&rt, &graph, "new", false).await.unwrap();
             new.submit(write(&rt, 0, BLOCK as usize, 5)).await.unwrap();
             assert_eq!(byte_of(&new, 0).await, 5);
         }
         assert_eq!(stack.shard_of("b").as_deref(), Some("new"));
-        let why = stack.open_later(&rt, &graph, "b").await.err().unwrap();
+        let why = stack
+            .open_later(&rt, &graph, "b", false)
+            .await
+            .err()
+            .unwrap();
         assert!(
             why.to_string().contains("device b: is in use already"),
             "{why}"

@@ -143,7 +143,11 @@ impl Tree<'_> {
             if SENTENCES.contains(&key.as_str()) {
                 continue;
             }
-            let shown = crate::figures::show(key, value);
+            let shown = match value.as_bool() {
+                Some(true) => "yes".to_owned(),
+                Some(false) => "no".to_owned(),
+                None => crate::figures::show(key, value),
+            };
             let word = match key.as_str() {
                 "path" | "state" => shown,
                 "data_offset_bytes" => format!("data from {shown} on"),

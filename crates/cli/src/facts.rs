@@ -7,12 +7,14 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use bimetal_block::BLOCK_BYTES;
-use bimetal_block::graph::{Graph, Node};
+use bimetal_block::disk::{System, signature};
+use bimetal_block::graph::{Graph, Node, leaves, signatures_in_file};
 use bimetal_block::layers::adopted::{self, AdoptedConfig, On};
 use bimetal_block::layers::mirror::superblock::{self, State, Superblock, show_uuid};
 use bimetal_block::layers::mirror::{self, MirrorConfig};
 use bimetal_block::layers::stripe;
+use bimetal_block::media::file::FileConfig;
+use bimetal_block::{BLOCK_BYTES, Geometry};
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
@@ -23,6 +25,9 @@ use crate::exposure;
 pub(crate) struct Facts {
     /// Its size, where it can be told.
     pub(crate) size_bytes: Option<u64>,
+    /// What it is, without what the kernel says of requests to it; of media that were looked at and
+    /// what passes them on.
+    geometry: Option<Geometry>,
     /// More, by name, in the order in which it reads best.
     pub(crate) more: Map<String, Value>,
 }
@@ -37,10 +42,28 @@ pub(crate) type AllFacts = BTreeMap<String, Facts>;
 pub(crate) fn find(config: &Config) -> Result<AllFacts> {
     let mut all = AllFacts::new();
     let used = used(config);
+    let place = |error| anyhow!("{}: {error}", config.path.display());
+    // What is opened together must not be one device twice: what is exported, and each stack.
+    let exported: Vec<&str> = config.exports.iter().map(|e| e.device.as_str()).collect();
+    let roots = config.graph.roots();
+    let together = roots
+        .iter()
+        .map(std::slice::from_ref)
+        .chain([&exported[..]]);
+    for roots in together {
+        let distinct = config.graph.check_distinct(roots, &System::default());
+        distinct.map_err(place)?;
+    }
     for name in config.graph.order() {
         let facts = of_device(&config.graph, name, used.contains(name.as_str()), &mut all)
             .with_context(|| format!("{}: device {name}", config.path.display()))?;
         all.insert(name.clone(), facts);
+    }
+    for export in &config.exports {
+        if let Some(geometry) = &all[&export.device].geometry {
+            let whole = geometry.check_whole();
+            whole.map_err(|error| place(error.of(&export.device)))?;
+        }
     }
     Ok(all)
 }
@@ -63,22 +86,23 @@ fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Re
     let mut facts = Facts::default();
     match &graph.nodes()[name] {
         Node::File(file) => {
-            facts.more.insert("path".into(), json!(file.path));
             if !is_used && matches!(file.path.try_exists(), Ok(false)) {
                 let how = match file.size {
                     Some(_) => "`bimetal format` or `side add` creates it",
                     None => "create it, or give it a `size`",
                 };
                 let next = format!("its file is not there, and no export uses it; {how}");
+                facts.more.insert("path".into(), json!(file.path));
                 facts.more.insert("state".into(), json!(MISSING));
                 facts.more.insert("next".into(), json!(next));
                 return Ok(facts);
             }
-            let size_bytes = file_size(&file.path).map_err(|error| match file.size {
-                Some(_) => error.context("`bimetal format` creates files that are missing"),
-                None => error,
+            facts = of_file(file).map_err(|error| match file.size {
+                Some(_) if !file.path.exists() => {
+                    error.context("`bimetal format` creates files that are missing")
+                }
+                _ => error,
             })?;
-            facts.size_bytes = Some(size_bytes);
         }
         Node::Memory(memory) => facts.size_bytes = Some(memory.size.0),
         Node::Null(null) => facts.size_bytes = Some(null.size.0),
@@ -91,6 +115,10 @@ fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Re
             facts.size_bytes = smallest.map(whole_units);
         }
         Node::Adopted(config) => {
+            if let Some(geometry) = &all[&config.data].geometry {
+                let whole = geometry.check_whole();
+                whole.map_err(|error| anyhow!("its data device {}", error.message))?;
+            }
             let layout = adopted_layout(config, all)?;
             facts.size_bytes = layout.map(|layout| layout.size_bytes());
         }
@@ -98,6 +126,7 @@ fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Re
             // A layer over one device has its size.
             if let [below] = node.children()[..] {
                 facts.size_bytes = all[below].size_bytes;
+                facts.geometry = all[below].geometry;
             }
         }
     }
@@ -131,7 +160,7 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
     }
     let of_found = volume_state(&found);
     let state = match of_found {
-        _ if !not_formatted.is_empty() => "not formatted",
+        _ if !not_formatted.is_empty() => NOT_FORMATTED,
         // What the others say of themselves may be outdone by a side that was not looked at.
         known if not_seen.is_empty() || known == ACTIVE && !found.is_empty() => known,
         _ => "unknown",
@@ -142,7 +171,9 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
         }
     }
     facts.more.insert("state".into(), json!(state));
-    if let Some(next) = what_comes_next(state) {
+    let next = what_comes_next(state).map(str::to_owned);
+    let refused = (state == NOT_FORMATTED).then(|| what_is_lost(graph, sides, all));
+    if let Some(next) = next.or(refused.flatten()) {
         facts.more.insert("next".into(), json!(next));
     }
     let logs = found.iter().map(|(_, superblock)| superblock.layout.log.1);
@@ -229,6 +260,24 @@ pub(crate) fn any_active(all: &AllFacts) -> bool {
     let active = |facts: &Facts| facts.more.get("state") == Some(&json!(ACTIVE));
     all.values().any(active)
 }
+/// What `format` refuses to overwrite on the media of sides.
+fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<String> {
+    let media = sides
+        .iter()
+        .flat_map(|side| leaves(graph, side, Some(side)));
+    let held = media.filter_map(|name| {
+        let formats = all[name].more.get("holds")?.as_str()?;
+        Some(format!("{name} holds {formats}"))
+    });
+    let held: Vec<String> = held.collect();
+    (!held.is_empty()).then(|| {
+        let held = held.join(", ");
+        format!("`bimetal format` refuses it, unless with --force: {held}, which would be lost")
+    })
+}
+
+/// The state of a mirror with a side that holds no volume.
+const NOT_FORMATTED: &str = "not formatted";
 
 /// The state of a volume in use, or of one that was not stopped; a file does not tell which.
 const ACTIVE: &str = "in use or not cleanly stopped";
@@ -385,19 +434,43 @@ pub(crate) fn data_places(config: &Config, name: &str) -> Result<Vec<(std::path:
     sides.iter().map(place).collect()
 }
 
-/// The whole blocks of a file or block device.
-fn file_size(path: &Path) -> Result<u64> {
-    let place = || path.display().to_string();
-    let found = std::fs::metadata(path).with_context(place)?;
-    if found.is_dir() {
-        bail!("{}: is a directory, not a file or block device", place());
+/// What the kernel says of a file or block device, and what is on it.
+fn of_file(file: &FileConfig) -> Result<Facts> {
+    let system = System::default();
+    let looked = file
+        .look(&system)
+        .map_err(|error| anyhow!("{}", error.message))?;
+    let (geometry, limits) = (looked.geometry, &looked.limits);
+    let mut more = Map::new();
+    more.insert("path".into(), json!(file.path));
+    more.insert("rotational".into(), json!(geometry.rotational));
+    more.insert(
+        "physical_block_bytes".into(),
+        json!(geometry.physical_bytes),
+    );
+    more.insert("optimal_io_bytes".into(), json!(geometry.preferred_bytes));
+    // Of a file these are found out when it is opened.
+    for (key, known) in [
+        ("zeroing", limits.can_zero),
+        ("discards", limits.can_discard),
+    ] {
+        if let Some(known) = known {
+            more.insert(key.into(), json!(known));
+        }
     }
-    let mut file = File::open(path).with_context(place)?;
-    // The length of a block device stands nowhere else.
-    let size = file.seek(SeekFrom::End(0)).with_context(place)?;
-    let size = size - size % BLOCK_BYTES;
-    if size == 0 {
-        bail!("{}: smaller than one block of 4 KiB", place());
+    if let Some(zoned) = &limits.zoned {
+        more.insert("zoned".into(), json!(zoned));
     }
-    Ok(size)
+    if geometry.tail_bytes > 0 {
+        more.insert("unused_tail_bytes".into(), json!(geometry.tail_bytes));
+    }
+    let found = signatures_in_file(file, &system).map_err(|error| anyhow!("{}", error.message))?;
+    if let Some(formats) = signature::in_words(&found) {
+        more.insert("holds".into(), json!(formats));
+    }
+    Ok(Facts {
+        size_bytes: Some(geometry.size_bytes),
+        geometry: Some(geometry),
+        more,
+    })
 }

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// The configuration
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Overwrite sides that hold a volume
+    /// Overwrite sides that hold a volume, or another format that is recognised
     #[arg(long)]
     force: bool,
     /// Length of the log of each side, such as 256MiB; default: one 16th of the side, 4 MiB to 1 GiB

@@ -35,9 +35,10 @@ pub(crate) struct Args {
     /// Make a loop device over the file, too
     #[arg(long = "loop")]
     make_loop: bool,
-    /// The sector of the loop device in bytes
-    #[arg(long, value_name = "BYTES", requires = "make_loop", default_value = "512", value_parser = block_bytes)]
-    block_size: u32,
+    /// The sector of the loop device in bytes, or `physical` for what the device writes at once,
+    /// 4096 at most
+    #[arg(long, value_name = "BYTES", requires = "make_loop", default_value = "512", value_parser = sector)]
+    block_size: Sector,
     /// Refuse changes
     #[arg(long)]
     read_only: bool,
@@ -68,6 +69,27 @@ pub(crate) struct LoopArgs {
     /// Refuse changes
     #[arg(long)]
     read_only: bool,
+}
+
+/// The sector of a loop device. The kernel tells those who ask that it is the physical one as well.
+#[derive(Clone, Copy, Debug)]
+enum Sector {
+    /// So many bytes.
+    Bytes(u32),
+    /// As the device.
+    Physical,
+}
+
+/// The longest sector of a loop device everywhere.
+const SECTOR_BYTES_MAX: u32 = 4096;
+
+fn sector(text: &str) -> Result<Sector, String> {
+    match text {
+        "physical" => Ok(Sector::Physical),
+        bytes => block_bytes(bytes)
+            .map(Sector::Bytes)
+            .map_err(|why| format!("{why}, or physical")),
+    }
 }
 
 /// The size of a sector that the kernel takes and that divides a block of a volume.
@@ -111,7 +133,13 @@ async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Re
     running.warn_of_missing_sides();
     running.tell_reduced_exposure();
     let waited = match running.mount(&args.device, mount).await {
-        Ok(file) => served(rt, &signals, &file, args).await,
+        Ok(file) => {
+            let sector = match args.block_size {
+                Sector::Bytes(bytes) => bytes,
+                Sector::Physical => running.physical_bytes(&args.device).min(SECTOR_BYTES_MAX),
+            };
+            served(rt, &signals, &file, args, sector).await
+        }
         Err(error) => Err(error),
     };
     let stopped = running.stop_within(deadline, &signals).await;
@@ -126,9 +154,15 @@ fn source(config: &Path) -> String {
 }
 
 /// From a file that is served to the end of that.
-async fn served(rt: &Rt, signals: &Signals, file: &Mounted, args: &Args) -> Result<()> {
+async fn served(
+    rt: &Rt,
+    signals: &Signals,
+    file: &Mounted,
+    args: &Args,
+    sector: u32,
+) -> Result<()> {
     let path = match args.make_loop {
-        true => loop_over(rt, file, args).await?,
+        true => loop_over(rt, file, args, sector).await?,
         false => file.path().display().to_string(),
     };
     let mut out = std::io::stdout();
@@ -138,8 +172,8 @@ async fn served(rt: &Rt, signals: &Signals, file: &Mounted, args: &Args) -> Resu
 }
 
 /// Has a loop device made, and gives its path.
-async fn loop_over(rt: &Rt, file: &Mounted, args: &Args) -> Result<String> {
-    let block_size = format!("--block-size={}", args.block_size);
+async fn loop_over(rt: &Rt, file: &Mounted, args: &Args, sector: u32) -> Result<String> {
+    let block_size = format!("--block-size={sector}");
     let mut words = vec!["make-loop".into(), file.path().into(), block_size.into()];
     if args.read_only {
         words.push("--read-only".into());

@@ -143,9 +143,10 @@ pub(crate) fn change_sides(shown: &Rc<Shown>, request: &Value) -> Value {
         Change::Remove { old } => format!("remove {old} from {name}"),
         Change::Replace { old, new } => format!("replace {old} of {name} by {new}"),
     };
+    let force = request["force"].as_bool().unwrap_or(false);
     let (name, mirror, with) = (name.to_owned(), mirror.clone(), Rc::clone(shown));
     begin(shown, does, async move {
-        make(&with, &name, &mirror, change).await
+        make(&with, &name, &mirror, change, force).await
     })
 }
 
@@ -227,6 +228,7 @@ async fn make(
     name: &str,
     mirror: &Mirror,
     change: Change,
+    force: bool,
 ) -> Result<String, String> {
     let config = Config::load(&shown.config.path).map_err(|error| format!("{error:#}"))?;
     let (new, old) = match &change {
@@ -241,7 +243,8 @@ async fn make(
                 .await?
         }
         Some(new) => {
-            let device = shown.stack.open_later(&shown.rt, &config.graph, new);
+            let (stack, rt) = (&shown.stack, &shown.rt);
+            let device = stack.open_later(rt, &config.graph, new, force);
             let candidate = Candidate {
                 name: new.clone(),
                 device: device.await.map_err(|error| error.to_string())?,

@@ -95,6 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
     let signals = Signals::termination(rt).context("cannot take over signals")?;
     let device = Rc::new(BrpDevice::open(rt, medium).await?);
+    device.geometry().check_whole()?;
     let export = ExportConfig::new(args.name(), "far", args.listen.clone());
     let exports = vec![(export, Rc::clone(&device) as Rc<dyn Device>)];
     let server = match Server::start(rt, exports).await {

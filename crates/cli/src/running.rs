@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use bimetal_block::graph::{Node, OpenOptions, Stack};
-use bimetal_block::{Device, Figure, IoError};
+use bimetal_block::{BLOCK_BYTES, Device, Figure, IoError};
 use bimetal_export::fuse::{MountOptions, Mounted};
 use bimetal_export::ublk::{AttachOptions, Attachment};
 use bimetal_export::{Server, StartError};
@@ -142,6 +142,13 @@ impl Running {
         let open = self.shown.stack.get(device);
         let open = open.ok_or_else(|| anyhow!("device {device} is not open"))?;
         Ok(Rc::clone(open))
+    }
+
+    /// What an open device writes at once inside, in bytes; a block of 4 KiB of one that is not
+    /// open.
+    pub(crate) fn physical_bytes(&self, device: &str) -> u32 {
+        let open = self.shown.stack.get(device);
+        open.map_or(BLOCK_BYTES as u32, |open| open.geometry().physical_bytes)
     }
 
     fn keep(&self, device: &str, local: Local) {

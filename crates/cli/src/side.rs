@@ -25,6 +25,9 @@ enum Verb {
         /// The device
         #[arg(value_name = "NEW")]
         new: String,
+        /// Also when it holds something else, such as a file system
+        #[arg(long)]
+        force: bool,
     },
     /// Let go of a side for good
     Remove {
@@ -44,15 +47,26 @@ enum Verb {
         /// The device
         #[arg(value_name = "NEW")]
         new: String,
+        /// Also when it holds something else, such as a file system
+        #[arg(long)]
+        force: bool,
     },
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (on, mut request) = match &args.verb {
-        Verb::Add { on, new } => (on, json!({ "do": "add", "new": new })),
+        Verb::Add { on, new, force } => (on, json!({ "do": "add", "new": new, "force": force })),
         Verb::Remove { on, old } => (on, json!({ "do": "remove", "old": old })),
-        Verb::Replace { on, old, new } => (on, json!({ "do": "replace", "old": old, "new": new })),
+        Verb::Replace {
+            on,
+            old,
+            new,
+            force,
+        } => {
+            let words = json!({ "do": "replace", "old": old, "new": new, "force": force });
+            (on, words)
+        }
     };
     request["verb"] = "side".into();
     request["volume"] = on.volume.as_str().into();

@@ -13,8 +13,7 @@ const CONFIG: &str = "[device.file]\ntype = \"file\"\npath = \"a.img\"\n\
 
 fn config(name: &str) -> (Scratch, std::path::PathBuf) {
     let dir = Scratch::new(name);
-    // 10,000 bytes are two whole blocks of 4 KiB.
-    dir.zeroes("a.img", 10_000);
+    dir.zeroes("a.img", 8192);
     let config = dir.text("c.toml", CONFIG);
     (dir, config)
 }

@@ -6,15 +6,16 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 
-use super::{Graph, Node, OpenError, OpenOptions, shards};
+use super::{Graph, Node, OpenError, OpenOptions, content, shards};
 use crate::device::Device;
+use crate::disk::System;
 use crate::layers::mirror::superblock::{self, Formatted, Formatting};
 use crate::media::file::FileConfig;
 
 /// How to format.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
-    /// Overwrite sides that hold a volume.
+    /// Overwrite sides that hold a volume, or something else that is recognised.
     pub force: bool,
     /// Length of the log of each side; `None` lets the size of the device decide.
     pub log_bytes: Option<u64>,
@@ -84,6 +85,12 @@ pub async fn format(
                 create_if_missing(config).map_err(|error| error.of(name))?;
             }
         }
+        let system = System::default();
+        graph.check_distinct(&[mirror], &system)?;
+        let leaves = content::leaves(graph, mirror, options.adopt.as_deref());
+        if !options.force {
+            content::check_files_blank(graph, &leaves, &system)?;
+        }
         for name in graph.on_this_thread(rt, mirror) {
             let node = &graph.nodes()[name];
             if open.contains_key(name) {
@@ -104,9 +111,17 @@ pub async fn format(
                     ephemeral: config.ephemeral.clone(),
                     adopt: options.adopt.clone(),
                 };
+                let of_mirror = |error: OpenError| error.of(name);
+                let fit = superblock::check_fit(&sides, &formatting).await;
+                fit.map_err(of_mirror)?;
+                if options.force {
+                    content::erase(&leaves, &open).await?;
+                } else {
+                    content::check_remotes_blank(graph, &leaves, &open).await?;
+                }
                 let volume = superblock::format(rt, name, &sides, &formatting)
                     .await
-                    .map_err(|error| error.of(name))?;
+                    .map_err(of_mirror)?;
                 formatted.push(FormattedMirror {
                     name: name.to_owned(),
                     volume,

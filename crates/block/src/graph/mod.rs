@@ -5,6 +5,7 @@
 //! below a shard. Opening goes from the media up, closing from the top down. What is below a shard is
 //! opened and closed in the same way on the shard's thread, as a stack of its own.
 
+mod content;
 mod format;
 mod node;
 mod persistence;
@@ -18,6 +19,7 @@ use std::rc::Rc;
 use bimetal_rt::Rt;
 
 use crate::device::Device;
+use crate::disk::System;
 pub use crate::document::{ConfigError, Document, Section};
 use crate::error::IoError;
 pub use crate::error::OpenError;
@@ -25,6 +27,7 @@ use crate::layers::cache::Cache;
 use crate::layers::mirror::Mirror;
 use crate::layers::shard::Shard;
 use crate::tap::Tap;
+pub use content::{leaves, signatures_in_file};
 pub use format::{CreatedFile, FormatOptions, FormattedMirror, create_files, format};
 pub use node::Node;
 pub use persistence::Persistence;
@@ -203,8 +206,30 @@ impl Stack {
     /// if it may.
     ///
     /// # Errors
-    /// The first device that cannot be opened and is needed; those opened before are closed again.
+    /// The first device that cannot be opened and is needed, is the same as another one,
+    /// or is a root and would not be shown whole; those opened before are closed again.
     pub async fn open(
+        rt: &Rt,
+        graph: &Graph,
+        roots: &[&str],
+        options: &OpenOptions,
+    ) -> Result<Stack, OpenError> {
+        graph.check_distinct(roots, &System::default())?;
+        let stack = Stack::open_part(rt, graph, roots, options).await?;
+        let whole = roots.iter().try_for_each(|root| {
+            let whole = stack.devices[*root].geometry().check_whole();
+            whole.map_err(|error| error.of(root))
+        });
+        if let Err(error) = whole {
+            // Nothing was asked of it yet, and why it is not opened is what counts.
+            let _ = stack.close().await;
+            return Err(error);
+        }
+        Ok(stack)
+    }
+
+    /// Opens devices that are looked at by others above them.
+    async fn open_part(
         rt: &Rt,
         graph: &Graph,
         roots: &[&str],
@@ -330,14 +355,17 @@ impl Stack {
 
     /// Opens a device, and all below it, that a newer reading of the configuration has: one that is
     /// to become a part of what is open. A file that has a `size` and does not exist is created.
+    /// Whatever it holds is going to be lost: what is recognised must be given up with `force`.
     ///
     /// # Errors
-    /// When there is no such device, something of it is open already, or it cannot be opened.
+    /// When there is no such device, something of it is open already or the same as
+    /// something that is, it holds something that is not given up, or it cannot be opened.
     pub async fn open_later(
         &self,
         rt: &Rt,
         graph: &Graph,
         name: &str,
+        force: bool,
     ) -> Result<Rc<dyn Device>, OpenError> {
         if !graph.nodes.contains_key(name) {
             return Err(OpenError::new(format!(
@@ -349,6 +377,12 @@ impl Stack {
             if let Node::File(config) = &graph.nodes[file] {
                 format::create_if_missing(config).map_err(|error| error.of(file))?;
             }
+        }
+        self.check_distinct_from_open(graph, name)?;
+        let system = System::default();
+        if !force {
+            // Before it is opened, so that one that is refused is left alone.
+            content::check_files_blank(graph, &content::leaves(graph, name, None), &system)?;
         }
         for name in graph.on_this_thread(rt, name) {
             let is_later = |(later, _): &(String, _)| later == name;
@@ -369,9 +403,28 @@ impl Stack {
             let device = self.tapped(rt, name, device);
             self.later.borrow_mut().push((name.to_owned(), device));
         }
-        let later = self.later.borrow();
-        let found = later.iter().find(|(later, _)| later == name);
-        Ok(Rc::clone(&found.expect("it has just been opened").1))
+        let found = {
+            let later = self.later.borrow();
+            let found = later.iter().find(|(later, _)| later == name);
+            Rc::clone(&found.expect("it has just been opened").1)
+        };
+        if !force {
+            let open = self.later.borrow().clone();
+            let open = open
+                .iter()
+                .map(|(n, device)| (n.as_str(), Rc::clone(device)));
+            let open = open.collect();
+            content::check_remotes_blank(graph, &content::leaves(graph, name, None), &open).await?;
+        }
+        Ok(found)
+    }
+
+    /// Refuses a device that is the same bytes as one that is open.
+    fn check_distinct_from_open(&self, graph: &Graph, name: &str) -> Result<(), OpenError> {
+        let open = self.order.iter().map(String::as_str);
+        let mut roots: Vec<&str> = open.filter(|n| graph.nodes.contains_key(*n)).collect();
+        roots.push(name);
+        graph.check_distinct(&roots, &System::default())
     }
 
     /// The open devices, children before parents.

@@ -229,7 +229,7 @@ impl Node {
             Node::Null(config) => whole_blocks(config.size),
             Node::Remote(config) => config.check(),
             Node::Brp(config) => config.check(),
-            Node::File(config) => config.size.map_or(Ok(()), whole_blocks),
+            Node::File(config) => config.check(),
             Node::Cache(config) => config.check(),
             Node::Mirror(config) => config.check(),
             Node::Stripe(config) => config.check(),

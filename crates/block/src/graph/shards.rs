@@ -30,7 +30,7 @@ pub(super) async fn start(
     let below = graph.nodes[name].children()[0].to_owned();
     let (part, options) = (graph.part(&below), options.clone());
     let open = async move |rt: &Rt| {
-        let stack = Stack::open(rt, &part, &[&below], &options).await?;
+        let stack = Stack::open_part(rt, &part, &[&below], &options).await?;
         let top = Rc::clone(stack.get(&below).expect("the root of a stack is open"));
         Ok(OnThread { part, stack, top })
     };

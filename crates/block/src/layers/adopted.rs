@@ -116,9 +116,12 @@ impl Adopted {
     /// The disk `data` with its metadata device.
     ///
     /// # Errors
-    /// When the metadata device has no room for a head and a tail.
+    /// When the metadata device has no room for a head and a tail, or the disk does not
+    /// end with a whole block of 4 KiB, so that the volume would not be all of it.
     pub fn new(data: Rc<dyn Device>, metadata: Rc<dyn Device>) -> Result<Adopted, OpenError> {
         let (of_data, of_metadata) = (data.geometry(), metadata.geometry());
+        let whole = of_data.check_whole();
+        whole.map_err(|error| OpenError::new(format!("its data device {}", error.message)))?;
         let layout = Layout::of(of_data.size_bytes, of_metadata.size_bytes);
         let layout = layout.ok_or_else(|| {
             OpenError::new(format!(

@@ -49,6 +49,9 @@ pub struct BrpConfig {
     pub keep: Size,
     /// TLS is spoken with the server.
     pub tls: Option<TlsConfig>,
+    /// What is behind the last whole block of 4 KiB is not needed.
+    #[serde(default)]
+    pub drop_tail: bool,
 }
 
 /// How requests are merged; see `docs/brp.md`, section "Temporal merge".
@@ -122,6 +125,7 @@ impl BrpConfig {
             crc: false,
             keep: keep_default(),
             tls: None,
+            drop_tail: false,
         }
     }
 
@@ -184,7 +188,10 @@ impl BrpDevice {
         let error = |why: String| OpenError::new(format!("{}: {why}", addresses.join(", ")));
         let session = session.map_err(|why| error(why.to_string()))?;
         let export = session.export();
-        let geometry = geometry(&export).map_err(error)?;
+        let mut geometry = geometry(&export).map_err(error)?;
+        if config.drop_tail {
+            geometry.tail_bytes = 0;
+        }
         let range_bytes_max = u64::from(export.range_bytes_max);
         Ok(BrpDevice {
             session,
@@ -282,8 +289,8 @@ fn error_of(error: &Error) -> IoError {
 /// What the server's description means for the layers above.
 fn geometry(export: &Welcome) -> Result<Geometry, String> {
     // A tail that is no whole block could not be written whole or not at all.
-    let size_bytes = export.size_bytes - export.size_bytes % BLOCK_BYTES;
-    if size_bytes == 0 {
+    let whole = Geometry::of_whole_blocks(export.size_bytes);
+    if whole.size_bytes == 0 {
         return Err("the export is smaller than a block of 4096 bytes".to_owned());
     }
     Ok(Geometry {
@@ -293,7 +300,7 @@ fn geometry(export: &Welcome) -> Result<Geometry, String> {
         writable: !export.has(right::READ_ONLY),
         discard_zeroes: export.has(right::DISCARD_ZEROES),
         rotational: export.has(right::ROTATIONAL),
-        ..Geometry::of_size(size_bytes)
+        ..whole
     })
 }
 

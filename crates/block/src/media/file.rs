@@ -1,8 +1,11 @@
 //! A file or block device, by `io_uring`, around the page cache where the file system allows.
 //!
-//! Exclusive: the file is locked (`flock`) while it is open, so that two servers never write one
-//! side. Never creates or grows a file; `bimetal format` does that, once, when asked to.
+//! Exclusive: the file or device is claimed ([`crate::disk::claim`]) while it is open, so that two
+//! servers never write one side and nobody mounts it meanwhile. Never creates or grows a file;
+//! `bimetal format` does that, once, when asked to.
 
+use std::fs::Metadata;
+use std::io::{Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,8 +14,11 @@ use bimetal_rt::{Payload, Rt};
 use serde::Deserialize;
 
 use crate::device::{Device, IoFuture};
+use crate::disk::claim::Claim;
+use crate::disk::limits::Limits;
+use crate::disk::{System, place, usage};
 use crate::error::{IoError, OpenError};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
 use crate::request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, Reply, Request, push_extent};
 use crate::units::Size;
 
@@ -30,17 +36,201 @@ pub struct FileConfig {
     /// Refuse every change.
     #[serde(default)]
     pub read_only: bool,
+    /// Whether the device moves heads. This and the keys down to `zoned` overrule what the kernel
+    /// says.
+    pub rotational: Option<bool>,
+    /// What the device writes at once inside.
+    pub physical_block: Option<Size>,
+    /// The request that suits the device best.
+    pub optimal_io: Option<Size>,
+    /// Whether the device makes ranges read as zeroes without being sent them.
+    pub zeroing: Option<bool>,
+    /// Whether the device is told what is no longer needed.
+    pub discards: Option<bool>,
+    /// Whether the device has zones that can only be written in order.
+    pub zoned: Option<bool>,
+    /// What is behind the last whole block of 4 KiB is not needed.
+    #[serde(default)]
+    pub drop_tail: bool,
 }
 
 /// How long, and how often, a lock that is taken is tried again.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
+/// `EINVAL` and `EBUSY` of open(2).
+const INVALID: i32 = 22;
+const BUSY: i32 = 16;
+/// A longer physical block is a mistake of the device.
+const PHYSICAL_BYTES_MAX: u64 = 1 << 20;
 
-fn in_use(config: &FileConfig) -> OpenError {
-    OpenError::new(format!(
-        "{}: in use by another process (its lock is taken)",
-        config.path.display()
-    ))
+/// What is known of a file or block device before it is opened to be served.
+#[derive(Clone, Debug)]
+pub struct Looked {
+    /// What it will be.
+    pub geometry: Geometry,
+    /// What the kernel knows, and the configuration does not overrule.
+    pub limits: Limits,
+    /// Whether it is told what is no longer needed.
+    pub discards: bool,
+    found: Metadata,
+}
+
+impl Looked {
+    /// True of a block device.
+    pub fn is_device(&self) -> bool {
+        place::block_device(&self.found).is_some()
+    }
+}
+
+impl FileConfig {
+    /// The device at this path as the kernel describes it.
+    pub fn at(path: PathBuf) -> FileConfig {
+        FileConfig {
+            path,
+            size: None,
+            direct: None,
+            read_only: false,
+            rotational: None,
+            physical_block: None,
+            optimal_io: None,
+            zeroing: None,
+            discards: None,
+            zoned: None,
+            drop_tail: false,
+        }
+    }
+
+    /// Checks what the types of the keys cannot say.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(size) = self.size
+            && (size.0 == 0 || !size.0.is_multiple_of(BLOCK_BYTES))
+        {
+            return Err(format!("size {} is not a multiple of 4 KiB", size.0));
+        }
+        for (key, size, max) in [
+            ("physical_block", self.physical_block, PHYSICAL_BYTES_MAX),
+            ("optimal_io", self.optimal_io, u64::from(TRANSFER_BYTES_MAX)),
+        ] {
+            if let Some(size) = size
+                && !(size.0.is_power_of_two() && (512..=max).contains(&size.0))
+            {
+                return Err(format!(
+                    "{key} {} is not a power of two from 512 to {max} bytes",
+                    size.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn error(&self, what: impl std::fmt::Display) -> OpenError {
+        OpenError::new(format!("{}: {what}", self.path.display()))
+    }
+
+    /// Looks at the device without taking it from anybody. `serve`, `format` and `check` all begin
+    /// with this, and so refuse the same in the same words.
+    ///
+    /// # Errors
+    /// When it is missing or cannot be opened to read, is neither a file nor a block
+    /// device, is in use as something else, or cannot be a device here.
+    pub fn look(&self, system: &System) -> Result<Looked, OpenError> {
+        let found = std::fs::metadata(&self.path);
+        let found = found.map_err(|error| self.error(error))?;
+        let is_device = place::block_device(&found).is_some();
+        if !is_device && !found.is_file() {
+            let what = if found.is_dir() {
+                "a directory"
+            } else {
+                "something else"
+            };
+            return Err(self.error(format!("is {what}, not a file or block device")));
+        }
+        let uses = usage::of(&self.path, system).map_err(|error| self.error(error))?;
+        if let Some(words) = usage::in_words(&uses) {
+            return Err(self.error(format!(
+                "in use: {words}; end that first (--force does not overrule it)"
+            )));
+        }
+        let size_bytes = self.size_now(&found).map_err(|error| self.error(error))?;
+        let mut limits = Limits::of_found(&found, system);
+        self.overrule(&mut limits);
+        let geometry = self.geometry(size_bytes, &limits)?;
+        Ok(Looked {
+            geometry,
+            discards: limits.can_discard.unwrap_or(true),
+            limits,
+            found,
+        })
+    }
+
+    fn size_now(&self, found: &Metadata) -> std::io::Result<u64> {
+        if place::block_device(found).is_none() {
+            return Ok(found.len());
+        }
+        // The length of a block device stands nowhere else.
+        std::fs::File::open(&self.path)?.seek(SeekFrom::End(0))
+    }
+
+    /// What the configuration says counts more than what the device does.
+    fn overrule(&self, limits: &mut Limits) {
+        limits.rotational = self.rotational.or(limits.rotational);
+        let said = |size: Option<Size>| size.map(|size| size.0);
+        limits.physical_bytes = said(self.physical_block).or(limits.physical_bytes);
+        limits.optimal_bytes = said(self.optimal_io).or(limits.optimal_bytes);
+        limits.can_zero = self.zeroing.or(limits.can_zero);
+        limits.can_discard = self.discards.or(limits.can_discard);
+        match self.zoned {
+            Some(true) => limits.zoned = Some("host-managed".to_owned()),
+            Some(false) => limits.zoned = None,
+            None => {}
+        }
+    }
+
+    fn geometry(&self, size_bytes: u64, limits: &Limits) -> Result<Geometry, OpenError> {
+        if size_bytes < BLOCK_BYTES {
+            return Err(self.error("smaller than one block of 4 KiB"));
+        }
+        if limits.zoned.as_deref() == Some("host-managed") {
+            return Err(self.error(
+                "is a zoned disk of the host-managed kind, which takes writes in order only; \
+                 `zoned = false` overrules what the kernel says",
+            ));
+        }
+        let sector = limits.logical_bytes.filter(|_| limits.is_device);
+        if let Some(sector) = sector.filter(|sector| *sector > BLOCK_BYTES) {
+            return Err(self.error(format!(
+                "has sectors of {sector} bytes; at most 4096 can be used"
+            )));
+        }
+        let whole = Geometry::of_whole_blocks(size_bytes);
+        let usable = |bytes: Option<u64>, max: u64| {
+            let usable = bytes.filter(|bytes| bytes.is_power_of_two() && *bytes <= max);
+            usable.and_then(|bytes| u32::try_from(bytes).ok())
+        };
+        let physical = usable(limits.physical_bytes, PHYSICAL_BYTES_MAX);
+        // A stripe over three disks suits no power of two, and some adapters say anything.
+        let optimal = usable(limits.optimal_bytes, u64::from(TRANSFER_BYTES_MAX));
+        let physical_bytes = physical.unwrap_or(whole.physical_bytes);
+        let preferred_bytes = optimal.unwrap_or(0).max(physical_bytes);
+        Ok(Geometry {
+            writable: !self.read_only,
+            physical_bytes,
+            preferred_bytes: preferred_bytes.max(whole.preferred_bytes),
+            rotational: limits.rotational.unwrap_or(false),
+            discard_zeroes: limits.can_discard.unwrap_or(true) && limits.can_zero.unwrap_or(true),
+            tail_bytes: if self.drop_tail { 0 } else { whole.tail_bytes },
+            ..whole
+        })
+    }
+}
+
+/// Why a device is not open yet, and may be soon.
+enum Busy {
+    Locked,
+    Claimed,
 }
 
 /// See the module.
@@ -49,71 +239,109 @@ pub struct FileDevice {
     file: File,
     geometry: Geometry,
     direct: bool,
+    discards: bool,
+    zeroes: bool,
+    _claim: Claim,
 }
 
 impl FileDevice {
-    /// Opens and locks the file.
+    /// Opens and claims the file or device, with patience for the lock of a process that has just
+    /// died: its ring lets go of the file only once the kernel has taken the ring down, which
+    /// happens after the process is gone (50 ms were measured).
     ///
     /// # Errors
-    /// When it is missing, in use, too small for one block, or cannot be opened.
-    pub fn open(rt: &Rt, config: &FileConfig) -> Result<FileDevice, OpenError> {
-        FileDevice::try_open(rt, config)?.ok_or_else(|| in_use(config))
-    }
-
-    /// As [`FileDevice::open`], with patience for the lock of a process that has just died: its
-    /// ring lets go of the file only once the kernel has taken the ring down, which happens after
-    /// the process is gone (50 ms were measured).
-    ///
-    /// # Errors
-    /// As of `open`.
+    /// When it is missing, in use, too small for one block, or cannot be opened or used.
     pub async fn open_when_free(rt: &Rt, config: &FileConfig) -> Result<FileDevice, OpenError> {
         let deadline = rt.now() + LOCK_PATIENCE;
         loop {
-            match FileDevice::try_open(rt, config)? {
-                Some(device) => return Ok(device),
-                None if rt.now() >= deadline => return Err(in_use(config)),
-                None => rt.sleep(LOCK_RETRY).await,
-            }
+            let mut device = match FileDevice::try_open(rt, config)? {
+                Ok(device) => device,
+                Err(_) if rt.now() < deadline => {
+                    rt.sleep(LOCK_RETRY).await;
+                    continue;
+                }
+                Err(Busy::Locked) => {
+                    return Err(config.error("in use by another process (its lock is taken)"));
+                }
+                Err(Busy::Claimed) => {
+                    return Err(config.error(
+                        "in use by another process or by the kernel (it is claimed: a server, \
+                         a mount elsewhere, a tool at work)",
+                    ));
+                }
+            };
+            device.try_punching().await;
+            return Ok(device);
         }
     }
 
-    /// The device, or `None` when another process holds the lock.
-    fn try_open(rt: &Rt, config: &FileConfig) -> Result<Option<FileDevice>, OpenError> {
-        let fail = |what: String| OpenError::new(format!("{}: {what}", config.path.display()));
+    /// The device, or why it is not free.
+    fn try_open(rt: &Rt, config: &FileConfig) -> Result<Result<FileDevice, Busy>, OpenError> {
+        let fail = |what: String| config.error(what);
+        let system = System::default();
+        let looked = config.look(&system)?;
+        let claim = Claim::behind(&config.path, &system);
+        let claim = claim.map_err(|e| fail(format!("cannot claim: {e}")))?;
+        let Some(claim) = claim else {
+            return Ok(Err(Busy::Claimed));
+        };
         let write = !config.read_only;
-        let open = |direct| File::open(rt, &config.path, OpenOptions { write, direct });
+        let open = |direct| {
+            let options = OpenOptions { write, direct };
+            match looked.is_device() {
+                true => File::open_claimed(rt, &config.path, options),
+                false => File::open(rt, &config.path, options),
+            }
+        };
         let (file, direct) = match config.direct {
             Some(direct) => (open(direct), direct),
             None => match open(true) {
-                // The file system has no direct I/O (EINVAL of open(2)).
-                Err(e) if e.raw_os_error() == Some(22) => (open(false), false),
+                // The file system has no direct I/O.
+                Err(e) if e.raw_os_error() == Some(INVALID) => (open(false), false),
                 result => (result, true),
             },
         };
-        let file = file.map_err(|e| fail(format!("cannot open: {e}")))?;
+        let file = match file {
+            Err(e) if looked.is_device() && e.raw_os_error() == Some(BUSY) => {
+                return Ok(Err(Busy::Claimed));
+            }
+            file => file.map_err(|e| fail(format!("cannot open: {e}")))?,
+        };
         let locked = file
             .try_lock_exclusive()
             .map_err(|e| fail(format!("cannot lock: {e}")))?;
         if !locked {
-            return Ok(None);
+            return Ok(Err(Busy::Locked));
         }
-        let size = file
-            .size_bytes()
-            .map_err(|e| fail(format!("cannot tell its size: {e}")))?;
-        let size = size - size % BLOCK_BYTES;
-        if size == 0 {
-            return Err(fail("smaller than one block of 4 KiB".to_owned()));
-        }
-        let geometry = Geometry {
-            writable: write,
-            ..Geometry::of_size(size)
-        };
-        Ok(Some(FileDevice {
+        // What was looked at may have become something else before it was claimed.
+        let looked = config.look(&system)?;
+        Ok(Ok(FileDevice {
             rt: rt.clone(),
             file,
-            geometry,
+            geometry: looked.geometry,
             direct,
+            discards: looked.discards,
+            zeroes: looked.limits.can_zero.unwrap_or(true),
+            _claim: claim,
         }))
+    }
+
+    /// Finds out whether a file system gives space back, by asking for some behind the end of the
+    /// file, where nothing is. What it cannot do must not be promised.
+    async fn try_punching(&mut self) {
+        if !self.geometry.writable || !self.geometry.discard_zeroes {
+            return;
+        }
+        let end = self.geometry.size_bytes + self.geometry.tail_bytes;
+        let tried = self
+            .file
+            .punch_hole(end.next_multiple_of(BLOCK_BYTES), BLOCK_BYTES);
+        if let Err(error) = tried.await
+            && IoError::from(error) == IoError::Unsupported
+        {
+            self.geometry.discard_zeroes = false;
+            self.discards = false;
+        }
     }
 
     /// True when the page cache is bypassed.
@@ -130,8 +358,14 @@ impl FileDevice {
                     .await
             }
             Op::Flush => Ok(self.file.sync_data().await.map(|()| Reply::Done)?),
+            // What is not promised to read as zeroes is not made to: on a disk that cannot do it by
+            // itself that would be writing all of it.
+            Op::Discard if !self.geometry.discard_zeroes => Ok(Reply::Done),
             Op::Discard => self.clear(&request, true).await,
-            Op::WriteZeroes => self.clear(&request, !request.flags.keep_allocated).await,
+            Op::WriteZeroes => {
+                let may_free = self.discards && !request.flags.keep_allocated;
+                self.clear(&request, may_free).await
+            }
             Op::Extents => self.extents(&request),
         }
     }
@@ -179,12 +413,20 @@ impl FileDevice {
         if len == 0 {
             return Ok(Reply::Done);
         }
-        let attempt = if may_free {
-            self.file.punch_hole(offset, len).await
-        } else {
-            self.file.zero_range(offset, len).await
+        let attempt = match (self.zeroes, may_free) {
+            (false, _) => Err(IoError::Unsupported),
+            (true, true) => self
+                .file
+                .punch_hole(offset, len)
+                .await
+                .map_err(IoError::from),
+            (true, false) => self
+                .file
+                .zero_range(offset, len)
+                .await
+                .map_err(IoError::from),
         };
-        match attempt.map_err(IoError::from) {
+        match attempt {
             Ok(()) => {}
             Err(IoError::Unsupported) => self.write_zeroes_by_hand(offset, len).await?,
             Err(e) => return Err(e),
@@ -195,7 +437,7 @@ impl FileDevice {
         Ok(Reply::Done)
     }
 
-    /// For file systems that can neither punch nor zero.
+    /// For devices and file systems that can neither punch nor zero.
     async fn write_zeroes_by_hand(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let zeroes = self.rt.pool().zeroed(len.min(1 << 20) as usize);
         let mut position = offset;
@@ -238,5 +480,123 @@ impl Device for FileDevice {
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
         IoFuture::new(self.run(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_rt::UringOptions;
+
+    use super::*;
+
+    /// A file of 64 KiB of ones, with these keys, on which `op` clears all but the first block;
+    /// gives what is read of the second one afterwards, and the bytes that the file still takes.
+    fn cleared(name: &str, op: Op, keep_allocated: bool, keys: &str) -> (u8, u64) {
+        use std::os::unix::fs::MetadataExt;
+        let rt = Rt::real_time(UringOptions::default()).expect("a ring");
+        let file = format!("bimetal-file-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(file);
+        std::fs::write(&path, vec![1; 64 << 10]).expect("a file");
+        std::fs::File::open(&path)
+            .and_then(|file| file.sync_all())
+            .expect("its blocks are allocated");
+        let text = format!("path = '{}'\n{keys}", path.display());
+        let config: FileConfig = toml::from_str(&text).expect("keys");
+        config.check().expect("keys");
+        let read = rt.block_on(async {
+            let device = FileDevice::open_when_free(&rt, &config).await;
+            let device = device.expect("a file");
+            let flags = Flags {
+                keep_allocated,
+                ..Flags::NONE
+            };
+            let clear = Request::without_data(op, BLOCK_BYTES, 60 << 10, flags);
+            device.submit(clear).await.expect("taken");
+            device.submit(Request::flush()).await.expect("flushed");
+            let read = device.submit(Request::read(BLOCK_BYTES, BLOCK_BYTES)).await;
+            read.expect("readable").into_data().to_vec()[0]
+        });
+        let taken = std::fs::metadata(&path).expect("a file").blocks() * 512;
+        std::fs::remove_file(path).expect("a file");
+        (read, taken)
+    }
+
+    #[test]
+    fn what_the_device_cannot_do_is_written_or_left() {
+        let (no_zeroing, no_discards) = ("zeroing = false", "discards = false");
+        let whole = 64 << 10;
+        // A hole is made where that is allowed, and only there.
+        assert_eq!(cleared("punch", Op::Discard, false, ""), (0, 4096));
+        assert_eq!(cleared("zero", Op::WriteZeroes, false, ""), (0, 4096));
+        assert_eq!(cleared("keep", Op::WriteZeroes, true, ""), (0, whole));
+        assert_eq!(
+            cleared("zero-kept", Op::WriteZeroes, false, no_discards),
+            (0, whole)
+        );
+        // What a discard does not promise, it does not write either.
+        assert_eq!(cleared("left", Op::Discard, false, no_discards), (1, whole));
+        assert_eq!(cleared("hdd", Op::Discard, false, no_zeroing), (1, whole));
+        assert_eq!(
+            cleared("hdd-zero", Op::WriteZeroes, false, no_zeroing),
+            (0, whole)
+        );
+    }
+
+    #[test]
+    fn the_words_of_the_kernel_become_a_geometry() {
+        let config = FileConfig::at("disk".into());
+        let disk = Limits {
+            is_device: true,
+            rotational: Some(true),
+            logical_bytes: Some(512),
+            physical_bytes: Some(4096),
+            optimal_bytes: Some(1 << 20),
+            can_zero: Some(false),
+            can_discard: Some(false),
+            zoned: None,
+        };
+        let of = |limits: &Limits| config.geometry((32 << 20) + 512, limits);
+        let geometry = of(&disk).expect("a disk");
+        assert!(geometry.rotational && !geometry.discard_zeroes);
+        assert_eq!(
+            (geometry.physical_bytes, geometry.preferred_bytes),
+            (4096, 1 << 20)
+        );
+        assert_eq!((geometry.size_bytes, geometry.tail_bytes), (32 << 20, 512));
+        // A stripe over three disks, and what some adapters say: no power of two, or too much.
+        for optimal in [3 << 16, 33_553_920, 1 << 30] {
+            let odd = Limits {
+                optimal_bytes: Some(optimal),
+                physical_bytes: Some(16384),
+                ..disk.clone()
+            };
+            assert_eq!(of(&odd).expect("a disk").preferred_bytes, 16384);
+        }
+        let refused = [
+            (
+                "host-managed",
+                Limits {
+                    zoned: Some("host-managed".to_owned()),
+                    ..disk.clone()
+                },
+            ),
+            (
+                "sectors of 16384 bytes",
+                Limits {
+                    logical_bytes: Some(16384),
+                    ..disk.clone()
+                },
+            ),
+        ];
+        for (words, limits) in refused {
+            let error = of(&limits).expect_err("it is refused");
+            assert!(error.message.contains(words), "{}", error.message);
+        }
+        // Zones that may be written in any order are no hindrance.
+        let aware = Limits {
+            zoned: Some("host-aware".to_owned()),
+            ..disk
+        };
+        assert!(of(&aware).is_ok());
     }
 }

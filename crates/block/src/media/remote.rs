@@ -59,6 +59,9 @@ pub struct RemoteConfig {
     pub reconnect: Time,
     /// TLS is spoken with the server, which it is asked for by `STARTTLS`.
     pub tls: Option<TlsConfig>,
+    /// What is behind the last whole block of 4 KiB is not needed.
+    #[serde(default)]
+    pub drop_tail: bool,
 }
 
 fn read_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Address, D::Error> {
@@ -83,6 +86,7 @@ impl RemoteConfig {
             connections: one_connection(),
             reconnect: reconnect_default(),
             tls: None,
+            drop_tail: false,
         }
     }
 
@@ -205,7 +209,10 @@ impl RemoteDevice {
         .await
         .map_err(|why| error(why.to_string()))?;
         let session = first.session.clone();
-        let geometry = geometry(&session).map_err(error)?;
+        let mut geometry = geometry(&session).map_err(error)?;
+        if config.drop_tail {
+            geometry.tail_bytes = 0;
+        }
         let several = session.info.offers(offer::CAN_MULTI_CONN);
         let connections = if several { config.connections } else { 1 };
         let shared = Rc::new(Shared {
@@ -408,9 +415,9 @@ fn geometry(session: &ClientSession) -> Result<Geometry, String> {
         ));
     }
     // A tail that is no whole block could not be written whole or not at all.
-    let size_bytes = info.size_bytes - info.size_bytes % BLOCK_BYTES;
+    let whole = Geometry::of_whole_blocks(info.size_bytes);
     let transfer_bytes_max = info.max_payload_bytes.min(TRANSFER_BYTES_MAX);
-    if size_bytes == 0 || u64::from(transfer_bytes_max) < BLOCK_BYTES {
+    if whole.size_bytes == 0 || u64::from(transfer_bytes_max) < BLOCK_BYTES {
         return Err(
             "the export is smaller than a block of 4096 bytes, or takes no such".to_owned(),
         );
@@ -422,7 +429,7 @@ fn geometry(session: &ClientSession) -> Result<Geometry, String> {
         writable: !info.offers(offer::READ_ONLY),
         discard_zeroes: false,
         rotational: info.offers(offer::ROTATIONAL),
-        ..Geometry::of_size(size_bytes)
+        ..whole
     })
 }
 
@@ -503,7 +510,7 @@ mod tests {
     fn the_description_of_an_export_becomes_a_geometry() {
         let geometry = described((1 << 20) + 512, 512, 64 << 20).unwrap();
         // The tail of 512 bytes is no block, and no layer takes more than 32 MiB at a time.
-        assert_eq!(geometry.size_bytes, 1 << 20);
+        assert_eq!((geometry.size_bytes, geometry.tail_bytes), (1 << 20, 512));
         assert_eq!(geometry.transfer_bytes_max, 32 << 20);
         assert_eq!(
             (geometry.block_bytes, geometry.preferred_bytes),

@@ -184,8 +184,9 @@ fn gone_is_done(done: Result<(), AttachError>) -> Result<(), AttachError> {
     }
 }
 
-/// What the kernel is told of a device. Sectors have 512 bytes, as those of every other way to a volume,
-/// so that a table of partitions means the same on all of them; that a block has 4 KiB is told besides.
+/// What the kernel is told of a device. Sectors have 512 bytes, as those of every other way to a
+/// volume, so that a table of partitions means the same on all of them; that a block has 4 KiB, or
+/// what the device writes at once inside, is told besides.
 fn parameters(geometry: &Geometry, read_only: bool) -> Result<Parameters, AttachError> {
     if geometry.size_bytes == 0 || !geometry.size_bytes.is_multiple_of(SECTOR_BYTES) {
         return Err(AttachError::Size(geometry.size_bytes));
@@ -197,7 +198,7 @@ fn parameters(geometry: &Geometry, read_only: bool) -> Result<Parameters, Attach
         read_only: read_only || !geometry.writable,
         rotational: geometry.rotational,
         logical_block_bytes: SECTOR_BYTES as u32,
-        physical_block_bytes: block_bytes,
+        physical_block_bytes: geometry.physical_bytes.max(block_bytes),
         preferred_bytes: geometry.preferred_bytes.max(block_bytes),
         // Whole pages, at least one, as the driver asks for.
         transfer_bytes_max: (transfer_bytes_max & !(block_bytes - 1)).max(block_bytes),

@@ -34,8 +34,25 @@ impl File {
     /// # Errors
     /// Those of `open(2)`; `Unsupported` in virtual time.
     pub fn open(rt: &Rt, path: &Path, options: OpenOptions) -> io::Result<File> {
+        File::open_with(rt, path, options, 0)
+    }
+
+    /// Opens an existing block device and claims it (`O_EXCL`): as long as the handle is open, the
+    /// kernel neither mounts the device nor lets another claim it, under any of its names. Blocks;
+    /// for start-up only.
+    ///
+    /// # Errors
+    /// Those of `open(2)`: `EBUSY` when the device is mounted, is swap space, is a part of another
+    /// device, or is claimed by another handle; so it is when that is true of one of its partitions
+    /// or of the disk it is a partition of. `Unsupported` in virtual time.
+    pub fn open_claimed(rt: &Rt, path: &Path, options: OpenOptions) -> io::Result<File> {
+        File::open_with(rt, path, options, libc::O_EXCL)
+    }
+
+    fn open_with(rt: &Rt, path: &Path, options: OpenOptions, more: i32) -> io::Result<File> {
         let real_time = super::of(rt)?;
-        let flags = libc::O_CLOEXEC | if options.direct { libc::O_DIRECT } else { 0 };
+        let direct = if options.direct { libc::O_DIRECT } else { 0 };
+        let flags = libc::O_CLOEXEC | direct | more;
         let file = std::fs::OpenOptions::new()
             .read(true)
             .write(options.write)

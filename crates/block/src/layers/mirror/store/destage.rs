@@ -463,13 +463,7 @@ impl Store {
             let request = Request::write(offset, write.data, Flags::NONE);
             self.device.submit(request).await?;
         } else if zeroes {
-            let op = if self.device.geometry().discard_zeroes {
-                Op::Discard
-            } else {
-                Op::WriteZeroes
-            };
-            let request = Request::without_data(op, offset, len, Flags::NONE);
-            self.device.submit(request).await?;
+            self.forget_home(offset, len).await?;
         }
         self.count(|counts| {
             counts.destage_writes += 1;
@@ -480,6 +474,25 @@ impl Store {
             self.set_expected(checksums, first, &write.expected).await?;
         }
         Ok(())
+    }
+
+    /// Clears blocks that read as zeroes from now on. Where checksums are kept they say so,
+    /// whatever is in the home: the device is told that it may forget what is there, and is never
+    /// made to write zeroes. Without checksums the home must have them; so it must where it is a
+    /// disk that was adopted, which is the volume by itself after a clean stop.
+    async fn forget_home(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let geometry = self.device.geometry();
+        let home_decides = self.checksums.is_none() || geometry.content_offset_bytes.is_some();
+        let op = match home_decides && !geometry.discard_zeroes {
+            true => Op::WriteZeroes,
+            false => Op::Discard,
+        };
+        let request = Request::without_data(op, offset, len, Flags::NONE);
+        match self.device.submit(request).await {
+            // A discard is advice; what cannot take it keeps what it has.
+            Err(IoError::Unsupported) if op == Op::Discard && !geometry.discard_zeroes => Ok(()),
+            other => other.map(|_done| ()),
+        }
     }
 
     /// A page of checksums that has gone bad is begun anew: nothing is known of its other blocks,
@@ -528,4 +541,124 @@ fn merged(writes: Vec<HomeWrite>) -> Vec<HomeWrite> {
         }
     }
     merged
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_rt::{Rt, VirtualOptions};
+
+    use super::*;
+    use crate::device::{Device, IoFuture};
+    use crate::geometry::Geometry;
+    use crate::layers::mirror::superblock::{self, Candidate, Formatting};
+    use crate::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideToOpen};
+    use crate::media::memory::MemoryDevice;
+    use crate::request::Reply;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A disk that cannot make zeroes by itself, and counts the bytes that it is made to write as
+    /// zeroes.
+    struct Disk {
+        below: MemoryDevice,
+        geometry: Geometry,
+        zeroed_bytes: Cell<u64>,
+    }
+
+    impl Device for Disk {
+        fn geometry(&self) -> &Geometry {
+            &self.geometry
+        }
+
+        fn submit(&self, request: Request) -> IoFuture<'_> {
+            match request.op {
+                Op::Discard => return IoFuture::ready(Ok(Reply::Done)),
+                Op::WriteZeroes => self.zeroed_bytes.set(self.zeroed_bytes.get() + request.len),
+                _ => {}
+            }
+            self.below.submit(request)
+        }
+    }
+
+    /// Fills the first MiB of a mirror of two such disks, discards or zeroes the whole volume, and
+    /// stops it. Gives the bytes that each disk has zeroed for it, and whether the first MiB of its
+    /// home is zeroes.
+    fn cleared(op: Op, no_checksums: bool) -> [(u64, bool); 2] {
+        let rt = Rt::virtual_time(VirtualOptions::default());
+        rt.block_on(async {
+            let disks = [(); 2].map(|()| {
+                Rc::new(Disk {
+                    below: MemoryDevice::new(&rt, 32 * MIB),
+                    geometry: Geometry {
+                        discard_zeroes: false,
+                        ..Geometry::of_size(32 * MIB)
+                    },
+                    zeroed_bytes: Cell::new(0),
+                })
+            });
+            let names = ["a", "b"].map(str::to_owned);
+            let named = names.iter().zip(&disks);
+            let candidates: Vec<Candidate> = named
+                .map(|(name, disk)| Candidate {
+                    name: name.clone(),
+                    device: Rc::clone(disk) as Rc<dyn Device>,
+                })
+                .collect();
+            let formatting = Formatting {
+                no_checksums,
+                ..Formatting::default()
+            };
+            let made = superblock::format(&rt, "vol", &candidates, &formatting).await;
+            let made = made.expect("the disks are fit");
+            let config = MirrorConfig::of(names.to_vec());
+            let open = async || {
+                let sides = candidates.iter().map(|side| SideToOpen {
+                    name: side.name.clone(),
+                    device: Ok(Rc::clone(&side.device)),
+                });
+                let options = OpenOptions::default();
+                let opened = Mirror::open(&rt, &config, sides.collect(), &options).await;
+                opened.expect("both sides are there")
+            };
+            let mirror = open().await;
+            let data = rt.pool().copy_of(&vec![0x5a; MIB as usize]);
+            let write = mirror.submit(Request::write(0, data, Flags::NONE)).await;
+            write.expect("taken");
+            mirror.close().await.expect("everything is at home");
+            disks.iter().for_each(|disk| disk.zeroed_bytes.set(0));
+            let mirror = open().await;
+            let whole = mirror.geometry().size_bytes;
+            let clear = Request::without_data(op, 0, whole, Flags::NONE);
+            mirror.submit(clear).await.expect("taken");
+            mirror.close().await.expect("everything is at home");
+            let mirror = open().await;
+            let read = mirror
+                .submit(Request::read(0, MIB))
+                .await
+                .expect("readable");
+            assert!(read.into_data().to_vec().iter().all(|byte| *byte == 0));
+            mirror.close().await.expect("closed");
+            let mut found = Vec::new();
+            for (disk, (_, _, data_offset)) in disks.iter().zip(&made.sides) {
+                let home = disk.below.submit(Request::read(*data_offset, MIB)).await;
+                let home = home.expect("memory").into_data().to_vec();
+                found.push((disk.zeroed_bytes.get(), home.iter().all(|byte| *byte == 0)));
+            }
+            found.try_into().expect("two disks")
+        })
+    }
+
+    #[test]
+    fn no_disk_writes_zeroes_that_the_checksums_know() {
+        for op in [Op::Discard, Op::WriteZeroes] {
+            assert_eq!(cleared(op, false), [(0, false); 2], "{op:?}");
+        }
+    }
+
+    #[test]
+    fn without_checksums_the_home_has_the_zeroes() {
+        for side in cleared(Op::Discard, true) {
+            assert!(side.0 >= 16 * MIB && side.1, "{side:?}");
+        }
+    }
 }

@@ -232,12 +232,8 @@ pub async fn format(
         (1..=SIDES_MAX).contains(&sides.len()),
         "the table has room for the sides"
     );
-    let kept = adopting::kept_side(sides, formatting)?;
-    let mut layouts = Vec::new();
-    for side in sides {
-        layouts.push(check_formattable(side, formatting).await?);
-    }
-    if let Some(kept) = kept {
+    let layouts = check_fit(sides, formatting).await?;
+    if let Some(kept) = adopting::kept_side(sides, formatting)? {
         return adopting::adopt(rt, name, sides, &layouts, kept, formatting).await;
     }
     let mut superblocks = first_superblocks(rt, name, &layouts)?;
@@ -261,6 +257,23 @@ pub async fn format(
         written.map_err(|error| side.error(&format!("writing the superblock: {error}")))?;
     }
     Ok(described(sides, &superblocks))
+}
+
+/// The layouts that sides are going to have. Nothing is written.
+///
+/// # Errors
+/// When a side is too small, cannot be written, or holds a volume or content and `force` is not
+/// given; when the one that is to be adopted cannot be.
+pub async fn check_fit(
+    sides: &[Candidate],
+    formatting: &Formatting,
+) -> Result<Vec<Layout>, OpenError> {
+    adopting::kept_side(sides, formatting)?;
+    let mut layouts = Vec::new();
+    for side in sides {
+        layouts.push(check_formattable(side, formatting).await?);
+    }
+    Ok(layouts)
 }
 
 /// What has been made, for whoever asked for it.

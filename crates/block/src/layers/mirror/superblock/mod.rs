@@ -21,13 +21,18 @@ use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
 
 pub(super) use format::NotSeen;
-pub use format::{Candidate, Formatted, Formatting, format};
+pub use format::{Candidate, Formatted, Formatting, check_fit, format};
 pub(in crate::layers::mirror) use format::{NewSide, make_side};
 pub use history::{EPOCHS_MAX, Epoch, History};
 pub use layout::{Asked, LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
 pub use listed::{Listed, Table, Told, place_in};
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
+
+/// True when a device that begins with these bytes begins with a superblock, whole or not.
+pub fn is_marked(head: &[u8]) -> bool {
+    head.starts_with(&MAGIC)
+}
 /// Readers refuse any other major version.
 const VERSION_MAJOR: u32 = 2;
 const VERSION_MINOR: u32 = 0;

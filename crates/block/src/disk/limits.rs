@@ -1,0 +1,115 @@
+//! What the kernel has been told by a device: the files below `queue` of `sysfs`
+//! (`Documentation/ABI/stable/sysfs-block` of Linux).
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+
+use super::System;
+use super::place::{DeviceNumber, block_device};
+
+/// What is known of a device; `None` for what the kernel does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// True of a block device, false of a file on one.
+    pub is_device: bool,
+    /// Whether it moves heads.
+    pub rotational: Option<bool>,
+    /// The shortest request past the page cache, in bytes.
+    pub logical_bytes: Option<u64>,
+    /// What it writes at once inside, in bytes.
+    pub physical_bytes: Option<u64>,
+    /// The request that suits it best, in bytes.
+    pub optimal_bytes: Option<u64>,
+    /// Whether it makes ranges read as zeroes without being sent them. Not known of a file, whose
+    /// file system does that.
+    pub can_zero: Option<bool>,
+    /// Whether it can be told what is no longer needed. Not known of a file either.
+    pub can_discard: Option<bool>,
+    /// The model of its zones, where it has any: `host-aware` or `host-managed`.
+    pub zoned: Option<String>,
+}
+
+impl Limits {
+    /// What is known of what `stat(2)` has found: of a block device, or of the device under the
+    /// file system of a file, where that is one device.
+    pub fn of_found(found: &Metadata, system: &System) -> Limits {
+        match block_device(found) {
+            Some(number) => Limits::of_device(number, system),
+            None => {
+                let below = Limits::of_device(DeviceNumber::of_dev(found.dev()), system);
+                Limits {
+                    is_device: false,
+                    can_zero: None,
+                    can_discard: None,
+                    // The file system writes in order where that has to be.
+                    zoned: None,
+                    ..below
+                }
+            }
+        }
+    }
+
+    fn of_device(number: DeviceNumber, system: &System) -> Limits {
+        // A partition has the queue of its disk.
+        let number = system.disk_of(number).unwrap_or(number);
+        let value = |name: &str| system.number(number, &format!("queue/{name}"));
+        let is_more_than_zero = |bytes: u64| bytes > 0;
+        let zoned = system.attribute(number, "queue/zoned");
+        Limits {
+            is_device: true,
+            rotational: value("rotational").map(|word| word != 0),
+            logical_bytes: value("logical_block_size").filter(|bytes| *bytes > 0),
+            physical_bytes: value("physical_block_size").filter(|bytes| *bytes > 0),
+            optimal_bytes: value("optimal_io_size").filter(|bytes| *bytes > 0),
+            can_zero: value("write_zeroes_max_bytes").map(is_more_than_zero),
+            can_discard: value("discard_max_bytes").map(is_more_than_zero),
+            zoned: zoned.filter(|model| model != "none"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::usage::fixture::Fixture;
+    use super::*;
+
+    #[test]
+    fn the_queue_of_a_disk_counts_for_its_partitions() {
+        let fixture = Fixture::new("limits");
+        fixture.disk("sda", "8:0");
+        fixture.partition("sda", "sda1", "8:1", (2048, 4096));
+        for (key, value) in [
+            ("rotational", "1"),
+            ("logical_block_size", "512"),
+            ("physical_block_size", "4096"),
+            ("optimal_io_size", "0"),
+            ("write_zeroes_max_bytes", "0"),
+            ("discard_max_bytes", "0"),
+            ("zoned", "host-managed"),
+        ] {
+            fixture.text(&format!("sys/block/sda/queue/{key}"), &format!("{value}\n"));
+        }
+        let expected = Limits {
+            is_device: true,
+            rotational: Some(true),
+            logical_bytes: Some(512),
+            physical_bytes: Some(4096),
+            optimal_bytes: None,
+            can_zero: Some(false),
+            can_discard: Some(false),
+            zoned: Some("host-managed".to_owned()),
+        };
+        let of = |minor| {
+            let number = DeviceNumber { major: 8, minor };
+            Limits::of_device(number, &fixture.system())
+        };
+        assert_eq!(of(0), expected);
+        assert_eq!(of(1), expected);
+        // Of what the kernel has no queue nothing is known.
+        let unknown = Limits {
+            is_device: true,
+            ..Limits::default()
+        };
+        assert_eq!(of(9), unknown);
+    }
+}
