@@ -37,6 +37,9 @@ pub(crate) struct ServerOptions {
     pub(crate) control: PathBuf,
     /// Size of the buffer pool.
     pub(crate) memory_bytes: u64,
+    /// How much of it is for the data of clients' requests in flight; the rest is for what waits
+    /// for a late side of a mirror.
+    pub(crate) data_bytes: u64,
     /// Whether to lock the process into memory.
     pub(crate) lock_memory: bool,
     /// How long a thread looks for something to do before it sleeps.
@@ -142,6 +145,14 @@ impl ServerOptions {
         }
     }
 
+    /// What the server of the exports may use.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            connection_threads: self.connection_threads,
+            data_bytes: Some(self.data_bytes),
+        }
+    }
+
     fn read(document: &Document<'_>, graph: &Graph) -> Result<ServerOptions> {
         let section: ServerSection = match document.single("server") {
             Some(section) => section.clone().read()?,
@@ -156,10 +167,16 @@ impl ServerOptions {
             }
             None => document.path().with_extension("ctl"),
         };
-        let default_bytes = POOL_BYTES + exposure_bytes(graph);
+        let exposure_bytes = exposure_bytes(graph);
+        let default_bytes = (POOL_BYTES as u64).saturating_add(exposure_bytes);
+        let memory_bytes = section.memory.map_or(default_bytes, |size| size.0);
         Ok(ServerOptions {
             control,
-            memory_bytes: section.memory.map_or(default_bytes, |size| size.0),
+            memory_bytes,
+            // With less than the exposure bounds both take from the same half.
+            data_bytes: memory_bytes
+                .saturating_sub(exposure_bytes)
+                .max(memory_bytes / 2),
             lock_memory: section.lock_memory.unwrap_or(true),
             spin: section.spin.map_or(SPIN_DEFAULT, |time| time.0),
             connection_threads: section.connection_threads.map_or(0, |threads| threads.0),

@@ -156,6 +156,12 @@ impl Portal {
         }
     }
 
+    /// Clients that have not chosen an export.
+    #[cfg(test)]
+    pub(crate) fn guests(&self) -> usize {
+        self.guests.borrow().len()
+    }
+
     fn guests_max(&self) -> usize {
         match self.address {
             Address::Rdma(_) => RDMA_GUESTS_MAX,
