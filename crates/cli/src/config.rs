@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use bimetal_block::document::{read_text, resolve};
 use bimetal_block::graph::{Document, Graph, Node};
 use bimetal_block::units::{Size, Time};
-use bimetal_export::ExportConfig;
+use bimetal_export::{ExportConfig, Limits};
 use bimetal_rt::UringOptions;
 use bimetal_rt::uring::SPIN_DEFAULT;
 use serde::Deserialize;
@@ -168,7 +168,7 @@ impl ServerOptions {
             None => document.path().with_extension("ctl"),
         };
         let exposure_bytes = exposure_bytes(graph);
-        let default_bytes = (POOL_BYTES as u64).saturating_add(exposure_bytes);
+        let default_bytes = POOL_BYTES.saturating_add(exposure_bytes);
         let memory_bytes = section.memory.map_or(default_bytes, |size| size.0);
         Ok(ServerOptions {
             control,
@@ -229,7 +229,10 @@ mod tests {
         let text = "[device.b]\ntype = \"memory\"\nsize = \"1MiB\"\n[device.m]\ntype = \"mirror\"\n\
                     sides = [\"a\", \"b\"]\nexposure = { bytes = \"16MiB\" }\n";
         // 64 MiB for requests and 16 MiB of exposure.
-        assert_eq!(read(text).unwrap().server.memory_bytes, 80 << 20);
+        let server = read(text).unwrap().server;
+        assert_eq!(server.memory_bytes, 80 << 20);
+        // What waits for a late side is not for the data of requests in flight.
+        assert_eq!(server.data_bytes, 64 << 20);
     }
 
     #[test]

@@ -288,6 +288,10 @@ pub(crate) fn pause(time: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use bimetal_rt::UringOptions;
+
     use super::*;
 
     #[test]
@@ -297,6 +301,24 @@ mod tests {
         assert_eq!(take_line(&mut pending), Some(Ok(b"two".to_vec())));
         assert_eq!(take_line(&mut pending), None);
         assert_eq!(pending, b"thr");
+    }
+
+    #[test]
+    fn a_path_may_be_as_long_as_that_of_any_socket() {
+        let rt = Rt::real_time(UringOptions::default()).unwrap();
+        let folder = std::env::temp_dir().join(format!("bimetal-control-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let room = 107 - folder.as_os_str().len() - 1;
+        let path = folder.join("c".repeat(room));
+        assert_eq!(path.as_os_str().len(), 107);
+        // A socket at which nobody answers is replaced.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let control = Control::start(&rt, &path, Rc::new(|_| json!({})));
+        let mode = fs::symlink_metadata(&path).map(|found| found.permissions().mode() & 0o777);
+        let stopped = control.map(|control| rt.block_on(control.stop()));
+        fs::remove_dir_all(&folder).unwrap();
+        stopped.unwrap();
+        assert_eq!(mode.unwrap(), 0o600);
     }
 
     #[test]

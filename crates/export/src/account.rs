@@ -23,8 +23,9 @@ pub(crate) struct DataMemory {
 }
 
 impl DataMemory {
-    /// `capacity` bytes.
+    /// `capacity` bytes. With none, requests with data are admitted one at a time.
     pub(crate) fn new(capacity: u64) -> Rc<DataMemory> {
+        let capacity = capacity.max(1);
         Rc::new(DataMemory {
             bytes: Semaphore::new(capacity),
             capacity,
