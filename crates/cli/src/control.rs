@@ -115,7 +115,7 @@ fn is_timeout(error: &anyhow::Error) -> bool {
 /// first moment on: its mode is set before it has a name.
 fn bind_private(rt: &Rt, path: &Path) -> io::Result<Listener> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Listener::bind(rt, &Address::Unix(path.to_owned())),
     }
 }
