@@ -6,7 +6,9 @@
  *
  * Errors are negative numbers of errno(3); brp_last_error() has words for the last one of the calling
  * thread. All calls may be made by any thread at any time, except that brp_close() must be the last call on
- * its session. A session does not survive fork(2): open it in the process that uses it.
+ * its session. A session does not survive fork(2): open it in the process that uses it. A child may call
+ * brp_close(), which releases its copy and leaves the parent's session as it is; other calls fail there with
+ * -ESHUTDOWN.
  *
  * This is version 1 of the interface. Fields called `reserved` are zero.
  */

@@ -56,6 +56,7 @@ impl From<Error> for Failure {
             Error::Broken => libc::ECONNABORTED,
             Error::Unreachable(_) => libc::EHOSTUNREACH,
             Error::Unusable(_) => libc::ESTALE,
+            Error::TooLong => libc::EINVAL,
             Error::Closed => libc::ESHUTDOWN,
         };
         Failure::new(errno, error.to_string())

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use bimetal_block::document::{read_text, resolve};
 use bimetal_block::graph::{Document, Graph, Node};
 use bimetal_block::units::{Size, Time};
-use bimetal_export::ExportConfig;
+use bimetal_export::{ExportConfig, Limits};
 use bimetal_rt::real_time::SPIN_DEFAULT;
 use bimetal_rt::{DriverChoice, UringOptions};
 use serde::Deserialize;
@@ -37,6 +37,9 @@ pub(crate) struct ServerOptions {
     pub(crate) control: PathBuf,
     /// Size of the buffer pool.
     pub(crate) memory_bytes: u64,
+    /// How much of it is for the data of clients' requests in flight; the rest is for what waits
+    /// for a late side of a mirror.
+    pub(crate) data_bytes: u64,
     /// Whether to lock the process into memory.
     pub(crate) lock_memory: bool,
     /// Who carries operations of the kernel out.
@@ -159,6 +162,14 @@ impl ServerOptions {
         }
     }
 
+    /// What the server of the exports may use.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            connection_threads: self.connection_threads,
+            data_bytes: Some(self.data_bytes),
+        }
+    }
+
     fn read(document: &Document<'_>, graph: &Graph) -> Result<ServerOptions> {
         let section: ServerSection = match document.single("server") {
             Some(section) => section.clone().read()?,
@@ -173,10 +184,16 @@ impl ServerOptions {
             }
             None => document.path().with_extension("ctl"),
         };
-        let default_bytes = POOL_BYTES + exposure_bytes(graph);
+        let exposure_bytes = exposure_bytes(graph);
+        let default_bytes = POOL_BYTES.saturating_add(exposure_bytes);
+        let memory_bytes = section.memory.map_or(default_bytes, |size| size.0);
         Ok(ServerOptions {
             control,
-            memory_bytes: section.memory.map_or(default_bytes, |size| size.0),
+            memory_bytes,
+            // With less than the exposure bounds both take from the same half.
+            data_bytes: memory_bytes
+                .saturating_sub(exposure_bytes)
+                .max(memory_bytes / 2),
             lock_memory: section.lock_memory.unwrap_or(true),
             driver: section.driver.map_or(DriverChoice::Auto, |word| word.0),
             spin: section.spin.map_or(SPIN_DEFAULT, |time| time.0),
@@ -231,7 +248,10 @@ mod tests {
         let text = "[device.b]\ntype = \"memory\"\nsize = \"1MiB\"\n[device.m]\ntype = \"mirror\"\n\
                     sides = [\"a\", \"b\"]\nexposure = { bytes = \"16MiB\" }\n";
         // 64 MiB for requests and 16 MiB of exposure.
-        assert_eq!(read(text).unwrap().server.memory_bytes, 80 << 20);
+        let server = read(text).unwrap().server;
+        assert_eq!(server.memory_bytes, 80 << 20);
+        // What waits for a late side is not for the data of requests in flight.
+        assert_eq!(server.data_bytes, 64 << 20);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -111,29 +111,13 @@ fn is_timeout(error: &anyhow::Error) -> bool {
     error.is_some_and(|e| e.kind() == io::ErrorKind::TimedOut)
 }
 
-/// Makes the socket in a directory that only the owner may enter, gives it its mode, and moves it
-/// to its place: nobody else can reach it at any time, and a stale socket is replaced.
+/// Makes the socket in place of one that a dead server left. It is its owner's alone from its
+/// first moment on: its mode is set before it has a name.
 fn bind_private(rt: &Rt, path: &Path) -> io::Result<Listener> {
-    let mut directory = path.as_os_str().to_owned();
-    directory.push("~");
-    let directory = PathBuf::from(directory);
-    let inside = directory.join("s");
-    clear(&directory, &inside);
-    fs::DirBuilder::new().mode(0o700).create(&directory)?;
-    let made = Listener::bind(rt, &Address::Unix(inside.clone())).and_then(|listener| {
-        fs::set_permissions(&inside, fs::Permissions::from_mode(0o600))?;
-        fs::rename(&inside, path)?;
-        Ok(listener)
-    });
-    clear(&directory, &inside);
-    made
-}
-
-/// Removes the directory that [`bind_private`] uses.
-fn clear(directory: &Path, inside: &Path) {
-    // Neither need exist; what cannot be removed makes the next step fail with a reason.
-    let _ = fs::remove_file(inside);
-    let _ = fs::remove_dir(directory);
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Listener::bind(rt, &Address::Unix(path.to_owned())),
+    }
 }
 
 async fn accept(rt: Rt, listener: Listener, connections: Rc<TaskGroup>, answer: Answer) {
@@ -176,6 +160,7 @@ async fn converse(rt: Rt, stream: Stream, answer: Answer) {
     stream.shutdown();
 }
 
+#[derive(Debug, PartialEq)]
 struct LineTooLong;
 
 /// The next line without its end; `None` at the end of the stream.
@@ -186,10 +171,7 @@ async fn next_line(
 ) -> Option<Result<Vec<u8>, LineTooLong>> {
     loop {
         if let Some(line) = take_line(&mut pending.borrow_mut()) {
-            return Some(Ok(line));
-        }
-        if pending.borrow().len() >= LINE_BYTES_MAX {
-            return Some(Err(LineTooLong));
+            return Some(line);
         }
         let (received, buf) = stream.recv(rt.pool().alloc_now(4096), 0).await;
         match received {
@@ -199,12 +181,17 @@ async fn next_line(
     }
 }
 
-fn take_line(pending: &mut Vec<u8>) -> Option<Vec<u8>> {
-    let end = pending.iter().position(|byte| *byte == b'\n')?;
-    let rest = pending.split_off(end + 1);
+/// The first line without its end, if it is all there. A line that is too long is one also while
+/// its end has not come.
+fn take_line(pending: &mut Vec<u8>) -> Option<Result<Vec<u8>, LineTooLong>> {
+    let end = pending.iter().position(|byte| *byte == b'\n');
+    if end.unwrap_or(pending.len()) >= LINE_BYTES_MAX {
+        return Some(Err(LineTooLong));
+    }
+    let rest = pending.split_off(end? + 1);
     let mut line = std::mem::replace(pending, rest);
     line.pop();
-    Some(line)
+    Some(Ok(line))
 }
 
 fn answer_line(line: &[u8], answer: &Answer) -> Value {
@@ -301,15 +288,52 @@ pub(crate) fn pause(time: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use bimetal_rt::UringOptions;
+
     use super::*;
 
     #[test]
     fn lines_are_taken_one_by_one() {
         let mut pending = b"one\ntwo\nthr".to_vec();
-        assert_eq!(take_line(&mut pending), Some(b"one".to_vec()));
-        assert_eq!(take_line(&mut pending), Some(b"two".to_vec()));
+        assert_eq!(take_line(&mut pending), Some(Ok(b"one".to_vec())));
+        assert_eq!(take_line(&mut pending), Some(Ok(b"two".to_vec())));
         assert_eq!(take_line(&mut pending), None);
         assert_eq!(pending, b"thr");
+    }
+
+    #[test]
+    fn a_path_may_be_as_long_as_that_of_any_socket() {
+        let rt = Rt::real_time(UringOptions::default()).unwrap();
+        let folder = std::env::temp_dir().join(format!("bimetal-control-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let room = 107 - folder.as_os_str().len() - 1;
+        let path = folder.join("c".repeat(room));
+        assert_eq!(path.as_os_str().len(), 107);
+        // A socket at which nobody answers is replaced.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let control = Control::start(&rt, &path, Rc::new(|_| json!({})));
+        let mode = fs::symlink_metadata(&path).map(|found| found.permissions().mode() & 0o777);
+        let stopped = control.map(|control| rt.block_on(control.stop()));
+        fs::remove_dir_all(&folder).unwrap();
+        stopped.unwrap();
+        assert_eq!(mode.unwrap(), 0o600);
+    }
+
+    #[test]
+    fn a_line_is_held_to_its_limit_however_it_comes() {
+        let longest = vec![b'x'; LINE_BYTES_MAX - 1];
+        let ended = |line: &[u8]| [line, b"\n"].concat();
+        assert_eq!(take_line(&mut ended(&longest)), Some(Ok(longest.clone())));
+        assert_eq!(take_line(&mut longest.clone()), None);
+        let longer = [&longest[..], b"x"].concat();
+        assert_eq!(take_line(&mut ended(&longer)), Some(Err(LineTooLong)));
+        assert_eq!(take_line(&mut longer.clone()), Some(Err(LineTooLong)));
+        // What is received behind the end of a line may pass the limit.
+        let mut two = ended(&longest);
+        two.extend_from_slice(&longest);
+        assert_eq!(take_line(&mut two), Some(Ok(longest)));
     }
 
     #[test]

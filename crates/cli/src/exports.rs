@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use bimetal_block::units::show_size;
-use bimetal_client::{Listed, list, right};
+use bimetal_client::{Escaped, Listed, list, right};
 use bimetal_rt::UringOptions;
 use bimetal_rt::net::Address;
 use serde_json::json;
@@ -57,10 +57,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let rights = words(export.rights).join(", ");
         let size = show_size(export.size_bytes);
         table.row(vec![
-            export.name.clone(),
+            Escaped(&export.name).to_string(),
             size,
             rights,
-            export.description.clone(),
+            Escaped(&export.description).to_string(),
         ]);
     }
     for line in table.lines() {

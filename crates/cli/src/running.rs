@@ -283,8 +283,7 @@ async fn listen(rt: &Rt, config: &Config, stack: &Stack) -> Result<Server> {
     // ring, which is a little later than the process itself.
     let deadline = rt.now() + ADDRESS_PATIENCE;
     loop {
-        let threads = config.server.connection_threads;
-        match Server::start_on_threads(rt, exports.clone(), threads).await {
+        match Server::start_within(rt, exports.clone(), config.server.limits()).await {
             Err(StartError::InUse { .. }) if rt.now() < deadline => rt.sleep(ADDRESS_RETRY).await,
             outcome => return Ok(outcome?),
         }

@@ -76,9 +76,9 @@ impl BlockingSession {
     /// Writes; durable after a flush, or at once with `fua`.
     ///
     /// # Errors
-    /// Why the request failed.
+    /// Why the request failed; [`Error::TooLong`] for more data than the target takes at once.
     pub fn write(&self, offset_bytes: u64, data: Vec<u8>, fua: bool) -> Result<(), Error> {
-        let length = data.len() as u32;
+        let length = u32::try_from(data.len()).map_err(|_| Error::TooLong)?;
         self.run(Op::Write, offset_bytes, length, fua, data)
             .map(|_| ())
     }

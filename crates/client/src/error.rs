@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bimetal_proto::Escaped;
 use bimetal_proto::brp::initiator::Unusable;
 use bimetal_proto::brp::{ProtocolError, Refusal, Status};
 
@@ -17,7 +18,7 @@ pub enum ConnectError {
     #[error("not a sound BRP target: {0}")]
     Protocol(#[from] ProtocolError),
     /// The target refuses.
-    #[error("the target refused: {}", .0.words)]
+    #[error("the target refused: {}", Escaped(&.0.words))]
     Refused(Refusal),
     /// The target is not the one of this session any more.
     #[error("{0}")]
@@ -58,6 +59,9 @@ pub enum Error {
     /// The target can never be used by this session again.
     #[error("{0}")]
     Unusable(Unusable),
+    /// A write has more data than the target takes at once; nothing was sent.
+    #[error("the write is longer than the target takes at once")]
+    TooLong,
     /// The session was closed.
     #[error("the session is closed")]
     Closed,

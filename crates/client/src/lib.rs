@@ -18,6 +18,7 @@ mod session;
 mod thread;
 mod uri;
 
+pub use bimetal_proto::Escaped;
 pub use bimetal_proto::brp::greeting::{Listed, Refusal, RefusalCode};
 pub use bimetal_proto::brp::initiator::Unusable;
 pub use bimetal_proto::brp::response::Run;

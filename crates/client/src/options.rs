@@ -51,7 +51,7 @@ pub struct Options {
     pub crc: bool,
     /// TLS is spoken with the target; only over TCP.
     pub tls: Option<TlsOptions>,
-    /// How long a target may be away before requests fail.
+    /// How long a target may be away before requests fail; above zero.
     pub patience: Duration,
     /// What is kept at most of the changes that a volatile target has answered; with 0 they are lost with
     /// the target, and the next flush fails.
@@ -94,6 +94,11 @@ impl Options {
         }
         if self.paths == 0 || self.paths > PATHS_MAX {
             return Err(OptionsError("a session has 1 to 16 connections"));
+        }
+        if self.patience.is_zero() {
+            return Err(OptionsError(
+                "a target must be waited for: the patience is longer than 0",
+            ));
         }
         Ok(())
     }

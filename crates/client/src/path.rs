@@ -84,6 +84,19 @@ enum End {
     GivenUp,
 }
 
+/// A path that is cut when this is dropped, also where the session gave it up in the middle.
+struct Up<'a> {
+    shared: &'a Shared,
+    stream: Stream,
+}
+
+impl Drop for Up<'_> {
+    fn drop(&mut self) {
+        self.stream.shutdown();
+        self.shared.paths.set(self.shared.paths.get() - 1);
+    }
+}
+
 /// Keeps a path up until the session ends.
 pub(crate) async fn run(shared: Rc<Shared>, index: usize, first: Option<Opened>) {
     let mut opened = first;
@@ -97,7 +110,6 @@ pub(crate) async fn run(shared: Rc<Shared>, index: usize, first: Option<Opened>)
         };
         let number = path.number;
         let end = converse(&shared, path).await;
-        shared.paths.set(shared.paths.get() - 1);
         shared
             .given_up
             .borrow_mut()
@@ -151,24 +163,24 @@ async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
 
 /// Sends and receives until the path ends.
 async fn converse(shared: &Rc<Shared>, path: Opened) -> End {
+    let up = Up {
+        shared,
+        stream: path.stream,
+    };
     let traffic = Traffic {
         shared,
         number: path.number,
-        stream: &path.stream,
+        stream: &up.stream,
         crc: path.crc,
         inbound: RefCell::new(path.inbound),
     };
-    let end = {
-        let send = std::pin::pin!(traffic.send());
-        let receive = std::pin::pin!(traffic.receive(path.early));
-        match select(send, receive).await {
-            Either::Left((end, _)) => end,
-            Either::Right((Err(end), _)) => end,
-            Either::Right((Ok(never), _)) => match never {},
-        }
-    };
-    path.stream.shutdown();
-    end
+    let send = std::pin::pin!(traffic.send());
+    let receive = std::pin::pin!(traffic.receive(path.early));
+    match select(send, receive).await {
+        Either::Left((end, _)) => end,
+        Either::Right((Err(end), _)) => end,
+        Either::Right((Ok(never), _)) => match never {},
+    }
 }
 
 /// The two directions of a path.

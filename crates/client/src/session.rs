@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bimetal_proto::brp::frame::{check_appended, check_of};
 use bimetal_proto::brp::initiator::{Data, Failure, Unusable};
@@ -230,6 +231,15 @@ impl Shared {
         self.changed.notify();
     }
 
+    /// The target has been waited for long enough: every request that has no answer fails, and so
+    /// do further ones.
+    fn give_up(&self) {
+        *self.over.borrow_mut() = Some(Error::Unreachable(self.last_words()));
+        self.initiator.borrow_mut().give_up();
+        self.answer_failed();
+        self.changed.notify();
+    }
+
     /// Whether requests fail at once.
     pub(crate) fn is_over(&self) -> bool {
         self.over.borrow().is_some()
@@ -258,10 +268,7 @@ async fn mind_patience(shared: Rc<Shared>) {
         if shared.closing.get() {
             return;
         }
-        *shared.over.borrow_mut() = Some(Error::Unreachable(shared.last_words()));
-        shared.initiator.borrow_mut().give_up();
-        shared.answer_failed();
-        shared.changed.notify();
+        shared.give_up();
         shared.trouble.until(recovered).await;
         shared.over.borrow_mut().take();
     }
@@ -442,20 +449,45 @@ impl Session {
         self.call(Call::flush()).await.map(|_| ())
     }
 
+    /// Gives up every request that has no answer, as if the target had been away for too long:
+    /// they fail, and so do further ones.
+    pub(crate) fn give_up(&self) {
+        *self.shared.cause.borrow_mut() = "no answer to what was asked before the end".to_owned();
+        self.shared.give_up();
+    }
+
+    /// How long a target may be away.
+    pub(crate) fn patience(&self) -> Duration {
+        self.shared.options.patience
+    }
+
     /// Ends the session: waits for what is under way, and says goodbye. It does not flush.
+    ///
+    /// A target that answers nothing, be it away or connected and stopped, is waited for as long as
+    /// it [may be away](Options::patience). What has no answer then fails, and the connections are
+    /// cut.
     pub async fn close(&self) {
         let shared = &self.shared;
         shared.closing.set(true);
         shared.changed.notify();
-        let tasks = self.tasks.take();
-        let mut tasks = tasks.into_iter();
-        for _ in 0..shared.options.paths {
-            if let Some(path) = tasks.next() {
+        let mut paths = self.tasks.take();
+        let minding = paths.split_off(paths.len().min(shared.options.paths as usize));
+        let over = async {
+            for path in &mut paths {
                 path.await;
             }
+        };
+        // Nothing is waited for any more where all has been given up already.
+        let within = if shared.is_over() {
+            Duration::ZERO
+        } else {
+            shared.options.patience
+        };
+        if shared.rt.timeout(within, over).await.is_err() {
+            self.give_up();
         }
-        for minding in tasks {
-            minding.cancel().await;
+        for task in paths.into_iter().chain(minding) {
+            task.cancel().await;
         }
     }
 }

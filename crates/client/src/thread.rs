@@ -39,12 +39,16 @@ pub type Ended<J> = (J, Result<Answer, Error>);
 /// Who is told of jobs that have ended.
 type Deliver<J> = Rc<RefCell<dyn FnMut(Vec<Ended<J>>)>>;
 
-/// See the module. Dropping it ends the session after what is under way; it does not flush.
+/// See the module. Dropping it ends the session after what is under way, which a target has as long
+/// for as it may be away ([`Options::patience`]); it does not flush. A forked child that drops its
+/// copy leaves the session as it is.
 pub struct SessionThread<J: Job> {
     /// Jobs that the session's thread has not taken. Who submits them bounds them.
     jobs: Sender<J>,
     export: Welcome,
     thread: Option<JoinHandle<()>>,
+    /// The process that the thread is in. In a forked child there is a copy of this and no thread.
+    process: u32,
 }
 
 impl<J: Job> SessionThread<J> {
@@ -80,6 +84,7 @@ impl<J: Job> SessionThread<J> {
                 jobs,
                 export,
                 thread: Some(thread),
+                process: std::process::id(),
             }),
             Ok(Err(error)) => Err(error),
             Err(_gone) => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
@@ -94,8 +99,12 @@ impl<J: Job> SessionThread<J> {
     /// Hands over jobs; those of one call are given to the session in one go.
     ///
     /// # Errors
-    /// [`Error::Closed`] when the session's thread has ended; then the jobs are dropped.
+    /// [`Error::Closed`] when the session's thread has ended, or is not in this process because the
+    /// process was forked; then the jobs are dropped.
     pub fn submit(&self, jobs: impl IntoIterator<Item = J>) -> Result<(), Error> {
+        if !self.is_here() {
+            return Err(Error::Closed);
+        }
         // A thread that takes no more answers what is in the mailbox when it ends.
         if self.jobs.send_all(jobs) {
             Ok(())
@@ -105,8 +114,19 @@ impl<J: Job> SessionThread<J> {
     }
 }
 
+impl<J: Job> SessionThread<J> {
+    /// Whether the session's thread is in this process, and not in the one that forked it.
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+}
+
 impl<J: Job> Drop for SessionThread<J> {
     fn drop(&mut self) {
+        if !self.is_here() {
+            // The session is the other process's, which goes on with it; here is nobody to join.
+            return;
+        }
         // What the thread takes for the end of the session.
         self.jobs.close();
         if let Some(thread) = self.thread.take() {
@@ -168,7 +188,11 @@ async fn take_jobs<J: Job>(
             work.tasks.spawn(carry_out(Rc::clone(&work), job));
         }
     }
-    work.tasks.join().await;
+    let patience = session.patience();
+    if rt.timeout(patience, work.tasks.join()).await.is_err() {
+        session.give_up();
+        work.tasks.join().await;
+    }
 }
 
 /// What the jobs of a session share.
@@ -183,12 +207,19 @@ struct Work<J> {
 
 async fn carry_out<J: Job>(work: Rc<Work<J>>, job: J) {
     let mut call = job.call();
-    if call.op == Op::Write {
+    let is_write = call.op == Op::Write;
+    // What the target would refuse is refused before it takes memory.
+    let is_taken = !is_write || call.length_bytes <= work.session.export().transfer_bytes_max;
+    if is_write && is_taken {
         let mut data = work.rt.pool().alloc_now(call.length_bytes as usize);
         job.fill(&mut data);
         call.payload = data.freeze().into();
     }
-    let result = work.session.call(call).await;
+    let result = if is_taken {
+        work.session.call(call).await
+    } else {
+        Err(Error::TooLong)
+    };
     let is_first = {
         let mut ended = work.ended.borrow_mut();
         ended.push((job, result));

@@ -183,6 +183,8 @@ mod tests {
             [Address::Rdma("192.0.2.1:10820".parse().unwrap())]
         );
         assert_eq!((options.export.as_str(), options.paths), ("vol", 2));
+        let impatient = Options::from_uri("brp://[::1]:7/vol?patience_s=0").unwrap_err();
+        assert!(impatient.to_string().contains("longer than 0"));
         // Without a name it is the target's default export.
         let options = Options::from_uri("brp://[::1]:7").unwrap();
         assert_eq!(options.export, "");

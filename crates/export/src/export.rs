@@ -1,6 +1,7 @@
 //! One export as the server holds it: its device, what clients are told about it, its counters.
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::rc::Rc;
 
 use bimetal_block::{Device, Figure, FigureVisitor, Op};
@@ -8,7 +9,7 @@ use bimetal_rt::net::{Address, WorkCounters};
 
 use crate::access::{Client, Rights};
 use crate::config::{ExportConfig, Protocol};
-use crate::counters::RequestCounters;
+use crate::counters::{RequestCounters, add};
 
 /// An export that is served.
 pub(crate) struct Served {
@@ -55,6 +56,25 @@ pub(crate) struct Counters {
     pub(crate) work: Rc<WorkCounters>,
 }
 
+/// A place among the connections of an export, taken before the client is told that it is let in
+/// and free again when this is dropped.
+pub(crate) struct Connected(Rc<Served>);
+
+impl Deref for Connected {
+    type Target = Rc<Served>;
+
+    fn deref(&self) -> &Rc<Served> {
+        &self.0
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        let connections = &self.0.counters.connections;
+        connections.set(connections.get() - 1);
+    }
+}
+
 impl Served {
     pub(crate) fn new(config: ExportConfig, device: Rc<dyn Device>) -> Rc<Served> {
         Rc::new(Served {
@@ -62,6 +82,17 @@ impl Served {
             device,
             counters: Counters::default(),
         })
+    }
+
+    /// Takes one of the places for connections; `None` when there is none left, which is counted.
+    pub(crate) fn connect(self: &Rc<Served>) -> Option<Connected> {
+        let counters = &self.counters;
+        if counters.connections.get() >= self.config.connections_max {
+            add(&counters.connections_refused, 1);
+            return None;
+        }
+        counters.connections.set(counters.connections.get() + 1);
+        Some(Connected(Rc::clone(self)))
     }
 
     /// Whether changes are refused, whoever asks for them.

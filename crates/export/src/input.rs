@@ -3,6 +3,7 @@
 use std::io;
 
 use bimetal_proto::{brp, nbd};
+use bimetal_rt::buf::BLOCK_BYTES_MAX;
 use bimetal_rt::net::Inbox;
 use bimetal_rt::{Payload, Rt};
 
@@ -45,7 +46,8 @@ impl From<io::Error> for End {
     }
 }
 
-/// Takes bytes out of an inbox into buffers of their own, on account of a link.
+/// Takes bytes out of an inbox into buffers of their own, on account of a link: their request was
+/// admitted before.
 pub(crate) trait Take {
     /// Takes the next `len` bytes, receiving what is not here yet.
     async fn take<R: Reply>(&mut self, rt: &Rt, link: &Link<R>, len: usize)
@@ -62,13 +64,16 @@ impl Take for Inbox {
         link: &Link<R>,
         len: usize,
     ) -> Result<Payload, End> {
-        if len == 0 {
-            return Ok(Payload::empty());
+        let mut payload = Payload::empty();
+        while payload.len() < len {
+            // Its admission has reserved the memory. A larger piece would come from the heap.
+            let piece_bytes = (len - payload.len()).min(BLOCK_BYTES_MAX);
+            let buf = rt.pool().alloc_now(piece_bytes);
+            let progress = |waiting| link.set_receiving(waiting);
+            let filled = self.fill(&link.stream, buf, progress).await?;
+            payload.push(filled.ok_or(End::Broken)?.freeze());
         }
-        let buf = rt.pool().alloc(len).await;
-        let progress = |waiting| link.set_receiving(waiting);
-        let filled = self.fill(&link.stream, buf, progress).await?;
-        Ok(filled.ok_or(End::Broken)?.freeze().into())
+        Ok(payload)
     }
 
     async fn skip<R: Reply>(&mut self, link: &Link<R>, mut left: usize) -> Result<(), End> {

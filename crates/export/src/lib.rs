@@ -10,6 +10,7 @@
 //! has reached a device, and never hold more of a client's than the stated bounds.
 
 mod access;
+mod account;
 mod brp;
 pub mod config;
 mod counters;
@@ -33,5 +34,5 @@ pub use access::{Client, Rights, Rule, Who};
 pub use bimetal_tls::{TlsError, TlsFiles};
 pub use config::{ExportConfig, Persistence, Protocol};
 pub use portal::StartError;
-pub use server::Server;
+pub use server::{Limits, Server};
 pub use session::{BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX};

@@ -1,15 +1,16 @@
 //! One client's stream with the replies that wait to be sent and the account of what is in flight.
 //!
 //! Replies gather here while a send is under way, and the next send takes all of them. The account
-//! bounds both directions: a request counts from its arrival until its reply has been sent, so a
-//! client that does not read its replies is not read from either.
+//! bounds both directions: a request counts from its arrival until its reply has been sent or
+//! dropped, so a client that does not read its replies is not read from either.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
 use bimetal_rt::net::Stream;
 use bimetal_rt::{Payload, yield_now};
+
+use crate::account::{Account, Admission, Signal, Weight};
 
 /// A send takes no further reply once it holds this much, so that a batch of large replies makes
 /// visible progress.
@@ -19,64 +20,55 @@ const SEND_BYTES: usize = 4 << 20;
 /// neither end waits for the other to be done with everything.
 const REPLIES_TOGETHER: usize = 16;
 
-/// A wake-up for the one task that waits for something. The condition lives in the caller's state.
-#[derive(Default)]
-struct Signal(RefCell<Option<Waker>>);
-
-impl Signal {
-    fn notify(&self) {
-        if let Some(waker) = self.0.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-
-    async fn until(&self, mut condition: impl FnMut() -> bool) {
-        std::future::poll_fn(|context| {
-            if condition() {
-                return Poll::Ready(());
-            }
-            *self.0.borrow_mut() = Some(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-}
-
 /// A reply that is ready to be sent, as its protocol has it.
 pub(crate) trait Reply {
-    /// Requests that it settles: one, unless it answers none.
-    fn requests(&self) -> u32 {
-        1
-    }
-
-    /// What they counted for in the account.
-    fn counted_bytes(&self) -> u64;
-
     /// Data that is sent with it.
     fn data_bytes(&self) -> usize;
 }
 
-/// What is in flight at most.
-#[derive(Clone, Copy)]
-pub(crate) struct Bounds {
-    pub(crate) requests: u32,
-    pub(crate) bytes: u64,
+/// Replies in their order, each with what its request holds until the reply is sent.
+struct Batch<R> {
+    replies: Vec<R>,
+    admissions: Vec<Admission>,
+}
+
+impl<R> Batch<R> {
+    fn new() -> Batch<R> {
+        Batch {
+            replies: Vec::new(),
+            admissions: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, reply: R, admission: Admission) {
+        self.replies.push(reply);
+        self.admissions.push(admission);
+    }
+
+    /// Moves the first `count` replies to the end of `other`.
+    fn move_to(&mut self, other: &mut Batch<R>, count: usize) {
+        other.replies.extend(self.replies.drain(..count));
+        other.admissions.extend(self.admissions.drain(..count));
+    }
+
+    /// Drops the replies, and with them the data and the account of their requests.
+    fn clear(&mut self) {
+        self.replies.clear();
+        self.admissions.clear();
+    }
 }
 
 /// See the module.
 pub(crate) struct Link<R> {
     pub(crate) stream: Stream,
-    bounds: Bounds,
     /// Requests whose reply has not been sent, and their data.
-    requests: Cell<u32>,
-    bytes: Cell<u64>,
-    replies: RefCell<Vec<R>>,
+    account: Rc<Account>,
+    replies: RefCell<Batch<R>>,
     /// No further reply comes: the sender ends when it has sent the last one.
     finished: Cell<bool>,
     /// The client is gone or was cut off: replies are dropped.
     dead: Cell<bool>,
     replies_changed: Signal,
-    account_changed: Signal,
     /// True while the client keeps the server waiting in the middle of a message to it or of one
     /// from it.
     sending: Cell<bool>,
@@ -86,69 +78,42 @@ pub(crate) struct Link<R> {
 }
 
 impl<R: Reply> Link<R> {
-    pub(crate) fn new(stream: Stream, bounds: Bounds) -> Rc<Link<R>> {
+    pub(crate) fn new(stream: Stream, account: Rc<Account>) -> Rc<Link<R>> {
         Rc::new(Link {
             stream,
-            bounds,
-            requests: Cell::new(0),
-            bytes: Cell::new(0),
-            replies: RefCell::new(Vec::new()),
+            account,
+            replies: RefCell::new(Batch::new()),
             finished: Cell::new(false),
             dead: Cell::new(false),
             replies_changed: Signal::default(),
-            account_changed: Signal::default(),
             sending: Cell::new(false),
             receiving: Cell::new(false),
             progress: Cell::new(0),
         })
     }
 
-    /// Counts requests with `bytes` bytes of data in all, waiting until they fit the bounds.
-    pub(crate) async fn admit(&self, requests: u32, bytes: u64) -> Admission<'_, R> {
-        let (requests_max, bytes_max) = (self.bounds.requests, self.bounds.bytes);
-        assert!(
-            requests <= requests_max && bytes <= bytes_max,
-            "valid requests fit the bounds"
-        );
-        let fits = || {
-            let requests_fit = self.requests.get() + requests <= requests_max;
-            requests_fit && self.bytes.get() + bytes <= bytes_max
-        };
-        self.account_changed.until(fits).await;
-        self.requests.set(self.requests.get() + requests);
-        self.bytes.set(self.bytes.get() + bytes);
-        Admission {
-            link: self,
-            requests,
-            bytes,
-        }
-    }
-
-    fn settle(&self, requests: u32, bytes: u64) {
-        self.requests.set(self.requests.get() - requests);
-        self.bytes.set(self.bytes.get() - bytes);
-        self.account_changed.notify();
+    /// Counts requests, waiting until there is room for them ([`Account::admit`]).
+    pub(crate) async fn admit(&self, weight: Weight) -> Admission {
+        self.account.admit(weight).await
     }
 
     /// Waits until every request has been answered and every answer sent or dropped.
     pub(crate) async fn until_settled(&self) {
-        self.account_changed
-            .until(|| self.requests.get() == 0)
-            .await;
+        self.account.until_settled().await;
     }
 
     /// Hands over the reply to an admitted request.
-    pub(crate) fn reply(&self, reply: R) {
+    pub(crate) fn reply(&self, reply: R, admission: Admission) {
         if self.dead.get() {
-            return self.settle(reply.requests(), reply.counted_bytes());
+            return;
         }
-        self.replies.borrow_mut().push(reply);
+        self.replies.borrow_mut().push(reply, admission);
         self.replies_changed.notify();
     }
 
     /// Lets replies go out between requests that are started one after another and answered at once.
     pub(crate) async fn let_go(&self) {
-        if self.replies.borrow().len() >= REPLIES_TOGETHER {
+        if self.replies.borrow().replies.len() >= REPLIES_TOGETHER {
             yield_now().await;
         }
     }
@@ -195,18 +160,16 @@ impl<R: Reply> Link<R> {
         batch_max: usize,
         mut gather: impl FnMut(&mut Vec<R>) -> Payload,
     ) {
-        let mut batch = Vec::new();
+        let mut batch = Batch::new();
         loop {
-            self.replies_changed
-                .until(|| !self.replies.borrow().is_empty() || self.finished.get())
-                .await;
+            let has_work = || !self.replies.borrow().replies.is_empty() || self.finished.get();
+            self.replies_changed.until(has_work).await;
             self.take_batch(&mut batch, batch_max);
-            if batch.is_empty() {
+            if batch.replies.is_empty() {
                 return;
             }
-            let (requests, bytes) = account(&batch);
             if !self.dead.get() {
-                let payload = gather(&mut batch);
+                let payload = gather(&mut batch.replies);
                 self.set_sending(true);
                 let result = self.stream.send(payload).await;
                 self.set_sending(false);
@@ -215,12 +178,11 @@ impl<R: Reply> Link<R> {
                 }
             }
             batch.clear();
-            self.settle(requests, bytes);
         }
     }
 
     /// Takes the replies of the next send.
-    fn take_batch(&self, batch: &mut Vec<R>, batch_max: usize) {
+    fn take_batch(&self, batch: &mut Batch<R>, batch_max: usize) {
         let mut replies = self.replies.borrow_mut();
         let mut total_bytes = 0;
         let fits = |reply: &&R| {
@@ -228,41 +190,14 @@ impl<R: Reply> Link<R> {
             total_bytes += reply.data_bytes();
             fits
         };
-        let count = replies.iter().take(batch_max).take_while(fits).count();
-        if count == replies.len() {
+        let first = replies.replies.iter().take(batch_max);
+        let count = first.take_while(fits).count();
+        if count == replies.replies.len() {
             std::mem::swap(&mut *replies, batch);
         } else {
-            batch.extend(replies.drain(..count));
+            replies.move_to(batch, count);
         }
     }
-}
-
-/// Requests that have been counted and not been started. Dropping it takes them out of the account.
-#[must_use = "dropping an admission withdraws the requests"]
-pub(crate) struct Admission<'l, R: Reply> {
-    link: &'l Link<R>,
-    requests: u32,
-    bytes: u64,
-}
-
-impl<R: Reply> Admission<'_, R> {
-    /// The requests start: from now on their replies settle the account.
-    pub(crate) fn start(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl<R: Reply> Drop for Admission<'_, R> {
-    fn drop(&mut self) {
-        self.link.settle(self.requests, self.bytes);
-    }
-}
-
-/// Requests and bytes that a batch settles.
-fn account<R: Reply>(batch: &[R]) -> (u32, u64) {
-    let requests = batch.iter().map(Reply::requests).sum();
-    let bytes = batch.iter().map(Reply::counted_bytes).sum();
-    (requests, bytes)
 }
 
 /// What the server needs of any client's link to watch over it.

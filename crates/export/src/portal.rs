@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::Permissions;
 use std::io;
 use std::ops::Deref;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -16,6 +17,7 @@ use bimetal_rt::Rt;
 use bimetal_rt::net::{Address, Stream};
 use bimetal_rt::sync::Event;
 use bimetal_tls::{ServerTls, TlsError, TlsFiles};
+use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::access::Client;
 use crate::config::{OPEN, OPEN_RDMA, Protocol, is_open};
@@ -154,6 +156,12 @@ impl Portal {
             portal: Rc::clone(self),
             guest,
         }
+    }
+
+    /// Clients that have not chosen an export.
+    #[cfg(test)]
+    pub(crate) fn guests(&self) -> usize {
+        self.guests.borrow().len()
     }
 
     fn guests_max(&self) -> usize {
@@ -309,11 +317,29 @@ async fn bind(rt: &Rt, portal: &Portal) -> Result<Listening, StartError> {
 fn open_up(portal: &Portal) -> io::Result<()> {
     let is_for_others = portal.exports.iter().any(|e| e.config.is_for_others());
     match &portal.address {
-        Address::Unix(path) if is_for_others => {
-            std::fs::set_permissions(path, Permissions::from_mode(SHARED_MODE))
-        }
+        Address::Unix(path) if is_for_others => share_socket(path),
         _ => Ok(()),
     }
+}
+
+/// Gives the file of a socket the mode for others. The name may have come to stand for something
+/// else since it was made, a symbolic link or a file, which must keep its mode: so it is looked at
+/// and changed by one descriptor.
+///
+/// # Errors
+/// Those of `open(2)` and `chmod(2)`; `InvalidInput` for what is no socket of this user.
+fn share_socket(path: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let found = rustix::fs::fstat(&file)?;
+    let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
+    if !is_socket || found.st_uid != rustix::process::geteuid().as_raw() {
+        let words = "the socket has been replaced by something else";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
+    }
+    // chmod(2) by the descriptor itself wants one that is open for more than its path.
+    let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::set_permissions(by_descriptor, Permissions::from_mode(SHARED_MODE))
 }
 
 /// Removes the socket file of a server that is gone.
@@ -348,5 +374,37 @@ async fn clear_path(
             std::fs::remove_file(path).map_err(listen_error)
         }
         Err(error) => Err(listen_error(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_a_socket_itself_is_opened_to_others() {
+        let name = format!("bimetal-portal-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let at = |name: &str| folder.join(name);
+        let mode = |name: &str| std::fs::metadata(at(name)).unwrap().mode() & 0o777;
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        std::fs::write(at("file"), "secret").unwrap();
+        for name in ["socket", "file"] {
+            std::fs::set_permissions(at(name), Permissions::from_mode(0o600)).unwrap();
+        }
+        symlink(at("file"), at("to-file")).unwrap();
+        symlink(at("socket"), at("to-socket")).unwrap();
+        let refused = ["file", "to-file", "to-socket"].map(|name| share_socket(&at(name)).is_err());
+        let kept = (mode("file"), mode("socket"));
+        let shared = share_socket(&at("socket"));
+        let opened = mode("socket");
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!((refused, kept), ([true; 3], (0o600, 0o600)));
+        shared.unwrap();
+        assert_eq!(opened, 0o666);
     }
 }

@@ -14,6 +14,7 @@ use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
 
 use crate::access::Client;
+use crate::account::DataMemory;
 use crate::brp::{self, Target};
 use crate::config::{ExportConfig, Protocol};
 use crate::counters::add;
@@ -23,7 +24,7 @@ use crate::link::Watchable;
 use crate::listening::Listening;
 use crate::nbd;
 use crate::portal::{Cut, Place, Portal, StartError, portals};
-use crate::session::{Conversation, HANDSHAKE_DEADLINE};
+use crate::session::{BYTES_IN_FLIGHT_MAX, Conversation, HANDSHAKE_DEADLINE};
 use crate::tasks::TaskNumbers;
 
 /// The watch looks this often whether clients that keep the server waiting make progress.
@@ -35,12 +36,53 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 /// The pause after a failed accept (no file descriptors left, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The same while requests wait for memory that the client holds: at least one interval.
+const LOOKS_MAX_WHEN_SHORT: u32 = 1;
+
+/// What a server may use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// Threads that carry the connections over sockets ([`Carrier`]); with none, the server's
+    /// thread does.
+    pub connection_threads: u32,
+    /// Memory for the data of all clients' requests in flight, in bytes; `None` is as much as the
+    /// pool has registered, or [`BYTES_IN_FLIGHT_MAX`] where it has nothing. A single request for
+    /// more is admitted alone.
+    pub data_bytes: Option<u64>,
+}
+
+impl Limits {
+    fn data_memory(&self, rt: &Rt) -> Rc<DataMemory> {
+        let registered = match rt.pool().region_bytes() {
+            0 => BYTES_IN_FLIGHT_MAX,
+            bytes => bytes as u64,
+        };
+        DataMemory::new(self.data_bytes.unwrap_or(registered))
+    }
+}
+
 /// A connection under the watch.
 struct Watched {
     link: Rc<dyn Watchable>,
     /// What [`Watchable::stall`] said last, and how many times in a row.
     stall: Option<u64>,
     looks: u32,
+}
+
+/// A connection that is watched over until this is dropped, and cut off then: nobody converses
+/// with it any more.
+struct Watching {
+    state: Rc<State>,
+    key: u64,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let watched = self.state.watched.borrow_mut().remove(&self.key);
+        if let Some(watched) = watched {
+            watched.link.cut();
+        }
+    }
 }
 
 struct State {
@@ -54,6 +96,7 @@ struct State {
     stopping: Cell<bool>,
     target: Rc<Target>,
     tasks: Rc<TaskNumbers>,
+    memory: Rc<DataMemory>,
     /// Something of the above changed that a task may wait for.
     changed: Rc<Event>,
     /// Addresses in use, with the ports that were chosen.
@@ -76,6 +119,16 @@ impl Server {
     /// to other exports of the same device name: that makes `CAN_MULTI_CONN` true and unaligned
     /// writes safe.
     pub fn new(rt: &Rt, exports: Vec<(ExportConfig, Rc<dyn Device>)>) -> Server {
+        Server::with_limits(rt, exports, Limits::default())
+    }
+
+    /// As [`new`](Self::new), within `limits`; connection threads are started by
+    /// [`start_within`](Self::start_within) alone.
+    pub fn with_limits(
+        rt: &Rt,
+        exports: Vec<(ExportConfig, Rc<dyn Device>)>,
+        limits: Limits,
+    ) -> Server {
         let mut units: BTreeMap<String, Rc<dyn Device>> = BTreeMap::new();
         let served: Vec<Rc<Served>> = exports
             .into_iter()
@@ -98,6 +151,7 @@ impl Server {
             stopping: Cell::new(false),
             target: Target::new(rt, Rc::clone(&changed)),
             tasks: Rc::default(),
+            memory: limits.data_memory(rt),
             changed,
             bound: RefCell::new(Vec::new()),
             closings: RefCell::default(),
@@ -120,21 +174,20 @@ impl Server {
         rt: &Rt,
         exports: Vec<(ExportConfig, Rc<dyn Device>)>,
     ) -> Result<Server, StartError> {
-        Server::start_on_threads(rt, exports, 0).await
+        Server::start_within(rt, exports, Limits::default()).await
     }
 
-    /// As [`start`](Self::start), with so many threads that carry the connections over sockets
-    /// ([`Carrier`]); with none, this thread does.
+    /// As [`start`](Self::start), within `limits`.
     ///
     /// # Errors
-    /// As of `start`, or why there is no thread.
-    pub async fn start_on_threads(
+    /// As of `start`, or why there is no thread for connections.
+    pub async fn start_within(
         rt: &Rt,
         exports: Vec<(ExportConfig, Rc<dyn Device>)>,
-        connection_threads: u32,
+        limits: Limits,
     ) -> Result<Server, StartError> {
-        let server = Server::new(rt, exports);
-        match server.listen(connection_threads).await {
+        let server = Server::with_limits(rt, exports, limits);
+        match server.listen(limits.connection_threads).await {
             Ok(()) => Ok(server),
             Err(error) => {
                 server.stop().await;
@@ -198,6 +251,11 @@ impl Server {
     /// Connections that are open, in their handshake or after it.
     pub fn connections(&self) -> usize {
         self.0.connections.len()
+    }
+
+    /// Memory that the data of requests in flight holds, in bytes.
+    pub fn data_bytes_held(&self) -> u64 {
+        self.0.memory.held_bytes()
     }
 
     /// Gives the live figures of every export; the part is the export's name.
@@ -273,14 +331,26 @@ fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream, client: &Client
     if state.stopping.get() || exports.as_ref().is_some_and(Vec::is_empty) {
         return turn_away(portal, &stream);
     }
-    let (shared, portal) = (Rc::clone(state), Rc::clone(portal));
-    let guest = (Cut::new(stream), portal.place());
-    state.connections.spawn(async move {
+    let session = session(state, portal, Cut::new(stream), exports);
+    state.connections.spawn(session);
+}
+
+/// A client from its first byte to its end. It has its place from the call on, before it is polled;
+/// whatever it holds is given back when it is dropped, at whichever point that happens.
+fn session(
+    state: &Rc<State>,
+    portal: &Rc<Portal>,
+    stream: Cut,
+    exports: Option<Vec<Shown>>,
+) -> impl Future<Output = ()> + 'static {
+    let (state, portal) = (Rc::clone(state), Rc::clone(portal));
+    let guest = (stream, portal.place());
+    async move {
         match portal.protocol {
-            Protocol::Nbd => nbd_session(&shared, &portal, exports, guest).await,
-            Protocol::Brp => brp_session(&shared, &portal, exports, guest).await,
+            Protocol::Nbd => nbd_session(&state, &portal, exports, guest).await,
+            Protocol::Brp => brp_session(&state, &portal, exports, guest).await,
         }
-    });
+    }
 }
 
 /// One client from its handshake to its end; `exports` are those that it may know of, where that is known
@@ -296,14 +366,11 @@ async fn nbd_session(
     let Some(entered) = greet(state, portal, place, handshake).await else {
         return;
     };
-    let (export, early) = (entered.export, entered.early);
-    let counters = &export.counters;
-    if counters.connections.get() >= export.config.connections_max {
-        return add(&counters.connections_refused, 1);
-    }
+    let (export, early) = (Rc::clone(&entered.export), entered.early);
     let (stream, task) = (entered.stream.keep(), state.tasks.take());
+    let (rt, memory) = (&state.rt, &state.memory);
     let transmission =
-        nbd::Transmission::new(&state.rt, stream, Rc::clone(&export), entered.session, task);
+        nbd::Transmission::new(rt, stream, entered.export, entered.session, task, memory);
     converse(state, &export, transmission, &early).await;
 }
 
@@ -328,7 +395,8 @@ async fn brp_session(
     let (export, early) = (Rc::clone(&taken.export), std::mem::take(&mut taken.early));
     let (stream, task) = (stream.keep(), state.tasks.take());
     stream.count_in(&export.counters.work);
-    let transmission = brp::Transmission::new(&state.rt, stream, &state.target, taken, task);
+    let (rt, memory) = (&state.rt, &state.memory);
+    let transmission = brp::Transmission::new(rt, stream, &state.target, taken, task, memory);
     converse(state, &export, transmission, &early).await;
 }
 
@@ -361,20 +429,16 @@ async fn converse<C: Conversation<Reply: 'static> + 'static>(
     early: &[u8],
 ) {
     let counters = &export.counters;
-    counters.connections.set(counters.connections.get() + 1);
     add(&counters.connections_total, 1);
     if let Some(carried) = conversation.link().stream.carried() {
         carried.read_ahead();
     }
     let link: Rc<dyn Watchable> = Rc::clone(conversation.link()) as _;
-    let key = state.watch_over(link);
+    let _watching = state.watch_over(link);
     let end = transmit(state, &conversation, early).await;
     if let End::Protocol = end {
         add(&counters.protocol_errors, 1);
     }
-    conversation.settled();
-    state.watched.borrow_mut().remove(&key);
-    counters.connections.set(counters.connections.get() - 1);
 }
 
 /// Serves requests until the client or the server ends it, and settles what is in flight.
@@ -422,7 +486,7 @@ impl State {
         }
     }
 
-    fn watch_over(&self, link: Rc<dyn Watchable>) -> u64 {
+    fn watch_over(self: &Rc<State>, link: Rc<dyn Watchable>) -> Watching {
         let key = self.next_key.get();
         self.next_key.set(key + 1);
         let watched = Watched {
@@ -432,25 +496,36 @@ impl State {
         };
         self.watched.borrow_mut().insert(key, watched);
         self.changed.notify();
-        key
+        Watching {
+            state: Rc::clone(self),
+            key,
+        }
     }
 }
 
 /// Cuts off clients that keep the server waiting in the middle of a message, so that they do not
-/// hold its memory for ever. One task for all costs the connections no timers.
+/// hold its memory for ever; sooner while others wait for it. One task for all costs the connections no timers.
 async fn watch(state: Rc<State>) {
     loop {
         let somebody = || !state.watched.borrow().is_empty();
         state.changed.until(somebody).await;
         state.rt.sleep(WATCH_INTERVAL).await;
+        let looks_max = if state.memory.is_short() {
+            LOOKS_MAX_WHEN_SHORT
+        } else {
+            LOOKS_MAX
+        };
         for watched in state.watched.borrow_mut().values_mut() {
             let stall = watched.link.stall();
             let stalled = stall.is_some() && stall == watched.stall;
             watched.looks = if stalled { watched.looks + 1 } else { 0 };
             watched.stall = stall;
-            if watched.looks >= LOOKS_MAX {
+            if watched.looks >= looks_max {
                 watched.link.cut();
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::account::Bounds;
 use crate::input::End;
-use crate::link::{Bounds, Link, Reply};
+use crate::link::{Link, Reply};
 
 /// Requests of one connection that have not been answered, at most; the next is not received
 /// before.
@@ -40,7 +41,4 @@ pub(crate) trait Conversation {
     fn is_revoked(&self) -> bool {
         false
     }
-
-    /// Everything has ended.
-    fn settled(&self) {}
 }

@@ -30,6 +30,13 @@ impl TaskNumbers {
             of: Rc::clone(self),
         }
     }
+
+    /// Numbers that somebody has.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        let taken = self.taken.borrow();
+        taken.iter().filter(|taken| **taken).count()
+    }
 }
 
 /// A number in use; free again when this is dropped.

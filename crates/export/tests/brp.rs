@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bimetal_block::media::brp::{BrpConfig, BrpDevice};
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::{Device, Flags, IoError, Op as BlockOp, Request};
+use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op as BlockOp, Request};
 use bimetal_client::{
     Answer, BlockingSession, Call, ConnectError, Connector, Error, Job, Mode, Op, Options, Session,
     SessionThread, Status, list,
@@ -520,4 +520,159 @@ fn an_export_is_a_medium_that_does_not_notice_another_instance_of_a_durable_serv
         new.stop().await;
     });
     assert_clean(&rt);
+}
+
+#[test]
+fn closing_waits_for_a_target_that_stands_still_no_longer_than_it_may_be_away() {
+    let rt = virtual_rt();
+    // It takes requests, and answers none in an hour.
+    let server = server(&rt, Slow::new(&rt, Duration::from_secs(3600)));
+    rt.block_on(async {
+        let session = connect(&rt, &server, Mode::Adaptive, false).await;
+        let patience = Options::new(address()).patience;
+        let reading = {
+            let session = session.clone();
+            rt.spawn(async move { session.read(0, 4096).await })
+        };
+        rt.sleep(Duration::from_secs(1)).await;
+        let began = rt.now();
+        let limit = patience + Duration::from_secs(1);
+        let closed = rt.timeout(limit, session.close()).await;
+        assert!(closed.is_ok(), "closing has a limit");
+        assert!(rt.now() >= began + patience, "a slow target has its time");
+        match reading.await {
+            Err(Error::Unreachable(why)) => assert!(why.cause.contains("no answer"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+        server.stop().await;
+    });
+    assert_clean(&rt);
+}
+
+#[test]
+fn a_goodbye_that_nobody_takes_does_not_keep_a_session() {
+    let rt = virtual_rt();
+    let server = server(&rt, Slow::new(&rt, Duration::ZERO));
+    rt.block_on(async {
+        // A box between both ends that carries what comes until it is told to stand still.
+        let still = Rc::new(Cell::new(false));
+        let boxes = TaskGroup::new(&rt);
+        let connector: Connector = {
+            let (rt, server, still, boxes) =
+                (rt.clone(), server.clone(), Rc::clone(&still), boxes.clone());
+            Rc::new(move || {
+                let narrow = PipeOptions {
+                    buffer_bytes: 8,
+                    ..PipeOptions::default()
+                };
+                let (client, near) = Stream::pair(&rt, narrow);
+                let (far, target) = Stream::pair(&rt, narrow);
+                server.serve(&address(), target);
+                boxes.spawn(carry(rt.clone(), Rc::clone(&still), near, far));
+                Box::pin(async move { Ok(client) })
+            })
+        };
+        let session = Session::over(&rt, vec![connector], Options::new(address()));
+        let session = session.await.unwrap();
+        session.read(0, 4096).await.unwrap();
+        still.set(true);
+        let closed = rt.timeout(Duration::from_secs(31), session.close()).await;
+        assert!(closed.is_ok(), "closing has a limit");
+        boxes.cancel().await;
+        server.stop().await;
+    });
+    assert_clean(&rt);
+}
+
+/// Carries what comes both ways until `still` is set.
+async fn carry(rt: Rt, still: Rc<Cell<bool>>, near: Stream, far: Stream) {
+    let one_way = async |from: &Stream, to: &Stream| {
+        loop {
+            let (result, buf) = from.recv(rt.pool().alloc_now(4096), 0).await;
+            let Ok(count @ 1..) = result else { return };
+            if still.get() {
+                return std::future::pending().await;
+            }
+            let data = buf.freeze().slice(0..count);
+            if to.send(data.into()).await.is_err() {
+                return;
+            }
+        }
+    };
+    futures_util::future::join(one_way(&near, &far), one_way(&far, &near)).await;
+}
+
+#[test]
+fn a_write_that_is_too_long_fails_alone() {
+    let (folder, listen) = folder_with_socket("long");
+    let rt = real_rt();
+    let server = listening(&rt, &listen);
+    let clients = std::thread::spawn(move || {
+        let session = BlockingSession::connect(Options::new(listen)).unwrap();
+        let longest = session.export().transfer_bytes_max as usize;
+        // Of the second length the lower 32 bits are a length that could be written. Its memory is
+        // never touched.
+        for len in [longest + 1, (1 << 32) + 4096] {
+            let refused = session.write(0, vec![0; len], false);
+            assert!(matches!(refused, Err(Error::TooLong)), "{len}: {refused:?}");
+        }
+        session.write(0, vec![7; 4096], false).unwrap();
+        assert_eq!(session.read(0, 4096).unwrap(), [7; 4096]);
+    });
+    until_finished(&rt, &clients);
+    clients.join().unwrap();
+    rt.block_on(server.stop());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Serves until a thread of clients has ended.
+fn until_finished<T>(rt: &Rt, thread: &std::thread::JoinHandle<T>) {
+    rt.block_on(async {
+        while !thread.is_finished() {
+            rt.sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
+fn a_target_that_takes_odd_lengths_is_served_on() {
+    struct Odd(MemoryDevice, Geometry);
+    impl Device for Odd {
+        fn geometry(&self) -> &Geometry {
+            &self.1
+        }
+        fn submit(&self, request: Request) -> IoFuture<'_> {
+            self.0.submit(request)
+        }
+    }
+    for (transfer_bytes_max, preferred_bytes) in [(5000, 4096), (13_000, 65_536)] {
+        let rt = virtual_rt();
+        let geometry = Geometry {
+            transfer_bytes_max,
+            preferred_bytes,
+            ..Geometry::of_size(SIZE)
+        };
+        let target = server(&rt, Rc::new(Odd(MemoryDevice::new(&rt, SIZE), geometry)));
+        rt.block_on(async {
+            let connectors = vec![connector(&rt, &target)];
+            let config = BrpConfig::new(address());
+            let medium = BrpDevice::over(&rt, connectors, &config).await.unwrap();
+            let medium = Rc::new(medium);
+            let whole = transfer_bytes_max - transfer_bytes_max % 4096;
+            assert_eq!(medium.geometry().transfer_bytes_max, whole);
+            let proxy = common::server(&rt, Rc::clone(&medium) as Rc<dyn Device>);
+            let mut client = common::connect(&rt, &proxy);
+            client.enter_structured().await;
+            client.request(0, common::READ, 1, 0, whole).await;
+            assert!(matches!(
+                client.answer().await,
+                common::Answer::Chunk { kind: 1, .. }
+            ));
+            drop(client);
+            proxy.stop().await;
+            medium.close().await.unwrap();
+            target.stop().await;
+        });
+        assert_clean(&rt);
+    }
 }

@@ -395,8 +395,10 @@ fn silent_clients_and_crowds_are_turned_away() {
         first.enter().await;
         second.enter().await;
         let mut third = connect(&rt, &server);
-        third.enter().await;
-        assert!(third.at_end().await);
+        third.take(18).await;
+        third.send(&[0, 0, 0, 3]).await;
+        third.option(1, &[]).await;
+        assert!(third.at_end().await, "it is not told that it is let in");
         assert_eq!(first.read(0, 1).await, [0]);
         // 64 may be in their handshake. For one more the first of them has to leave.
         let mut crowd: Vec<Raw> = (0..65).map(|_| connect(&rt, &server)).collect();

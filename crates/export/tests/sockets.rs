@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use bimetal_block::Device;
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_export::{ExportConfig, Server, StartError};
+use bimetal_export::{ExportConfig, Limits, Server, StartError};
 use bimetal_rt::net::{Address, Stream};
 use bimetal_rt::{Rt, UringOptions};
 use common::*;
@@ -71,7 +71,15 @@ async fn start_on(
     connection_threads: u32,
 ) -> Result<Server, StartError> {
     let config = ExportConfig::new("vol", "dev", listen.clone());
-    Server::start_on_threads(rt, vec![(config, memory(rt))], connection_threads).await
+    Server::start_within(
+        rt,
+        vec![(config, memory(rt))],
+        Limits {
+            connection_threads,
+            ..Limits::default()
+        },
+    )
+    .await
 }
 
 #[test]
@@ -92,9 +100,16 @@ fn serve_over_both(connection_threads: u32) {
         )
     });
     rt.block_on(async {
-        let server = Server::start_on_threads(&rt, exports.to_vec(), connection_threads)
-            .await
-            .unwrap();
+        let server = Server::start_within(
+            &rt,
+            exports.to_vec(),
+            Limits {
+                connection_threads,
+                ..Limits::default()
+            },
+        )
+        .await
+        .unwrap();
         let mode = std::fs::metadata(directory.socket())
             .unwrap()
             .permissions()

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bimetal_block::Device;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_client::{Options, Session, TlsOptions};
-use bimetal_export::{ExportConfig, Protocol, Server, TlsFiles};
+use bimetal_export::{ExportConfig, Limits, Protocol, Server, TlsFiles};
 use bimetal_proto::brp::{Hello, Outbound, Purpose};
 use bimetal_rt::net::{Address, Stream};
 use bimetal_rt::{Rng, Rt, UringOptions};
@@ -151,9 +151,16 @@ fn unreceived_bytes(port: u16) -> u64 {
 /// A server, and the bytes of the buffers that it begins with: a bell for each of its threads, and nothing else.
 async fn begin(rt: &Rt, config: ExportConfig, connection_threads: u32) -> (Server, usize) {
     let exports = vec![(config, memory(rt))];
-    let server = Server::start_on_threads(rt, exports, connection_threads)
-        .await
-        .unwrap();
+    let server = Server::start_within(
+        rt,
+        exports,
+        Limits {
+            connection_threads,
+            ..Limits::default()
+        },
+    )
+    .await
+    .unwrap();
     let held_bytes = buffer_bytes(rt);
     assert_eq!(held_bytes, connection_threads as usize * BELL_BYTES);
     (server, held_bytes)

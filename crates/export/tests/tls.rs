@@ -15,7 +15,9 @@ use bimetal_block::media::remote::{RemoteConfig, RemoteDevice};
 use bimetal_block::media::tls::TlsConfig;
 use bimetal_block::{Device, Flags, IoError, Request};
 use bimetal_client::{Error, Options, Session, Status, TlsOptions, list};
-use bimetal_export::{ExportConfig, Protocol, Rights, Rule, Server, StartError, TlsFiles, Who};
+use bimetal_export::{
+    ExportConfig, Limits, Protocol, Rights, Rule, Server, StartError, TlsFiles, Who,
+};
 use bimetal_rt::net::{Address, Stream};
 use bimetal_rt::{Rt, UringOptions};
 use common::{Raw, SIZE};
@@ -64,7 +66,15 @@ async fn start_on(
 ) -> Result<(Server, Address), StartError> {
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, SIZE));
     let exports = vec![(config, device)];
-    let server = Server::start_on_threads(rt, exports, connection_threads).await?;
+    let server = Server::start_within(
+        rt,
+        exports,
+        Limits {
+            connection_threads,
+            ..Limits::default()
+        },
+    )
+    .await?;
     let address = server.addresses().remove(0);
     Ok((server, address))
 }

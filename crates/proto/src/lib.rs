@@ -9,6 +9,9 @@
 //! cause a panic.
 
 pub mod brp;
+mod escaped;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod nbd;
+
+pub use escaped::Escaped;

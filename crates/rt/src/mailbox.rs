@@ -42,6 +42,8 @@ fn lock<T>(mailbox: &Shared<T>) -> MutexGuard<'_, Mailbox<T>> {
 pub struct Sender<T> {
     mailbox: Shared<T>,
     bell: UnixStream,
+    /// The process that made it.
+    process: u32,
 }
 
 /// The end of whoever owns the shard, on its way to that thread.
@@ -64,6 +66,7 @@ pub fn mailbox<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
     let sender = Sender {
         mailbox: Arc::clone(&mailbox),
         bell,
+        process: std::process::id(),
     };
     let bell = heard;
     Ok((sender, Receiver { mailbox, bell }))
@@ -101,8 +104,12 @@ impl<T> Sender<T> {
         true
     }
 
-    /// Ends the receiver, after the letters that are there.
+    /// Ends the receiver, after the letters that are there. In a forked child this does nothing:
+    /// the receiver is the other process's, and the bell is shared with it.
     pub fn close(&self) {
+        if self.process != std::process::id() {
+            return;
+        }
         // A bell that is gone already has ended it.
         let _ = self.bell.shutdown(Shutdown::Both);
     }
@@ -240,6 +247,22 @@ mod tests {
         });
         drop(sender);
         shard.join().expect("the shard ends");
+    }
+
+    #[test]
+    fn a_copy_in_a_forked_child_does_not_end_the_receiver() {
+        let (sender, receiver) = mailbox().expect("a mailbox");
+        let copy = Sender {
+            mailbox: Arc::clone(&sender.mailbox),
+            bell: sender.bell.try_clone().expect("a descriptor"),
+            // As the sender is to a child: made by another process.
+            process: std::process::id() + 1,
+        };
+        drop(copy);
+        sender.send(7_u8).expect("somebody takes letters");
+        assert_eq!(receiver.wait(), Some(VecDeque::from([7])));
+        drop(sender);
+        assert_eq!(receiver.wait(), None);
     }
 
     #[test]

@@ -175,6 +175,11 @@ impl Semaphore {
         })
     }
 
+    /// Tasks that wait for permits.
+    pub fn waiting(&self) -> usize {
+        self.waiters.borrow().order.len()
+    }
+
     fn wake_first(&self) {
         let waiters = self.waiters.borrow();
         if let Some(waker) = waiters.first().and_then(|key| waiters.wakers.get(key)) {
@@ -207,6 +212,19 @@ impl Permit {
     /// How many permits this holds.
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// Takes `count` permits out of these, to be returned on their own.
+    ///
+    /// # Panics
+    /// When this holds fewer.
+    pub fn split(&mut self, count: u64) -> Permit {
+        let left = self.count.checked_sub(count);
+        self.count = left.expect("permits are split among those that are held");
+        Permit {
+            semaphore: Rc::clone(&self.semaphore),
+            count,
+        }
     }
 }
 
@@ -455,6 +473,8 @@ impl TaskGroup {
 mod tests {
     use std::time::Duration;
 
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::VirtualOptions;
 
@@ -504,6 +524,23 @@ mod tests {
             drop(held);
         });
         assert_eq!(semaphore.free(), 2);
+    }
+
+    #[test]
+    fn permits_that_were_split_return_on_their_own() {
+        let rt = virtual_rt();
+        let semaphore = Semaphore::new(5);
+        let mut held = rt.block_on(semaphore.acquire(5));
+        let part = held.split(2);
+        assert_eq!((held.count(), part.count()), (3, 2));
+        drop(part);
+        assert_eq!((semaphore.free(), semaphore.waiting()), (2, 0));
+        let mut waiting = Box::pin(semaphore.acquire(5));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert_eq!(semaphore.waiting(), 1);
+        drop(waiting);
+        drop(held);
+        assert_eq!((semaphore.free(), semaphore.waiting()), (5, 0));
     }
 
     #[test]

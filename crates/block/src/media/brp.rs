@@ -282,6 +282,7 @@ fn error_of(error: &Error) -> IoError {
         },
         Error::Lost | Error::Broken | Error::Unreachable(_) => IoError::Transport,
         Error::Unusable(_) => IoError::Offline,
+        Error::TooLong => IoError::Resource,
         Error::Closed => IoError::Closed,
     }
 }
@@ -293,10 +294,13 @@ fn geometry(export: &Welcome) -> Result<Geometry, String> {
     if whole.size_bytes == 0 {
         return Err("the export is smaller than a block of 4096 bytes".to_owned());
     }
+    let longest_bytes = export.transfer_bytes_max.min(TRANSFER_BYTES_MAX);
+    // The layers above ask for whole blocks; the greeting has made sure that one fits.
+    let transfer_bytes_max = longest_bytes - longest_bytes % BLOCK_BYTES as u32;
     Ok(Geometry {
         block_bytes: export.block_bytes,
         preferred_bytes: export.preferred_bytes,
-        transfer_bytes_max: export.transfer_bytes_max.min(TRANSFER_BYTES_MAX),
+        transfer_bytes_max,
         writable: !export.has(right::READ_ONLY),
         discard_zeroes: export.has(right::DISCARD_ZEROES),
         rotational: export.has(right::ROTATIONAL),

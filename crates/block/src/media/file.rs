@@ -9,8 +9,10 @@ use std::io::{Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bimetal_rt::buf::BLOCK_BYTES_MAX;
 use bimetal_rt::real_time::{File, OpenOptions};
-use bimetal_rt::{Payload, Rt};
+use bimetal_rt::{Buf, Payload, Rt};
+use futures_util::future::try_join_all;
 use serde::Deserialize;
 
 use crate::device::{Device, IoFuture};
@@ -370,7 +372,26 @@ impl FileDevice {
         }
     }
 
+    /// Reads in pieces that the region of the pool can hold: the data of a larger buffer would
+    /// always come from the heap. An export has reserved memory for them
+    /// ([`bimetal_rt::BufPool::footprint_bytes`]).
     async fn read(&self, offset: u64, len: u64) -> IoResult {
+        if len <= BLOCK_BYTES_MAX as u64 {
+            return Ok(Reply::Data(self.read_piece(offset, len).await?.into()));
+        }
+        let starts = (0..len).step_by(BLOCK_BYTES_MAX);
+        let pieces = starts.map(|start| {
+            let piece_bytes = (len - start).min(BLOCK_BYTES_MAX as u64);
+            self.read_piece(offset + start, piece_bytes)
+        });
+        let mut data = Payload::empty();
+        for piece in try_join_all(pieces).await? {
+            data.push(piece);
+        }
+        Ok(Reply::Data(data))
+    }
+
+    async fn read_piece(&self, offset: u64, len: u64) -> Result<Buf, IoError> {
         let buf = self.rt.pool().alloc_now(len as usize);
         let (count, mut buf) = self.file.read_at(offset, buf).await;
         let mut filled = count?;
@@ -385,7 +406,7 @@ impl FileDevice {
             buf[filled..filled + count].copy_from_slice(&rest[..count]);
             filled += count;
         }
-        Ok(Reply::Data(buf.freeze().into()))
+        Ok(buf.freeze())
     }
 
     async fn write(&self, offset: u64, payload: Payload, flags: Flags) -> IoResult {

@@ -416,7 +416,8 @@ fn geometry(session: &ClientSession) -> Result<Geometry, String> {
     }
     // A tail that is no whole block could not be written whole or not at all.
     let whole = Geometry::of_whole_blocks(info.size_bytes);
-    let transfer_bytes_max = info.max_payload_bytes.min(TRANSFER_BYTES_MAX);
+    let longest_bytes = info.max_payload_bytes.min(TRANSFER_BYTES_MAX);
+    let transfer_bytes_max = longest_bytes - longest_bytes % BLOCK_BYTES as u32;
     if whole.size_bytes == 0 || u64::from(transfer_bytes_max) < BLOCK_BYTES {
         return Err(
             "the export is smaller than a block of 4096 bytes, or takes no such".to_owned(),
@@ -523,5 +524,10 @@ mod tests {
                 .contains("8192")
         );
         assert!(described(4095, 1, 1 << 20).is_err());
+        // Layers ask for whole blocks.
+        assert_eq!(
+            described(1 << 20, 1, 13_000).unwrap().transfer_bytes_max,
+            12_288
+        );
     }
 }

@@ -10,28 +10,86 @@ use bimetal_block::{BorrowedWrite, Flags, IoError, IoResult, Op, Reply, Request 
 use bimetal_proto::brp::inbound::ToTarget;
 use bimetal_proto::brp::response::{Run, encode_runs};
 use bimetal_proto::brp::wire::{self, FENCES_MAX, RUNS_MAX, feature, request_flag};
-use bimetal_proto::brp::{Path, ProtocolError, Request, Status, TargetInbound, Welcome};
+use bimetal_proto::brp::{ProtocolError, Request, Status, TargetInbound, Welcome};
 use bimetal_rt::net::{Inbox, Stream};
 use bimetal_rt::sync::Event;
 use bimetal_rt::{Payload, Rt};
 
 use super::greeting::Taken;
 use super::outgoing::{Frames, Outgoing, check};
-use super::target::Target;
+use super::target::{OpenPath, Target};
+use crate::account::{Account, Admission, DataMemory, Weight};
 use crate::counters::add;
-use crate::export::Served;
+use crate::export::Connected;
 use crate::input::{COPIED_BYTES_MAX, End, RECEIVE_BUFFER_BYTES, Take};
 use crate::link::Link;
 use crate::session::{BOUNDS, Conversation};
 use crate::tasks::TaskNumber;
 
+/// A request that has been started and has not ended, and what it holds until its result has been
+/// sent. The path counts it until this is dropped, also if nobody answers it.
+struct UnderWay {
+    of: Rc<Transmission>,
+    /// Taken when the result is handed over.
+    admission: Option<Admission>,
+}
+
+impl UnderWay {
+    /// Asks the device, and answers.
+    async fn carry_out(self, request: Request, payload: Payload) {
+        let of = &self.of;
+        let result = match of.hand_down(&request, payload) {
+            Ok(below) => of.counted(of.export.device.submit(below).await),
+            Err(status) => Err(status),
+        };
+        self.finish(&request, result);
+    }
+
+    /// The request is over, and its result goes out.
+    fn finish(mut self, request: &Request, result: Result<Reply, Status>) {
+        let (of, admission) = (Rc::clone(&self.of), self.admission.take());
+        drop(self);
+        let admission = admission.expect("a request ends once");
+        of.link.reply(of.answer(request, result), admission);
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let of = &self.of;
+        of.path.end();
+        if of.path.is_fenced() {
+            of.target.notify();
+        }
+        if of.welcome.agreed(feature::SERIAL) {
+            of.ended.notify();
+        }
+    }
+}
+
+/// A fence that has not been answered, counted until this is dropped.
+struct Fence(Rc<Transmission>);
+
+impl Fence {
+    fn new(of: &Rc<Transmission>) -> Fence {
+        of.fences.set(of.fences.get() + 1);
+        Fence(Rc::clone(of))
+    }
+}
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        self.0.fences.set(self.0.fences.get() - 1);
+    }
+}
+
 /// A path in use.
 pub(crate) struct Transmission {
     rt: Rt,
     link: Rc<Link<Outgoing>>,
-    export: Rc<Served>,
+    export: Connected,
     target: Rc<Target>,
-    path: Rc<Path>,
+    path: OpenPath,
     welcome: Welcome,
     inbound: RefCell<TargetInbound>,
     frames: RefCell<Frames>,
@@ -48,11 +106,12 @@ impl Transmission {
         target: &Rc<Target>,
         taken: Taken,
         task: TaskNumber,
+        memory: &Rc<DataMemory>,
     ) -> Rc<Transmission> {
         let merges = taken.welcome.agreed(feature::MERGE);
         Rc::new(Transmission {
             rt: rt.clone(),
-            link: Link::new(stream, BOUNDS),
+            link: Link::new(stream, Account::new(BOUNDS, memory)),
             export: taken.export,
             target: Rc::clone(target),
             path: taken.path,
@@ -117,16 +176,16 @@ impl Transmission {
             self.start_in_turn(input, requests).await?;
         } else {
             for request in requests {
-                let admission = self.link.admit(1, counted_bytes(request)).await;
+                let admission = self.link.admit(weight(request)).await;
                 self.gather(input, request).await?;
-                if self.write_at_once(input, request)? {
-                    admission.start();
+                if let Some(result) = self.write_at_once(input, request)? {
+                    // Nobody has run since the look at the fence.
+                    self.begin(admission)?.finish(request, result);
                     continue;
                 }
                 let payload = self.data(input, request).await?;
-                self.begin()?;
-                admission.start();
-                self.start(*request, payload);
+                let under_way = self.begin(admission)?;
+                self.start(*request, payload, under_way);
             }
         }
         if self.welcome.agreed(feature::SERIAL) {
@@ -141,22 +200,22 @@ impl Transmission {
         input: &mut Inbox,
         requests: &[Request],
     ) -> Result<(), End> {
-        let counted = requests.iter().map(counted_bytes).sum();
-        let admission = self.link.admit(requests.len() as u32, counted).await;
-        let mut ordered = Vec::with_capacity(requests.len());
+        let all = Weight::of_all(requests.iter().map(weight));
+        let mut admission = self.link.admit(all).await;
+        let mut received = Vec::with_capacity(requests.len());
         for request in requests {
             self.gather(input, request).await?;
-            ordered.push((*request, self.data(input, request).await?));
+            received.push((*request, self.data(input, request).await?));
         }
-        for _ in requests {
-            // Nothing runs in between, so either all of them begin or none does.
-            self.begin()?;
+        // Nothing runs in between, so either all of them begin or none does.
+        let mut ordered = Vec::with_capacity(requests.len());
+        for (request, payload) in received {
+            let one = admission.take_one(weight(&request));
+            ordered.push((request, payload, self.begin(one)?));
         }
-        admission.start();
-        let this = Rc::clone(self);
         let run = async move {
-            for (request, payload) in ordered {
-                this.carry_out(request, payload).await;
+            for (request, payload, under_way) in ordered {
+                under_way.carry_out(request, payload).await;
             }
         };
         self.rt.spawn_eager(run).detach();
@@ -164,12 +223,14 @@ impl Transmission {
     }
 
     /// Counts a request that starts now, unless the path has been fenced.
-    fn begin(&self) -> Result<(), End> {
-        if self.path.start() {
-            Ok(())
-        } else {
-            Err(End::Broken)
+    fn begin(self: &Rc<Self>, admission: Admission) -> Result<UnderWay, End> {
+        if !self.path.start() {
+            return Err(End::Broken);
         }
+        Ok(UnderWay {
+            of: Rc::clone(self),
+            admission: Some(admission),
+        })
     }
 
     /// Waits until a little data is all here; of more, the rest is best received where it is to be.
@@ -193,13 +254,18 @@ impl Transmission {
         input.take(&self.rt, &self.link, len).await
     }
 
-    /// Writes data from where it was received, if the device need not wait and nothing else is to be done with it.
-    /// False if it has to go another way: nothing has happened then.
-    fn write_at_once(&self, input: &mut Inbox, request: &Request) -> Result<bool, End> {
+    /// Writes data from where it was received, if the device need not wait and nothing else is to
+    /// be done with it, and gives the result. `None` if it has to go another way: nothing has
+    /// happened then.
+    fn write_at_once(
+        &self,
+        input: &mut Inbox,
+        request: &Request,
+    ) -> Result<Option<Result<Reply, Status>>, End> {
         let len = request.data_bytes() as usize;
         let is_plain = request.op == wire::Op::Write && !self.welcome.agreed(feature::CRC);
         if !is_plain || len > input.unread().len() || self.now().validate(request).is_err() {
-            return Ok(false);
+            return Ok(None);
         }
         if self.path.is_fenced() {
             return Err(End::Broken);
@@ -210,42 +276,31 @@ impl Transmission {
             flags: flags_of(request),
         };
         let Some(result) = self.export.device.try_write(write) else {
-            return Ok(false);
+            return Ok(None);
         };
         input.consume(len);
-        // Nobody has run since the look at the fence.
-        self.begin()?;
         add(&self.export.counters.requests.by_op[Op::Write as usize], 1);
-        self.finish(request, self.counted(result));
-        Ok(true)
+        Ok(Some(self.counted(result)))
     }
 
     /// Starts a request whose result goes out when it is there. One that need not wait is over when this
     /// returns, and needs no task.
-    fn start(self: &Rc<Self>, request: Request, payload: Payload) {
+    fn start(&self, request: Request, payload: Payload, under_way: UnderWay) {
         let below = match self.hand_down(&request, payload) {
             Ok(below) => below,
-            Err(status) => return self.finish(&request, Err(status)),
+            Err(status) => return under_way.finish(&request, Err(status)),
         };
         match self.export.device.try_answer(below) {
-            Ok(result) => self.finish(&request, self.counted(result)),
+            Ok(result) => under_way.finish(&request, self.counted(result)),
             Err(below) => {
-                let this = Rc::clone(self);
                 let run = async move {
-                    let result = this.export.device.submit(below).await;
-                    this.finish(&request, this.counted(result));
+                    let of = &under_way.of;
+                    let result = of.counted(of.export.device.submit(below).await);
+                    under_way.finish(&request, result);
                 };
                 self.rt.spawn_eager(run).detach();
             }
         }
-    }
-
-    async fn carry_out(&self, request: Request, payload: Payload) {
-        let result = match self.hand_down(&request, payload) {
-            Ok(below) => self.counted(self.export.device.submit(below).await),
-            Err(status) => Err(status),
-        };
-        self.finish(&request, result);
     }
 
     /// What is asked of the device.
@@ -269,18 +324,6 @@ impl Transmission {
             add(&self.export.counters.requests.failed, 1);
         }
         result.map_err(status_of)
-    }
-
-    /// A request is over, and its result goes out.
-    fn finish(&self, request: &Request, result: Result<Reply, Status>) {
-        self.path.end();
-        if self.path.is_fenced() {
-            self.target.notify();
-        }
-        if self.welcome.agreed(feature::SERIAL) {
-            self.ended.notify();
-        }
-        self.link.reply(self.answer(request, result));
     }
 
     fn refused(&self, request: &Request, payload: &Payload) -> Option<Status> {
@@ -325,7 +368,6 @@ impl Transmission {
             tag: request.tag,
             status,
             data,
-            counted_bytes: counted_bytes(request),
         }
     }
 
@@ -334,18 +376,18 @@ impl Transmission {
         if number == self.path.number() || self.fences.get() == FENCES_MAX {
             return Err(ProtocolError::BadFence.into());
         }
-        self.link.admit(1, 0).await.start();
-        let Some(path) = self.target.sessions.fence(&self.path, number) else {
-            self.link.reply(Outgoing::Fenced(number));
+        let admission = self.link.admit(Weight::of_request(0, 0)).await;
+        let Some(path) = self.target.fence(&self.path, number) else {
+            self.link.reply(Outgoing::Fenced(number), admission);
             return Ok(());
         };
-        self.target.notify();
-        self.fences.set(self.fences.get() + 1);
-        let this = Rc::clone(self);
+        let fence = Fence::new(self);
         let wait = async move {
-            this.target.until_over(&path).await;
-            this.fences.set(this.fences.get() - 1);
-            this.link.reply(Outgoing::Fenced(number));
+            let of = &fence.0;
+            of.target.until_over(&path).await;
+            let link = Rc::clone(&of.link);
+            drop(fence);
+            link.reply(Outgoing::Fenced(number), admission);
         };
         self.rt.spawn_eager(wait).detach();
         Ok(())
@@ -374,7 +416,7 @@ impl Conversation for Transmission {
     }
 
     async fn receive(self: &Rc<Self>, early: &[u8]) -> End {
-        let mut input = Inbox::new(self.rt.pool().alloc(RECEIVE_BUFFER_BYTES).await);
+        let mut input = Inbox::new(self.rt.pool().alloc_now(RECEIVE_BUFFER_BYTES));
         input.put(early);
         match self.serve(&mut input).await {
             Ok(()) => End::Client,
@@ -385,20 +427,17 @@ impl Conversation for Transmission {
     fn is_revoked(&self) -> bool {
         self.path.is_fenced()
     }
-
-    fn settled(&self) {
-        self.target.sessions.close(&self.path);
-        self.target.notify();
-    }
 }
 
-/// What a request counts for among the bytes in flight. A read that will be refused counts nothing.
-fn counted_bytes(request: &Request) -> u64 {
+/// What a request counts for until its result has been sent. A read that will be refused has no
+/// data.
+fn weight(request: &Request) -> Weight {
     let longest = wire::DATA_BYTES_MAX;
-    match request.op {
-        wire::Op::Read if request.length_bytes <= longest => u64::from(request.length_bytes),
-        _ => u64::from(request.data_bytes()),
-    }
+    let data_bytes = match request.op {
+        wire::Op::Read if request.length_bytes <= longest => request.length_bytes,
+        _ => request.data_bytes(),
+    };
+    Weight::of_request(request.offset_bytes, u64::from(data_bytes))
 }
 
 fn flags_of(request: &Request) -> Flags {

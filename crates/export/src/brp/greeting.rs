@@ -8,21 +8,20 @@ use bimetal_proto::brp::inbound::ToTarget;
 use bimetal_proto::brp::wire::{
     DATA_BYTES_MAX, NAME_BYTES_MAX, RANGE_BYTES_MAX, VERSION, feature, right,
 };
-use bimetal_proto::brp::{Hello, Listed, Outbound, Path, Purpose, Refusal, TargetInbound, Welcome};
+use bimetal_proto::brp::{Hello, Listed, Outbound, Purpose, Refusal, TargetInbound, Welcome};
 use bimetal_rt::Rt;
 use bimetal_rt::net::{Inbox, Stream};
 
-use super::target::Target;
+use super::target::{OpenPath, Target};
 use crate::config::Persistence;
-use crate::counters::add;
-use crate::export::{Served, Shown};
+use crate::export::{Connected, Shown};
 use crate::input::{End, HANDSHAKE_BUFFER_BYTES};
 use crate::session::BOUNDS;
 
 /// An initiator that was taken.
 pub(crate) struct Taken {
-    pub(crate) export: Rc<Served>,
-    pub(crate) path: Rc<Path>,
+    pub(crate) export: Connected,
+    pub(crate) path: OpenPath,
     pub(crate) welcome: Welcome,
     pub(crate) inbound: TargetInbound,
     pub(crate) outbound: Outbound,
@@ -37,7 +36,7 @@ pub(crate) struct Taken {
 pub(crate) async fn greet(
     rt: &Rt,
     stream: &Stream,
-    target: &Target,
+    target: &Rc<Target>,
     exports: &[Shown],
 ) -> Result<Option<Taken>, End> {
     let greeting = Greeting {
@@ -52,7 +51,7 @@ pub(crate) async fn greet(
 struct Greeting<'a> {
     rt: &'a Rt,
     stream: &'a Stream,
-    target: &'a Target,
+    target: &'a Rc<Target>,
     exports: &'a [Shown],
 }
 
@@ -81,26 +80,18 @@ impl Greeting<'_> {
         if hello.purpose == Purpose::List {
             return self.list(&mut outbound).await;
         }
-        let (shown, path) = match self.open(&hello) {
+        // Both are held from here on: the welcome may take long to be sent, or never be.
+        let (shown, export, path) = match self.open(&hello) {
             Ok(opened) => opened,
             Err(refusal) => return self.refuse(&mut outbound, refusal).await,
         };
-        let welcome = self.welcome(shown, &hello);
-        let sent = match welcome {
-            Ok(welcome) => {
-                welcome.encode(&mut outbound, &mut out);
-                self.send(&out).await.map(|()| welcome)
-            }
-            Err(end) => Err(end),
-        };
-        let welcome = sent.inspect_err(|_| {
-            // Nothing came over it: the initiator waits for the welcome.
-            self.target.sessions.close(&path);
-        })?;
+        let welcome = self.welcome(shown, &hello)?;
+        welcome.encode(&mut outbound, &mut out);
+        self.send(&out).await?;
         inbound.open(welcome.features);
         outbound.open(welcome.features);
         Ok(Some(Taken {
-            export: Rc::clone(&shown.export),
+            export,
             path,
             welcome,
             inbound,
@@ -145,7 +136,7 @@ impl Greeting<'_> {
         Ok(None)
     }
 
-    fn open(&self, hello: &Hello) -> Result<(&Shown, Rc<Path>), Refusal> {
+    fn open(&self, hello: &Hello) -> Result<(&Shown, Connected, OpenPath), Refusal> {
         assert!(
             hello.name.len() <= NAME_BYTES_MAX,
             "the codec bounds a name"
@@ -155,15 +146,12 @@ impl Greeting<'_> {
         let shown = exports.find(is_it).ok_or_else(|| {
             Refusal::new(RefusalCode::UnknownExport, "there is no such export here")
         })?;
-        let export = &shown.export;
-        let counters = &export.counters;
-        if counters.connections.get() >= export.config.connections_max {
-            add(&counters.connections_refused, 1);
+        let connected = shown.export.connect().ok_or_else(|| {
             let words = "the export has all the connections it may have";
-            return Err(Refusal::new(RefusalCode::Full, words));
-        }
-        let path = self.target.sessions.open(hello.session, hello.path)?;
-        Ok((shown, path))
+            Refusal::new(RefusalCode::Full, words)
+        })?;
+        let path = self.target.open(hello.session, hello.path)?;
+        Ok((shown, connected, path))
     }
 
     fn welcome(&self, shown: &Shown, hello: &Hello) -> Result<Welcome, End> {

@@ -15,21 +15,12 @@ pub(crate) enum Outgoing {
         tag: u32,
         status: Status,
         data: Payload,
-        /// What the request counted for in the account.
-        counted_bytes: u64,
     },
     /// A path has ended.
     Fenced(u32),
 }
 
 impl Reply for Outgoing {
-    fn counted_bytes(&self) -> u64 {
-        match self {
-            Outgoing::Result { counted_bytes, .. } => *counted_bytes,
-            Outgoing::Fenced(_) => 0,
-        }
-    }
-
     fn data_bytes(&self) -> usize {
         match self {
             Outgoing::Result { data, .. } => data.len(),
@@ -91,10 +82,7 @@ impl Frames {
         let mut data_bytes = 0;
         let first = self.data.len();
         for outgoing in batch.iter_mut().take(self.entries_max) {
-            let Outgoing::Result {
-                tag, status, data, ..
-            } = outgoing
-            else {
+            let Outgoing::Result { tag, status, data } = outgoing else {
                 break;
             };
             data_bytes += data.len();

@@ -16,8 +16,9 @@ use bimetal_rt::{Payload, Rt};
 
 use super::directory::{Directory, to_wire};
 use super::outgoing::{Outgoing, gather};
+use crate::account::{Account, Admission, DataMemory, Weight};
 use crate::counters::add;
-use crate::export::{Served, Shown};
+use crate::export::{Connected, Shown};
 use crate::input::{COPIED_BYTES_MAX, End, HANDSHAKE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES, Take};
 use crate::link::Link;
 use crate::portal::Cut;
@@ -27,7 +28,7 @@ use crate::tasks::TaskNumber;
 /// A client that has chosen an export.
 pub(crate) struct Entered {
     pub(crate) stream: Cut,
-    pub(crate) export: Rc<Served>,
+    pub(crate) export: Connected,
     pub(crate) session: ServerSession,
     /// What came behind the handshake.
     pub(crate) early: Vec<u8>,
@@ -52,19 +53,28 @@ pub(crate) async fn handshake(
     let (mut stream, mut exports) = (stream, exports.unwrap_or_default());
     let mut input = Inbox::new(rt.pool().alloc_now(HANDSHAKE_BUFFER_BYTES));
     let mut progress = ServerProgress::NeedMore;
+    let mut connected = None;
     loop {
+        if let ServerProgress::Transmission(session) = &progress {
+            // Before the client is told that it is let in.
+            connected = exports[session.export_index].export.connect();
+            if connected.is_none() {
+                return Ok(None);
+            }
+        }
         if !out.is_empty() {
             stream.send(rt.pool().copy_of(&out).into()).await?;
             out.clear();
         }
         match progress {
             ServerProgress::Transmission(session) => {
-                return Ok(Some(Entered {
+                let entered = connected.take().map(|export| Entered {
                     stream,
-                    export: Rc::clone(&exports[session.export_index].export),
+                    export,
                     session,
                     early: input.unread().to_vec(),
-                }));
+                });
+                return Ok(entered);
             }
             ServerProgress::Closed => return Ok(None),
             // What came before TLS is nobody's, and must not count as if it had come through it.
@@ -87,7 +97,7 @@ pub(crate) async fn handshake(
 pub(crate) struct Transmission {
     rt: Rt,
     link: Rc<Link<Outgoing>>,
-    export: Rc<Served>,
+    export: Connected,
     session: ServerSession,
     task: TaskNumber,
 }
@@ -96,13 +106,14 @@ impl Transmission {
     pub(crate) fn new(
         rt: &Rt,
         stream: Stream,
-        export: Rc<Served>,
+        export: Connected,
         session: ServerSession,
         task: TaskNumber,
+        memory: &Rc<DataMemory>,
     ) -> Rc<Transmission> {
         Rc::new(Transmission {
             rt: rt.clone(),
-            link: Link::new(stream, BOUNDS),
+            link: Link::new(stream, Account::new(BOUNDS, memory)),
             export,
             session,
             task,
@@ -155,61 +166,68 @@ impl Transmission {
                 add(&self.export.counters.requests.refused, 1);
                 let len = request.payload_bytes() as usize;
                 input.skip(&self.link, len).await?;
-                self.link.admit(1, 0).await.start();
-                self.link.reply(self.failure(&request, error, 0));
+                let admission = self.link.admit(Weight::of_request(0, 0)).await;
+                self.link.reply(self.failure(&request, error), admission);
                 return Ok(());
             }
         };
-        let counted_bytes = counted_bytes(command, &request);
-        let admission = self.link.admit(1, counted_bytes).await;
-        if self.write_at_once(input, &request, command) {
-            admission.start();
+        let admission = self.link.admit(weight(command, &request)).await;
+        if let Some(reply) = self.write_at_once(input, &request, command) {
+            self.link.reply(reply, admission);
             return Ok(());
         }
         let len = request.payload_bytes() as usize;
         let payload = input.take(&self.rt, &self.link, len).await?;
-        admission.start();
-        self.start(request, command, payload);
+        self.start(request, command, payload, admission);
         Ok(())
     }
 
-    /// Writes data from where it was received, if all of it is here and the device need not wait. False if it
-    /// has to go another way: nothing has happened then.
-    fn write_at_once(&self, input: &mut Inbox, request: &Request, command: Command) -> bool {
+    /// Writes data from where it was received, if all of it is here and the device need not wait,
+    /// and gives the reply. `None` if the request has to go another way: nothing has happened then.
+    fn write_at_once(
+        &self,
+        input: &mut Inbox,
+        request: &Request,
+        command: Command,
+    ) -> Option<Outgoing> {
         if command != Command::Write {
-            return false;
+            return None;
         }
         let len = request.payload_bytes() as usize;
-        let Some(bytes) = input.unread().get(..len) else {
-            return false;
-        };
+        let bytes = input.unread().get(..len)?;
         let write = BorrowedWrite {
             offset: request.offset_bytes,
             bytes,
             flags: flags_of(request),
         };
-        let Some(result) = self.export.device.try_write(write) else {
-            return false;
-        };
+        let result = self.export.device.try_write(write)?;
         input.consume(len);
         add(&self.export.counters.requests.by_op[Op::Write as usize], 1);
-        self.link.reply(self.answer(request, Op::Write, result));
-        true
+        Some(self.answer(request, Op::Write, result))
     }
 
     /// Starts a request; its reply goes to the link, at once where the device need not wait.
-    fn start(self: &Rc<Self>, request: Request, command: Command, payload: Payload) {
+    fn start(
+        self: &Rc<Self>,
+        request: Request,
+        command: Command,
+        payload: Payload,
+        admission: Admission,
+    ) {
         let below = to_block(&request, command, payload).from_origin(self.task.origin());
         let op = below.op;
         add(&self.export.counters.requests.by_op[op as usize], 1);
         match self.export.device.try_answer(below) {
-            Ok(result) => self.link.reply(self.answer(&request, op, result)),
+            Ok(result) => {
+                let reply = self.answer(&request, op, result);
+                self.link.reply(reply, admission);
+            }
             Err(below) => {
                 let this = Rc::clone(self);
                 let run = async move {
                     let result = this.export.device.submit(below).await;
                     let reply = this.answer(&request, op, result);
-                    this.link.reply(reply);
+                    this.link.reply(reply, admission);
                 };
                 self.rt.spawn_eager(run).detach();
             }
@@ -229,21 +247,20 @@ impl Transmission {
             }
             Ok(Reply::Extents(runs)) => self.block_status(request, &runs),
             Ok(Reply::Done) => {
-                let counted_bytes = if op == Op::Write { len } else { 0 };
-                add(&counters.requests.written_bytes, counted_bytes);
-                Outgoing::done(request.cookie, counted_bytes)
+                let written_bytes = if op == Op::Write { len } else { 0 };
+                add(&counters.requests.written_bytes, written_bytes);
+                Outgoing::done(request.cookie)
             }
             Err(error) => {
                 add(&counters.requests.failed, 1);
-                let transfers = matches!(op, Op::Read | Op::Write);
-                self.failure(request, errno(error), if transfers { len } else { 0 })
+                self.failure(request, errno(error))
             }
         }
     }
 
-    fn failure(&self, request: &Request, error: Errno, counted_bytes: u64) -> Outgoing {
+    fn failure(&self, request: &Request, error: Errno) -> Outgoing {
         let structured = self.session.negotiated.structured_replies;
-        Outgoing::error(request.cookie, structured, error, counted_bytes)
+        Outgoing::error(request.cookie, structured, error)
     }
 
     fn block_status(&self, request: &Request, runs: &[bimetal_block::Extent]) -> Outgoing {
@@ -273,7 +290,7 @@ impl Conversation for Transmission {
     }
 
     async fn receive(self: &Rc<Self>, early: &[u8]) -> End {
-        let mut input = Inbox::new(self.rt.pool().alloc(RECEIVE_BUFFER_BYTES).await);
+        let mut input = Inbox::new(self.rt.pool().alloc_now(RECEIVE_BUFFER_BYTES));
         input.put(early);
         match self.serve(&mut input).await {
             Ok(()) => End::Client,
@@ -282,12 +299,13 @@ impl Conversation for Transmission {
     }
 }
 
-/// What a request counts for among the bytes in flight.
-fn counted_bytes(command: Command, request: &Request) -> u64 {
-    match command {
-        Command::Read | Command::Write => u64::from(request.length_bytes),
+/// What a request counts for until its reply has been sent.
+fn weight(command: Command, request: &Request) -> Weight {
+    let data_bytes = match command {
+        Command::Read | Command::Write => request.length_bytes,
         _ => 0,
-    }
+    };
+    Weight::of_request(request.offset_bytes, u64::from(data_bytes))
 }
 
 fn flags_of(request: &Request) -> Flags {

@@ -37,7 +37,8 @@ fn describe(shown: &Shown) -> ExportInfo {
         preferred_block_bytes: geometry
             .preferred_bytes
             .max(PREFERRED_BYTES_MIN)
-            .min(max_payload_bytes),
+            // A power of two, whatever the device takes at once.
+            .min(1 << max_payload_bytes.ilog2()),
         max_payload_bytes,
     }
 }

@@ -14,12 +14,10 @@ pub(crate) struct Outgoing {
     head: [u8; HEAD_BYTES_MAX],
     head_bytes: u8,
     data: Payload,
-    /// What the request counted for in the account.
-    counted_bytes: u64,
 }
 
 impl Outgoing {
-    fn with_head<const N: usize>(bytes: [u8; N], data: Payload, counted_bytes: u64) -> Outgoing {
+    fn with_head<const N: usize>(bytes: [u8; N], data: Payload) -> Outgoing {
         const { assert!(N <= HEAD_BYTES_MAX) };
         let mut head = [0; HEAD_BYTES_MAX];
         head[..N].copy_from_slice(&bytes);
@@ -27,7 +25,6 @@ impl Outgoing {
             head,
             head_bytes: N as u8,
             data,
-            counted_bytes,
         }
     }
 
@@ -35,41 +32,36 @@ impl Outgoing {
     ///
     /// A simple reply is allowed to every request but a read even when structured replies were
     /// negotiated (NBD, section "Simple reply message"), and it is the shorter one.
-    pub(crate) fn done(cookie: u64, counted_bytes: u64) -> Outgoing {
-        Outgoing::with_head(simple_reply(cookie, None), Payload::empty(), counted_bytes)
+    pub(crate) fn done(cookie: u64) -> Outgoing {
+        Outgoing::with_head(simple_reply(cookie, None), Payload::empty())
     }
 
     /// Failure; as a chunk where the request takes only those.
-    pub(crate) fn error(cookie: u64, structured: bool, error: Errno, counted: u64) -> Outgoing {
+    pub(crate) fn error(cookie: u64, structured: bool, error: Errno) -> Outgoing {
         if structured {
-            Outgoing::with_head(error_chunk(cookie, error), Payload::empty(), counted)
+            Outgoing::with_head(error_chunk(cookie, error), Payload::empty())
         } else {
-            Outgoing::with_head(simple_reply(cookie, Some(error)), Payload::empty(), counted)
+            Outgoing::with_head(simple_reply(cookie, Some(error)), Payload::empty())
         }
     }
 
     /// The bytes of a read, `offset` being where they were asked for.
     pub(crate) fn data(cookie: u64, structured: bool, offset: u64, data: Payload) -> Outgoing {
-        let counted_bytes = data.len() as u64;
         if structured {
             let head = offset_data_head(cookie, offset, data.len() as u32, true);
-            Outgoing::with_head(head, data, counted_bytes)
+            Outgoing::with_head(head, data)
         } else {
-            Outgoing::with_head(simple_reply(cookie, None), data, counted_bytes)
+            Outgoing::with_head(simple_reply(cookie, None), data)
         }
     }
 
     /// A message that is encoded already.
     pub(crate) fn encoded(message: Payload) -> Outgoing {
-        Outgoing::with_head([], message, 0)
+        Outgoing::with_head([], message)
     }
 }
 
 impl Reply for Outgoing {
-    fn counted_bytes(&self) -> u64 {
-        self.counted_bytes
-    }
-
     fn data_bytes(&self) -> usize {
         self.data.len()
     }

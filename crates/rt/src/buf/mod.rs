@@ -6,10 +6,10 @@
 //! a [`DetachedBuf`] is a copy that may leave it.
 //!
 //! The pool carves power-of-two blocks out of one region that is registered with the ring (a
-//! buddy allocator). [`BufPool::alloc`] waits for room and is for the edges, which is how memory
-//! pushes back on clients; [`BufPool::alloc_now`] never waits and overflows to the heap, for
-//! layers inside, whose need is bounded by the requests the edges let in. A layer that waited
-//! for memory while holding some could wait for itself.
+//! buddy allocator). [`BufPool::alloc_now`] never waits and overflows to the heap: the edges
+//! reserve memory for a request's data before they admit it, so the need of what is inside is
+//! bounded by the requests that were admitted. A layer that waited for memory while holding some
+//! could wait for itself. [`BufPool::alloc`] waits for room; it is for edges that hold nothing.
 //!
 //! This module may use `unsafe`: it owns raw memory. It must never hand out two ways to write
 //! the same bytes, and never give memory back while an operation still owns it.
@@ -238,6 +238,19 @@ impl BufPool {
         })
     }
 
+    /// What buffers for `len` bytes take of memory, in bytes, where they are cut into pieces of
+    /// [`BLOCK_BYTES_MAX`]: each piece takes a power of two, and at least one page.
+    pub fn footprint_bytes(len: u64) -> u64 {
+        let whole = len / BLOCK_BYTES_MAX as u64 * BLOCK_BYTES_MAX as u64;
+        let rest = (len - whole) as usize;
+        whole
+            + if rest > 0 {
+                block_bytes(rest) as u64
+            } else {
+                0
+            }
+    }
+
     fn heap_block(&self, len: usize) -> BufMut {
         self.try_heap(len)
             .unwrap_or_else(|| std::alloc::handle_alloc_error(heap_layout(heap_bytes(len))))
@@ -424,6 +437,26 @@ mod tests {
         assert_eq!(used, (0, ALIGNMENT), "it came from the region");
         drop(lent);
         assert_eq!((pool.heap_bytes_used(), pool.region_bytes_used()), (0, 0));
+    }
+
+    #[test]
+    fn a_footprint_is_what_the_pieces_take() {
+        let piece = BLOCK_BYTES_MAX as u64;
+        for (len, bytes) in [
+            (0, 0),
+            (1, 4096),
+            (4097, 8192),
+            (piece - 1, piece),
+            (piece + 1, piece + 4096),
+            (8 * piece, 8 * piece),
+        ] {
+            assert_eq!(BufPool::footprint_bytes(len), bytes, "of {len} bytes");
+        }
+        let pool = BufPool::new(2 * BLOCK_BYTES_MAX).unwrap();
+        let held = [BLOCK_BYTES_MAX, 4097].map(|len| pool.alloc_now(len));
+        let used = (pool.region_bytes_used() + pool.heap_bytes_used()) as u64;
+        assert_eq!(used, BufPool::footprint_bytes(piece + 4097));
+        drop(held);
     }
 
     #[test]

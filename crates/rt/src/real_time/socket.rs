@@ -30,6 +30,17 @@ const LISTENER_FULL_PAUSE: Duration = Duration::from_millis(10);
 /// Groups of a peer that are asked for.
 const GROUPS_MAX: usize = 1024;
 
+/// Seconds without a word on a TCP connection after which the kernel asks whether the peer is
+/// there, and how often it asks until it gives the connection up: after a minute in all.
+const KEEPALIVE_IDLE_S: libc::c_int = 30;
+const KEEPALIVE_INTERVAL_S: libc::c_int = 10;
+const KEEPALIVE_PROBES: libc::c_int = 3;
+/// How long a client may take nothing of what is sent to it: as long as a server waits for one
+/// that does not read.
+const ACCEPTED_SILENCE_MAX: Duration = Duration::from_secs(60);
+/// The same for a server that was connected to, which may have stood still for a while.
+const CONNECTED_SILENCE_MAX: Duration = Duration::from_secs(180);
+
 /// A connected stream socket.
 pub(crate) struct Socket {
     handle: Handle,
@@ -51,7 +62,7 @@ impl Socket {
         };
         let handle = Handle::new(rt, new_socket(family)?)?;
         let socket = Socket::connect(rt, handle, tcp_address(address)).await?;
-        socket.set_no_delay()?;
+        set_tcp_options(socket.handle.fd(), CONNECTED_SILENCE_MAX)?;
         Ok(socket)
     }
 
@@ -163,11 +174,9 @@ impl Socket {
     /// The process at the other end of a UNIX socket (`SO_PEERCRED`, `SO_PEERGROUPS`).
     pub(crate) fn peer(&self) -> io::Result<Option<Peer>> {
         let mut domain: libc::c_int = 0;
-        get_option(
-            self.handle.fd(),
-            libc::SO_DOMAIN,
-            std::slice::from_mut(&mut domain),
-        )?;
+        let of_socket = |name| (libc::SOL_SOCKET, name);
+        let domain_value = std::slice::from_mut(&mut domain);
+        get_option(self.handle.fd(), of_socket(libc::SO_DOMAIN), domain_value)?;
         if domain != libc::AF_UNIX {
             return Ok(None);
         }
@@ -176,10 +185,14 @@ impl Socket {
             uid: u32::MAX,
             gid: u32::MAX,
         }];
-        get_option(self.handle.fd(), libc::SO_PEERCRED, &mut process)?;
+        get_option(self.handle.fd(), of_socket(libc::SO_PEERCRED), &mut process)?;
         let [process] = process;
         let mut groups: [libc::gid_t; GROUPS_MAX] = [0; GROUPS_MAX];
-        let count = get_option(self.handle.fd(), libc::SO_PEERGROUPS, &mut groups)?;
+        let count = get_option(
+            self.handle.fd(),
+            of_socket(libc::SO_PEERGROUPS),
+            &mut groups,
+        )?;
         let mut gids = vec![process.gid];
         gids.extend(groups[..count].iter().filter(|gid| **gid != process.gid));
         Ok(Some(Peer {
@@ -187,10 +200,6 @@ impl Socket {
             gids,
             is_own_user: process.uid == effective_user(),
         }))
-    }
-
-    fn set_no_delay(&self) -> io::Result<()> {
-        set_option(self.handle.fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
     }
 }
 
@@ -252,7 +261,7 @@ impl SocketListener {
             handle: Handle::of(self.handle.real_time(), fd),
         };
         if self.tcp {
-            socket.set_no_delay()?;
+            set_tcp_options(socket.handle.fd(), ACCEPTED_SILENCE_MAX)?;
         }
         Ok(socket)
     }
@@ -282,8 +291,9 @@ impl Socket {
 
     /// Takes over a connected standard-library stream.
     pub(crate) fn from_tcp(rt: &Rt, stream: TcpStream) -> io::Result<Socket> {
-        stream.set_nodelay(true)?;
-        Socket::attach(rt, stream.into())
+        let fd = OwnedFd::from(stream);
+        set_tcp_options(&fd, CONNECTED_SILENCE_MAX)?;
+        Socket::attach(rt, fd)
     }
 }
 
@@ -311,6 +321,24 @@ fn set_send_buffer(fd: &OwnedFd) {
     let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES);
 }
 
+/// Sends without delay, and ends a connection whose peer has vanished without a word: one that
+/// does not answer probes while nothing is said, or takes nothing of what is sent for
+/// `silence_max`.
+fn set_tcp_options(fd: &OwnedFd, silence_max: Duration) -> io::Result<()> {
+    let silence_ms = silence_max.as_millis() as libc::c_int;
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    for (name, value) in [
+        (libc::TCP_NODELAY, 1),
+        (libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
+        (libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S),
+        (libc::TCP_KEEPCNT, KEEPALIVE_PROBES),
+        (libc::TCP_USER_TIMEOUT, silence_ms),
+    ] {
+        set_option(fd, libc::IPPROTO_TCP, name, value)?;
+    }
+    Ok(())
+}
+
 fn set_option(fd: &OwnedFd, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the pointer and the length describe `value`, which lives through the call.
     let result = unsafe {
@@ -335,14 +363,18 @@ impl SocketValue for libc::c_int {}
 impl SocketValue for libc::gid_t {}
 impl SocketValue for libc::ucred {}
 
-/// Reads an option of the socket level and says how many values the kernel wrote.
-fn get_option<T: SocketValue>(fd: &OwnedFd, name: i32, values: &mut [T]) -> io::Result<usize> {
+/// Reads an option of a level and says how many values the kernel wrote.
+fn get_option<T: SocketValue>(
+    fd: &OwnedFd,
+    (level, name): (i32, i32),
+    values: &mut [T],
+) -> io::Result<usize> {
     let mut len = size_of_val(values) as libc::socklen_t;
     // SAFETY: the pointer and the length describe `values`, which lives through the call, and any bytes
     // are a value of its type.
     let result = unsafe {
         let start = values.as_mut_ptr().cast();
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, start, &raw mut len)
+        libc::getsockopt(fd.as_raw_fd(), level, name, start, &raw mut len)
     };
     if result == 0 {
         Ok((len as usize / size_of::<T>()).min(values.len()))
@@ -399,4 +431,47 @@ fn tcp_address(from: SocketAddr) -> SocketAddress {
         }
     }
     address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::UringOptions;
+
+    /// Options of TCP and whether it is kept alive, as the kernel has them.
+    fn options(socket: &Socket) -> [libc::c_int; 6] {
+        let tcp = |name| (libc::IPPROTO_TCP, name);
+        [
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+            tcp(libc::TCP_NODELAY),
+            tcp(libc::TCP_KEEPIDLE),
+            tcp(libc::TCP_KEEPINTVL),
+            tcp(libc::TCP_KEEPCNT),
+            tcp(libc::TCP_USER_TIMEOUT),
+        ]
+        .map(|option| {
+            let mut value = [0];
+            get_option(socket.handle.fd(), option, &mut value).unwrap();
+            value[0]
+        })
+    }
+
+    #[test]
+    fn every_tcp_connection_ends_when_its_peer_vanishes() {
+        let rt = Rt::real_time(UringOptions::default()).unwrap();
+        let local = "127.0.0.1:0".parse().unwrap();
+        let listener = SocketListener::bind_tcp(&rt, local).unwrap();
+        let address = listener.tcp_address().unwrap().unwrap();
+        rt.block_on(async {
+            let connected = Socket::connect_tcp(&rt, address).await.unwrap();
+            let accepted = listener.accept().await.unwrap();
+            assert_eq!(options(&connected), [1, 1, 30, 10, 3, 180_000]);
+            assert_eq!(options(&accepted), [1, 1, 30, 10, 3, 60_000]);
+            let taken_over = TcpStream::connect(address).unwrap();
+            let taken_over = Socket::from_tcp(&rt, taken_over).unwrap();
+            assert_eq!(options(&taken_over), [1, 1, 30, 10, 3, 180_000]);
+            let carried = Socket::attach(&rt, accepted.detached().unwrap()).unwrap();
+            assert_eq!(options(&carried), options(&accepted));
+        });
+    }
 }

@@ -162,7 +162,8 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         Class::CutOpening => {
             for life in scenario.lives.iter_mut().filter(|_| scenario.superblocks) {
                 let at_ns = spread(rng, 10 * US, 50 * MS);
-                life.cut_openings_ns.extend(rng.chance(0.7).then_some(at_ns));
+                life.cut_openings_ns
+                    .extend(rng.chance(0.7).then_some(at_ns));
             }
         }
         Class::DeathsInOpening => add_deaths_in_opening(scenario, rng),

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use bimetal_proto::Escaped;
 use bimetal_proto::nbd::wire::rep::ERR_BIT;
 use bimetal_proto::nbd::{
     ClientHandshake, ClientProgress, ClientSession, ProtocolError, Refusal, Wishes,
@@ -47,7 +48,7 @@ fn words(refusal: &Refusal) -> String {
         message,
     } = refusal;
     let error = reply_type & !ERR_BIT;
-    format!("option {option}, error {error} {message}")
+    format!("option {option}, error {error} {}", Escaped(message))
         .trim_end()
         .to_owned()
 }

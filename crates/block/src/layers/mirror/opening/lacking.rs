@@ -92,7 +92,10 @@ pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -
         let kept_from = store_of(looked, other).found().kept_from;
         kept_from != 0 && own >= kept_from
     };
-    for &other in sides.iter().filter(|&&other| other != index && !is_kept(other)) {
+    for &other in sides
+        .iter()
+        .filter(|&&other| other != index && !is_kept(other))
+    {
         for range in store_of(looked, other).stale_since(epoch) {
             regions.insert(range, ());
         }

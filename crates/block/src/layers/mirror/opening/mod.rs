@@ -439,7 +439,11 @@ impl Attempt<'_> {
     /// has most. Then it does not count: nothing of it was flushed.
     fn cut_to_fit(&self, looked: &[Looked], plan: &mut Plan) {
         let truth = most_complete(looked, &plan.sources);
-        if !takes(looked, truth, &lacked(looked, &plan.sources, truth, &ExtentMap::new())) {
+        if !takes(
+            looked,
+            truth,
+            &lacked(looked, &plan.sources, truth, &ExtentMap::new()),
+        ) {
             let complete = store_of(looked, truth).complete();
             plan.counts_below = Some(complete);
             self.stores(looked, plan)

@@ -116,9 +116,8 @@ impl Store {
     pub(super) fn first_may_go(&self) -> bool {
         let (index, limits) = (self.log.index.borrow(), self.limits());
         let first = index.entries().front();
-        first.is_some_and(|first| {
-            limits.may_go_home(first) && !self.is_kept(&index, &limits, first)
-        })
+        first
+            .is_some_and(|first| limits.may_go_home(first) && !self.is_kept(&index, &limits, first))
     }
 
     /// Chooses the oldest entries that are durable, complete, and needed by no member that is only

@@ -15,8 +15,8 @@ use bimetal_rt::sync::TaskGroup;
 
 use super::Store;
 use super::checksums::{Checksums, Expected};
-use super::content::Crcs;
 use super::choose::Chunk;
+use super::content::Crcs;
 use super::index::{Content, Logged};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;

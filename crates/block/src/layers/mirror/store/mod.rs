@@ -19,8 +19,8 @@ mod index;
 mod log;
 mod progress;
 mod recover;
-mod relog;
 pub(super) mod regions;
+mod relog;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,329 @@
+//! What the requests of clients hold, from before their data is received or read until their
+//! answers have been sent.
+//!
+//! Two bounds hold at once: what one connection may have in flight, and what the server has of
+//! memory for the data of all of them. Every amount is held by an [`Admission`] and given back
+//! when that is dropped, whatever became of the request. Nothing may be counted in another way.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use bimetal_rt::BufPool;
+use bimetal_rt::sync::{Permit, Semaphore};
+
+/// The unit in which devices read: a request that begins or ends inside a block takes all of it.
+const BLOCK_BYTES: u64 = bimetal_block::BLOCK_BYTES;
+
+/// The memory of a server for the data of requests, in bytes. Clients get it in order of arrival,
+/// so a large request is not starved by small ones that come later.
+pub(crate) struct DataMemory {
+    bytes: Rc<Semaphore>,
+    capacity: u64,
+}
+
+impl DataMemory {
+    /// `capacity` bytes. With none, requests with data are admitted one at a time.
+    pub(crate) fn new(capacity: u64) -> Rc<DataMemory> {
+        let capacity = capacity.max(1);
+        Rc::new(DataMemory {
+            bytes: Semaphore::new(capacity),
+            capacity,
+        })
+    }
+
+    /// Waits until `bytes` are free, and holds them. A request for more than there is gets all of
+    /// it: it is admitted alone, and the rest of its data is allocated beyond the capacity.
+    async fn reserve(&self, bytes: u64) -> Option<Permit> {
+        let bytes = bytes.min(self.capacity);
+        if bytes == 0 {
+            return None;
+        }
+        match self.bytes.try_acquire(bytes) {
+            Some(permit) => Some(permit),
+            None => Some(self.bytes.acquire(bytes).await),
+        }
+    }
+
+    /// Whether a request waits for memory that others hold.
+    pub(crate) fn is_short(&self) -> bool {
+        self.bytes.waiting() > 0
+    }
+
+    /// Bytes that requests hold.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.capacity - self.bytes.free()
+    }
+}
+
+/// What the data of a request takes of memory, in bytes: `data_bytes` of it, from `offset` on.
+fn memory_bytes(offset: u64, data_bytes: u64) -> u64 {
+    if data_bytes == 0 {
+        return 0;
+    }
+    let into_block = offset % BLOCK_BYTES;
+    let blocks_bytes = (into_block + data_bytes).next_multiple_of(BLOCK_BYTES);
+    BufPool::footprint_bytes(blocks_bytes)
+}
+
+/// What requests count for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Weight {
+    requests: u32,
+    /// Data in either direction.
+    data_bytes: u64,
+    /// Memory for that data.
+    memory_bytes: u64,
+}
+
+impl Weight {
+    /// Of one request with data from `offset` on; a request without data has none.
+    pub(crate) fn of_request(offset: u64, data_bytes: u64) -> Weight {
+        Weight {
+            requests: 1,
+            data_bytes,
+            memory_bytes: memory_bytes(offset, data_bytes),
+        }
+    }
+
+    /// Of several requests.
+    pub(crate) fn of_all(weights: impl Iterator<Item = Weight>) -> Weight {
+        let none = Weight {
+            requests: 0,
+            data_bytes: 0,
+            memory_bytes: 0,
+        };
+        weights.fold(none, |sum, weight| Weight {
+            requests: sum.requests + weight.requests,
+            data_bytes: sum.data_bytes + weight.data_bytes,
+            memory_bytes: sum.memory_bytes + weight.memory_bytes,
+        })
+    }
+}
+
+/// What one connection may have in flight.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) requests: u32,
+    pub(crate) bytes: u64,
+}
+
+/// A wake-up for the one task that waits for something. The condition lives in the caller's state.
+#[derive(Default)]
+pub(crate) struct Signal(RefCell<Option<Waker>>);
+
+impl Signal {
+    pub(crate) fn notify(&self) {
+        if let Some(waker) = self.0.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    pub(crate) async fn until(&self, mut condition: impl FnMut() -> bool) {
+        std::future::poll_fn(|context| {
+            if condition() {
+                return Poll::Ready(());
+            }
+            *self.0.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// What one connection has in flight.
+pub(crate) struct Account {
+    bounds: Bounds,
+    requests: Cell<u32>,
+    bytes: Cell<u64>,
+    changed: Signal,
+    memory: Rc<DataMemory>,
+}
+
+impl Account {
+    pub(crate) fn new(bounds: Bounds, memory: &Rc<DataMemory>) -> Rc<Account> {
+        Rc::new(Account {
+            bounds,
+            requests: Cell::new(0),
+            bytes: Cell::new(0),
+            changed: Signal::default(),
+            memory: Rc::clone(memory),
+        })
+    }
+
+    /// Counts requests, waiting until they fit the bounds of the connection and there is memory
+    /// for their data.
+    ///
+    /// # Panics
+    /// When they can never fit: the codecs and the greeting bound what a client may ask for.
+    pub(crate) async fn admit(self: &Rc<Account>, weight: Weight) -> Admission {
+        let (requests, bytes) = (weight.requests, weight.data_bytes);
+        let bounds = self.bounds;
+        assert!(
+            requests <= bounds.requests && bytes <= bounds.bytes,
+            "valid requests fit the bounds"
+        );
+        let fits = || {
+            let requests_fit = self.requests.get() + requests <= bounds.requests;
+            requests_fit && self.bytes.get() + bytes <= bounds.bytes
+        };
+        self.changed.until(fits).await;
+        self.requests.set(self.requests.get() + requests);
+        self.bytes.set(self.bytes.get() + bytes);
+        let mut admission = Admission {
+            account: Rc::clone(self),
+            requests,
+            bytes,
+            memory: None,
+        };
+        admission.memory = self.memory.reserve(weight.memory_bytes).await;
+        admission
+    }
+
+    /// Waits until nothing is in flight.
+    pub(crate) async fn until_settled(&self) {
+        self.changed.until(|| self.requests.get() == 0).await;
+    }
+}
+
+/// Requests that are counted. Dropping it takes them out of the account and gives their memory back.
+#[must_use = "dropping an admission takes the requests out of the account"]
+pub(crate) struct Admission {
+    account: Rc<Account>,
+    requests: u32,
+    bytes: u64,
+    memory: Option<Permit>,
+}
+
+impl Admission {
+    /// Takes one of the requests out, to be settled on its own.
+    ///
+    /// # Panics
+    /// When it is not one of them.
+    pub(crate) fn take_one(&mut self, weight: Weight) -> Admission {
+        let fits = weight.requests == 1 && self.requests >= 1 && self.bytes >= weight.data_bytes;
+        assert!(fits, "the request is one of those that were admitted");
+        self.requests -= 1;
+        self.bytes -= weight.data_bytes;
+        // More than all the memory was counted as all of it.
+        let memory = self.memory.as_mut().map(|permit| {
+            let count = weight.memory_bytes.min(permit.count());
+            permit.split(count)
+        });
+        Admission {
+            account: Rc::clone(&self.account),
+            requests: 1,
+            bytes: weight.data_bytes,
+            memory,
+        }
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        let account = &self.account;
+        account.requests.set(account.requests.get() - self.requests);
+        account.bytes.set(account.bytes.get() - self.bytes);
+        account.changed.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_rt::{Rt, VirtualOptions};
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        requests: 4,
+        bytes: 64 << 20,
+    };
+
+    fn memory() -> (Rt, Rc<DataMemory>) {
+        let rt = Rt::virtual_time(VirtualOptions::default());
+        (rt, DataMemory::new(64 << 20))
+    }
+
+    #[test]
+    fn memory_is_what_whole_blocks_take() {
+        for (offset, data_bytes, bytes) in [
+            (0, 0, 0),
+            (512, 0, 0),
+            (0, 1, 4096),
+            (4095, 2, 8192),
+            (0, 12 << 10, 16 << 10),
+            (512, 4 << 20, (4 << 20) + 4096),
+            (0, 32 << 20, 32 << 20),
+        ] {
+            assert_eq!(memory_bytes(offset, data_bytes), bytes);
+        }
+    }
+
+    #[test]
+    fn connections_wait_for_memory_in_their_order() {
+        let (rt, memory) = memory();
+        let accounts = [0, 1, 2].map(|_| Account::new(BOUNDS, &memory));
+        let large = Weight::of_request(0, 32 << 20);
+        let small = Weight::of_request(0, 4096);
+        rt.block_on(async {
+            let first = accounts[0].admit(large).await;
+            let second = accounts[0].admit(large).await;
+            assert_eq!(memory.held_bytes(), 64 << 20);
+            let mut third = Box::pin(accounts[1].admit(large));
+            let mut fourth = Box::pin(accounts[2].admit(small));
+            assert!(third.as_mut().now_or_never().is_none());
+            assert!(fourth.as_mut().now_or_never().is_none() && memory.is_short());
+            drop(first);
+            // The small request is behind the large one, and does not overtake it.
+            assert!(fourth.as_mut().now_or_never().is_none());
+            let third = third.await;
+            assert!(fourth.as_mut().now_or_never().is_none());
+            drop(second);
+            let fourth = fourth.await;
+            assert_eq!(memory.held_bytes(), (32 << 20) + 4096);
+            drop((third, fourth));
+        });
+        assert_eq!(memory.held_bytes(), 0);
+        assert!(accounts.iter().all(|account| account.requests.get() == 0));
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_while_it_waits_counts_no_more() {
+        let (rt, memory) = memory();
+        let accounts = [0, 1].map(|_| Account::new(BOUNDS, &memory));
+        let weight = Weight::of_request(0, 64 << 20);
+        rt.block_on(async {
+            let held = accounts[0].admit(weight).await;
+            let mut waiting = Box::pin(accounts[1].admit(weight));
+            assert!(waiting.as_mut().now_or_never().is_none());
+            assert_eq!(accounts[1].bytes.get(), 64 << 20);
+            drop(waiting);
+            assert_eq!(
+                (accounts[1].bytes.get(), accounts[1].requests.get()),
+                (0, 0)
+            );
+            assert!(!memory.is_short());
+            drop(held);
+        });
+        assert_eq!(memory.held_bytes(), 0);
+    }
+
+    #[test]
+    fn requests_of_one_admission_are_settled_one_by_one() {
+        let (rt, memory) = memory();
+        let account = Account::new(BOUNDS, &memory);
+        // Each takes 12 KiB in two blocks more than its data: in all more than there is.
+        let weights = [Weight::of_request(1, 21 << 20); 3];
+        let mut all = rt.block_on(account.admit(Weight::of_all(weights.into_iter())));
+        assert_eq!(memory.held_bytes(), 64 << 20);
+        let ones = weights.map(|weight| all.take_one(weight));
+        drop(all);
+        assert_eq!((account.requests.get(), account.bytes.get()), (3, 63 << 20));
+        for (one, left) in ones.into_iter().zip([2, 1, 0]) {
+            drop(one);
+            assert_eq!(account.requests.get(), left);
+        }
+        assert_eq!((account.bytes.get(), memory.held_bytes()), (0, 0));
+    }
+}

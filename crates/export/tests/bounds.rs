@@ -1,0 +1,272 @@
+//! What clients may hold of a server, and that it is given back: clients that never read their
+//! answers, that do not take their welcome, and that leave in the middle. In virtual time.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoFuture, Op, Reply, Request};
+use bimetal_export::{BYTES_IN_FLIGHT_MAX, ExportConfig, Protocol, Server};
+use bimetal_proto::brp::command::encode_command;
+use bimetal_proto::brp::frame::Head;
+use bimetal_proto::brp::wire::{HEAD_BYTES, Op as WireOp, kind};
+use bimetal_proto::brp::{Hello, Outbound, Purpose, Request as WireRequest};
+use bimetal_rt::Rt;
+use bimetal_rt::net::PipeOptions;
+use common::{READ, Raw, address, assert_clean, connect_with, figure, request, virtual_rt};
+
+const READ_BYTES: u32 = 32 << 20;
+const CLIENTS: u32 = 30;
+const READS: u32 = 40;
+/// What a connection holds besides the data of its requests: what it receives into (256 KiB) and
+/// the heads of what it sends.
+const CONNECTION_BYTES: u64 = (256 << 10) + (8 << 10);
+
+/// A device whose every read takes memory of its own from the pool, in pieces of up to 4 MiB.
+struct Hungry {
+    rt: Rt,
+    geometry: Geometry,
+    reads: Cell<u32>,
+}
+
+impl Hungry {
+    fn new(rt: &Rt) -> Rc<Hungry> {
+        Rc::new(Hungry {
+            rt: rt.clone(),
+            geometry: Geometry::of_size(1 << 30),
+            reads: Cell::new(0),
+        })
+    }
+}
+
+impl Device for Hungry {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(async move {
+            self.rt.sleep(Duration::from_millis(1)).await;
+            if request.op != Op::Read {
+                return Ok(Reply::Done);
+            }
+            self.reads.set(self.reads.get() + 1);
+            let mut data = bimetal_rt::Payload::empty();
+            while (data.len() as u64) < request.len {
+                let piece_bytes = (request.len - data.len() as u64).min(4 << 20);
+                let piece = self.rt.pool().alloc_now(piece_bytes as usize);
+                data.push(piece.freeze());
+            }
+            Ok(Reply::Data(data))
+        })
+    }
+}
+
+fn serve(rt: &Rt, protocol: Protocol, connections_max: u32) -> Server {
+    let config = ExportConfig {
+        protocol,
+        connections_max,
+        ..ExportConfig::new("vol", "dev", address())
+    };
+    Server::new(rt, vec![(config, Hungry::new(rt) as Rc<dyn Device>)])
+}
+
+fn hello(session: u8, path: u32, outbound: &mut Outbound) -> Vec<u8> {
+    let hello = Hello {
+        version_min: 1,
+        version_max: 1,
+        features: 0,
+        session: [session; 16],
+        path,
+        purpose: Purpose::Open,
+        name: String::new(),
+    };
+    let mut out = Vec::new();
+    hello.encode(outbound, &mut out);
+    out
+}
+
+/// Connects and says what an initiator says first.
+async fn greet(rt: &Rt, server: &Server, session: u8, path: u32, options: PipeOptions) -> Raw {
+    let raw = connect_with(rt, server, options);
+    raw.send(&hello(session, path, &mut Outbound::new())).await;
+    raw
+}
+
+/// The kind of the frame that answers a greeting; `None` when the connection ends before.
+async fn answer_kind(raw: &mut Raw) -> Option<u8> {
+    let head = raw.take(HEAD_BYTES).await;
+    Head::decode(&head).map(|head| head.kind)
+}
+
+/// Whether a client that has asked for nothing yet is served a small read.
+async fn reads_a_block(raw: &mut Raw) -> bool {
+    raw.enter().await;
+    let data = raw.read(0, BLOCK_BYTES as u32).await;
+    data.len() as u64 == BLOCK_BYTES
+}
+
+fn held_bytes(rt: &Rt) -> u64 {
+    (rt.pool().heap_bytes_used() + rt.pool().region_bytes_used()) as u64
+}
+
+#[test]
+fn clients_that_never_read_hold_no_more_than_the_memory_for_data() {
+    for protocol in [Protocol::Nbd, Protocol::Brp] {
+        let rt = virtual_rt();
+        let server = serve(&rt, protocol, CLIENTS);
+        rt.block_on(async {
+            let mut clients = Vec::new();
+            for client in 0..CLIENTS {
+                let mut raw = connect_with(&rt, &server, PipeOptions::default());
+                if protocol == Protocol::Nbd {
+                    raw.enter().await;
+                    for cookie in 0..READS {
+                        raw.send(&request(0, READ, u64::from(cookie), 0, READ_BYTES))
+                            .await;
+                    }
+                } else {
+                    let mut outbound = Outbound::new();
+                    let mut out = hello(client as u8 + 1, 1, &mut outbound);
+                    outbound.open(0);
+                    for tag in 0..READS {
+                        let read = WireRequest {
+                            tag,
+                            ..WireRequest::new(WireOp::Read, 0, READ_BYTES)
+                        };
+                        encode_command(&mut outbound, &mut out, &[read], false);
+                    }
+                    raw.send(&out).await;
+                }
+                clients.push(raw);
+            }
+            let bound = BYTES_IN_FLIGHT_MAX + u64::from(CLIENTS) * CONNECTION_BYTES;
+            let mut most = 0;
+            for _ in 0..1000 {
+                rt.sleep(Duration::from_millis(10)).await;
+                most = most.max(held_bytes(&rt));
+            }
+            assert!(
+                most <= bound,
+                "{most} bytes are held, of {bound} ({protocol:?})"
+            );
+            assert!(most >= u64::from(READ_BYTES), "something was read");
+            drop(clients);
+            server.stop().await;
+        });
+        assert_clean(&rt);
+        assert_eq!(held_bytes(&rt), 0, "{protocol:?}");
+    }
+}
+
+#[test]
+fn a_client_that_reads_is_served_though_others_hold_all_the_memory() {
+    let rt = virtual_rt();
+    let server = serve(&rt, Protocol::Nbd, CLIENTS);
+    rt.block_on(async {
+        let mut deaf = Vec::new();
+        for _ in 0..4 {
+            let mut raw = connect_with(&rt, &server, PipeOptions::default());
+            raw.enter().await;
+            for cookie in 0..READS {
+                raw.send(&request(0, READ, u64::from(cookie), 0, READ_BYTES))
+                    .await;
+            }
+            deaf.push(raw);
+        }
+        rt.sleep(Duration::from_secs(1)).await;
+        let mut raw = connect_with(&rt, &server, PipeOptions::default());
+        // The two that hold the memory are cut off after two looks without progress, and then the
+        // two that had asked before this client, which is at most another three looks.
+        let served = rt.timeout(Duration::from_secs(75), reads_a_block(&mut raw));
+        assert_eq!(served.await.ok(), Some(true));
+        drop((deaf, raw));
+        server.stop().await;
+    });
+    assert_clean(&rt);
+    assert_eq!(held_bytes(&rt), 0);
+}
+
+#[test]
+fn no_more_clients_are_welcomed_than_may_be_connected() {
+    let rt = virtual_rt();
+    let server = serve(&rt, Protocol::Brp, 2);
+    rt.block_on(async {
+        // The welcome does not fit into the connection until it is read, so all are greeted at once.
+        let narrow = PipeOptions {
+            buffer_bytes: 16,
+            ..PipeOptions::default()
+        };
+        let mut clients = Vec::new();
+        for client in 1..=60 {
+            clients.push(greet(&rt, &server, client, 1, narrow).await);
+        }
+        rt.sleep(Duration::from_millis(10)).await;
+        let mut welcomed = 0;
+        for raw in &mut clients {
+            welcomed += u32::from(answer_kind(raw).await == Some(kind::WELCOME));
+        }
+        assert_eq!(welcomed, 2);
+        assert_eq!(figure(&server, "connections_refused"), 58);
+        drop(clients);
+        server.stop().await;
+    });
+    assert_clean(&rt);
+}
+
+#[test]
+fn nbd_tells_no_more_clients_that_they_are_let_in_than_may_be_connected() {
+    let rt = virtual_rt();
+    let server = serve(&rt, Protocol::Nbd, 2);
+    rt.block_on(async {
+        let mut clients = Vec::new();
+        let mut let_in = 0;
+        for _ in 0..10 {
+            let mut raw = connect_with(&rt, &server, PipeOptions::default());
+            raw.take(18).await;
+            raw.send(&[0, 0, 0, 3]).await;
+            raw.option(1, &[]).await;
+            let_in += u32::from(raw.take(10).await.len() == 10);
+            clients.push(raw);
+        }
+        assert_eq!(let_in, 2);
+        drop(clients);
+        server.stop().await;
+    });
+    assert_clean(&rt);
+}
+
+#[test]
+fn a_guest_that_is_crowded_out_leaves_no_path_behind() {
+    let rt = virtual_rt();
+    let server = serve(&rt, Protocol::Brp, 1000);
+    rt.block_on(async {
+        let narrow = PipeOptions {
+            buffer_bytes: 16,
+            ..PipeOptions::default()
+        };
+        let mut guests = Vec::new();
+        for path in 1..=300 {
+            guests.push(greet(&rt, &server, 1, path, narrow).await);
+            rt.sleep(Duration::from_millis(1)).await;
+        }
+        drop(guests);
+        rt.sleep(Duration::from_secs(1)).await;
+        // The session has room for as many paths as ever.
+        let mut paths = Vec::new();
+        for path in 1001..1065 {
+            let mut raw = greet(&rt, &server, 1, path, PipeOptions::default()).await;
+            assert_eq!(
+                answer_kind(&mut raw).await,
+                Some(kind::WELCOME),
+                "path {path}"
+            );
+            paths.push(raw);
+        }
+        drop(paths);
+        server.stop().await;
+    });
+    assert_clean(&rt);
+}
