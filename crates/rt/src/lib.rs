@@ -40,6 +40,7 @@ pub mod sync;
 pub mod thread;
 mod time;
 mod timers;
+pub mod turn;
 #[allow(unsafe_code, reason = "talks to the kernel")]
 pub mod uring;
 mod virtual_time;
