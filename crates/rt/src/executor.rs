@@ -678,7 +678,10 @@ mod tests {
         let longest = rt.longest_turn().steps;
         // One piece past the end, and the polls of the tasks themselves.
         let most = turn::TURN_STEPS_MAX + piece + TASKS_PER_TURN_MAX as u64;
-        assert!((turn::TURN_STEPS_MAX..=most).contains(&longest), "{longest}");
+        assert!(
+            (turn::TURN_STEPS_MAX..=most).contains(&longest),
+            "{longest}"
+        );
     }
 
     #[test]

@@ -44,10 +44,11 @@ pub fn count_entries(entries: usize) {
     count_steps(entries.div_ceil(ENTRIES_PER_STEP) as u64);
 }
 
-/// Lets the executor look at the ring, and at the other tasks, if the steps of this turn are used up;
-/// else goes on at once.
+/// Lets the executor look at the ring, and at the other tasks, while the steps of the turn are used up;
+/// else goes on at once. Of several walks in one task that have waited for the next turn, only as many go
+/// on in it as it has steps for.
 pub async fn give_way() {
-    if is_used_up() {
+    while is_used_up() {
         yield_now().await;
     }
 }

@@ -7,17 +7,21 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use bimetal_rt::turn::{count_steps, give_way};
 use bimetal_rt::{Buf, BufPool, Payload, Rt};
 use serde::Deserialize;
 
 use crate::device::{Device, IoFuture};
 use crate::error::IoError;
+use crate::extents::ExtentList;
 use crate::geometry::Geometry;
-use crate::request::{BorrowedWrite, Extent, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{BorrowedWrite, Extent, IoResult, Op, Reply, Request};
 use crate::units::Size;
 
 /// Memory is taken in pieces of this size. An answer of one block keeps one of them.
 const CHUNK_BYTES: usize = 64 << 10;
+/// Chunks that are looked at or cleared without giving way: a zeroed one costs much more than a step.
+const CHUNKS_AT_ONCE: usize = 256;
 
 /// From this size on the content is on areas of 2 MiB, one of which a smaller device would take for a few chunks.
 const LARGE_BYTES: u64 = 64 << 20;
@@ -143,19 +147,36 @@ impl MemoryDevice {
 
     fn extents(&self, request: &Request) -> Reply {
         let chunks = self.chunks.borrow();
-        let mut extents = Vec::new();
-        for piece in pieces(request) {
-            let data = chunks[piece.chunk].is_some();
-            push_extent(
-                &mut extents,
-                Extent {
-                    len: piece.len as u64,
-                    data,
-                },
-            );
+        let mut extents = ExtentList::new(request.extents_max);
+        for piece in pieces(request).take(CHUNKS_AT_ONCE) {
+            let (len, data) = (piece.len as u64, chunks[piece.chunk].is_some());
+            extents.push(Extent { len, data });
+            if extents.is_full() {
+                break;
+            }
         }
-        Reply::Extents(extents)
+        extents.into_reply()
     }
+
+    /// Clears a long range piece by piece, so that the thread has other turns in between.
+    async fn clear_long(&self, request: Request) -> IoResult {
+        self.geometry.check(&request)?;
+        let piece_bytes = (CHUNKS_AT_ONCE * CHUNK_BYTES) as u64;
+        let mut start = request.offset;
+        while start < request.end() {
+            give_way().await;
+            let end = request.end().min(start - start % piece_bytes + piece_bytes);
+            self.clear(&request.part(start, end, start))?;
+            start = end;
+        }
+        Ok(Reply::Done)
+    }
+}
+
+/// True for a change without data that is too long for one turn.
+fn clears_long(request: &Request) -> bool {
+    let clears = matches!(request.op, Op::Discard | Op::WriteZeroes);
+    clears && request.len > (CHUNKS_AT_ONCE * CHUNK_BYTES) as u64
 }
 
 fn pieces(request: &Request) -> impl Iterator<Item = Piece> {
@@ -176,6 +197,7 @@ fn pieces_of(offset: u64, len: u64) -> impl Iterator<Item = Piece> {
             len,
         };
         position += len as u64;
+        count_steps(1);
         Some(piece)
     })
 }
@@ -186,10 +208,16 @@ impl Device for MemoryDevice {
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
+        if clears_long(&request) {
+            return IoFuture::new(self.clear_long(request));
+        }
         IoFuture::ready(self.answer(&request))
     }
 
     fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
+        if clears_long(&request) {
+            return Err(request);
+        }
         Ok(self.answer(&request))
     }
 

@@ -9,7 +9,7 @@ use super::*;
 use crate::device::IoFuture;
 use crate::geometry::Geometry;
 use crate::media::memory::MemoryDevice;
-use crate::request::Flags;
+use crate::request::{Flags, Op};
 
 const SIDE: Uuid = *b"the side of test";
 const DEVICE_BYTES: u64 = 32 << 20;
