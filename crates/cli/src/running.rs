@@ -325,10 +325,17 @@ impl Shown {
             "stopping": self.stopping.get(),
             "pid": std::process::id(),
             "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
+            "longest_turn": self.longest_turn(),
             "exports": self.exports(),
             "attached": self.attached(),
             "devices": devices,
         })
+    }
+
+    /// For how long the thread that serves has looked at nothing new, at most, since it was ready.
+    fn longest_turn(&self) -> Value {
+        let longest = self.rt.longest_turn();
+        json!({ "time_ns": longest.time_ns, "steps": longest.steps })
     }
 
     fn exports(&self) -> Map<String, Value> {

@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     live_tasks: RefCell<Slab<Option<Waker>>>,
     /// Set by [`Rt::end`]: tasks are dropped instead of polled.
     ending: Cell<bool>,
+    /// When the turn began that runs now, or ran last.
+    turn_began: Cell<Instant>,
     longest_turn: Cell<LongestTurn>,
 }
 
@@ -140,6 +142,7 @@ impl Rt {
             shuffle,
             live_tasks: RefCell::new(Slab::new()),
             ending: Cell::new(false),
+            turn_began: Cell::new(Instant::ZERO),
             longest_turn: Cell::default(),
         }))
     }
@@ -300,10 +303,9 @@ impl Rt {
         self.0.longest_turn.get()
     }
 
-    /// Measures the [longest turn](Rt::longest_turn) anew, from the turn on that runs now: for a test
-    /// of one operation.
+    /// Measures the [longest turn](Rt::longest_turn) anew, from now on.
     pub fn forget_longest_turn(&self) {
-        turn::begin();
+        self.begin_turn();
         self.0.longest_turn.set(LongestTurn::default());
     }
 
@@ -361,15 +363,15 @@ impl Rt {
         let mut context = Context::from_waker(&waker);
         let mut future = std::pin::pin!(future);
         loop {
-            let began = self.begin_turn();
+            self.begin_turn();
             if main.woken.swap(false, Ordering::Relaxed)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut context)
             {
-                self.end_turn(began);
+                self.end_turn();
                 return output;
             }
             self.run_ready_tasks();
-            self.end_turn(began);
+            self.end_turn();
             let idle = !main.woken.load(Ordering::Relaxed) && self.0.ready.lock().is_empty();
             self.park(idle);
         }
@@ -396,15 +398,16 @@ impl Rt {
     }
 
     /// Begins to measure a turn.
-    fn begin_turn(&self) -> Instant {
+    fn begin_turn(&self) {
         turn::begin();
-        self.now()
+        self.0.turn_began.set(self.now());
     }
 
-    /// Measures the turn that began then.
-    fn end_turn(&self, began: Instant) {
+    /// Measures the turn that ends.
+    fn end_turn(&self) {
         let mut longest = self.0.longest_turn.get();
-        longest.time_ns = longest.time_ns.max(self.now().ns_since(began));
+        let time_ns = self.now().ns_since(self.0.turn_began.get());
+        longest.time_ns = longest.time_ns.max(time_ns);
         longest.steps = longest.steps.max(turn::steps());
         self.0.longest_turn.set(longest);
     }

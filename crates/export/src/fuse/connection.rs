@@ -423,6 +423,7 @@ impl Connection {
             let mut at = piece.offset;
             while at < piece.offset + piece.len {
                 give_way().await;
+                let asked_at = at;
                 // Of two neighbours one is what is looked for.
                 let request = Request::extents(at, piece.offset + piece.len - at, 2);
                 for run in self.submit(request).await?.into_extents() {
@@ -431,6 +432,7 @@ impl Connection {
                     }
                     at += run.len;
                 }
+                assert!(at > asked_at, "an answer covers at least a block");
             }
         }
         match what {

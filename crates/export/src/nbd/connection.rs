@@ -14,6 +14,7 @@ use bimetal_proto::nbd::request::{decode_request, validate};
 use bimetal_proto::nbd::wire::{REQUEST_BYTES, command_flag};
 use bimetal_proto::nbd::{Command, Errno, Request, ServerHandshake, ServerProgress, ServerSession};
 use bimetal_rt::net::{Inbox, Stream};
+use bimetal_rt::turn::give_way;
 use bimetal_rt::{Payload, Rt};
 
 use super::directory::{Directory, to_wire};
@@ -127,6 +128,7 @@ impl Transmission {
                 input.consume(REQUEST_BYTES);
                 self.request(input, request).await?;
                 self.link.let_go().await;
+                give_way().await;
             }
             let in_message = !input.unread().is_empty();
             self.link.set_receiving(in_message);

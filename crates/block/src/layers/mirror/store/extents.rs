@@ -13,7 +13,7 @@ use super::checksums::Expected;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::extents::ExtentList;
-use crate::request::{Extent, Request};
+use crate::request::{Extent, Reply, Request};
 
 /// Pages of checksums that one answer is made of, at most: 252 MiB of the volume.
 const PAGES_MAX: usize = 64;
@@ -123,13 +123,13 @@ impl Store {
     async fn extents_on_device(&self, place: Range<u64>, walk: &mut Walk) {
         let (start, len) = (self.data_offset + place.start, place.end - place.start);
         let ask = Request::extents(start, len, walk.found.asks_for());
-        match self.device.submit(ask).await {
-            Ok(reply) => {
-                let found = reply.into_extents();
+        let found = self.device.submit(ask).await.map(Reply::into_extents);
+        match found {
+            Ok(found) if !found.is_empty() => {
                 found.into_iter().for_each(|run| walk.found.push(run));
             }
             // Not knowing where the holes are is no reason to fail.
-            Err(_) => walk.push(len, true),
+            Ok(_) | Err(_) => walk.push(len, true),
         }
     }
 }

@@ -113,6 +113,39 @@ fn what_was_stored_is_found_again() {
     });
 }
 
+/// What goes home together takes a checksum in memory for each block, so an entry covers 65,536 blocks
+/// without data at most.
+#[test]
+fn a_long_discard_is_in_many_entries() {
+    const COVERED_MAX: u64 = 256 << 20;
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        let range = 0..(4 << 30) + BLOCK_BYTES;
+        let outcome = store.append(Append::zeroes(range.clone(), next.replace(2)));
+        put(&rt, &store, &next, 7, &[3]).await;
+        outcome.wait().await.expect("it is stored");
+        let covered = |entry: &Entry| {
+            let bare = entry.records.iter();
+            let bare = bare.filter(|(_, logged)| !matches!(logged.content, Content::Data { .. }));
+            bare.map(|(range, _)| range.end - range.start).sum::<u64>()
+        };
+        {
+            let index = store.log.index.borrow();
+            let covered: Vec<u64> = index.entries().iter().map(covered).collect();
+            assert_eq!(covered.iter().sum::<u64>(), range.end, "all of it is there");
+            assert!(
+                covered.iter().all(|bytes| *bytes <= COVERED_MAX),
+                "{covered:?}"
+            );
+        }
+        assert_eq!(store.complete(), 3, "both changes are complete");
+        assert_eq!(get(&store, 6..9).await, Ok(vec![0, 3, 0]));
+        store.stop().await;
+    });
+}
+
 /// Random changes over a log that goes round many times, with stops in between, against an array.
 #[test]
 fn it_agrees_with_an_array_however_often_the_log_goes_round() {
