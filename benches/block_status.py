@@ -124,7 +124,7 @@ class Bimetal:
             '[device.vol]\ntype = "mirror"\nsides = ["a", "b"]\n'
             f'[export.vol]\ndevice = "vol"\nprotocol = "nbd"\nlisten = "unix:{self.socket}"\n',
             encoding="utf-8")
-        subprocess.run([binary, "format", self.config, "vol", "--log", log], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([binary, "format", self.config, "--log", log], check=True, stdout=subprocess.DEVNULL)
         self.process = subprocess.Popen([binary, "serve", self.config], stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline().strip() != "ready":
             raise SystemExit("bimetal does not serve")

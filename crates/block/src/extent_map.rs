@@ -136,8 +136,8 @@ impl<V: Cut> ExtentMap<V> {
         self.entries.is_empty() || self.overlapping(range).next().is_none()
     }
 
-    /// The first position behind the start of a range at which an entry begins or ends; the end of the
-    /// range if there is none.
+    /// The first position behind the start of a range at which an entry begins or ends; the end of
+    /// the range if there is none.
     pub fn first_boundary(&self, range: &Range<u64>) -> u64 {
         let boundary = self.overlapping(range).next().map(|(entry, _)| {
             if entry.start > range.start {

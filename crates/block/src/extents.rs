@@ -1,7 +1,7 @@
 //! The answer to [`Op::Extents`](crate::Op::Extents) while it is being made.
 //!
-//! It must never pass the most extents that were asked for, and never say hole of a block that holds
-//! any data.
+//! It must never pass the most extents that were asked for, and never say hole of a block that
+//! holds any data.
 
 use bimetal_rt::turn::count_steps;
 
@@ -46,8 +46,8 @@ impl ExtentList {
         self.covered_bytes += extent.len;
     }
 
-    /// Adds what is known up to `end_bytes` from the start of a range of `range_bytes`. A boundary inside a
-    /// block of [`BLOCK_BYTES`] is moved so that the whole block counts as data.
+    /// Adds what is known up to `end_bytes` from the start of a range of `range_bytes`. A boundary
+    /// inside a block of [`BLOCK_BYTES`] is moved so that the whole block counts as data.
     pub fn push_until(&mut self, end_bytes: u64, range_bytes: u64, data: bool) {
         let end_bytes = match data {
             _ if end_bytes >= range_bytes => range_bytes,

@@ -30,10 +30,10 @@ pub enum Op {
     Discard,
     /// Makes the range read as zeroes.
     WriteZeroes,
-    /// Says which parts of the range hold data and which read as zeroes. The answer covers a prefix of
-    /// the range: at least one block of it, unless the range is empty, in at most
-    /// [`Request::extents_max`] extents. A device ends it where going on would take long; who wants to
-    /// know more asks again from there.
+    /// Says which parts of the range hold data and which read as zeroes. The answer covers a prefix
+    /// of the range: at least one block of it, unless the range is empty, in at most
+    /// [`Request::extents_max`] extents. A device ends it where going on would take long; who wants
+    /// to know more asks again from there.
     Extents,
 }
 
@@ -143,7 +143,8 @@ pub struct Request {
     pub origin: Origin,
     /// The data of a write; empty otherwise.
     pub payload: Payload,
-    /// Extents in the answer of [`Op::Extents`], from 1 to [`EXTENTS_MAX`]; nothing to other operations.
+    /// Extents in the answer of [`Op::Extents`], from 1 to [`EXTENTS_MAX`]; nothing to other
+    /// operations.
     pub extents_max: u32,
 }
 

@@ -1,6 +1,7 @@
-//! No operation keeps the thread to itself: whatever the stack and however large the range, the steps
-//! between two looks at the ring are bounded. The tables count the steps (`bimetal_rt::turn`), not the
-//! code that walks over them, so that a walk that does not give way is found here.
+//! No operation keeps the thread to itself: whatever the stack and however large the range, the
+//! steps between two looks at the ring are bounded. The tables count the steps
+//! (`bimetal_rt::turn`), not the code that walks over them, so that a walk that does not give way
+//! is found here.
 
 mod common;
 

@@ -1,8 +1,9 @@
 //! The executor: a queue of tasks that are ready, the timers, and a driver to park in.
 //!
 //! One *turn* runs every task that is ready (and those they wake, up to a bound of tasks and of
-//! [steps](crate::turn)), fires the due timers and then enters the driver once. So whatever a turn produced, be it reads, writes or
-//! replies, leaves in one system call, and batches form by themselves without a timer.
+//! [steps](crate::turn)), fires the due timers and then enters the driver once. So whatever a turn
+//! produced, be it reads, writes or replies, leaves in one system call, and batches form by
+//! themselves without a timer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

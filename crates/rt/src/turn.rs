@@ -2,15 +2,15 @@
 //!
 //! Between two looks at the ring a thread answers nobody, so the work of one turn is bounded. What
 //! walks over tables counts the entries that it looks at, and a walk that may be long waits at
-//! [`give_way`] from time to time. The counting stands in the tables themselves, not in those who use
-//! them: a loop that forgets to give way shows as a long turn, in tests and in `status`.
+//! [`give_way`] from time to time. The counting stands in the tables themselves, not in those who
+//! use them: a loop that forgets to give way shows as a long turn, in tests and in `status`.
 
 use std::cell::Cell;
 
 use crate::executor::yield_now;
 
-/// Steps after which a turn ends: about as many looks into an ordered map. The last task of a turn may
-/// go past this by what it does between two calls of [`give_way`].
+/// Steps after which a turn ends: about as many looks into an ordered map. The last task of a turn
+/// may go past this by what it does between two calls of [`give_way`].
 pub const TURN_STEPS_MAX: u64 = 4096;
 
 /// Small entries that lie side by side and count as one step together.
@@ -31,8 +31,8 @@ pub struct LongestTurn {
     pub steps: u64,
 }
 
-/// Counts work of the turn that this thread is in. A step is about as much as looking up one entry of
-/// an ordered map.
+/// Counts work of the turn that this thread is in. A step is about as much as looking up one entry
+/// of an ordered map.
 #[inline]
 pub fn count_steps(steps: u64) {
     STEPS.with(|counted| counted.set(counted.get().saturating_add(steps)));
@@ -44,9 +44,9 @@ pub fn count_entries(entries: usize) {
     count_steps(entries.div_ceil(ENTRIES_PER_STEP) as u64);
 }
 
-/// Lets the executor look at the ring, and at the other tasks, while the steps of the turn are used up;
-/// else goes on at once. Of several walks in one task that have waited for the next turn, only as many go
-/// on in it as it has steps for.
+/// Lets the executor look at the ring, and at the other tasks, while the steps of the turn are used
+/// up; else goes on at once. Of several walks in one task that have waited for the next turn, only
+/// as many go on in it as it has steps for.
 pub async fn give_way() {
     while is_used_up() {
         yield_now().await;

@@ -219,7 +219,8 @@ impl Stripe {
         })
     }
 
-    /// Runs the parts of a request on the children that it concerns, and answers when all have ended.
+    /// Runs the parts of a request on the children that it concerns, and answers when all have
+    /// ended.
     async fn ask_children(&self, request: &Request) -> Result<Vec<Reply>, IoError> {
         let parts = self.parts(request);
         let started = parts.into_iter().enumerate().map(|(child, part)| {

@@ -20,7 +20,8 @@ use crate::units::Size;
 
 /// Memory is taken in pieces of this size. An answer of one block keeps one of them.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Chunks that are looked at or cleared without giving way: a zeroed one costs much more than a step.
+/// Chunks that are looked at or cleared without giving way: a zeroed one costs much more than a
+/// step.
 const CHUNKS_AT_ONCE: usize = 256;
 
 /// From this size on the content is on areas of 2 MiB, one of which a smaller device would take for a few chunks.

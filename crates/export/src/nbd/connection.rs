@@ -317,7 +317,8 @@ fn to_block(request: &Request, command: Command, payload: Payload) -> BlockReque
     }
 }
 
-/// How many extents a client wants to be told: what it could use of an answer is what is looked for.
+/// How many extents a client wants to be told: what it could use of an answer is what is looked
+/// for.
 fn extents_max(request: &Request) -> u32 {
     if request.has(command_flag::REQ_ONE) {
         1

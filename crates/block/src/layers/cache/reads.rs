@@ -222,9 +222,10 @@ impl Shared {
         Ok(Reply::Data(data))
     }
 
-    /// Which parts of a range hold data: what the device says, and what is not on it yet. Of what is not
-    /// on the device there is no table in the order of the pages, so each page is looked up, in windows
-    /// that grow as the answer does: what is looked at is not much more than what the answer covers.
+    /// Which parts of a range hold data: what the device says, and what is not on it yet. Of what
+    /// is not on the device there is no table in the order of the pages, so each page is looked up,
+    /// in windows that grow as the answer does: what is looked at is not much more than what the
+    /// answer covers.
     pub(super) async fn extents(&self, request: Request) -> IoResult {
         let mut extents = ExtentList::new(request.extents_max);
         let mut window_pages =
@@ -252,8 +253,8 @@ impl Shared {
         Ok(extents.into_reply())
     }
 
-    /// The pages that are not on the device of so many at the start of a range, and where those end. All
-    /// of the range is one window when everything is on the device.
+    /// The pages that are not on the device of so many at the start of a range, and where those
+    /// end. All of the range is one window when everything is on the device.
     fn unwritten_from(&self, range: Range<u64>, pages: u64) -> (u64, Vec<u64>) {
         let state = self.state.borrow();
         if state.unwritten_pages() == 0 {

@@ -381,8 +381,8 @@ impl Shared {
         }
     }
 
-    /// Which parts of a prefix of a range hold data: what the queues say, and below them a side that is
-    /// current.
+    /// Which parts of a prefix of a range hold data: what the queues say, and below them a side
+    /// that is current.
     pub(super) async fn extents(self: &Rc<Self>, request: Request) -> IoResult {
         self.check_readable()?;
         let range = request.offset..request.end();
@@ -434,8 +434,8 @@ impl Shared {
         Ok(found)
     }
 
-    /// Who has the start of a range, and how much of it in one piece: the first side, in the order of
-    /// reads, that is current there, else a queue.
+    /// Who has the start of a range, and how much of it in one piece: the first side, in the order
+    /// of reads, that is current there, else a queue.
     fn first_source(&self, range: &Range<u64>) -> Result<(Range<u64>, Source), IoError> {
         let preferred = self.preferred.get();
         let others = (0..self.sides.len()).filter(|&index| index != preferred);

@@ -237,8 +237,8 @@ impl Side {
             && self.queue.borrow().is_current(range)
     }
 
-    /// The first position behind the start of a range at which the side may begin or cease to have the
-    /// newest content; the end of the range if there is none.
+    /// The first position behind the start of a range at which the side may begin or cease to have
+    /// the newest content; the end of the range if there is none.
     pub(super) fn current_changes_at(&self, range: &std::ops::Range<u64>) -> u64 {
         let stale = self.stale.borrow().first_boundary(range);
         stale.min(self.queue.borrow().first_boundary(range))

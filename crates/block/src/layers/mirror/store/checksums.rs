@@ -138,9 +138,9 @@ impl Checksums {
         Ok(expected)
     }
 
-    /// What is expected of the blocks of a range that the page of the first one describes, in runs of one
-    /// kind with their lengths in blocks; all checksums are of one kind. Of the range, which may go on,
-    /// more is read into memory with the same request, as far as the memory goes.
+    /// What is expected of the blocks of a range that the page of the first one describes, in runs
+    /// of one kind with their lengths in blocks; all checksums are of one kind. Of the range, which
+    /// may go on, more is read into memory with the same request, as far as the memory goes.
     ///
     /// # Errors
     /// As [`expected`](Self::expected).
@@ -324,8 +324,8 @@ impl Checksums {
         show("checksum_damaged_pages", Figure::Counter(damaged_pages));
     }
 
-    /// Passes the entries of the blocks, page by page and in order, to `each`. What is not in memory is
-    /// read with neighbours before the page `load_end`.
+    /// Passes the entries of the blocks, page by page and in order, to `each`. What is not in
+    /// memory is read with neighbours before the page `load_end`.
     async fn visit(
         &self,
         blocks: Range<u64>,

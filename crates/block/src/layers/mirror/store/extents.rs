@@ -1,8 +1,8 @@
 //! Which parts of a side hold data, as far as is known without reading them.
 //!
 //! The walk goes from one part to the next, in the log and page by page in the checksums, and ends
-//! where the answer is full or has covered enough: its work is bounded by what it answers, however much
-//! of the range is in the log.
+//! where the answer is full or has covered enough: its work is bounded by what it answers, however
+//! much of the range is in the log.
 
 use std::ops::Range;
 

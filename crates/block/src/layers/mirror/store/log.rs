@@ -26,9 +26,9 @@ use crate::request::{Flags, Request};
 /// Entries in flight, at most: one that is being written and one that is ready behind it.
 const ENTRIES_IN_FLIGHT_MAX: usize = 2;
 
-/// Bytes of the volume that the records without data of an entry cover, at most. Bringing an entry home
-/// takes a checksum in memory for each of its blocks, so this bounds that memory, however long a discard
-/// is.
+/// Bytes of the volume that the records without data of an entry cover, at most. Bringing an entry
+/// home takes a checksum in memory for each of its blocks, so this bounds that memory, however long
+/// a discard is.
 const BARE_BYTES_MAX: u64 = 256 << 20;
 
 /// Gives the number below which a log has been given everything, at most that which it is called

@@ -113,8 +113,8 @@ fn what_was_stored_is_found_again() {
     });
 }
 
-/// What goes home together takes a checksum in memory for each block, so an entry covers 65,536 blocks
-/// without data at most.
+/// What goes home together takes a checksum in memory for each block, so an entry covers 65,536
+/// blocks without data at most.
 #[test]
 fn a_long_discard_is_in_many_entries() {
     const COVERED_MAX: u64 = 256 << 20;
@@ -126,7 +126,7 @@ fn a_long_discard_is_in_many_entries() {
         let outcome = store.append(Append::zeroes(range.clone(), next.replace(2)));
         put(&rt, &store, &next, 7, &[3]).await;
         outcome.wait().await.expect("it is stored");
-        let covered = |entry: &Entry| {
+        let covered = |entry: &super::index::Entry| {
             let bare = entry.records.iter();
             let bare = bare.filter(|(_, logged)| !matches!(logged.content, Content::Data { .. }));
             bare.map(|(range, _)| range.end - range.start).sum::<u64>()
