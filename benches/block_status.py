@@ -3,15 +3,17 @@
 
 `map`: a mirror of two files and a sparse file behind qemu-nbd, each with a block of data in every
 second block, 20,000 extents in all. `qemu-img map` asks for them one by one (`REQ_ONE`); the two
-servers take turns, and the medians are compared. Asked once right after the writes, when the content
-is in the logs, and once when all of it is at home. The bar: at most twice the time of qemu-nbd.
+servers take turns, and the medians are compared. Asked once right after the writes, when the
+content is in the logs, and once when all of it is at home. The bar: at most twice the time of
+qemu-nbd.
 
-`storm`: the same mirror with 600,000 extents and `memory = "64MiB"`. A client keeps 64 requests with
-`REQ_ONE` under way, from extent to extent and round again, while fio reads 4 KiB at random at depth
-1 over another connection; before that, fio reads alone. The bars: p99.9 of these reads below 5 ms,
-and what the server's resident memory grows by meanwhile below `memory`. Besides, one request without
-`REQ_ONE` for all of the volume, and the entries of its reply. The server's own figure for its longest
-turn stands beside it; what the server does while the volume is written and brought home is in neither.
+`storm`: the same mirror with 600,000 extents and `memory = "64MiB"`. A client keeps 64 requests
+with `REQ_ONE` under way, from extent to extent and round again, while fio reads 4 KiB at random at
+depth 1 over another connection; before that, fio reads alone. The bars: p99.9 of these reads below
+5 ms, and what the server's resident memory grows by meanwhile below `memory`. Besides, one request
+without `REQ_ONE` for all of the volume, and the entries of its reply. The server's own figure for
+its longest turn stands beside it; what the server does while the volume is written and brought
+home is in neither.
 
 Needs fio and qemu-utils, and 3 GiB in --dir. Only the standard library is used besides.
 
@@ -53,7 +55,8 @@ class Client:
         self.option(8, b"")
         name = export.encode()
         context = b"base:allocation"
-        self.option(10, struct.pack(">I", len(name)) + name + struct.pack(">II", 1, len(context)) + context)
+        asked = struct.pack(">II", 1, len(context)) + context
+        self.option(10, struct.pack(">I", len(name)) + name + asked)
         self.option(7, struct.pack(">I", len(name)) + name + struct.pack(">H", 0))
 
     def option(self, number, data):
@@ -69,7 +72,8 @@ class Client:
 
     def send(self, command, offset, length, flags=0, data=b""):
         """Sends a request, of which the cookie is the offset."""
-        self.socket.sendall(struct.pack(">IHHQQI", 0x25609513, flags, command, offset, offset, length) + data)
+        head = (0x25609513, flags, command, offset, offset, length)
+        self.socket.sendall(struct.pack(">IHHQQI", *head) + data)
 
     def reply(self):
         """Takes a reply of one chunk or none: its cookie and payload."""
@@ -124,14 +128,17 @@ class Bimetal:
             '[device.vol]\ntype = "mirror"\nsides = ["a", "b"]\n'
             f'[export.vol]\ndevice = "vol"\nprotocol = "nbd"\nlisten = "unix:{self.socket}"\n',
             encoding="utf-8")
-        subprocess.run([binary, "format", self.config, "--log", log], check=True, stdout=subprocess.DEVNULL)
-        self.process = subprocess.Popen([binary, "serve", self.config], stdout=subprocess.PIPE, text=True)
+        formatting = [binary, "format", self.config, "--log", log]
+        subprocess.run(formatting, check=True, stdout=subprocess.DEVNULL)
+        serving = [binary, "serve", self.config]
+        self.process = subprocess.Popen(serving, stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline().strip() != "ready":
             raise SystemExit("bimetal does not serve")
 
     def status(self):
         """The answer of `status`."""
-        shown = subprocess.run([self.binary, "status", "--json", self.config], stdout=subprocess.PIPE, text=True)
+        asking = [self.binary, "status", "--json", self.config]
+        shown = subprocess.run(asking, stdout=subprocess.PIPE, text=True)
         return json.loads(shown.stdout)
 
     def until_home(self, patience_s=900):
@@ -146,7 +153,8 @@ class Bimetal:
 
     def resident_bytes(self, which):
         """`VmRSS`, or `VmHWM` for the most since the last call of `measure_peak`."""
-        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8").splitlines():
+        status = pathlib.Path(f"/proc/{self.process.pid}/status")
+        for line in status.read_text(encoding="utf-8").splitlines():
             if line.startswith(which + ":"):
                 return int(line.split()[1]) << 10
         raise SystemExit(f"no {which}")
@@ -170,7 +178,8 @@ class QemuNbd:
         self.socket, image = folder / "qemu.sock", folder / "image"
         with open(image, "wb") as file:
             file.truncate(extents * BLOCK * 5 // 4 + (2 << 30))
-        self.process = subprocess.Popen(["qemu-nbd", "-t", "-e", "8", "-f", "raw", "-x", "vol", "-k", self.socket, image])
+        self.process = subprocess.Popen(["qemu-nbd", "-t", "-e", "8", "-f", "raw", "-x", "vol",
+                                         "-k", self.socket, image])
         end = time.monotonic() + 20
         while not self.socket.exists():
             if time.monotonic() > end:
@@ -210,8 +219,8 @@ def measure_map(folder, args):
                         raise SystemExit(f"{server.name}: {parts} parts")
             ours, theirs = (statistics.median(taken[server.name]) for server in servers)
             logged = servers[0].status()["devices"]["vol"]["parts"]["a"]["logged_bytes"] / (1 << 20)
-            print(f"map, {where} ({logged:.0f} MiB logged now): bimetal {ours:.2f} s, qemu-nbd {theirs:.2f} s, "
-                  f"ratio {ours / theirs:.2f} (bar 2)", flush=True)
+            print(f"map, {where} ({logged:.0f} MiB logged now): bimetal {ours:.2f} s, "
+                  f"qemu-nbd {theirs:.2f} s, ratio {ours / theirs:.2f} (bar 2)", flush=True)
     finally:
         for server in servers:
             server.stop()
@@ -221,7 +230,8 @@ def reads(server, seconds):
     """p50, p99.9 and longest of random reads, in ms."""
     uri = f"nbd+unix:///vol?socket={server.socket}"
     command = ["fio", "--name=reads", "--ioengine=nbd", f"--uri={uri}", "--rw=randread", "--bs=4k",
-               "--iodepth=1", "--size=1g", f"--runtime={seconds}", "--time_based", "--output-format=json"]
+               "--iodepth=1", "--size=1g", f"--runtime={seconds}", "--time_based",
+               "--output-format=json"]
     shown = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     latency = json.loads(shown.stdout[shown.stdout.index("{"):])["jobs"][0]["read"]["clat_ns"]
     percentile = latency["percentile"]
@@ -262,10 +272,12 @@ def measure_storm(folder, args):
         whole_ms = (time.monotonic() - began) * 1000
         grown = server.resident_bytes("VmHWM") - before
         for what, (median, high, longest) in (("alone", alone), ("beside the storm", beside)):
-            print(f"reads {what}: p50 {median:.3f} ms, p99.9 {high:.2f} ms, longest {longest:.1f} ms", flush=True)
+            print(f"reads {what}: p50 {median:.3f} ms, p99.9 {high:.2f} ms, "
+                  f"longest {longest:.1f} ms", flush=True)
         print(f"storm: {counted[0] / args.seconds:,.0f} REQ_ONE/s at depth {DEPTH}; p99.9 bar 5 ms")
         print(f"one reply without REQ_ONE: {entries} entries in {whole_ms:.1f} ms")
-        print(f"memory: {before >> 20} MiB before, grown by {grown >> 20} MiB (bar {MEMORY_BYTES >> 20})")
+        print(f"memory: {before >> 20} MiB before, grown by {grown >> 20} MiB "
+              f"(bar {MEMORY_BYTES >> 20})")
         print(f"longest turn since the start: {server.status()['longest_turn']}")
     finally:
         server.stop()
