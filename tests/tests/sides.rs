@@ -152,6 +152,8 @@ fn status_shows_the_volume_and_each_side() {
     assert_eq!(status["version"], 1);
     assert_eq!(status["health"], "healthy");
     assert_eq!(status["stopping"], false);
+    let turn_ns = status["longest_turn"]["time_ns"].as_u64();
+    assert!(turn_ns.is_some_and(|ns| ns > 0), "a turn takes time");
     assert_eq!(status["pid"], server.pid());
     let export = &status["exports"]["vol"];
     assert_eq!(export["device"], "vol");

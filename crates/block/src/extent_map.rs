@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use bimetal_rt::turn::count_steps;
+
 /// A value that belongs to a range and can be cut with it.
 pub trait Cut: Sized {
     /// The value of the part `range`, in bytes from the start of the value's own range.
@@ -63,6 +65,7 @@ impl<V: Cut> ExtentMap<V> {
             return;
         }
         self.remove(range.clone());
+        count_steps(1);
         self.bytes += range.end - range.start;
         self.entries.insert(
             range.start,
@@ -81,6 +84,7 @@ impl<V: Cut> ExtentMap<V> {
         }
         let starts: Vec<u64> = self.overlapping(&range).map(|(r, _)| r.start).collect();
         for start in starts {
+            count_steps(1);
             let entry = self
                 .entries
                 .remove(&start)
@@ -124,14 +128,25 @@ impl<V: Cut> ExtentMap<V> {
             let reaching = before.filter(|(_, entry)| entry.end > range.start);
             (reaching.map_or(range.start, |(&start, _)| start), range.end)
         };
-        self.entries
-            .range(first..end)
-            .map(|(&start, entry)| (start..entry.end, &entry.value))
+        counted(self.entries.range(first..end))
     }
 
     /// True when no part of the range is covered.
     pub fn is_clear(&self, range: &Range<u64>) -> bool {
         self.entries.is_empty() || self.overlapping(range).next().is_none()
+    }
+
+    /// The first position behind the start of a range at which an entry begins or ends; the end of
+    /// the range if there is none.
+    pub fn first_boundary(&self, range: &Range<u64>) -> u64 {
+        let boundary = self.overlapping(range).next().map(|(entry, _)| {
+            if entry.start > range.start {
+                entry.start
+            } else {
+                entry.end
+            }
+        });
+        boundary.map_or(range.end, |at| at.min(range.end))
     }
 
     /// True when every part of the range is covered.
@@ -157,9 +172,7 @@ impl<V: Cut> ExtentMap<V> {
 
     /// All entries in order.
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &V)> {
-        self.entries
-            .iter()
-            .map(|(&start, entry)| (start..entry.end, &entry.value))
+        counted(self.entries.iter())
     }
 
     /// The first entry that starts at or after `position`, or the first of all when there is none:
@@ -179,6 +192,16 @@ impl<V: Cut> ExtentMap<V> {
             .get(&start)
             .map(|entry| (start..entry.end, &entry.value))
     }
+}
+
+/// A walk over entries, each of which is a step of the turn.
+fn counted<'a, V: 'a>(
+    entries: impl Iterator<Item = (&'a u64, &'a Entry<V>)>,
+) -> impl Iterator<Item = (Range<u64>, &'a V)> {
+    entries.map(|(&start, entry)| {
+        count_steps(1);
+        (start..entry.end, &entry.value)
+    })
 }
 
 #[cfg(test)]
@@ -239,6 +262,12 @@ mod tests {
             let probe = rng.below(100)..rng.below(101);
             if !probe.is_empty() {
                 let bytes = &model[probe.start as usize..probe.end as usize];
+                let boundary = map.first_boundary(&probe);
+                assert!(probe.start < boundary && boundary <= probe.end);
+                let alike = bytes[..(boundary - probe.start) as usize]
+                    .iter()
+                    .map(Option::is_some);
+                assert!(alike.clone().all(|covered| covered == bytes[0].is_some()));
                 assert_eq!(map.is_clear(&probe), bytes.iter().all(Option::is_none));
                 assert_eq!(map.covers(&probe), bytes.iter().all(Option::is_some));
             }

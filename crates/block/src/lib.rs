@@ -13,6 +13,7 @@ pub mod disk;
 pub mod document;
 pub mod error;
 pub mod extent_map;
+pub mod extents;
 pub mod geometry;
 pub mod graph;
 pub mod layers;
@@ -25,7 +26,9 @@ pub mod units;
 
 pub use device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
 pub use error::IoError;
+pub use extents::ExtentList;
 pub use geometry::Geometry;
 pub use request::{
-    BLOCK_BYTES, BorrowedWrite, Extent, Flags, IoResult, Op, Origin, PerOp, Reply, Request,
+    BLOCK_BYTES, BorrowedWrite, EXTENTS_MAX, Extent, Flags, IoResult, Op, Origin, PerOp, Reply,
+    Request,
 };

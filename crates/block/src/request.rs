@@ -12,6 +12,9 @@ use crate::error::IoError;
 /// and smaller requests are made of whole ones at one place, [`crate::layers::atomic`].
 pub const BLOCK_BYTES: u64 = 4096;
 
+/// Extents that an answer to [`Op::Extents`] holds, at most.
+pub const EXTENTS_MAX: u32 = 1024;
+
 /// What a request does. A new operation is a compile error in every layer until it is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -27,7 +30,10 @@ pub enum Op {
     Discard,
     /// Makes the range read as zeroes.
     WriteZeroes,
-    /// Says which parts of the range hold data and which read as zeroes.
+    /// Says which parts of the range hold data and which read as zeroes. The answer covers a prefix
+    /// of the range: at least one block of it, unless the range is empty, in at most
+    /// [`Request::extents_max`] extents. A device ends it where going on would take long; who wants
+    /// to know more asks again from there.
     Extents,
 }
 
@@ -137,6 +143,9 @@ pub struct Request {
     pub origin: Origin,
     /// The data of a write; empty otherwise.
     pub payload: Payload,
+    /// Extents in the answer of [`Op::Extents`], from 1 to [`EXTENTS_MAX`]; nothing to other
+    /// operations.
+    pub extents_max: u32,
 }
 
 impl Request {
@@ -149,6 +158,7 @@ impl Request {
             flags: Flags::NONE,
             origin: Origin::NONE,
             payload: Payload::empty(),
+            extents_max: EXTENTS_MAX,
         }
     }
 
@@ -162,6 +172,7 @@ impl Request {
             flags,
             origin: Origin::NONE,
             payload,
+            extents_max: EXTENTS_MAX,
         }
     }
 
@@ -174,6 +185,15 @@ impl Request {
             flags: Flags::NONE,
             origin: Origin::NONE,
             payload: Payload::empty(),
+            extents_max: EXTENTS_MAX,
+        }
+    }
+
+    /// Asks for at most `extents_max` extents of a range.
+    pub fn extents(offset: u64, len: u64, extents_max: u32) -> Request {
+        Request {
+            extents_max: extents_max.clamp(1, EXTENTS_MAX),
+            ..Request::without_data(Op::Extents, offset, len, Flags::NONE)
         }
     }
 
@@ -187,6 +207,7 @@ impl Request {
             flags,
             origin: Origin::NONE,
             payload: Payload::empty(),
+            extents_max: EXTENTS_MAX,
         }
     }
 
@@ -221,6 +242,7 @@ impl Request {
             flags: self.flags,
             origin: self.origin,
             payload,
+            extents_max: self.extents_max,
         }
     }
 }
@@ -259,7 +281,7 @@ pub enum Reply {
     Done,
     /// The bytes of a read, exactly as many as were asked for.
     Data(Payload),
-    /// Runs that together cover the range of an extents request.
+    /// Runs that together cover a prefix of the range of an extents request.
     Extents(Vec<Extent>),
 }
 
@@ -289,12 +311,3 @@ impl Reply {
 
 /// The outcome of a request.
 pub type IoResult = Result<Reply, IoError>;
-
-/// Appends a run, joining it with the last one when they are of one kind.
-pub fn push_extent(extents: &mut Vec<Extent>, run: Extent) {
-    match extents.last_mut() {
-        _ if run.len == 0 => {}
-        Some(last) if last.data == run.data => last.len += run.len,
-        _ => extents.push(run),
-    }
-}

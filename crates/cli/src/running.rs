@@ -355,6 +355,7 @@ impl Shown {
             "pid": std::process::id(),
             "driver": self.driver(),
             "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
+            "longest_turn": self.longest_turn(),
             "exports": self.exports(),
             "attached": self.attached(),
             "devices": devices,
@@ -371,6 +372,12 @@ impl Shown {
             })
         };
         self.rt.driven().map_or(Value::Null, shown)
+    }
+
+    /// For how long the thread that serves has looked at nothing new, at most, since it was ready.
+    fn longest_turn(&self) -> Value {
+        let longest = self.rt.longest_turn();
+        json!({ "time_ns": longest.time_ns, "steps": longest.steps })
     }
 
     fn exports(&self) -> Map<String, Value> {

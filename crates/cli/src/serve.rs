@@ -117,6 +117,8 @@ async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Fai
     let mut out = std::io::stdout();
     // Whoever started the server may not care when it is ready.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
+    // What the start took kept nobody waiting who could be served.
+    rt.forget_longest_turn();
     let waited = signals.next().await.context("cannot wait for signals");
     let stopped = running.stop_within(deadline, &signals).await;
     stopped.and(waited).map(|_| ()).map_err(Failure::NotStopped)

@@ -100,8 +100,9 @@ fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
         Tone::Bad
     };
     let uptime = answer["uptime_s"].as_f64().unwrap_or(0.0);
+    let longest_turn_ms = answer["longest_turn"]["time_ns"].as_f64().unwrap_or(0.0) / 1e6;
     let mut lines = vec![format!(
-        "{}  pid {}  up {}  driver {}{}",
+        "{}  pid {}  up {}  driver {}  longest turn {longest_turn_ms:.1} ms{}",
         terminal.paint(tone, &health),
         answer["pid"],
         show_uptime(uptime),

@@ -1,8 +1,9 @@
 //! The executor: a queue of tasks that are ready, the timers, and a driver to park in.
 //!
-//! One *turn* runs every task that is ready (and those they wake, up to a bound), fires the due
-//! timers and then enters the driver once. So whatever a turn produced, be it reads, writes or
-//! replies, leaves in one system call, and batches form by themselves without a timer.
+//! One *turn* runs every task that is ready (and those they wake, up to a bound of tasks and of
+//! [steps](crate::turn)), fires the due timers and then enters the driver once. So whatever a turn
+//! produced, be it reads, writes or replies, leaves in one system call, and batches form by
+//! themselves without a timer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use crate::real_time::{self, Driven, RealTime, UringOptions};
 use crate::rng::Rng;
 use crate::time::Instant;
 use crate::timers::{TimerKey, Timers};
+use crate::turn::{self, LongestTurn};
 use crate::virtual_time::{VirtualClock, VirtualOptions};
 
 /// Tasks polled before the driver is looked at again, so that completions are never starved by
@@ -44,6 +46,9 @@ pub(crate) struct Inner {
     live_tasks: RefCell<Slab<Option<Waker>>>,
     /// Set by [`Rt::end`]: tasks are dropped instead of polled.
     ending: Cell<bool>,
+    /// When the turn began that runs now, or ran last.
+    turn_began: Cell<Instant>,
+    longest_turn: Cell<LongestTurn>,
 }
 
 /// The only place that knows which world this is.
@@ -139,6 +144,8 @@ impl Rt {
             shuffle,
             live_tasks: RefCell::new(Slab::new()),
             ending: Cell::new(false),
+            turn_began: Cell::new(Instant::ZERO),
+            longest_turn: Cell::default(),
         }))
     }
 
@@ -297,6 +304,18 @@ impl Rt {
         self.0.live_tasks.borrow().len()
     }
 
+    /// The longest turns that have ended since the runtime was made, or since
+    /// [`Rt::forget_longest_turn`]: for how long at most nobody was answered.
+    pub fn longest_turn(&self) -> LongestTurn {
+        self.0.longest_turn.get()
+    }
+
+    /// Measures the [longest turn](Rt::longest_turn) anew, from now on.
+    pub fn forget_longest_turn(&self) {
+        self.begin_turn();
+        self.0.longest_turn.set(LongestTurn::default());
+    }
+
     /// Timers that are set.
     pub fn live_timers(&self) -> usize {
         self.0.timers.borrow().len()
@@ -351,12 +370,15 @@ impl Rt {
         let mut context = Context::from_waker(&waker);
         let mut future = std::pin::pin!(future);
         loop {
+            self.begin_turn();
             if main.woken.swap(false, Ordering::Relaxed)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut context)
             {
+                self.end_turn();
                 return output;
             }
             self.run_ready_tasks();
+            self.end_turn();
             let idle = !main.woken.load(Ordering::Relaxed) && self.0.ready.lock().is_empty();
             self.park(idle);
         }
@@ -375,7 +397,26 @@ impl Rt {
                 return;
             };
             task.run();
+            turn::count_steps(1);
+            if turn::is_used_up() {
+                return;
+            }
         }
+    }
+
+    /// Begins to measure a turn.
+    fn begin_turn(&self) {
+        turn::begin();
+        self.0.turn_began.set(self.now());
+    }
+
+    /// Measures the turn that ends.
+    fn end_turn(&self) {
+        let mut longest = self.0.longest_turn.get();
+        let time_ns = self.now().ns_since(self.0.turn_began.get());
+        longest.time_ns = longest.time_ns.max(time_ns);
+        longest.steps = longest.steps.max(turn::steps());
+        self.0.longest_turn.set(longest);
     }
 
     fn next_ready(&self) -> Option<async_task::Runnable> {
@@ -623,6 +664,42 @@ mod tests {
             inner.upgrade().is_none(),
             "the runtime is gone with its last handle"
         );
+    }
+
+    #[test]
+    fn a_turn_ends_when_its_steps_are_used_up() {
+        let rt = virtual_rt();
+        let walked = Rc::new(Cell::new(0));
+        // Two walks of 100 turns' steps each, which give way after every tenth of a turn.
+        let piece = turn::TURN_STEPS_MAX / 10;
+        for _ in 0..2 {
+            let walked = Rc::clone(&walked);
+            rt.spawn(async move {
+                for _ in 0..1000 {
+                    turn::give_way().await;
+                    turn::count_steps(piece);
+                    walked.set(walked.get() + 1);
+                }
+            })
+            .detach();
+        }
+        rt.block_on(rt.sleep(Duration::from_secs(1)));
+        assert_eq!(walked.get(), 2000, "both have ended");
+        let longest = rt.longest_turn().steps;
+        // One piece past the end, and the polls of the tasks themselves.
+        let most = turn::TURN_STEPS_MAX + piece + TASKS_PER_TURN_MAX as u64;
+        assert!(
+            (turn::TURN_STEPS_MAX..=most).contains(&longest),
+            "{longest}"
+        );
+    }
+
+    #[test]
+    fn a_walk_that_does_not_give_way_is_one_long_turn() {
+        let rt = virtual_rt();
+        rt.spawn(async { turn::count_steps(1_000_000) }).detach();
+        rt.block_on(rt.sleep(Duration::from_secs(1)));
+        assert!(rt.longest_turn().steps >= 1_000_000);
     }
 
     #[test]

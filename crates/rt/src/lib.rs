@@ -45,6 +45,7 @@ pub mod sync;
 pub mod thread;
 mod time;
 mod timers;
+pub mod turn;
 mod virtual_time;
 
 pub use buf::{Buf, BufMut, BufPool, DetachedBuf, Payload};

@@ -16,8 +16,9 @@ use serde::Deserialize;
 
 use crate::device::{Device, Figure, FigureVisitor, IoFuture};
 use crate::error::OpenError;
+use crate::extents::ExtentList;
 use crate::geometry::Geometry;
-use crate::request::{BLOCK_BYTES, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{BLOCK_BYTES, IoResult, Op, Reply, Request};
 use crate::units::show_size;
 
 /// The head is a multiple of this, as the start of every side's data is.
@@ -152,13 +153,32 @@ impl Adopted {
         }
     }
 
+    /// Asks one device after the other, as far as the answer goes.
+    async fn extents(&self, request: Request) -> IoResult {
+        let mut extents = ExtentList::new(request.extents_max);
+        for piece in self.layout.pieces(request.offset..request.end()) {
+            let part = request.part(piece.range.start, piece.range.end, piece.offset);
+            let part = Request {
+                extents_max: extents.asks_for(),
+                ..part
+            };
+            let found = self.device(piece.on).submit(part).await?.into_extents();
+            found.into_iter().for_each(|run| extents.push(run));
+            if extents.is_full() || extents.covered_bytes() < piece.range.end - request.offset {
+                break;
+            }
+        }
+        Ok(extents.into_reply())
+    }
+
     /// Runs a request that concerns both devices, or none.
     async fn run_split(&self, request: Request) -> IoResult {
         let parts: Vec<IoFuture<'_>> = match request.op {
             Op::Flush => [On::Metadata, On::Data]
                 .map(|on| self.device(on).submit(request.clone()))
                 .into(),
-            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes | Op::Extents => {
+            Op::Extents => return self.extents(request).await,
+            Op::Read | Op::Write | Op::Discard | Op::WriteZeroes => {
                 let pieces = self.layout.pieces(request.offset..request.end());
                 let part = |p: Piece| request.part(p.range.start, p.range.end, p.offset);
                 pieces
@@ -183,12 +203,7 @@ fn joined(op: Op, replies: Vec<Reply>) -> Reply {
                 .for_each(|reply| data.append(reply.into_data()));
             Reply::Data(data)
         }
-        Op::Extents => {
-            let mut extents = Vec::new();
-            let runs = replies.into_iter().flat_map(Reply::into_extents);
-            runs.for_each(|run| push_extent(&mut extents, run));
-            Reply::Extents(extents)
-        }
+        Op::Extents => unreachable!("one device after the other was asked"),
         Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => Reply::Done,
     }
 }

@@ -14,11 +14,10 @@ use bimetal_rt::{Payload, Rt};
 
 use crate::device::{Device, FigureVisitor, IoFuture};
 use crate::error::IoError;
+use crate::extents::ExtentList;
 use crate::geometry::{Geometry, GrowingGeometry};
 use crate::range_lock::RangeLock;
-use crate::request::{
-    BLOCK_BYTES, BorrowedWrite, Extent, Flags, IoResult, Op, Origin, Reply, Request, push_extent,
-};
+use crate::request::{BLOCK_BYTES, BorrowedWrite, Extent, IoResult, Op, Origin, Reply, Request};
 
 /// See the module.
 pub struct AtomicUnit {
@@ -157,31 +156,22 @@ impl AtomicUnit {
 
     async fn extents(&self, request: Request) -> IoResult {
         let (start, end) = whole_blocks(&request);
-        let whole = Request::without_data(Op::Extents, start, end - start, Flags::NONE)
-            .from_origin(request.origin);
+        let whole =
+            Request::extents(start, end - start, request.extents_max).from_origin(request.origin);
         let runs = self.below.submit(whole).await?.into_extents();
-        Ok(Reply::Extents(clip(
-            &runs,
-            request.offset - start,
-            request.len,
-        )))
+        Ok(clip(&runs, request.offset - start, &request).into_reply())
     }
 }
 
-/// The runs inside `skip..skip + len` of a list of runs.
-fn clip(runs: &[Extent], skip: u64, len: u64) -> Vec<Extent> {
-    let mut clipped = Vec::new();
+/// What a list of runs says of a request that begins `skip` bytes behind the start of the first.
+fn clip(runs: &[Extent], skip: u64, request: &Request) -> ExtentList {
+    let mut clipped = ExtentList::new(request.extents_max);
     let mut position = 0;
     for run in runs {
         let from = position.max(skip);
-        let to = (position + run.len).min(skip + len);
-        push_extent(
-            &mut clipped,
-            Extent {
-                len: to.saturating_sub(from),
-                data: run.data,
-            },
-        );
+        let to = (position + run.len).min(skip + request.len);
+        let len = to.saturating_sub(from);
+        clipped.push(Extent { len, ..*run });
         position += run.len;
     }
     clipped
@@ -275,6 +265,7 @@ mod tests {
 
     use super::*;
     use crate::media::memory::MemoryDevice;
+    use crate::request::Flags;
 
     #[test]
     fn at_once_is_answered_what_needs_neither_a_lock_nor_a_part_of_a_block() {

@@ -11,12 +11,14 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_rt::Payload;
+use bimetal_rt::turn::{count_steps, give_way};
 use serde::Deserialize;
 
 use crate::device::{Device, Figure, FigureVisitor, IoFuture};
-use crate::error::OpenError;
+use crate::error::{IoError, OpenError};
+use crate::extents::ExtentList;
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
-use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request};
 use crate::units::Size;
 
 /// The configuration of `type = "stripe"`.
@@ -29,6 +31,11 @@ pub struct StripeConfig {
     #[serde(default = "default_unit")]
     pub unit: Size,
 }
+
+/// Rows of units that are asked about at once when extents are asked for, at most.
+const WINDOW_ROWS_MAX: u64 = 256;
+/// Windows that one answer covers, at most.
+const WINDOWS_MAX: usize = 16;
 
 fn default_unit() -> Size {
     Size(64 << 10)
@@ -105,6 +112,7 @@ impl Layout {
                 range: position..end,
             };
             position = end;
+            count_steps(1);
             Some(piece)
         })
     }
@@ -160,10 +168,61 @@ impl Stripe {
         })
     }
 
+    /// Asks about a window of the range at a time, each twice as long as the one before: what the
+    /// children look at is not much more than what the answer covers.
+    async fn extents(&self, request: Request) -> IoResult {
+        let mut extents = ExtentList::new(request.extents_max);
+        let row_bytes = self.layout.unit_bytes * self.layout.children;
+        let mut window_bytes = row_bytes * u64::from(request.extents_max).min(WINDOW_ROWS_MAX);
+        for _ in 0..WINDOWS_MAX {
+            let start = request.offset + extents.covered_bytes();
+            if start >= request.end() || extents.is_full() {
+                break;
+            }
+            give_way().await;
+            let end = request.end().min(start.saturating_add(window_bytes));
+            window_bytes = (2 * window_bytes).min(row_bytes * WINDOW_ROWS_MAX);
+            let window = Request {
+                extents_max: extents.asks_for(),
+                ..request.part(start, end, start)
+            };
+            if !self.stitch_window(&window, &mut extents).await? {
+                break;
+            }
+        }
+        Ok(extents.into_reply())
+    }
+
+    /// Adds what the children say of a window. False when they do not say anything of all of it.
+    async fn stitch_window(
+        &self,
+        window: &Request,
+        extents: &mut ExtentList,
+    ) -> Result<bool, IoError> {
+        let replies = self.ask_children(window).await?;
+        let end = extents.covered_bytes() + window.len;
+        self.stitch_extents(window.offset..window.end(), replies, extents);
+        Ok(extents.covered_bytes() == end)
+    }
+
     /// Runs a request that concerns several children, or none.
     async fn run_split(&self, request: Request) -> IoResult {
+        if request.op == Op::Extents {
+            return self.extents(request).await;
+        }
         let range = request.offset..request.end();
-        let parts = self.parts(&request);
+        let replies = self.ask_children(&request).await?;
+        Ok(match request.op {
+            Op::Read => Reply::Data(self.stitch_data(range, replies)),
+            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => Reply::Done,
+            Op::Extents => unreachable!("it was asked about window by window"),
+        })
+    }
+
+    /// Runs the parts of a request on the children that it concerns, and answers when all have
+    /// ended.
+    async fn ask_children(&self, request: &Request) -> Result<Vec<Reply>, IoError> {
+        let parts = self.parts(request);
         let started = parts.into_iter().enumerate().map(|(child, part)| {
             part.map_or_else(
                 || IoFuture::ready(Ok(Reply::Done)),
@@ -171,12 +230,7 @@ impl Stripe {
             )
         });
         let results = futures_util::future::join_all(started).await;
-        let replies = results.into_iter().collect::<Result<Vec<Reply>, _>>()?;
-        Ok(match request.op {
-            Op::Read => Reply::Data(self.stitch_data(range, replies)),
-            Op::Extents => Reply::Extents(self.stitch_extents(range, replies)),
-            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => Reply::Done,
-        })
+        results.into_iter().collect()
     }
 
     /// What each child has to do.
@@ -228,7 +282,8 @@ impl Stripe {
         data
     }
 
-    fn stitch_extents(&self, range: Range<u64>, replies: Vec<Reply>) -> Vec<Extent> {
+    /// Adds what the children have said of a range, up to where one of them has said no more.
+    fn stitch_extents(&self, range: Range<u64>, replies: Vec<Reply>, extents: &mut ExtentList) {
         let mut runs: Vec<std::vec::IntoIter<Extent>> = Vec::with_capacity(replies.len());
         for reply in replies {
             runs.push(match reply {
@@ -238,25 +293,25 @@ impl Stripe {
         }
         // What is left of the run of each child that was cut last.
         let mut rest = vec![Extent { len: 0, data: true }; runs.len()];
-        let mut extents = Vec::new();
         for piece in self.layout.pieces(range) {
             let mut wanted = piece.range.end - piece.range.start;
             let rest = &mut rest[piece.child];
             while wanted > 0 {
                 if rest.len == 0 {
-                    // A child that answers too little is taken at the safe side: it holds data.
-                    *rest = runs[piece.child].next().unwrap_or(Extent {
-                        len: wanted,
-                        data: true,
-                    });
+                    let Some(next) = runs[piece.child].next() else {
+                        return;
+                    };
+                    *rest = next;
                 }
                 let len = rest.len.min(wanted);
-                push_extent(&mut extents, Extent { len, ..*rest });
+                extents.push(Extent { len, ..*rest });
+                if extents.is_full() {
+                    return;
+                }
                 rest.len -= len;
                 wanted -= len;
             }
         }
-        extents
     }
 }
 

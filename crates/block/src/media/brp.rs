@@ -16,9 +16,10 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
+use crate::extents::ExtentList;
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
 use crate::media::tls::TlsConfig;
-use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{BLOCK_BYTES, IoResult, Op, Reply, Request};
 use crate::units::{Size, Time};
 
 /// The configuration of `type = "brp"`.
@@ -242,26 +243,21 @@ impl BrpDevice {
     }
 
     async fn extents(&self, request: Request) -> IoResult {
-        let (mut extents, mut start) = (Vec::new(), request.offset);
-        // The server describes what it has the room for, but always something.
-        while start < request.end() {
-            let end = request.end().min(start + self.range_bytes_max);
-            let Answer::Runs(runs) = self.call(request.part(start, end, start)).await? else {
-                return Err(IoError::Transport);
-            };
-            for run in runs {
-                let len = u64::from(run.length_bytes);
-                push_extent(
-                    &mut extents,
-                    Extent {
-                        len,
-                        data: run.data,
-                    },
-                );
-                start += len;
-            }
+        let mut extents = ExtentList::new(request.extents_max);
+        if request.len == 0 {
+            return Ok(extents.into_reply());
         }
-        Ok(Reply::Extents(extents))
+        // The server describes what it has the room for, but always something.
+        let (start, len) = (request.offset, request.len.min(self.range_bytes_max));
+        let Answer::Runs(runs) = self.call(request.part(start, start + len, start)).await? else {
+            return Err(IoError::Transport);
+        };
+        let mut end = 0;
+        for run in runs {
+            end += u64::from(run.length_bytes);
+            extents.push_until(end, request.len, run.data);
+        }
+        Ok(extents.or_one_block(request.len).into_reply())
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bimetal_rt::buf::BLOCK_BYTES_MAX;
 use bimetal_rt::real_time::{File, OpenOptions};
+use bimetal_rt::turn::count_steps;
 use bimetal_rt::{Buf, Payload, Rt};
 use futures_util::future::try_join_all;
 use serde::Deserialize;
@@ -20,8 +21,9 @@ use crate::disk::claim::Claim;
 use crate::disk::limits::Limits;
 use crate::disk::{System, place, usage};
 use crate::error::{IoError, OpenError};
+use crate::extents::ExtentList;
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
-use crate::request::{BLOCK_BYTES, Extent, Flags, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{BLOCK_BYTES, Flags, IoResult, Op, Reply, Request};
 use crate::units::Size;
 
 /// The configuration of `type = "file"`.
@@ -56,6 +58,10 @@ pub struct FileConfig {
     pub drop_tail: bool,
 }
 
+/// Looks for the next data or hole that one request takes, at most.
+const LOOKS_MAX: usize = 64;
+/// What a look counts for: it is two system calls, during which the thread does nothing else.
+const LOOK_STEPS: u64 = 32;
 /// How long, and how often, a lock that is taken is tried again.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
@@ -472,25 +478,19 @@ impl FileDevice {
     }
 
     fn extents(&self, request: &Request) -> IoResult {
-        let mut extents = Vec::new();
+        let mut extents = ExtentList::new(request.extents_max);
         let mut position = request.offset;
-        while position < request.end() {
+        for _ in 0..LOOKS_MAX {
+            if position >= request.end() || extents.is_full() {
+                break;
+            }
+            count_steps(LOOK_STEPS);
             let (data, end) = self.file.run_at(position, self.geometry.size_bytes)?;
-            // Runs end at file-system blocks, which may be smaller than ours: data wins.
-            let end = end
-                .clamp(position + 1, request.end())
-                .next_multiple_of(BLOCK_BYTES);
-            let end = end.min(request.end());
-            push_extent(
-                &mut extents,
-                Extent {
-                    len: end - position,
-                    data,
-                },
-            );
-            position = end;
+            // Runs end at file-system blocks, which may be smaller than ours.
+            position = end.clamp(position + 1, request.end());
+            extents.push_until(position - request.offset, request.len, data);
         }
-        Ok(Reply::Extents(extents))
+        Ok(extents.or_one_block(request.len).into_reply())
     }
 }
 

@@ -8,17 +8,22 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use bimetal_rt::turn::{count_steps, give_way};
 use bimetal_rt::{Buf, BufPool, Payload, Rt};
 use serde::Deserialize;
 
 use crate::device::{Device, IoFuture};
 use crate::error::IoError;
+use crate::extents::ExtentList;
 use crate::geometry::Geometry;
-use crate::request::{BorrowedWrite, Extent, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{BorrowedWrite, Extent, IoResult, Op, Reply, Request};
 use crate::units::Size;
 
 /// Memory is taken in pieces of this size. An answer of one block keeps one of them.
 const CHUNK_BYTES: usize = 64 << 10;
+/// Chunks that are looked at or cleared without giving way: a zeroed one costs much more than a
+/// step.
+const CHUNKS_AT_ONCE: usize = 256;
 
 /// Chunks whose places are kept together. A group with a single chunk takes 6 KiB of bookkeeping
 /// beside the 64 KiB of the chunk, and groups without any are not kept.
@@ -226,19 +231,50 @@ impl MemoryDevice {
 
     fn extents(&self, request: &Request) -> Reply {
         let chunks = self.chunks.borrow();
-        let mut extents = Vec::new();
-        let mut push = |len, data| push_extent(&mut extents, Extent { len, data });
+        let mut extents = ExtentList::new(request.extents_max);
         let (mut position, end) = (request.offset, request.offset + request.len);
+        let mut looked = 0;
         while let Some(part) = chunks.next_part(position, end) {
-            push(part.start - position, false);
+            if position < part.start {
+                let len = part.start - position;
+                extents.push(Extent { len, data: false });
+            }
             position = part.end;
             for piece in pieces_of(part.start, part.end - part.start) {
-                push(piece.len as u64, chunks.get(piece.chunk).is_some());
+                if extents.is_full() || looked == CHUNKS_AT_ONCE {
+                    return extents.into_reply();
+                }
+                looked += 1;
+                let (len, data) = (piece.len as u64, chunks.get(piece.chunk).is_some());
+                extents.push(Extent { len, data });
             }
         }
-        push(end - position, false);
-        Reply::Extents(extents)
+        if position < end && !extents.is_full() {
+            let len = end - position;
+            extents.push(Extent { len, data: false });
+        }
+        extents.into_reply()
     }
+
+    /// Clears a long range piece by piece, so that the thread has other turns in between.
+    async fn clear_long(&self, request: Request) -> IoResult {
+        self.geometry.check(&request)?;
+        let piece_bytes = (CHUNKS_AT_ONCE * CHUNK_BYTES) as u64;
+        let mut start = request.offset;
+        while start < request.end() {
+            give_way().await;
+            let end = request.end().min(start - start % piece_bytes + piece_bytes);
+            self.clear(&request.part(start, end, start))?;
+            start = end;
+        }
+        Ok(Reply::Done)
+    }
+}
+
+/// True for a change without data that is too long for one turn.
+fn clears_long(request: &Request) -> bool {
+    let clears = matches!(request.op, Op::Discard | Op::WriteZeroes);
+    clears && request.len > (CHUNKS_AT_ONCE * CHUNK_BYTES) as u64
 }
 
 fn pieces(request: &Request) -> impl Iterator<Item = Piece> {
@@ -259,6 +295,7 @@ fn pieces_of(offset: u64, len: u64) -> impl Iterator<Item = Piece> {
             len,
         };
         position += len as u64;
+        count_steps(1);
         Some(piece)
     })
 }
@@ -269,10 +306,16 @@ impl Device for MemoryDevice {
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
+        if clears_long(&request) {
+            return IoFuture::new(self.clear_long(request));
+        }
         IoFuture::ready(self.answer(&request))
     }
 
     fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
+        if clears_long(&request) {
+            return Err(request);
+        }
         Ok(self.answer(&request))
     }
 

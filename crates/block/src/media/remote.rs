@@ -26,9 +26,10 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
+use crate::extents::ExtentList;
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
 use crate::media::tls::TlsConfig;
-use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request, push_extent};
+use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request};
 use crate::units::Time;
 use channel::Channel;
 use establish::establish;
@@ -369,31 +370,30 @@ impl RemoteDevice {
     }
 
     async fn extents(&self, request: Request) -> IoResult {
-        let mut extents = Vec::new();
+        let mut extents = ExtentList::new(request.extents_max);
         if self.shared.session.negotiated.base_allocation_id.is_none() {
-            push_extent(
-                &mut extents,
-                Extent {
-                    len: request.len,
-                    data: true,
-                },
-            );
-            return Ok(Reply::Extents(extents));
+            let len = request.len;
+            extents.push(Extent { len, data: true });
+            return Ok(extents.into_reply());
         }
-        let mut start = request.offset;
+        if request.len == 0 {
+            return Ok(extents.into_reply());
+        }
+        let flags = match request.extents_max {
+            1 => command_flag::REQ_ONE,
+            _ => 0,
+        };
         // A server may describe less than it was asked about, but always something.
-        while start < request.end() {
-            let len = (request.end() - start).min(RANGE_BYTES_MAX);
-            let reply = self
-                .call(Command::BlockStatus, 0, (start, len), Payload::empty())
-                .await?;
-            for run in reply.into_extents() {
-                let len = run.len.min(request.end() - start);
-                push_extent(&mut extents, Extent { len, ..run });
-                start += len;
-            }
+        let range = (request.offset, request.len.min(RANGE_BYTES_MAX));
+        let reply = self
+            .call(Command::BlockStatus, flags, range, Payload::empty())
+            .await?;
+        let mut end = 0;
+        for run in reply.into_extents() {
+            end += run.len;
+            extents.push_until(end, request.len, run.data);
         }
-        Ok(Reply::Extents(extents))
+        Ok(extents.or_one_block(request.len).into_reply())
     }
 }
 

@@ -13,6 +13,7 @@ use bimetal_proto::brp::wire::{self, FENCES_MAX, RUNS_MAX, feature, request_flag
 use bimetal_proto::brp::{ProtocolError, Request, Status, TargetInbound, Welcome};
 use bimetal_rt::net::{Inbox, Stream};
 use bimetal_rt::sync::Event;
+use bimetal_rt::turn::give_way;
 use bimetal_rt::{Payload, Rt};
 
 use super::greeting::Taken;
@@ -176,6 +177,7 @@ impl Transmission {
             self.start_in_turn(input, requests).await?;
         } else {
             for request in requests {
+                give_way().await;
                 let admission = self.link.admit(weight(request)).await;
                 self.gather(input, request).await?;
                 if let Some(result) = self.write_at_once(input, request)? {

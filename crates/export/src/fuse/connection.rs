@@ -17,6 +17,7 @@ use std::rc::Rc;
 use bimetal_block::{Device, Flags, IoError, Op, Origin, Reply, Request};
 use bimetal_rt::real_time::{MessageBuf, MessageFile};
 use bimetal_rt::sync::{Event, Permit, Semaphore, TaskGroup};
+use bimetal_rt::turn::give_way;
 use bimetal_rt::{Payload, Rt};
 
 use crate::counters::{RequestCounters, add};
@@ -419,13 +420,19 @@ impl Connection {
         }
         let len = size_bytes - offset;
         for piece in pieces(Range { offset, len }) {
-            let request = Request::without_data(Op::Extents, piece.offset, piece.len, Flags::NONE);
             let mut at = piece.offset;
-            for run in self.submit(request).await?.into_extents() {
-                if run.data == (what == Seek::Data) {
-                    return Ok(Answer::Bytes(abi::seek_answer(at)));
+            while at < piece.offset + piece.len {
+                give_way().await;
+                let asked_at = at;
+                // Of two neighbours one is what is looked for.
+                let request = Request::extents(at, piece.offset + piece.len - at, 2);
+                for run in self.submit(request).await?.into_extents() {
+                    if run.data == (what == Seek::Data) {
+                        return Ok(Answer::Bytes(abi::seek_answer(at)));
+                    }
+                    at += run.len;
                 }
-                at += run.len;
+                assert!(at > asked_at, "an answer covers at least a block");
             }
         }
         match what {

@@ -6,12 +6,15 @@
 
 use std::rc::Rc;
 
-use bimetal_block::{BorrowedWrite, Flags, IoError, IoResult, Op, Reply, Request as BlockRequest};
+use bimetal_block::{
+    BorrowedWrite, EXTENTS_MAX, Flags, IoError, IoResult, Op, Reply, Request as BlockRequest,
+};
 use bimetal_proto::nbd::reply::{block_status_chunk, fit_extents};
 use bimetal_proto::nbd::request::{decode_request, validate};
 use bimetal_proto::nbd::wire::{REQUEST_BYTES, command_flag};
 use bimetal_proto::nbd::{Command, Errno, Request, ServerHandshake, ServerProgress, ServerSession};
 use bimetal_rt::net::{Inbox, Stream};
+use bimetal_rt::turn::give_way;
 use bimetal_rt::{Payload, Rt};
 
 use super::directory::{Directory, to_wire};
@@ -136,6 +139,7 @@ impl Transmission {
                 input.consume(REQUEST_BYTES);
                 self.request(input, request).await?;
                 self.link.let_go().await;
+                give_way().await;
             }
             let in_message = !input.unread().is_empty();
             self.link.set_receiving(in_message);
@@ -326,8 +330,18 @@ fn to_block(request: &Request, command: Command, payload: Payload) -> BlockReque
         Command::Flush => BlockRequest::flush(),
         Command::Trim => ranged(Op::Discard),
         Command::WriteZeroes => ranged(Op::WriteZeroes),
-        Command::BlockStatus => BlockRequest::without_data(Op::Extents, offset, len, Flags::NONE),
+        Command::BlockStatus => BlockRequest::extents(offset, len, extents_max(request)),
         Command::Cache | Command::Disconnect => unreachable!("not offered, or has no reply"),
+    }
+}
+
+/// How many extents a client wants to be told: what it could use of an answer is what is looked
+/// for.
+fn extents_max(request: &Request) -> u32 {
+    if request.has(command_flag::REQ_ONE) {
+        1
+    } else {
+        EXTENTS_MAX
     }
 }
 

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use bimetal_block::media::null::zero_payload;
-use bimetal_block::request::{IoResult, Op, Reply, Request};
+use bimetal_block::request::{Extent, IoResult, Op, Reply, Request};
 use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoFuture};
 use bimetal_rt::{Buf, Payload, Rt};
 
@@ -73,7 +73,10 @@ impl Sparse {
             Op::Write => self.write(request.offset, &request.payload),
             Op::Discard | Op::WriteZeroes => self.clear(request.offset, request.len),
             Op::Flush => {}
-            Op::Extents => return Ok(Reply::Extents(Vec::new())),
+            Op::Extents => {
+                let (len, data) = (request.len, true);
+                return Ok(Reply::Extents(vec![Extent { len, data }]));
+            }
         }
         Ok(Reply::Done)
     }

@@ -37,8 +37,9 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_block::ExtentList;
 use bimetal_block::extent_map::ExtentMap;
-use bimetal_block::request::{Extent, IoResult, Op, Reply, Request, push_extent};
+use bimetal_block::request::{Extent, IoResult, Op, Reply, Request};
 use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoError, IoFuture};
 use bimetal_rt::{Buf, Payload, Rng, Rt};
 
@@ -333,7 +334,7 @@ impl Disk {
                 self.platter.borrow_mut().flushed(mark);
                 Ok(Reply::Done)
             }
-            Op::Extents => Ok(Reply::Extents(self.extents(request))),
+            Op::Extents => Ok(self.extents(request).into_reply()),
         }
     }
 
@@ -443,13 +444,14 @@ impl Disk {
         data
     }
 
-    fn extents(&self, request: &Request) -> Vec<Extent> {
+    /// Says something of a few blocks at a time, so that whoever asks has to ask again.
+    fn extents(&self, request: &Request) -> ExtentList {
         let platter = self.platter.borrow();
-        let mut extents = Vec::new();
+        let mut extents = ExtentList::new(request.extents_max.min(2));
         for index in request.offset / BLOCK_BYTES..request.end() / BLOCK_BYTES {
             let data = platter.block(index).is_some();
             let len = BLOCK_BYTES;
-            push_extent(&mut extents, Extent { len, data });
+            extents.push(Extent { len, data });
         }
         extents
     }

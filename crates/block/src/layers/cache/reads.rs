@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_policy::replacement::DeviceCost;
+use bimetal_rt::turn::give_way;
 use bimetal_rt::{Buf, Payload};
 
 use super::Shared;
@@ -11,7 +12,15 @@ use super::state::Found;
 use crate::BLOCK_BYTES;
 use crate::device::IoFuture;
 use crate::error::IoError;
-use crate::request::{Extent, IoResult, Op, Origin, Reply, Request, push_extent};
+use crate::extents::ExtentList;
+use crate::request::{Extent, IoResult, Op, Origin, Reply, Request};
+
+/// Pages that are looked up for the first window of an extents request, at least.
+const WINDOW_PAGES_MIN: u64 = 16;
+/// And for any window, at most.
+const WINDOW_PAGES_MAX: u64 = 1024;
+/// Windows that one answer covers, at most.
+const WINDOWS_MAX: usize = 64;
 
 /// A page of a read that is not in memory yet.
 #[derive(Clone, Copy)]
@@ -213,55 +222,71 @@ impl Shared {
         Ok(Reply::Data(data))
     }
 
-    /// Which parts of a range hold data: what the device says, and what is not on it yet.
+    /// Which parts of a range hold data: what the device says, and what is not on it yet. Of what
+    /// is not on the device there is no table in the order of the pages, so each page is looked up,
+    /// in windows that grow as the answer does: what is looked at is not much more than what the
+    /// answer covers.
     pub(super) async fn extents(&self, request: Request) -> IoResult {
-        let range = request.offset..request.end();
-        let unwritten = self.state.borrow().unwritten();
-        let reply = self.below.submit(request).await?;
-        let Reply::Extents(found) = reply else {
-            return Ok(reply);
-        };
-        let within = |page: &u64| range.contains(&(page * BLOCK_BYTES));
-        let mut pages = unwritten.into_iter().filter(within).peekable();
-        let (mut out, mut position) = (Vec::new(), range.start);
-        for run in found {
-            let end = position + run.len;
-            while let Some(page) = pages.next_if(|page| page * BLOCK_BYTES < end) {
-                let at = page * BLOCK_BYTES;
-                if at > position {
-                    push_extent(
-                        &mut out,
-                        Extent {
-                            len: at - position,
-                            data: run.data,
-                        },
-                    );
-                }
-                push_extent(
-                    &mut out,
-                    Extent {
-                        len: BLOCK_BYTES,
-                        data: true,
-                    },
-                );
-                position = at + BLOCK_BYTES;
+        let mut extents = ExtentList::new(request.extents_max);
+        let mut window_pages =
+            u64::from(request.extents_max).clamp(WINDOW_PAGES_MIN, WINDOW_PAGES_MAX);
+        for _ in 0..WINDOWS_MAX {
+            let start = request.offset + extents.covered_bytes();
+            if start >= request.end() || extents.is_full() {
+                break;
             }
-            if position < end {
-                push_extent(
-                    &mut out,
-                    Extent {
-                        len: end - position,
-                        data: run.data,
-                    },
-                );
-                position = end;
+            give_way().await;
+            let (end, unwritten) = self.unwritten_from(start..request.end(), window_pages);
+            window_pages = (2 * window_pages).min(WINDOW_PAGES_MAX);
+            // Asked afterwards: a page that was written meanwhile is in one of both.
+            let extents_max = extents.asks_for();
+            let window = Request {
+                extents_max,
+                ..request.part(start, end, start)
+            };
+            let found = self.below.submit(window).await?.into_extents();
+            overlay(start, &found, &unwritten, &mut extents);
+            if found.len() >= extents_max as usize {
+                break;
             }
         }
-        Ok(Reply::Extents(out))
+        Ok(extents.into_reply())
+    }
+
+    /// The pages that are not on the device of so many at the start of a range, and where those
+    /// end. All of the range is one window when everything is on the device.
+    fn unwritten_from(&self, range: Range<u64>, pages: u64) -> (u64, Vec<u64>) {
+        let state = self.state.borrow();
+        if state.unwritten_pages() == 0 {
+            return (range.end, Vec::new());
+        }
+        let first = range.start / BLOCK_BYTES;
+        let end = (first + pages).min(range.end / BLOCK_BYTES);
+        (end * BLOCK_BYTES, state.unwritten_in(first..end))
     }
 
     /// True for a request that this layer answers by itself.
     pub(super) fn is_empty(request: &Request) -> bool {
         request.op != Op::Flush && request.len == 0
+    }
+}
+
+/// Adds runs of the device from a position on, with pages over them that hold data.
+fn overlay(start: u64, runs: &[Extent], pages: &[u64], extents: &mut ExtentList) {
+    let (mut position, mut pages) = (start, pages.iter().peekable());
+    let mut run_end = start;
+    for run in runs {
+        run_end += run.len;
+        while let Some(page) = pages.next_if(|page| **page * BLOCK_BYTES < run_end) {
+            let at = page * BLOCK_BYTES;
+            let (len, data) = (at - position, run.data);
+            extents.push(Extent { len, data });
+            let (len, data) = (BLOCK_BYTES, true);
+            extents.push(Extent { len, data });
+            position = at + BLOCK_BYTES;
+        }
+        let (len, data) = (run_end.saturating_sub(position), run.data);
+        extents.push(Extent { len, data });
+        position = position.max(run_end);
     }
 }

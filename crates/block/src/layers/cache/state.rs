@@ -5,9 +5,11 @@
 //! dropped while a version of it is neither held by the policy nor on the device.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use bimetal_policy::replacement::{Access, DeviceCost, Evictions, Outcome, PageId, Replacement};
 use bimetal_rt::Buf;
+use bimetal_rt::turn::count_steps;
 
 use super::table::Table;
 use crate::error::IoError;
@@ -573,16 +575,17 @@ impl State {
         self.policy.occupancy()
     }
 
-    /// The numbers of the pages that are dirty or on their way out, sorted.
-    pub(super) fn unwritten(&self) -> Vec<u64> {
-        let mut ids = Vec::new();
-        self.policy.dirty_pages(&mut ids);
-        let all = (0..self.table.len() as PageId).filter(|id| self.table[*id].leaving.is_some());
-        ids.extend(all);
-        let mut pages: Vec<u64> = ids.into_iter().map(|id| self.table[id].page).collect();
-        pages.sort_unstable();
-        pages.dedup();
-        pages
+    /// Those of a range of pages that are dirty or on their way out, in order.
+    pub(super) fn unwritten_in(&self, pages: Range<u64>) -> Vec<u64> {
+        if self.unwritten_pages() == 0 {
+            return Vec::new();
+        }
+        count_steps(pages.end - pages.start);
+        let is_unwritten = |page: &u64| {
+            let id = self.table.find(*page);
+            id.is_some_and(|id| self.policy.is_dirty(id) || self.table[id].leaving.is_some())
+        };
+        pages.filter(is_unwritten).collect()
     }
 }
 

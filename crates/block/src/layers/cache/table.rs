@@ -140,11 +140,6 @@ impl Table {
             self.blocks.remove(&block);
         }
     }
-
-    /// Ids that there are, used or not.
-    pub(super) fn len(&self) -> usize {
-        self.slots.len()
-    }
 }
 
 impl std::ops::Index<PageId> for Table {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bimetal_policy::hedge::late_after_ns;
 use bimetal_rt::Payload;
+use bimetal_rt::turn::give_way;
 use futures_util::future::Either;
 
 use super::queue::Waiting;
@@ -16,8 +17,9 @@ use super::{Shared, VolumeState};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
+use crate::extents::ExtentList;
 use crate::media::null::zero_payload;
-use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request, push_extent};
+use crate::request::{Extent, IoResult, Op, Origin, Reply, Request};
 
 /// Samples of a side before its measured speed counts for more than its place in the list.
 const SAMPLES_MIN: u32 = 16;
@@ -26,6 +28,9 @@ const SAMPLES_MIN: u32 = 16;
 const FASTER_BY: f64 = 0.8;
 /// How often one read is repeated on the sides that are not preferred, to know their speed.
 const PROBE_EVERY_NS: u64 = 1_000_000_000;
+
+/// Parts with a source of their own that one answer about extents is made of, at most.
+const EXTENT_PARTS_MAX: usize = 256;
 
 /// Where a part of a read comes from.
 enum Source {
@@ -376,56 +381,92 @@ impl Shared {
         }
     }
 
-    /// Which parts of a range hold data: what the queues say, and below them a side that is
-    /// current.
+    /// Which parts of a prefix of a range hold data: what the queues say, and below them a side
+    /// that is current.
     pub(super) async fn extents(self: &Rc<Self>, request: Request) -> IoResult {
         self.check_readable()?;
         let range = request.offset..request.end();
         loop {
             let failed_writes = self.counts.failed_writes.get();
-            self.until_readable(&range).await;
-            let extents = self.extents_of(&range).await?;
-            if self.is_decided_since(failed_writes, &range).await {
-                return Ok(Reply::Extents(extents));
+            let found = self.extents_of(&range, request.extents_max).await?;
+            let answered = range.start..range.start + found.covered_bytes();
+            if self.is_decided_since(failed_writes, &answered).await {
+                return Ok(found.into_reply());
             }
         }
     }
 
-    async fn extents_of(self: &Rc<Self>, range: &Range<u64>) -> Result<Vec<Extent>, IoError> {
-        let mut extents = Vec::new();
-        for (part, source) in self.sources(range, &[])? {
+    async fn extents_of(
+        self: &Rc<Self>,
+        range: &Range<u64>,
+        extents_max: u32,
+    ) -> Result<ExtentList, IoError> {
+        let mut found = ExtentList::new(extents_max);
+        for _ in 0..EXTENT_PARTS_MAX {
+            let position = range.start + found.covered_bytes();
+            if position >= range.end || found.is_full() {
+                break;
+            }
+            give_way().await;
+            let (part, source) = self.first_source(&(position..range.end))?;
             let len = part.end - part.start;
             match source {
                 Source::Queue(waiting) => {
-                    push_extent(
-                        &mut extents,
-                        Extent {
-                            len,
-                            data: waiting.change.op == Op::Write,
-                        },
-                    );
+                    let data = waiting.change.op == Op::Write;
+                    found.push(Extent { len, data });
                 }
                 Source::Side(side) => {
-                    let runs = self.extents_on(side, &part).await;
+                    let asked = found.asks_for();
                     // Not knowing where the holes are is no reason to fail: all is data.
-                    let runs = runs.unwrap_or_else(|| vec![Extent { len, data: true }]);
-                    runs.into_iter()
-                        .for_each(|run| push_extent(&mut extents, run));
+                    let all = || vec![Extent { len, data: true }];
+                    let runs = self
+                        .extents_on(side, &part, asked)
+                        .await
+                        .unwrap_or_else(all);
+                    let ends_here = runs.len() >= asked as usize;
+                    runs.into_iter().for_each(|run| found.push(run));
+                    if ends_here {
+                        break;
+                    }
                 }
             }
         }
-        Ok(extents)
+        Ok(found)
     }
 
-    /// Which parts of a range hold data on a side; `None` when it does not say.
+    /// Who has the start of a range, and how much of it in one piece: the first side, in the order
+    /// of reads, that is current there, else a queue.
+    fn first_source(&self, range: &Range<u64>) -> Result<(Range<u64>, Source), IoError> {
+        let preferred = self.preferred.get();
+        let others = (0..self.sides.len()).filter(|&index| index != preferred);
+        let mut nearest = range.end;
+        for index in std::iter::once(preferred).chain(others) {
+            let side = &self.sides[index];
+            if !side.is_active() {
+                continue;
+            }
+            let change = side.current_changes_at(range);
+            if side.is_current(&(range.start..change)) {
+                return Ok((range.start..change, Source::Side(index)));
+            }
+            nearest = nearest.min(change);
+        }
+        let mut sources = Vec::new();
+        self.sources_in_queues(&(range.start..nearest), &mut sources)?;
+        Ok(sources.swap_remove(0))
+    }
+
+    /// Which parts of a prefix of a range hold data on a side; `None` when it does not say.
     pub(super) async fn extents_on(
         self: &Rc<Self>,
         index: usize,
         range: &Range<u64>,
+        extents_max: u32,
     ) -> Option<Vec<Extent>> {
         let len = range.end - range.start;
-        let extents = Request::without_data(Op::Extents, range.start, len, Flags::NONE);
-        Some(self.ask(index, extents).await.ok()?.into_extents())
+        let extents = Request::extents(range.start, len, extents_max);
+        let found = self.ask(index, extents).await.ok()?.into_extents();
+        Some(found).filter(|found| !found.is_empty())
     }
 
     /// Reads a range for a resync, from any side but one.

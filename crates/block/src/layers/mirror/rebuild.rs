@@ -17,7 +17,7 @@ use super::store::Append;
 use super::superblock::FIRST_CHANGE;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::request::{Extent, Flags, Request};
+use crate::request::{EXTENTS_MAX, Extent, Flags, Request};
 
 /// A rebuild copies this much at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -226,16 +226,19 @@ impl Shared {
             return all;
         };
         // Not knowing where the holes are is no reason to fail: all is data.
-        let Some(extents) = self.extents_on(source, range).await else {
-            return all;
-        };
+        let mut parts = Vec::new();
         let mut position = range.start;
-        let part = |Extent { len, data }| {
-            let start = position;
-            position += len;
-            (start..position, data)
-        };
-        extents.into_iter().map(part).collect()
+        while position < range.end {
+            let rest = position..range.end;
+            let Some(extents) = self.extents_on(source, &rest, EXTENTS_MAX).await else {
+                return all;
+            };
+            for Extent { len, data } in extents {
+                parts.push((position..position + len, data));
+                position += len;
+            }
+        }
+        parts
     }
 
     /// True when nothing was ever written to a range of a side, so that it reads as zeroes.
@@ -243,8 +246,15 @@ impl Shared {
         if self.sides[index].store().is_none() {
             return false;
         }
-        let extents = self.extents_on(index, range).await;
-        extents.is_some_and(|extents| extents.iter().all(|extent| !extent.data))
+        let mut position = range.start;
+        while position < range.end {
+            let rest = position..range.end;
+            match self.extents_on(index, &rest, 1).await.as_deref() {
+                Some([Extent { len, data: false }]) => position += len,
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// Writes a piece of a rebuild. When the side is given up meanwhile the piece goes on by itself,

@@ -237,6 +237,13 @@ impl Side {
             && self.queue.borrow().is_current(range)
     }
 
+    /// The first position behind the start of a range at which the side may begin or cease to have
+    /// the newest content; the end of the range if there is none.
+    pub(super) fn current_changes_at(&self, range: &std::ops::Range<u64>) -> u64 {
+        let stale = self.stale.borrow().first_boundary(range);
+        stale.min(self.queue.borrow().first_boundary(range))
+    }
+
     /// When the side last completed anything that the mirror or its own log has asked of it.
     pub(super) fn last_progress(&self) -> Instant {
         let store = self.store();
@@ -275,7 +282,10 @@ impl Side {
         let range = request.offset..request.end();
         match request.op {
             Op::Read => store.read(range, request.origin).await,
-            Op::Extents => store.extents(range).await.map(Reply::Extents),
+            Op::Extents => {
+                let found = store.extents(range, request.extents_max).await?;
+                Ok(found.into_reply())
+            }
             other => unreachable!("{} changes something", other.name()),
         }
     }

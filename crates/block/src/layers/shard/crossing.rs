@@ -28,6 +28,7 @@ pub(super) struct Detached {
     len: u64,
     flags: Flags,
     origin: Origin,
+    extents_max: u32,
     /// The data of a write.
     data: Option<DetachedBuf>,
 }
@@ -48,16 +49,18 @@ impl Detached {
             len: request.len,
             flags: request.flags,
             origin: request.origin,
+            extents_max: request.extents_max,
             data,
         })
     }
 
     /// The request on the shard's thread, whose pool this is.
     pub(super) fn into_request(self, pool: &BufPool) -> Request {
-        let request = match self.data {
+        let mut request = match self.data {
             Some(data) => Request::write(self.offset, pool.attach(data).freeze(), self.flags),
             None => Request::without_data(self.op, self.offset, self.len, self.flags),
         };
+        request.extents_max = self.extents_max;
         request.from_origin(self.origin)
     }
 }

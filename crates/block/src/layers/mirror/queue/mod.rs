@@ -627,6 +627,14 @@ impl SideQueue {
         self.waiting.is_clear(range) && self.later.is_clear(range) && self.flying.is_clear(range)
     }
 
+    /// The first position behind the start of a range up to which the whole is stored or nothing of
+    /// it.
+    pub(super) fn first_boundary(&self, range: &Range<u64>) -> u64 {
+        let maps = [&self.waiting, &self.later, &self.flying];
+        let boundaries = maps.map(|map| map.first_boundary(range));
+        boundaries.into_iter().fold(range.end, u64::min)
+    }
+
     /// The parts of a range that this side has yet to store.
     pub(super) fn pending_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut pending = ExtentMap::<()>::new();

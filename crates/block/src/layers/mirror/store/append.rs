@@ -6,6 +6,7 @@ use bimetal_rt::Payload;
 
 use super::content::Crcs;
 use super::entry::Kind;
+use crate::extent_map::Cut;
 
 /// A change, or a part of one.
 pub(in super::super) struct Append {
@@ -71,6 +72,20 @@ impl Append {
             number,
             stands_for: number,
         }
+    }
+
+    /// Takes the first bytes off: they have been given to the device.
+    ///
+    /// # Panics
+    /// When there are not more bytes than that.
+    pub(super) fn advance(&mut self, bytes: u64) {
+        let len = self.range.end - self.range.start;
+        assert!(bytes < len, "something is left");
+        if self.kind == Kind::Write {
+            self.payload = self.payload.slice(bytes as usize..len as usize);
+            self.crcs = self.crcs.cut(bytes..len);
+        }
+        self.range.start += bytes;
     }
 
     /// True when it says that nobody knows what the range should be.

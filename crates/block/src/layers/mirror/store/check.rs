@@ -11,7 +11,7 @@ use super::Store;
 use super::checksums::{Checksums, Expected, expected_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::request::Origin;
+use crate::request::{EXTENTS_MAX, Origin};
 
 /// Changed pages of checksums are written when there are so many.
 const UNWRITTEN_PAGES_MAX: usize = 64;
@@ -52,22 +52,25 @@ impl Store {
     /// Those of the device that say nothing of a block.
     pub(in super::super) async fn check(&self, range: &Range<u64>) -> Result<Checked, IoError> {
         let mut checked = Checked::default();
-        let extents = match self.extents(range.clone()).await {
-            Err(IoError::Corrupt) => {
-                // A page of checksums is damaged: nothing of what it describes is known.
-                let starts = range.clone().step_by(BLOCK_BYTES as usize);
-                starts.for_each(|start| push_block(&mut checked.wrong, start));
-                return Ok(checked);
-            }
-            other => other?,
-        };
         let mut position = range.start;
-        for extent in extents {
-            let part = position..position + extent.len;
-            position = part.end;
-            if extent.data {
-                checked.read_bytes += extent.len;
-                self.check_part(part, &mut checked.wrong).await?;
+        while position < range.end {
+            let found = match self.extents(position..range.end, EXTENTS_MAX).await {
+                Err(IoError::Corrupt) => {
+                    // A page of checksums is damaged: nothing of what it describes is known.
+                    let starts = range.clone().step_by(BLOCK_BYTES as usize);
+                    checked = Checked::default();
+                    starts.for_each(|start| push_block(&mut checked.wrong, start));
+                    return Ok(checked);
+                }
+                other => other?,
+            };
+            for extent in found.into_extents() {
+                let part = position..position + extent.len;
+                position = part.end;
+                if extent.data {
+                    checked.read_bytes += extent.len;
+                    self.check_part(part, &mut checked.wrong).await?;
+                }
             }
         }
         checked.unknown = self.unknown_in(range).await?;

@@ -23,6 +23,7 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
+use bimetal_rt::turn::{count_entries, give_way};
 
 use super::check::CheckedAreas;
 use crate::device::{Device, Figure, FigureVisitor};
@@ -30,7 +31,7 @@ use crate::error::IoError;
 use cache::Cache;
 pub(super) use entries::Expected;
 pub(in crate::layers::mirror) use entries::PAGE_COVERS_BYTES;
-use entries::{PAGE_BLOCKS, decode, encode, unknown_entries};
+use entries::{PAGE_BLOCKS, decode, encode, kind_of, unknown_entries};
 pub(super) use entries::{expected_of, first_entries, verify};
 pub(in crate::layers::mirror) use pages::{Area, PageError};
 use pages::{PAGE_BYTES, WriteBack};
@@ -129,11 +130,39 @@ impl Checksums {
     /// When the range leaves the data.
     pub(super) async fn expected(&self, blocks: Range<u64>) -> Result<Vec<Expected>, IoError> {
         let mut expected = Vec::with_capacity((blocks.end - blocks.start) as usize);
-        self.visit(blocks, |_, entries| {
+        let load_end = blocks.end.div_ceil(PAGE_BLOCKS);
+        self.visit(blocks, load_end, |_, entries| {
             expected.extend(entries.iter().map(|entry| Expected::of_entry(*entry)));
         })
         .await?;
         Ok(expected)
+    }
+
+    /// What is expected of the blocks of a range that the page of the first one describes, in runs
+    /// of one kind with their lengths in blocks; all checksums are of one kind. Of the range, which
+    /// may go on, more is read into memory with the same request, as far as the memory goes.
+    ///
+    /// # Errors
+    /// As [`expected`](Self::expected).
+    ///
+    /// # Panics
+    /// When the range is empty or leaves the data.
+    pub(super) async fn kinds_in_page(
+        &self,
+        blocks: Range<u64>,
+    ) -> Result<Vec<(Expected, u64)>, IoError> {
+        assert!(!blocks.is_empty(), "a block is asked about");
+        let page = Checksums::page_of(blocks.start);
+        let ahead = (self.cached_pages_max / 2).max(1) as u64;
+        let load_end = blocks.end.div_ceil(PAGE_BLOCKS).min(page + ahead);
+        let in_page = blocks.start..blocks.end.min(Checksums::blocks_of(page).end);
+        let mut kinds = Vec::new();
+        self.visit(in_page, load_end, |_, entries| {
+            let runs = entries.chunk_by(|a, b| kind_of(*a) == kind_of(*b));
+            kinds.extend(runs.map(|run| (kind_of(run[0]), run.len() as u64)));
+        })
+        .await?;
+        Ok(kinds)
     }
 
     /// Changes what is expected of the blocks from `first_block` on. On the device after the next
@@ -152,7 +181,8 @@ impl Checksums {
     ) -> Result<(), IoError> {
         let mut values = values.iter();
         let blocks = first_block..first_block + values.len() as u64;
-        self.visit(blocks, |page, entries| {
+        let load_end = blocks.end.div_ceil(PAGE_BLOCKS);
+        self.visit(blocks, load_end, |page, entries| {
             for (entry, value) in entries.iter_mut().zip(values.by_ref()) {
                 *entry = value.entry();
             }
@@ -294,17 +324,19 @@ impl Checksums {
         show("checksum_damaged_pages", Figure::Counter(damaged_pages));
     }
 
-    /// Passes the entries of the blocks, page by page and in order, to `each`.
+    /// Passes the entries of the blocks, page by page and in order, to `each`. What is not in
+    /// memory is read with neighbours before the page `load_end`.
     async fn visit(
         &self,
         blocks: Range<u64>,
+        load_end: u64,
         each: impl FnMut(u64, &mut [u32]),
     ) -> Result<(), IoError> {
         assert!(
             blocks.start <= blocks.end && blocks.end <= self.blocks.get(),
             "the blocks {blocks:?} lie in the data"
         );
-        let result = self.visit_each(blocks, each).await;
+        let result = self.visit_each(blocks, load_end, each).await;
         self.trim();
         result
     }
@@ -312,24 +344,26 @@ impl Checksums {
     async fn visit_each(
         &self,
         blocks: Range<u64>,
+        load_end: u64,
         mut each: impl FnMut(u64, &mut [u32]),
     ) -> Result<(), IoError> {
-        let pages_end = blocks.end.div_ceil(PAGE_BLOCKS);
         let mut next = blocks.start;
         while next < blocks.end {
+            give_way().await;
             let page = Checksums::page_of(next);
             let first = page * PAGE_BLOCKS;
             let end = blocks.end.min(first + PAGE_BLOCKS);
             if let Some(cached) = self.cache.borrow_mut().pages.get_mut(&page) {
                 cached.used = true;
                 let inside = (next - first) as usize..(end - first) as usize;
+                count_entries(inside.len());
                 each(page, &mut cached.entries[inside]);
                 next = end;
                 continue;
             }
             // What was loaded has been visited: until here nothing was given up.
             self.trim();
-            self.load(page..pages_end).await?;
+            self.load(page..load_end).await?;
         }
         Ok(())
     }

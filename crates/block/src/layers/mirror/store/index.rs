@@ -163,6 +163,13 @@ impl Index {
         self.newest.overlapping(range).map(cut).collect()
     }
 
+    /// The first part of a range that is in the log, cut to it, and whether it holds data.
+    pub(super) fn first_in(&self, range: &Range<u64>) -> Option<(Range<u64>, bool)> {
+        let (part, logged) = self.newest.overlapping(range).next()?;
+        let inside = part.start.max(range.start)..part.end.min(range.end);
+        Some((inside, !matches!(logged.content, Content::Zeroes)))
+    }
+
     /// The stored entries, oldest first.
     pub(super) fn entries(&self) -> &VecDeque<Entry> {
         &self.entries

@@ -26,6 +26,11 @@ use crate::request::{Flags, Request};
 /// Entries in flight, at most: one that is being written and one that is ready behind it.
 const ENTRIES_IN_FLIGHT_MAX: usize = 2;
 
+/// Bytes of the volume that the records without data of an entry cover, at most. Bringing an entry
+/// home takes a checksum in memory for each of its blocks, so this bounds that memory, however long
+/// a discard is.
+const BARE_BYTES_MAX: u64 = 256 << 20;
+
 /// Gives the number below which a log has been given everything, at most that which it is called
 /// with: the side is then the volume at that moment.
 pub(in super::super) type GivenBelow = dyn Fn(u64) -> u64;
@@ -528,7 +533,7 @@ impl Log {
     /// Takes as much of what waits as fits into one entry: of what is appended again, or else of
     /// what is new.
     fn form_entry(&self, again: bool) -> Option<(Flying, Payload)> {
-        let mut room = self.room(again)?;
+        let (mut room, mut bare_room) = (self.room(again)?, BARE_BYTES_MAX);
         let queue = if again { &self.again } else { &self.pending };
         let (mut records, mut crcs, mut data) = (Vec::new(), Vec::new(), Payload::empty());
         let (mut parts, mut last_parts) = (Vec::new(), Vec::new());
@@ -540,11 +545,9 @@ impl Log {
             let append = &mut first.append;
             let kind = append.kind;
             let len = append.range.end - append.range.start;
-            // A record holds less than 2^32 blocks, and no request is that long.
-            let taken = if kind == Kind::Write {
-                len.min(room)
-            } else {
-                len
+            let taken = match kind {
+                Kind::Write => len.min(room),
+                Kind::Zeroes | Kind::Lost => len.min(bare_room),
             };
             if taken == 0 && len > 0 {
                 break;
@@ -561,6 +564,8 @@ impl Log {
                 room -= taken;
                 data.append(append.payload.slice(0..taken as usize));
                 crcs.extend_from_slice(append.crcs.cut(0..taken).values());
+            } else {
+                bare_room -= taken;
             }
             parts.push(Rc::clone(&first.outcome));
             if taken == len {
@@ -570,9 +575,7 @@ impl Log {
                 }
                 last_parts.push(done.outcome);
             } else {
-                append.payload = append.payload.slice(taken as usize..len as usize);
-                append.crcs = append.crcs.cut(taken..len);
-                append.range.start += taken;
+                append.advance(taken);
                 break;
             }
         }

@@ -13,6 +13,7 @@ mod choose;
 pub(super) mod content;
 mod destage;
 mod entry;
+mod extents;
 mod forgetting;
 mod growing;
 mod index;
@@ -47,7 +48,7 @@ use crate::error::IoError;
 use crate::extent_map::ExtentMap;
 use crate::media::null::zero_payload;
 use crate::range_lock::RangeLock;
-use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request, push_extent};
+use crate::request::{IoResult, Origin, Reply, Request};
 
 /// Of changes that are given many at once, at least so many are in an entry that is not full.
 const RECORDS_TOGETHER: u64 = 16;
@@ -661,76 +662,6 @@ impl Store {
             }
         }
         whole
-    }
-
-    /// Which parts of a range hold data, as far as is known without reading it.
-    pub(super) async fn extents(&self, range: Range<u64>) -> Result<Vec<Extent>, IoError> {
-        let logged = self.log.index.borrow().newest_in(&range);
-        let mut extents = Vec::new();
-        let mut position = range.start;
-        for (part, record) in logged {
-            self.extents_at_home(position..part.start, &mut extents)
-                .await?;
-            let data = !matches!(record.content, Content::Zeroes);
-            let len = part.end - part.start;
-            push_extent(&mut extents, Extent { len, data });
-            position = part.end;
-        }
-        self.extents_at_home(position..range.end, &mut extents)
-            .await?;
-        Ok(extents)
-    }
-
-    async fn extents_at_home(
-        &self,
-        range: Range<u64>,
-        extents: &mut Vec<Extent>,
-    ) -> Result<(), IoError> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        let Some(checksums) = &self.checksums else {
-            let len = range.end - range.start;
-            push_extent(extents, Extent { len, data: true });
-            return Ok(());
-        };
-        let blocks = range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
-        let expected = checksums.expected(blocks.clone()).await?;
-        let mut start = range.start;
-        for run in expected.chunk_by(|a, b| (*a == Expected::Unknown) == (*b == Expected::Unknown))
-        {
-            let place = start..start + run.len() as u64 * BLOCK_BYTES;
-            start = place.end;
-            if run[0] == Expected::Unknown && self.unsettled.borrow().is_clear(&place) {
-                self.extents_on_device(place, extents).await;
-            } else {
-                self.extents_as_known(place, run, extents);
-            }
-        }
-        Ok(())
-    }
-
-    /// Which blocks of a range of the home hold data, by what is expected of them.
-    fn extents_as_known(&self, range: Range<u64>, expected: &[Expected], out: &mut Vec<Extent>) {
-        let unsettled = self.unsettled.borrow();
-        for (start, expected) in range.step_by(BLOCK_BYTES as usize).zip(expected) {
-            let place = start..start + BLOCK_BYTES;
-            let data = *expected != Expected::NeverWritten || !unsettled.is_clear(&place);
-            let len = BLOCK_BYTES;
-            push_extent(out, Extent { len, data });
-        }
-    }
-
-    /// Where the home counts as it is, the device says which parts of it hold data. One that cannot
-    /// holds data everywhere.
-    async fn extents_on_device(&self, range: Range<u64>, out: &mut Vec<Extent>) {
-        let len = range.end - range.start;
-        let place = self.data_offset + range.start;
-        let ask = Request::without_data(Op::Extents, place, len, Flags::NONE);
-        match self.device.submit(ask).await {
-            Ok(Reply::Extents(found)) => found.into_iter().for_each(|run| push_extent(out, run)),
-            Ok(_) | Err(_) => push_extent(out, Extent { len, data: true }),
-        }
     }
 }
 

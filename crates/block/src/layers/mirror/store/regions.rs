@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
+use bimetal_rt::turn::count_entries;
 
 use super::check::CheckedAreas;
 use super::checksums::pages::{Area, ENTRIES_BYTES, PAGE_BYTES, PageError, WriteBack};
@@ -127,6 +128,7 @@ impl Regions {
             "the range {range:?} lies in the volume"
         );
         let mut changed = false;
+        count_entries((regions.end - regions.start) as usize);
         for region in regions {
             let entry = &mut entries[region as usize];
             if *entry < epoch {

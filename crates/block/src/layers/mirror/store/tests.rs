@@ -9,7 +9,7 @@ use super::*;
 use crate::device::IoFuture;
 use crate::geometry::Geometry;
 use crate::media::memory::MemoryDevice;
-use crate::request::Flags;
+use crate::request::{Flags, Op};
 
 mod late;
 
@@ -111,6 +111,39 @@ fn what_was_stored_is_found_again() {
         let home = on(&device).layout.data.0 + 4 * BLOCK_BYTES;
         let raw = device.submit(Request::read(home, BLOCK_BYTES)).await;
         assert_eq!(raw.expect("it reads").into_data().to_vec(), [9; 4096]);
+        store.stop().await;
+    });
+}
+
+/// What goes home together takes a checksum in memory for each block, so an entry covers 65,536
+/// blocks without data at most.
+#[test]
+fn a_long_discard_is_in_many_entries() {
+    const COVERED_MAX: u64 = 256 << 20;
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        let range = 0..(4 << 30) + BLOCK_BYTES;
+        let outcome = store.append(Append::zeroes(range.clone(), next.replace(2)));
+        put(&rt, &store, &next, 7, &[3]).await;
+        outcome.wait().await.expect("it is stored");
+        let covered = |entry: &super::index::Entry| {
+            let bare = entry.records.iter();
+            let bare = bare.filter(|(_, logged)| !matches!(logged.content, Content::Data { .. }));
+            bare.map(|(range, _)| range.end - range.start).sum::<u64>()
+        };
+        {
+            let index = store.log.index.borrow();
+            let covered: Vec<u64> = index.entries().iter().map(covered).collect();
+            assert_eq!(covered.iter().sum::<u64>(), range.end, "all of it is there");
+            assert!(
+                covered.iter().all(|bytes| *bytes <= COVERED_MAX),
+                "{covered:?}"
+            );
+        }
+        assert_eq!(store.complete(), 3, "both changes are complete");
+        assert_eq!(get(&store, 6..9).await, Ok(vec![0, 3, 0]));
         store.stop().await;
     });
 }

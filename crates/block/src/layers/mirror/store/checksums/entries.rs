@@ -60,6 +60,14 @@ impl Expected {
     }
 }
 
+/// What kind of thing an entry expects: of all checksums the same one.
+pub(super) fn kind_of(entry: u32) -> Expected {
+    match Expected::of_entry(entry) {
+        Expected::Crc(_) => Expected::Crc(0),
+        other => other,
+    }
+}
+
 /// Walks over a payload block by block, wherever its slices end.
 struct Blocks<'p> {
     slices: std::slice::Iter<'p, Buf>,

@@ -1,0 +1,153 @@
+//! The answer to [`Op::Extents`](crate::Op::Extents) while it is being made.
+//!
+//! It must never pass the most extents that were asked for, and never say hole of a block that
+//! holds any data.
+
+use bimetal_rt::turn::count_steps;
+
+use crate::request::{BLOCK_BYTES, EXTENTS_MAX, Extent, Reply};
+
+/// The answer to an extents request while it is being made: neighbours of one kind are joined, and
+/// what would pass the most extents that were asked for is left out, with all that follows.
+#[derive(Debug)]
+pub struct ExtentList {
+    extents: Vec<Extent>,
+    extents_max: usize,
+    covered_bytes: u64,
+    is_full: bool,
+}
+
+impl ExtentList {
+    /// An answer of at most `extents_max` extents, from 1 to [`EXTENTS_MAX`].
+    pub fn new(extents_max: u32) -> ExtentList {
+        ExtentList {
+            extents: Vec::new(),
+            extents_max: extents_max.clamp(1, EXTENTS_MAX) as usize,
+            covered_bytes: 0,
+            is_full: false,
+        }
+    }
+
+    /// Adds what follows, unless the answer [is full](Self::is_full) or becomes so by it.
+    pub fn push(&mut self, extent: Extent) {
+        count_steps(1);
+        if self.is_full || extent.len == 0 {
+            return;
+        }
+        let has_room = self.extents.len() < self.extents_max;
+        match self.extents.last_mut() {
+            Some(last) if last.data == extent.data => last.len += extent.len,
+            _ if !has_room => {
+                self.is_full = true;
+                return;
+            }
+            _ => self.extents.push(extent),
+        }
+        self.covered_bytes += extent.len;
+    }
+
+    /// Adds what is known up to `end_bytes` from the start of a range of `range_bytes`. A boundary
+    /// inside a block of [`BLOCK_BYTES`] is moved so that the whole block counts as data.
+    pub fn push_until(&mut self, end_bytes: u64, range_bytes: u64, data: bool) {
+        let end_bytes = match data {
+            _ if end_bytes >= range_bytes => range_bytes,
+            true => end_bytes.next_multiple_of(BLOCK_BYTES).min(range_bytes),
+            false => end_bytes - end_bytes % BLOCK_BYTES,
+        };
+        let len = end_bytes.saturating_sub(self.covered_bytes);
+        self.push(Extent { len, data });
+    }
+
+    /// Makes sure of an answer that says something: where nothing could be said of a range of
+    /// `range_bytes`, its first block holds data.
+    pub fn or_one_block(mut self, range_bytes: u64) -> ExtentList {
+        if self.covered_bytes == 0 {
+            let len = range_bytes.min(BLOCK_BYTES);
+            self.push(Extent { len, data: true });
+        }
+        self
+    }
+
+    /// True when something was left out: the answer is complete, and ends here.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Bytes that the answer covers, from the start of the range on.
+    pub fn covered_bytes(&self) -> u64 {
+        self.covered_bytes
+    }
+
+    /// How many extents to ask a device for that says what follows: the first may join the last one
+    /// here.
+    pub fn asks_for(&self) -> u32 {
+        let joins = usize::from(!self.extents.is_empty());
+        (self.extents_max - self.extents.len() + joins) as u32
+    }
+
+    /// The extents, in order.
+    pub fn into_extents(self) -> Vec<Extent> {
+        self.extents
+    }
+
+    /// The answer.
+    pub fn into_reply(self) -> Reply {
+        Reply::Extents(self.extents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(extents_max: u32, runs: &[(u64, bool)]) -> ExtentList {
+        let mut list = ExtentList::new(extents_max);
+        for &(len, data) in runs {
+            list.push(Extent { len, data });
+        }
+        list
+    }
+
+    #[test]
+    fn neighbours_are_joined_up_to_the_most_extents() {
+        let list = list(
+            2,
+            &[(1, true), (2, true), (0, false), (4, false), (8, false)],
+        );
+        assert!(!list.is_full(), "the last one could still grow");
+        assert_eq!((list.covered_bytes(), list.asks_for()), (15, 1));
+        let [data, hole] = [(3, true), (12, false)].map(|(len, data)| Extent { len, data });
+        assert_eq!(list.into_extents(), [data, hole]);
+    }
+
+    #[test]
+    fn what_does_not_fit_ends_the_answer_for_good() {
+        let list = list(1, &[(1, true), (2, false), (4, true)]);
+        assert!(list.is_full());
+        assert_eq!(list.covered_bytes(), 1, "nothing is added behind a gap");
+        assert_eq!(list.into_extents(), [Extent { len: 1, data: true }]);
+    }
+
+    #[test]
+    fn a_block_that_holds_both_counts_as_data() {
+        let mut list = ExtentList::new(EXTENTS_MAX);
+        // A hole up to the middle of block 1, data up to the middle of block 2, a hole after it.
+        list.push_until(6144, 5 * BLOCK_BYTES, false);
+        list.push_until(9216, 5 * BLOCK_BYTES, true);
+        list.push_until(5 * BLOCK_BYTES, 5 * BLOCK_BYTES, false);
+        let blocks = [(1, false), (2, true), (2, false)];
+        let expected = blocks.map(|(blocks, data)| Extent {
+            len: blocks * BLOCK_BYTES,
+            data,
+        });
+        assert_eq!(list.into_extents(), expected);
+    }
+
+    #[test]
+    fn an_answer_covers_at_least_a_block() {
+        let mut list = ExtentList::new(1);
+        list.push_until(512, 3 * BLOCK_BYTES, false);
+        let list = list.or_one_block(3 * BLOCK_BYTES);
+        assert_eq!((list.covered_bytes(), list.is_full()), (BLOCK_BYTES, false));
+    }
+}

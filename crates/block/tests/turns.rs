@@ -1,0 +1,154 @@
+//! No operation keeps the thread to itself: whatever the stack and however large the range, the
+//! steps between two looks at the ring are bounded. The tables count the steps
+//! (`bimetal_rt::turn`), not the code that walks over them, so that a walk that does not give way
+//! is found here.
+
+mod common;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::{Mirror, OpenOptions};
+use bimetal_block::{Device, Extent, Flags, Op, Request};
+use bimetal_rt::Rt;
+use bimetal_rt::turn::TURN_STEPS_MAX;
+use common::sides::{blank_of, open_these};
+use common::{open, virtual_rt, write};
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// What the last task of a turn may do after the steps are used up, and the polls of the tasks.
+const STEPS_MAX: u64 = 2 * TURN_STEPS_MAX;
+
+/// All extents of a range: asks again from where an answer ended, as clients do.
+async fn extents_of(device: &dyn Device, range: std::ops::Range<u64>) -> Vec<Extent> {
+    let (mut all, mut position) = (Vec::new(), range.start);
+    while position < range.end {
+        let ask = Request::without_data(Op::Extents, position, range.end - position, Flags::NONE);
+        let reply = device.submit(ask).await.expect("it answers");
+        let found = reply.into_extents();
+        let answered: u64 = found.iter().map(|extent| extent.len).sum();
+        assert!(answered > 0 && answered <= range.end - position, "a prefix");
+        position += answered;
+        all.extend(found);
+    }
+    all
+}
+
+/// Runs requests at the same time, and holds every turn meanwhile to the bound.
+async fn in_short_turns(rt: &Rt, what: &str, device: &dyn Device, requests: Vec<Request>) {
+    rt.forget_longest_turn();
+    let running = requests.into_iter().map(|request| device.submit(request));
+    for reply in futures_util::future::join_all(running).await {
+        reply.expect("it is done");
+    }
+    until_turn_ends(rt).await;
+    let steps = rt.longest_turn().steps;
+    assert!(steps <= STEPS_MAX, "{what}: a turn of {steps} steps");
+}
+
+/// The turn that this is called in has ended, and is measured.
+async fn until_turn_ends(rt: &Rt) {
+    rt.sleep(Duration::from_nanos(1)).await;
+}
+
+fn ranged(op: Op, offset: u64, len: u64) -> Request {
+    Request::without_data(op, offset, len, Flags::NONE)
+}
+
+/// A mirror of two sides of this size with logs of this size.
+async fn mirror(rt: &Rt, size_bytes: u64, log_bytes: u64) -> Mirror {
+    let sides: Vec<Candidate> = ["a", "b"].map(|name| blank_of(rt, name, size_bytes)).into();
+    let formatting = Formatting {
+        log_bytes: Some(log_bytes),
+        ..Formatting::default()
+    };
+    let made = superblock::format(rt, "vol", &sides, &formatting).await;
+    made.expect("the sides are fit");
+    let sides: Vec<&Candidate> = sides.iter().collect();
+    let opened = open_these(rt, &sides, &OpenOptions::default()).await;
+    opened.expect("the volume opens")
+}
+
+/// Data in every second block, all of it in the logs.
+#[test]
+fn many_extents_in_a_log_are_told_in_short_turns() {
+    const EXTENTS: u64 = 12_000;
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let mirror = mirror(&rt, 512 * MIB, 128 * MIB).await;
+        for block in 0..EXTENTS {
+            let request = write(&rt, 2 * block * BLOCK, BLOCK as usize, 1);
+            mirror.submit(request).await.expect("it is written");
+        }
+        let len = 2 * EXTENTS * BLOCK;
+        let asks = (0..32).map(|_| ranged(Op::Extents, 0, len)).collect();
+        in_short_turns(&rt, "extents in a log", &mirror, asks).await;
+        let found = extents_of(&mirror, 0..len).await;
+        assert_eq!(found.len() as u64, 2 * EXTENTS);
+        for (index, extent) in found.iter().enumerate() {
+            assert_eq!((extent.len, extent.data), (BLOCK, index % 2 == 0));
+        }
+        mirror.close().await.expect("it closes");
+    });
+}
+
+/// A range of 4 GiB, never written, is a million checksums.
+#[test]
+fn large_ranges_are_told_and_cleared_in_short_turns() {
+    let rt = virtual_rt(2);
+    rt.block_on(async {
+        let mirror = mirror(&rt, 40 * GIB, 64 * MIB).await;
+        let asks = (0..8).map(|at| ranged(Op::Extents, at * 4 * GIB, 4 * GIB));
+        in_short_turns(&rt, "extents of 4 GiB", &mirror, asks.collect()).await;
+        let found = extents_of(&mirror, 0..4 * GIB).await;
+        assert!(
+            found.iter().all(|extent| !extent.data),
+            "nothing was written"
+        );
+        for op in [Op::Discard, Op::WriteZeroes] {
+            let clears = (0..8).map(|at| ranged(op, at * 4 * GIB, 4 * GIB));
+            in_short_turns(&rt, op.name(), &mirror, clears.collect()).await;
+        }
+        mirror.close().await.expect("it closes");
+    });
+}
+
+#[test]
+fn layers_over_memory_keep_their_turns_short() {
+    let stacks = [
+        (
+            "memory",
+            "[device.top]\ntype = \"memory\"\nsize = \"64GiB\"\n",
+        ),
+        (
+            "stripe",
+            "[device.a]\ntype = \"memory\"\nsize = \"32GiB\"\n\
+             [device.b]\ntype = \"memory\"\nsize = \"32GiB\"\n\
+             [device.top]\ntype = \"stripe\"\ndevices = [\"a\", \"b\"]\nunit = \"16KiB\"\n",
+        ),
+        (
+            "cache",
+            "[device.a]\ntype = \"memory\"\nsize = \"64GiB\"\n\
+             [device.top]\ntype = \"cache\"\nbelow = \"a\"\nsize = \"128MiB\"\ndirty = \"64MiB\"\n",
+        ),
+    ];
+    for (what, text) in stacks {
+        let rt = virtual_rt(3);
+        rt.block_on(async {
+            let (stack, top): (_, Rc<dyn Device>) = open(&rt, text).await;
+            for block in 0..8192 {
+                let request = write(&rt, 2 * block * BLOCK, BLOCK as usize, 1);
+                top.submit(request).await.expect("it is written");
+            }
+            for op in [Op::Extents, Op::Discard, Op::WriteZeroes] {
+                let requests = (0..8).map(|at| ranged(op, at * 4 * GIB, 4 * GIB)).collect();
+                in_short_turns(&rt, &format!("{what}, {}", op.name()), &*top, requests).await;
+            }
+            stack.close().await.expect("it closes");
+        });
+    }
+}
