@@ -34,6 +34,8 @@ pub struct Platter {
     versions: BTreeMap<usize, Vec<Version>>,
     /// Blocks that hold now what nobody wrote there, or not what was written there last.
     corrupt: BTreeSet<usize>,
+    /// A flush has given something up, and none has succeeded since.
+    unmended: bool,
     writes: u64,
     zeroes: Payload,
     power_cuts: u64,
@@ -59,6 +61,7 @@ impl Platter {
             blocks: vec![None; (size_bytes / BLOCK_BYTES) as usize],
             versions: BTreeMap::new(),
             corrupt: BTreeSet::new(),
+            unmended: false,
             writes: 0,
             zeroes: rt.pool().zeroed(BLOCK_BYTES as usize).into(),
             power_cuts: 0,
@@ -174,7 +177,9 @@ impl Platter {
     /// True when it does, or would after a power cut or once it leaves the cache.
     pub fn may_become_corrupt(&self, index: usize) -> bool {
         let versions = self.versions.get(&index);
-        self.is_corrupt(index) || self.is_lost(index) || versions.is_some_and(|all| all.iter().any(|v| v.corrupt))
+        self.is_corrupt(index)
+            || self.is_lost(index)
+            || versions.is_some_and(|all| all.iter().any(|v| v.corrupt))
     }
 
     /// Blocks that hold what they should not.
@@ -184,6 +189,7 @@ impl Platter {
 
     /// Makes everything durable that was written up to `mark`.
     pub fn flushed(&mut self, mark: u64) {
+        self.unmended = false;
         self.versions.retain(|_, versions| {
             let taken = |version: &Version| version.write <= mark && !version.lost;
             let newest = versions.iter().rposition(taken);
@@ -211,7 +217,14 @@ impl Platter {
                 blocks += 1;
             }
         }
+        self.unmended |= blocks > 0;
         blocks
+    }
+
+    /// True from a flush that gave something up until one succeeds, before which all that is needed
+    /// must have been written again.
+    pub fn is_unmended(&self) -> bool {
+        self.unmended
     }
 
     /// True when the newest content of the block was given up by a flush that failed.
