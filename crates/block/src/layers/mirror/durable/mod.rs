@@ -12,6 +12,8 @@
 //! range, under a lock that a change of the same range takes as well. A change that failed is not
 //! kept, since nobody counts on it; where it failed, what was there before is written again.
 
+#[cfg(test)]
+mod tests;
 mod unflushed;
 
 use std::cell::{Cell, RefCell};
@@ -27,14 +29,12 @@ use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::range_lock::RangeLock;
-use crate::request::{Extent, IoResult, Op, Reply, Request};
+use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request};
 
 /// Bytes of changes that are kept for a device, at most.
 const UNFLUSHED_BYTES_MAX: u64 = 64 << 20;
 /// A device keeps at most this share of the memory for buffers, which clients need as well.
 const SHARE_OF_MEMORY: u64 = 4;
-/// Parts that these changes are kept in, at most: as many as there are blocks in these bytes.
-const UNFLUSHED_PARTS_MAX: usize = 16 << 10;
 /// Changes that are written again at once.
 const WRITES_AGAIN_MAX: usize = 16;
 
@@ -143,9 +143,14 @@ impl Durable {
         let share = rt.pool().region_bytes() as u64 / SHARE_OF_MEMORY;
         // Without a region buffers come from the heap.
         let share = if share == 0 { u64::MAX } else { share };
+        Durable::bounded(rt, below, UNFLUSHED_BYTES_MAX.min(share))
+    }
+
+    /// The same, with at most so many bytes of data kept.
+    fn bounded(rt: &Rt, below: Rc<dyn Device>, bytes_max: u64) -> Durable {
         Durable {
             rt: rt.clone(),
-            bytes_max: UNFLUSHED_BYTES_MAX.min(share),
+            bytes_max,
             unflushed: RefCell::default(),
             ranges: RangeLock::new(),
             room: Semaphore::new(1),
@@ -315,7 +320,8 @@ impl Durable {
         let unflushed = self.unflushed.borrow();
         let held = unflushed.data_bytes() + self.in_flight_bytes.get();
         let fits = held == 0 || held + bytes <= self.bytes_max;
-        fits && unflushed.parts() < UNFLUSHED_PARTS_MAX
+        // Zeroes and discards hold no data, but a place in memory as a block of data does.
+        fits && (unflushed.parts() as u64) < self.bytes_max.div_ceil(BLOCK_BYTES)
     }
 
     /// Lets a change in when what is kept stays within its bound, after a flush if need be.
