@@ -13,7 +13,7 @@ use bimetal_rt::{Rng, Rt};
 use super::super::stack::SideStack;
 use super::{Bug, Plant, Planted};
 
-/// A side that does not keep the order of its data, or what its flushes have answered.
+/// A side that does not keep the order of its data.
 pub(super) fn bad_side(rt: &Rt, plant: Plant, below: Rc<dyn Device>) -> Rc<dyn Device> {
     Rc::new(Planted(Rc::new(BadSide {
         rt: rt.clone(),
@@ -57,11 +57,6 @@ impl Bug for BadSide {
     }
 
     async fn run(self: Rc<Self>, request: Request) -> IoResult {
-        if self.plant == Plant::ForgetsFailedFlush {
-            let flush = request.op == Op::Flush;
-            let answer = self.below.submit(request).await;
-            return if flush { Ok(Reply::Done) } else { answer };
-        }
         let range = request.offset..request.end();
         // The superblocks are left alone: what is planted is a bug in the order of data.
         let data = request.op == Op::Write && request.offset >= 64 << 10;

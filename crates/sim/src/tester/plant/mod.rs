@@ -35,8 +35,6 @@ pub enum Plant {
     AcknowledgesBeforeStored,
     /// A side that acknowledges flushes and does none (T2).
     LiesAboutFlush,
-    /// A side that takes a flush which failed for one that succeeded, in use (T3).
-    ForgetsFailedFlush,
     /// A side whose superblock never says that a peer may be ahead (T6).
     ForgetsActive,
     /// A side whose superblock never says that it is being rebuilt (T6).
@@ -61,7 +59,7 @@ pub enum Plant {
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 18] = [
+    pub const ALL: [Plant; 17] = [
         Plant::ServesLagging,
         Plant::AcknowledgesBeyondBound,
         Plant::AppliesOutOfOrder,
@@ -69,7 +67,6 @@ impl Plant {
         Plant::SkipsFlush,
         Plant::AcknowledgesBeforeStored,
         Plant::LiesAboutFlush,
-        Plant::ForgetsFailedFlush,
         Plant::ForgetsActive,
         Plant::ForgetsRebuild,
         Plant::ForgetsEpochs,
@@ -92,7 +89,6 @@ impl Plant {
             Plant::SkipsFlush => "skips-flush",
             Plant::AcknowledgesBeforeStored => "acknowledges-before-stored",
             Plant::LiesAboutFlush => "lies-about-flush",
-            Plant::ForgetsFailedFlush => "forgets-failed-flush",
             Plant::ForgetsActive => "forgets-active",
             Plant::ForgetsRebuild => "forgets-rebuild",
             Plant::ForgetsEpochs => "forgets-epochs",
@@ -124,9 +120,7 @@ pub fn in_side(rt: &Rt, plant: Plant, index: usize, below: Rc<dyn Device>) -> Rc
         return below;
     }
     match plant {
-        Plant::AppliesOutOfOrder | Plant::DropsWrite | Plant::ForgetsFailedFlush => {
-            live::bad_side(rt, plant, below)
-        }
+        Plant::AppliesOutOfOrder | Plant::DropsWrite => live::bad_side(rt, plant, below),
         Plant::LiesAboutFlush
         | Plant::ForgetsActive
         | Plant::ForgetsRebuild
