@@ -4,8 +4,8 @@
 //! A flush that fails may have dropped any part of what was not durable, and says so only once: the
 //! page cache of Linux marks what it could not write as clean, so that the next flush succeeds
 //! although the content is gone. So a failure stays here until it is mended. Every change that no
-//! good flush has covered is kept in memory. After a failure all of them are written again, then the
-//! device is flushed again, and until that has succeeded every flush fails, whoever asks for it.
+//! good flush has covered is kept in memory. After a failure all of them are written again, then
+//! the device is flushed again, and until that has succeeded every flush fails, whoever asks for it.
 //! What is kept is bounded: a change that would exceed the bound waits for a flush.
 //!
 //! Content must never become older by this: what is written again is the newest content of its
@@ -180,8 +180,8 @@ impl Durable {
         self.moved.notify();
     }
 
-    /// What the device holds is going to be read anew. Afterwards it holds, durably, what was written
-    /// to it since the last call of [`forget`](Self::forget), as far as that is kept.
+    /// What the device holds is going to be read anew. Afterwards it holds, durably, what was
+    /// written to it since the last call of [`forget`](Self::forget), as far as that is kept.
     ///
     /// # Errors
     /// When that cannot be mended now: what is read could be gone later.
@@ -293,8 +293,8 @@ impl Durable {
         }
     }
 
-    /// True while changes are in flight that began before the last failure: it may have taken a part
-    /// of what they have written so far.
+    /// True while changes are in flight that began before the last failure: it may have taken a
+    /// part of what they have written so far.
     fn older_are_in_flight(&self) -> bool {
         let in_flight = self.in_flight.borrow();
         let oldest = in_flight.keys().next();
