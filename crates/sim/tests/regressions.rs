@@ -367,6 +367,26 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         ALL_DEATHS,
         "the only member of an epoch, started alone, had changes beyond one that it had lost",
     ),
+    (
+        5,
+        "withstood",
+        "a flush of the destage failed, and what it had dropped was counted on",
+    ),
+    (
+        1046,
+        "withstood",
+        "a flush of the destage failed, and what it had dropped was counted on",
+    ),
+    (
+        1392,
+        "withstood",
+        "a failed flush was told to one who asked, and the next one succeeded",
+    ),
+    (
+        2186,
+        "withstood",
+        "a log had lost entries after a failed flush that it had called durable",
+    ),
 ];
 
 #[test]

@@ -11,8 +11,13 @@
 //!   writes each block keeps any one of its versions since then, independently of other blocks, or
 //!   any of them for each of its sectors of 512 bytes (`torn`).
 //! - **Errors.** A read, a write or a flush fails: once, several times, or from now on. A write that
-//!   failed has changed any of its blocks. A flush that failed has made nothing durable, and takes
-//!   nothing away.
+//!   failed has changed any of its blocks.
+//! - **Failed flushes.** A flush that failed has made nothing durable, and the disk gives up none,
+//!   some or all of the blocks that it has not made durable, as the page cache of Linux does: no
+//!   later flush covers them, also when it succeeds. Until it is written again, such a block is read
+//!   as it was written, or in an older version, at once or from some read on. The next program finds
+//!   an older version, and so does one that has not written the block itself. Under a volume
+//!   without superblocks, which has no checksums to notice it by, nothing is given up.
 //! - **Freezes.** For a while nothing is taken and nothing is answered, writes of that time may
 //!   have happened or not, and all are answered late: up to 5 s, 1 to 120 s (`long-hangs`), or for
 //!   ever.
@@ -70,6 +75,8 @@ pub struct Around {
     pub lands_late: bool,
     /// A disk answers a program only when the requests of the last one have ended.
     pub fenced: bool,
+    /// A flush that fails takes away what it should have made durable.
+    pub flushes_lose: bool,
 }
 
 /// A change that the disk has been given and has not completed.
@@ -100,6 +107,10 @@ pub struct Disk {
     switch: Rc<Switch>,
     latency: Latency,
     rng: RefCell<Rng>,
+    /// Draws what failed flushes take away.
+    losses: RefCell<Rng>,
+    /// Changes of the platter before the program had it.
+    inherited: u64,
     writing: Rc<RefCell<ExtentMap<()>>>,
     queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
     zeroes: Buf,
@@ -136,6 +147,9 @@ impl Disk {
     ) -> Disk {
         let size_bytes = platter.borrow().size_bytes();
         let name = format!("{}.{}", place.side, place.disk);
+        let mut losses = Rng::labelled(seed, &format!("{name} failed flushes"));
+        let inherited = platter.borrow().writes();
+        evict_up_to(&platter, inherited, &mut losses);
         Disk {
             rt: rt.clone(),
             place,
@@ -145,6 +159,8 @@ impl Disk {
             switch: Rc::new(Switch::default()),
             latency,
             rng: RefCell::new(Rng::labelled(seed, &name)),
+            losses: losses.into(),
+            inherited,
             writing: Rc::new(RefCell::new(ExtentMap::new())),
             queue: Rc::default(),
             zeroes: rt.pool().zeroed(BLOCK_BYTES as usize),
@@ -309,10 +325,14 @@ impl Disk {
                 let chosen = |block: usize| part[block] && !written(block);
                 apply(&self.platter, request, chosen);
             }
+            if request.op == Op::Flush && self.around.flushes_lose {
+                self.lose_unflushed();
+            }
             return Err(IoError::Medium);
         }
         match request.op {
             Op::Read => {
+                self.evict_some(request);
                 let offset = self.misread(request).unwrap_or(request.offset);
                 Ok(Reply::Data(self.content(
                     &self.platter,
@@ -335,6 +355,31 @@ impl Disk {
                 Ok(Reply::Done)
             }
             Op::Extents => Ok(self.extents(request).into_reply()),
+        }
+    }
+
+    /// A flush fails, and takes away any part of what is not durable.
+    fn lose_unflushed(&self) {
+        let mut rng = self.losses.borrow_mut();
+        let chance = [0.0, 0.5, 1.0, 1.0][rng.below(4) as usize];
+        let blocks = self.platter.borrow_mut().fail_flush(&mut rng, chance);
+        self.switch.count(|c| c.lost_by_flushes += blocks);
+        evict_up_to(&self.platter, self.inherited, &mut rng);
+        if rng.chance(0.5) {
+            evict_up_to(&self.platter, u64::MAX, &mut rng);
+        }
+    }
+
+    /// Blocks that a failed flush has taken away leave the cache at any time.
+    fn evict_some(&self, request: &Request) {
+        if !self.platter.borrow().has_lost() {
+            return;
+        }
+        let mut rng = self.losses.borrow_mut();
+        for index in blocks_of(request.offset, request.len) {
+            if self.platter.borrow().is_lost(index) && rng.chance(0.3) {
+                self.platter.borrow_mut().evict(index, &mut rng);
+            }
         }
     }
 
@@ -454,6 +499,14 @@ impl Disk {
             extents.push(Extent { len, data });
         }
         extents
+    }
+}
+
+/// What failed flushes have given up of the first `below` changes leaves the cache.
+fn evict_up_to(platter: &RefCell<Platter>, below: u64, rng: &mut Rng) {
+    let lost: Vec<usize> = platter.borrow().lost_blocks(below).collect();
+    for index in lost {
+        platter.borrow_mut().evict(index, rng);
     }
 }
 

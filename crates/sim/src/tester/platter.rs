@@ -22,6 +22,8 @@ struct Version {
     write: u64,
     content: Block,
     corrupt: bool,
+    /// A flush that failed has taken it out of the cache: no later flush makes it durable.
+    lost: bool,
 }
 
 /// See the module.
@@ -32,6 +34,8 @@ pub struct Platter {
     versions: BTreeMap<usize, Vec<Version>>,
     /// Blocks that hold now what nobody wrote there, or not what was written there last.
     corrupt: BTreeSet<usize>,
+    /// A flush has given something up, and none has succeeded since.
+    unmended: bool,
     writes: u64,
     zeroes: Payload,
     power_cuts: u64,
@@ -57,6 +61,7 @@ impl Platter {
             blocks: vec![None; (size_bytes / BLOCK_BYTES) as usize],
             versions: BTreeMap::new(),
             corrupt: BTreeSet::new(),
+            unmended: false,
             writes: 0,
             zeroes: rt.pool().zeroed(BLOCK_BYTES as usize).into(),
             power_cuts: 0,
@@ -131,6 +136,7 @@ impl Platter {
             write: 0,
             content: self.blocks[index].clone(),
             corrupt: self.corrupt.contains(&index),
+            lost: false,
         };
         let versions = self.versions.entry(index);
         let versions = versions.or_insert_with(|| vec![durable]);
@@ -138,6 +144,7 @@ impl Platter {
             write: self.writes,
             content: content.clone(),
             corrupt,
+            lost: false,
         });
         self.hold(index, content, corrupt);
     }
@@ -167,10 +174,12 @@ impl Platter {
         self.corrupt.contains(&index)
     }
 
-    /// True when it does, or would after a power cut.
+    /// True when it does, or would after a power cut or once it leaves the cache.
     pub fn may_become_corrupt(&self, index: usize) -> bool {
         let versions = self.versions.get(&index);
-        self.is_corrupt(index) || versions.is_some_and(|all| all.iter().any(|v| v.corrupt))
+        self.is_corrupt(index)
+            || self.is_lost(index)
+            || versions.is_some_and(|all| all.iter().any(|v| v.corrupt))
     }
 
     /// Blocks that hold what they should not.
@@ -180,8 +189,10 @@ impl Platter {
 
     /// Makes everything durable that was written up to `mark`.
     pub fn flushed(&mut self, mark: u64) {
+        self.unmended = false;
         self.versions.retain(|_, versions| {
-            let newest = versions.iter().rposition(|version| version.write <= mark);
+            let taken = |version: &Version| version.write <= mark && !version.lost;
+            let newest = versions.iter().rposition(taken);
             versions.drain(..newest.unwrap_or(0));
             versions.len() > 1
         });
@@ -192,6 +203,60 @@ impl Platter {
         for index in indices {
             self.versions.remove(&(index as usize));
         }
+    }
+
+    /// A flush has failed. Of each block that it or a later flush would have made durable, the disk
+    /// gives up what is not durable with this chance: no later flush covers that any more. It may be
+    /// read as before until [`evict`](Self::evict). Returns how many blocks that are.
+    pub fn fail_flush(&mut self, rng: &mut Rng, chance: f64) -> u64 {
+        let mut blocks = 0;
+        for versions in self.versions.values_mut() {
+            let newest = versions.last_mut().expect("a block has a version");
+            if !newest.lost && rng.chance(chance) {
+                versions.iter_mut().skip(1).for_each(|v| v.lost = true);
+                blocks += 1;
+            }
+        }
+        self.unmended |= blocks > 0;
+        blocks
+    }
+
+    /// True from a flush that gave something up until one succeeds, before which all that is needed
+    /// must have been written again.
+    pub fn is_unmended(&self) -> bool {
+        self.unmended
+    }
+
+    /// True when the newest content of the block was given up by a flush that failed.
+    pub fn is_lost(&self, index: usize) -> bool {
+        let newest = self.versions.get(&index).and_then(|all| all.last());
+        newest.is_some_and(|newest| newest.lost)
+    }
+
+    /// True when there is such a block.
+    pub fn has_lost(&self) -> bool {
+        self.lost_blocks(u64::MAX).next().is_some()
+    }
+
+    /// The blocks that were given up and whose newest content is one of the first `below` changes.
+    pub fn lost_blocks(&self, below: u64) -> impl Iterator<Item = usize> {
+        let lost = move |all: &Vec<Version>| all.last().is_some_and(|v| v.lost && v.write <= below);
+        let blocks = self.versions.iter().filter(move |(_, all)| lost(all));
+        blocks.map(|(&index, _)| index)
+    }
+
+    /// A block that was given up leaves the cache: one of its older versions is read from now on.
+    pub fn evict(&mut self, index: usize, rng: &mut Rng) {
+        assert!(self.is_lost(index), "only what was given up is evicted");
+        let mut versions = self.versions.remove(&index).expect("it has versions");
+        versions.pop();
+        versions.truncate(1 + rng.below(versions.len() as u64) as usize);
+        let newest = versions.last().expect("the durable version is left");
+        let (content, corrupt) = (newest.content.clone(), newest.corrupt);
+        if versions.len() > 1 {
+            self.versions.insert(index, versions);
+        }
+        self.hold(index, content, corrupt);
     }
 
     /// Cuts the power: of each block any version since the last flush is left, with `torn` any of

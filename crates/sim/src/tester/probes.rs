@@ -45,6 +45,7 @@ pub fn sides_over(
         rule: Rc::clone(&world.around.rule),
         lands_late: false,
         fenced: false,
+        flushes_lose: true,
     });
     let known = world.scenario.sides.len();
     let sides = platters.iter().enumerate().map(|(index, platters)| {

@@ -25,6 +25,8 @@ pub struct FaultCounts {
     pub after_death: u64,
     /// Blocks whose newest version a power cut took.
     pub lost_blocks: u64,
+    /// Blocks that a flush gave up which failed.
+    pub lost_by_flushes: u64,
     /// Blocks that a power cut tore.
     pub torn_blocks: u64,
     /// Writes that landed after their program was killed.
@@ -41,7 +43,7 @@ pub struct FaultCounts {
 
 impl FaultCounts {
     /// Every count under its name.
-    pub fn named(&self) -> [(&'static str, u64); 14] {
+    pub fn named(&self) -> [(&'static str, u64); 15] {
         [
             ("frozen", self.frozen),
             ("slowed", self.slowed),
@@ -51,6 +53,7 @@ impl FaultCounts {
             ("offline", self.offline),
             ("after death", self.after_death),
             ("lost blocks", self.lost_blocks),
+            ("blocks lost by failed flushes", self.lost_by_flushes),
             ("torn blocks", self.torn_blocks),
             ("landed late", self.landed_late),
             ("lost writes", self.lost_writes),
@@ -70,6 +73,7 @@ impl FaultCounts {
         self.offline += other.offline;
         self.after_death += other.after_death;
         self.lost_blocks += other.lost_blocks;
+        self.lost_by_flushes += other.lost_by_flushes;
         self.torn_blocks += other.torn_blocks;
         self.landed_late += other.landed_late;
         self.lost_writes += other.lost_writes;

@@ -112,6 +112,7 @@ impl World {
             rule: Rc::new(Rule::new(model, scenario.steadfast, span_bytes, unit_bytes)),
             lands_late: scenario.lands_late,
             fenced: scenario.fenced,
+            flushes_lose: scenario.superblocks,
         };
         World {
             rt: rt.clone(),
@@ -336,7 +337,7 @@ impl World {
         let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
         let healthy = status.sides.iter().zip(program.sides.iter());
         let healthy = healthy.filter(|(side, _)| side.health == "healthy");
-        let healthy = healthy.filter(|(_, stack)| self.is_comparable(stack));
+        let healthy = healthy.filter(|(_, stack)| self.is_comparable(stack) && !is_unmended(stack));
         let healthy: Vec<&SideStack> = healthy.map(|(_, stack)| stack).collect();
         let (mut exposed_bytes, mut first) = (0, None);
         for unit in 0..volume.unit_count() {
@@ -468,6 +469,13 @@ impl World {
         self.trace
             .event(&[healthy.len() as u64], || "sides compared".to_owned());
     }
+}
+
+/// True when a flush that failed has taken something from a disk of the side, and none has succeeded
+/// since: what the volume keeps of that, it has still to write again.
+fn is_unmended(stack: &SideStack) -> bool {
+    let mut disks = stack.disks.iter();
+    disks.any(|disk| disk.platter().borrow().is_unmended())
 }
 
 fn shown(stamp: u64) -> String {

@@ -18,6 +18,7 @@
 
 mod changing;
 mod config;
+mod durable;
 pub mod family;
 mod flush;
 mod growing;

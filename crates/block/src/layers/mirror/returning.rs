@@ -13,7 +13,7 @@ use super::{Shared, VolumeState};
 use crate::device::Device;
 use crate::error::IoError;
 use crate::extent_map::ExtentMap;
-use crate::request::{Origin, Request};
+use crate::request::Origin;
 
 /// A volume is quiet when nothing has been written for so long.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
@@ -119,9 +119,7 @@ impl Shared {
             old.end().await;
         }
         if let Some(way) = &side.way {
-            way.begin_anew();
-            // What this has to tell of the past is known.
-            let _ = way.submit(Request::flush()).await;
+            way.begin_anew().await?;
         }
         let found = candidate.look().await.map_err(|_| IoError::Medium)?;
         let found = found.ok_or(IoError::Offline)?;

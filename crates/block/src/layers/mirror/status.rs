@@ -168,6 +168,9 @@ impl Shared {
             out.figure(part, "rotten_repaired", repaired);
             let lost = Figure::Counter(side.counts.lost_blocks.get());
             out.figure(part, "lost_blocks", lost);
+            if let Some(way) = &side.way {
+                way.figures(part, out);
+            }
             if let Some(store) = side.store() {
                 store.figures(part, out);
             }

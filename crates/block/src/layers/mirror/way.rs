@@ -5,6 +5,8 @@
 //! the other end may be another one than before. What the mirror knows of the side is then worth
 //! nothing: an answer from beyond an interruption must never reach the store that knew the side
 //! before. The side is given up and opened anew, unless it is the last one.
+//!
+//! What is written by the way is made durable by it as well ([`Durable`]).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,7 +14,8 @@ use std::time::Duration;
 
 use bimetal_rt::Rt;
 
-use crate::device::{Device, IoFuture, LocalFuture};
+use super::durable::Durable;
+use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Request};
@@ -26,6 +29,12 @@ pub(super) type Decide = Rc<dyn Fn() -> bool>;
 
 /// See the module.
 pub(super) struct Way {
+    passage: Rc<Passage>,
+    durable: Durable,
+}
+
+/// Lets requests through to the device until the way is cut.
+struct Passage {
     rt: Rt,
     below: Rc<dyn Device>,
     /// Whether the volume is being opened.
@@ -40,26 +49,49 @@ pub(super) struct Way {
 impl Way {
     /// The way to a device, which bounds the time of requests as long as `opening` is set.
     pub(super) fn new(rt: &Rt, below: Rc<dyn Device>, opening: &Rc<Cell<bool>>) -> Rc<Way> {
-        Rc::new(Way {
+        let passage = Rc::new(Passage {
             rt: rt.clone(),
             known: Cell::new(below.interruptions()),
             below,
             opening: Rc::clone(opening),
             cut: Cell::new(false),
             decide: RefCell::new(None),
-        })
+        });
+        let durable = Durable::over(rt, Rc::clone(&passage) as Rc<dyn Device>);
+        Rc::new(Way { passage, durable })
     }
 
     /// Has `decide` asked at each interruption from now on. Until then a way that was interrupted
     /// is cut.
     pub(super) fn attend(&self, decide: Decide) {
-        *self.decide.borrow_mut() = Some(decide);
+        *self.passage.decide.borrow_mut() = Some(decide);
     }
 
-    /// The side is opened anew: nothing of what was known of it is used any more.
-    pub(super) fn begin_anew(&self) {
-        self.known.set(self.below.interruptions());
-        self.cut.set(false);
+    /// The side is opened anew: nothing of what was known of it is used any more. Nothing may be in
+    /// flight. What a flush that failed may have dropped is on the device again when this returns,
+    /// unless the way was interrupted, and what is read is durable.
+    ///
+    /// # Errors
+    /// When the device cannot be flushed: what would be read could be gone later.
+    pub(super) async fn begin_anew(&self) -> Result<(), IoError> {
+        if self.passage.begin_anew() {
+            self.durable.forget();
+        }
+        self.durable.settle().await
+    }
+
+    /// Figures of what is not durable yet.
+    pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
+        self.durable.figures(part, out);
+    }
+}
+
+impl Passage {
+    /// Lets requests through again. True when the way was interrupted since the side was opened.
+    fn begin_anew(&self) -> bool {
+        let now = self.below.interruptions();
+        let interrupted = self.known.replace(now) != now;
+        self.cut.replace(false) || interrupted
     }
 
     /// True when an answer that has just come must not be believed.
@@ -92,7 +124,7 @@ impl Way {
     }
 }
 
-impl Device for Way {
+impl Device for Passage {
     fn geometry(&self) -> &Geometry {
         self.below.geometry()
     }
@@ -114,6 +146,24 @@ impl Device for Way {
 
     fn interruptions(&self) -> Option<u64> {
         self.below.interruptions()
+    }
+}
+
+impl Device for Way {
+    fn geometry(&self) -> &Geometry {
+        self.passage.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        self.durable.submit(request)
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        self.durable.close()
+    }
+
+    fn interruptions(&self) -> Option<u64> {
+        self.passage.interruptions()
     }
 }
 
@@ -168,7 +218,7 @@ mod tests {
         remote.interrupted_by_next.set(true);
         assert_eq!(flush(), Err(IoError::Transport));
         assert_eq!(flush(), Err(IoError::Transport));
-        way.begin_anew();
+        assert_eq!(rt.block_on(way.begin_anew()), Ok(()));
         assert_eq!(flush(), Ok(()));
         // What is decided later does not bring back what was cut before.
         remote.interrupted_by_next.set(true);
@@ -188,6 +238,8 @@ mod tests {
             given_up_too.get()
         }));
         let flush = || rt.block_on(way.submit(Request::flush())).map(|_done| ());
+        // What the device held before is durable, so nothing is lost that cannot be written again.
+        assert_eq!(flush(), Ok(()));
         for expected in [Ok(()), Err(IoError::Transport)] {
             remote.interrupted_by_next.set(true);
             assert_eq!(flush(), expected);

@@ -231,18 +231,8 @@ impl Store {
         for range in &chunk.unreleased {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
-        let pages = self.write_pages().await;
-        let dropped = match pages {
-            Ok(()) => self.log.drop_before(chunk.end).await,
-            Err(error) => Err(error),
-        };
-        // A page that is not what was written says nothing of what was flushed.
-        if let Err(error) = dropped
-            && error != IoError::Corrupt
-        {
-            self.log.note_failed_flush(error);
-        }
-        dropped?;
+        self.write_pages().await?;
+        self.log.drop_before(chunk.end).await?;
         self.count(|counts| counts.replaced_bytes += chunk.replaced_bytes);
         Ok(())
     }

@@ -137,8 +137,6 @@ pub(super) struct Log {
     halted: Cell<Option<IoError>>,
     /// Below this position everything is durable.
     flushed: Cell<u64>,
-    /// A flush has failed that was not asked for here.
-    failed_flush: Cell<Option<IoError>>,
     /// All changes below this number are in what is stored, and in what is durable.
     complete: Cell<u64>,
     complete_durable: Cell<u64>,
@@ -194,7 +192,6 @@ impl Log {
             broken: Cell::new(true),
             halted: Cell::new(None),
             flushed: Cell::new(0),
-            failed_flush: Cell::new(None),
             complete: Cell::new(complete),
             complete_durable: Cell::new(0),
             given_below: RefCell::new(Rc::new(move |limit| complete.min(limit))),
@@ -746,20 +743,11 @@ impl Log {
         }
         let (position, complete) = (self.stored(), self.complete.get());
         self.device.submit(Request::flush()).await?;
-        if let Some(error) = self.failed_flush.take() {
-            return Err(error);
-        }
         self.flushed.set(self.flushed.get().max(position));
         self.complete_durable
             .set(self.complete_durable.get().max(complete));
         self.changed.notify();
         Ok(())
-    }
-
-    /// A flush of the device has failed that nobody hears of: nothing is known of what was written
-    /// since the last good one, and the next [`flush`](Log::flush) has to say so.
-    pub(super) fn note_failed_flush(&self, error: IoError) {
-        self.failed_flush.set(Some(error));
     }
 
     /// The position behind the last stored entry.

@@ -1,0 +1,454 @@
+//! Making the changes of one side durable. Every change and every flush of the side's device goes
+//! through here, whether the log, the destage, a checkpoint, a page or a superblock asks for it.
+//!
+//! A flush that fails may have dropped any part of what was not durable, and says so only once: the
+//! page cache of Linux marks what it could not write as clean, so that the next flush succeeds
+//! although the content is gone. So a failure stays here until it is mended. Every change that no
+//! good flush has covered is kept in memory. After a failure all of them are written again, then
+//! the device is flushed again, and until that has succeeded every flush fails, whoever asks for it.
+//! What is kept is bounded: a change that would exceed the bound waits for a flush.
+//!
+//! Content must never become older by this: what is written again is the newest content of its
+//! range, under a lock that a change of the same range takes as well. A change that failed is not
+//! kept, since nobody counts on it; where it failed, what was there before is written again.
+
+#[cfg(test)]
+mod tests;
+mod unflushed;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::sync::{Event, Semaphore};
+use bimetal_rt::{Payload, Rt};
+
+use self::unflushed::{Change, Unflushed};
+use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::error::IoError;
+use crate::geometry::Geometry;
+use crate::range_lock::RangeLock;
+use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request};
+
+/// Bytes of changes that are kept for a device, at most.
+const UNFLUSHED_BYTES_MAX: u64 = 64 << 20;
+/// A device keeps at most this share of the memory for buffers, which clients need as well.
+const SHARE_OF_MEMORY: u64 = 4;
+/// Changes that are written again at once.
+const WRITES_AGAIN_MAX: usize = 16;
+
+/// Why no flush succeeds at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// A flush failed. All that it could have dropped is kept, and is to be written again.
+    Mendable(IoError),
+    /// A flush failed before any had succeeded: what the device held before it was opened was not
+    /// written by us and may have been dropped. Only opening the side anew is of help.
+    Unknown(IoError),
+}
+
+/// A device whose flushes cover everything that was written to it before. See the module.
+pub(super) struct Durable {
+    rt: Rt,
+    below: Rc<dyn Device>,
+    bytes_max: u64,
+    unflushed: RefCell<Unflushed>,
+    /// Ranges that are being changed or written again.
+    ranges: Rc<RangeLock>,
+    /// Changes that wait for room, in their order.
+    room: Rc<Semaphore>,
+    /// Bytes of data in the changes that have been let in.
+    in_flight_bytes: Cell<u64>,
+    /// Changes that the device works on, by the number of failures before they began.
+    in_flight: RefCell<BTreeMap<u64, usize>>,
+    moved: Event,
+    /// Numbers the changes in the order in which they completed.
+    completed: Cell<u64>,
+    /// Failed flushes so far.
+    failures: Cell<u64>,
+    failure: Cell<Option<Failure>>,
+    /// No flush has succeeded since the device was opened.
+    unproven: Cell<bool>,
+    /// One flush at a time: of two that overlap, one may succeed because the other has taken the
+    /// error.
+    flushing: Rc<Semaphore>,
+    /// Numbers the flushes in the order in which they began.
+    flushes: Cell<u64>,
+    /// The number of the last flush that ended, and its outcome.
+    last_flush: Cell<(u64, Result<(), IoError>)>,
+    /// Interruptions of the way to the device that are known.
+    interruptions: Cell<Option<u64>>,
+    written_again_bytes: Cell<u64>,
+}
+
+/// Room for the data of a change until it has ended.
+struct Room<'d>(&'d Durable, u64);
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        let bytes = &self.0.in_flight_bytes;
+        bytes.set(bytes.get() - self.1);
+        self.0.moved.notify();
+    }
+}
+
+/// A change that the device works on.
+struct InFlight<'d> {
+    durable: &'d Durable,
+    failures_before: u64,
+}
+
+impl InFlight<'_> {
+    fn begin(durable: &Durable) -> InFlight<'_> {
+        let failures_before = durable.failures.get();
+        let mut in_flight = durable.in_flight.borrow_mut();
+        *in_flight.entry(failures_before).or_default() += 1;
+        InFlight {
+            durable,
+            failures_before,
+        }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let mut in_flight = self.durable.in_flight.borrow_mut();
+        let count = in_flight.get_mut(&self.failures_before);
+        let count = count.expect("a change in flight is counted");
+        *count -= 1;
+        if *count == 0 {
+            in_flight.remove(&self.failures_before);
+        }
+        drop(in_flight);
+        self.durable.moved.notify();
+    }
+}
+
+/// A flush whose outcome is not known. When nobody waits for it any more, it counts as failed.
+struct Unanswered<'d>(Option<&'d Durable>);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(durable) = self.0 {
+            durable.note_failure(IoError::Timeout);
+        }
+    }
+}
+
+impl Durable {
+    /// Makes the changes of `below` durable. All of them must go through the device that is
+    /// returned.
+    pub(super) fn over(rt: &Rt, below: Rc<dyn Device>) -> Durable {
+        let share = rt.pool().region_bytes() as u64 / SHARE_OF_MEMORY;
+        // Without a region buffers come from the heap.
+        let share = if share == 0 { u64::MAX } else { share };
+        Durable::bounded(rt, below, UNFLUSHED_BYTES_MAX.min(share))
+    }
+
+    /// The same, with at most so many bytes of data kept.
+    fn bounded(rt: &Rt, below: Rc<dyn Device>, bytes_max: u64) -> Durable {
+        Durable {
+            rt: rt.clone(),
+            bytes_max,
+            unflushed: RefCell::default(),
+            ranges: RangeLock::new(),
+            room: Semaphore::new(1),
+            in_flight_bytes: Cell::new(0),
+            in_flight: RefCell::default(),
+            moved: Event::new(),
+            completed: Cell::new(0),
+            failures: Cell::new(0),
+            failure: Cell::new(None),
+            unproven: Cell::new(true),
+            flushing: Semaphore::new(1),
+            flushes: Cell::new(0),
+            last_flush: Cell::new((0, Ok(()))),
+            interruptions: Cell::new(below.interruptions()),
+            written_again_bytes: Cell::new(0),
+            below,
+        }
+    }
+
+    /// The device may be another one by now, or an older copy of itself: what was written before is
+    /// not written to it again. Nothing may be in flight.
+    pub(super) fn forget(&self) {
+        *self.unflushed.borrow_mut() = Unflushed::default();
+        self.failure.set(None);
+        self.unproven.set(true);
+        self.interruptions.set(self.below.interruptions());
+        self.moved.notify();
+    }
+
+    /// What the device holds is going to be read anew. Afterwards it holds, durably, what was
+    /// written to it since the last call of [`forget`](Self::forget), as far as that is kept.
+    ///
+    /// # Errors
+    /// When that cannot be mended now: what is read could be gone later.
+    pub(super) async fn settle(&self) -> Result<(), IoError> {
+        let flushed = self.flush().await;
+        match self.failure.get() {
+            // What was there before is what is going to be read.
+            Some(Failure::Unknown(_)) => {
+                self.failure.set(None);
+                Ok(())
+            }
+            Some(Failure::Mendable(_)) | None => flushed,
+        }
+    }
+
+    /// Figures of the side that the device belongs to.
+    pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
+        let unflushed_bytes = self.unflushed.borrow().data_bytes() as f64;
+        out.figure(part, "unflushed_bytes", Figure::Gauge(unflushed_bytes));
+        let failures = Figure::Counter(self.failures.get());
+        out.figure(part, "failed_flushes", failures);
+        let again = Figure::Counter(self.written_again_bytes.get());
+        out.figure(part, "written_again_bytes", again);
+    }
+
+    fn note_failure(&self, error: IoError) {
+        self.failures.set(self.failures.get() + 1);
+        let unknown = self.unproven.get();
+        self.failure.set(Some(match unknown {
+            true => Failure::Unknown(error),
+            false => Failure::Mendable(error),
+        }));
+    }
+
+    /// Makes everything durable that has completed before the call.
+    async fn flush(&self) -> Result<(), IoError> {
+        let before = self.flushes.get();
+        let _one = self.flushing.acquire(1).await;
+        let (number, outcome) = self.last_flush.get();
+        if number > before {
+            // It began while this one waited, so it covers the same.
+            return outcome;
+        }
+        let number = self.flushes.get() + 1;
+        self.flushes.set(number);
+        let outcome = self.flush_and_mend().await;
+        self.last_flush.set((number, outcome));
+        self.moved.notify();
+        outcome
+    }
+
+    /// Flushes the device. When that fails, or has failed before, what was not durable is written
+    /// again, and the device is flushed once more.
+    async fn flush_and_mend(&self) -> Result<(), IoError> {
+        self.note_interruption();
+        if self.failure.get().is_none() && self.flush_below().await.is_ok() {
+            return Ok(());
+        }
+        if let Some(Failure::Unknown(error)) = self.failure.get() {
+            return Err(error);
+        }
+        self.write_all_again().await?;
+        self.flush_below().await
+    }
+
+    /// What was not durable when the way to the device was interrupted may be gone.
+    fn note_interruption(&self) {
+        let now = self.below.interruptions();
+        if self.interruptions.replace(now) != now {
+            self.note_failure(IoError::Transport);
+        }
+    }
+
+    async fn flush_below(&self) -> Result<(), IoError> {
+        let covered = self.completed.get();
+        let mut unanswered = Unanswered(Some(self));
+        let answer = self.below.submit(Request::flush()).await;
+        unanswered.0 = None;
+        let failures = self.failures.get();
+        self.note_interruption();
+        if let Err(error) = answer {
+            self.note_failure(error);
+            return Err(error);
+        }
+        if self.failures.get() > failures {
+            return Err(IoError::Transport);
+        }
+        self.unflushed.borrow_mut().release(covered);
+        self.failure.set(None);
+        self.unproven.set(false);
+        Ok(())
+    }
+
+    /// Writes again all that was begun before the last failure and is not durable.
+    async fn write_all_again(&self) -> Result<(), IoError> {
+        loop {
+            let suspects = self.unflushed.borrow().suspects(self.failures.get());
+            if suspects.is_empty() {
+                if !self.older_are_in_flight() {
+                    return Ok(());
+                }
+                self.moved.until(|| !self.older_are_in_flight()).await;
+            }
+            for some in suspects.chunks(WRITES_AGAIN_MAX) {
+                let writes = some.iter().map(|range| self.write_again(range.clone()));
+                let written = futures_util::future::join_all(writes).await;
+                written.into_iter().collect::<Result<(), IoError>>()?;
+            }
+        }
+    }
+
+    /// True while changes are in flight that began before the last failure: it may have taken a
+    /// part of what they have written so far.
+    fn older_are_in_flight(&self) -> bool {
+        let in_flight = self.in_flight.borrow();
+        let oldest = in_flight.keys().next();
+        oldest.is_some_and(|failures_before| *failures_before < self.failures.get())
+    }
+
+    /// Writes again what is suspect within a range, unless it was replaced meanwhile.
+    async fn write_again(&self, range: Range<u64>) -> Result<(), IoError> {
+        let _range = self.ranges.lock(range.clone()).await;
+        let failures = self.failures.get();
+        let parts = self.unflushed.borrow().suspects_in(&range, failures);
+        for (part, change) in parts {
+            self.below.submit(change.request(part.clone())).await?;
+            let bytes = self.written_again_bytes.get() + (part.end - part.start);
+            self.written_again_bytes.set(bytes);
+            let mut unflushed = self.unflushed.borrow_mut();
+            unflushed.note(part, change.begun_after(failures));
+        }
+        Ok(())
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let unflushed = self.unflushed.borrow();
+        let held = unflushed.data_bytes() + self.in_flight_bytes.get();
+        let fits = held == 0 || held + bytes <= self.bytes_max;
+        // Zeroes and discards hold no data, but a place in memory as a block of data does.
+        fits && (unflushed.parts() as u64) < self.bytes_max.div_ceil(BLOCK_BYTES)
+    }
+
+    /// Lets a change in when what is kept stays within its bound, after a flush if need be.
+    ///
+    /// # Errors
+    /// That of the flush.
+    async fn admit(&self, bytes: u64) -> Result<Room<'_>, IoError> {
+        if self.room.free() == 0 || !self.has_room(bytes) {
+            let _turn = self.room.acquire(1).await;
+            while !self.has_room(bytes) {
+                if self.unflushed.borrow().parts() > 0 {
+                    self.flush().await?;
+                    continue;
+                }
+                // All of it is in flight, and can be flushed when it has completed.
+                let some = || self.has_room(bytes) || self.unflushed.borrow().parts() > 0;
+                self.moved.until(some).await;
+            }
+            return Ok(self.take_room(bytes));
+        }
+        Ok(self.take_room(bytes))
+    }
+
+    fn take_room(&self, bytes: u64) -> Room<'_> {
+        self.in_flight_bytes.set(self.in_flight_bytes.get() + bytes);
+        Room(self, bytes)
+    }
+
+    async fn change(&self, request: Request) -> IoResult {
+        let range = request.offset..request.end();
+        let kept = (!request.flags.fua).then(|| Change::of(&request));
+        let _room = match &kept {
+            Some(change) => Some(self.admit(change.data_bytes()).await?),
+            None => None,
+        };
+        let _range = self.ranges.lock(range.clone()).await;
+        let in_flight = InFlight::begin(self);
+        let answer = self.below.submit(request).await?;
+        let number = self.completed.get() + 1;
+        self.completed.set(number);
+        let mut unflushed = self.unflushed.borrow_mut();
+        match kept {
+            Some(change) => {
+                let change = change.begun_after(in_flight.failures_before);
+                unflushed.note(range, change.numbered(number));
+            }
+            None => unflushed.forget(range),
+        }
+        Ok(answer)
+    }
+
+    /// Reads what was written last, also where a flush that failed has dropped it.
+    async fn read(&self, request: Request) -> IoResult {
+        let range = request.offset..request.end();
+        loop {
+            let failures = self.failures.get();
+            let answer = self.below.submit(request.clone()).await;
+            if self.failure.get().is_some() {
+                return answer.map(|reply| Reply::Data(self.overlaid(&range, reply.into_data())));
+            }
+            if self.failures.get() == failures {
+                return answer;
+            }
+            // It was dropped and written again meanwhile: the answer may be from in between.
+        }
+    }
+
+    fn overlaid(&self, range: &Range<u64>, found: Payload) -> Payload {
+        let unflushed = self.unflushed.borrow();
+        let mut data = Payload::empty();
+        let mut position = range.start;
+        let from_below = |part: Range<u64>| {
+            let (from, to) = (part.start - range.start, part.end - range.start);
+            found.slice(from as usize..to as usize)
+        };
+        for (part, change) in unflushed.parts_in(range) {
+            data.append(from_below(position..part.start));
+            position = part.end;
+            let len = (part.end - part.start) as usize;
+            match change.op() {
+                Op::Write => data.append(change.into_payload()),
+                Op::Discard if !self.geometry().discard_zeroes => data.append(from_below(part)),
+                _ => data.push(self.rt.pool().zeroed(len)),
+            }
+        }
+        data.append(from_below(position..range.end));
+        data
+    }
+
+    /// Which parts hold data. Where that may have been dropped, all of it may.
+    async fn extents(&self, request: Request) -> IoResult {
+        let (range, len) = (request.offset..request.end(), request.len);
+        let failures = self.failures.get();
+        let answer = self.below.submit(request).await?;
+        let same = self.failure.get().is_none() && self.failures.get() == failures;
+        match same || self.unflushed.borrow().parts_in(&range).is_empty() {
+            true => Ok(answer),
+            false => Ok(Reply::Extents(vec![Extent { len, data: true }])),
+        }
+    }
+
+    /// True when a flush that fails could change what is read.
+    fn may_drop(&self) -> bool {
+        self.unflushed.borrow().parts() > 0 || !self.in_flight.borrow().is_empty()
+    }
+}
+
+impl Device for Durable {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        match request.op {
+            Op::Flush => IoFuture::new(async { self.flush().await.map(|()| Reply::Done) }),
+            Op::Read if self.may_drop() => IoFuture::new(self.read(request)),
+            Op::Extents if self.may_drop() => IoFuture::new(self.extents(request)),
+            Op::Read | Op::Extents => self.below.submit(request),
+            Op::Write | Op::Discard | Op::WriteZeroes => IoFuture::new(self.change(request)),
+        }
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        self.below.close()
+    }
+
+    fn interruptions(&self) -> Option<u64> {
+        self.below.interruptions()
+    }
+}
