@@ -3,7 +3,8 @@
 //! `docs/layers/cache.md`.
 //!
 //! It must never lose what it has acknowledged as long as the program lives, never report a flush that
-//! did not cover everything before it, and never decide by itself what a policy decides.
+//! did not cover everything before it, and never decide by itself what a policy decides. No request
+//! may wait for one that came later: who waits for what stands at [`Waits`].
 
 mod ahead;
 mod changes;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use bimetal_policy::readers::Readers;
 use bimetal_policy::replacement::{Build, Granularity, Spec, UnknownGranularity};
-use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
+use bimetal_rt::sync::{Event, Semaphore, TaskGroup, WaitQueue};
 use bimetal_rt::{BufPool, Rt};
 use serde::Deserialize;
 
@@ -172,6 +173,42 @@ pub struct Cache {
     shared: Rc<Shared>,
 }
 
+/// What requests wait for, each kind in a place of its own. Memory that writes and reads compete for is
+/// given in the order of arrival.
+struct Waits {
+    /// One write at a time waits for room; the others wait here until it has gone.
+    write_turn: Rc<Semaphore>,
+    /// The write whose turn it is waits here until so much may be in memory only.
+    room: Event,
+    /// That write, and reads, while too much is on its way out.
+    unchoked: WaitQueue,
+    /// Reads of a page that another request reads from the device, by the number of that fill.
+    filled: WaitQueue,
+    /// Flushes, by the number below which all jobs have to end.
+    ended: WaitQueue,
+    /// The one task that takes jobs.
+    jobs: Event,
+}
+
+impl Waits {
+    fn new() -> Waits {
+        Waits {
+            write_turn: Semaphore::new(1),
+            room: Event::new(),
+            unchoked: WaitQueue::new(),
+            filled: WaitQueue::new(),
+            ended: WaitQueue::new(),
+            jobs: Event::new(),
+        }
+    }
+
+    /// Less is in memory only, or something could not be written.
+    fn room_changed(&self) {
+        self.room.notify();
+        self.unchoked.wake_first();
+    }
+}
+
 struct Shared {
     rt: Rt,
     below: Rc<dyn Device>,
@@ -184,8 +221,7 @@ struct Shared {
     below_lock: Rc<RangeLock>,
     /// Writes to the device in flight.
     depth: Rc<Semaphore>,
-    /// Something has been read, written, handed out or has failed.
-    changed: Event,
+    waits: Waits,
     dirty_pages_max: usize,
     leaving_pages_max: usize,
     dirty_age: Duration,
@@ -235,7 +271,7 @@ impl Cache {
             frames,
             below_lock: RangeLock::new(),
             depth: Semaphore::new(u64::from(config.depth)),
-            changed: Event::new(),
+            waits: Waits::new(),
             dirty_pages_max: (dirty / BLOCK_BYTES) as usize,
             leaving_pages_max,
             dirty_age: config.dirty_age.0,

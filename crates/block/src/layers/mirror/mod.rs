@@ -34,6 +34,7 @@ mod sides;
 mod status;
 mod store;
 pub mod superblock;
+mod undecided;
 mod volume;
 mod way;
 mod write;
@@ -44,7 +45,7 @@ use std::time::Duration;
 
 use bimetal_policy::hedge::HedgeBudget;
 use bimetal_policy::hetero::HeteroRules;
-use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
+use bimetal_rt::sync::{Event, Semaphore, TaskGroup, WaitQueue};
 use bimetal_rt::{Buf, Instant, Rt};
 
 use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
@@ -65,6 +66,7 @@ pub use scrub::ScrubStatus;
 use side::{Place, Side};
 use sides::Sides;
 pub use status::{MirrorStatus, SideStatus};
+use undecided::Undecided;
 use volume::Volume;
 
 /// A stop waits so long for a side that does not answer, at most.
@@ -113,12 +115,14 @@ struct Shared {
     serial: Option<Rc<Semaphore>>,
     /// Acknowledged ranges that not all healthy sides hold.
     exposed: RefCell<ExtentMap<()>>,
+    /// The sides that are counted on, or what they say of each other, have changed.
     exposure_changed: Event,
+    /// Writes that wait until the exposure has room for them.
+    held_back: WaitQueue,
     /// What no side could give, as long as no side comes that might: its repair is not tried again.
     known_lost: RefCell<ExtentMap<()>>,
-    /// Ranges of admitted writes of which it is open whether they are stored.
-    undecided: RefCell<ExtentMap<()>>,
-    decided: Event,
+    /// Admitted writes of which it is open whether they are stored.
+    undecided: Undecided,
     stale_added: Event,
     /// A side has flushed, or could not.
     flushed: Event,
@@ -307,9 +311,9 @@ impl Mirror {
             serial: config.serial.then(|| Semaphore::new(1)),
             exposed: RefCell::new(ExtentMap::new()),
             exposure_changed: Event::new(),
+            held_back: WaitQueue::new(),
             known_lost: RefCell::new(ExtentMap::new()),
-            undecided: RefCell::new(ExtentMap::new()),
-            decided: Event::new(),
+            undecided: Undecided::default(),
             stale_added: Event::new(),
             flushed: Event::new(),
             next_seq: Cell::new(parts.next_seq),
