@@ -2,23 +2,23 @@
 //! read-modify-write is one step.
 //!
 //! A request for a range is admitted at once and gets a place behind the earlier requests that it
-//! overlaps. It has the lock when those have left, and nothing that is admitted later makes it wait:
-//! a later request that overlaps it waits for it, even where all that the later one wants is free.
-//! Requests that overlap nobody never wait.
+//! overlaps. It has the lock when those have left, and nothing that is admitted later makes it
+//! wait: a later request that overlaps it waits for it, even where all that the later one wants is
+//! free. Requests that overlap nobody never wait.
 //!
 //! # How the order is kept
 //!
-//! At each byte the requests that include it form a queue. The map `last` holds the end of that queue
-//! for each byte, in pieces. A new request takes the pieces of its range over; each of these makes one
-//! edge from the request that had it to the new one. A request has the lock when no byte of it has an
-//! earlier request. When a request leaves, it follows its edges and grants exactly those requests that
-//! waited for nobody else.
+//! At each byte the requests that include it form a queue. The map `last` holds the end of that
+//! queue for each byte, in pieces. A new request takes the pieces of its range over; each of these
+//! makes one edge from the request that had it to the new one. A request has the lock when no byte
+//! of it has an earlier request. When a request leaves, it follows its edges and grants exactly
+//! those requests that waited for nobody else.
 //!
-//! A request adds one piece to the map and splits at most two, and each edge uses a piece up. So over
-//! any run of requests there are at most three edges and three pieces for each of them, however many
-//! wait and however wide they are, and no operation looks at requests that do not overlap it. A
-//! request that is dropped while it waits is taken out of the queues of its bytes: those behind it are
-//! joined to those before it, at a cost in proportion to its own edges.
+//! A request adds one piece to the map and splits at most two, and each edge uses a piece up. So
+//! over any run of requests there are at most three edges and three pieces for each of them,
+//! however many wait and however wide they are, and no operation looks at requests that do not
+//! overlap it. A request that is dropped while it waits is taken out of the queues of its bytes:
+//! those behind it are joined to those before it, at a cost in proportion to its own edges.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -77,8 +77,8 @@ impl RangeLock {
     /// Locks a range, waiting for the requests for a part of it that were admitted before this one.
     /// The request is admitted when the future is polled first. An empty range locks nothing.
     ///
-    /// A task that holds a lock and asks for another one may wait for itself, through a third request
-    /// that overlaps both: callers hold one lock at a time.
+    /// A task that holds a lock and asks for another one may wait for itself, through a third
+    /// request that overlaps both: callers hold one lock at a time.
     pub async fn lock(self: &Rc<RangeLock>, range: Range<u64>) -> RangeGuard {
         // Where this future is dropped, so is the guard, and the request leaves.
         let guard = self.admit(range);
@@ -180,8 +180,8 @@ impl Order {
         }
     }
 
-    /// Parts from a request that leaves the requests before it, and returns these by place. There are
-    /// none when it had the lock.
+    /// Parts from a request that leaves the requests before it, and returns these by place. There
+    /// are none when it had the lock.
     fn earlier_of(&mut self, left: &Admitted) -> ExtentMap<Number> {
         let mut earlier = ExtentMap::new();
         if left.blocked_bytes > 0 {

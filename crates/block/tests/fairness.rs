@@ -1,5 +1,5 @@
-//! Fairness of every layer and of stacks of layers: no request waits for one that was admitted after
-//! it. Counted in virtual time, under loads in which wide requests overlap many narrow ones.
+//! Fairness of every layer and of stacks of layers: no request waits for one that was admitted
+//! after it. Counted in virtual time, under loads in which wide requests overlap many narrow ones.
 
 mod common;
 
@@ -18,7 +18,7 @@ use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::Size;
 use bimetal_block::{Device, Op, Request};
 use bimetal_rt::sync::TaskGroup;
-use bimetal_rt::{Rng, Rt};
+use bimetal_rt::{Rng, Rt, VirtualOptions};
 use common::{open, virtual_rt, write};
 
 const BLOCK: u64 = 4096;
@@ -155,6 +155,17 @@ impl Load {
         self.log.borrow_mut()[number].done_ns = self.rt.now().as_ns();
     }
 
+    /// Changes that ended after a change that was admitted later.
+    fn overtaken(&self) -> usize {
+        let log = self.log.borrow();
+        let (mut first_ns, mut overtaken) = (u64::MAX, 0);
+        for entry in log.iter().rev().filter(|entry| entry.changes) {
+            overtaken += usize::from(entry.done_ns > first_ns);
+            first_ns = first_ns.min(entry.done_ns);
+        }
+        overtaken
+    }
+
     /// Asserts what the head of this file says, and returns how many requests there were.
     fn check(&self, name: &str) -> usize {
         let log = self.log.borrow();
@@ -173,8 +184,8 @@ impl Load {
                     "{name}: {number} was overtaken where it overlaps"
                 );
             }
-            // A change waits for a chain of at most all that were in flight, and during each link of
-            // it, each other task may end one request. A read takes as long as the device does.
+            // A change waits for a chain of at most all that were in flight, and during each link
+            // of it, each other task may end one request. A read takes as long as the device does.
             let others = if entry.changes {
                 faster.count()
             } else {
@@ -182,7 +193,7 @@ impl Load {
             };
             assert!(
                 others <= depth * depth,
-                "{name}: {others} later changes were faster than {number} ({:?}), {depth} in flight",
+                "{name}: {others} later changes were faster than {number} ({:?}), depth {depth}",
                 entry.range
             );
         }
@@ -208,8 +219,8 @@ async fn random_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     tasks.join().await;
 }
 
-/// Writers that each write a block again and again, shifted in time against each other, so that one of
-/// them always writes; and who wants all of these blocks.
+/// Writers that each write a block again and again, shifted in time against each other, so that one
+/// of them always writes; and who wants all of these blocks.
 async fn staggered_load(rt: &Rt, load: &Rc<Load>, wide_changes: bool) {
     const WRITERS: u64 = 4;
     let (tasks, running) = (TaskGroup::new(rt), Rc::new(Cell::new(WRITERS)));
@@ -246,7 +257,7 @@ async fn scattered_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     tasks.join().await;
 }
 
-/// The seed of a run, and which load it is.
+/// Runs a load over each of the stacks, with a few seeds.
 fn each_stack(loads: impl AsyncFn(&Rt, &Rc<Load>, u64)) {
     for seed in 1..=2 {
         let rt = virtual_rt(seed);
@@ -277,12 +288,34 @@ fn a_read_waits_for_no_later_write() {
 }
 
 #[test]
-fn writes_get_room_in_the_order_in_which_they_came() {
+fn scattered_writes_wait_only_for_earlier_ones() {
     each_stack(async |rt, load, seed| scattered_load(rt, load, seed).await);
 }
 
-/// Fair does not mean one by one: disjoint requests at depth 32 take as long as the device takes for
-/// them, within 3 %.
+/// Writes of one page each all need the same, and nothing but room.
+#[test]
+fn a_full_cache_gives_room_in_the_order_of_arrival() {
+    for (seed, us) in [(1, 50), (2, 300), (3, 3_000)] {
+        let rt = virtual_rt(seed);
+        rt.block_on(async {
+            let device = cache(&rt, medium(&rt, BLOCKS * BLOCK, us));
+            let load = Load::over(&rt, &device);
+            scattered_load(&rt, &load, seed).await;
+            assert_eq!(load.overtaken(), 0, "seed {seed}");
+            let waited = load
+                .log
+                .borrow()
+                .windows(2)
+                .filter(|w| w[0].done_ns < w[1].done_ns)
+                .count();
+            assert!(waited > 100, "the cache was full");
+            device.close().await.expect("nothing fails");
+        });
+    }
+}
+
+/// Fair does not mean one by one: disjoint requests at depth 32 take as long as the device takes
+/// for them, within 3 %.
 #[test]
 fn disjoint_requests_go_side_by_side() {
     const DEPTH: u64 = 32;
@@ -328,7 +361,11 @@ fn disjoint_requests_go_side_by_side() {
 
 /// Latencies of random writes into a cache that is full already: the median and the longest.
 fn full_cache(medium: &str, depth: u64) -> (u64, u64) {
-    let rt = virtual_rt(depth);
+    // Tasks are polled in the order in which they are woken, as in real time.
+    let rt = Rt::virtual_time(VirtualOptions {
+        seed: depth,
+        shuffle: false,
+    });
     let text = format!(
         "[device.memory]\ntype = \"memory\"\nsize = \"1GiB\"\n\
          [device.disk]\nbelow = \"memory\"\n{medium}\n\
@@ -378,7 +415,12 @@ fn the_longest_write_into_a_full_cache_is_at_most_twenty_medians() {
     for (name, medium) in media {
         for depth in [8, 16, 32] {
             let (median_ns, longest_ns) = full_cache(medium, depth);
-            println!("{name} depth {depth}: median {median_ns} ns, longest {longest_ns} ns");
+            let times = longest_ns as f64 / median_ns as f64;
+            let ms = |ns: u64| ns as f64 / 1e6;
+            let (median_ms, longest_ms) = (ms(median_ns), ms(longest_ns));
+            println!(
+                "{name} {depth}: median {median_ms:.2} ms, longest {longest_ms:.2} ms, {times:.1}"
+            );
             assert!(
                 longest_ns <= 20 * median_ns,
                 "{name} depth {depth}: median {median_ns} ns, longest {longest_ns} ns"

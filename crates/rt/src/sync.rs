@@ -1,5 +1,5 @@
-//! What tasks of one runtime wait on: wait queues, counted permits, bounded queues, groups of tasks,
-//! and events. All of it is single-threaded and safe to drop half-way.
+//! What tasks of one runtime wait on: wait queues, counted permits, bounded queues, groups of
+//! tasks, and events. All of it is single-threaded and safe to drop half-way.
 //!
 //! What tasks compete for is waited for in a [`WaitQueue`], first come, first served. An [`Event`]
 //! wakes all who wait for it: it is for conditions that one task or a few watch, and that no task

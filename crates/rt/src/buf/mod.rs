@@ -165,8 +165,8 @@ impl BufPool {
         }))
     }
 
-    /// A buffer of `len` bytes, waiting for room in the region, in order of arrival: a large buffer is
-    /// not starved by small ones that are asked for later. For the edges only.
+    /// A buffer of `len` bytes, waiting for room in the region, in order of arrival: a large buffer
+    /// is not starved by small ones that are asked for later. For the edges only.
     pub async fn alloc(&self, len: usize) -> BufMut {
         if self.0.region_bytes == 0 || block_bytes(len) > BLOCK_BYTES_MAX {
             return self.alloc_now(len);

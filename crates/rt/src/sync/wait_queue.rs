@@ -1,12 +1,12 @@
 //! The one way to wait for something that several tasks compete for.
 //!
-//! Each waiting task has a number and, among those of one number, the order of its arrival. A wake-up
-//! goes to the tasks that can go on and to no others: to the first one in the queue, or to those of
-//! some numbers. Nobody is woken to find that another task was faster, so a wake-up costs the same
-//! however many tasks wait, and a task that arrives later never goes first.
+//! Each waiting task has a number and, among those of one number, the order of its arrival. A
+//! wake-up goes to the tasks that can go on and to no others: to the first one in the queue, or to
+//! those of some numbers. Nobody is woken to find that another task was faster, so a wake-up costs
+//! the same however many tasks wait, and a task that arrives later never goes first.
 //!
-//! It must never decide by itself that a condition holds: conditions live in the caller's state, and
-//! whoever changes that state wakes those whom the change concerns.
+//! It must never decide by itself that a condition holds: conditions live in the caller's state,
+//! and whoever changes that state wakes those whom the change concerns.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,8 +27,8 @@ impl WaitQueue {
     }
 
     /// Waits in order of arrival until `condition` gives a value. Only the first task in the queue
-    /// tries its condition, when it arrives and after every [`wake_first`](Self::wake_first). A task
-    /// that arrives while others wait joins the end of the queue, even if its condition holds.
+    /// tries its condition, when it arrives and after every [`wake_first`](Self::wake_first). A
+    /// task that arrives while others wait joins the end of the queue, even if its condition holds.
     ///
     /// Where a task leaves the queue, with a value or because its future was dropped, the next one
     /// is woken.

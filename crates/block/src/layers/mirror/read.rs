@@ -68,8 +68,8 @@ impl Shared {
         self.unless_a_write_fails(&range, ask).await
     }
 
-    /// What `ask` finds in a range; where a write there fails meanwhile, what it finds under the lock
-    /// of the range.
+    /// What `ask` finds in a range; where a write there fails meanwhile, what it finds under the
+    /// lock of the range.
     async fn unless_a_write_fails(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -154,8 +154,8 @@ impl Shared {
         }
     }
 
-    /// Reads a range from sides that have not failed it yet, and from the queues in memory. An error
-    /// comes with the side whose it is.
+    /// Reads a range from sides that have not failed it yet, and from the queues in memory. An
+    /// error comes with the side whose it is.
     async fn read_without(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -253,8 +253,8 @@ impl Shared {
         }
     }
 
-    /// The side that is asked as well: one that has the whole range, is in time with its writes, and
-    /// would not be kept from catching up.
+    /// The side that is asked as well: one that has the whole range, is in time with its writes,
+    /// and would not be kept from catching up.
     fn hedge_side(&self, index: usize, range: &Range<u64>, failed: &[usize]) -> Option<usize> {
         let exposed = self.exposed.borrow().bytes();
         if self.rules().is_pressed(exposed, self.exposure_age_ns()) {
@@ -430,8 +430,8 @@ impl Shared {
         self.unless_a_write_fails(&range, ask).await
     }
 
-    /// The same extents, but what an undecided write covers is data: a hole that is not there any more
-    /// when the write is decided must not be told of.
+    /// The same extents, but what an undecided write covers is data: a hole that is not there any
+    /// more when the write is decided must not be told of.
     fn with_undecided(&self, range: &Range<u64>, extents: Vec<Extent>) -> Vec<Extent> {
         if self.undecided.is_clear(range) {
             return extents;

@@ -1,41 +1,42 @@
 //! Writes of which it is open whether they are stored, and what that means for reads.
 //!
-//! A write is undecided from its admission until a side that counts has stored it, or all have failed.
-//! A read may find the content of an undecided write. If that write then failed, the next read might
-//! find the older content, and the first answer would have been taken back. So a read waits for a
-//! decision, but only for that of a write whose content it has found:
+//! A write is undecided from its admission until a side that counts has stored it, or all have
+//! failed. A read may find the content of an undecided write. If that write then failed, the next
+//! read might find the older content, and the first answer would have been taken back. So a read
+//! waits for a decision, but only for that of a write whose content it has found:
 //!
 //! 1. A read asks the sides at once, whatever writes are under way.
 //! 2. When it has its answer, it looks which undecided writes overlap it. There is at most one for
-//!    each block, since a write holds the lock of its range until it is acknowledged. The read waits
-//!    for the decisions of those of which a block of the answer has the content. It waits for no
-//!    write that is admitted after this look.
-//! 3. If a write that overlaps the read has failed since the read began, the read asks once more, with
-//!    the lock of its range. Under the lock no write there is undecided, so this answer is final. The
-//!    lock is had in the order of admission.
+//!    each block, since a write holds the lock of its range until it is acknowledged. The read
+//!    waits for the decisions of those of which a block of the answer has the content. It waits for
+//!    no write that is admitted after this look.
+//! 3. If a write that overlaps the read has failed since the read began, the read asks once more,
+//!    with the lock of its range. Under the lock no write there is undecided, so this answer is
+//!    final. The lock is had in the order of admission.
 //!
 //! So no sequence of writes keeps a read waiting, however they overlap in time.
 //!
 //! # Why each block is linearizable
 //!
-//! Call a write of a block *stored* from its decision on. Writes of one block are stored one after the
-//! other, in the order of admission. A side that lacks a stored write is not read there, and while a
-//! write is undecided no side is read that is still to be given it. So a read that begins after a write
-//! was stored finds the content of this write or of a later one. A block of an answer is therefore one
-//! of these:
+//! Call a write of a block *stored* from its decision on. Writes of one block are stored one after
+//! the other, in the order of admission. A side that lacks a stored write is not read there, and
+//! while a write is undecided no side is read that is still to be given it. So a read that begins
+//! after a write was stored finds the content of this write or of a later one. A block of an answer
+//! is therefore one of these:
 //!
-//! - **The content of a stored write.** It was the newest stored one when the read began, or was stored
-//!   since. Every read that begins later finds it, or something newer.
-//! - **The content of an undecided write.** The read waits. It returns when the write is stored, which
-//!   is the case before; or the write has failed, which is the next case.
-//! - **Anything, while a write of the block has failed since the read began.** The answer is not used.
-//!   After a failure the sides are made to agree on what the failed write has left, before its lock is
-//!   given back; the read asks once more under this lock, and no undecided write exists then.
+//! - **The content of a stored write.** It was the newest stored one when the read began, or was
+//!   stored since. Every read that begins later finds it, or something newer.
+//! - **The content of an undecided write.** The read waits. It returns when the write is stored,
+//!   which is the case before; or the write has failed, which is the next case.
+//! - **Anything, while a write of the block has failed since the read began.** The answer is not
+//!   used. After a failure the sides are made to agree on what the failed write has left, before
+//!   its lock is given back; the read asks once more under this lock, and no undecided write exists
+//!   then.
 //!
-//! An answer that differs from the content of the undecided write is older than that write, as devices
-//! store a block as a whole. No read has returned the newer content so far, because such a read would
-//! still wait. Where an undecided write has the same content as the block had before, a read waits for
-//! its decision although it need not.
+//! An answer that differs from the content of the undecided write is older than that write, as
+//! devices store a block as a whole. No read has returned the newer content so far, because such a
+//! read would still wait. Where an undecided write has the same content as the block had before, a
+//! read waits for its decision although it need not.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

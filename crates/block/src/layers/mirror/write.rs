@@ -205,9 +205,10 @@ impl Shared {
         durable
     }
 
-    /// Waits until all healthy sides have a write, or the exposure has room for it. Room is had in the
-    /// order in which writes began to wait for it, so a large write is not kept waiting by small ones
-    /// that take every room there is; what all sides have needs none and does not wait for others.
+    /// Waits until all healthy sides have a write, or the exposure has room for it. Room is had in
+    /// the order in which writes began to wait for it, so a large write is not kept waiting by
+    /// small ones that take every room there is; what all sides have needs none and does not wait
+    /// for others.
     ///
     /// Whoever calls this takes the room at once.
     async fn until_it_may_be_acknowledged(&self, ticket: &Ticket) {
@@ -462,8 +463,8 @@ impl Shared {
     }
 
     /// The only side that decides gives up the writes of a batch, so they fail, whatever becomes of
-    /// them on the others: these lack what the side has there. One that joins before they have ended
-    /// would else take them for stored.
+    /// them on the others: these lack what the side has there. One that joins before they have
+    /// ended would else take them for stored.
     fn lack_elsewhere(&self, index: usize, batch: &Batch) {
         for side in self.sides.present().filter(|side| side.index != index) {
             for (_, part) in &batch.parts {
