@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::layers::cache::Cache;
-use bimetal_block::layers::fault::{Fault, FaultPlan};
+use bimetal_block::layers::fault::{Choice, ErrorRule, Fault, FaultPlan};
 use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideDevice, SideToOpen};
 use bimetal_block::layers::stripe::Stripe;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::Size;
-use bimetal_block::{Device, Op, Request};
+use bimetal_block::{Device, IoError, Op, Request};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt, VirtualOptions};
 use common::{open, virtual_rt, write};
@@ -30,8 +30,14 @@ type Stack = Rc<dyn Device>;
 
 /// A device in memory that takes so long for each request, and up to a fifth more.
 fn medium(rt: &Rt, size_bytes: u64, us: u64) -> Stack {
+    medium_with(rt, size_bytes, us, None)
+}
+
+/// The same, with requests that fail.
+fn medium_with(rt: &Rt, size_bytes: u64, us: u64, rule: Option<ErrorRule>) -> Stack {
     let plan = FaultPlan {
         jitter: Duration::from_micros(us / 5),
+        rule,
         ..FaultPlan::default()
     };
     let fault = Fault::new(rt, Rc::new(MemoryDevice::new(rt, size_bytes)), plan, us);
@@ -117,6 +123,8 @@ struct Entry {
 struct Load {
     rt: Rt,
     device: Stack,
+    /// Changes may fail.
+    writes_fail: bool,
     log: RefCell<Vec<Entry>>,
     in_flight: Cell<usize>,
     in_flight_max: Cell<usize>,
@@ -124,9 +132,14 @@ struct Load {
 
 impl Load {
     fn over(rt: &Rt, device: &Stack) -> Rc<Load> {
+        Load::failing(rt, device, false)
+    }
+
+    fn failing(rt: &Rt, device: &Stack, writes_fail: bool) -> Rc<Load> {
         Rc::new(Load {
             rt: rt.clone(),
             device: Rc::clone(device),
+            writes_fail,
             log: RefCell::default(),
             in_flight: Cell::new(0),
             in_flight_max: Cell::new(0),
@@ -150,7 +163,8 @@ impl Load {
         let most = self.in_flight_max.get().max(self.in_flight.get());
         self.in_flight_max.set(most);
         // Nothing runs between the number and the first poll, which admits the request.
-        self.device.submit(request).await.expect("memory works");
+        let result = self.device.submit(request).await;
+        assert!(result.is_ok() || self.writes_fail && changes, "{result:?}");
         self.in_flight.set(self.in_flight.get() - 1);
         self.log.borrow_mut()[number].done_ns = self.rt.now().as_ns();
     }
@@ -285,6 +299,42 @@ fn a_wide_write_waits_only_for_the_narrow_ones_before_it() {
 #[test]
 fn a_read_waits_for_no_later_write() {
     each_stack(async |rt, load, _| staggered_load(rt, load, false).await);
+}
+
+/// A read asks again when a write in its range has failed. Writes that fail and fail do not make it
+/// ask for ever.
+#[test]
+fn a_read_waits_for_no_later_write_that_fails() {
+    let rt = virtual_rt(1);
+    let sides = [("fast", 200), ("slow", 700)].map(|(name, us)| {
+        let rule = ErrorRule {
+            error: Some(IoError::NoSpace),
+            ops: vec![Op::Write],
+            choice: Choice::All,
+            range: None,
+            after: Duration::ZERO,
+            lasting: Duration::MAX,
+            hang: None,
+            late: false,
+        };
+        SideDevice {
+            name: name.to_owned(),
+            device: medium_with(&rt, BLOCKS * BLOCK, us, Some(rule)),
+            data_offset: 0,
+            stale: false,
+        }
+    });
+    let size_bytes = BLOCKS * BLOCK;
+    let mirror = Mirror::new(&rt, &mirror_config(), sides.into(), size_bytes);
+    let device: Stack = Rc::new(mirror);
+    rt.block_on(async {
+        // The first writes are tried again, until only one side is left.
+        let first = device.submit(write(&rt, 0, BLOCK as usize, 7)).await;
+        first.expect_err("no side takes it");
+        let load = Load::failing(&rt, &device, true);
+        staggered_load(&rt, &load, false).await;
+        assert!(load.check("mirror") > 500, "it was a load");
+    });
 }
 
 #[test]
