@@ -275,6 +275,9 @@ mod tests {
         })
     }
 
+    /// The number of a request in the test, and its range.
+    type Listed = (u64, Range<u64>);
+
     fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
         a.start < b.end && b.start < a.end
     }
@@ -286,7 +289,7 @@ mod tests {
         let rt = rt(3);
         let lock = RangeLock::new();
         // All that have not left, in the order of admission.
-        let list: Rc<RefCell<Vec<(u64, Range<u64>)>>> = Rc::default();
+        let list: Rc<RefCell<Vec<Listed>>> = Rc::default();
         let (waited, given_up) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let mut rng = Rng::new(9);
         let group = TaskGroup::new(&rt);
@@ -304,7 +307,7 @@ mod tests {
             let (waited, given_up) = (waited.clone(), given_up.clone());
             group.spawn(async move {
                 rt2.sleep(Duration::from_nanos(arrival)).await;
-                let conflicts = |list: &[(u64, Range<u64>)], range: &Range<u64>| {
+                let conflicts = |list: &[Listed], range: &Range<u64>| {
                     let earlier = list.iter().take_while(|(other, _)| *other != id);
                     earlier.filter(|(_, other)| overlap(other, range)).count()
                 };
