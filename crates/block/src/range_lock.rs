@@ -1,18 +1,71 @@
 //! Locks on byte ranges, so that two changes of the same blocks happen one after the other, and a
 //! read-modify-write is one step.
+//!
+//! A request for a range is admitted at once and gets a place behind the earlier requests that it
+//! overlaps. It has the lock when those have left, and nothing that is admitted later makes it
+//! wait: a later request that overlaps it waits for it, even where all that the later one wants is
+//! free. Requests that overlap nobody never wait.
+//!
+//! # How the order is kept
+//!
+//! At each byte the requests that include it form a queue. The map `last` holds the end of that
+//! queue for each byte, in pieces. A new request takes the pieces of its range over; each of these
+//! makes one edge from the request that had it to the new one. A request has the lock when no byte
+//! of it has an earlier request. When a request leaves, it follows its edges and grants exactly
+//! those requests that waited for nobody else.
+//!
+//! A request adds one piece to the map and splits at most two, and each edge uses a piece up. So
+//! over any run of requests there are at most three edges and three pieces for each of them,
+//! however many wait and however wide they are, and no operation looks at requests that do not
+//! overlap it. A request that is dropped while it waits is taken out of the queues of its bytes:
+//! those behind it are joined to those before it, at a cost in proportion to its own edges.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use bimetal_rt::sync::Event;
+use bimetal_rt::collections::Map;
+use bimetal_rt::sync::WaitQueue;
 
-/// Locked ranges. They never overlap, so a map from start to end holds them.
+use crate::extent_map::{Cut, ExtentMap};
+
+/// A request, by the order of admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Number(u64);
+
+impl Cut for Number {
+    fn cut(&self, _range: Range<u64>) -> Number {
+        *self
+    }
+}
+
+/// A request that has not left.
+struct Admitted {
+    range: Range<u64>,
+    /// Bytes of the range at which there is an earlier request.
+    blocked_bytes: u64,
+    /// Bytes of the range at which there is no later request.
+    last_bytes: u64,
+    /// The parts of the range at which there was an earlier request, which may have left.
+    before: ExtentMap<Number>,
+    /// The parts of the range at which there is a later request, which comes next there.
+    after: ExtentMap<Number>,
+}
+
+/// Everything admitted, and its order.
+#[derive(Default)]
+struct Order {
+    admitted: Map<u64, Admitted>,
+    last: ExtentMap<Number>,
+    next_number: u64,
+}
+
+/// See the module.
 #[derive(Default)]
 pub struct RangeLock {
-    locked: RefCell<BTreeMap<u64, u64>>,
-    released: Event,
+    order: RefCell<Order>,
+    /// Requests that wait, each under its number.
+    waiting: WaitQueue,
 }
 
 impl RangeLock {
@@ -21,38 +74,34 @@ impl RangeLock {
         Rc::new(RangeLock::default())
     }
 
-    /// Locks a range, waiting while a part of it is locked. An empty range locks nothing.
+    /// Locks a range, waiting for the requests for a part of it that were admitted before this one.
+    /// The request is admitted when the future is polled first. An empty range locks nothing.
     ///
-    /// A lock over a wide range can be overtaken by narrow ones that do not overlap each other;
-    /// it gets its turn when they pause. Callers hold one lock at a time, so there is no cycle.
+    /// A task that holds a lock and asks for another one may wait for itself, through a third
+    /// request that overlaps both: callers hold one lock at a time.
     pub async fn lock(self: &Rc<RangeLock>, range: Range<u64>) -> RangeGuard {
-        self.released.until(|| self.is_free(&range)).await;
-        self.insert(range)
+        // Where this future is dropped, so is the guard, and the request leaves.
+        let guard = self.admit(range);
+        if !self.is_granted(guard.number) {
+            let granted = || self.is_granted(guard.number);
+            self.waiting.at(guard.number, granted).await;
+        }
+        guard
     }
 
-    /// Locks a range if no part of it is locked.
+    /// Locks a range if no part of it is locked or waited for.
     pub fn try_lock(self: &Rc<RangeLock>, range: Range<u64>) -> Option<RangeGuard> {
-        self.is_free(&range).then(|| self.insert(range))
+        self.is_free(&range).then(|| self.admit(range))
     }
 
-    /// True when no part of the range is locked.
+    /// True when no part of the range is locked or waited for.
     pub fn is_free(&self, range: &Range<u64>) -> bool {
-        let locked = self.locked.borrow();
-        range.is_empty()
-            || locked
-                .range(..range.end)
-                .next_back()
-                .is_none_or(|(_, &end)| end <= range.start)
+        self.order.borrow().last.is_clear(range)
     }
 
-    /// Waits until no part of the range is locked, without locking it.
-    pub async fn until_free(&self, range: Range<u64>) {
-        self.released.until(|| self.is_free(&range)).await;
-    }
-
-    /// Ranges that are locked.
+    /// Ranges that are locked or waited for.
     pub fn len(&self) -> usize {
-        self.locked.borrow().len()
+        self.order.borrow().admitted.len()
     }
 
     /// True when nothing is locked.
@@ -60,22 +109,138 @@ impl RangeLock {
         self.len() == 0
     }
 
-    fn insert(self: &Rc<RangeLock>, range: Range<u64>) -> RangeGuard {
-        if !range.is_empty() {
-            let before = self.locked.borrow_mut().insert(range.start, range.end);
-            assert!(before.is_none(), "a free range has no lock at its start");
-        }
+    fn admit(self: &Rc<RangeLock>, range: Range<u64>) -> RangeGuard {
+        let number = self.order.borrow_mut().admit(&range);
         RangeGuard {
             lock: Rc::clone(self),
             range,
+            number,
         }
     }
+
+    fn is_granted(&self, number: u64) -> bool {
+        let order = self.order.borrow();
+        let admitted = order.admitted.get(&number);
+        // An empty range is not kept.
+        admitted.is_none_or(|admitted| admitted.blocked_bytes == 0)
+    }
+}
+
+impl Order {
+    /// Puts a request behind those that it overlaps and returns its number.
+    fn admit(&mut self, range: &Range<u64>) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        if range.is_empty() {
+            return number;
+        }
+        let mut before = ExtentMap::new();
+        for (part, earlier) in self.last.remove(range.clone()) {
+            let request = self.of(earlier);
+            request.last_bytes -= part.end - part.start;
+            request.after.insert(part.clone(), Number(number));
+            before.insert(part, earlier);
+        }
+        self.last.insert(range.clone(), Number(number));
+        let admitted = Admitted {
+            range: range.clone(),
+            blocked_bytes: before.bytes(),
+            last_bytes: range.end - range.start,
+            before,
+            after: ExtentMap::new(),
+        };
+        self.admitted.insert(number, admitted);
+        number
+    }
+
+    fn of(&mut self, number: Number) -> &mut Admitted {
+        let admitted = self.admitted.get_mut(&number.0);
+        admitted.expect("a request that has a piece or an edge has not left")
+    }
+
+    /// Takes a request out and passes those that have the lock now to `grant`.
+    fn leave(&mut self, number: u64, mut grant: impl FnMut(u64)) {
+        let Some(left) = self.admitted.remove(&number) else {
+            return;
+        };
+        let earlier = self.earlier_of(&left);
+        for part in self.take_last(Number(number), &left) {
+            for (inside, before) in clipped(&earlier, &part) {
+                self.of(before).last_bytes += inside.end - inside.start;
+                self.last.insert(inside, before);
+            }
+        }
+        for (part, &later) in left.after.iter() {
+            let joined_bytes = self.join(&earlier, &part, later);
+            let request = self.of(later);
+            request.blocked_bytes -= part.end - part.start - joined_bytes;
+            if request.blocked_bytes == 0 {
+                grant(later.0);
+            }
+        }
+    }
+
+    /// Parts from a request that leaves the requests before it, and returns these by place. There
+    /// are none when it had the lock.
+    fn earlier_of(&mut self, left: &Admitted) -> ExtentMap<Number> {
+        let mut earlier = ExtentMap::new();
+        if left.blocked_bytes > 0 {
+            for (part, &before) in left.before.iter() {
+                if let Some(request) = self.admitted.get_mut(&before.0) {
+                    request.after.remove(part.clone());
+                    earlier.insert(part, before);
+                }
+            }
+        }
+        earlier
+    }
+
+    /// Takes the pieces of a request out of the map.
+    fn take_last(&mut self, number: Number, left: &Admitted) -> Vec<Range<u64>> {
+        let mut bytes = left.last_bytes;
+        let mut parts = Vec::new();
+        for (part, &of) in self.last.overlapping(&left.range) {
+            if bytes == 0 {
+                break;
+            }
+            if of == number {
+                bytes -= part.end - part.start;
+                parts.push(part);
+            }
+        }
+        assert_eq!(bytes, 0, "the pieces of a request are in the map");
+        for part in &parts {
+            self.last.remove(part.clone());
+        }
+        parts
+    }
+
+    /// Puts a later request behind the earlier ones in a part. Returns for how many bytes.
+    fn join(&mut self, earlier: &ExtentMap<Number>, part: &Range<u64>, later: Number) -> u64 {
+        let mut joined_bytes = 0;
+        for (inside, before) in clipped(earlier, part) {
+            joined_bytes += inside.end - inside.start;
+            self.of(before).after.insert(inside.clone(), later);
+            self.of(later).before.insert(inside, before);
+        }
+        joined_bytes
+    }
+}
+
+/// The entries of a map inside a range.
+fn clipped(map: &ExtentMap<Number>, range: &Range<u64>) -> Vec<(Range<u64>, Number)> {
+    let inside = map.overlapping(range).map(|(part, &number)| {
+        let part = part.start.max(range.start)..part.end.min(range.end);
+        (part, number)
+    });
+    inside.collect()
 }
 
 /// A locked range; unlocks when dropped.
 pub struct RangeGuard {
     lock: Rc<RangeLock>,
     range: Range<u64>,
+    number: u64,
 }
 
 impl RangeGuard {
@@ -87,17 +252,9 @@ impl RangeGuard {
 
 impl Drop for RangeGuard {
     fn drop(&mut self) {
-        if !self.range.is_empty() {
-            let end = self.lock.locked.borrow_mut().remove(&self.range.start);
-            assert_eq!(
-                end,
-                Some(self.range.end),
-                "a lock is released as it was taken"
-            );
-            if self.lock.released.waiting() > 0 {
-                self.lock.released.notify();
-            }
-        }
+        let waiting = &self.lock.waiting;
+        let grant = |number| waiting.wake_at(number);
+        self.lock.order.borrow_mut().leave(self.number, grant);
     }
 }
 
@@ -111,43 +268,98 @@ mod tests {
 
     use super::*;
 
-    /// Random ranges, held for random times: no byte is ever held twice, and all end.
-    #[test]
-    fn overlapping_ranges_exclude_each_other() {
-        let rt = Rt::virtual_time(VirtualOptions {
-            seed: 3,
+    fn rt(seed: u64) -> Rt {
+        Rt::virtual_time(VirtualOptions {
+            seed,
             shuffle: true,
-        });
+        })
+    }
+
+    /// The number of a request in the test, and its range.
+    type Listed = (u64, Range<u64>);
+
+    fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+        a.start < b.end && b.start < a.end
+    }
+
+    /// Random ranges of all widths, held for random times, some given up while they wait, against a
+    /// list: a request has the lock if and only if no earlier one that overlaps it is left.
+    #[test]
+    fn a_request_waits_for_the_earlier_ones_that_it_overlaps_and_for_no_others() {
+        let rt = rt(3);
         let lock = RangeLock::new();
-        let holders = Rc::new(RefCell::new([0u8; 64]));
-        let waited = Rc::new(Cell::new(0));
+        // All that have not left, in the order of admission.
+        let list: Rc<RefCell<Vec<Listed>>> = Rc::default();
+        let (waited, given_up) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let mut rng = Rng::new(9);
         let group = TaskGroup::new(&rt);
-        for _ in 0..500 {
+        for id in 0..3_000u64 {
             let start = rng.below(64);
-            let range = start..start + 1 + rng.below(64 - start);
-            let (hold, arrival) = (rng.below(100), rng.below(20_000));
-            let (lock, holders, rt2, waited) =
-                (lock.clone(), holders.clone(), rt.clone(), waited.clone());
+            let width = 1 + if rng.chance(0.1) {
+                rng.below(64)
+            } else {
+                rng.below(4)
+            };
+            let range = start..(start + width).min(64);
+            let (arrival, hold) = (rng.below(30_000), rng.below(100));
+            let patience = rng.chance(0.2).then(|| rng.below(100));
+            let (lock, list, rt2) = (lock.clone(), list.clone(), rt.clone());
+            let (waited, given_up) = (waited.clone(), given_up.clone());
             group.spawn(async move {
                 rt2.sleep(Duration::from_nanos(arrival)).await;
-                if !lock.is_free(&range) {
-                    waited.set(waited.get() + 1);
-                }
-                let guard = lock.lock(range).await;
-                let bytes = guard.range().start as usize..guard.range().end as usize;
-                for held in &mut holders.borrow_mut()[bytes.clone()] {
-                    *held += 1;
-                    assert_eq!(*held, 1, "a byte is held once");
-                }
+                let conflicts = |list: &[Listed], range: &Range<u64>| {
+                    let earlier = list.iter().take_while(|(other, _)| *other != id);
+                    earlier.filter(|(_, other)| overlap(other, range)).count()
+                };
+                let ahead = conflicts(&list.borrow(), &range);
+                assert_eq!(lock.is_free(&range), ahead == 0);
+                list.borrow_mut().push((id, range.clone()));
+                let leave = || list.borrow_mut().retain(|(other, _)| *other != id);
+                let asked = lock.lock(range.clone());
+                let guard = match patience {
+                    Some(ns) => rt2.timeout(Duration::from_nanos(ns), asked).await,
+                    None => Ok(asked.await),
+                };
+                let Ok(guard) = guard else {
+                    assert!(ahead > 0, "what is free is had at once");
+                    given_up.set(given_up.get() + 1);
+                    return leave();
+                };
+                waited.set(waited.get() + usize::from(ahead > 0));
+                assert_eq!(conflicts(&list.borrow(), &range), 0, "it is its turn");
                 rt2.sleep(Duration::from_nanos(hold)).await;
-                holders.borrow_mut()[bytes].fill(0);
+                leave();
+                drop(guard);
             });
         }
         rt.block_on(group.join());
+        let order = lock.order.borrow();
+        assert!(order.admitted.is_empty() && order.last.is_empty());
         assert!(
-            lock.is_empty() && waited.get() > 100,
+            waited.get() > 500 && given_up.get() > 100,
             "the test has contention"
         );
+    }
+
+    /// The edges and pieces for many requests at once are a small multiple of their number.
+    #[test]
+    fn what_is_kept_grows_with_the_requests_and_not_with_their_overlaps() {
+        let rt = rt(1);
+        let lock = RangeLock::new();
+        let mut rng = Rng::new(5);
+        rt.block_on(async {
+            let requests: u64 = 2_000;
+            // All overlap in the middle, and no two have the same ends.
+            let guards: Vec<_> = (0..requests)
+                .map(|_| lock.admit(rng.below(1 << 20)..(1 << 20) + 1 + rng.below(1 << 20)))
+                .collect();
+            let order = lock.order.borrow();
+            let edges: usize = order.admitted.values().map(|a| a.after.len()).sum();
+            assert!(edges as u64 <= 3 * requests, "{edges} edges");
+            assert!(order.last.len() as u64 <= 3 * requests);
+            drop(order);
+            drop(guards);
+            assert!(lock.is_empty());
+        });
     }
 }

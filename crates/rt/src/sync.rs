@@ -1,5 +1,13 @@
-//! What tasks of one runtime wait on: events, counted permits, bounded queues, groups of tasks.
-//! All of it is single-threaded, first come, first served, and safe to drop half-way.
+//! What tasks of one runtime wait on: wait queues, counted permits, bounded queues, groups of
+//! tasks, and events. All of it is single-threaded and safe to drop half-way.
+//!
+//! What tasks compete for is waited for in a [`WaitQueue`], first come, first served. An [`Event`]
+//! wakes all who wait for it: it is for conditions that one task or a few watch, and that no task
+//! can take away from another.
+
+mod wait_queue;
+
+pub use wait_queue::WaitQueue;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,33 +19,18 @@ use slab::Slab;
 
 use crate::executor::{Rt, Task};
 
-/// Wakers of the tasks that wait on one thing, in order of arrival.
-#[derive(Default)]
-struct Waiters {
-    wakers: Slab<Waker>,
-    order: VecDeque<usize>,
-}
-
-/// The place of one waiting task; leaves the queue when dropped.
+/// The place of one task that waits for an event; leaves it when dropped.
 struct Place<'a> {
-    waiters: &'a RefCell<Waiters>,
+    wakers: &'a RefCell<Slab<Waker>>,
     key: Option<usize>,
 }
 
-impl<'a> Place<'a> {
-    fn new(waiters: &'a RefCell<Waiters>) -> Place<'a> {
-        Place { waiters, key: None }
-    }
-
+impl Place<'_> {
     fn wait(&mut self, context: &Context<'_>) {
-        let mut waiters = self.waiters.borrow_mut();
-        match self.key.and_then(|key| waiters.wakers.get_mut(key)) {
+        let mut wakers = self.wakers.borrow_mut();
+        match self.key.and_then(|key| wakers.get_mut(key)) {
             Some(waker) => waker.clone_from(context.waker()),
-            None => {
-                let key = waiters.wakers.insert(context.waker().clone());
-                waiters.order.push_back(key);
-                self.key = Some(key);
-            }
+            None => self.key = Some(wakers.insert(context.waker().clone())),
         }
     }
 }
@@ -45,23 +38,8 @@ impl<'a> Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            let mut waiters = self.waiters.borrow_mut();
-            waiters.order.retain(|&k| k != key);
-            waiters.wakers.try_remove(key);
+            self.wakers.borrow_mut().try_remove(key);
         }
-    }
-}
-
-impl Waiters {
-    fn wake_all(waiters: &RefCell<Waiters>) {
-        // Wakers only push onto the ready queue, so they may run under the borrow.
-        for (_, waker) in &waiters.borrow().wakers {
-            waker.wake_by_ref();
-        }
-    }
-
-    fn first(&self) -> Option<usize> {
-        self.order.front().copied()
     }
 }
 
@@ -69,7 +47,7 @@ impl Waiters {
 /// the condition lives in the caller's state, so no wake-up can be missed.
 #[derive(Default)]
 pub struct Event {
-    waiters: RefCell<Waiters>,
+    wakers: RefCell<Slab<Waker>>,
 }
 
 impl Event {
@@ -80,7 +58,10 @@ impl Event {
 
     /// Makes every waiting task look at its condition again.
     pub fn notify(&self) {
-        Waiters::wake_all(&self.waiters);
+        // Wakers only push onto the ready queue, so they may run under the borrow.
+        for (_, waker) in &*self.wakers.borrow() {
+            waker.wake_by_ref();
+        }
     }
 
     /// Waits until `condition` holds; it is tried at once and after every [`notify`](Self::notify).
@@ -90,7 +71,10 @@ impl Event {
 
     /// Waits until `condition` gives a value.
     pub async fn until_some<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
-        let mut place = Place::new(&self.waiters);
+        let mut place = Place {
+            wakers: &self.wakers,
+            key: None,
+        };
         std::future::poll_fn(|context| match condition() {
             Some(value) => Poll::Ready(value),
             None => {
@@ -103,7 +87,7 @@ impl Event {
 
     /// Tasks that wait.
     pub fn waiting(&self) -> usize {
-        self.waiters.borrow().wakers.len()
+        self.wakers.borrow().len()
     }
 }
 
@@ -112,7 +96,7 @@ impl Event {
 pub struct Semaphore {
     free: Cell<u64>,
     capacity: u64,
-    waiters: RefCell<Waiters>,
+    waiting: WaitQueue,
 }
 
 impl Semaphore {
@@ -121,7 +105,7 @@ impl Semaphore {
         Rc::new(Semaphore {
             free: Cell::new(capacity),
             capacity,
-            waiters: RefCell::new(Waiters::default()),
+            waiting: WaitQueue::new(),
         })
     }
 
@@ -140,65 +124,26 @@ impl Semaphore {
             "{count} permits of {} can never be had",
             self.capacity
         );
-        let mut turn = Turn {
-            semaphore: self,
-            place: Some(Place::new(&self.waiters)),
-        };
-        std::future::poll_fn(|context| {
-            let place = turn.place.as_mut().expect("it is kept until the end");
-            let first = self.waiters.borrow().first();
-            let my_turn = first.is_none() || first == place.key;
-            if my_turn && self.free.get() >= count {
-                self.free.set(self.free.get() - count);
-                return Poll::Ready(());
-            }
-            place.wait(context);
-            Poll::Pending
-        })
-        .await;
-        drop(turn);
-        Permit {
-            semaphore: Rc::clone(self),
-            count,
-        }
+        self.waiting.in_turn(|| self.take(count)).await
     }
 
     /// Takes `count` permits if they are free and nobody waits.
     pub fn try_acquire(self: &Rc<Semaphore>, count: u64) -> Option<Permit> {
-        let available = self.waiters.borrow().first().is_none() && self.free.get() >= count;
-        available.then(|| {
-            self.free.set(self.free.get() - count);
-            Permit {
-                semaphore: Rc::clone(self),
-                count,
-            }
+        self.waiting.is_empty().then(|| self.take(count)).flatten()
+    }
+
+    fn take(self: &Rc<Semaphore>, count: u64) -> Option<Permit> {
+        let left = self.free.get().checked_sub(count)?;
+        self.free.set(left);
+        Some(Permit {
+            semaphore: Rc::clone(self),
+            count,
         })
     }
 
     /// Tasks that wait for permits.
     pub fn waiting(&self) -> usize {
-        self.waiters.borrow().order.len()
-    }
-
-    fn wake_first(&self) {
-        let waiters = self.waiters.borrow();
-        if let Some(waker) = waiters.first().and_then(|key| waiters.wakers.get(key)) {
-            waker.wake_by_ref();
-        }
-    }
-}
-
-/// The place of one task that waits for permits. Whoever leaves it, with them or without, may have
-/// been the only one that was told that some are free, so the next one is told.
-struct Turn<'a> {
-    semaphore: &'a Semaphore,
-    place: Option<Place<'a>>,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.place = None;
-        self.semaphore.wake_first();
+        self.waiting.len()
     }
 }
 
@@ -236,7 +181,7 @@ impl Drop for Permit {
             semaphore.free.get() <= semaphore.capacity,
             "a permit returned twice"
         );
-        semaphore.wake_first();
+        semaphore.waiting.wake_first();
     }
 }
 
@@ -244,7 +189,9 @@ struct QueueState<T> {
     items: RefCell<VecDeque<T>>,
     depth_max: usize,
     closed: Cell<bool>,
-    changed: Event,
+    /// Those who have an item, and those who want one.
+    pushing: WaitQueue,
+    popping: WaitQueue,
 }
 
 /// A bounded queue between tasks. Cloning gives another handle to the same queue.
@@ -264,7 +211,8 @@ impl<T> Queue<T> {
             items: RefCell::new(VecDeque::new()),
             depth_max,
             closed: Cell::new(false),
-            changed: Event::new(),
+            pushing: WaitQueue::new(),
+            popping: WaitQueue::new(),
         }))
     }
 
@@ -274,44 +222,58 @@ impl<T> Queue<T> {
     /// The item, when the queue is closed.
     pub async fn push(&self, item: T) -> Result<(), T> {
         let state = &self.0;
-        state
-            .changed
-            .until(|| state.closed.get() || state.items.borrow().len() < state.depth_max)
-            .await;
-        self.try_push(item)
+        let mut item = Some(item);
+        let pushed = state.pushing.in_turn(|| {
+            let is_full = state.items.borrow().len() >= state.depth_max;
+            if is_full && !state.closed.get() {
+                return None;
+            }
+            let item = item.take().expect("it is pushed once");
+            Some(self.put(item))
+        });
+        pushed.await
     }
 
-    /// Appends an item if there is room.
+    /// Appends an item if there is room and nobody waits for it.
     ///
     /// # Errors
     /// The item, when the queue is full or closed.
     pub fn try_push(&self, item: T) -> Result<(), T> {
+        match self.0.pushing.is_empty() {
+            true => self.put(item),
+            false => Err(item),
+        }
+    }
+
+    fn put(&self, item: T) -> Result<(), T> {
         let state = &self.0;
         if state.closed.get() || state.items.borrow().len() >= state.depth_max {
             return Err(item);
         }
         state.items.borrow_mut().push_back(item);
-        state.changed.notify();
+        state.popping.wake_first();
         Ok(())
     }
 
     /// Takes the oldest item, waiting for one; `None` when the queue is closed and empty.
     pub async fn pop(&self) -> Option<T> {
         let state = &self.0;
-        state
-            .changed
-            .until_some(|| match self.try_pop() {
-                Some(item) => Some(Some(item)),
-                None => state.closed.get().then_some(None),
-            })
-            .await
+        let popped = state.popping.in_turn(|| match self.take() {
+            Some(item) => Some(Some(item)),
+            None => state.closed.get().then_some(None),
+        });
+        popped.await
     }
 
-    /// Takes the oldest item if there is one.
+    /// Takes the oldest item if there is one and nobody waits for it.
     pub fn try_pop(&self) -> Option<T> {
+        self.0.popping.is_empty().then(|| self.take()).flatten()
+    }
+
+    fn take(&self) -> Option<T> {
         let item = self.0.items.borrow_mut().pop_front();
         if item.is_some() {
-            self.0.changed.notify();
+            self.0.pushing.wake_first();
         }
         item
     }
@@ -319,7 +281,9 @@ impl<T> Queue<T> {
     /// Refuses further items; those inside can still be taken.
     pub fn close(&self) {
         self.0.closed.set(true);
-        self.0.changed.notify();
+        // Each of them wakes the next one as it leaves.
+        self.0.pushing.wake_first();
+        self.0.popping.wake_first();
     }
 
     /// Items inside.

@@ -19,7 +19,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use bimetal_rt::sync::Event;
+use bimetal_rt::sync::{Permit, Semaphore};
 use bimetal_rt::{Instant, Rt, Sleep, Task};
 use serde::Deserialize;
 use slab::Slab;
@@ -100,7 +100,14 @@ fn one_line(error: &ModelError) -> String {
 }
 
 /// A request inside the model.
-enum Slot {
+struct Slot {
+    stage: Stage,
+    /// Its place in the queue of the device.
+    _place: Permit,
+}
+
+/// How far a request inside the model has come.
+enum Stage {
     /// Not finished; the waker of whoever waits, once it has been polled.
     Waiting(Option<Waker>),
     /// Finished, and the waiting request will take the slot away.
@@ -122,8 +129,8 @@ struct State {
     alarm_at: Cell<Instant>,
     /// Kept for its memory only; empty between runs.
     finished: RefCell<Vec<u64>>,
-    /// Some slot went away.
-    left: Event,
+    /// Places in the queue of the device, taken in the order of arrival.
+    places: Rc<Semaphore>,
     lateness: Cell<Lateness>,
 }
 
@@ -149,8 +156,12 @@ impl Lateness {
 
 impl State {
     /// Hands a command to the model.
-    fn start(self: &Rc<State>, kind: CommandKind, request: &Request) -> Ticket {
-        let key = self.slots.borrow_mut().insert(Slot::Waiting(None));
+    fn start(self: &Rc<State>, kind: CommandKind, request: &Request, place: Permit) -> Ticket {
+        let slot = Slot {
+            stage: Stage::Waiting(None),
+            _place: place,
+        };
+        let key = self.slots.borrow_mut().insert(slot);
         let command = Command {
             id: key as u64,
             kind,
@@ -193,25 +204,15 @@ impl State {
 
     fn finish(&self, key: usize) {
         let mut slots = self.slots.borrow_mut();
-        match std::mem::replace(&mut slots[key], Slot::Done) {
+        match std::mem::replace(&mut slots[key].stage, Stage::Done) {
             // Wakers only push onto the ready queue, so they may run under the borrow.
-            Slot::Waiting(waker) => {
+            Stage::Waiting(waker) => {
                 if let Some(waker) = waker {
                     waker.wake();
                 }
             }
-            Slot::Orphan => {
-                slots.remove(key);
-                drop(slots);
-                self.slot_left();
-            }
-            Slot::Done => panic!("a model finishes a command once"),
-        }
-    }
-
-    fn slot_left(&self) {
-        if self.left.waiting() > 0 {
-            self.left.notify();
+            Stage::Orphan => drop(slots.remove(key)),
+            Stage::Done => panic!("a model finishes a command once"),
         }
     }
 
@@ -250,17 +251,17 @@ struct Ticket {
 impl Future for Ticket {
     type Output = ();
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        match &mut self.state.slots.borrow_mut()[self.key] {
-            Slot::Done => Poll::Ready(()),
-            Slot::Waiting(Some(waker)) => {
+        match &mut self.state.slots.borrow_mut()[self.key].stage {
+            Stage::Done => Poll::Ready(()),
+            Stage::Waiting(Some(waker)) => {
                 waker.clone_from(context.waker());
                 Poll::Pending
             }
-            Slot::Waiting(empty) => {
+            Stage::Waiting(empty) => {
                 *empty = Some(context.waker().clone());
                 Poll::Pending
             }
-            Slot::Orphan => unreachable!("only a dropped ticket leaves an orphan"),
+            Stage::Orphan => unreachable!("only a dropped ticket leaves an orphan"),
         }
     }
 }
@@ -268,12 +269,10 @@ impl Future for Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut slots = self.state.slots.borrow_mut();
-        if matches!(slots[self.key], Slot::Done) {
+        if matches!(slots[self.key].stage, Stage::Done) {
             slots.remove(self.key);
-            drop(slots);
-            self.state.slot_left();
         } else {
-            slots[self.key] = Slot::Orphan;
+            slots[self.key].stage = Stage::Orphan;
         }
     }
 }
@@ -317,7 +316,7 @@ impl Timing {
             alarm: RefCell::new(None),
             alarm_at: Cell::new(Instant::MAX),
             finished: RefCell::new(Vec::new()),
-            left: Event::new(),
+            places: Semaphore::new(QUEUE_COMMANDS_MAX as u64),
             lateness: Cell::default(),
         });
         Ok(Timing {
@@ -347,11 +346,8 @@ impl Timing {
 
     async fn run(&self, kind: CommandKind, request: Request) -> IoResult {
         let state = &self.state;
-        state
-            .left
-            .until(|| state.slots.borrow().len() < QUEUE_COMMANDS_MAX)
-            .await;
-        let ticket = state.start(kind, &request);
+        let place = state.places.acquire(1).await;
+        let ticket = state.start(kind, &request, place);
         let result = self.below.submit(request).await;
         ticket.await;
         result
@@ -425,7 +421,8 @@ impl Device for Timing {
         Box::pin(async {
             self.closed.set(true);
             let state = &self.state;
-            state.left.until(|| state.slots.borrow().is_empty()).await;
+            // Those that nobody waits for have places as well.
+            drop(state.places.acquire(QUEUE_COMMANDS_MAX as u64).await);
             Ok(())
         })
     }

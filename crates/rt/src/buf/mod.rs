@@ -25,7 +25,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use crate::sync::Event;
+use crate::sync::WaitQueue;
 use areas::Areas;
 use buddy::Buddy;
 pub use detached::DetachedBuf;
@@ -47,7 +47,8 @@ struct PoolState {
     heap_bytes: Cell<usize>,
     /// Where blocks of one size come from in place of the heap.
     areas: Option<RefCell<Areas>>,
-    freed: Event,
+    /// The edges that wait for room in the region.
+    waiting: WaitQueue,
 }
 
 impl Drop for PoolState {
@@ -103,9 +104,7 @@ impl Drop for Block {
                 buddy.free(offset / ALIGNMENT, self.capacity / ALIGNMENT);
             }
         }
-        if self.pool.freed.waiting() > 0 {
-            self.pool.freed.notify();
-        }
+        self.pool.waiting.wake_first();
     }
 }
 
@@ -162,16 +161,17 @@ impl BufPool {
             )),
             heap_bytes: Cell::new(0),
             areas: areas.map(RefCell::new),
-            freed: Event::new(),
+            waiting: WaitQueue::new(),
         }))
     }
 
-    /// A buffer of `len` bytes, waiting for room in the region. For the edges only.
+    /// A buffer of `len` bytes, waiting for room in the region, in order of arrival: a large buffer
+    /// is not starved by small ones that are asked for later. For the edges only.
     pub async fn alloc(&self, len: usize) -> BufMut {
         if self.0.region_bytes == 0 || block_bytes(len) > BLOCK_BYTES_MAX {
             return self.alloc_now(len);
         }
-        self.0.freed.until_some(|| self.try_alloc(len)).await
+        self.0.waiting.in_turn(|| self.try_alloc(len)).await
     }
 
     /// A buffer of `len` bytes from the region, if there is room.

@@ -39,8 +39,9 @@ impl Shared {
     /// # Errors
     /// When the bound on what is in memory only is full of what could not be written.
     pub(super) async fn write_back(self: &Rc<Self>, request: Request) -> IoResult {
-        self.until_there_is_room((request.len / BLOCK_BYTES) as usize)
-            .await?;
+        let pages = (request.len / BLOCK_BYTES) as usize;
+        // Until the room is taken, nobody else may look for room.
+        let _turn = self.until_there_is_room(pages).await?;
         let frames = self.framed(&request.payload);
         let now_ns = self.rt.now().as_ns();
         let mut state = self.state.borrow_mut();
@@ -48,6 +49,8 @@ impl Shared {
             state.write(page, frame, true, now_ns);
         }
         drop(state);
+        // What could not be written is not on its way out any more, where it was replaced.
+        self.waits.room_changed();
         self.keep_dirty_low();
         Ok(Reply::Done)
     }
@@ -69,7 +72,8 @@ impl Shared {
             }
         }
         drop(state);
-        self.changed.notify();
+        self.wake_destaging();
+        self.waits.room_changed();
         result
     }
 
@@ -89,7 +93,8 @@ impl Shared {
             }
         }
         drop(state);
-        self.changed.notify();
+        self.wake_destaging();
+        self.waits.room_changed();
         result
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bimetal_policy::replacement::{DeviceCost, PageId};
 use bimetal_rt::Payload;
+use bimetal_rt::sync::Permit;
 
 use super::Shared;
 use super::state::Job;
@@ -35,7 +36,7 @@ impl Shared {
     pub(super) async fn destage_for_ever(self: Rc<Self>) {
         loop {
             let next = || self.state.borrow_mut().next_job();
-            let job = self.changed.until_some(next).await;
+            let job = self.waits.jobs.until_some(next).await;
             let parts = self.parts_of(&job);
             self.state.borrow_mut().split(job.number, parts.len());
             for part in parts {
@@ -52,8 +53,8 @@ impl Shared {
     }
 
     fn part_ended(&self, job: u64) {
-        self.state.borrow_mut().part_ended(job);
-        self.changed.notify();
+        let first = self.state.borrow_mut().part_ended(job);
+        self.waits.ended.wake_through(first);
     }
 
     /// Cuts a job into ranges of pages that lie together.
@@ -136,6 +137,8 @@ impl Shared {
                 }
             }
         }
+        drop(state);
+        self.waits.room_changed();
     }
 
     /// Hands out what has been dirty for too long, and queues what has failed, for ever.
@@ -155,7 +158,7 @@ impl Shared {
                 state.retry_failed();
             }
             drop(state);
-            self.changed.notify();
+            self.wake_destaging();
         }
     }
 
@@ -180,35 +183,39 @@ impl Shared {
     /// An access may have made something leave.
     pub(super) fn wake_destaging(&self) {
         if self.state.borrow().has_jobs() {
-            self.changed.notify();
+            self.waits.jobs.notify();
         }
     }
 
-    /// Waits until so many more pages may be in memory only.
+    /// Waits until so many more pages may be in memory only, in the order of arrival. What this
+    /// returns is held until they are: the next write looks for room when it is dropped.
     ///
     /// # Errors
     /// Why nothing can be written, when that is so.
-    pub(super) async fn until_there_is_room(&self, pages: usize) -> Result<(), IoError> {
-        self.changed
-            .until_some(|| {
+    pub(super) async fn until_there_is_room(&self, pages: usize) -> Result<Permit, IoError> {
+        let turn = self.waits.write_turn.acquire(1).await;
+        loop {
+            let room = || {
                 let room = self.room_for(pages);
-                // Others may have taken what was made before. Only what was handed out now is told, or
-                // this would wake itself for ever.
-                let pages = self.dirty_pages_max.saturating_sub(pages);
-                if room.is_none() && self.clean_down_to(pages) {
-                    self.changed.notify();
+                if room.is_none() && self.clean_down_to(self.dirty_pages_max.saturating_sub(pages))
+                {
+                    self.wake_destaging();
                 }
                 room
-            })
-            .await
+            };
+            self.waits.room.until_some(room).await?;
+            self.until_unchoked().await?;
+            // What has failed to be durable may have been added meanwhile.
+            if let Some(room) = self.room_for(pages) {
+                return room.map(|()| turn);
+            }
+        }
     }
 
     /// Whether there is room for so many pages, or never will be; `None` while it is not known.
     fn room_for(&self, pages: usize) -> Option<Result<(), IoError>> {
         let state = self.state.borrow();
-        let over = state.unwritten_pages() + pages > self.dirty_pages_max
-            || state.leaving_pages() > self.leaving_pages_max;
-        if !over || state.unwritten_pages() == 0 {
+        if state.unwritten_pages() + pages <= self.dirty_pages_max || state.unwritten_pages() == 0 {
             return Some(Ok(()));
         }
         state.has_failed().then_some(Err(state.error))

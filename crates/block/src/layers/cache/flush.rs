@@ -13,9 +13,9 @@ impl Shared {
     /// Why something that was written before is not durable.
     pub(super) async fn flush(self: &Rc<Self>) -> IoResult {
         let until = self.state.borrow_mut().clean_all();
-        self.changed.notify();
+        self.wake_destaging();
         let over = || self.state.borrow().ended_below(until);
-        self.changed.until(over).await;
+        self.waits.ended.at(until, over).await;
         {
             let state = self.state.borrow();
             if state.has_failed() {
@@ -40,6 +40,9 @@ impl Shared {
             }
         }
         let lost = state.lost.map_or(Ok(()), Err);
+        drop(state);
+        // Writes fail now that something has, where there is no room.
+        self.waits.room_changed();
         flushed.and(lost).map(|()| Reply::Done)
     }
 }

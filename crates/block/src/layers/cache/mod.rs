@@ -2,8 +2,9 @@
 //! `bimetal-policy`, the very objects that the trace simulator judges. The contract is in
 //! `docs/layers/cache.md`.
 //!
-//! It must never lose what it has acknowledged as long as the program lives, never report a flush that
-//! did not cover everything before it, and never decide by itself what a policy decides.
+//! It must never lose what it has acknowledged as long as the program lives, never report a flush
+//! that did not cover everything before it, and never decide by itself what a policy decides. No
+//! request may wait for one that came later: who waits for what stands at [`Waits`].
 
 mod ahead;
 mod changes;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use bimetal_policy::readers::Readers;
 use bimetal_policy::replacement::{Build, Granularity, Spec, UnknownGranularity};
-use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
+use bimetal_rt::sync::{Event, Semaphore, TaskGroup, WaitQueue};
 use bimetal_rt::{BufPool, Rt};
 use serde::Deserialize;
 
@@ -38,8 +39,8 @@ const SIZE_BYTES_MIN: u64 = 64 * BLOCK_BYTES;
 /// What leaves may take so much of the memory, at most.
 const LEAVING_SHARE: usize = 8;
 const LEAVING_BYTES_MAX: u64 = 64 << 20;
-/// What reading and writing a page costs until the device has shown it, in microseconds: their ratio is
-/// that of NAND.
+/// What reading and writing a page costs until the device has shown it, in microseconds: their
+/// ratio is that of NAND.
 const READ_US: f64 = 25.0;
 const FLUSH_US: f64 = 200.0;
 /// The `health` of a cache that has lost something, as long as nobody has said that this is known.
@@ -140,7 +141,8 @@ impl CacheConfig {
             return Err("`depth` must be 1 to 1024".to_owned());
         }
         let read_ahead = self.read_ahead.0;
-        // Windows of several readers, two of which may be read as one, must not push each other out.
+        // Windows of several readers, two of which may be read as one, must not push each other
+        // out.
         if !read_ahead.is_multiple_of(BLOCK_BYTES) || read_ahead > self.size.0 / 8 {
             return Err(
                 "`read_ahead` must be whole blocks of 4 KiB, at most an eighth of `size`"
@@ -154,9 +156,9 @@ impl CacheConfig {
         self.granularity.as_deref().map(str::parse).transpose()
     }
 
-    /// What a device below with this geometry likes to be written at a time, if the file does not say.
-    /// One that prefers requests as long as a cluster pays for shorter ones, by reading or copying the
-    /// rest. Of others no more is known than that neighbours cost less together.
+    /// What a device below with this geometry likes to be written at a time, if the file does not
+    /// say. One that prefers requests as long as a cluster pays for shorter ones, by reading or
+    /// copying the rest. Of others no more is known than that neighbours cost less together.
     fn granularity_over(&self, below: &Geometry) -> Granularity {
         if u64::from(below.preferred_bytes) >= self.cluster.0 {
             Granularity::Block
@@ -172,6 +174,42 @@ pub struct Cache {
     shared: Rc<Shared>,
 }
 
+/// What requests wait for, each kind in a place of its own. Memory that writes and reads compete
+/// for is given in the order of arrival.
+struct Waits {
+    /// One write at a time waits for room; the others wait here until it has gone.
+    write_turn: Rc<Semaphore>,
+    /// The write whose turn it is waits here until so much may be in memory only.
+    room: Event,
+    /// That write, and reads, while too much is on its way out.
+    unchoked: WaitQueue,
+    /// Reads of a page that another request reads from the device, by the number of that fill.
+    filled: WaitQueue,
+    /// Flushes, by the number below which all jobs have to end.
+    ended: WaitQueue,
+    /// The one task that takes jobs.
+    jobs: Event,
+}
+
+impl Waits {
+    fn new() -> Waits {
+        Waits {
+            write_turn: Semaphore::new(1),
+            room: Event::new(),
+            unchoked: WaitQueue::new(),
+            filled: WaitQueue::new(),
+            ended: WaitQueue::new(),
+            jobs: Event::new(),
+        }
+    }
+
+    /// Less is in memory only, or something could not be written.
+    fn room_changed(&self) {
+        self.room.notify();
+        self.unchoked.wake_first();
+    }
+}
+
 struct Shared {
     rt: Rt,
     below: Rc<dyn Device>,
@@ -184,8 +222,7 @@ struct Shared {
     below_lock: Rc<RangeLock>,
     /// Writes to the device in flight.
     depth: Rc<Semaphore>,
-    /// Something has been read, written, handed out or has failed.
-    changed: Event,
+    waits: Waits,
     dirty_pages_max: usize,
     leaving_pages_max: usize,
     dirty_age: Duration,
@@ -235,7 +272,7 @@ impl Cache {
             frames,
             below_lock: RangeLock::new(),
             depth: Semaphore::new(u64::from(config.depth)),
-            changed: Event::new(),
+            waits: Waits::new(),
             dirty_pages_max: (dirty / BLOCK_BYTES) as usize,
             leaving_pages_max,
             dirty_age: config.dirty_age.0,
@@ -253,8 +290,8 @@ impl Cache {
         Ok(Cache { shared })
     }
 
-    /// The operator knows that something written before was lost: flushes may succeed again. Returns
-    /// whether something was.
+    /// The operator knows that something written before was lost: flushes may succeed again.
+    /// Returns whether something was.
     pub fn accept_loss(&self) -> bool {
         self.shared.state.borrow_mut().lost.take().is_some()
     }

@@ -27,8 +27,8 @@ const WINDOWS_MAX: usize = 64;
 enum Wanted {
     /// It is in memory.
     Held,
-    /// Somebody else reads it.
-    Awaited,
+    /// Another request reads it, under this number.
+    Awaited(u64),
     /// This read has to, under this number.
     Missing(u64),
 }
@@ -58,12 +58,7 @@ struct Rest {
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        let mut state = self.shared.state.borrow_mut();
-        for (page, fill) in (self.first_page..).zip(&self.fills) {
-            state.filled(page, *fill, None);
-        }
-        drop(state);
-        self.shared.changed.notify();
+        self.shared.end_fills(self.first_page, &self.fills, None);
     }
 }
 
@@ -72,10 +67,14 @@ impl Shared {
     pub(super) fn read(self: &Rc<Self>, request: &Request) -> IoFuture<'static> {
         let pages = request.offset / BLOCK_BYTES..request.end() / BLOCK_BYTES;
         let origin = request.origin;
-        if self.is_choked() {
+        if self.is_choked() || !self.waits.unchoked.is_empty() {
             let shared = Rc::clone(self);
             return IoFuture::new(async move { shared.read_choked(pages, origin).await });
         }
+        self.read_unchoked(pages, origin)
+    }
+
+    fn read_unchoked(self: &Rc<Self>, pages: Range<u64>, origin: Origin) -> IoFuture<'static> {
         let (mut data, mut wanted, mut state) =
             (Payload::empty(), Vec::new(), self.state.borrow_mut());
         for page in pages.clone() {
@@ -88,7 +87,7 @@ impl Shared {
             }
             wanted.push(match found {
                 Found::Content(_) => Wanted::Held,
-                Found::Filling => Wanted::Awaited,
+                Found::Filling(fill) => Wanted::Awaited(fill),
                 Found::Missing(fill) => Wanted::Missing(fill),
             });
         }
@@ -147,7 +146,12 @@ impl Shared {
         for (page, wanted) in (first..).zip(wanted) {
             let content = match wanted {
                 Wanted::Missing(_) => fetched_pages.next().expect("each missing page was read"),
-                Wanted::Held | Wanted::Awaited => self.content_of(page, origin).await?,
+                Wanted::Held => self.content_of(page, origin).await?,
+                Wanted::Awaited(fill) => {
+                    let ended = || !self.state.borrow().is_filled_by(page, fill);
+                    self.waits.filled.at(fill, ended).await;
+                    self.content_of(page, origin).await?
+                }
             };
             data.push(content);
         }
@@ -158,12 +162,24 @@ impl Shared {
     pub(super) async fn fetch(&self, mut fill: Fill, origin: Origin) -> Result<Vec<Buf>, IoError> {
         let pages = fill.first_page..fill.end_page();
         let contents = self.read_below(&pages, origin).await?;
-        let mut state = self.state.borrow_mut();
-        for ((page, fill), content) in pages.zip(&fill.fills).zip(&contents) {
-            state.filled(page, *fill, Some(content.clone()));
-        }
-        fill.fills.clear();
+        let fills = std::mem::take(&mut fill.fills);
+        self.end_fills(pages.start, &fills, Some(&contents));
         Ok(contents)
+    }
+
+    /// The fills of a run of pages have ended, with their content if that could be read.
+    fn end_fills(&self, first_page: u64, fills: &[u64], contents: Option<&[Buf]>) {
+        let mut state = self.state.borrow_mut();
+        for (index, (page, fill)) in (first_page..).zip(fills).enumerate() {
+            let content = contents.map(|contents| contents[index].clone());
+            state.filled(page, *fill, content);
+        }
+        drop(state);
+        if !self.waits.filled.is_empty() {
+            fills
+                .iter()
+                .for_each(|fill| self.waits.filled.wake_at(*fill));
+        }
     }
 
     /// Pages as they are on the device, in memory of the cache.
@@ -183,10 +199,8 @@ impl Shared {
         Ok(self.framed(&data))
     }
 
-    /// A page that somebody else was reading, or that was held when it was asked for.
+    /// A page that another request has read, or that was held when it was asked for.
     async fn content_of(&self, page: u64, origin: Origin) -> Result<Buf, IoError> {
-        let settled = || !self.state.borrow().is_filling(page);
-        self.changed.until(settled).await;
         let held = self.state.borrow().peek(page).cloned();
         match held {
             Some(content) => Ok(content),
@@ -204,16 +218,26 @@ impl Shared {
         state.leaving_pages() > self.leaving_pages_max
     }
 
+    /// Waits, in the order of arrival, until less is on its way out.
+    ///
+    /// # Errors
+    /// Why something cannot be written, when that is so and too much is on its way out.
+    pub(super) async fn until_unchoked(&self) -> Result<(), IoError> {
+        let over = || {
+            let state = self.state.borrow();
+            match state.leaving_pages() > self.leaving_pages_max {
+                false => Some(Ok(())),
+                true => state.has_failed().then_some(Err(state.error)),
+            }
+        };
+        self.waits.unchoked.in_turn(over).await
+    }
+
     /// A read while too much is on its way out. It waits for that; when that cannot be written, it
     /// goes past the cache and brings nothing into it.
     async fn read_choked(self: &Rc<Self>, pages: Range<u64>, origin: Origin) -> IoResult {
-        let over = || !self.is_choked() || self.state.borrow().has_failed();
-        self.changed.until(over).await;
-        if !self.is_choked() {
-            let len = (pages.end - pages.start) * BLOCK_BYTES;
-            return self
-                .read(&Request::read(pages.start * BLOCK_BYTES, len).from_origin(origin))
-                .await;
+        if self.until_unchoked().await.is_ok() {
+            return self.read_unchoked(pages, origin).await;
         }
         let mut data = Payload::empty();
         for page in pages {

@@ -25,8 +25,8 @@ pub(super) struct Job {
 pub(super) enum Found {
     /// Its content.
     Content(Buf),
-    /// Somebody else is reading it from the device.
-    Filling,
+    /// Another request is reading it from the device, under this number.
+    Filling(u64),
     /// It has to be read from the device, by the caller, who is known by this number.
     Missing(u64),
 }
@@ -149,7 +149,7 @@ impl State {
                 self.counts.ahead_pages += 1;
                 Some(fill)
             }
-            Found::Content(_) | Found::Filling => None,
+            Found::Content(_) | Found::Filling(_) => None,
         }
     }
 
@@ -167,10 +167,10 @@ impl State {
             // On its way out, it is found as well.
             slot.content = slot.leaving.clone();
         }
-        let found = match &slot.content {
-            Some(content) => Found::Content(content.clone()),
-            None if slot.filling.is_some() => Found::Filling,
-            None => {
+        let found = match (&slot.content, slot.filling) {
+            (Some(content), _) => Found::Content(content.clone()),
+            (None, Some(fill)) => Found::Filling(fill),
+            (None, None) => {
                 self.fills += 1;
                 slot.filling = Some(self.fills);
                 Found::Missing(self.fills)
@@ -184,10 +184,16 @@ impl State {
         self.table[self.table.find(page)?].newest()
     }
 
-    /// True while somebody reads the page from the device.
-    pub(super) fn is_filling(&self, page: u64) -> bool {
+    /// True while a request reads the page from the device.
+    fn is_filling(&self, page: u64) -> bool {
         let id = self.table.find(page);
         id.is_some_and(|id| self.table[id].filling.is_some())
+    }
+
+    /// True while the request with this number reads the page from the device.
+    pub(super) fn is_filled_by(&self, page: u64, fill: u64) -> bool {
+        let id = self.table.find(page);
+        id.is_some_and(|id| self.table[id].filling == Some(fill))
     }
 
     /// A page has been read, or could not be: it is kept if it is still wanted and nobody has
@@ -336,13 +342,16 @@ impl State {
         *self.outstanding.get_mut(&job).expect("it has not ended") += parts;
     }
 
-    /// A part of a job has ended, whatever came of it.
-    pub(super) fn part_ended(&mut self, job: u64) {
+    /// A part of a job has ended, whatever came of it. Returns the number below which all jobs have
+    /// ended now.
+    pub(super) fn part_ended(&mut self, job: u64) -> u64 {
         let parts = self.outstanding.get_mut(&job).expect("it has not ended");
         *parts -= 1;
         if *parts == 0 {
             self.outstanding.remove(&job);
         }
+        let first = self.outstanding.keys().next();
+        first.copied().unwrap_or(self.next_job)
     }
 
     /// True when all jobs below this number have ended.

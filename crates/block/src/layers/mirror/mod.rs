@@ -35,6 +35,7 @@ mod sides;
 mod status;
 mod store;
 pub mod superblock;
+mod undecided;
 mod volume;
 mod way;
 mod write;
@@ -45,7 +46,7 @@ use std::time::Duration;
 
 use bimetal_policy::hedge::HedgeBudget;
 use bimetal_policy::hetero::HeteroRules;
-use bimetal_rt::sync::{Event, Semaphore, TaskGroup};
+use bimetal_rt::sync::{Event, Semaphore, TaskGroup, WaitQueue};
 use bimetal_rt::{Buf, Instant, Rt};
 
 use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
@@ -66,6 +67,7 @@ pub use scrub::ScrubStatus;
 use side::{Place, Side};
 use sides::Sides;
 pub use status::{MirrorStatus, SideStatus};
+use undecided::Undecided;
 
 /// The bound that a side with a log of `log_bytes` sets to the exposure of its volume, in bytes:
 /// what one side lacks must fit into its log. The least of all sides counts.
@@ -121,12 +123,14 @@ struct Shared {
     serial: Option<Rc<Semaphore>>,
     /// Acknowledged ranges that not all healthy sides hold.
     exposed: RefCell<ExtentMap<()>>,
+    /// The sides that are counted on, or what they say of each other, have changed.
     exposure_changed: Event,
+    /// Writes that wait until the exposure has room for them.
+    held_back: WaitQueue,
     /// What no side could give, as long as no side comes that might: its repair is not tried again.
     known_lost: RefCell<ExtentMap<()>>,
-    /// Ranges of admitted writes of which it is open whether they are stored.
-    undecided: RefCell<ExtentMap<()>>,
-    decided: Event,
+    /// Admitted writes of which it is open whether they are stored.
+    undecided: Undecided,
     stale_added: Event,
     /// A side has flushed, or could not.
     flushed: Event,
@@ -315,9 +319,9 @@ impl Mirror {
             serial: config.serial.then(|| Semaphore::new(1)),
             exposed: RefCell::new(ExtentMap::new()),
             exposure_changed: Event::new(),
+            held_back: WaitQueue::new(),
             known_lost: RefCell::new(ExtentMap::new()),
-            undecided: RefCell::new(ExtentMap::new()),
-            decided: Event::new(),
+            undecided: Undecided::default(),
             stale_added: Event::new(),
             flushed: Event::new(),
             next_seq: Cell::new(parts.next_seq),

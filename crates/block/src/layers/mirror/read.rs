@@ -1,6 +1,7 @@
 //! HM_READ: from the side that reads fastest among those that have the newest content, from
 //! memory where only a queue has it, from another side on error. Never older than an acknowledged
 //! write.
+//! What a read waits for, and why no answer is taken back, is written in [`super::undecided`].
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -16,7 +17,7 @@ use super::side::{Health, add};
 use super::{Shared, VolumeState};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::extent_map::ExtentMap;
+use crate::extent_map::{Cut, ExtentMap};
 use crate::extents::ExtentList;
 use crate::media::null::zero_payload;
 use crate::request::{Extent, IoResult, Op, Origin, Reply, Request};
@@ -38,36 +39,86 @@ enum Source {
     Queue(Waiting),
 }
 
+/// Whether a part of an answer holds data.
+#[derive(Clone, Copy)]
+struct IsData(bool);
+
+impl Cut for IsData {
+    fn cut(&self, _range: Range<u64>) -> IsData {
+        *self
+    }
+}
+
+/// True when a block has the same content in two payloads of one length.
+fn has_equal_block(one: &Payload, other: &Payload) -> bool {
+    let block_bytes = BLOCK_BYTES as usize;
+    let bytes_of = |payload: &Payload, start: usize| {
+        let end = (start + block_bytes).min(payload.len());
+        payload.slice(start..end).to_vec()
+    };
+    let mut starts = (0..one.len()).step_by(block_bytes);
+    starts.any(|start| bytes_of(one, start) == bytes_of(other, start))
+}
+
 impl Shared {
     /// Reads a range.
     pub(super) async fn read(self: &Rc<Self>, request: Request) -> IoResult {
         self.check_readable()?;
         let range = request.offset..request.end();
-        loop {
-            let failed_writes = self.counts.failed_writes.get();
-            self.until_readable(&range).await;
-            let reply = self.read_from_any(&range, request.origin).await?;
-            if self.is_decided_since(failed_writes, &range).await {
-                return Ok(reply);
-            }
+        let ask = async || {
+            let data = self.read_from_any(&range, request.origin).await?;
+            self.until_decided(&range, &data).await;
+            Ok(Reply::Data(data))
+        };
+        self.unless_a_write_fails(&range, ask).await
+    }
+
+    /// What `ask` finds in a range; where a write there fails meanwhile, what it finds under the
+    /// lock of the range.
+    async fn unless_a_write_fails(
+        self: &Rc<Self>,
+        range: &Range<u64>,
+        ask: impl AsyncFn() -> IoResult,
+    ) -> IoResult {
+        let reading = self.undecided.begin_read(range);
+        let found = ask().await;
+        if !reading.has_met_failure() {
+            return found;
+        }
+        drop(reading);
+        let _locked = self.ranges.lock(range.clone()).await;
+        self.check_readable()?;
+        ask().await
+    }
+
+    /// Waits for the decisions of the writes whose content is in an answer.
+    async fn until_decided(&self, range: &Range<u64>, data: &Payload) {
+        if self.undecided.is_clear(range) {
+            return;
+        }
+        let mut found = self.undecided.within(range);
+        found.retain(|(part, write)| {
+            let inside = |at: u64| (at - range.start) as usize;
+            let answer = data.slice(inside(part.start)..inside(part.end));
+            has_equal_block(&answer, &self.content_of(write, part.clone()))
+        });
+        for (_, write) in found {
+            self.undecided.until_decided(&write.ticket).await;
         }
     }
 
-    /// A write that was admitted while a read was under way may be in the answer. Waits until it is
-    /// decided; false when a write has failed, and the answer could be taken back by the next read.
-    async fn is_decided_since(&self, failed_writes: u64, range: &Range<u64>) -> bool {
-        self.until_readable(range).await;
-        self.counts.failed_writes.get() == failed_writes
-    }
-
     /// Reads a range from one source after the other, until one can.
-    async fn read_from_any(self: &Rc<Self>, range: &Range<u64>, origin: Origin) -> IoResult {
+    async fn read_from_any(
+        self: &Rc<Self>,
+        range: &Range<u64>,
+        origin: Origin,
+    ) -> Result<Payload, IoError> {
         // Sides that have failed this read.
         let mut failed = Vec::new();
         let mut first_error = None;
         loop {
             match self.read_without(range, origin, &failed).await {
-                Ok(data) => return Ok(Reply::Data(data)),
+                Ok(data) => return Ok(data),
                 Err((Some(side), error)) if error.is_device_fault() => {
                     add(&self.sides[side].counts.errors, 1);
                     self.note_suspects(side);
@@ -108,8 +159,8 @@ impl Shared {
         }
     }
 
-    /// Reads a range from sides that have not failed it yet, and from the queues in memory. An error
-    /// comes with the side whose it is.
+    /// Reads a range from sides that have not failed it yet, and from the queues in memory. An
+    /// error comes with the side whose it is.
     async fn read_without(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -141,15 +192,6 @@ impl Shared {
             VolumeState::Open | VolumeState::ReadOnly | VolumeState::Frozen => Ok(()),
             VolumeState::Stopped => Err(IoError::Offline),
             VolumeState::Closed => Err(IoError::Closed),
-        }
-    }
-
-    /// Waits while a write is in the range of which it is open whether it is stored: an answer now
-    /// could be taken back by the next read.
-    async fn until_readable(&self, range: &Range<u64>) {
-        let decided = || self.undecided.borrow().is_clear(range);
-        if !decided() {
-            self.decided.until(decided).await;
         }
     }
 
@@ -216,8 +258,8 @@ impl Shared {
         }
     }
 
-    /// The side that is asked as well: one that has the whole range, is in time with its writes, and
-    /// would not be kept from catching up.
+    /// The side that is asked as well: one that has the whole range, is in time with its writes,
+    /// and would not be kept from catching up.
     fn hedge_side(&self, index: usize, range: &Range<u64>, failed: &[usize]) -> Option<usize> {
         let exposed = self.exposed.borrow().bytes();
         if self.rules().is_pressed(exposed, self.exposure_age_ns()) {
@@ -386,14 +428,36 @@ impl Shared {
     pub(super) async fn extents(self: &Rc<Self>, request: Request) -> IoResult {
         self.check_readable()?;
         let range = request.offset..request.end();
-        loop {
-            let failed_writes = self.counts.failed_writes.get();
+        let ask = async || {
             let found = self.extents_of(&range, request.extents_max).await?;
-            let answered = range.start..range.start + found.covered_bytes();
-            if self.is_decided_since(failed_writes, &answered).await {
-                return Ok(found.into_reply());
-            }
+            let found = self.with_undecided(range.start, request.extents_max, found);
+            Ok(found.into_reply())
+        };
+        self.unless_a_write_fails(&range, ask).await
+    }
+
+    /// The same extents, from `start` on, but what an undecided write covers is data: a hole that is
+    /// not there any more when the write is decided must not be told of.
+    fn with_undecided(&self, start: u64, extents_max: u32, found: ExtentList) -> ExtentList {
+        let answered = start..start + found.covered_bytes();
+        if self.undecided.is_clear(&answered) {
+            return found;
         }
+        let mut map = ExtentMap::new();
+        let mut position = start;
+        for Extent { len, data } in found.into_extents() {
+            map.insert(position..position + len, IsData(data));
+            position += len;
+        }
+        for (part, _) in self.undecided.within(&answered) {
+            map.insert(part, IsData(true));
+        }
+        let mut extents = ExtentList::new(extents_max);
+        for (part, &IsData(data)) in map.iter() {
+            let len = part.end - part.start;
+            extents.push(Extent { len, data });
+        }
+        extents
     }
 
     async fn extents_of(

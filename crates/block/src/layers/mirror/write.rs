@@ -1,11 +1,13 @@
 //! HM_WRITE and HM_DELAY_WRITE: admitting writes, giving them to the sides, acknowledging them.
 
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 
 use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
 use bimetal_rt::Instant;
 use bimetal_rt::sync::Permit;
+use futures_util::future::select;
 
 use super::queue::{Batch, Change, Progress, Ticket};
 use super::side::{Health, add};
@@ -105,7 +107,6 @@ impl Shared {
             side.health.get() == Health::Healthy && side.stale.borrow().is_clear(&range)
         });
         let decides = decides.collect();
-        self.undecided.borrow_mut().insert(range.clone(), ());
         self.known_lost.borrow_mut().remove(range.clone());
         let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, decides);
         let urgent_on = self.sides_that_must_hurry();
@@ -121,6 +122,7 @@ impl Shared {
             payload: request.payload,
             crcs,
         };
+        self.undecided.admit(&ticket, &change);
         for side in self.sides.iter() {
             if side.is_active() {
                 side.stale.borrow_mut().remove(range.clone());
@@ -172,14 +174,10 @@ impl Shared {
         let stored = ticket.any_done();
         if !stored {
             self.failed_everywhere(ticket);
-        }
-        self.undecided.borrow_mut().remove(ticket.range.clone());
-        if self.decided.waiting() > 0 {
-            self.decided.notify();
-        }
-        if !stored {
+            self.undecided.failed(ticket);
             return Err(ticket.error());
         }
+        self.undecided.stored(ticket);
         let mut durable = Ok(());
         if fua && self.is_logged() {
             durable = self.flush_up_to(ticket.seq + 1).await;
@@ -188,20 +186,7 @@ impl Shared {
         } else if !ticket.settled() {
             self.watch_wait_limit(ticket).await;
         }
-        let len = ticket.range.end - ticket.range.start;
-        let may_acknowledge = || {
-            self.is_marked()
-                && (self.all_healthy_have(ticket)
-                    || self.rules().may_acknowledge_early(
-                        self.exposed.borrow().bytes(),
-                        self.exposure_age_ns(),
-                        len,
-                    ))
-        };
-        if !may_acknowledge() {
-            add(&self.counts.held_back, 1);
-            self.exposure_changed.until(may_acknowledge).await;
-        }
+        self.until_it_may_be_acknowledged(ticket).await;
         // Stored is stored, whatever came of making it durable: the sides must all have it.
         ticket.acknowledged.set(Some(self.rt.now()));
         if self.all_healthy_have(ticket) {
@@ -218,6 +203,31 @@ impl Shared {
             "exposure keeps to its bound"
         );
         durable
+    }
+
+    /// Waits until all healthy sides have a write, or the exposure has room for it. Room is had in
+    /// the order in which writes began to wait for it, so a large write is not kept waiting by
+    /// small ones that take every room there is; what all sides have needs none and does not wait
+    /// for others.
+    ///
+    /// Whoever calls this takes the room at once.
+    async fn until_it_may_be_acknowledged(&self, ticket: &Ticket) {
+        let len = ticket.range.end - ticket.range.start;
+        let on_all = || self.is_marked() && self.all_healthy_have(ticket);
+        let has_room = || {
+            let (exposed, age_ns) = (self.exposed.borrow().bytes(), self.exposure_age_ns());
+            let rules = self.rules();
+            self.is_marked() && rules.may_acknowledge_early(exposed, age_ns, len)
+        };
+        if on_all() || self.held_back.is_empty() && has_room() {
+            return;
+        }
+        add(&self.counts.held_back, 1);
+        let room = self.held_back.in_turn(|| has_room().then_some(()));
+        let stored = ticket.changed.until(on_all);
+        // When the set of healthy sides changes, everything held back looks again.
+        let fewer = self.exposure_changed.until(on_all);
+        select(pin!(room), select(pin!(stored), pin!(fewer))).await;
     }
 
     /// True when no side that is counted on still works on the write.
@@ -419,9 +429,7 @@ impl Shared {
         side.refresh_stuck(now);
         self.unexpose(&range);
         side.changed.notify();
-        if self.exposure_changed.waiting() > 0 {
-            self.exposure_changed.notify();
-        }
+        self.held_back.wake_first();
         self.pump(index);
     }
 
@@ -456,8 +464,8 @@ impl Shared {
     }
 
     /// The only side that decides gives up the writes of a batch, so they fail, whatever becomes of
-    /// them on the others: these lack what the side has there. One that joins before they have ended
-    /// would else take them for stored.
+    /// them on the others: these lack what the side has there. One that joins before they have
+    /// ended would else take them for stored.
     fn lack_elsewhere(&self, index: usize, batch: &Batch) {
         for side in self.sides.present().filter(|side| side.index != index) {
             for (_, part) in &batch.parts {

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_rt::Rt;
-use bimetal_rt::sync::Event;
+use bimetal_rt::sync::WaitQueue;
 use bimetal_rt::turn::{count_entries, give_way};
 
 use super::check::CheckedAreas;
@@ -36,8 +36,8 @@ pub(super) use entries::{expected_of, first_entries, verify};
 pub(in crate::layers::mirror) use pages::{Area, PageError};
 use pages::{PAGE_BYTES, WriteBack};
 
-/// Pages that are being read. Whoever waits for them looks again when this is dropped, whether
-/// they came or not.
+/// Pages that are being read. The requests that wait for one of them look again when this is
+/// dropped, whether it came or not.
 struct Loading<'a> {
     of: &'a Checksums,
     run: Range<u64>,
@@ -47,8 +47,8 @@ impl Drop for Loading<'_> {
     fn drop(&mut self) {
         for page in self.run.clone() {
             self.of.loading.borrow_mut().remove(&page);
+            self.of.loaded.wake_at(page);
         }
-        self.of.loaded.notify();
     }
 }
 
@@ -60,7 +60,8 @@ pub(super) struct Checksums {
     cached_pages_max: usize,
     cache: RefCell<Cache>,
     loading: RefCell<BTreeSet<u64>>,
-    loaded: Event,
+    /// Requests that wait until a page is not being read any more, by its number.
+    loaded: WaitQueue,
     write_back: WriteBack,
     damaged: RefCell<BTreeMap<u64, PageError>>,
     damaged_pages: Cell<u64>,
@@ -91,7 +92,7 @@ impl Checksums {
             cached_pages_max,
             cache: RefCell::default(),
             loading: RefCell::default(),
-            loaded: Event::new(),
+            loaded: WaitQueue::new(),
             write_back: WriteBack::new(rt, device, area),
             damaged: RefCell::default(),
             damaged_pages: Cell::new(0),
@@ -295,9 +296,8 @@ impl Checksums {
     /// When the page leaves the area.
     pub(super) async fn reset_page(&self, page: u64) {
         assert!(page < self.area.pages(), "page {page} lies in the area");
-        self.loaded
-            .until(|| !self.loading.borrow().contains(&page))
-            .await;
+        let is_over = || !self.loading.borrow().contains(&page);
+        self.loaded.at(page, is_over).await;
         self.write_back.mark(page);
         self.damaged.borrow_mut().remove(&page);
         let mut cache = self.cache.borrow_mut();
@@ -382,7 +382,7 @@ impl Checksums {
         let first = pages.start;
         let is_loading = || self.loading.borrow().contains(&first);
         if is_loading() {
-            self.loaded.until(|| !is_loading()).await;
+            self.loaded.at(first, || !is_loading()).await;
             return Ok(());
         }
         let run = self.missing(pages);

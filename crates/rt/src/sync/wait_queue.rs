@@ -1,0 +1,240 @@
+//! The one way to wait for something that several tasks compete for.
+//!
+//! Each waiting task has a number and, among those of one number, the order of its arrival. A
+//! wake-up goes to the tasks that can go on and to no others: to the first one in the queue, or to
+//! those of some numbers. Nobody is woken to find that another task was faster, so a wake-up costs
+//! the same however many tasks wait, and a task that arrives later never goes first.
+//!
+//! It must never decide by itself that a condition holds: conditions live in the caller's state,
+//! and whoever changes that state wakes those whom the change concerns.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::task::{Context, Poll, Waker};
+
+/// See the module.
+#[derive(Default)]
+pub struct WaitQueue {
+    /// By number, then by arrival.
+    waiting: RefCell<BTreeMap<(u64, u64), Waker>>,
+    arrivals: Cell<u64>,
+}
+
+impl WaitQueue {
+    /// A queue in which nobody waits.
+    pub fn new() -> WaitQueue {
+        WaitQueue::default()
+    }
+
+    /// Waits in order of arrival until `condition` gives a value. Only the first task in the queue
+    /// tries its condition, when it arrives and after every [`wake_first`](Self::wake_first). A
+    /// task that arrives while others wait joins the end of the queue, even if its condition holds.
+    ///
+    /// Where a task leaves the queue, with a value or because its future was dropped, the next one
+    /// is woken.
+    pub async fn in_turn<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
+        let mut place = Place {
+            queue: self,
+            number: 0,
+            arrival: None,
+            wakes_next: true,
+        };
+        std::future::poll_fn(|context| {
+            if place.is_first()
+                && let Some(value) = condition()
+            {
+                return Poll::Ready(value);
+            }
+            place.wait(context)
+        })
+        .await
+    }
+
+    /// Waits under a number until `condition` holds. It is tried at once, and after every wake-up
+    /// of that number.
+    pub async fn at(&self, number: u64, mut condition: impl FnMut() -> bool) {
+        let mut place = Place {
+            queue: self,
+            number,
+            arrival: None,
+            wakes_next: false,
+        };
+        std::future::poll_fn(|context| {
+            if condition() {
+                return Poll::Ready(());
+            }
+            place.wait(context)
+        })
+        .await;
+    }
+
+    /// Wakes the first task in the queue.
+    pub fn wake_first(&self) {
+        // Wakers only push onto the ready queue, so they may run under the borrow.
+        if let Some((_, waker)) = self.waiting.borrow().first_key_value() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Wakes the tasks that wait under a number.
+    pub fn wake_at(&self, number: u64) {
+        let waiting = self.waiting.borrow();
+        for (_, waker) in waiting.range((number, 0)..=(number, u64::MAX)) {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Wakes the tasks that wait under a number or a lower one.
+    pub fn wake_through(&self, number: u64) {
+        for (_, waker) in self.waiting.borrow().range(..=(number, u64::MAX)) {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Tasks that wait.
+    pub fn len(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
+    /// True when nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.borrow().is_empty()
+    }
+}
+
+/// The place of one waiting task; leaves the queue when dropped.
+struct Place<'q> {
+    queue: &'q WaitQueue,
+    number: u64,
+    /// `None` until the task has waited once.
+    arrival: Option<u64>,
+    wakes_next: bool,
+}
+
+impl Place<'_> {
+    fn is_first(&self) -> bool {
+        let waiting = self.queue.waiting.borrow();
+        let first = waiting.first_key_value();
+        first.is_none_or(|(key, _)| Some(key.1) == self.arrival)
+    }
+
+    fn wait<T>(&mut self, context: &Context<'_>) -> Poll<T> {
+        let arrival = *self.arrival.get_or_insert_with(|| {
+            let arrival = self.queue.arrivals.get();
+            self.queue.arrivals.set(arrival + 1);
+            arrival
+        });
+        let mut waiting = self.queue.waiting.borrow_mut();
+        let waker = waiting
+            .entry((self.number, arrival))
+            .or_insert_with(|| context.waker().clone());
+        waker.clone_from(context.waker());
+        Poll::Pending
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let Some(arrival) = self.arrival else { return };
+        let mut waiting = self.queue.waiting.borrow_mut();
+        waiting.remove(&(self.number, arrival));
+        drop(waiting);
+        // This task may have been the only one that was told of a change.
+        if self.wakes_next {
+            self.queue.wake_first();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sync::TaskGroup;
+    use crate::{Rng, Rt, VirtualOptions};
+
+    fn shuffled(seed: u64) -> Rt {
+        Rt::virtual_time(VirtualOptions {
+            seed,
+            shuffle: true,
+        })
+    }
+
+    /// Tasks that want random amounts of something that comes back one by one, and tasks that give
+    /// up waiting: each of the others gets its amount in the order of arrival.
+    #[test]
+    fn tasks_go_in_order_of_arrival_whatever_they_want() {
+        let rt = shuffled(7);
+        let queue = Rc::new(WaitQueue::new());
+        let free = Rc::new(Cell::new(0u64));
+        let went = Rc::new(RefCell::new(Vec::new()));
+        let mut rng = Rng::new(3);
+        let group = TaskGroup::new(&rt);
+        let mut wanted = 0;
+        for number in 0..200u64 {
+            let (count, leaves) = (1 + rng.below(5), rng.chance(0.2));
+            wanted += if leaves { 0 } else { count };
+            let (rt2, queue, free, went) = (rt.clone(), queue.clone(), free.clone(), went.clone());
+            group.spawn(async move {
+                rt2.sleep(Duration::from_nanos(number + 1)).await;
+                let take = || (free.get() >= count).then(|| free.set(free.get() - count));
+                if leaves {
+                    // Nothing is free as long as tasks arrive.
+                    let gone = rt2.timeout(Duration::from_nanos(1), queue.in_turn(take));
+                    assert!(gone.await.is_err());
+                    return;
+                }
+                queue.in_turn(take).await;
+                went.borrow_mut().push(number);
+            });
+        }
+        rt.block_on(async {
+            rt.sleep(Duration::from_micros(1)).await;
+            for _ in 0..wanted {
+                free.set(free.get() + 1);
+                queue.wake_first();
+                rt.sleep(Duration::from_nanos(1)).await;
+            }
+            group.join().await;
+        });
+        assert!(went.borrow().is_sorted() && went.borrow().len() > 100);
+        assert!(queue.is_empty() && free.get() == 0);
+    }
+
+    /// One wake-up makes one task look, however many wait.
+    #[test]
+    fn a_wake_up_reaches_those_whom_it_names() {
+        let rt = shuffled(1);
+        let queue = Rc::new(WaitQueue::new());
+        let (looks, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0u64)));
+        let group = TaskGroup::new(&rt);
+        for number in 0..100 {
+            let (queue, looks, done) = (queue.clone(), looks.clone(), done.clone());
+            group.spawn(async move {
+                let condition = || {
+                    looks.set(looks.get() + 1);
+                    done.get() > number
+                };
+                queue.at(number, condition).await;
+            });
+        }
+        rt.block_on(async {
+            rt.sleep(Duration::from_nanos(1)).await;
+            assert_eq!((looks.get(), queue.len()), (100, 100));
+            done.set(1);
+            queue.wake_at(0);
+            rt.sleep(Duration::from_nanos(1)).await;
+            assert_eq!((looks.get(), queue.len()), (101, 99));
+            done.set(10);
+            queue.wake_through(9);
+            rt.sleep(Duration::from_nanos(1)).await;
+            assert_eq!((looks.get(), queue.len()), (110, 90));
+            done.set(100);
+            queue.wake_through(u64::MAX);
+            group.join().await;
+        });
+        assert_eq!(looks.get(), 200);
+    }
+}
