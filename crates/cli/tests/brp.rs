@@ -8,7 +8,7 @@ use common::{Client, READ, Scratch, Served, WRITE, arg, assert_refused, stdout_o
 use serde_json::Value;
 
 const CONFIG: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"4MiB\"\n\
-    [device.m]\ntype = \"memory\"\nsize = \"1MiB\"\n\
+    rotational = false\n[device.m]\ntype = \"memory\"\nsize = \"1MiB\"\n\
     [export.vol]\ndevice = \"a\"\nprotocol = \"brp\"\nlisten = \"unix:brp.sock\"\n\
     [export.aux]\ndevice = \"m\"\nprotocol = \"brp\"\nlisten = \"unix:brp.sock\"\nread_only = true\n\
     description = \"spare\"\n\

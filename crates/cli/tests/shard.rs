@@ -108,7 +108,8 @@ fn a_volume_over_two_threads_is_measured() {
 fn a_side_may_be_on_threads_of_its_own() {
     let dir = Scratch::new("shards-side");
     let mirror = "[device.c]\ntype = \"file\"\npath = \"c.img\"\nsize = \"128MiB\"\n\
-        [device.vol]\ntype = \"mirror\"\nsides = [\"two\", \"c\"]\n";
+        [device.vol]\ntype = \"mirror\"\nsides = [\"two\", \"c\"]\n\
+        exposure = { bytes = \"512KiB\" }\n";
     let text = format!("{STRIPE}{mirror}{}", export("vol"));
     let config = dir.text("c.toml", &text);
     assert!(stdout_of(&["format", arg(&config)]).contains("side two"));

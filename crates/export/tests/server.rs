@@ -408,6 +408,9 @@ fn silent_clients_and_crowds_are_turned_away() {
         assert!(crowd[0].at_end().await);
         assert_eq!(server.connections(), 2 + 64);
         drop(second);
+        while server.connections() != 1 + 64 {
+            rt.sleep(Duration::from_millis(1)).await;
+        }
         crowd[64].send(&[0, 0, 0, 3]).await;
         crowd[64].option(1, b"vol").await;
         assert_eq!(crowd[64].take(10).await.len(), 10);

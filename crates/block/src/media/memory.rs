@@ -24,6 +24,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Chunks that are looked at or cleared without giving way: a zeroed one costs much more than a
 /// step.
 const CHUNKS_AT_ONCE: usize = 256;
+/// Chunks that an answer about extents looks at.
+const CHUNKS_LOOKED_AT: usize = 2048;
 
 /// Chunks whose places are kept together. A group with a single chunk takes 6 KiB of bookkeeping
 /// beside the 64 KiB of the chunk, and groups without any are not kept.
@@ -241,7 +243,7 @@ impl MemoryDevice {
             }
             position = part.end;
             for piece in pieces_of(part.start, part.end - part.start) {
-                if extents.is_full() || looked == CHUNKS_AT_ONCE {
+                if extents.is_full() || looked == CHUNKS_LOOKED_AT {
                     return extents.into_reply();
                 }
                 looked += 1;
@@ -256,18 +258,19 @@ impl MemoryDevice {
         extents.into_reply()
     }
 
-    /// Clears a long range piece by piece, so that the thread has other turns in between.
+    /// Clears a long range group by group, so that the thread has other turns in between.
     async fn clear_long(&self, request: Request) -> IoResult {
         self.geometry.check(&request)?;
-        let piece_bytes = (CHUNKS_AT_ONCE * CHUNK_BYTES) as u64;
-        let mut start = request.offset;
-        while start < request.end() {
+        let (mut position, end) = (request.offset, request.end());
+        loop {
             give_way().await;
-            let end = request.end().min(start - start % piece_bytes + piece_bytes);
-            self.clear(&request.part(start, end, start))?;
-            start = end;
+            let part = self.chunks.borrow().next_part(position, end);
+            let Some(part) = part else {
+                return Ok(Reply::Done);
+            };
+            self.clear(&request.part(part.start, part.end, part.start))?;
+            position = part.end;
         }
-        Ok(Reply::Done)
     }
 }
 
@@ -370,10 +373,8 @@ mod tests {
         let third = read();
         ask(&device, write(&rt, offset, len as usize, 4));
         let fourth = read();
-        ask(
-            &device,
-            Request::without_data(Op::Discard, 0, LARGE_BYTES, Flags::NONE),
-        );
+        let discard = Request::without_data(Op::Discard, 0, LARGE_BYTES, Flags::NONE);
+        rt.block_on(device.submit(discard)).expect("no error");
         let held = [never_written, first, second, third, fourth];
         assert_eq!(held.each_ref().map(byte_in), [0, 1, 2, 0, 4]);
         assert_eq!(byte_in(&read()), 0);
@@ -436,7 +437,8 @@ mod tests {
             ];
             let found: Vec<_> = extents.iter().map(|e| (e.len, e.data)).collect();
             assert_eq!(found, expected);
-            ask(&device, all(Op::Discard));
+            rt.block_on(device.submit(all(Op::Discard)))
+                .expect("no error");
             assert_eq!(device.chunks.borrow().groups.len(), 0);
             assert_eq!(device.memory.heap_bytes_used(), 0);
         }

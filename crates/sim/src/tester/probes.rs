@@ -195,9 +195,8 @@ pub async fn held_by_each(world: &World, platters: &[Platters]) -> Vec<Option<He
     let newest = newest_epoch_members(world, platters).await;
     let durable = copies(platters, Platter::durable_copy);
     let mut all = Vec::new();
-    for alone in 0..platters.len() {
+    for (alone, counts) in newest.into_iter().enumerate() {
         let held = look_without(world, &durable, |side| side != alone).await;
-        let counts = newest[alone];
         all.push(held.map(|stamps| Held { stamps, counts }));
     }
     all

@@ -343,7 +343,7 @@ fn a_change_that_would_exceed_the_bound_waits_for_a_flush() {
         let durable = Durable::over(&rt, disk);
         let data = rt.pool().zeroed(1 << 20);
         for mib in 0..130 {
-            let at = mib % 128 << 20;
+            let at = (mib % 128) << 20;
             let request = Request::write(at, data.clone(), Flags::NONE);
             durable
                 .submit(request)
