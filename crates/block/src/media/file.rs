@@ -262,8 +262,8 @@ impl FileDevice {
     pub async fn open_when_free(rt: &Rt, config: &FileConfig) -> Result<FileDevice, OpenError> {
         let deadline = rt.now() + LOCK_PATIENCE;
         loop {
-            let mut device = match FileDevice::try_open(rt, config)? {
-                Ok(device) => device,
+            match FileDevice::try_open(rt, config)? {
+                Ok(device) => return Ok(device),
                 Err(_) if rt.now() < deadline => {
                     rt.sleep(LOCK_RETRY).await;
                     continue;
@@ -277,9 +277,7 @@ impl FileDevice {
                          a mount elsewhere, a tool at work)",
                     ));
                 }
-            };
-            device.try_punching().await;
-            return Ok(device);
+            }
         }
     }
 
@@ -332,24 +330,6 @@ impl FileDevice {
             zeroes: looked.limits.can_zero.unwrap_or(true),
             _claim: claim,
         }))
-    }
-
-    /// Finds out whether a file system gives space back, by asking for some behind the end of the
-    /// file, where nothing is. What it cannot do must not be promised.
-    async fn try_punching(&mut self) {
-        if !self.geometry.writable || !self.geometry.discard_zeroes {
-            return;
-        }
-        let end = self.geometry.size_bytes + self.geometry.tail_bytes;
-        let tried = self
-            .file
-            .punch_hole(end.next_multiple_of(BLOCK_BYTES), BLOCK_BYTES);
-        if let Err(error) = tried.await
-            && IoError::from(error) == IoError::Unsupported
-        {
-            self.geometry.discard_zeroes = false;
-            self.discards = false;
-        }
     }
 
     /// True when the page cache is bypassed.

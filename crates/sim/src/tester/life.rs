@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::Device;
-use bimetal_block::device::Figure;
 use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
 use bimetal_block::layers::mirror::{Mirror, MirrorStatus};
 use bimetal_rt::sync::TaskGroup;
@@ -18,6 +17,7 @@ use super::ambush;
 use super::changing;
 use super::client;
 use super::faults;
+use super::notes::{note_counts, note_log};
 use super::opening::{Opening, attempt};
 use super::plant;
 use super::platter::{Platter, until_quiet};
@@ -778,37 +778,6 @@ async fn stop(world: &Rc<World>, program: &Program) -> Ended {
             }
             world.reach("closing failed");
             Ended::Badly
-        }
-    }
-}
-
-/// Changes may have waited for space in a log for too short a time to be seen.
-fn note_log(world: &World, program: &Program) {
-    let mut figures: Vec<(String, String, Figure)> = Vec::new();
-    program.mirror.figures(&mut figures);
-    let full = |(_, name, figure): &(String, String, Figure)| {
-        name == "log_full" && matches!(figure, Figure::Counter(1..))
-    };
-    if figures.iter().any(full) {
-        world.reach("log full");
-    }
-}
-
-fn note_counts(world: &World, status: &MirrorStatus) {
-    let sides = &status.sides;
-    let some = |count: fn(&bimetal_block::layers::mirror::SideStatus) -> u64| {
-        sides.iter().map(count).sum::<u64>() > 0
-    };
-    for (state, reached) in [
-        ("acknowledged early", status.acknowledged_early > 0),
-        ("held back", status.held_back > 0),
-        ("merged", some(|s| s.merged)),
-        ("resynced", some(|s| s.resynced_bytes)),
-        ("mode switched", some(|s| s.mode_switches)),
-        ("stopped degraded", status.degraded),
-    ] {
-        if reached {
-            world.reach(state);
         }
     }
 }

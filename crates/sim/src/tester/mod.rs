@@ -26,6 +26,7 @@ pub mod every;
 mod extras;
 pub mod faults;
 pub mod life;
+mod notes;
 pub mod opening;
 pub mod plant;
 pub mod platter;

@@ -13,7 +13,7 @@ use bimetal_rt::sync::{Event, OnceValue, Semaphore, TaskGroup};
 use bimetal_rt::{Payload, Rt};
 
 use super::append::Append;
-use super::checkpoint::{self, Checkpoint, JUMPS_MAX, Jump};
+use super::checkpoint::{self, Checkpoint, JUMPS_MAX};
 use super::entry::{DATA_BLOCKS_MAX, HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
 use super::index::{Entry, Index, block_count};
 use crate::BLOCK_BYTES;
@@ -45,7 +45,7 @@ struct Pending {
 }
 
 /// An entry that is being written.
-struct Flying {
+pub(super) struct Flying {
     header: Header,
     /// What is told when it is stored: those whose last part is in it.
     last_parts: Vec<Outcome>,
@@ -113,43 +113,43 @@ pub(in super::super) struct LogCounts {
 
 /// See the module.
 pub(super) struct Log {
-    rt: Rt,
+    pub(super) rt: Rt,
     pub(super) device: Rc<dyn Device>,
     pub(super) side: Uuid,
     pub(super) area: Area,
     pub(super) index: RefCell<Index>,
     pub(super) checkpoint: RefCell<Checkpoint>,
-    older_slot: Cell<usize>,
+    pub(super) older_slot: Cell<usize>,
     /// One checkpoint is written at a time.
-    checkpointing: Rc<Semaphore>,
+    pub(super) checkpointing: Rc<Semaphore>,
     /// The position of the next entry.
-    head: Cell<u64>,
+    pub(super) head: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
     /// What is appended again under its old number. It goes before all that is pending, and may use
     /// space that is kept from that, since it makes space.
     again: RefCell<VecDeque<Pending>>,
     /// What the pending ones stand for, and how many each.
     pending_numbers: RefCell<BTreeMap<u64, usize>>,
-    flying: RefCell<VecDeque<Flying>>,
+    pub(super) flying: RefCell<VecDeque<Flying>>,
     /// An entry has failed: nothing is written before a new run has begun.
-    broken: Cell<bool>,
+    pub(super) broken: Cell<bool>,
     /// Why nothing is taken any more.
     halted: Cell<Option<IoError>>,
     /// Below this position everything is durable.
-    flushed: Cell<u64>,
+    pub(super) flushed: Cell<u64>,
     /// All changes below this number are in what is stored, and in what is durable.
-    complete: Cell<u64>,
-    complete_durable: Cell<u64>,
+    pub(super) complete: Cell<u64>,
+    pub(super) complete_durable: Cell<u64>,
     /// The number below which the mirror has given everything to the log, of those up to the one it
     /// is asked with.
     given_below: RefCell<Rc<GivenBelow>>,
     epoch: Cell<u64>,
     shared_below: Cell<u64>,
     /// See [`Checkpoint::kept_from`].
-    kept_from: Cell<u64>,
+    pub(super) kept_from: Cell<u64>,
     waits_for_space: Cell<bool>,
     /// There was no space for a new run.
-    cramped: Cell<bool>,
+    pub(super) cramped: Cell<bool>,
     pub(super) changed: Event,
     tasks: TaskGroup,
     counts: Cell<LogCounts>,
@@ -204,89 +204,6 @@ impl Log {
             tasks: TaskGroup::new(rt),
             counts: Cell::default(),
         })
-    }
-
-    /// Starts a new run one window behind the head, so that nothing written before can fall on
-    /// what is written from now on. Durable when this returns.
-    ///
-    /// # Errors
-    /// When the device fails, or `NoSpace` when the log must be emptied further first.
-    pub(super) async fn begin_run(&self) -> Result<(), IoError> {
-        self.begin_run_at(|_, _| None).await
-    }
-
-    /// As [`begin_run`](Log::begin_run), where the log cannot be emptied any further: a run in which
-    /// no entry was stored is begun once more at the same place, or a program that is killed whenever
-    /// it opens the volume would use up the log. The first jump tells which run came before it, so
-    /// that one stays.
-    ///
-    /// # Errors
-    /// When the device fails, or `NoSpace` when the last run has an entry.
-    pub(super) async fn begin_run_again(&self) -> Result<(), IoError> {
-        self.begin_run_at(|jumps, head| {
-            let empty = jumps.pop_if(|last| last.start == head);
-            empty.filter(|_| !jumps.is_empty())
-        })
-        .await
-    }
-
-    /// Begins a run. `place` names the jump to an empty run that is used again when there is no space
-    /// for another one.
-    async fn begin_run_at(
-        &self,
-        place: impl FnOnce(&mut Vec<Jump>, u64) -> Option<Jump>,
-    ) -> Result<(), IoError> {
-        let _turn = self.checkpointing.acquire(1).await;
-        if !self.broken.get() {
-            return Ok(());
-        }
-        assert!(self.flying.borrow().is_empty(), "one run after the other");
-        let mut next = self.checkpoint.borrow().clone();
-        let (head, tail) = (self.head.get(), next.tail);
-        next.jumps.retain(|jump| jump.start > tail);
-        next.run += 1;
-        let mut jump = Jump {
-            run: next.run,
-            end: head,
-            start: (head + self.area.window()).next_multiple_of(BLOCK_BYTES),
-        };
-        if next.jumps.len() == JUMPS_MAX
-            || jump.start - self.floor() + self.area.window() > self.area.bytes
-        {
-            let empty = place(&mut next.jumps, head).ok_or(IoError::NoSpace)?;
-            jump = Jump {
-                run: next.run,
-                ..empty
-            };
-        }
-        let start = jump.start;
-        next.sequence += 1;
-        next.kept_from = self.kept_from.get();
-        if self.index.borrow().entries().is_empty() {
-            // Nothing is needed of what lies before.
-            next.jumps.clear();
-            next.tail = start;
-            next.complete_below = self.complete.get();
-        } else {
-            next.jumps.push(jump);
-        }
-        // The jump says that all entries before it are there, so they must be durable first.
-        self.device.submit(Request::flush()).await?;
-        self.write_checkpoint(&next).await?;
-        *self.checkpoint.borrow_mut() = next;
-        self.head.set(start);
-        self.broken.set(false);
-        self.cramped.set(false);
-        // What was read when the side was opened, or was stored before the failure, is durable now.
-        self.flushed.set(start);
-        self.complete_durable.set(self.complete.get());
-        Ok(())
-    }
-
-    /// Writes a checkpoint. Its sequence is used up even when that fails: it may be on the device.
-    async fn write_checkpoint(&self, next: &Checkpoint) -> Result<(), IoError> {
-        self.checkpoint.borrow_mut().sequence = next.sequence;
-        checkpoint::write(&self.rt, &self.device, &self.side, next, &self.older_slot).await
     }
 
     /// Reads the newest checkpoint as it lies on the device, and writes it anew when a slot is not
@@ -521,7 +438,7 @@ impl Log {
     }
 
     /// The lowest position that must not be overwritten.
-    fn floor(&self) -> u64 {
+    pub(super) fn floor(&self) -> u64 {
         let tail = self.checkpoint.borrow().tail;
         let pinned = self.index.borrow().lowest_pin();
         pinned.map_or(tail, |pinned| pinned.min(tail))

@@ -22,6 +22,7 @@ mod progress;
 mod recover;
 pub(super) mod regions;
 mod relog;
+mod runs;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,39 @@
+//! Notes of which states a run has reached, for the report of what a swarm has met.
+
+use bimetal_block::Device;
+use bimetal_block::device::Figure;
+use bimetal_block::layers::mirror::MirrorStatus;
+
+use super::world::{Program, World};
+
+/// Changes may have waited for space in a log for too short a time to be seen.
+pub(super) fn note_log(world: &World, program: &Program) {
+    let mut figures: Vec<(String, String, Figure)> = Vec::new();
+    program.mirror.figures(&mut figures);
+    let full = |(_, name, figure): &(String, String, Figure)| {
+        name == "log_full" && matches!(figure, Figure::Counter(1..))
+    };
+    if figures.iter().any(full) {
+        world.reach("log full");
+    }
+}
+
+/// Notes which states of the mirror a run has reached, by the counts of its status.
+pub(super) fn note_counts(world: &World, status: &MirrorStatus) {
+    let sides = &status.sides;
+    let some = |count: fn(&bimetal_block::layers::mirror::SideStatus) -> u64| {
+        sides.iter().map(count).sum::<u64>() > 0
+    };
+    for (state, reached) in [
+        ("acknowledged early", status.acknowledged_early > 0),
+        ("held back", status.held_back > 0),
+        ("merged", some(|s| s.merged)),
+        ("resynced", some(|s| s.resynced_bytes)),
+        ("mode switched", some(|s| s.mode_switches)),
+        ("stopped degraded", status.degraded),
+    ] {
+        if reached {
+            world.reach(state);
+        }
+    }
+}
