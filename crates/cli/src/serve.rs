@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use bimetal_block::graph::OpenOptions;
 use bimetal_block::layers::mirror::{self, Force};
+use bimetal_block::units::show_size;
 use bimetal_rt::Rt;
 use bimetal_rt::real_time::{Signals, keep_memory_resident};
 
@@ -59,9 +60,20 @@ impl OpenArgs {
             mirror: mirror::OpenOptions {
                 force,
                 rebuild: self.rebuild.clone(),
+                progress: Some(tell_progress),
             },
         }
     }
+}
+
+/// Says how far an opening has come that takes long.
+fn tell_progress(progress: &mirror::OpeningProgress) {
+    say(format!(
+        "bimetal: opening: side {} is being given what it lacks: {} of {}",
+        progress.side,
+        show_size(progress.given_bytes),
+        show_size(progress.lacked_bytes),
+    ));
 }
 
 /// Runs the verb.

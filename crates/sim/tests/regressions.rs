@@ -85,6 +85,9 @@ const FOUND_BEFORE_DEATHS: &str = "withstood,-full-log,-crash-in-scrub,-crash-in
 /// What some seeds need that were found by classes which were off then.
 const ALL_DEATHS: &str = "withstood,full-log,crash-in-scrub,crash-in-resync";
 
+/// Full logs, and openings that die.
+const OPENINGS: &str = "deaths-in-opening,full-log,kill,torn";
+
 /// Seeds that need the classes named with them.
 const WITH_CLASSES: &[(u64, &str, &str)] = &[
     (
@@ -386,6 +389,26 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         2186,
         "withstood",
         "a log had lost entries after a failed flush that it had called durable",
+    ),
+    (
+        13,
+        OPENINGS,
+        "a member that lacked much of a full log was made one that does not open alone",
+    ),
+    (
+        31,
+        OPENINGS,
+        "the log of a side that was given what it lacked kept what a later one lacked, and was full",
+    ),
+    (
+        71,
+        OPENINGS,
+        "a member that was late by little was rebuilt for regions that had been marked long before",
+    ),
+    (
+        646,
+        OPENINGS,
+        "a log gave up moving what a late member lacked although most of the rest was replaced",
     ),
 ];
 

@@ -57,7 +57,7 @@ use crate::range_lock::RangeLock;
 use crate::request::{Op, Request};
 pub use config::{Acknowledge, DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
 pub use family::Force;
-pub use opening::{OpenOptions, SideToOpen};
+pub use opening::{OpenOptions, OpeningProgress, SideToOpen};
 pub use side::Health;
 use superblock::State;
 

@@ -4,18 +4,21 @@
 //! that it is lost.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bimetal_rt::Payload;
 
 use super::lacking::{Lacked, Newest, pieces};
-use super::{Attempt, Looked, Setback, store_of};
+use super::{Attempt, Looked, OpeningProgress, Setback, store_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::store::{Append, Outcome, all_stored};
 use crate::request::Origin;
 
-/// So many of them at once.
+/// Appends that wait to be stored at a time.
 const APPENDS_AT_ONCE: usize = 32;
+/// Progress is told this often.
+const TELL_EVERY: Duration = Duration::from_secs(2);
 
 impl Attempt<'_> {
     /// Gives a side what it lacks, under the same numbers: durable when this returns. Returns what
@@ -29,7 +32,10 @@ impl Attempt<'_> {
         let store = store_of(looked, index);
         let (mut outcomes, mut missing) = (Vec::new(), Vec::new());
         let any = !lacks.is_empty();
+        let lacked_bytes = lacks.iter().map(|(range, _)| range.end - range.start).sum();
+        let mut given_bytes = 0;
         for (piece, newest) in lacks.into_iter().flat_map(pieces) {
+            let piece_bytes = piece.end - piece.start;
             let appends = self.appends_of(looked, index, piece, newest).await?;
             let lost = appends.iter().filter(|append| append.is_lost());
             missing.extend(lost.map(|append| append.range()));
@@ -39,13 +45,31 @@ impl Attempt<'_> {
             outcomes.extend(kept.map(|append| store.append(append)));
             if outcomes.len() >= APPENDS_AT_ONCE {
                 self.stored(index, &mut outcomes).await?;
+                self.tell(index, given_bytes, lacked_bytes);
             }
+            given_bytes += piece_bytes;
         }
         self.stored(index, &mut outcomes).await?;
         if any {
             self.on_side(index, store.flush(0)).await?;
         }
         Ok(missing)
+    }
+
+    fn tell(&self, index: usize, given_bytes: u64, lacked_bytes: u64) {
+        let now = self.rt.now();
+        let Some(progress) = self.options.progress else {
+            return;
+        };
+        if now.since(self.told_at.get()) >= TELL_EVERY {
+            self.told_at.set(now);
+            let side = self.sides[index].name.clone();
+            progress(&OpeningProgress {
+                side,
+                given_bytes,
+                lacked_bytes,
+            });
+        }
     }
 
     async fn stored(&self, index: usize, outcomes: &mut Vec<Outcome>) -> Result<(), Setback> {

@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use bimetal_rt::Rt;
+use bimetal_rt::{Instant, Rt};
 
 use self::equalising::takes;
 use self::lacking::{lacked, most_complete, newest_of};
@@ -40,6 +40,20 @@ pub struct OpenOptions {
     pub force: Option<Force>,
     /// Sides that are given up, whatever they hold: they are made anew from the others.
     pub rebuild: Vec<String>,
+    /// Is told, every two seconds at most, how far an opening has come that has to give a side what
+    /// it lacks.
+    pub progress: Option<fn(&OpeningProgress)>,
+}
+
+/// How far an opening has come with giving a side what it lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpeningProgress {
+    /// The name of the side.
+    pub side: String,
+    /// Bytes that are in its log already.
+    pub given_bytes: u64,
+    /// Bytes that it lacked.
+    pub lacked_bytes: u64,
 }
 
 /// A side of the configuration.
@@ -122,6 +136,7 @@ pub(super) async fn open(
         options,
         failed: vec![None; sides.len()],
         begun: RefCell::default(),
+        told_at: Cell::new(rt.now()),
         sides,
     };
     loop {
@@ -162,6 +177,8 @@ struct Attempt<'a> {
     /// The epochs that attempts have begun. A side that failed while it was told may have it, and must
     /// find it in the past of the others.
     begun: RefCell<Vec<Begun>>,
+    /// When progress was told last.
+    told_at: Cell<Instant>,
 }
 
 /// An epoch that an attempt to open has begun.
