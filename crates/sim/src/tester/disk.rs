@@ -37,7 +37,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::extent_map::ExtentMap;
+use bimetal_block::range_set::RangeSet;
 use bimetal_block::request::{Extent, IoResult, Op, Reply, Request, push_extent};
 use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoError, IoFuture};
 use bimetal_rt::{Buf, Payload, Rng, Rt};
@@ -99,7 +99,7 @@ pub struct Disk {
     switch: Rc<Switch>,
     latency: Latency,
     rng: RefCell<Rng>,
-    writing: Rc<RefCell<ExtentMap<()>>>,
+    writing: Rc<RefCell<RangeSet>>,
     queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
     zeroes: Buf,
     around: Rc<Around>,
@@ -107,7 +107,7 @@ pub struct Disk {
 
 /// A range that is being written; nobody else may write there.
 struct Writing {
-    map: Rc<RefCell<ExtentMap<()>>>,
+    map: Rc<RefCell<RangeSet>>,
     queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
     range: Range<u64>,
 }
@@ -144,7 +144,7 @@ impl Disk {
             switch: Rc::new(Switch::default()),
             latency,
             rng: RefCell::new(Rng::labelled(seed, &name)),
-            writing: Rc::new(RefCell::new(ExtentMap::new())),
+            writing: Rc::new(RefCell::new(RangeSet::new())),
             queue: Rc::default(),
             zeroes: rt.pool().zeroed(BLOCK_BYTES as usize),
             around,
@@ -227,7 +227,7 @@ impl Disk {
                 self.name
             ));
         }
-        self.writing.borrow_mut().insert(range.clone(), ());
+        self.writing.borrow_mut().insert(range.clone());
         Some(Writing {
             map: Rc::clone(&self.writing),
             queue: Rc::clone(&self.queue),

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::{Looked, store_of, superblock_of};
 use crate::extent_map::{Cut, ExtentMap};
 use crate::layers::mirror::store::Store;
+use crate::range_set::RangeSet;
 
 /// Changes are copied from one log to another in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -49,7 +50,7 @@ pub(super) type Lacked = Vec<(Range<u64>, Newest)>;
 pub(super) fn lacked(looked: &[Looked], sides: &[usize], index: usize) -> Lacked {
     let (mut newest, truth) = (newest_of(looked, sides), most_complete(looked, sides));
     let complete = store_of(looked, truth).complete();
-    for (region, ()) in regions_lacked(looked, sides, index).iter() {
+    for region in regions_lacked(looked, sides, index).iter() {
         let later = newest.overlapping(&region).map(|(part, n)| (part, *n));
         let later = later.filter(|(_, n)| n.number >= complete);
         let later: Vec<(Range<u64>, Newest)> = later.collect();
@@ -74,8 +75,8 @@ pub(super) fn fits(looked: &[Looked], sides: &[usize], index: usize) -> bool {
 
 /// The regions of which a side may lack the last change, because others have let go of it. One that
 /// is as complete as any lacks nothing.
-pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -> ExtentMap<()> {
-    let mut regions = ExtentMap::new();
+pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -> RangeSet {
+    let mut regions = RangeSet::new();
     let most = store_of(looked, most_complete(looked, sides)).complete();
     if store_of(looked, index).complete() >= most {
         return regions;
@@ -89,9 +90,7 @@ pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -
     let since = newest.epoch_of(store_of(looked, index).complete());
     let epoch = since.min(superblock_of(looked, index).history.current().number);
     for &other in sides.iter().filter(|&&other| other != index) {
-        for range in store_of(looked, other).stale_since(epoch) {
-            regions.insert(range, ());
-        }
+        regions.extend(store_of(looked, other).stale_since(epoch));
     }
     regions
 }

@@ -42,9 +42,9 @@ use super::superblock::{FIRST_CHANGE, Layout, Uuid};
 use crate::BLOCK_BYTES;
 use crate::device::{Device, Figure, FigureVisitor, LocalFuture};
 use crate::error::IoError;
-use crate::extent_map::ExtentMap;
 use crate::media::null::zero_payload;
 use crate::range_lock::RangeLock;
+use crate::range_set::RangeSet;
 use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request, push_extent};
 
 /// Of changes that are given many at once, at least so many are in an entry that is not full.
@@ -128,9 +128,9 @@ pub(super) struct Store {
     wanted: Cell<Instant>,
     /// Ranges of changes that were forgotten, and may have gone home: of these the checksums
     /// may not know, so that the home holds something where nothing was ever written by them.
-    unsettled: RefCell<ExtentMap<()>>,
+    unsettled: RefCell<RangeSet>,
     /// Ranges in which the side has been found wrong, for the mirror to repair.
-    suspect: RefCell<ExtentMap<()>>,
+    suspect: RefCell<RangeSet>,
     counts: Cell<StoreCounts>,
     /// Knows when the device last completed something for the store, and lets no change through
     /// when the store is over.
@@ -188,10 +188,8 @@ impl Store {
             shared_below: recovered.shared_below,
             damaged: recovered.damaged,
         };
-        let mut unsettled = ExtentMap::new();
-        for range in recovered.given_up {
-            unsettled.insert(range, ());
-        }
+        let mut unsettled = RangeSet::new();
+        unsettled.extend(recovered.given_up);
         let pages = |(offset, len): (u64, u64)| checksums::pages::Area {
             offset,
             len,
@@ -441,7 +439,7 @@ impl Store {
     /// Ranges in which the side was found wrong since the last call.
     pub(super) fn take_suspects(&self) -> Vec<Range<u64>> {
         let suspect = std::mem::take(&mut *self.suspect.borrow_mut());
-        suspect.iter().map(|(range, ())| range).collect()
+        suspect.iter().collect()
     }
 
     /// True while changes wait for space in the log.
@@ -519,7 +517,7 @@ impl Store {
                 self.read_once(&block, Origin::NONE).await,
                 Err(IoError::Corrupt)
             ) {
-                self.suspect.borrow_mut().insert(block, ());
+                self.suspect.borrow_mut().insert(block);
             }
         }
     }
