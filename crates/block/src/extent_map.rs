@@ -1,5 +1,6 @@
 //! A map from byte ranges to values, where a newer range replaces the parts of older ones that it
-//! covers. It is what a delay queue, a set of stale ranges and an overlay are made of.
+//! covers. It is what a delay queue and an overlay are made of. A set without values is a
+//! [`RangeSet`](crate::range_set::RangeSet).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,10 +11,6 @@ use bimetal_rt::turn::count_steps;
 pub trait Cut: Sized {
     /// The value of the part `range`, in bytes from the start of the value's own range.
     fn cut(&self, range: Range<u64>) -> Self;
-}
-
-impl Cut for () {
-    fn cut(&self, _range: Range<u64>) {}
 }
 
 #[derive(Clone, Debug)]

@@ -19,6 +19,7 @@ pub mod graph;
 pub mod layers;
 pub mod media;
 pub mod range_lock;
+pub mod range_set;
 pub mod request;
 pub mod tap;
 pub mod token_bucket;

@@ -43,7 +43,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::ExtentList;
-use bimetal_block::extent_map::ExtentMap;
+use bimetal_block::range_set::RangeSet;
 use bimetal_block::request::{Extent, IoResult, Op, Reply, Request};
 use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoError, IoFuture};
 use bimetal_rt::{Buf, Payload, Rng, Rt};
@@ -111,7 +111,7 @@ pub struct Disk {
     losses: RefCell<Rng>,
     /// Changes of the platter before the program had it.
     inherited: u64,
-    writing: Rc<RefCell<ExtentMap<()>>>,
+    writing: Rc<RefCell<RangeSet>>,
     queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
     zeroes: Buf,
     around: Rc<Around>,
@@ -119,7 +119,7 @@ pub struct Disk {
 
 /// A range that is being written; nobody else may write there.
 struct Writing {
-    map: Rc<RefCell<ExtentMap<()>>>,
+    map: Rc<RefCell<RangeSet>>,
     queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
     range: Range<u64>,
 }
@@ -161,7 +161,7 @@ impl Disk {
             rng: RefCell::new(Rng::labelled(seed, &name)),
             losses: losses.into(),
             inherited,
-            writing: Rc::new(RefCell::new(ExtentMap::new())),
+            writing: Rc::new(RefCell::new(RangeSet::new())),
             queue: Rc::default(),
             zeroes: rt.pool().zeroed(BLOCK_BYTES as usize),
             around,
@@ -244,7 +244,7 @@ impl Disk {
                 self.name
             ));
         }
-        self.writing.borrow_mut().insert(range.clone(), ());
+        self.writing.borrow_mut().insert(range.clone());
         Some(Writing {
             map: Rc::clone(&self.writing),
             queue: Rc::clone(&self.queue),

@@ -97,10 +97,10 @@ impl Shared {
             store: Some(store),
             durable,
         };
-        let side = Side::logged(index, candidate.name.clone(), place, self.rules);
+        let (name, volume_bytes) = (candidate.name.clone(), self.size_bytes());
+        let side = Side::logged(index, name, place, self.rules, volume_bytes);
         side.health.set(Health::Resyncing);
-        let all = 0..self.size_bytes();
-        side.stale.borrow_mut().insert(all, ());
+        side.note_lack(0..volume_bytes);
         volume.push(candidate, superblock);
         self.sides.push(side);
         self.note_logs();
@@ -169,7 +169,7 @@ impl Shared {
         } else {
             side.health.set(Health::Absent);
         }
-        side.stale.borrow_mut().remove(0..u64::MAX);
+        side.stale.borrow_mut().clear();
         if let Some(preferred) = self.healthy().first() {
             self.preferred.set(*preferred);
         }

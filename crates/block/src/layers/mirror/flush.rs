@@ -297,16 +297,13 @@ impl Shared {
         if side.is_active() {
             self.give_up(index, error);
         }
-        let mut stale = side.stale.borrow_mut();
         match side.store() {
             Some(store) => {
-                for (range, _) in store.changes_from(store.complete_durable()) {
-                    stale.insert(range, ());
-                }
+                let unflushed = store.changes_from(store.complete_durable()).into_iter();
+                unflushed.for_each(|(range, _)| side.note_lack(range));
             }
-            None => stale.insert(0..self.size_bytes(), ()),
+            None => side.note_lack(0..self.size_bytes()),
         }
-        drop(stale);
         self.stale_added.notify();
     }
 }

@@ -13,7 +13,6 @@ use super::side::{Health, Side, add};
 use super::{OnDegraded, Shared, VolumeState};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::extent_map::ExtentMap;
 use crate::request::Request;
 
 /// An absent side is tried again this often.
@@ -88,18 +87,16 @@ impl Shared {
         );
         side.health.set(Health::Absent);
         side.joining.set(false);
-        *side.under_repair.borrow_mut() = ExtentMap::new();
+        side.under_repair.borrow_mut().clear();
         if let Some(store) = side.store() {
             store.halt(error);
         }
         let lost = side.queue.borrow_mut().abandon_waiting(index, error);
         let flying = side.queue.borrow().pending_in(&(0..u64::MAX));
         side.queue.borrow().give_up_flying(index, error);
-        let mut stale = side.stale.borrow_mut();
-        for range in lost.into_iter().chain(flying) {
-            stale.insert(range, ());
-        }
-        drop(stale);
+        lost.into_iter()
+            .chain(flying)
+            .for_each(|range| side.note_lack(range));
         add(&self.counts.sides_given_up, 1);
         match (self.on_degraded, self.state.get()) {
             (OnDegraded::ReadOnly, VolumeState::Open) => self.state.set(VolumeState::ReadOnly),
@@ -270,7 +267,7 @@ impl Shared {
                     side.errors_in_a_row.set(0);
                     side.health.set(Health::Resyncing);
                     // It may have what nobody else could give.
-                    *self.known_lost.borrow_mut() = ExtentMap::new();
+                    self.known_lost.borrow_mut().clear();
                     self.attend_store(index);
                 }
                 continue;

@@ -51,9 +51,9 @@ use bimetal_rt::{Buf, Instant, Rt};
 
 use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
-use crate::extent_map::ExtentMap;
 use crate::geometry::{Geometry, GrowingGeometry};
 use crate::range_lock::RangeLock;
+use crate::range_set::RangeSet;
 use crate::request::{Op, Request};
 pub use config::{Acknowledge, DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
 pub use family::Force;
@@ -122,13 +122,13 @@ struct Shared {
     /// The paper's operation queue served one by one, when asked for.
     serial: Option<Rc<Semaphore>>,
     /// Acknowledged ranges that not all healthy sides hold.
-    exposed: RefCell<ExtentMap<()>>,
+    exposed: RefCell<RangeSet>,
     /// The sides that are counted on, or what they say of each other, have changed.
     exposure_changed: Event,
     /// Writes that wait until the exposure has room for them.
     held_back: WaitQueue,
     /// What no side could give, as long as no side comes that might: its repair is not tried again.
-    known_lost: RefCell<ExtentMap<()>>,
+    known_lost: RefCell<RangeSet>,
     /// Admitted writes of which it is open whether they are stored.
     undecided: Undecided,
     stale_added: Event,
@@ -282,10 +282,10 @@ impl Mirror {
                 store: None,
                 durable,
             };
-            let side = Side::new(index, given.name, bare, rules);
+            let side = Side::new(index, given.name, bare, rules, size_bytes);
             if given.stale {
                 side.health.set(Health::Resyncing);
-                side.stale.borrow_mut().insert(0..size_bytes, ());
+                side.note_lack(0..size_bytes);
             }
             side
         });
@@ -317,10 +317,10 @@ impl Mirror {
             geometry: GrowingGeometry::new(parts.geometry),
             ranges: RangeLock::new(),
             serial: config.serial.then(|| Semaphore::new(1)),
-            exposed: RefCell::new(ExtentMap::new()),
+            exposed: RefCell::new(RangeSet::new()),
             exposure_changed: Event::new(),
             held_back: WaitQueue::new(),
-            known_lost: RefCell::new(ExtentMap::new()),
+            known_lost: RefCell::new(RangeSet::new()),
             undecided: Undecided::default(),
             stale_added: Event::new(),
             flushed: Event::new(),
@@ -383,17 +383,13 @@ impl Mirror {
                 store: found.store,
                 durable: found.durable,
             };
-            let side = Side::logged(index, found.name, place, rules);
+            let side = Side::logged(index, found.name, place, rules, opened.volume_bytes);
             side.health.set(found.health);
             if found.health == Health::Healthy {
                 // What a side lacks that counts, nobody has: it is known to be wrong there.
-                let mut wrong = side.under_repair.borrow_mut();
-                found
-                    .stale
-                    .iter()
-                    .for_each(|(range, ())| wrong.insert(range, ()));
+                side.under_repair.borrow_mut().extend(found.stale.iter());
             }
-            *side.stale.borrow_mut() = found.stale;
+            found.stale.iter().for_each(|range| side.note_lack(range));
             side
         });
         let parts = Parts {

@@ -142,18 +142,21 @@ impl Shared {
     pub(super) fn note_suspects(&self, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
-        for range in store.take_suspects() {
-            add(&side.counts.rotten, (range.end - range.start) / BLOCK_BYTES);
+        let found = store.take_suspects().into_iter();
+        let blocks = found.flat_map(|range| range.step_by(BLOCK_BYTES as usize));
+        for start in blocks {
+            let range = start..start + BLOCK_BYTES;
+            add(&side.counts.rotten, 1);
             let elsewhere =
                 |other: &&super::side::Side| other.index != index && other.is_current(&range);
             let hopeless = self.known_lost.borrow().covers(&range);
-            if !hopeless && self.sides.iter().any(|other| elsewhere(&other)) {
-                let mut stale = side.stale.borrow_mut();
-                if stale.is_clear(&range) {
-                    side.under_repair.borrow_mut().insert(range.clone(), ());
+            // What there is no room for is found again when it is read again.
+            let noted = side.stale.borrow().has_room();
+            if noted && !hopeless && self.sides.iter().any(|other| elsewhere(&other)) {
+                if side.stale.borrow().is_clear(&range) {
+                    side.under_repair.borrow_mut().insert(range.clone());
                 }
-                stale.insert(range, ());
-                drop(stale);
+                side.note_lack(range);
                 self.stale_added.notify();
             }
         }
@@ -372,7 +375,7 @@ impl Shared {
         let mut cuts = vec![range.start, range.end];
         for side in self.sides.iter().filter(|side| side.is_active()) {
             let stale = side.stale.borrow();
-            let lacking = stale.overlapping(range).map(|(part, ())| part);
+            let lacking = stale.overlapping(range);
             for part in lacking.chain(side.queue.borrow().pending_in(range)) {
                 cuts.extend([part.start.max(range.start), part.end.min(range.end)]);
             }

@@ -116,13 +116,7 @@ impl Shared {
             return Err(IoError::Offline);
         }
         // Writes since may have made parts of it fresh, and these must not be undone.
-        let stale: Vec<Range<u64>> = {
-            let map = side.stale.borrow();
-            let parts = map.overlapping(&piece).map(|(part, ())| part);
-            parts
-                .map(|part| part.start.max(piece.start)..part.end.min(piece.end))
-                .collect()
-        };
+        let stale: Vec<Range<u64>> = side.stale.borrow().parts_in(&piece).collect();
         for part in stale {
             self.copy_stale(side, part).await?;
         }
@@ -175,8 +169,7 @@ impl Shared {
                 .await?;
         }
         side.stale.borrow_mut().remove(part.clone());
-        let repaired = side.under_repair.borrow_mut().remove(part).into_iter();
-        let repaired_bytes: u64 = repaired.map(|(part, ())| part.end - part.start).sum();
+        let repaired_bytes = side.under_repair.borrow_mut().remove(part);
         add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
         Ok(())
     }
@@ -208,7 +201,7 @@ impl Shared {
         }
         side.stale.borrow_mut().remove(block.clone());
         side.under_repair.borrow_mut().remove(block.clone());
-        self.known_lost.borrow_mut().insert(block, ());
+        self.known_lost.borrow_mut().insert(block);
         Ok(())
     }
 
@@ -306,7 +299,7 @@ impl Shared {
 /// The next piece that is stale from a position on.
 fn next_piece(side: &Side, position: u64) -> Option<Range<u64>> {
     let stale = side.stale.borrow();
-    let (range, ()) = stale.overlapping(&(position..u64::MAX)).next()?;
+    let range = stale.overlapping(&(position..u64::MAX)).next()?;
     let start = range.start.max(position);
     Some(start..range.end.min(start + PIECE_BYTES))
 }

@@ -12,7 +12,7 @@ use super::superblock::{Candidate, Epoch, State};
 use super::{Shared, VolumeState};
 use crate::device::Device;
 use crate::error::IoError;
-use crate::extent_map::ExtentMap;
+use crate::range_set::RangeSet;
 use crate::request::Origin;
 
 /// A volume is quiet when nothing has been written for so long.
@@ -163,23 +163,19 @@ impl Shared {
         volume.found(index, candidate, found);
         volume.mark_inconsistent(index, behind).await?;
         store.set_epoch(volume.epoch());
-        let mut lacks = ExtentMap::new();
+        let mut lacks = RangeSet::for_volume(self.size_bytes());
         if everything {
             store.forget_from(0);
-            lacks.insert(0..self.size_bytes(), ());
+            lacks.insert(0..self.size_bytes());
         } else {
             // What it was to forget when it was opened, or earlier; nothing else of it is given up.
             let discarded = store.discard_from(u64::MAX, epoch);
             // It may have been late already when it still was a member.
             let late_since = volume.epoch_of(store.complete());
             lacks = self.lacks(&store, epoch.min(late_since));
-            for range in discarded {
-                lacks.insert(range, ());
-            }
+            lacks.extend(discarded);
         }
-        for (range, ()) in lacks.iter() {
-            side.stale.borrow_mut().insert(range, ());
-        }
+        lacks.iter().for_each(|range| side.note_lack(range));
         side.stale.borrow_mut().remove(self.size_bytes()..u64::MAX);
         store.unsettle().await?;
         store.set_mixes(true);
@@ -191,7 +187,7 @@ impl Shared {
     }
 
     /// What a side lacks of what the healthy ones have in their logs, or had in them since `epoch`.
-    fn lacks(&self, store: &Store, epoch: u64) -> ExtentMap<()> {
+    fn lacks(&self, store: &Store, epoch: u64) -> RangeSet {
         let healthy = self
             .sides
             .iter()
@@ -200,13 +196,10 @@ impl Shared {
             .filter_map(|side| Some((side.index, side.store()?)))
             .collect();
         let newest = newest_among(&stores);
-        let mut lacks = ExtentMap::new();
-        for (range, _) in lacking(store, &newest, store.complete()) {
-            lacks.insert(range, ());
-        }
-        for range in stores.iter().flat_map(|(_, s)| s.stale_since(epoch)) {
-            lacks.insert(range, ());
-        }
+        let mut lacks = RangeSet::for_volume(self.size_bytes());
+        let logged = lacking(store, &newest, store.complete());
+        lacks.extend(logged.into_iter().map(|(range, _)| range));
+        lacks.extend(stores.iter().flat_map(|(_, s)| s.stale_since(epoch)));
         lacks
     }
 

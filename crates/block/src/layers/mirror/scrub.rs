@@ -22,7 +22,7 @@ use super::{Shared, VolumeState};
 use crate::BLOCK_BYTES;
 use crate::device::{Figure, FigureVisitor};
 use crate::error::IoError;
-use crate::extent_map::ExtentMap;
+use crate::range_set::RangeSet;
 use crate::request::Origin;
 
 /// So much of the volume is scrubbed at a time.
@@ -268,7 +268,7 @@ impl Shared {
             })
         });
         let mut wrong: Vec<(usize, Vec<Range<u64>>)> = Vec::new();
-        let mut unknown = ExtentMap::new();
+        let mut unknown = RangeSet::new();
         for (index, checked) in join_all(checks).await {
             match checked {
                 Ok(checked) => {
@@ -279,7 +279,7 @@ impl Shared {
                         ..
                     } = checked;
                     wrong.push((index, of_side));
-                    blocks.into_iter().for_each(|b| unknown.insert(b, ()));
+                    unknown.extend(blocks);
                 }
                 Err(_) => {
                     add(&self.sides[index].counts.errors, 1);
@@ -289,7 +289,7 @@ impl Shared {
             }
         }
         self.repair(run, &wrong).await;
-        let unknown: Vec<Range<u64>> = unknown.iter().map(|(range, ())| range).collect();
+        let unknown: Vec<Range<u64>> = unknown.iter().collect();
         for range in unknown {
             self.compare(run, range).await;
         }
@@ -327,8 +327,8 @@ impl Shared {
 
     /// Copies a block to a side from another one.
     async fn replace(self: &Rc<Self>, run: &Run, side: &Side, block: Range<u64>) {
-        side.stale.borrow_mut().insert(block.clone(), ());
-        side.under_repair.borrow_mut().insert(block.clone(), ());
+        side.note_lack(block.clone());
+        side.under_repair.borrow_mut().insert(block.clone());
         self.stale_added.notify();
         let copied = self.copy_piece(side, block).await;
         let counter = match copied {
@@ -389,10 +389,12 @@ impl Shared {
             };
             for part in unknown {
                 let of_side = differing.iter().filter(|(of, _)| of == index);
-                let mut same = ExtentMap::new();
-                same.insert(part.clone(), ());
-                of_side.for_each(|(_, block)| drop(same.remove(block.clone())));
-                for (part, ()) in same.iter() {
+                let mut same = RangeSet::new();
+                same.insert(part.clone());
+                of_side.for_each(|(_, block)| {
+                    same.remove(block.clone());
+                });
+                for part in same.iter() {
                     let bytes =
                         (part.start - range.start) as usize..(part.end - range.start) as usize;
                     match store.learn(part.clone(), &data.slice(bytes)).await {

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_policy::hetero::{HeteroRules, Mode, SidePolicy};
@@ -15,8 +16,8 @@ use super::store::Store;
 use super::way::Way;
 use crate::device::{Device, IoFuture};
 use crate::error::IoError;
-use crate::extent_map::ExtentMap;
 use crate::geometry::Geometry;
+use crate::range_set::RangeSet;
 use crate::request::{IoResult, Op, Reply, Request};
 
 /// Whether a side takes part.
@@ -122,11 +123,11 @@ pub(super) struct Side {
     /// Its superblock is being written.
     pub(super) marking: Cell<bool>,
     /// Ranges that the side lacks and that no queue holds: what a resync copies.
-    pub(super) stale: RefCell<ExtentMap<()>>,
+    pub(super) stale: RefCell<RangeSet>,
     /// How far a rebuild has come, while there is one.
     pub(super) rebuild: Cell<Option<Progress>>,
     /// Of these, what the side was found to hold wrongly.
-    pub(super) under_repair: RefCell<ExtentMap<()>>,
+    pub(super) under_repair: RefCell<RangeSet>,
     /// The operations in flight, oldest first.
     started: RefCell<BTreeMap<u64, Started>>,
     next_operation: Cell<u64>,
@@ -158,15 +159,27 @@ pub(super) struct Side {
 
 impl Side {
     /// A bare side.
-    pub(super) fn new(index: usize, name: String, place: Place, rules: HeteroRules) -> Side {
+    pub(super) fn new(
+        index: usize,
+        name: String,
+        place: Place,
+        rules: HeteroRules,
+        volume_bytes: u64,
+    ) -> Side {
         let queue = SideQueue::new(rules.is_paper(), false);
-        Side::with_queue(index, name, place, rules, queue)
+        Side::with_queue(index, name, place, rules, queue, volume_bytes)
     }
 
     /// A side with a log, if it is there.
-    pub(super) fn logged(index: usize, name: String, place: Place, rules: HeteroRules) -> Side {
+    pub(super) fn logged(
+        index: usize,
+        name: String,
+        place: Place,
+        rules: HeteroRules,
+        volume_bytes: u64,
+    ) -> Side {
         let queue = SideQueue::new(rules.is_paper(), true);
-        Side::with_queue(index, name, place, rules, queue)
+        Side::with_queue(index, name, place, rules, queue, volume_bytes)
     }
 
     fn with_queue(
@@ -175,6 +188,7 @@ impl Side {
         place: Place,
         rules: HeteroRules,
         queue: SideQueue,
+        volume_bytes: u64,
     ) -> Side {
         Side {
             index,
@@ -192,9 +206,9 @@ impl Side {
             joining: Cell::new(false),
             joined_from: Cell::new(0),
             marking: Cell::new(false),
-            stale: RefCell::new(ExtentMap::new()),
+            stale: RefCell::new(RangeSet::for_volume(volume_bytes)),
             rebuild: Cell::new(None),
-            under_repair: RefCell::new(ExtentMap::new()),
+            under_repair: RefCell::new(RangeSet::new()),
             started: RefCell::new(BTreeMap::new()),
             next_operation: Cell::new(0),
             drain_in_flight: Cell::new(0),
@@ -215,6 +229,16 @@ impl Side {
         }
     }
 
+    /// The side lacks a range from now on. On a healthy side only that range: what else it holds may
+    /// be the last copy.
+    pub(super) fn note_lack(&self, range: Range<u64>) {
+        let mut stale = self.stale.borrow_mut();
+        match self.health.get() {
+            Health::Healthy => stale.insert_exact(range),
+            Health::Resyncing | Health::Absent => stale.insert(range),
+        }
+    }
+
     /// True when the side is given writes.
     pub(super) fn is_active(&self) -> bool {
         self.health.get() != Health::Absent
@@ -231,7 +255,7 @@ impl Side {
     }
 
     /// True when the side has the newest content of a range of the volume.
-    pub(super) fn is_current(&self, range: &std::ops::Range<u64>) -> bool {
+    pub(super) fn is_current(&self, range: &Range<u64>) -> bool {
         self.is_active()
             && self.stale.borrow().is_clear(range)
             && self.queue.borrow().is_current(range)
@@ -270,7 +294,7 @@ impl Side {
     /// change that waits for a flush of the side, so no flush waits for the repair.
     fn lacks_nothing(&self) -> bool {
         let (stale, rotten) = (self.stale.borrow(), self.under_repair.borrow());
-        stale.iter().all(|(range, ())| rotten.covers(&range))
+        stale.iter().all(|range| rotten.covers(&range))
     }
 
     /// Asks for something that changes nothing: a read, or which parts hold data.

@@ -8,7 +8,7 @@ use super::side::Health;
 use super::superblock::State;
 use super::{Shared, VolumeState};
 use crate::device::{Figure, FigureVisitor};
-use crate::extent_map::ExtentMap;
+use crate::range_set::RangeSet;
 
 /// The state of a volume.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -179,13 +179,13 @@ impl Shared {
 
     /// What was acknowledged and only this side has: what would be lost if it died now. Of a side
     /// that is not there nothing is known, so the others are then all that there is.
-    fn lost_if_gone(&self, index: usize) -> ExtentMap<()> {
+    fn lost_if_gone(&self, index: usize) -> RangeSet {
         let own = self.lacked_by(index);
         let everything = 0..self.size_bytes();
-        let mut lost = ExtentMap::new();
+        let mut lost = RangeSet::new();
         own.gaps(&everything)
             .into_iter()
-            .for_each(|held| lost.insert(held, ()));
+            .for_each(|held| lost.insert(held));
         for other in (0..self.sides.len()).filter(|&other| other != index) {
             for held in self.lacked_by(other).gaps(&everything) {
                 lost.remove(held);
@@ -195,21 +195,17 @@ impl Shared {
     }
 
     /// What a side lacks of what was acknowledged.
-    fn lacked_by(&self, index: usize) -> ExtentMap<()> {
+    fn lacked_by(&self, index: usize) -> RangeSet {
         let side = &self.sides[index];
-        let mut lacked = ExtentMap::new();
+        let mut lacked = RangeSet::new();
         if side.store().is_none() {
-            lacked.insert(0..self.size_bytes(), ());
+            lacked.insert(0..self.size_bytes());
             return lacked;
         }
-        for (range, ()) in side.stale.borrow().iter() {
-            lacked.insert(range, ());
-        }
+        lacked.extend(side.stale.borrow().iter());
         let queue = side.queue.borrow();
-        for (exposed, ()) in self.exposed.borrow().iter() {
-            for part in queue.pending_in(&exposed) {
-                lacked.insert(part, ());
-            }
+        for exposed in self.exposed.borrow().iter() {
+            lacked.extend(queue.pending_in(&exposed));
         }
         lacked
     }

@@ -15,8 +15,8 @@ use super::store::content::Crcs;
 use super::store::{Append, Outcome, all_stored};
 use super::{Shared, VolumeState};
 use crate::error::IoError;
-use crate::extent_map::ExtentMap;
 use crate::range_lock::RangeGuard;
+use crate::range_set::RangeSet;
 use crate::request::{IoResult, Op, Reply, Request};
 
 /// Merged batches are not made longer than this.
@@ -131,7 +131,7 @@ impl Shared {
                     .borrow_mut()
                     .push(change.clone(), &ticket, side.index, urgent);
             } else if !side.gone.get() {
-                side.stale.borrow_mut().insert(range.clone(), ());
+                side.note_lack(range.clone());
             }
         }
         for side in 0..self.sides.len() {
@@ -193,7 +193,7 @@ impl Shared {
             return durable;
         }
         add(&self.counts.acknowledged_early, 1);
-        self.exposed.borrow_mut().insert(ticket.range.clone(), ());
+        self.exposed.borrow_mut().insert(ticket.range.clone());
         let exposed = self.exposed.borrow().bytes();
         self.counts
             .exposed_bytes_peak
@@ -469,9 +469,7 @@ impl Shared {
     fn lack_elsewhere(&self, index: usize, batch: &Batch) {
         for side in self.sides.present().filter(|side| side.index != index) {
             for (_, part) in &batch.parts {
-                side.stale
-                    .borrow_mut()
-                    .insert(part.ticket.range.clone(), ());
+                side.note_lack(part.ticket.range.clone());
             }
         }
         self.stale_added.notify();
@@ -513,7 +511,7 @@ impl Shared {
         for side in self.sides.iter() {
             if Some(side.index) != truth {
                 side.under_repair.borrow_mut().remove(ticket.range.clone());
-                side.stale.borrow_mut().insert(ticket.range.clone(), ());
+                side.note_lack(ticket.range.clone());
             }
         }
         self.stale_added.notify();
@@ -561,10 +559,10 @@ impl Shared {
         if self.exposed.borrow().is_clear(range) {
             return;
         }
-        let mut pending = ExtentMap::<()>::new();
+        let mut pending = RangeSet::new();
         for side in self.sides.iter().filter(|side| side.is_counted_on()) {
             for part in side.queue.borrow().pending_in(range) {
-                pending.insert(part, ());
+                pending.insert(part);
             }
         }
         for held in pending.gaps(range) {
@@ -574,12 +572,7 @@ impl Shared {
 
     /// Counts the exposure anew, after the set of healthy sides has changed.
     pub(super) fn recount_exposure(&self) {
-        let ranges: Vec<Range<u64>> = self
-            .exposed
-            .borrow()
-            .iter()
-            .map(|(range, ())| range)
-            .collect();
+        let ranges: Vec<Range<u64>> = self.exposed.borrow().iter().collect();
         for range in ranges {
             self.unexpose(&range);
         }

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::extent_map::ExtentMap;
 use bimetal_block::layers::mirror::Mirror;
+use bimetal_block::range_set::RangeSet;
 use bimetal_block::request::{IoResult, Op, Reply, Request};
 use bimetal_block::{Device, Geometry, IoFuture};
 use bimetal_rt::{Rng, Rt};
@@ -19,7 +19,7 @@ pub(super) fn bad_side(rt: &Rt, plant: Plant, below: Rc<dyn Device>) -> Rc<dyn D
         rt: rt.clone(),
         plant,
         below,
-        late: RefCell::new(ExtentMap::new()),
+        late: RefCell::new(RangeSet::new()),
         rng: RefCell::new(rt.rng("plant")),
     })))
 }
@@ -47,7 +47,7 @@ struct BadSide {
     plant: Plant,
     below: Rc<dyn Device>,
     /// Ranges whose write is held back until a newer one has passed it.
-    late: RefCell<ExtentMap<()>>,
+    late: RefCell<RangeSet>,
     rng: RefCell<Rng>,
 }
 
@@ -65,7 +65,7 @@ impl Bug for BadSide {
             return self.below.submit(request).await;
         }
         if self.plant == Plant::AppliesOutOfOrder {
-            self.late.borrow_mut().insert(range.clone(), ());
+            self.late.borrow_mut().insert(range.clone());
             let state = Rc::clone(&self);
             let late = async move {
                 state.rt.sleep(Duration::from_millis(15)).await;

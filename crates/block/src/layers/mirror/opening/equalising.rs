@@ -12,8 +12,8 @@ use super::lacking::{Lacked, lacked, most_complete, newest_of, regions_lacked};
 use super::{Attempt, Looked, Made, Setback, store_of, superblock_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::extent_map::ExtentMap;
 use crate::layers::mirror::family::Plan;
+use crate::range_set::RangeSet;
 use crate::request::Origin;
 
 /// Content is compared in pieces of this size.
@@ -102,16 +102,16 @@ impl Attempt<'_> {
         &self,
         looked: &[Looked],
         (truth, side): (usize, usize),
-        regions: &ExtentMap<()>,
-    ) -> Result<ExtentMap<()>, Setback> {
-        let mut differing = ExtentMap::new();
-        for (region, ()) in regions.iter() {
+        regions: &RangeSet,
+    ) -> Result<RangeSet, Setback> {
+        let mut differing = RangeSet::new();
+        for region in regions.iter() {
             for start in region.clone().step_by(PIECE_BYTES as usize) {
                 let piece = start..region.end.min(start + PIECE_BYTES);
                 let theirs = self.content_to_compare(looked, truth, &piece).await?;
                 let own = self.content_to_compare(looked, side, &piece).await?;
                 let (Some(theirs), Some(own)) = (theirs, own) else {
-                    differing.insert(piece, ());
+                    differing.insert(piece);
                     continue;
                 };
                 let blocks = piece.step_by(BLOCK_BYTES as usize);
@@ -119,7 +119,7 @@ impl Attempt<'_> {
                 let pairs = pairs.zip(own.chunks(BLOCK_BYTES as usize));
                 for (start, (theirs, own)) in blocks.zip(pairs) {
                     if theirs != own {
-                        differing.insert(start..start + BLOCK_BYTES, ());
+                        differing.insert(start..start + BLOCK_BYTES);
                     }
                 }
             }
@@ -162,9 +162,8 @@ impl Attempt<'_> {
         for Lacking { side, lacks } in lacking {
             let store = store_of(looked, side);
             self.on_side(side, store.begin()).await?;
-            for range in self.give(looked, side, lacks).await? {
-                made.stale[side].insert(range, ());
-            }
+            let missing = self.give(looked, side, lacks).await?;
+            made.stale[side].extend(missing);
             self.on_side(side, store.become_complete(made.next_number))
                 .await?;
             self.release(looked, plan);

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::{Looked, store_of, superblock_of};
 use crate::extent_map::{Cut, ExtentMap};
 use crate::layers::mirror::store::Store;
+use crate::range_set::RangeSet;
 
 /// Changes are copied from one log to another in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -50,11 +51,11 @@ pub(super) fn lacked(
     looked: &[Looked],
     sides: &[usize],
     index: usize,
-    ranges: &ExtentMap<()>,
+    ranges: &RangeSet,
 ) -> Lacked {
     let (mut newest, truth) = (newest_of(looked, sides), most_complete(looked, sides));
     let complete = store_of(looked, truth).complete();
-    for (region, ()) in ranges.iter() {
+    for region in ranges.iter() {
         let later = newest.overlapping(&region).map(|(part, n)| (part, *n));
         let later = later.filter(|(_, n)| n.number >= complete);
         let later: Vec<(Range<u64>, Newest)> = later.collect();
@@ -72,8 +73,8 @@ pub(super) fn lacked(
 
 /// The regions of which a side may lack the last change, because others have let go of it. One that
 /// is as complete as any lacks nothing.
-pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -> ExtentMap<()> {
-    let mut regions = ExtentMap::new();
+pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -> RangeSet {
+    let mut regions = RangeSet::new();
     let most = store_of(looked, most_complete(looked, sides)).complete();
     if store_of(looked, index).complete() >= most {
         return regions;
@@ -96,9 +97,7 @@ pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -
         .iter()
         .filter(|&&other| other != index && !is_kept(other))
     {
-        for range in store_of(looked, other).stale_since(epoch) {
-            regions.insert(range, ());
-        }
+        regions.extend(store_of(looked, other).stale_since(epoch));
     }
     regions
 }

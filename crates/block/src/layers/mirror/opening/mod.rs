@@ -31,7 +31,7 @@ use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
-use crate::extent_map::ExtentMap;
+use crate::range_set::RangeSet;
 
 /// What the operator asks for.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +82,7 @@ pub(super) struct OpenedSide {
     pub(super) way: Option<Rc<Way>>,
     pub(super) store: Option<Rc<Store>>,
     pub(super) health: Health,
-    pub(super) stale: ExtentMap<()>,
+    pub(super) stale: RangeSet,
     pub(super) durable: bool,
 }
 
@@ -100,7 +100,7 @@ struct Made {
     volume_bytes: u64,
     next_number: u64,
     /// What each side lacks, and how it is.
-    stale: Vec<ExtentMap<()>>,
+    stale: Vec<RangeSet>,
     health: Vec<Health>,
     read_only: bool,
 }
@@ -226,7 +226,7 @@ impl Attempt<'_> {
         if plan.forced == Some(Force::ReadOnly) {
             return self.read_only(looked, &plan, next_number);
         }
-        let stale = looked.iter().map(|_| ExtentMap::new()).collect();
+        let stale = looked.iter().map(|_| RangeSet::new()).collect();
         let lacking = self.weigh(looked, &mut plan).await?;
         let mut made = Made {
             volume: self.volume(looked, &plan)?,
@@ -279,7 +279,7 @@ impl Attempt<'_> {
         for (index, place) in plan.made.clone() {
             let begun = self.make(looked, plan, &made.volume, index, place);
             if begun.await.is_ok() {
-                made.stale[index].insert(0..made.volume_bytes, ());
+                made.stale[index].insert(0..made.volume_bytes);
                 made.health[index] = Health::Resyncing;
             }
         }
@@ -459,7 +459,7 @@ impl Attempt<'_> {
         if !takes(
             looked,
             truth,
-            &lacked(looked, &plan.sources, truth, &ExtentMap::new()),
+            &lacked(looked, &plan.sources, truth, &RangeSet::new()),
         ) {
             let complete = store_of(looked, truth).complete();
             plan.counts_below = Some(complete);
@@ -518,15 +518,15 @@ impl Attempt<'_> {
     }
 
     /// What a side that is behind may lack.
-    fn lacks(&self, looked: &[Looked], plan: &Plan, index: usize, behind: Behind) -> ExtentMap<()> {
+    fn lacks(&self, looked: &[Looked], plan: &Plan, index: usize, behind: Behind) -> RangeSet {
         let volume_bytes = plan.volume_bytes;
-        let mut lacks = ExtentMap::new();
+        let mut lacks = RangeSet::for_volume(volume_bytes);
         let Behind::Since {
             epoch,
             discard_from,
         } = behind
         else {
-            lacks.insert(0..volume_bytes, ());
+            lacks.insert(0..volume_bytes);
             return lacks;
         };
         let own = store_of(looked, index);
@@ -538,9 +538,7 @@ impl Attempt<'_> {
         let newest = newest_of(looked, &plan.sources);
         let logged = lacking(own, &newest, complete).into_iter();
         let logged = logged.map(|(range, _)| range);
-        for range in regions.chain(logged).chain(discarded) {
-            lacks.insert(range, ());
-        }
+        lacks.extend(regions.chain(logged).chain(discarded));
         // A past that does not count may have been larger.
         lacks.remove(volume_bytes..u64::MAX);
         lacks
@@ -572,7 +570,7 @@ impl Attempt<'_> {
             volume: self.volume(looked, plan)?,
             volume_bytes: plan.volume_bytes,
             next_number,
-            stale: looked.iter().map(|_| ExtentMap::new()).collect(),
+            stale: looked.iter().map(|_| RangeSet::new()).collect(),
             health: self.healthy(plan),
             read_only: true,
         })
@@ -633,7 +631,7 @@ pub(super) fn store_device(
 
 /// The ranges in which something may be lost if the volume were opened all the same.
 fn lost_ranges(looked: &[Looked], refusal: &family::Refusal) -> Vec<Range<u64>> {
-    let mut lost = ExtentMap::<()>::new();
+    let mut lost = RangeSet::new();
     match refusal {
         // A side that is missing may have changed anything since.
         family::Refusal::FreshestMissing { .. } => {
@@ -641,7 +639,7 @@ fn lost_ranges(looked: &[Looked], refusal: &family::Refusal) -> Vec<Range<u64>> 
                 .iter()
                 .filter_map(|side| side.seen.found.as_ref().ok());
             if let Some(volume_bytes) = known.map(|found| found.volume_bytes).max() {
-                lost.insert(0..volume_bytes, ());
+                lost.insert(0..volume_bytes);
             }
         }
         family::Refusal::SplitBrain { splits } => {
@@ -652,25 +650,11 @@ fn lost_ranges(looked: &[Looked], refusal: &family::Refusal) -> Vec<Range<u64>> 
                     .filter(|side| split.sides.contains(&side.seen.name));
                 for store in both.filter_map(|side| side.store.as_ref()) {
                     let logged = store.changes_from(0).into_iter().map(|(range, _)| range);
-                    for range in store.stale_since(since).into_iter().chain(logged) {
-                        lost.insert(range, ());
-                    }
+                    lost.extend(store.stale_since(since).into_iter().chain(logged));
                 }
             }
         }
         _ => {}
     }
-    merged(lost.iter().map(|(range, ())| range))
-}
-
-/// Joins neighbours.
-fn merged(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
-    let mut merged: Vec<Range<u64>> = Vec::new();
-    for range in ranges {
-        match merged.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => merged.push(range),
-        }
-    }
-    merged
+    lost.iter().collect()
 }

@@ -23,6 +23,7 @@ pub(super) use self::ticket::{Progress, Ticket};
 use super::store::content::Crcs;
 use crate::error::IoError;
 use crate::extent_map::{Cut, ExtentMap};
+use crate::range_set::RangeSet;
 use crate::request::{self, Flags, Op};
 
 /// Batches in elevator order between two jumps to the oldest write: jumping for each would make the
@@ -637,12 +638,12 @@ impl SideQueue {
 
     /// The parts of a range that this side has yet to store.
     pub(super) fn pending_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let mut pending = ExtentMap::<()>::new();
+        let mut pending = RangeSet::new();
         let maps = [&self.waiting, &self.later, &self.flying];
         for (part, _) in maps.into_iter().flat_map(|map| map.overlapping(range)) {
-            pending.insert(part.start.max(range.start)..part.end.min(range.end), ());
+            pending.insert(part.start.max(range.start)..part.end.min(range.end));
         }
-        pending.iter().map(|(part, ())| part).collect()
+        pending.iter().collect()
     }
 
     /// The newest changes in a range that this side has yet to store, in order and cut to it.

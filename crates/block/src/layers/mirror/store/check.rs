@@ -179,7 +179,7 @@ impl Store {
             let end = (blocks.end * BLOCK_BYTES).min(self.volume_bytes.get());
             let range = blocks.start * BLOCK_BYTES..end;
             if !range.is_empty() {
-                self.suspect.borrow_mut().insert(range, ());
+                self.suspect.borrow_mut().insert(range);
             }
         }
         if of_checksums.wrong_pages > 0 {

@@ -382,7 +382,7 @@ impl Store {
             Err(IoError::Corrupt) => {
                 // What the log says that it should be is believed, and will not be found at home:
                 // so it cannot be taken for the content before.
-                self.suspect.borrow_mut().insert(range.clone(), ());
+                self.suspect.borrow_mut().insert(range.clone());
                 Ok(HomeWrite::of(range, Payload::empty(), crcs))
             }
             Err(error) => Err(error),
@@ -504,7 +504,7 @@ impl Store {
                 let end = (blocks.end * BLOCK_BYTES).min(self.volume_bytes.get());
                 let range = blocks.start * BLOCK_BYTES..end;
                 if !range.is_empty() {
-                    self.suspect.borrow_mut().insert(range, ());
+                    self.suspect.borrow_mut().insert(range);
                 }
             }
         }

@@ -104,7 +104,7 @@ impl Store {
             Expected::NeverWritten => {
                 let unsettled = self.unsettled.borrow();
                 let mut end = place.start;
-                for (part, ()) in unsettled.overlapping(&place) {
+                for part in unsettled.overlapping(&place) {
                     let start = part.start.max(place.start);
                     walk.push(start - end, false);
                     end = part.end.min(place.end);

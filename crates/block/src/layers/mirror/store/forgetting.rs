@@ -16,7 +16,7 @@ impl Store {
     /// changes are of a past that does not count. Only before the first run.
     pub(in super::super) fn forget_from(&self, first: u64) {
         for (range, _) in self.changes_from(first) {
-            self.unsettled.borrow_mut().insert(range, ());
+            self.unsettled.borrow_mut().insert(range);
         }
         self.log.forget_from(first);
     }
@@ -42,7 +42,7 @@ impl Store {
         let mut forgotten = self.unsettled.borrow().clone();
         // A past that does not count may have been larger.
         forgotten.remove(self.volume_bytes.get()..u64::MAX);
-        forgotten.iter().map(|(range, ())| range).collect()
+        forgotten.iter().collect()
     }
 
     /// Has the checksums say of the home of forgotten changes, where nothing was ever written by them,

@@ -46,9 +46,9 @@ use super::superblock::{FIRST_CHANGE, Layout, Uuid};
 use crate::BLOCK_BYTES;
 use crate::device::{Device, Figure, FigureVisitor, LocalFuture};
 use crate::error::IoError;
-use crate::extent_map::ExtentMap;
 use crate::media::null::zero_payload;
 use crate::range_lock::RangeLock;
+use crate::range_set::RangeSet;
 use crate::request::{IoResult, Origin, Reply, Request};
 
 /// Of changes that are given many at once, at least so many are in an entry that is not full.
@@ -139,9 +139,9 @@ pub(super) struct Store {
     wanted: Cell<Instant>,
     /// Ranges of changes that were forgotten, and may have gone home: of these the checksums
     /// may not know, so that the home holds something where nothing was ever written by them.
-    unsettled: RefCell<ExtentMap<()>>,
+    unsettled: RefCell<RangeSet>,
     /// Ranges in which the side has been found wrong, for the mirror to repair.
-    suspect: RefCell<ExtentMap<()>>,
+    suspect: RefCell<RangeSet>,
     counts: Cell<StoreCounts>,
     /// Knows when the device last completed something for the store, and lets no change through
     /// when the store is over.
@@ -214,10 +214,8 @@ impl Store {
             kept_from: recovered.start.checkpoint.kept_from,
             damaged: recovered.damaged,
         };
-        let mut unsettled = ExtentMap::new();
-        for range in recovered.given_up {
-            unsettled.insert(range, ());
-        }
+        let mut unsettled = RangeSet::new();
+        unsettled.extend(recovered.given_up);
         let pages = |(offset, len): (u64, u64)| checksums::pages::Area {
             offset,
             len,
@@ -487,7 +485,7 @@ impl Store {
     /// Ranges in which the side was found wrong since the last call.
     pub(super) fn take_suspects(&self) -> Vec<Range<u64>> {
         let suspect = std::mem::take(&mut *self.suspect.borrow_mut());
-        suspect.iter().map(|(range, ())| range).collect()
+        suspect.iter().collect()
     }
 
     /// True while changes wait for space in the log.
@@ -565,7 +563,7 @@ impl Store {
                 self.read_once(&block, Origin::NONE).await,
                 Err(IoError::Corrupt)
             ) {
-                self.suspect.borrow_mut().insert(block, ());
+                self.suspect.borrow_mut().insert(block);
             }
         }
     }

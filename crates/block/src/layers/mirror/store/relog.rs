@@ -40,7 +40,7 @@ impl Store {
                         // What cannot be read here stays where it is, and is repaired from the
                         // member that has it.
                         Err(IoError::Corrupt) => {
-                            self.suspect.borrow_mut().insert(range, ());
+                            self.suspect.borrow_mut().insert(range);
                             break;
                         }
                         Err(error) => return Err(error),
