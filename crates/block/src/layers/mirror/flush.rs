@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::side::{Health, Side, add};
+use super::store::Store;
 use super::{Acknowledge, Shared};
 use crate::error::IoError;
 use crate::request::{IoResult, Reply};
@@ -162,6 +163,32 @@ impl Shared {
             self.pump(index);
             if side.flush_wanted.get() <= store.complete_durable() {
                 return;
+            }
+        }
+    }
+
+    /// Tells the logs what is durable now. When the log of a side is short of space and keeps what the
+    /// others have not made durable, has these flush what they have stored. No client need come to
+    /// ask for that: with no room in a log, every client may be waiting.
+    pub(super) fn make_room_in_log(self: &Rc<Self>, index: usize) {
+        self.release_logs();
+        let waits = |store: Rc<Store>| store.waits_for_peers();
+        if !self.sides[index].store().is_some_and(waits) {
+            return;
+        }
+        for other in self.sides.iter().filter(|other| other.index != index) {
+            let unflushed = other.store().is_some_and(|store| store.has_unflushed());
+            if unflushed && other.is_counted_on() && !other.flushing_stored.replace(true) {
+                let (shared, other) = (Rc::clone(self), other.index);
+                self.tasks.spawn(async move {
+                    let flushed = shared.flush_one(other).await;
+                    shared.sides[other].flushing_stored.set(false);
+                    match flushed {
+                        Ok(()) => shared.release_logs(),
+                        Err(error) => shared.flush_failed(other, error),
+                    }
+                    shared.flushed.notify();
+                });
             }
         }
     }

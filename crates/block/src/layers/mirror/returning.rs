@@ -52,6 +52,12 @@ impl Shared {
             weak.upgrade().is_some_and(busy)
         };
         let weak = Rc::downgrade(self);
+        store.tell_of_durability(Rc::new(move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.make_room_in_log(index);
+            }
+        }));
+        let weak = Rc::downgrade(self);
         store.ask_for_content(Rc::new(move |range| {
             let weak = weak.clone();
             Box::pin(async move {

@@ -147,6 +147,8 @@ pub(super) struct Side {
     /// Up to which number a flush is wanted, and whether one is under way.
     pub(super) flush_wanted: Cell<u64>,
     pub(super) flushing: Cell<bool>,
+    /// What it has stored is being flushed for the log of another side.
+    pub(super) flushing_stored: Cell<bool>,
     /// Flushes that have failed, and how the last one did.
     pub(super) failed_flushes: Cell<u64>,
     pub(super) flush_error: Cell<IoError>,
@@ -220,6 +222,7 @@ impl Side {
             given_up: Event::new(),
             flush_wanted: Cell::new(0),
             flushing: Cell::new(false),
+            flushing_stored: Cell::new(false),
             failed_flushes: Cell::new(0),
             flush_error: Cell::new(IoError::Medium),
             errors_in_a_row: Cell::new(0),

@@ -18,6 +18,8 @@ use crate::request::Origin;
 
 /// Content is compared in pieces of this size.
 const PIECE_BYTES: u64 = 1 << 20;
+/// While everybody waits this much is compared, or as much as a log is long.
+const COMPARED_BYTES_MIN: u64 = 1 << 30;
 
 /// What one of the sources lacks.
 pub(super) struct Lacking {
@@ -61,7 +63,7 @@ impl Attempt<'_> {
         let store = store_of(looked, side);
         let regions = regions_lacked(looked, sources, side);
         let (_, log_bytes) = store.log_bytes();
-        if regions.bytes() > log_bytes {
+        if regions.bytes() > log_bytes.max(COMPARED_BYTES_MIN) {
             return Ok(None);
         }
         let truth = most_complete(looked, sources);

@@ -105,6 +105,9 @@ impl Store {
     /// member lacks a change of it, and while there is room the entry is kept even when newer
     /// changes have replaced that.
     fn is_kept(&self, index: &Index, limits: &Limits, entry: &Entry) -> bool {
+        if self.let_go.get() {
+            return false;
+        }
         let patient = self.fill() < Fill::High;
         let unreleased = entry
             .highest()
@@ -118,6 +121,13 @@ impl Store {
         let first = index.entries().front();
         first
             .is_some_and(|first| limits.may_go_home(first) && !self.is_kept(&index, &limits, first))
+    }
+
+    /// True when the oldest entry could be destaged but for another member that lacks it.
+    pub(super) fn keeps_first(&self) -> bool {
+        let (index, limits) = (self.log.index.borrow(), self.limits());
+        let first = index.entries().front();
+        first.is_some_and(|first| limits.may_go_home(first) && self.is_kept(&index, &limits, first))
     }
 
     /// Chooses the oldest entries that are durable, complete, and needed by no member that is only
@@ -164,7 +174,11 @@ impl Store {
         };
         let all = newest.newest_in(&(0..self.volume_bytes.get()));
         for (count, (range, record)) in all.into_iter().enumerate() {
-            if self.marks_all.get() {
+            let lets_go = self.let_go.get() && record.number >= limits.released_below;
+            if lets_go {
+                self.log.let_go_below(record.number + 1);
+            }
+            if self.marks_all.get() || lets_go {
                 chunk.unreleased.push(range.clone());
             }
             let left = {

@@ -168,11 +168,22 @@ impl Store {
                 self.log.fail_waiting(error);
                 self.rt.sleep(RETRY_AFTER).await;
             } else if self.log.tail() == tail && self.log.flushed() == durable {
+                self.durability_has_moved();
                 // Nothing could go: a peer, or a change that is missing, must move first; or what
                 // came meanwhile has filled the log and must be flushed.
                 let full = || self.log.is_full() && self.log.has_unflushed();
                 let moved = self.log.changed.until(|| full() || self.first_may_go());
-                let _ = self.rt.timeout(IDLE_AFTER, moved).await;
+                let patience = match self.log.is_full() {
+                    true => LOOK_EVERY,
+                    false => IDLE_AFTER,
+                };
+                let in_vain = self.rt.timeout(patience, moved).await.is_err();
+                // Two full logs that wait for each other would wait for ever.
+                if in_vain && self.log.is_full() && self.keeps_first() {
+                    self.let_go.set(true);
+                }
+            } else {
+                self.let_go.set(false);
             }
         }
     }
@@ -219,6 +230,7 @@ impl Store {
         let _one = self.destaging.acquire(1).await;
         if !self.first_may_go() && self.log.has_unflushed() {
             self.log.flush(0).await?;
+            self.durability_has_moved();
         }
         let Some(chunk) = self.choose_chunk().await else {
             if self.fill() >= Fill::High && !self.log.is_broken() {

@@ -147,6 +147,9 @@ pub(super) struct Log {
     shared_below: Cell<u64>,
     /// See [`Checkpoint::kept_from`].
     pub(super) kept_from: Cell<u64>,
+    /// The highest number of a change of which an entry has been formed, and the highest number
+    /// that an entry has called complete.
+    formed: Cell<(u64, u64)>,
     waits_for_space: Cell<bool>,
     /// There was no space for a new run.
     pub(super) cramped: Cell<bool>,
@@ -175,6 +178,13 @@ impl Log {
         start: LogStart,
     ) -> Rc<Log> {
         let (complete, kept_from) = (start.complete, start.checkpoint.kept_from);
+        let highest = start
+            .index
+            .entries()
+            .iter()
+            .filter_map(Entry::highest)
+            .max();
+        let highest = highest.unwrap_or(0);
         Rc::new(Log {
             rt: rt.clone(),
             device,
@@ -198,6 +208,7 @@ impl Log {
             epoch: Cell::new(0),
             shared_below: Cell::new(0),
             kept_from: Cell::new(kept_from),
+            formed: Cell::new((highest, complete)),
             waits_for_space: Cell::new(false),
             cramped: Cell::new(false),
             changed: Event::new(),
@@ -263,6 +274,11 @@ impl Log {
             Some(_) => {}
             None => self.kept_from.set(0),
         }
+    }
+
+    /// A change below this number leaves the log although a member of the epoch lacks it.
+    pub(super) fn let_go_below(&self, number: u64) {
+        self.kept_from.set(self.kept_from.get().max(number));
     }
 
     /// The device has been flushed since the log was read.
@@ -345,6 +361,20 @@ impl Log {
         });
     }
 
+    /// True when a change has been given in part, or before its turn: nothing behind it can go
+    /// before what is missing has found room.
+    pub(super) fn has_gap(&self) -> bool {
+        let (highest, complete) = self.formed.get();
+        highest >= complete
+    }
+
+    /// What waits to be appended again is not.
+    fn fail_again(&self, error: IoError) {
+        for waiting in std::mem::take(&mut *self.again.borrow_mut()) {
+            waiting.outcome.set(Err(error));
+        }
+    }
+
     /// True when something waits to be written.
     fn has_waiting(&self) -> bool {
         !self.pending.borrow().is_empty() || !self.again.borrow().is_empty()
@@ -397,11 +427,20 @@ impl Log {
             && self.has_waiting()
         {
             self.drop_replaced();
+            if self.has_gap() {
+                // What is missing needs the space that is left.
+                self.fail_again(IoError::NoSpace);
+            }
             let again = !self.again.borrow().is_empty();
             if !again && self.pending.borrow().is_empty() {
                 return;
             }
             let Some((flying, data)) = self.form_entry(again) else {
+                if again {
+                    // The destage appends it again. It makes the space, and must not wait for it.
+                    self.fail_again(IoError::NoSpace);
+                    continue;
+                }
                 if !self.waits_for_space.replace(true) {
                     self.count(|counts| counts.full += 1);
                     self.changed.notify();
@@ -507,6 +546,11 @@ impl Log {
             crcs,
         };
         self.head.set(header.end());
+        let (highest, complete) = self.formed.get();
+        let numbers = header.records.iter().map(|record| record.number);
+        let highest = numbers.fold(highest, u64::max);
+        self.formed
+            .set((highest, complete.max(header.complete_below)));
         let flying = Flying {
             header,
             last_parts,
@@ -601,11 +645,11 @@ impl Log {
     /// What waits while an entry has failed fails with it, or its order would be lost.
     fn fail_pending(&self, error: IoError) {
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
-        let again = std::mem::take(&mut *self.again.borrow_mut());
         self.pending_numbers.borrow_mut().clear();
-        for waiting in pending.into_iter().chain(again) {
+        for waiting in pending {
             waiting.outcome.set(Err(error));
         }
+        self.fail_again(error);
     }
 
     /// Nothing is in flight any more after a failure: what could not be reported as stored is not

@@ -127,6 +127,12 @@ pub(super) struct Store {
     mixes: Cell<bool>,
     /// Peers are late, so the side has better things to do.
     held: RefCell<Rc<dyn Fn() -> bool>>,
+    /// Is told when more has become durable here, and when the log waits for what is durable on the
+    /// other members.
+    durability_moved: RefCell<Rc<dyn Fn()>>,
+    /// The log has waited for the other members in vain, with changes waiting for its space: what
+    /// they lack leaves it all the same, and is marked.
+    let_go: Cell<bool>,
     /// Asks a peer for what it has of a range, if there is one that is better asked.
     peer: RefCell<Option<Rc<AskPeer>>>,
     /// How many wait for everything to go home.
@@ -246,6 +252,8 @@ impl Store {
             marks_all: Cell::new(true),
             mixes: Cell::new(false),
             held: RefCell::new(Rc::new(|| false)),
+            let_go: Cell::new(false),
+            durability_moved: RefCell::new(Rc::new(|| {})),
             peer: RefCell::default(),
             hurries: Cell::new(0),
             destaging: Semaphore::new(1),
@@ -302,6 +310,29 @@ impl Store {
         self.epoch.set(epoch);
         self.log.attend(epoch, given_below);
         *self.held.borrow_mut() = held;
+    }
+
+    /// Has `told` called when the destage of this side has made more durable, and whenever it waits
+    /// for what is durable on the other members. Nobody may have asked for a flush of these, and
+    /// with no room in the log no client comes to ask for one.
+    pub(super) fn tell_of_durability(&self, told: Rc<dyn Fn()>) {
+        *self.durability_moved.borrow_mut() = told;
+    }
+
+    /// Calls what [`tell_of_durability`](Store::tell_of_durability) has set.
+    fn durability_has_moved(&self) {
+        let told = Rc::clone(&self.durability_moved.borrow());
+        told();
+    }
+
+    /// True when something is stored that no flush has covered.
+    pub(super) fn has_unflushed(&self) -> bool {
+        self.log.has_unflushed()
+    }
+
+    /// True when the log runs short of space and its oldest entry is kept for another member.
+    pub(super) fn waits_for_peers(&self) -> bool {
+        self.fill() >= destage::Fill::High && self.keeps_first()
     }
 
     /// Lets a side that seeks ask a peer that does not for what it brings home.

@@ -23,6 +23,9 @@ impl Store {
     /// # Errors
     /// Those of the device.
     pub(super) async fn relog(&self) -> Result<bool, IoError> {
+        if self.log.has_gap() {
+            return Ok(false);
+        }
         let (moved, since) = self.relogged.get();
         if moved >= (self.log.usable_bytes() + self.log.tail() - since) / 2 {
             return Ok(false);
@@ -56,7 +59,11 @@ impl Store {
         }
         self.relogged.set((moved + bytes, since));
         let outcomes = self.log.append_again(outcomes);
-        all_stored(outcomes).await?;
+        match all_stored(outcomes).await {
+            Ok(()) => {}
+            Err(IoError::NoSpace) => return Ok(false),
+            Err(error) => return Err(error),
+        }
         self.log.flush(0).await?;
         Ok(true)
     }

@@ -1,0 +1,49 @@
+//! A slice of the campaign `scripts/kill-rounds`, so that it is right on the day it is needed: a
+//! server killed under SQLite on ext4, openings killed, sides taken away. Needs root, FUSE and loop
+//! devices.
+
+use bimetal_tests::client::{Client, Outcome};
+use bimetal_tests::scratch::Scratch;
+use bimetal_tests::server::binary;
+use serde_json::Value;
+use std::path::Path;
+
+/// Enough for two rounds with killed openings, the third and the sixth, and for one in which each
+/// side is taken away, the fifth.
+const ROUNDS: u64 = 6;
+
+/// Runs the campaign with `program` as the server, in a folder that it makes.
+fn campaign(program: &Path, folder: &Path) -> Outcome {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/kill-rounds");
+    // Small sides have small logs, and an opening does not keep the slow disk busy for long.
+    Client::new("python3")
+        .args([script, "--json", "--seed", "1", "--side", "192"])
+        .args(["--rounds", &ROUNDS.to_string()])
+        .arg("--program")
+        .arg(program)
+        .arg("--folder")
+        .arg(folder)
+        .within_s(400)
+        .run()
+}
+
+#[test]
+fn what_a_database_committed_survives_kills_and_killed_openings() {
+    let dir = Scratch::new("kr");
+    let outcome = campaign(binary(), &dir.file("v"));
+    println!("{outcome}");
+    assert_eq!(outcome.status, Some(0), "{outcome}");
+    let met: Value = serde_json::from_str(&outcome.stdout).expect("the sums as JSON");
+    let count = |name: &str| {
+        met[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{name}: {met}"))
+    };
+    assert_eq!(count("rounds"), ROUNDS);
+    assert!(count("committed_rows") > 0 && count("synced_files") > 0);
+    assert!((2..=6).contains(&count("openings_killed")), "{met}");
+    assert_eq!(count("sides_taken_away"), 2);
+    let alone = count("sides_alone_served") + count("sides_alone_refused");
+    assert_eq!(alone, 2, "{met}");
+    assert!(!dir.file("v").exists(), "nothing is left of it");
+}
