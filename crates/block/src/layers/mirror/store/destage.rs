@@ -28,6 +28,9 @@ const WRITE_BYTES_MAX: u64 = 1 << 20;
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Whether it is time is looked at this often, at least.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// After this many looks at a full log that found nothing to let go of, it lets go of what a late
+/// member lacks.
+const LOOKS_IN_VAIN_MAX: u32 = 3;
 /// After an error, nothing is brought home for so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// A peer that is asked for content is waited for so long.
@@ -155,6 +158,7 @@ impl Store {
 
     /// Brings changes home for ever, when it is time.
     pub(super) async fn destage_for_ever(self: Rc<Self>) {
+        let mut looks_in_vain = 0;
         loop {
             let some = || !self.log.index.borrow().entries().is_empty();
             self.log.changed.until(some).await;
@@ -180,9 +184,11 @@ impl Store {
                 let in_vain = self.rt.timeout(patience, moved).await.is_err();
                 // Two full logs that wait for each other would wait for ever.
                 if in_vain && self.log.is_full() && self.keeps_first() {
-                    self.let_go.set(true);
+                    looks_in_vain += 1;
+                    self.let_go.set(looks_in_vain >= LOOKS_IN_VAIN_MAX);
                 }
             } else {
+                looks_in_vain = 0;
                 self.let_go.set(false);
             }
         }
