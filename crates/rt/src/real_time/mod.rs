@@ -1,4 +1,4 @@
-//! Real time: operations on files and sockets that a [driver](Driver) has the kernel carry out.
+//! Real time: operations on files and sockets that a driver has the kernel carry out.
 //!
 //! Every operation has a slot that owns what the kernel may touch (see the crate's contract). The
 //! slot is named by a key, which the driver gives back with the result of the operation.

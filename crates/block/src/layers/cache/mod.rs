@@ -4,7 +4,7 @@
 //!
 //! It must never lose what it has acknowledged as long as the program lives, never report a flush
 //! that did not cover everything before it, and never decide by itself what a policy decides. No
-//! request may wait for one that came later: who waits for what stands at [`Waits`].
+//! request may wait for one that came later: who waits for what stands at `Waits`.
 
 mod ahead;
 mod changes;

@@ -39,14 +39,14 @@ pub(in super::super) type GivenBelow = dyn Fn(u64) -> u64;
 pub(in super::super) type Outcome = Rc<OnceValue<Result<(), IoError>>>;
 
 /// Something that waits for its place in an entry.
-struct Pending {
-    append: Append,
-    outcome: Outcome,
+pub(super) struct Pending {
+    pub(super) append: Append,
+    pub(super) outcome: Outcome,
 }
 
 /// An entry that is being written.
 pub(super) struct Flying {
-    header: Header,
+    pub(super) header: Header,
     /// What is told when it is stored: those whose last part is in it.
     last_parts: Vec<Outcome>,
     /// What is told when it is not.
@@ -127,14 +127,14 @@ pub(super) struct Log {
     pending: RefCell<VecDeque<Pending>>,
     /// What is appended again under its old number. It goes before all that is pending, and may use
     /// space that is kept from that, since it makes space.
-    again: RefCell<VecDeque<Pending>>,
+    pub(super) again: RefCell<VecDeque<Pending>>,
     /// What the pending ones stand for, and how many each.
     pending_numbers: RefCell<BTreeMap<u64, usize>>,
     pub(super) flying: RefCell<VecDeque<Flying>>,
     /// An entry has failed: nothing is written before a new run has begun.
     pub(super) broken: Cell<bool>,
     /// Why nothing is taken any more.
-    halted: Cell<Option<IoError>>,
+    pub(super) halted: Cell<Option<IoError>>,
     /// Below this position everything is durable.
     pub(super) flushed: Cell<u64>,
     /// All changes below this number are in what is stored, and in what is durable.
@@ -149,7 +149,7 @@ pub(super) struct Log {
     pub(super) kept_from: Cell<u64>,
     /// The highest number of a change of which an entry has been formed, and the highest number
     /// that an entry has called complete.
-    formed: Cell<(u64, u64)>,
+    pub(super) formed: Cell<(u64, u64)>,
     waits_for_space: Cell<bool>,
     /// There was no space for a new run.
     pub(super) cramped: Cell<bool>,
@@ -317,64 +317,6 @@ impl Log {
         outcome
     }
 
-    /// Keeps changes that are in the log already under the same numbers once more, so that their old
-    /// entries can be dropped. A change that has been replaced by the time an entry is formed is left
-    /// out: a copy must never lie behind a newer change of the same place, which may be dropped first.
-    pub(super) fn append_again(self: &Rc<Self>, appends: Vec<Append>) -> Vec<Outcome> {
-        let mut outcomes = Vec::with_capacity(appends.len());
-        for append in appends {
-            let outcome = Outcome::default();
-            if let Some(error) = self.halted.get() {
-                outcome.set(Err(error));
-            } else {
-                self.again.borrow_mut().push_back(Pending {
-                    append: append.standing_for(u64::MAX),
-                    outcome: Rc::clone(&outcome),
-                });
-            }
-            outcomes.push(outcome);
-        }
-        self.take_up();
-        outcomes
-    }
-
-    /// Leaves out what waits to be appended again and has been replaced meanwhile.
-    fn drop_replaced(&self) {
-        let index = self.index.borrow();
-        let flying = self.flying.borrow();
-        let is_replaced = |waiting: &Pending| {
-            let (range, number) = (&waiting.append.range, waiting.append.number);
-            let newer = |record: &Record| {
-                let end = record.offset + record.bytes();
-                record.number > number && record.offset < range.end && range.start < end
-            };
-            let stored = index.newest_in(range).into_iter();
-            stored.into_iter().any(|(_, other)| other.number > number)
-                || flying.iter().any(|f| f.header.records.iter().any(newer))
-        };
-        self.again.borrow_mut().retain(|waiting| {
-            let replaced = is_replaced(waiting);
-            if replaced {
-                waiting.outcome.set(Ok(()));
-            }
-            !replaced
-        });
-    }
-
-    /// True when a change has been given in part, or before its turn: nothing behind it can go
-    /// before what is missing has found room.
-    pub(super) fn has_gap(&self) -> bool {
-        let (highest, complete) = self.formed.get();
-        highest >= complete
-    }
-
-    /// What waits to be appended again is not.
-    fn fail_again(&self, error: IoError) {
-        for waiting in std::mem::take(&mut *self.again.borrow_mut()) {
-            waiting.outcome.set(Err(error));
-        }
-    }
-
     /// True when something waits to be written.
     fn has_waiting(&self) -> bool {
         !self.pending.borrow().is_empty() || !self.again.borrow().is_empty()
@@ -387,7 +329,7 @@ impl Log {
 
     /// Does what can be done now for what waits: after a failure that is a new run, once nothing is
     /// in flight any more.
-    fn take_up(self: &Rc<Self>) {
+    pub(super) fn take_up(self: &Rc<Self>) {
         if !self.broken.get() {
             self.pump();
         } else if !self.is_writing() && self.has_waiting() {

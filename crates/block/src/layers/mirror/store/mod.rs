@@ -5,6 +5,7 @@
 //! never return content that is not what was written, and never let go of a log entry that somebody
 //! may still need.
 
+mod again;
 mod append;
 mod check;
 mod checkpoint;

@@ -1,0 +1,69 @@
+//! What is appended to a log again under its old number, so that its old entry can be dropped. It
+//! must never lie behind a newer change of the same place.
+
+use std::rc::Rc;
+
+use super::append::Append;
+use super::entry::Record;
+use super::log::{Log, Outcome, Pending};
+use crate::error::IoError;
+
+impl Log {
+    /// Keeps changes that are in the log already under the same numbers once more, so that their old
+    /// entries can be dropped. A change that has been replaced by the time an entry is formed is left
+    /// out: a copy must never lie behind a newer change of the same place, which may be dropped first.
+    pub(super) fn append_again(self: &Rc<Self>, appends: Vec<Append>) -> Vec<Outcome> {
+        let mut outcomes = Vec::with_capacity(appends.len());
+        for append in appends {
+            let outcome = Outcome::default();
+            if let Some(error) = self.halted.get() {
+                outcome.set(Err(error));
+            } else {
+                self.again.borrow_mut().push_back(Pending {
+                    append: append.standing_for(u64::MAX),
+                    outcome: Rc::clone(&outcome),
+                });
+            }
+            outcomes.push(outcome);
+        }
+        self.take_up();
+        outcomes
+    }
+
+    /// Leaves out what waits to be appended again and has been replaced meanwhile.
+    pub(super) fn drop_replaced(&self) {
+        let index = self.index.borrow();
+        let flying = self.flying.borrow();
+        let is_replaced = |waiting: &Pending| {
+            let (range, number) = (&waiting.append.range, waiting.append.number);
+            let newer = |record: &Record| {
+                let end = record.offset + record.bytes();
+                record.number > number && record.offset < range.end && range.start < end
+            };
+            let stored = index.newest_in(range).into_iter();
+            stored.into_iter().any(|(_, other)| other.number > number)
+                || flying.iter().any(|f| f.header.records.iter().any(newer))
+        };
+        self.again.borrow_mut().retain(|waiting| {
+            let replaced = is_replaced(waiting);
+            if replaced {
+                waiting.outcome.set(Ok(()));
+            }
+            !replaced
+        });
+    }
+
+    /// True when a change has been given in part, or before its turn: nothing behind it can go
+    /// before what is missing has found room.
+    pub(super) fn has_gap(&self) -> bool {
+        let (highest, complete) = self.formed.get();
+        highest >= complete
+    }
+
+    /// What waits to be appended again is not.
+    pub(super) fn fail_again(&self, error: IoError) {
+        for waiting in std::mem::take(&mut *self.again.borrow_mut()) {
+            waiting.outcome.set(Err(error));
+        }
+    }
+}
