@@ -103,9 +103,8 @@ async fn close(world: &World, mirror: &Mirror, what: &str) {
     }
 }
 
-/// True when a side says that nobody is ahead of it, and another one has been told of an epoch without
-/// it: the side could not be written any more when the volume was used again (T7).
-async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) -> bool {
+/// The superblock of each side, as a copy of it gives it; `None` where there is none.
+async fn superblocks_of(world: &World, platters: &[Platters]) -> Vec<Option<Superblock>> {
     let sides = sides_over(world, &forks(platters), &Rc::default());
     let mut superblocks = Vec::new();
     for (index, stack) in sides.iter().enumerate() {
@@ -113,6 +112,13 @@ async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) ->
         superblocks.push(candidate.superblock().await.ok().flatten());
     }
     end(world, &sides).await;
+    superblocks
+}
+
+/// True when a side says that nobody is ahead of it, and another one has been told of an epoch without
+/// it: the side could not be written any more when the volume was used again (T7).
+async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) -> bool {
+    let mut superblocks = superblocks_of(world, platters).await;
     let Some(own) = superblocks[side].take() else {
         return false;
     };
@@ -204,13 +210,7 @@ pub async fn held_by_each(world: &World, platters: &[Platters]) -> Vec<Option<He
 
 /// Which sides are members of the newest epoch that any of them knows.
 async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool> {
-    let sides = sides_over(world, &forks(platters), &Rc::default());
-    let mut superblocks = Vec::new();
-    for (index, stack) in sides.iter().enumerate() {
-        let candidate = stack.candidate(format!("side-{index}"));
-        superblocks.push(candidate.superblock().await.ok().flatten());
-    }
-    end(world, &sides).await;
+    let superblocks = superblocks_of(world, platters).await;
     let known = superblocks.iter().flatten();
     let newest = known.max_by_key(|superblock| superblock.history.current().number);
     let newest = newest.map(|superblock| *superblock.history.current());
