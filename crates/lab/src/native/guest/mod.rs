@@ -125,8 +125,7 @@ pub fn run(
             Err(NativeError::Refused(format!("in the guest: {why}")).into())
         }
         None => {
-            let (status, said) = (ended.status, last_words(&ended.printed.text));
-            let why = format!("the guest gave no answer ({status}); its last words: {said}");
+            let why = why_no_answer(&ended.status.to_string(), &ended.printed.text);
             Err(NativeError::Refused(why).into())
         }
     }
@@ -239,9 +238,35 @@ fn last_words(console: &str) -> String {
     lines[from..].join("; ")
 }
 
+/// What a guest's kernel prints when the kernel of the host refuses the registers that it gives back.
+const REGISTERS_REFUSED: &str = "ptrace set fp regs failed";
+
+/// Why a guest that ended with `status` left no answer, from what it printed on its console.
+fn why_no_answer(status: &str, console: &str) -> String {
+    if console.contains(REGISTERS_REFUSED) {
+        return format!(
+            "User-Mode Linux cannot run on this processor: the state of its registers (with AMX, 11 KB) is larger than \
+             this build of `{PROGRAM}` saves, and the host refuses a part of it; use a newer `{PROGRAM}`, or a \
+             processor or virtual machine without AMX"
+        );
+    }
+    let said = last_words(console);
+    format!("the guest gave no answer ({status}); its last words: {said}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_processor_with_too_many_registers_is_named_and_another_panic_is_not_taken_for_it() {
+        let refused = "userspace - ptrace set fp regs failed, errno = 14\n\
+                       Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b";
+        let said = why_no_answer("signal: 6 (SIGABRT)", refused);
+        assert!(said.contains("cannot run on this processor"), "{said}");
+        let said = why_no_answer("signal: 6 (SIGABRT)", "Kernel panic - not syncing: VFS");
+        assert!(said.contains("SIGABRT") && said.contains("VFS"), "{said}");
+    }
 
     #[test]
     fn a_path_that_a_command_line_cannot_say_is_refused() {
