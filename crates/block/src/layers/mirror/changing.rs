@@ -10,14 +10,15 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::lifecycle::Life;
 use super::opening::store_device;
-use super::side::{Health, Place, Side};
+use super::shared::{Shared, VolumeState};
+use super::side::{Place, Side};
 use super::sides::NUMBERS_MAX;
 use super::store::Store;
 use super::superblock::{Candidate, NewSide, State, make_side};
 use super::volume::Volume;
 use super::way::Way;
-use super::{Shared, VolumeState};
 use crate::device::Device;
 use crate::error::IoError;
 
@@ -35,7 +36,7 @@ impl Shared {
         candidate: Candidate,
         replaced: Option<&str>,
     ) -> Result<(), String> {
-        let _one = self.changing.acquire(1).await;
+        let _one = self.membership.changing.acquire(1).await;
         let volume = self.changeable()?;
         let replaced = replaced.map(|name| self.side_named(name)).transpose()?;
         if self.side_named(&candidate.name).is_ok() {
@@ -96,26 +97,23 @@ impl Shared {
             data_offset: 0,
             store: Some(store),
             durable,
+            life: Life::Resyncing,
         };
         let (name, volume_bytes) = (candidate.name.clone(), self.size_bytes());
         let side = Side::logged(index, name, place, self.rules, volume_bytes);
-        side.health.set(Health::Resyncing);
         side.note_lack(0..volume_bytes);
         volume.push(candidate, superblock);
         self.sides.push(side);
         self.note_logs();
-        self.watchers.spawn(Rc::clone(self).watch_side(index));
-        self.watchers.spawn(Rc::clone(self).tend_side(index));
-        self.attend_way(index);
-        self.attend_store(index);
+        self.tend(index);
         self.release_logs();
         if let Some(old) = replaced {
             let shared = Rc::clone(self);
             self.watchers.spawn(async move {
                 let new = &shared.sides[index];
-                let is_whole = || new.health.get() == Health::Healthy || new.gone.get();
-                shared.exposure_changed.until(is_whole).await;
-                if !new.gone.get() {
+                let is_whole = || new.is_healthy() || new.life.is_removed();
+                new.life.changed.until(is_whole).await;
+                if !new.life.is_removed() {
                     // What cannot be removed now stays a side, and `status` shows it.
                     let _left = shared.remove_side(&shared.sides[old].name).await;
                 }
@@ -129,19 +127,19 @@ impl Shared {
     /// # Errors
     /// One line that says why not.
     pub(super) async fn remove_side(self: &Rc<Self>, name: &str) -> Result<(), String> {
-        let _one = self.changing.acquire(1).await;
+        let _one = self.membership.changing.acquire(1).await;
         let volume = self.changeable()?;
         let index = self.side_named(name)?;
         let side = &self.sides[index];
-        let others = || self.sides.present().filter(|other| other.index != index);
-        let stays = |other: &Side| other.durable.get() && other.health.get() == Health::Healthy;
+        let others = || self.sides.iter().filter(|other| other.index != index);
+        let stays = |other: &Side| other.durable.get() && other.is_healthy();
         if !others().any(stays) {
             return Err(format!("{name} is the last durable side that is whole"));
         }
         // From now on a flush does not count on it, and what one counted on is made durable
         // elsewhere: the epoch without it may begin.
         let was_durable = side.durable.replace(false);
-        let number = self.next_seq.get();
+        let number = self.admission.next_number();
         for other in others() {
             self.want_flushed(other.index, number);
             self.pump(other.index);
@@ -152,7 +150,7 @@ impl Shared {
         };
         // One that has just joined must be known to the side that goes.
         let elsewhere = || others().any(has) && self.another_is_healthy(index);
-        let elsewhere = self.flushed.until(elsewhere);
+        let elsewhere = self.flushes.changed.until(elsewhere);
         if self.rt.timeout(MARKED_WITHIN, elsewhere).await.is_err() {
             side.durable.set(was_durable);
             return Err(format!(
@@ -163,38 +161,44 @@ impl Shared {
         if let Some(place) = volume.place_of(index) {
             volume.strike(place);
         }
-        side.gone.set(true);
-        if side.is_active() && self.another_is_healthy(index) {
+        if side.is_active() {
             self.give_up(index, IoError::Offline);
-        } else {
-            side.health.set(Health::Absent);
         }
-        side.stale.borrow_mut().clear();
+        self.change_life(side, Life::Removed);
+        side.out_of_sync.clear();
+        self.note_logs();
         if let Some(preferred) = self.healthy().first() {
-            self.preferred.set(*preferred);
+            self.preference.side.set(*preferred);
         }
         let told = self.announce_table(volume).await;
         volume.forget(index);
-        if let Some(store) = side.store() {
-            store.stop().await;
+        side.stop().await;
+        // Its device may be used for something else once this returns.
+        let left_alone = side.changed.until(|| !side.coming_back.get());
+        let left_alone = self.rt.timeout(MARKED_WITHIN, left_alone).await;
+        if left_alone.is_err() {
+            return Err(format!(
+                "{name} has left the volume, but its device does not answer and may still be used"
+            ));
         }
         self.release_logs();
-        self.exposure_changed.notify();
-        self.stale_added.notify();
-        side.changed.notify();
         told
     }
 
     pub(super) fn changeable(&self) -> Result<&Volume, String> {
         let open = matches!(self.state.get(), VolumeState::Open | VolumeState::ReadOnly);
-        let volume = self.superblocks.as_ref().filter(|_| open && self.writable);
+        let volume = self
+            .membership
+            .superblocks
+            .as_ref()
+            .filter(|_| open && self.writable);
         volume.ok_or_else(|| "the volume is not open for changes".to_owned())
     }
 
     fn side_named(&self, name: &str) -> Result<usize, String> {
-        let side = self.sides.present().find(|side| side.name == name);
+        let side = self.sides.iter().find(|side| side.name == name);
         side.map(|side| side.index).ok_or_else(|| {
-            let names: Vec<&str> = self.sides.present().map(|s| s.name.as_str()).collect();
+            let names: Vec<&str> = self.sides.iter().map(|s| s.name.as_str()).collect();
             format!("no side {name}; there are: {}", names.join(", "))
         })
     }
@@ -223,17 +227,17 @@ impl Shared {
         for index in self.healthy() {
             self.mark_side(index);
         }
-        let waited = self.exposure_changed.until(active);
+        let waited = self.membership.changed.until(active);
         self.rt.timeout(MARKED_WITHIN, waited).await.map_err(late)?;
         change();
         if let Some(epoch) = self.begin_epoch() {
-            self.epoch_needed.set(epoch);
+            self.membership.need(epoch);
         }
         let told = || {
             let mut healthy = self.healthy().into_iter();
             healthy.all(|index| volume.has_current_epoch(index))
         };
-        let waited = self.exposure_changed.until(told);
+        let waited = self.membership.changed.until(told);
         self.rt.timeout(MARKED_WITHIN, waited).await.map_err(late)
     }
 }

@@ -7,28 +7,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::side::{Health, Side, add};
+use super::config::Acknowledge;
+use super::shared::Shared;
+use super::side::{Side, add};
 use super::store::Store;
-use super::{Acknowledge, Shared};
 use crate::error::IoError;
 use crate::request::{IoResult, Reply};
-
-/// A flush that waits, until it is dropped: its client may leave in the middle.
-struct FlushWaits<'s>(&'s Shared);
-
-impl FlushWaits<'_> {
-    fn new(shared: &Shared) -> FlushWaits<'_> {
-        shared.flushes_waiting.set(shared.flushes_waiting.get() + 1);
-        FlushWaits(shared)
-    }
-}
-
-impl Drop for FlushWaits<'_> {
-    fn drop(&mut self) {
-        let waiting = &self.0.flushes_waiting;
-        waiting.set(waiting.get() - 1);
-    }
-}
 
 impl Shared {
     /// Makes everything durable that was admitted before.
@@ -39,7 +23,7 @@ impl Shared {
     pub(super) async fn flush(self: &Rc<Self>) -> IoResult {
         self.check_readable()?;
         if self.is_logged() {
-            self.flush_up_to(self.next_seq.get()).await?;
+            self.flush_up_to(self.admission.next_number()).await?;
             return Ok(Reply::Done);
         }
         self.drain_and_flush().await
@@ -48,17 +32,18 @@ impl Shared {
     /// Makes every change below a number durable, on the first side that can, or on all of them
     /// where that is asked for.
     pub(super) async fn flush_up_to(self: &Rc<Self>, boundary: u64) -> Result<(), IoError> {
-        let failed_before: Vec<u64> = self.sides.iter().map(|s| s.failed_flushes.get()).collect();
-        let _waiting = FlushWaits::new(self);
+        let failures = |side: &Side| side.failed_flushes.get();
+        let failed_before: Vec<u64> = self.sides.numbered().map(failures).collect();
+        let _waiting = self.flushes.wait();
         for side in 0..self.sides.len() {
             self.want_flushed(side, boundary);
             self.pump(side);
         }
-        self.flushed
+        self.flushes
+            .changed
             .until_some(|| self.outcome_of_flush(boundary, &failed_before))
             .await?;
-        let flushed_below = self.flushed_below.get().max(boundary);
-        self.flushed_below.set(flushed_below);
+        self.flushes.done_below(boundary);
         Ok(())
     }
 
@@ -72,9 +57,8 @@ impl Shared {
             let failed = before.get(side.index).copied().unwrap_or(0);
             side.failed_flushes.get() != failed
         };
-        let may_succeed = |side: &&Side| {
-            side.durable.get() && side.health.get() == Health::Healthy && !has_failed(side)
-        };
+        let may_succeed =
+            |side: &&Side| side.durable.get() && side.is_healthy() && !has_failed(side);
         if self.sides.iter().any(|side| may_succeed(&side)) {
             return None;
         }
@@ -92,11 +76,11 @@ impl Shared {
             store.is_some_and(|store| store.complete_durable() >= boundary)
         };
         let holds = |side: &&Side| {
-            let counts = side.durable.get() && side.health.get() == Health::Healthy;
+            let counts = side.durable.get() && side.is_healthy();
             counts && has(side) && self.would_be_asked(side.index)
         };
         // A side that is known to be wrong somewhere is not the only one to hold something.
-        let is_sound = |side: &Side| side.stale.borrow().is_empty();
+        let is_sound = |side: &Side| side.out_of_sync.is_empty();
         let first = self.sides.iter().filter(holds).any(is_sound);
         let any = self.sides.iter().any(|side| holds(&side));
         let all = || {
@@ -104,13 +88,13 @@ impl Shared {
             counted_on.all(|side| has(side) || !side.durable.get())
         };
         let early = self.acknowledge == Acknowledge::First && self.peers_know();
-        self.is_marked() && (first && early || any && all())
+        self.membership.is_marked() && (first && early || any && all())
     }
 
     /// True when a side would be asked for what it holds after a crash. One that has just joined
     /// is marked as being rebuilt until its superblock says that it counts, which it is told last.
     pub(super) fn would_be_asked(&self, index: usize) -> bool {
-        let volume = self.superblocks.as_ref();
+        let volume = self.membership.superblocks.as_ref();
         volume.is_none_or(|volume| volume.is_established(index))
     }
 
@@ -128,7 +112,7 @@ impl Shared {
         self.tasks.spawn(async move {
             shared.keep_flushing(index).await;
             shared.sides[index].flushing.set(false);
-            shared.flushed.notify();
+            shared.flushes.changed.notify();
         });
     }
 
@@ -159,7 +143,7 @@ impl Shared {
                     return;
                 }
             }
-            self.flushed.notify();
+            self.flushes.changed.notify();
             self.pump(index);
             if side.flush_wanted.get() <= store.complete_durable() {
                 return;
@@ -187,7 +171,7 @@ impl Shared {
                         Ok(()) => shared.release_logs(),
                         Err(error) => shared.flush_failed(other, error),
                     }
-                    shared.flushed.notify();
+                    shared.flushes.changed.notify();
                 });
             }
         }
@@ -201,7 +185,7 @@ impl Shared {
         if side.is_counted_on() && self.another_is_healthy(index) {
             self.lost_since_last_flush(index, error);
         }
-        self.flushed.notify();
+        self.flushes.changed.notify();
     }
 
     /// Tells every log which of its entries nobody else needs any more.
@@ -209,14 +193,14 @@ impl Shared {
         // A side that has joined is told last. Until then no log may say that it has been a member:
         // after a crash it is one that is still to join, and not an older copy of itself.
         let joined = |side: &Side| side.is_counted_on() && self.would_be_asked(side.index);
-        let missing = self.sides.present().any(|side| !joined(side));
+        let missing = self.sides.iter().any(|side| !joined(side));
         for side in self.sides.iter() {
             let Some(store) = side.store() else { continue };
             let others = self
                 .sides
                 .iter()
                 .filter(|other| other.index != side.index && other.is_counted_on());
-            if let Some(volume) = &self.superblocks {
+            if let Some(volume) = &self.membership.superblocks {
                 let told = volume.has_current_epoch(side.index);
                 // Until the side says durably that the one given up last is no member, a crash
                 // leaves that one a member, and it finds what it lacks in this log.
@@ -241,8 +225,8 @@ impl Shared {
     /// Over bare devices: waits until every healthy side has what was admitted before, then
     /// flushes them all, whatever state the volume is in.
     pub(super) async fn drain_and_flush(self: &Rc<Self>) -> IoResult {
-        let before = self.next_seq.get();
-        let waiting = FlushWaits::new(self);
+        let before = self.admission.next_number();
+        let waiting = self.flushes.wait();
         for side in 0..self.sides.len() {
             self.pump(side);
         }
@@ -285,7 +269,7 @@ impl Shared {
             side.changed.until(ended).await;
             let flushed: Option<Result<(), IoError>> = outcomes.borrow()[index];
             match flushed {
-                Some(Ok(())) if side.health.get() == Health::Healthy => outcome = Ok(Reply::Done),
+                Some(Ok(())) if side.is_healthy() => outcome = Ok(Reply::Done),
                 None | Some(Ok(())) => {}
                 Some(Err(error)) if self.another_is_healthy(index) => {
                     add(&side.counts.errors, 1);
@@ -295,7 +279,10 @@ impl Shared {
                 Some(Err(_)) => {}
             }
         }
-        self.exposure_changed.until(|| self.is_marked()).await;
+        self.membership
+            .changed
+            .until(|| self.membership.is_marked())
+            .await;
         outcome
     }
 
@@ -331,6 +318,5 @@ impl Shared {
             }
             None => side.note_lack(0..self.size_bytes()),
         }
-        self.stale_added.notify();
     }
 }

@@ -8,8 +8,8 @@
 
 use std::rc::Rc;
 
-use super::Shared;
-use super::side::Health;
+use super::shared::Shared;
+use super::side::Side;
 use super::volume::Volume;
 use crate::BLOCK_BYTES;
 use crate::units::show_size;
@@ -21,7 +21,7 @@ impl Shared {
     /// One line that says why not. The volume takes no more than before then; where only the writing
     /// of superblocks has failed, it may open larger.
     pub(super) async fn grow(self: &Rc<Self>) -> Result<u64, String> {
-        let _one = self.changing.acquire(1).await;
+        let _one = self.membership.changing.acquire(1).await;
         let volume = self.changeable()?;
         let volume_bytes = self.volume_bytes_possible(volume)?;
         for index in self.healthy() {
@@ -34,7 +34,7 @@ impl Shared {
         // A side that has gone meanwhile could come back without having been cleared.
         self.everybody_counts(volume)?;
         let change = || {
-            for store in self.sides.iter().filter_map(|side| side.store()) {
+            for store in self.sides.iter().filter_map(Side::store) {
                 store.grow(volume_bytes);
             }
             volume.set_volume_bytes(volume_bytes);
@@ -47,7 +47,7 @@ impl Shared {
     /// The size of the volume if it had all the room that there is.
     fn volume_bytes_possible(&self, volume: &Volume) -> Result<u64, String> {
         self.everybody_counts(volume)?;
-        let sides = self.sides.present();
+        let sides = self.sides.iter();
         let rooms = sides.filter_map(|side| Some((volume.volume_bytes_max(side.index)?, side)));
         let smallest = rooms.min_by_key(|(room, _)| *room);
         let (room, side) = smallest.ok_or("no side is there")?;
@@ -65,12 +65,12 @@ impl Shared {
     /// Only a volume all of whose sides are there and whole may grow: the others would have to be
     /// told when they come back, and may not have the room.
     fn everybody_counts(&self, volume: &Volume) -> Result<(), String> {
-        let mut present = self.sides.present();
-        if let Some(side) = present.find(|side| side.health.get() != Health::Healthy) {
+        let mut present = self.sides.iter();
+        if let Some(side) = present.find(|side| !side.is_healthy()) {
             return Err(format!(
                 "side {} is {}: all sides must be whole",
                 side.name,
-                side.health.get().name()
+                side.life.get().name()
             ));
         }
         match volume.is_whole_table() {

@@ -16,20 +16,34 @@
 //! It must never serve a block older than an acknowledged write, never let the exposure pass its
 //! bound, and never forget that a side lacks something.
 
+mod admission;
+mod attend;
 mod changing;
 mod config;
 mod durable;
+mod exposure;
 pub mod family;
 mod flush;
+mod flushes;
 mod growing;
 mod health;
+mod lifecycle;
+mod marking;
+mod membership;
 mod opening;
+mod out_of_sync;
 mod pace;
+mod preference;
 mod queue;
+mod quiesce;
 mod read;
 mod rebuild;
-mod returning;
+mod rejoin;
+mod repair;
 mod scrub;
+mod scrub_progress;
+mod shared;
+mod shutdown;
 mod side;
 mod sides;
 mod status;
@@ -38,202 +52,30 @@ pub mod superblock;
 mod undecided;
 mod volume;
 mod way;
+mod work;
 mod write;
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
-use bimetal_policy::hedge::HedgeBudget;
-use bimetal_policy::hetero::HeteroRules;
-use bimetal_rt::sync::{Event, Semaphore, TaskGroup, WaitQueue};
-use bimetal_rt::{Buf, Instant, Rt};
+use bimetal_rt::Rt;
 
 use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
-use crate::geometry::{Geometry, GrowingGeometry};
-use crate::range_lock::RangeLock;
-use crate::range_set::RangeSet;
+use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 pub use config::{Acknowledge, DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
 pub use family::Force;
+use lifecycle::Life;
 pub use opening::{OpenOptions, OpeningProgress, SideToOpen};
-pub use side::Health;
-use superblock::State;
-
-use pace::{Clients, Pace};
-use scrub::Scrub;
-pub use scrub::ScrubStatus;
+pub use scrub_progress::ScrubStatus;
+use shared::{Parts, Shared, VolumeState};
 use side::{Place, Side};
-use sides::Sides;
 pub use status::{MirrorStatus, SideStatus};
-use undecided::Undecided;
 
 /// The bound that a side with a log of `log_bytes` sets to the exposure of its volume, in bytes:
 /// what one side lacks must fit into its log. The least of all sides counts.
 pub fn exposure_bytes_max_of_log(log_bytes: u64) -> u64 {
     store::backlog_bytes_max(log_bytes)
-}
-
-use volume::Volume;
-
-/// A stop waits so long for a side that does not answer, at most.
-const PATIENCE_MAX: Duration = Duration::from_secs(30);
-
-/// What the volume takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum VolumeState {
-    Open,
-    /// Opened to be looked at: nothing is written to any side, and no side comes or goes.
-    Frozen,
-    ReadOnly,
-    Stopped,
-    Closed,
-}
-
-/// Counts of the volume since it was opened.
-#[derive(Default)]
-struct Counts {
-    acknowledged_early: Cell<u64>,
-    hedged_reads: Cell<u64>,
-    held_back: Cell<u64>,
-    sides_given_up: Cell<u64>,
-    failed_writes: Cell<u64>,
-    lost_reads: Cell<u64>,
-    exposed_bytes_peak: Cell<u64>,
-}
-
-/// What the tasks of a mirror share.
-struct Shared {
-    rt: Rt,
-    config: MirrorConfig,
-    rules: HeteroRules,
-    /// What the logs of the sides can take at once bounds the exposure as well.
-    exposure_bytes_by_logs: Cell<u64>,
-    on_degraded: OnDegraded,
-    acknowledge: Acknowledge,
-    writable: bool,
-    sides: Sides,
-    /// The set of sides changes once at a time.
-    changing: Rc<Semaphore>,
-    geometry: GrowingGeometry,
-    /// One change at a time per range, so that every side sees overlapping ones in one order.
-    ranges: Rc<RangeLock>,
-    /// The paper's operation queue served one by one, when asked for.
-    serial: Option<Rc<Semaphore>>,
-    /// Acknowledged ranges that not all healthy sides hold.
-    exposed: RefCell<RangeSet>,
-    /// The sides that are counted on, or what they say of each other, have changed.
-    exposure_changed: Event,
-    /// Writes that wait until the exposure has room for them.
-    held_back: WaitQueue,
-    /// What no side could give, as long as no side comes that might: its repair is not tried again.
-    known_lost: RefCell<RangeSet>,
-    /// Admitted writes of which it is open whether they are stored.
-    undecided: Undecided,
-    stale_added: Event,
-    /// A side has flushed, or could not.
-    flushed: Event,
-    next_seq: Cell<u64>,
-    /// All changes below this number were flushed for a client.
-    flushed_below: Cell<u64>,
-    flushes_waiting: Cell<u32>,
-    preferred: Cell<usize>,
-    next_probe: Cell<Instant>,
-    /// Whether late reads are asked of another side as well, and how many still may be.
-    hedge_reads: bool,
-    hedges: RefCell<HedgeBudget>,
-    state: Cell<VolumeState>,
-    /// Nothing has been written for a while, and every side is to say that nobody is ahead.
-    quiet: Cell<bool>,
-    /// A change was admitted.
-    admitted: Event,
-    /// The number up to which everything was flushed when the volume was closed.
-    closed_at: Cell<u64>,
-    zeroes: Buf,
-    /// Requests of clients, to which all else gives way.
-    clients: Clients,
-    resync_pace: Pace,
-    scrub: Scrub,
-    tasks: TaskGroup,
-    /// The tasks that watch and tend the sides; they end only when the volume closes.
-    watchers: TaskGroup,
-    counts: Counts,
-    /// The superblocks of the sides; none in experiments over bare devices.
-    superblocks: Option<Volume>,
-    /// The epoch that sets the healthy sides apart from the one given up last, and the newest that
-    /// one of them has durably, by number. Nothing is acknowledged before it has.
-    epoch_needed: Cell<u64>,
-    epoch_marked: Cell<u64>,
-}
-
-impl Shared {
-    /// The sides that hold everything acknowledged, or will before a write counts on them.
-    fn healthy(&self) -> Vec<usize> {
-        let healthy = self
-            .sides
-            .iter()
-            .filter(|side| side.health.get() == Health::Healthy);
-        healthy.map(|side| side.index).collect()
-    }
-
-    /// The rules, with the exposure bounded so that what one side lacks fits into its log: within a
-    /// group of overtaken changes nothing is complete before its end, and nothing can go home.
-    fn rules(&self) -> HeteroRules {
-        let by_logs = self.exposure_bytes_by_logs.get();
-        HeteroRules {
-            exposure_bytes_max: self.rules.exposure_bytes_max.min(by_logs),
-            ..self.rules
-        }
-    }
-
-    /// The logs have changed.
-    fn note_logs(&self) {
-        let stores = self.sides.iter().filter_map(|side| side.store());
-        let least = stores.map(|store| store.backlog_bytes_max()).min();
-        self.exposure_bytes_by_logs.set(least.unwrap_or(u64::MAX));
-    }
-
-    /// Size of the volume in bytes.
-    fn size_bytes(&self) -> u64 {
-        self.geometry.get().size_bytes
-    }
-
-    /// How long a stop waits for a side that does not answer.
-    fn patience(&self) -> Duration {
-        Duration::from_nanos(self.rules.absent_after_ns).min(PATIENCE_MAX)
-    }
-
-    fn is_paper(&self) -> bool {
-        self.rules.is_paper()
-    }
-
-    /// True when the sides keep logs: a volume that can be opened again.
-    fn is_logged(&self) -> bool {
-        self.superblocks.is_some()
-    }
-
-    /// Starts what the volume does by itself.
-    fn start(self: &Rc<Self>) {
-        for index in 0..self.sides.len() {
-            self.watchers.spawn(Rc::clone(self).watch_side(index));
-            self.watchers.spawn(Rc::clone(self).tend_side(index));
-        }
-        if !self.is_logged() {
-            return;
-        }
-        for index in 0..self.sides.len() {
-            self.attend_way(index);
-            self.attend_store(index);
-        }
-        self.release_logs();
-        for index in 0..self.sides.len() {
-            self.want_flushed(index, self.next_seq.get());
-        }
-        self.watchers.spawn(Rc::clone(self).settle());
-        self.watchers.spawn(Rc::clone(self).keep_logs_moving());
-        self.watchers.spawn(Rc::clone(self).look_for_suspects());
-    }
 }
 
 /// One side as it is handed to [`Mirror::new`].
@@ -246,15 +88,6 @@ pub struct SideDevice {
     pub data_offset: u64,
     /// What the side lacks at the start: nothing, or everything.
     pub stale: bool,
-}
-
-/// What a mirror is made of.
-struct Parts {
-    sides: Vec<Side>,
-    geometry: Geometry,
-    superblocks: Option<Volume>,
-    next_seq: u64,
-    state: VolumeState,
 }
 
 /// See the module. Cloning gives another handle to the same volume.
@@ -281,10 +114,14 @@ impl Mirror {
                 data_offset: given.data_offset,
                 store: None,
                 durable,
+                life: if given.stale {
+                    Life::Resyncing
+                } else {
+                    Life::WHOLE
+                },
             };
             let side = Side::new(index, given.name, bare, rules, size_bytes);
             if given.stale {
-                side.health.set(Health::Resyncing);
                 side.note_lack(0..size_bytes);
             }
             side
@@ -293,61 +130,15 @@ impl Mirror {
             sides: sides.collect(),
             geometry: stacked(&geometries, size_bytes),
             superblocks: None,
-            next_seq: 0,
+            next_number: 0,
             state: VolumeState::Open,
         };
         Mirror::of(rt, config, parts)
     }
 
     fn of(rt: &Rt, config: &MirrorConfig, parts: Parts) -> Mirror {
-        let healthy = |side: &Side| side.health.get() == Health::Healthy;
-        let preferred = parts.sides.iter().position(healthy);
-        let preferred = preferred.expect("a mirror has a side with the data");
-        let rules = config.rules();
-        let shared = Rc::new(Shared {
-            rt: rt.clone(),
-            config: config.clone(),
-            rules,
-            exposure_bytes_by_logs: Cell::new(u64::MAX),
-            on_degraded: config.on_degraded,
-            acknowledge: config.acknowledge,
-            writable: parts.geometry.writable,
-            sides: Sides::new(parts.sides),
-            changing: Semaphore::new(1),
-            geometry: GrowingGeometry::new(parts.geometry),
-            ranges: RangeLock::new(),
-            serial: config.serial.then(|| Semaphore::new(1)),
-            exposed: RefCell::new(RangeSet::new()),
-            exposure_changed: Event::new(),
-            held_back: WaitQueue::new(),
-            known_lost: RefCell::new(RangeSet::new()),
-            undecided: Undecided::default(),
-            stale_added: Event::new(),
-            flushed: Event::new(),
-            next_seq: Cell::new(parts.next_seq),
-            flushed_below: Cell::new(0),
-            flushes_waiting: Cell::new(0),
-            preferred: Cell::new(preferred),
-            next_probe: Cell::new(Instant::ZERO),
-            hedge_reads: config.hedge_reads && !rules.is_paper(),
-            hedges: RefCell::new(HedgeBudget::default()),
-            state: Cell::new(parts.state),
-            quiet: Cell::new(false),
-            admitted: Event::new(),
-            closed_at: Cell::new(0),
-            zeroes: rt.pool().zeroed(1 << 20),
-            clients: Clients::new(rt),
-            resync_pace: Pace::new(config.resync_rate.map(|rate| rate.0)),
-            scrub: Scrub::new(config.scrub_rate.map(|rate| rate.0)),
-            tasks: TaskGroup::new(rt),
-            watchers: TaskGroup::new(rt),
-            counts: Counts::default(),
-            superblocks: parts.superblocks,
-            epoch_needed: Cell::new(0),
-            epoch_marked: Cell::new(0),
-        });
-        shared.note_logs();
-        if parts.state == VolumeState::Open {
+        let shared = Shared::of(rt, config, parts);
+        if shared.state.get() == VolumeState::Open {
             shared.start();
         }
         Mirror { shared }
@@ -382,21 +173,23 @@ impl Mirror {
                 data_offset: 0,
                 store: found.store,
                 durable: found.durable,
+                life: found.life,
             };
             let side = Side::logged(index, found.name, place, rules, opened.volume_bytes);
-            side.health.set(found.health);
-            if found.health == Health::Healthy {
-                // What a side lacks that counts, nobody has: it is known to be wrong there.
-                side.under_repair.borrow_mut().extend(found.stale.iter());
+            for range in found.stale.iter() {
+                if side.is_healthy() {
+                    // What a side lacks that counts, nobody has: it is known to be wrong there.
+                    side.out_of_sync.note_corrupt(range.clone());
+                }
+                side.note_lack(range);
             }
-            found.stale.iter().for_each(|range| side.note_lack(range));
             side
         });
         let parts = Parts {
             sides: sides.collect(),
             geometry,
             superblocks: Some(opened.volume),
-            next_seq: opened.next_number,
+            next_number: opened.next_number,
             state: if opened.read_only {
                 VolumeState::Frozen
             } else {
@@ -461,58 +254,7 @@ impl Mirror {
 
     /// Ends a scrub that runs; false when none does.
     pub fn cancel_scrub(&self) -> bool {
-        self.shared.scrub.cancel()
-    }
-
-    /// Drains, flushes and stops; what [`Device::close`] does before it marks the sides.
-    async fn stop(&self) -> Result<(), IoError> {
-        let shared = &self.shared;
-        // Nothing more is taken; what was admitted before is drained whatever the state was.
-        shared.state.set(VolumeState::Closed);
-        shared.scrub.cancel();
-        let flushed = if shared.is_logged() {
-            shared.bring_everything_home().await
-        } else {
-            shared.drain_and_flush().await.map(|_| ())
-        };
-        self.end_tasks().await;
-        flushed
-    }
-
-    async fn end_tasks(&self) {
-        let shared = &self.shared;
-        shared.watchers.cancel().await;
-        // What still runs belongs to sides that are not healthy, and nobody watches these any more.
-        // A hung device may never answer; its operations own their buffers until it does.
-        let ended = shared.rt.timeout(shared.patience(), shared.tasks.join());
-        if ended.await.is_err() {
-            shared.tasks.cancel().await;
-        }
-        for store in shared.sides.iter().filter_map(Side::store) {
-            store.stop().await;
-        }
-    }
-
-    /// Marks the sides that hold everything as cleanly stopped. One is enough: the others will be
-    /// known to be behind.
-    async fn mark_clean(&self, volume: &Volume) -> Result<(), IoError> {
-        let shared = &self.shared;
-        // Sides that have just joined come last, as always.
-        let (established, joining): (Vec<usize>, Vec<usize>) = shared
-            .healthy()
-            .into_iter()
-            .partition(|&index| volume.is_established(index));
-        let mut marked = Vec::new();
-        for sides in [established, joining] {
-            let marks = sides.into_iter().map(|index| async move {
-                let mark = volume.mark_one(index, State::Clean, shared.closed_at.get());
-                let marked = shared.rt.timeout(shared.patience(), mark).await;
-                marked.unwrap_or(Err(IoError::Timeout))
-            });
-            marked.extend(futures_util::future::join_all(marks).await);
-        }
-        let first = marked.iter().copied().find(Result::is_ok);
-        first.unwrap_or_else(|| marked.into_iter().next().unwrap_or(Err(IoError::Offline)))
+        self.shared.repair.scrub.cancel()
     }
 }
 
@@ -537,7 +279,7 @@ impl Device for Mirror {
             return IoFuture::ready(Err(error));
         }
         IoFuture::new(async move {
-            let _client = shared.clients.enter();
+            let _client = shared.repair.clients.enter();
             match request.op {
                 Op::Read => shared.read(request).await,
                 Op::Write | Op::Discard | Op::WriteZeroes => shared.change(request).await,
@@ -553,14 +295,14 @@ impl Device for Mirror {
                 VolumeState::Closed => return Ok(()),
                 VolumeState::Frozen => {
                     self.shared.state.set(VolumeState::Closed);
-                    self.end_tasks().await;
+                    self.shared.end_tasks().await;
                     return Ok(());
                 }
                 VolumeState::Open | VolumeState::ReadOnly | VolumeState::Stopped => {}
             }
-            self.stop().await?;
-            match &self.shared.superblocks {
-                Some(volume) => self.mark_clean(volume).await,
+            self.shared.stop().await?;
+            match &self.shared.membership.superblocks {
+                Some(volume) => self.shared.mark_clean(volume).await,
                 None => Ok(()),
             }
         })

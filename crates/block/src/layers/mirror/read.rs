@@ -13,8 +13,8 @@ use bimetal_rt::turn::give_way;
 use futures_util::future::Either;
 
 use super::queue::Waiting;
-use super::side::{Health, add};
-use super::{Shared, VolumeState};
+use super::shared::{Shared, VolumeState};
+use super::side::{Side, add};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::extent_map::{Cut, ExtentMap};
@@ -80,30 +80,30 @@ impl Shared {
         range: &Range<u64>,
         ask: impl AsyncFn() -> IoResult,
     ) -> IoResult {
-        let reading = self.undecided.begin_read(range);
+        let reading = self.admission.undecided.begin_read(range);
         let found = ask().await;
         if !reading.has_met_failure() {
             return found;
         }
         drop(reading);
-        let _locked = self.ranges.lock(range.clone()).await;
+        let _locked = self.admission.ranges.lock(range.clone()).await;
         self.check_readable()?;
         ask().await
     }
 
     /// Waits for the decisions of the writes whose content is in an answer.
     async fn until_decided(&self, range: &Range<u64>, data: &Payload) {
-        if self.undecided.is_clear(range) {
+        if self.admission.undecided.is_clear(range) {
             return;
         }
-        let mut found = self.undecided.within(range);
+        let mut found = self.admission.undecided.within(range);
         found.retain(|(part, write)| {
             let inside = |at: u64| (at - range.start) as usize;
             let answer = data.slice(inside(part.start)..inside(part.end));
             has_equal_block(&answer, &self.content_of(write, part.clone()))
         });
         for (_, write) in found {
-            self.undecided.until_decided(&write.ticket).await;
+            self.admission.undecided.until_decided(&write.ticket).await;
         }
     }
 
@@ -147,17 +147,15 @@ impl Shared {
         for start in blocks {
             let range = start..start + BLOCK_BYTES;
             add(&side.counts.rotten, 1);
-            let elsewhere =
-                |other: &&super::side::Side| other.index != index && other.is_current(&range);
-            let hopeless = self.known_lost.borrow().covers(&range);
+            let elsewhere = |other: &&Side| other.index != index && other.is_current(&range);
+            let hopeless = self.repair.is_lost(&range);
             // What there is no room for is found again when it is read again.
-            let noted = side.stale.borrow().has_room();
+            let noted = side.out_of_sync.has_room();
             if noted && !hopeless && self.sides.iter().any(|other| elsewhere(&other)) {
-                if side.stale.borrow().is_clear(&range) {
-                    side.under_repair.borrow_mut().insert(range.clone());
+                if side.out_of_sync.is_clear(&range) {
+                    side.out_of_sync.note_corrupt(range.clone());
                 }
                 side.note_lack(range);
-                self.stale_added.notify();
             }
         }
     }
@@ -200,15 +198,15 @@ impl Shared {
 
     /// The sides in the order in which reads prefer them.
     pub(super) fn read_order(&self) -> Vec<usize> {
-        let mut order = vec![self.preferred.get()];
-        order.extend((0..self.sides.len()).filter(|&side| side != self.preferred.get()));
-        order.retain(|&side| self.sides[side].health.get() != Health::Absent);
+        let mut order = vec![self.preference.side.get()];
+        order.extend((0..self.sides.len()).filter(|&side| side != self.preference.side.get()));
+        order.retain(|&side| self.sides[side].is_active());
         order
     }
 
     /// The best side that has the whole range, except for some.
     pub(super) fn current_side(&self, range: &Range<u64>, except: &[usize]) -> Option<usize> {
-        let preferred = self.preferred.get();
+        let preferred = self.preference.side.get();
         let good = |side: usize| !except.contains(&side) && self.sides[side].is_current(range);
         if good(preferred) {
             return Some(preferred);
@@ -226,9 +224,9 @@ impl Shared {
         origin: Origin,
         failed: &[usize],
     ) -> IoResult {
-        self.hedges.borrow_mut().read();
+        self.preference.budget.borrow_mut().read();
         let side = &self.sides[index];
-        let late_ns = late_after_ns(&side.read_latency.borrow()).filter(|_| self.hedge_reads);
+        let late_ns = late_after_ns(&side.read_latency.borrow()).filter(|_| self.preference.hedges);
         let mut first = std::pin::pin!(self.read_from(index, range, origin));
         let Some(late_ns) = late_ns else {
             return first.await;
@@ -264,18 +262,18 @@ impl Shared {
     /// The side that is asked as well: one that has the whole range, is in time with its writes,
     /// and would not be kept from catching up.
     fn hedge_side(&self, index: usize, range: &Range<u64>, failed: &[usize]) -> Option<usize> {
-        let exposed = self.exposed.borrow().bytes();
+        let exposed = self.exposure.bytes();
         if self.rules().is_pressed(exposed, self.exposure_age_ns()) {
             return None;
         }
         let other = self.sides.iter().find(|side| {
             side.index != index
                 && !failed.contains(&side.index)
-                && !side.stuck.get()
+                && !side.work.is_stuck()
                 && side.is_current(range)
         });
         let other = other?.index;
-        self.hedges.borrow_mut().take().then_some(other)
+        self.preference.budget.borrow_mut().take().then_some(other)
     }
 
     async fn read_from(
@@ -303,17 +301,16 @@ impl Shared {
         let patience = Duration::from_nanos(self.rules.absent_after_ns);
         let mut answer = std::pin::pin!(side.ask(request));
         loop {
-            let gone = std::pin::pin!(side.given_up.until(|| !side.is_active()));
+            let gone = std::pin::pin!(side.life.changed.until(|| !side.is_active()));
             let either = futures_util::future::select(answer.as_mut(), gone);
             match self.rt.timeout(patience, either).await {
                 Ok(Either::Left((reply, _))) => {
-                    side.last_read.set(self.rt.now());
+                    side.work.read_answered(self.rt.now());
                     return reply;
                 }
                 Ok(Either::Right(_)) => return Err(IoError::Timeout),
                 Err(bimetal_rt::Elapsed) if self.healthy().iter().any(|other| *other != index) => {
-                    let answered = side.last_progress.get().max(side.last_read.get());
-                    let silent = side.is_active() && answered <= started;
+                    let silent = side.is_active() && side.work.last_answer() <= started;
                     if silent && self.another_is_healthy(index) {
                         self.give_up(index, IoError::Timeout);
                     }
@@ -328,14 +325,15 @@ impl Shared {
     /// prefers the fastest.
     fn probe_others(self: &Rc<Self>, used: usize, range: &Range<u64>) {
         let now = self.rt.now();
-        if now < self.next_probe.get() || self.state.get() == VolumeState::Closed {
+        if now < self.preference.next_probe.get() || self.state.get() == VolumeState::Closed {
             return;
         }
-        self.next_probe
+        self.preference
+            .next_probe
             .set(now + Duration::from_nanos(PROBE_EVERY_NS));
         self.prefer_the_fastest();
         for side in self.sides.iter() {
-            let idle = side.in_flight() == 0 && !side.queue.borrow().has_waiting();
+            let idle = side.work.in_flight() == 0 && !side.queue.borrow().has_waiting();
             if side.index != used && idle && side.is_current(range) {
                 let (shared, range, index) = (Rc::clone(self), range.clone(), side.index);
                 self.tasks.spawn(async move {
@@ -354,7 +352,7 @@ impl Shared {
                 .quantile_ns(0.5)
                 .filter(|_| latency.samples() >= SAMPLES_MIN)
         };
-        let preferred = self.preferred.get();
+        let preferred = self.preference.side.get();
         let Some(preferred_ns) = median(preferred) else {
             return;
         };
@@ -362,7 +360,7 @@ impl Shared {
         if let Some((fastest_ns, fastest)) = measured.min()
             && (fastest_ns as f64) < preferred_ns as f64 * FASTER_BY
         {
-            self.preferred.set(fastest);
+            self.preference.side.set(fastest);
         }
     }
 
@@ -374,8 +372,7 @@ impl Shared {
     ) -> Result<Vec<(Range<u64>, Source)>, IoError> {
         let mut cuts = vec![range.start, range.end];
         for side in self.sides.iter().filter(|side| side.is_active()) {
-            let stale = side.stale.borrow();
-            let lacking = stale.overlapping(range);
+            let lacking = side.out_of_sync.parts_in(range).into_iter();
             for part in lacking.chain(side.queue.borrow().pending_in(range)) {
                 cuts.extend([part.start.max(range.start), part.end.min(range.end)]);
             }
@@ -443,7 +440,7 @@ impl Shared {
     /// not there any more when the write is decided must not be told of.
     fn with_undecided(&self, start: u64, extents_max: u32, found: ExtentList) -> ExtentList {
         let answered = start..start + found.covered_bytes();
-        if self.undecided.is_clear(&answered) {
+        if self.admission.undecided.is_clear(&answered) {
             return found;
         }
         let mut map = ExtentMap::new();
@@ -452,7 +449,7 @@ impl Shared {
             map.insert(position..position + len, IsData(data));
             position += len;
         }
-        for (part, _) in self.undecided.within(&answered) {
+        for (part, _) in self.admission.undecided.within(&answered) {
             map.insert(part, IsData(true));
         }
         let mut extents = ExtentList::new(extents_max);
@@ -504,7 +501,7 @@ impl Shared {
     /// Who has the start of a range, and how much of it in one piece: the first side, in the order
     /// of reads, that is current there, else a queue.
     fn first_source(&self, range: &Range<u64>) -> Result<(Range<u64>, Source), IoError> {
-        let preferred = self.preferred.get();
+        let preferred = self.preference.side.get();
         let others = (0..self.sides.len()).filter(|&index| index != preferred);
         let mut nearest = range.end;
         for index in std::iter::once(preferred).chain(others) {

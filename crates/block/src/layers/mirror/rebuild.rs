@@ -8,11 +8,11 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use bimetal_rt::{Instant, Payload};
+use bimetal_rt::Payload;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::Shared;
-use super::side::{Health, Side, add};
+use super::shared::Shared;
+use super::side::{Progress, Side, add};
 use super::store::Append;
 use super::superblock::FIRST_CHANGE;
 use crate::BLOCK_BYTES;
@@ -27,22 +27,6 @@ const PIECES_IN_FLIGHT_MAX: usize = 4;
 const LOST_AFTER_ROUNDS: u32 = 5;
 /// The same for what devices could not read: that may pass.
 const UNREADABLE_AFTER_ROUNDS: u32 = 600;
-
-/// How far a rebuild has come.
-#[derive(Clone, Copy)]
-pub(super) struct Progress {
-    since: Instant,
-    passed_bytes: u64,
-}
-
-impl Progress {
-    /// Seconds until so many bytes more have passed, if it goes on as it did; `None` before
-    /// anything has.
-    pub(super) fn seconds_left(&self, now: Instant, left_bytes: u64) -> Option<f64> {
-        let seconds = now.ns_since(self.since) as f64 / 1e9;
-        (self.passed_bytes > 0).then(|| left_bytes as f64 * seconds / self.passed_bytes as f64)
-    }
-}
 
 /// What a source has in a part of the volume.
 enum Source {
@@ -65,7 +49,7 @@ impl Shared {
             passed_bytes: 0,
         }));
         let mut copied = Ok(());
-        while copied.is_ok() && !side.stale.borrow().is_empty() {
+        while copied.is_ok() && !side.out_of_sync.is_empty() {
             copied = self.copy_pieces(side).await;
         }
         side.rebuild.set(None);
@@ -87,7 +71,7 @@ impl Shared {
                 // What has become stale behind the position is for the next round.
                 None => break,
             }
-            if side.health.get() == Health::Absent {
+            if !side.is_active() {
                 return Err(IoError::Offline);
             }
         }
@@ -96,7 +80,10 @@ impl Shared {
 
     async fn copy_in_turn(self: &Rc<Self>, side: &Side, piece: Range<u64>) -> Result<(), IoError> {
         let len = piece.end - piece.start;
-        self.resync_pace.turn(&self.clients, len).await;
+        self.repair
+            .rebuild_pace
+            .turn(&self.repair.clients, len)
+            .await;
         self.copy_piece(side, piece).await?;
         if let Some(mut progress) = side.rebuild.get() {
             progress.passed_bytes += len;
@@ -111,13 +98,12 @@ impl Shared {
         side: &Side,
         piece: Range<u64>,
     ) -> Result<(), IoError> {
-        let guard = self.ranges.lock(piece.clone()).await;
-        if side.health.get() == Health::Absent {
+        let guard = self.admission.ranges.lock(piece.clone()).await;
+        if !side.is_active() {
             return Err(IoError::Offline);
         }
         // Writes since may have made parts of it fresh, and these must not be undone.
-        let stale: Vec<Range<u64>> = side.stale.borrow().parts_in(&piece).collect();
-        for part in stale {
+        for part in side.out_of_sync.parts_in(&piece) {
             self.copy_stale(side, part).await?;
         }
         drop(guard);
@@ -168,8 +154,7 @@ impl Shared {
             self.write_for_resync(side, part.clone(), Source::Zeroes)
                 .await?;
         }
-        side.stale.borrow_mut().remove(part.clone());
-        let repaired_bytes = side.under_repair.borrow_mut().remove(part);
+        let repaired_bytes = side.out_of_sync.copied(part);
         add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
         Ok(())
     }
@@ -177,7 +162,7 @@ impl Shared {
     /// True when what cannot be read for a side is lost: it was tried often enough, nobody is absent
     /// who might have it or is only being given it, and the side can keep in mind that it has not.
     fn is_lost_for(&self, side: &Side, block: &Range<u64>, error: IoError) -> bool {
-        let mut present = self.sides.present();
+        let mut sides = self.sides.iter();
         let claimed = self.current_side(block, &[side.index]).is_some();
         let rounds = match error {
             IoError::Medium if claimed => UNREADABLE_AFTER_ROUNDS,
@@ -188,20 +173,19 @@ impl Shared {
             && !self.sides.iter().any(is_given)
             && side.store().is_some_and(|store| store.has_checksums())
             && !self.incomplete_table()
-            && present.all(|side| side.health.get() != Health::Absent)
+            && sides.all(|side| side.is_active())
     }
 
     /// Has a side say of a block that it cannot be read, until it is written again. What was found
     /// wrong on the side itself says so already.
     async fn leave_lost(self: &Rc<Self>, side: &Side, block: Range<u64>) -> Result<(), IoError> {
-        if !side.under_repair.borrow().covers(&block) {
+        if !side.out_of_sync.is_corrupt(&block) {
             self.write_for_resync(side, block.clone(), Source::Lost)
                 .await?;
             add(&side.counts.lost_blocks, 1);
         }
-        side.stale.borrow_mut().remove(block.clone());
-        side.under_repair.borrow_mut().remove(block.clone());
-        self.known_lost.borrow_mut().insert(block);
+        side.out_of_sync.copied(block.clone());
+        self.repair.note_lost(block);
         Ok(())
     }
 
@@ -263,7 +247,11 @@ impl Shared {
         let operation = side.start(self.rt.now());
         // The newest content of the range is that of the last change that was admitted, or of an
         // older one. A number of its own would be one that the other sides never hear of.
-        let number = self.next_seq.get().saturating_sub(1).max(FIRST_CHANGE);
+        let number = self
+            .admission
+            .next_number()
+            .saturating_sub(1)
+            .max(FIRST_CHANGE);
         let append = |range| match &source {
             Source::Data(data) => Append::of(range, data.clone(), number),
             Source::Zeroes => Append::zeroes(range, number),
@@ -298,8 +286,6 @@ impl Shared {
 
 /// The next piece that is stale from a position on.
 fn next_piece(side: &Side, position: u64) -> Option<Range<u64>> {
-    let stale = side.stale.borrow();
-    let range = stale.overlapping(&(position..u64::MAX)).next()?;
-    let start = range.start.max(position);
-    Some(start..range.end.min(start + PIECE_BYTES))
+    let Range { start, end } = side.out_of_sync.next_from(position)?;
+    Some(start..end.min(start + PIECE_BYTES))
 }

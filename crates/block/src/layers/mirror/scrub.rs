@@ -6,139 +6,23 @@
 //! not known to be better, never keep clients waiting for long, and never say that it has checked
 //! what it could not read.
 
-use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_rt::Instant;
 use futures_util::future::{Either, join_all, select};
-use serde::Serialize;
 
-use super::pace::Pace;
-use super::side::{Health, Side, add};
+use super::scrub_progress::Run;
+use super::shared::{Shared, VolumeState};
+use super::side::{Side, add};
 use super::store::Checked;
-use super::{Shared, VolumeState};
 use crate::BLOCK_BYTES;
-use crate::device::{Figure, FigureVisitor};
 use crate::error::IoError;
 use crate::range_set::RangeSet;
 use crate::request::Origin;
 
 /// So much of the volume is scrubbed at a time.
 const PIECE_BYTES: u64 = 1 << 20;
-
-/// How a scrub stands, or how the last one ended.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ScrubStatus {
-    /// `running`, `done` or `cancelled`.
-    pub state: &'static str,
-    /// How much of the volume has been looked at, in bytes.
-    pub position_bytes: u64,
-    /// Bytes read from all sides together.
-    pub read_bytes: u64,
-    /// Bytes that could not be looked at, because a side did not answer.
-    pub skipped_bytes: u64,
-    /// Blocks, and pages of what a side keeps beside its data, that were wrong on a side.
-    pub found: u64,
-    /// Those of them that are right again.
-    pub repaired: u64,
-    /// Those that are wrong on every side, or whose repair has failed.
-    pub unrepairable: u64,
-    /// Blocks that are known by a checksum since they were compared.
-    pub learned_blocks: u64,
-    /// Seconds since the start, or from the start to the end.
-    pub seconds: f64,
-}
-
-#[derive(Default)]
-struct Counts {
-    position_bytes: Cell<u64>,
-    read_bytes: Cell<u64>,
-    skipped_bytes: Cell<u64>,
-    found: Cell<u64>,
-    repaired: Cell<u64>,
-    unrepairable: Cell<u64>,
-    learned_blocks: Cell<u64>,
-}
-
-/// One scrub.
-struct Run {
-    started: Instant,
-    ended: Cell<Option<Instant>>,
-    cancelled: Cell<bool>,
-    counts: Counts,
-}
-
-/// The scrub of a volume: the one that runs, or the last one.
-pub(super) struct Scrub {
-    run: RefCell<Option<Rc<Run>>>,
-    pace: Pace,
-}
-
-impl Scrub {
-    pub(super) fn new(bytes_per_s: Option<u64>) -> Scrub {
-        Scrub {
-            run: RefCell::new(None),
-            pace: Pace::new(bytes_per_s),
-        }
-    }
-
-    /// Ends the one that runs; false when none does.
-    pub(super) fn cancel(&self) -> bool {
-        let run = self.run.borrow();
-        let running = run.as_ref().filter(|run| run.ended.get().is_none());
-        running.is_some_and(|run| !run.cancelled.replace(true))
-    }
-
-    fn is_running(&self) -> bool {
-        let run = self.run.borrow();
-        run.as_ref().is_some_and(|run| run.ended.get().is_none())
-    }
-
-    /// How it stands; `None` before the first one.
-    pub(super) fn status(&self, now: Instant) -> Option<ScrubStatus> {
-        let run = self.run.borrow();
-        let run = run.as_ref()?;
-        let state = match (run.ended.get(), run.cancelled.get()) {
-            (None, _) => "running",
-            (Some(_), true) => "cancelled",
-            (Some(_), false) => "done",
-        };
-        let counts = &run.counts;
-        Some(ScrubStatus {
-            state,
-            position_bytes: counts.position_bytes.get(),
-            read_bytes: counts.read_bytes.get(),
-            skipped_bytes: counts.skipped_bytes.get(),
-            found: counts.found.get(),
-            repaired: counts.repaired.get(),
-            unrepairable: counts.unrepairable.get(),
-            learned_blocks: counts.learned_blocks.get(),
-            seconds: run.ended.get().unwrap_or(now).ns_since(run.started) as f64 / 1e9,
-        })
-    }
-}
-
-impl ScrubStatus {
-    /// The same as named figures.
-    pub(super) fn figures(&self, out: &mut dyn FigureVisitor) {
-        let mut show = |name, figure| out.figure("", name, figure);
-        show("scrub", Figure::State(self.state.to_owned()));
-        let position = self.position_bytes as f64;
-        show("scrub_position_bytes", Figure::Gauge(position));
-        show("scrub_read_bytes", Figure::Gauge(self.read_bytes as f64));
-        let skipped = self.skipped_bytes as f64;
-        show("scrub_skipped_bytes", Figure::Gauge(skipped));
-        show("scrub_found", Figure::Gauge(self.found as f64));
-        show("scrub_repaired", Figure::Gauge(self.repaired as f64));
-        let unrepairable = self.unrepairable as f64;
-        show("scrub_unrepairable", Figure::Gauge(unrepairable));
-        let learned = self.learned_blocks as f64;
-        show("scrub_learned_blocks", Figure::Gauge(learned));
-        show("scrub_seconds", Figure::Gauge(self.seconds));
-    }
-}
 
 impl Shared {
     pub(super) fn start_scrub(self: &Rc<Self>) -> Result<(), String> {
@@ -148,27 +32,20 @@ impl Shared {
         if self.state.get() != VolumeState::Open {
             return Err("the volume is not open for writing, so nothing could be repaired".into());
         }
-        if self.scrub.is_running() {
-            return Err("a scrub of the volume is running".to_owned());
-        }
-        let run = Rc::new(Run {
-            started: self.rt.now(),
-            ended: Cell::new(None),
-            cancelled: Cell::new(false),
-            counts: Counts::default(),
-        });
-        *self.scrub.run.borrow_mut() = Some(Rc::clone(&run));
+        let now = self.rt.now();
+        let run = self.repair.scrub.begin(now);
+        let run = run.ok_or("a scrub of the volume is running")?;
         let shared = Rc::clone(self);
         self.watchers.spawn(async move {
             shared.scrub_all(&run).await;
-            run.ended.set(Some(shared.rt.now()));
+            run.end(shared.rt.now());
         });
         Ok(())
     }
 
     async fn scrub_all(self: &Rc<Self>, run: &Run) {
         for index in self.healthy() {
-            if run.cancelled.get() {
+            if run.is_cancelled() {
                 return;
             }
             self.scrub_beside_data(run, index).await;
@@ -178,8 +55,12 @@ impl Shared {
         while position < self.size_bytes() {
             let piece = position..self.size_bytes().min(position + PIECE_BYTES);
             let bytes = (piece.end - piece.start) * self.healthy().len() as u64;
-            self.scrub.pace.turn(&self.clients, bytes).await;
-            if run.cancelled.get() {
+            self.repair
+                .scrub
+                .pace
+                .turn(&self.repair.clients, bytes)
+                .await;
+            if run.is_cancelled() {
                 return;
             }
             position = piece.end;
@@ -191,7 +72,7 @@ impl Shared {
     /// What a side keeps beside its data: superblocks, checkpoint, map and checksums.
     async fn scrub_beside_data(self: &Rc<Self>, run: &Run, index: usize) {
         let side = &self.sides[index];
-        let (Some(store), Some(volume)) = (side.store(), &self.superblocks) else {
+        let (Some(store), Some(volume)) = (side.store(), &self.membership.superblocks) else {
             return;
         };
         let marked = side.changed.until(|| !side.marking.get());
@@ -222,8 +103,12 @@ impl Shared {
             Err(_) => add(&side.counts.errors, 1),
         }
         let mut next = Some(0);
-        while let Some(page) = next.filter(|_| !run.cancelled.get()) {
-            self.scrub.pace.turn(&self.clients, PIECE_BYTES).await;
+        while let Some(page) = next.filter(|_| !run.is_cancelled()) {
+            self.repair
+                .scrub
+                .pace
+                .turn(&self.repair.clients, PIECE_BYTES)
+                .await;
             match self.unless_gone(index, store.check_areas(page)).await {
                 Ok(areas) => {
                     add(&run.counts.read_bytes, areas.read_bytes);
@@ -249,7 +134,7 @@ impl Shared {
         future: impl Future<Output = Result<T, IoError>>,
     ) -> Result<T, IoError> {
         let side = &self.sides[index];
-        let gone = std::pin::pin!(side.given_up.until(|| !side.is_active()));
+        let gone = std::pin::pin!(side.life.changed.until(|| !side.is_active()));
         let future = std::pin::pin!(future);
         let either = select(future, gone);
         let patience = Duration::from_nanos(self.rules.absent_after_ns);
@@ -305,7 +190,7 @@ impl Shared {
             });
             for block in blocks {
                 // It has been written since, or is known to be lacking: nobody will read it.
-                if !side.stale.borrow().is_clear(&block) {
+                if !side.out_of_sync.is_clear(&block) {
                     continue;
                 }
                 let good = wrong.iter().any(|(other, wrong)| {
@@ -328,8 +213,7 @@ impl Shared {
     /// Copies a block to a side from another one.
     async fn replace(self: &Rc<Self>, run: &Run, side: &Side, block: Range<u64>) {
         side.note_lack(block.clone());
-        side.under_repair.borrow_mut().insert(block.clone());
-        self.stale_added.notify();
+        side.out_of_sync.note_corrupt(block.clone());
         let copied = self.copy_piece(side, block).await;
         let counter = match copied {
             Ok(()) => &run.counts.repaired,
@@ -341,11 +225,11 @@ impl Shared {
     /// Compares blocks of which a side does not know what they should be.
     async fn compare(self: &Rc<Self>, run: &Run, range: Range<u64>) {
         // Nothing may change meanwhile.
-        let guard = self.ranges.lock(range.clone()).await;
+        let guard = self.admission.ranges.lock(range.clone()).await;
         let mut order = self.read_order();
         order.retain(|&index| {
             let side = &self.sides[index];
-            side.health.get() == Health::Healthy && side.is_current(&range)
+            side.is_healthy() && side.is_current(&range)
         });
         let reads = order.into_iter().filter_map(|index| {
             let (store, range) = (self.sides[index].store()?, range.clone());

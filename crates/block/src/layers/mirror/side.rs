@@ -1,7 +1,6 @@
-//! One side of a mirror: its device, its queue, its health, and what it is working on.
+//! One side of a mirror: its device, its queue, its life cycle, and what it lacks and works on.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -10,37 +9,16 @@ use bimetal_policy::latency::Quantiles;
 use bimetal_rt::Instant;
 use bimetal_rt::sync::Event;
 
+use super::lifecycle::{Life, LifeCycle};
+use super::out_of_sync::OutOfSync;
 use super::queue::SideQueue;
-use super::rebuild::Progress;
 use super::store::Store;
 use super::way::Way;
+use super::work::{Started, Work};
 use crate::device::{Device, IoFuture};
 use crate::error::IoError;
 use crate::geometry::Geometry;
-use crate::range_set::RangeSet;
 use crate::request::{IoResult, Op, Reply, Request};
-
-/// Whether a side takes part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// It takes every write, and acknowledgements count on it.
-    Healthy,
-    /// It takes every write and is being given what it lacks; nothing counts on it yet.
-    Resyncing,
-    /// It is given nothing: silent for too long, or failing.
-    Absent,
-}
-
-impl Health {
-    /// The word in `status`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Health::Healthy => "healthy",
-            Health::Resyncing => "resyncing",
-            Health::Absent => "absent",
-        }
-    }
-}
 
 /// Counts of one side since the volume was opened.
 #[derive(Default)]
@@ -61,12 +39,20 @@ pub(super) fn add(counter: &Cell<u64>, count: u64) {
     counter.set(counter.get() + count);
 }
 
-/// The start of an operation.
+/// How far a rebuild has come.
 #[derive(Clone, Copy)]
-pub(super) struct Started {
-    pub(super) at: Instant,
-    /// Operations that were in flight already.
-    pub(super) ahead: usize,
+pub(super) struct Progress {
+    pub(super) since: Instant,
+    pub(super) passed_bytes: u64,
+}
+
+impl Progress {
+    /// Seconds until `left_bytes` more have passed, if it goes on as it did; `None` before anything
+    /// has.
+    pub(super) fn seconds_left(&self, now: Instant, left_bytes: u64) -> Option<f64> {
+        let seconds = now.ns_since(self.since) as f64 / 1e9;
+        (self.passed_bytes > 0).then(|| left_bytes as f64 * seconds / self.passed_bytes as f64)
+    }
 }
 
 /// What a side is on.
@@ -77,6 +63,8 @@ pub(super) struct Place {
     pub(super) data_offset: u64,
     pub(super) store: Option<Rc<Store>>,
     pub(super) durable: bool,
+    /// The state in which it begins.
+    pub(super) life: Life,
 }
 
 /// Stands for the device of a side that is not there.
@@ -105,45 +93,27 @@ pub(super) struct Side {
     pub(super) way: Option<Rc<Way>>,
     /// Where the volume starts on the device.
     pub(super) data_offset: u64,
-    /// What the side keeps and how; a bare device in experiments.
+    /// False of a bare device in experiments.
+    is_logged: bool,
+    /// What a logged side keeps and how; `None` while it is missing.
     store: RefCell<Option<Rc<Store>>>,
     /// Whether what it has flushed outlives the machine.
     pub(super) durable: Cell<bool>,
-    /// It has left the volume.
-    pub(super) gone: Cell<bool>,
     pub(super) queue: RefCell<SideQueue>,
     pub(super) policy: RefCell<SidePolicy>,
     pub(super) read_latency: RefCell<Quantiles>,
-    pub(super) health: Cell<Health>,
-    /// A side whose resync is over, but whose queue may still hold writes that were acknowledged
-    /// without it. New acknowledgements count on it already, so that their number only falls.
-    pub(super) joining: Cell<bool>,
-    /// The first write that counted on it since it was last absent.
-    pub(super) joined_from: Cell<u64>,
+    pub(super) life: LifeCycle,
     /// Its superblock is being written.
     pub(super) marking: Cell<bool>,
-    /// Ranges that the side lacks and that no queue holds: what a resync copies.
-    pub(super) stale: RefCell<RangeSet>,
+    pub(super) out_of_sync: OutOfSync,
     /// How far a rebuild has come, while there is one.
     pub(super) rebuild: Cell<Option<Progress>>,
-    /// Of these, what the side was found to hold wrongly.
-    pub(super) under_repair: RefCell<RangeSet>,
-    /// The operations in flight, oldest first.
-    started: RefCell<BTreeMap<u64, Started>>,
-    next_operation: Cell<u64>,
-    pub(super) drain_in_flight: Cell<usize>,
-    /// The oldest write in flight has exceeded the side's limit.
-    pub(super) stuck: Cell<bool>,
-    /// Writes that have exceeded the paper's wait limit and are not done.
-    pub(super) late: Cell<u32>,
-    /// When the side last completed anything.
-    pub(super) last_progress: Cell<Instant>,
-    /// So many attempts in a row to give it what it lacks have failed.
+    /// Its operations in flight.
+    pub(super) work: Work,
+    /// It is absent, and is being looked at whether it can be used again.
+    pub(super) coming_back: Cell<bool>,
+    /// How many attempts in a row to give it what it lacks have failed.
     pub(super) failed_copies: Cell<u32>,
-    /// When it last answered a read.
-    pub(super) last_read: Cell<Instant>,
-    /// It is not used any more.
-    pub(super) given_up: Event,
     /// Up to which number a flush is wanted, and whether one is under way.
     pub(super) flush_wanted: Cell<u64>,
     pub(super) flushing: Cell<bool>,
@@ -168,8 +138,7 @@ impl Side {
         rules: HeteroRules,
         volume_bytes: u64,
     ) -> Side {
-        let queue = SideQueue::new(rules.is_paper(), false);
-        Side::with_queue(index, name, place, rules, queue, volume_bytes)
+        Side::of(index, name, place, rules, false, volume_bytes)
     }
 
     /// A side with a log, if it is there.
@@ -180,16 +149,15 @@ impl Side {
         rules: HeteroRules,
         volume_bytes: u64,
     ) -> Side {
-        let queue = SideQueue::new(rules.is_paper(), true);
-        Side::with_queue(index, name, place, rules, queue, volume_bytes)
+        Side::of(index, name, place, rules, true, volume_bytes)
     }
 
-    fn with_queue(
+    fn of(
         index: usize,
         name: String,
         place: Place,
         rules: HeteroRules,
-        queue: SideQueue,
+        is_logged: bool,
         volume_bytes: u64,
     ) -> Side {
         Side {
@@ -198,28 +166,19 @@ impl Side {
             device: place.device,
             way: place.way,
             data_offset: place.data_offset,
+            is_logged,
             store: RefCell::new(place.store),
             durable: Cell::new(place.durable),
-            gone: Cell::new(false),
-            queue: RefCell::new(queue),
+            queue: RefCell::new(SideQueue::new(rules.is_paper(), is_logged)),
             policy: RefCell::new(SidePolicy::new(rules)),
             read_latency: RefCell::new(Quantiles::new(256)),
-            health: Cell::new(Health::Healthy),
-            joining: Cell::new(false),
-            joined_from: Cell::new(0),
+            life: LifeCycle::beginning(place.life),
             marking: Cell::new(false),
-            stale: RefCell::new(RangeSet::for_volume(volume_bytes)),
+            out_of_sync: OutOfSync::nothing(volume_bytes),
             rebuild: Cell::new(None),
-            under_repair: RefCell::new(RangeSet::new()),
-            started: RefCell::new(BTreeMap::new()),
-            next_operation: Cell::new(0),
-            drain_in_flight: Cell::new(0),
-            stuck: Cell::new(false),
-            late: Cell::new(0),
-            last_progress: Cell::new(Instant::ZERO),
+            work: Work::none(),
+            coming_back: Cell::new(false),
             failed_copies: Cell::new(0),
-            last_read: Cell::new(Instant::ZERO),
-            given_up: Event::new(),
             flush_wanted: Cell::new(0),
             flushing: Cell::new(false),
             flushing_stored: Cell::new(false),
@@ -235,39 +194,43 @@ impl Side {
     /// The side lacks a range from now on. On a healthy side only that range: what else it holds may
     /// be the last copy.
     pub(super) fn note_lack(&self, range: Range<u64>) {
-        let mut stale = self.stale.borrow_mut();
-        match self.health.get() {
-            Health::Healthy => stale.insert_exact(range),
-            Health::Resyncing | Health::Absent => stale.insert(range),
+        match self.is_healthy() {
+            true => self.out_of_sync.add_exact(range),
+            false => self.out_of_sync.add(range),
         }
     }
 
-    /// True when the side is given writes.
-    pub(super) fn is_active(&self) -> bool {
-        self.health.get() != Health::Absent
+    /// See [`LifeCycle::is_healthy`].
+    pub(super) fn is_healthy(&self) -> bool {
+        self.life.is_healthy()
     }
 
-    /// True when acknowledgements and flushes wait for the side, within the bounds.
+    /// See [`LifeCycle::is_active`].
+    pub(super) fn is_active(&self) -> bool {
+        self.life.is_active()
+    }
+
+    /// See [`LifeCycle::is_counted_on`].
     pub(super) fn is_counted_on(&self) -> bool {
-        self.health.get() == Health::Healthy || self.joining.get()
+        self.life.is_counted_on()
     }
 
     /// True when a write given to the side now is likely to be done soon.
     pub(super) fn is_in_time(&self) -> bool {
-        self.is_active() && !self.stuck.get() && self.policy.borrow().mode() == Mode::InTime
+        self.is_active() && !self.work.is_stuck() && self.policy.borrow().mode() == Mode::InTime
     }
 
     /// True when the side has the newest content of a range of the volume.
     pub(super) fn is_current(&self, range: &Range<u64>) -> bool {
         self.is_active()
-            && self.stale.borrow().is_clear(range)
+            && self.out_of_sync.is_clear(range)
             && self.queue.borrow().is_current(range)
     }
 
     /// The first position behind the start of a range at which the side may begin or cease to have
     /// the newest content; the end of the range if there is none.
     pub(super) fn current_changes_at(&self, range: &std::ops::Range<u64>) -> u64 {
-        let stale = self.stale.borrow().first_boundary(range);
+        let stale = self.out_of_sync.first_boundary(range);
         stale.min(self.queue.borrow().first_boundary(range))
     }
 
@@ -275,12 +238,21 @@ impl Side {
     pub(super) fn last_progress(&self) -> Instant {
         let store = self.store();
         let stored = store.map_or(Instant::ZERO, |store| store.last_progress());
-        self.last_progress.get().max(stored)
+        self.work.last_progress().max(stored)
     }
 
-    /// What the side keeps; `None` on a bare device.
+    /// What the side keeps; `None` on a bare device, and once the side has left the volume.
     pub(super) fn store(&self) -> Option<Rc<Store>> {
-        self.store.borrow().clone()
+        let store = self.store.borrow();
+        store.clone().filter(|_| !self.life.is_removed())
+    }
+
+    /// Ends what the side does by itself.
+    pub(super) async fn stop(&self) {
+        let store = self.store.borrow().clone();
+        if let Some(store) = store {
+            store.stop().await;
+        }
     }
 
     /// The side has come back, and was opened anew.
@@ -288,21 +260,21 @@ impl Side {
         *self.store.borrow_mut() = Some(store);
     }
 
-    /// True when all changes that were admitted are on the side or in its queue.
-    pub(super) fn holds_all(&self) -> bool {
-        self.is_counted_on() && self.lacks_nothing()
+    /// True when every change below a sequence number is durable on the side.
+    pub(super) fn has_durably(&self, number: u64) -> bool {
+        self.store()
+            .is_some_and(|store| store.complete_durable() >= number)
     }
 
-    /// True when all that is stale was found wrong on the side itself. Its repair may wait for a
-    /// change that waits for a flush of the side, so no flush waits for the repair.
-    fn lacks_nothing(&self) -> bool {
-        let (stale, rotten) = (self.stale.borrow(), self.under_repair.borrow());
-        stale.iter().all(|range| rotten.covers(&range))
+    /// True when all changes that were admitted are on the side or in its queue.
+    pub(super) fn holds_all(&self) -> bool {
+        self.is_counted_on() && self.out_of_sync.is_only_corrupt()
     }
 
     /// Asks for something that changes nothing: a read, or which parts hold data.
     pub(super) async fn ask(&self, mut request: Request) -> IoResult {
         let Some(store) = self.store() else {
+            self.check_bare()?;
             request.offset += self.data_offset;
             return self.device.submit(request).await;
         };
@@ -319,18 +291,22 @@ impl Side {
 
     /// Passes a change of the volume to a bare device.
     pub(super) async fn change_bare(&self, mut request: Request) -> Result<(), IoError> {
+        self.check_bare()?;
         request.offset += self.data_offset;
         self.device.submit(request).await.map(|_| ())
     }
 
-    /// Notes that an operation starts.
+    /// Past its store nothing may reach the device of a logged side: it has another layout.
+    fn check_bare(&self) -> Result<(), IoError> {
+        if self.is_logged {
+            return Err(IoError::Offline);
+        }
+        Ok(())
+    }
+
+    /// Notes that an operation starts. Returns its number.
     pub(super) fn start(&self, now: Instant) -> u64 {
-        let operation = self.next_operation.get();
-        self.next_operation.set(operation + 1);
-        let ahead = self.in_flight();
-        self.started
-            .borrow_mut()
-            .insert(operation, Started { at: now, ahead });
+        let (operation, ahead) = self.work.start(now);
         if ahead == 0 {
             self.changed.notify();
         }
@@ -340,47 +316,33 @@ impl Side {
     /// Notes that an operation has ended, whatever it was, and says when it was started. The side
     /// is stuck no longer unless the next one has exceeded its limit as well.
     pub(super) fn finish(&self, operation: u64, now: Instant) -> Started {
-        self.last_progress.set(now);
-        let started = self.started.borrow_mut().remove(&operation);
+        let started = self.work.finish(operation, now);
         self.refresh_stuck(now);
-        started.expect("an operation ends once")
+        started
     }
 
     /// Notes whether the oldest operation in flight has exceeded the side's limit.
     pub(super) fn refresh_stuck(&self, now: Instant) {
-        self.stuck
-            .set(self.overdue_at().is_some_and(|at| now >= at));
+        let is_over = |at| now >= at;
+        self.work.set_stuck(self.overdue_at().is_some_and(is_over));
     }
 
     /// True when it has been given nothing that it has not done, and nothing waits for it.
     pub(super) fn is_idle(&self) -> bool {
-        self.oldest().is_none() && !self.queue.borrow().has_waiting()
-    }
-
-    /// The oldest operation in flight.
-    pub(super) fn oldest(&self) -> Option<(u64, Started)> {
-        self.started
-            .borrow()
-            .iter()
-            .next()
-            .map(|(&operation, &started)| (operation, started))
+        self.work.in_flight() == 0 && !self.queue.borrow().has_waiting()
     }
 
     /// When the oldest operation in flight exceeds the side's own limit; `None` when there is no
     /// operation or no such limit.
     pub(super) fn overdue_at(&self) -> Option<Instant> {
-        let (_, started) = self.oldest()?;
+        let (_, started) = self.work.oldest()?;
         let limit_ns = self.policy.borrow().own_limit_ns(started.ahead)?;
         Some(started.at + std::time::Duration::from_nanos(limit_ns))
     }
 
-    /// Writes in flight.
-    pub(super) fn in_flight(&self) -> usize {
-        self.started.borrow().len()
-    }
-
     /// Makes what a bare device holds durable.
     pub(super) async fn flush(&self) -> Result<(), IoError> {
+        self.check_bare()?;
         match self.device.submit(Request::flush()).await? {
             Reply::Done => Ok(()),
             other => unreachable!("a flush answers nothing, not {other:?}"),

@@ -46,14 +46,15 @@ impl Sides {
         self.used.get()
     }
 
-    /// All sides, those that have gone included.
+    /// The sides that the volume has now.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Side> {
-        self.numbers.iter().map_while(OnceCell::get)
+        self.numbered().filter(|side| !side.life.is_removed())
     }
 
-    /// The sides that the volume has now.
-    pub(super) fn present(&self) -> impl Iterator<Item = &Side> {
-        self.iter().filter(|side| !side.gone.get())
+    /// All sides in the order of their numbers, without a gap: those that were removed as well. Only
+    /// for what is kept by number.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = &Side> {
+        self.numbers.iter().map_while(OnceCell::get)
     }
 }
 

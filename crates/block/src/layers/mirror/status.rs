@@ -3,10 +3,9 @@
 use bimetal_policy::hetero::Mode;
 use serde::Serialize;
 
-use super::ScrubStatus;
-use super::side::Health;
+use super::scrub_progress::ScrubStatus;
+use super::shared::{Shared, VolumeState};
 use super::superblock::State;
-use super::{Shared, VolumeState};
 use crate::device::{Figure, FigureVisitor};
 use crate::range_set::RangeSet;
 
@@ -95,23 +94,20 @@ impl Shared {
                 VolumeState::Stopped => "stopped",
                 VolumeState::Closed => "closed",
             },
-            degraded: self
-                .sides
-                .present()
-                .any(|side| side.health.get() != Health::Healthy),
-            exposed_bytes: self.exposed.borrow().bytes(),
+            degraded: !self.all_are_healthy(),
+            exposed_bytes: self.exposure.bytes(),
             exposed_seconds: self.exposure_age_ns() as f64 / 1e9,
-            exposed_bytes_peak: self.counts.exposed_bytes_peak.get(),
+            exposed_bytes_peak: self.exposure.bytes_peak(),
             exposed_bytes_max: (bound != u64::MAX).then_some(bound),
             acknowledged_early: self.counts.acknowledged_early.get(),
             hedged_reads: self.counts.hedged_reads.get(),
             held_back: self.counts.held_back.get(),
             lost_reads: self.counts.lost_reads.get(),
-            scrub: self.scrub.status(self.rt.now()),
-            preferred: self.sides[self.preferred.get()].name.clone(),
+            scrub: self.repair.scrub.status(self.rt.now()),
+            preferred: self.sides[self.preference.side.get()].name.clone(),
             sides: self
                 .sides
-                .present()
+                .iter()
                 .map(|side| self.side_status(side.index))
                 .collect(),
         }
@@ -123,17 +119,17 @@ impl Shared {
         let oldest = queue.oldest_acknowledged(0);
         SideStatus {
             name: side.name.clone(),
-            health: side.health.get().name(),
+            health: side.life.get().name(),
             mode: match policy.mode() {
                 // The mode of a side that has caught up changes with its next write.
                 Mode::Delayed if !side.is_idle() => "delayed",
                 Mode::Delayed | Mode::InTime => "in time",
             },
-            stuck: side.stuck.get(),
+            stuck: side.work.is_stuck(),
             waiting_bytes: queue.waiting_bytes(),
             in_flight_bytes: queue.flying_bytes(),
             lag_seconds: oldest.map_or(0.0, |at| self.rt.now().ns_since(at) as f64 / 1e9),
-            stale_bytes: side.stale.borrow().bytes(),
+            stale_bytes: side.out_of_sync.bytes(),
             mode_switches: policy.switches(),
             write_median_ns: policy.median_ns(),
             writes: side.counts.writes.get(),
@@ -143,7 +139,7 @@ impl Shared {
             errors: side.counts.errors.get(),
             resynced_bytes: side.counts.resynced_bytes.get(),
             resync_seconds_left: side.rebuild.get().and_then(|progress| {
-                let left_bytes = side.stale.borrow().bytes();
+                let left_bytes = side.out_of_sync.bytes();
                 progress.seconds_left(self.rt.now(), left_bytes)
             }),
             rotten_blocks: side.counts.rotten.get(),
@@ -155,10 +151,10 @@ impl Shared {
 impl Shared {
     /// What only the sides of a volume with logs can say of themselves.
     pub(super) fn figures_of_sides(&self, out: &mut dyn FigureVisitor) {
-        let Some(volume) = &self.superblocks else {
+        let Some(volume) = &self.membership.superblocks else {
             return;
         };
-        for side in self.sides.present() {
+        for side in self.sides.iter() {
             let part = &side.name;
             let mark = volume.state(side.index).map_or("none", State::name);
             out.figure(part, "mark", Figure::State(mark.to_owned()));
@@ -202,9 +198,9 @@ impl Shared {
             lacked.insert(0..self.size_bytes());
             return lacked;
         }
-        lacked.extend(side.stale.borrow().iter());
+        lacked.extend(side.out_of_sync.ranges());
         let queue = side.queue.borrow();
-        for exposed in self.exposed.borrow().iter() {
+        for exposed in self.exposure.ranges() {
             lacked.extend(queue.pending_in(&exposed));
         }
         lacked

@@ -10,10 +10,10 @@ use bimetal_rt::sync::Permit;
 use futures_util::future::select;
 
 use super::queue::{Batch, Change, Progress, Ticket};
-use super::side::{Health, add};
+use super::shared::{Shared, VolumeState};
+use super::side::add;
 use super::store::content::Crcs;
 use super::store::{Append, Outcome, all_stored};
-use super::{Shared, VolumeState};
 use crate::error::IoError;
 use crate::range_lock::RangeGuard;
 use crate::range_set::RangeSet;
@@ -58,11 +58,11 @@ impl Shared {
         if range.is_empty() {
             return Ok(Reply::Done);
         }
-        let turn = match &self.serial {
+        let turn = match &self.admission.serial {
             Some(serial) => Some(serial.acquire(1).await),
             None => None,
         };
-        let guard = self.ranges.lock(range).await;
+        let guard = self.admission.ranges.lock(range).await;
         self.check_writable()?;
         let fua = request.flags.fua;
         let ticket = self.admit(request)?;
@@ -97,17 +97,18 @@ impl Shared {
                 Progress::Absent
             }
         };
-        let sides: Vec<Progress> = self.sides.iter().map(|s| progress(s.is_active())).collect();
+        let sides = self.sides.numbered().map(|side| progress(side.is_active()));
+        let sides: Vec<Progress> = sides.collect();
         if !sides.contains(&Progress::Left(len)) {
             return Err(IoError::Offline);
         }
-        let seq = self.next_seq.get();
-        self.next_seq.set(seq + 1);
-        let decides = self.sides.iter().map(|side| {
-            side.health.get() == Health::Healthy && side.stale.borrow().is_clear(&range)
-        });
+        let seq = self.admission.take_number();
+        let decides = self
+            .sides
+            .numbered()
+            .map(|side| side.is_healthy() && side.out_of_sync.is_clear(&range));
         let decides = decides.collect();
-        self.known_lost.borrow_mut().remove(range.clone());
+        self.repair.forget_lost(range.clone());
         let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, decides);
         let urgent_on = self.sides_that_must_hurry();
         let crcs = if self.is_logged() && request.op == Op::Write {
@@ -122,15 +123,15 @@ impl Shared {
             payload: request.payload,
             crcs,
         };
-        self.undecided.admit(&ticket, &change);
+        self.admission.undecided.admit(&ticket, &change);
         for side in self.sides.iter() {
             if side.is_active() {
-                side.stale.borrow_mut().remove(range.clone());
+                side.out_of_sync.queued(range.clone());
                 let urgent = urgent_on.contains(&side.index);
                 side.queue
                     .borrow_mut()
                     .push(change.clone(), &ticket, side.index, urgent);
-            } else if !side.gone.get() {
+            } else {
                 side.note_lack(range.clone());
             }
         }
@@ -174,10 +175,10 @@ impl Shared {
         let stored = ticket.any_done();
         if !stored {
             self.failed_everywhere(ticket);
-            self.undecided.failed(ticket);
+            self.admission.undecided.failed(ticket);
             return Err(ticket.error());
         }
-        self.undecided.stored(ticket);
+        self.admission.undecided.stored(ticket);
         let mut durable = Ok(());
         if fua && self.is_logged() {
             durable = self.flush_up_to(ticket.seq + 1).await;
@@ -193,15 +194,8 @@ impl Shared {
             return durable;
         }
         add(&self.counts.acknowledged_early, 1);
-        self.exposed.borrow_mut().insert(ticket.range.clone());
-        let exposed = self.exposed.borrow().bytes();
-        self.counts
-            .exposed_bytes_peak
-            .set(self.counts.exposed_bytes_peak.get().max(exposed));
-        assert!(
-            exposed <= self.rules.exposure_bytes_max,
-            "exposure keeps to its bound"
-        );
+        let bytes_max = self.rules.exposure_bytes_max;
+        self.exposure.add(ticket.range.clone(), bytes_max);
         durable
     }
 
@@ -213,20 +207,20 @@ impl Shared {
     /// Whoever calls this takes the room at once.
     async fn until_it_may_be_acknowledged(&self, ticket: &Ticket) {
         let len = ticket.range.end - ticket.range.start;
-        let on_all = || self.is_marked() && self.all_healthy_have(ticket);
+        let on_all = || self.membership.is_marked() && self.all_healthy_have(ticket);
         let has_room = || {
-            let (exposed, age_ns) = (self.exposed.borrow().bytes(), self.exposure_age_ns());
+            let (exposed, age_ns) = (self.exposure.bytes(), self.exposure_age_ns());
             let rules = self.rules();
-            self.is_marked() && rules.may_acknowledge_early(exposed, age_ns, len)
+            self.membership.is_marked() && rules.may_acknowledge_early(exposed, age_ns, len)
         };
-        if on_all() || self.held_back.is_empty() && has_room() {
+        if on_all() || self.exposure.held_back.is_empty() && has_room() {
             return;
         }
         add(&self.counts.held_back, 1);
-        let room = self.held_back.in_turn(|| has_room().then_some(()));
+        let room = self.exposure.held_back.in_turn(|| has_room().then_some(()));
         let stored = ticket.changed.until(on_all);
         // When the set of healthy sides changes, everything held back looks again.
-        let fewer = self.exposure_changed.until(on_all);
+        let fewer = self.membership.changed.until(on_all);
         select(pin!(room), select(pin!(stored), pin!(fewer))).await;
     }
 
@@ -274,14 +268,14 @@ impl Shared {
     /// The side is delayed until its late writes are done.
     async fn follow_late(self: Rc<Self>, ticket: Rc<Ticket>, index: usize) {
         let side = &self.sides[index];
-        side.late.set(side.late.get() + 1);
+        side.work.becomes_late();
         side.policy.borrow_mut().overdue(self.rt.now().as_ns());
         ticket
             .changed
             .until(|| !matches!(ticket.progress(index), Progress::Left(_)))
             .await;
-        side.late.set(side.late.get() - 1);
-        if side.late.get() == 0 && self.rules.back_in_time == BackInTime::LateDone {
+        let last = side.work.late_is_done();
+        if last && self.rules.back_in_time == BackInTime::LateDone {
             side.policy.borrow_mut().caught_up(self.rt.now().as_ns());
         }
     }
@@ -304,7 +298,7 @@ impl Shared {
             self.issue(index, batch);
         }
         self.note_backlog(index);
-        let drained = !side.queue.borrow().has_waiting() && !side.stuck.get();
+        let drained = !side.queue.borrow().has_waiting() && !side.work.is_stuck();
         if drained && self.rules.back_in_time == BackInTime::Drained {
             side.policy.borrow_mut().caught_up(self.rt.now().as_ns());
         }
@@ -314,7 +308,7 @@ impl Shared {
         let side = &self.sides[index];
         let crowded = self
             .rules()
-            .is_pressed(self.exposed.borrow().bytes(), self.exposure_age_ns());
+            .is_pressed(self.exposure.bytes(), self.exposure_age_ns());
         let mut queue = side.queue.borrow_mut();
         let (bytes, parts) = (queue.waiting_bytes(), queue.waiting_parts());
         let may_overtake = || {
@@ -324,9 +318,9 @@ impl Shared {
         QueueView {
             urgent: (self.is_paper() || !crowded) && queue.has_urgent() && may_overtake(),
             waiting: queue.has_waiting(),
-            in_flight: side.in_flight(),
-            drain_in_flight: side.drain_in_flight.get(),
-            pressed: crowded || self.flushes_waiting.get() > 0,
+            in_flight: side.work.in_flight(),
+            drain_in_flight: side.work.drains(),
+            pressed: crowded || self.flushes.are_waited_for(),
             logged: side.store().is_some(),
         }
     }
@@ -341,7 +335,7 @@ impl Shared {
         );
         add(&side.counts.merged, batch.parts.len() as u64 - 1);
         if batch.drained {
-            side.drain_in_flight.set(side.drain_in_flight.get() + 1);
+            side.work.drain_starts();
         }
         // The log of a side must know at once what it has been given, or it could say that nothing
         // is missing.
@@ -405,7 +399,7 @@ impl Shared {
         let (side, now) = (&self.sides[index], self.rt.now());
         let started = side.finish(operation, now);
         if batch.drained {
-            side.drain_in_flight.set(side.drain_in_flight.get() - 1);
+            side.work.drain_ends();
         }
         let range = batch.range.clone();
         match result {
@@ -429,7 +423,7 @@ impl Shared {
         side.refresh_stuck(now);
         self.unexpose(&range);
         side.changed.notify();
-        self.held_back.wake_first();
+        self.exposure.held_back.wake_first();
         self.pump(index);
     }
 
@@ -467,12 +461,11 @@ impl Shared {
     /// them on the others: these lack what the side has there. One that joins before they have
     /// ended would else take them for stored.
     fn lack_elsewhere(&self, index: usize, batch: &Batch) {
-        for side in self.sides.present().filter(|side| side.index != index) {
+        for side in self.sides.iter().filter(|side| side.index != index) {
             for (_, part) in &batch.parts {
                 side.note_lack(part.ticket.range.clone());
             }
         }
-        self.stale_added.notify();
     }
 
     fn retry_later(self: &Rc<Self>, index: usize, delay_ns: u64) {
@@ -485,18 +478,6 @@ impl Shared {
         });
     }
 
-    /// True when the volume can do without a side: another one is healthy, and the side itself says
-    /// durably that the other one counts. One that has joined and that the side was not told of yet
-    /// is no such one: started without it, the side would take itself for all there is.
-    pub(super) fn another_is_healthy(&self, index: usize) -> bool {
-        let volume = self.superblocks.as_ref();
-        let is_told = |other: usize| {
-            volume.is_none_or(|volume| !volume.is_established(index) || volume.knows(index, other))
-        };
-        let healthy = self.healthy().into_iter();
-        healthy.filter(|other| *other != index).any(is_told)
-    }
-
     /// No side that decides has a write: every one may hold the old content, the new, or a mixture.
     /// One that lacks nothing older is made the truth, so that reads agree from now on. A side that
     /// is healthy and not stale there is such a one even if it lagged when the write was admitted:
@@ -506,15 +487,14 @@ impl Shared {
         let mut order = self.read_order().into_iter();
         let truth = order.find(|&side| {
             let side = &self.sides[side];
-            side.health.get() == Health::Healthy && side.stale.borrow().is_clear(&ticket.range)
+            side.is_healthy() && side.out_of_sync.is_clear(&ticket.range)
         });
         for side in self.sides.iter() {
             if Some(side.index) != truth {
-                side.under_repair.borrow_mut().remove(ticket.range.clone());
+                side.out_of_sync.forget_corrupt(ticket.range.clone());
                 side.note_lack(ticket.range.clone());
             }
         }
-        self.stale_added.notify();
     }
 
     /// The writes that only a slow side works on become urgent on the others.
@@ -556,7 +536,7 @@ impl Shared {
 
     /// Takes what every healthy side now holds out of the exposure.
     pub(super) fn unexpose(&self, range: &Range<u64>) {
-        if self.exposed.borrow().is_clear(range) {
+        if self.exposure.is_clear(range) {
             return;
         }
         let mut pending = RangeSet::new();
@@ -566,31 +546,28 @@ impl Shared {
             }
         }
         for held in pending.gaps(range) {
-            self.exposed.borrow_mut().remove(held);
+            self.exposure.remove(held);
         }
     }
 
     /// Counts the exposure anew, after the set of healthy sides has changed.
     pub(super) fn recount_exposure(&self) {
-        let ranges: Vec<Range<u64>> = self.exposed.borrow().iter().collect();
-        for range in ranges {
+        for range in self.exposure.ranges() {
             self.unexpose(&range);
         }
-        self.exposure_changed.notify();
+        self.exposure.held_back.wake_first();
     }
 
     /// The age of the oldest acknowledged write that a healthy side lacks.
     pub(super) fn exposure_age_ns(&self) -> u64 {
-        if self.exposed.borrow().is_empty() {
+        if self.exposure.is_empty() {
             return 0;
         }
-        let counted_on = self.sides.iter().filter(|side| side.is_counted_on());
-        let oldest: Option<Instant> = counted_on
-            .filter_map(|side| {
-                let from = side.joined_from.get();
-                side.queue.borrow().oldest_acknowledged(from)
-            })
-            .min();
+        let oldest = self.sides.iter().filter_map(|side| {
+            let from = side.life.counted_from()?;
+            side.queue.borrow().oldest_acknowledged(from)
+        });
+        let oldest: Option<Instant> = oldest.min();
         oldest.map_or(0, |acknowledged| self.rt.now().ns_since(acknowledged))
     }
 }

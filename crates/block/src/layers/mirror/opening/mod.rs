@@ -20,9 +20,9 @@ use bimetal_rt::{Instant, Rt};
 use self::equalising::takes;
 use self::lacking::{lacked, most_complete, newest_of};
 pub(super) use self::lacking::{lacking, newest_among};
-use super::Health;
 use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
+use super::lifecycle::Life;
 use super::store::{Store, StoreDevice};
 use super::superblock::{
     Candidate, Epoch, NewSide, NotSeen, State, Superblock, Table, Uuid, make_side, place_in,
@@ -81,7 +81,7 @@ pub(super) struct OpenedSide {
     /// `None` when the side is not there.
     pub(super) way: Option<Rc<Way>>,
     pub(super) store: Option<Rc<Store>>,
-    pub(super) health: Health,
+    pub(super) life: Life,
     pub(super) stale: RangeSet,
     pub(super) durable: bool,
 }
@@ -101,7 +101,7 @@ struct Made {
     next_number: u64,
     /// What each side lacks, and how it is.
     stale: Vec<RangeSet>,
-    health: Vec<Health>,
+    lives: Vec<Life>,
     read_only: bool,
 }
 
@@ -233,7 +233,7 @@ impl Attempt<'_> {
             volume_bytes: plan.volume_bytes,
             next_number,
             stale,
-            health: self.healthy(&plan),
+            lives: self.lives(&plan),
             read_only: false,
         };
         self.make_equal(looked, &plan, lacking, &mut made).await?;
@@ -254,12 +254,12 @@ impl Attempt<'_> {
     }
 
     /// The sources are healthy, all others absent.
-    fn healthy(&self, plan: &Plan) -> Vec<Health> {
-        let health = |index| match plan.sources.contains(&index) {
-            true => Health::Healthy,
-            false => Health::Absent,
+    fn lives(&self, plan: &Plan) -> Vec<Life> {
+        let life = |index| match plan.sources.contains(&index) {
+            true => Life::WHOLE,
+            false => Life::Absent,
         };
-        (0..self.sides.len()).map(health).collect()
+        (0..self.sides.len()).map(life).collect()
     }
 
     /// Makes those ready that are to be rebuilt. One that cannot be is only missing.
@@ -270,7 +270,7 @@ impl Attempt<'_> {
             let begun = self.begin_rebuild(looked, &made.volume, *index, *behind);
             if begun.await.is_ok() {
                 made.stale[*index] = lacks;
-                made.health[*index] = Health::Resyncing;
+                made.lives[*index] = Life::Resyncing;
             } else {
                 // What does not count of it is not known any more when it comes back.
                 made.volume.forget(*index);
@@ -280,7 +280,7 @@ impl Attempt<'_> {
             let begun = self.make(looked, plan, &made.volume, index, place);
             if begun.await.is_ok() {
                 made.stale[index].insert(0..made.volume_bytes);
-                made.health[index] = Health::Resyncing;
+                made.lives[index] = Life::Resyncing;
             }
         }
     }
@@ -571,21 +571,21 @@ impl Attempt<'_> {
             volume_bytes: plan.volume_bytes,
             next_number,
             stale: looked.iter().map(|_| RangeSet::new()).collect(),
-            health: self.healthy(plan),
+            lives: self.lives(plan),
             read_only: true,
         })
     }
 
     fn opened(&self, looked: Vec<Looked>, made: Made) -> Opened {
-        let sides = looked.into_iter().zip(made.stale).zip(made.health);
+        let sides = looked.into_iter().zip(made.stale).zip(made.lives);
         let sides = sides
             .enumerate()
-            .map(|(index, ((looked, stale), health))| OpenedSide {
+            .map(|(index, ((looked, stale), life))| OpenedSide {
                 name: self.sides[index].name.clone(),
-                store: looked.store.filter(|_| health != Health::Absent),
+                store: looked.store.filter(|_| life != Life::Absent),
                 durable: looked.seen.durable,
                 way: self.sides[index].way.as_ref().ok().cloned(),
-                health,
+                life,
                 stale,
             });
         Opened {

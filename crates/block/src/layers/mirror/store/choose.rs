@@ -10,7 +10,6 @@ use std::ops::Range;
 use bimetal_rt::yield_now;
 
 use super::Store;
-use super::destage::Fill;
 use super::index::{Entry, Index, Logged};
 use crate::extent_map::Cut;
 
@@ -78,7 +77,35 @@ fn parts_left(
     left
 }
 
+/// How much of the log is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fill {
+    /// Less than seven eighths: only an idle side brings things home. What is replaced meanwhile
+    /// never has to go there.
+    Low,
+    /// Seven eighths of it or more: whenever nothing else is to be done.
+    Much,
+    /// Fifteen sixteenths or more, or so many runs: beside everything else.
+    High,
+    /// Changes wait for space: before everything else.
+    Full,
+}
+
 impl Store {
+    /// How much of the log is used.
+    pub(super) fn fill(&self) -> Fill {
+        let (used, all) = (self.log.used_bytes(), self.log.usable_bytes());
+        if self.log.is_full() {
+            Fill::Full
+        } else if used >= all / 16 * 15 || self.log.has_many_runs() {
+            Fill::High
+        } else if used >= all / 8 * 7 {
+            Fill::Much
+        } else {
+            Fill::Low
+        }
+    }
+
     /// The state of the log now.
     pub(super) fn limits(&self) -> Limits {
         let home_below = match self.mixes.get() {

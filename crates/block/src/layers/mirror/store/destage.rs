@@ -15,7 +15,7 @@ use bimetal_rt::sync::TaskGroup;
 
 use super::Store;
 use super::checksums::{Checksums, Expected};
-use super::choose::Chunk;
+use super::choose::{Chunk, Fill};
 use super::content::Crcs;
 use super::index::{Content, Logged};
 use crate::BLOCK_BYTES;
@@ -47,20 +47,6 @@ const READ_PIECES_MAX: usize = 64;
 const READ_TOGETHER_BYTES_MAX: u64 = 64 << 10;
 const READ_GAP_BYTES_MAX: u64 = 8 << 10;
 
-/// How much of the log is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fill {
-    /// Less than seven eighths: only an idle side brings things home. What is replaced meanwhile
-    /// never has to go there.
-    Low,
-    /// Seven eighths of it or more: whenever nothing else is to be done.
-    Much,
-    /// Fifteen sixteenths or more, or so many runs: beside everything else.
-    High,
-    /// Changes wait for space: before everything else.
-    Full,
-}
-
 /// Something that is written home as one operation.
 struct HomeWrite {
     range: Range<u64>,
@@ -82,20 +68,6 @@ impl HomeWrite {
 }
 
 impl Store {
-    /// How much of the log is used.
-    pub(super) fn fill(&self) -> Fill {
-        let (used, all) = (self.log.used_bytes(), self.log.usable_bytes());
-        if self.log.is_full() {
-            Fill::Full
-        } else if used >= all / 16 * 15 || self.log.has_many_runs() {
-            Fill::High
-        } else if used >= all / 8 * 7 {
-            Fill::Much
-        } else {
-            Fill::Low
-        }
-    }
-
     /// True when it is time for the next piece.
     fn may_destage(&self) -> bool {
         let held = || {

@@ -333,7 +333,7 @@ impl Store {
 
     /// True when the log runs short of space and its oldest entry is kept for another member.
     pub(super) fn waits_for_peers(&self) -> bool {
-        self.fill() >= destage::Fill::High && self.keeps_first()
+        self.fill() >= choose::Fill::High && self.keeps_first()
     }
 
     /// Lets a side that seeks ask a peer that does not for what it brings home.

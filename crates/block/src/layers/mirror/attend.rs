@@ -1,0 +1,89 @@
+//! What the store of a side and the way to its device ask of the mirror while the volume is in use.
+
+use std::rc::Rc;
+
+use super::shared::{Shared, VolumeState};
+use super::side::add;
+use crate::error::IoError;
+use crate::request::Origin;
+
+impl Shared {
+    /// Tells the store of a side all that it has to know of the volume.
+    pub(super) fn attend_store(self: &Rc<Self>, index: usize) {
+        let side = &self.sides[index];
+        let (Some(store), Some(volume)) = (side.store(), &self.membership.superblocks) else {
+            return;
+        };
+        let weak = Rc::downgrade(self);
+        let given_below = move |limit: u64| {
+            let shared = weak.upgrade()?;
+            let side = &shared.sides[index];
+            let limit = limit.min(shared.admission.next_number());
+            // A side that lacks something says no more than before.
+            let given_below = || side.queue.borrow().given_below(limit);
+            side.holds_all().then(given_below)
+        };
+        let weak = Rc::downgrade(self);
+        let held = move || {
+            // While a side is late, the others carry the load, and it has to catch up itself.
+            let busy = |shared: Rc<Shared>| {
+                let exposed = shared.exposure.bytes();
+                let behind = exposed > shared.rules().exposure_bytes_max / 8;
+                let late = shared.sides.iter().any(|side| side.work.is_stuck());
+                shared.flushes.are_waited_for() || behind || late
+            };
+            weak.upgrade().is_some_and(busy)
+        };
+        let weak = Rc::downgrade(self);
+        store.tell_of_durability(Rc::new(move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.make_room_in_log(index);
+            }
+        }));
+        let weak = Rc::downgrade(self);
+        store.ask_for_content(Rc::new(move |range| {
+            let weak = weak.clone();
+            Box::pin(async move {
+                let shared = weak.upgrade()?;
+                let mut others = shared.sides.iter().filter(|other| other.index != index);
+                let asked = others.find(|other| {
+                    let seeks = other.device.geometry().rotational;
+                    !seeks && !other.work.is_stuck() && other.is_current(&range)
+                });
+                let reply = asked?.store()?.read(range, Origin::NONE).await;
+                // Whatever is wrong with it, the side has its own log.
+                Some(reply.ok()?.into_data())
+            })
+        }));
+        store.attend(
+            volume.epoch(),
+            Rc::new(move |limit| given_below(limit).unwrap_or(0)),
+            Rc::new(held),
+        );
+    }
+
+    /// Has the mirror asked what becomes of a side whose way is interrupted.
+    pub(super) fn attend_way(self: &Rc<Self>, index: usize) {
+        if let Some(way) = &self.sides[index].way {
+            let weak = Rc::downgrade(self);
+            let decide = move || weak.upgrade().is_none_or(|shared| shared.is_cut_off(index));
+            way.attend(Rc::new(decide));
+        }
+    }
+
+    /// The way to a side was interrupted, so what is known of it may not hold any more. True when
+    /// it is not used before it has been opened anew; the last healthy side is used on as it is.
+    fn is_cut_off(self: &Rc<Self>, index: usize) -> bool {
+        let side = &self.sides[index];
+        let was_active = side.is_active();
+        if was_active && !self.another_is_healthy(index) {
+            return false;
+        }
+        add(&side.counts.errors, 1);
+        // At the end of a stop nobody is given up any more: what fails is not marked as clean.
+        if was_active && self.state.get() != VolumeState::Closed {
+            self.give_up(index, IoError::Transport);
+        }
+        true
+    }
+}

@@ -1,0 +1,178 @@
+//! Writing down who counts: every change of the set of healthy sides begins an epoch, and the
+//! superblocks of the healthy sides are given it, one task for each side at a time.
+//!
+//! A side that joins is told last, and an epoch without a side that was given up begins only once
+//! what was flushed while that side counted is durable on a member of it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::shared::Shared;
+use super::side::{Side, add};
+use super::superblock::State;
+
+/// The last side is marked again so long after it could not be.
+const MARK_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+impl Shared {
+    /// The sides that hold everything get an epoch without the one that was given up, so that
+    /// after a crash nobody takes that one for the truth. Nothing is acknowledged before one of
+    /// them has it.
+    pub(super) fn announce_loss(self: &Rc<Self>) {
+        if let Some(epoch) = self.begin_epoch() {
+            self.membership.need(epoch);
+        }
+    }
+
+    /// Begins an epoch of the healthy sides and has it written to them. Returns its number; `None`
+    /// without superblocks.
+    pub(super) fn begin_epoch(self: &Rc<Self>) -> Option<u64> {
+        let volume = self.membership.superblocks.as_ref()?;
+        let epoch = volume.begin_epoch(&self.healthy(), self.admission.next_number());
+        // A side that is being rebuilt is given changes of the new epoch as well: in its log under
+        // the old one they would not count.
+        for store in self.sides.iter().filter(|side| side.is_active()) {
+            if let Some(store) = store.store() {
+                store.set_epoch(epoch);
+            }
+        }
+        for index in self.healthy() {
+            self.mark_side(index);
+        }
+        Some(epoch)
+    }
+
+    /// Writes the newest epoch to a side, unless that is being done.
+    pub(super) fn mark_side(self: &Rc<Self>, index: usize) {
+        if self.membership.superblocks.is_some() && !self.sides[index].marking.replace(true) {
+            let shared = Rc::clone(self);
+            self.tasks
+                .spawn(async move { shared.keep_marking(index).await });
+        }
+    }
+
+    /// A side that joins is told last: if it counted while the others did not know, each would
+    /// take itself for the only one.
+    fn may_be_marked(&self, index: usize) -> bool {
+        let volume = self
+            .membership
+            .superblocks
+            .as_ref()
+            .expect("only these are marked");
+        let mut others = self.healthy().into_iter().filter(|&other| other != index);
+        volume.is_established(index)
+            || others.all(|other| !volume.is_established(other) || volume.knows(other, index))
+    }
+
+    /// True when an epoch without the sides that were given up may begin: what was flushed while
+    /// they counted is durable on a member of it, or cannot be for another reason. On a member that
+    /// would be asked for it, as long as there is one that can have it.
+    fn holds_what_was_flushed(&self) -> bool {
+        let flushed = self.flushes.below();
+        let members = || {
+            let healthy = self.sides.iter().filter(|s| s.is_healthy());
+            healthy.filter(|side| side.durable.get())
+        };
+        let asked = || members().filter(|side| self.would_be_asked(side.index));
+        let holds = |side: &Side| {
+            let store = side.store();
+            store.is_some_and(|store| store.complete_durable() >= flushed)
+        };
+        if self.membership.is_marked() || asked().any(holds) {
+            return true;
+        }
+        let any = members().any(holds) || !members().any(Side::holds_all);
+        any && !asked().any(Side::holds_all)
+    }
+
+    /// Has the members of a new epoch flush what was flushed on a side that was given up.
+    fn flush_before_epoch(self: &Rc<Self>) {
+        for index in self.healthy() {
+            self.want_flushed(index, self.flushes.below());
+        }
+    }
+
+    async fn keep_marking(self: &Rc<Self>, index: usize) {
+        let side = &self.sides[index];
+        let volume = self
+            .membership
+            .superblocks
+            .as_ref()
+            .expect("only these are marked");
+        while side.is_healthy() {
+            let gone = || !side.is_healthy();
+            let held = || gone() || self.holds_what_was_flushed();
+            while !held() {
+                // A flush that has failed is tried again.
+                self.flush_before_epoch();
+                self.release_logs();
+                let moved = self.flushes.changed.until(held);
+                let _ = self.rt.timeout(MARK_AGAIN_AFTER, moved).await;
+            }
+            let allowed = || gone() || self.may_be_marked(index);
+            self.membership.changed.until(allowed).await;
+            if !side.is_healthy() {
+                break;
+            }
+            let (epoch, state) = (volume.epoch(), self.wanted_mark());
+            // It counts as work in flight, so that a side that hangs in it is noticed.
+            let operation = side.start(self.rt.now());
+            let complete = side.store().map_or(0, |store| store.complete_durable());
+            let written = volume.mark_one(index, state, complete).await;
+            side.finish(operation, self.rt.now());
+            side.changed.notify();
+            self.pump(index);
+            match written {
+                Ok(()) if side.is_healthy() => {
+                    self.membership.marked(epoch);
+                    self.release_logs();
+                    self.flushes.changed.notify();
+                    if epoch == volume.epoch() && state == self.wanted_mark() {
+                        break;
+                    }
+                }
+                Ok(()) => break,
+                Err(_) if !side.is_healthy() => {
+                    // It was given up while its superblock was being written.
+                    add(&side.counts.errors, 1);
+                    break;
+                }
+                Err(error) if self.another_is_healthy(index) => {
+                    add(&side.counts.errors, 1);
+                    self.give_up(index, error);
+                }
+                Err(_) => {
+                    add(&side.counts.errors, 1);
+                    self.rt.sleep(MARK_AGAIN_AFTER).await;
+                }
+            }
+        }
+        side.marking.set(false);
+    }
+
+    /// The state that the superblocks of the members should have.
+    pub(super) fn wanted_mark(&self) -> State {
+        if self.membership.quiet.get() {
+            State::Quiet
+        } else {
+            State::Active
+        }
+    }
+
+    /// True when every side that counts says durably that a peer may be ahead of it.
+    pub(super) fn peers_know(&self) -> bool {
+        let Some(volume) = &self.membership.superblocks else {
+            return false;
+        };
+        let counted_on = self.sides.iter().filter(|side| side.is_counted_on());
+        let mut indices = counted_on.map(|side| side.index);
+        // One that joins is marked as being rebuilt until it counts.
+        indices.all(|index| volume.is_marked_active(index) || !volume.is_established(index))
+    }
+
+    /// True when a side of the volume is not even there.
+    pub(super) fn incomplete_table(&self) -> bool {
+        let volume = self.membership.superblocks.as_ref();
+        volume.is_some_and(|volume| !volume.is_whole_table())
+    }
+}

@@ -1,0 +1,150 @@
+//! How the scrub of a volume stands: the one that runs, or the last one.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bimetal_rt::Instant;
+use serde::Serialize;
+
+use super::pace::Pace;
+use crate::device::{Figure, FigureVisitor};
+
+/// How a scrub stands, or how the last one ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScrubStatus {
+    /// `running`, `done` or `cancelled`.
+    pub state: &'static str,
+    /// How much of the volume has been looked at, in bytes.
+    pub position_bytes: u64,
+    /// Bytes read from all sides together.
+    pub read_bytes: u64,
+    /// Bytes that could not be looked at, because a side did not answer.
+    pub skipped_bytes: u64,
+    /// Blocks, and pages of what a side keeps beside its data, that were wrong on a side.
+    pub found: u64,
+    /// Those of them that are right again.
+    pub repaired: u64,
+    /// Those that are wrong on every side, or whose repair has failed.
+    pub unrepairable: u64,
+    /// Blocks that are known by a checksum since they were compared.
+    pub learned_blocks: u64,
+    /// Seconds since the start, or from the start to the end.
+    pub seconds: f64,
+}
+
+/// What a scrub has counted so far, in the units of [`ScrubStatus`].
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) position_bytes: Cell<u64>,
+    pub(super) read_bytes: Cell<u64>,
+    pub(super) skipped_bytes: Cell<u64>,
+    pub(super) found: Cell<u64>,
+    pub(super) repaired: Cell<u64>,
+    pub(super) unrepairable: Cell<u64>,
+    pub(super) learned_blocks: Cell<u64>,
+}
+
+/// One scrub.
+pub(super) struct Run {
+    started: Instant,
+    ended: Cell<Option<Instant>>,
+    cancelled: Cell<bool>,
+    pub(super) counts: Counts,
+}
+
+impl Run {
+    /// True when it is to end early.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.get()
+    }
+
+    /// It has ended.
+    pub(super) fn end(&self, now: Instant) {
+        self.ended.set(Some(now));
+    }
+}
+
+/// The scrub of a volume: the one that runs, or the last one.
+pub(super) struct Scrub {
+    run: RefCell<Option<Rc<Run>>>,
+    pub(super) pace: Pace,
+}
+
+impl Scrub {
+    pub(super) fn new(bytes_per_s: Option<u64>) -> Scrub {
+        Scrub {
+            run: RefCell::new(None),
+            pace: Pace::new(bytes_per_s),
+        }
+    }
+
+    /// Begins a scrub; `None` when one runs.
+    pub(super) fn begin(&self, now: Instant) -> Option<Rc<Run>> {
+        if self.is_running() {
+            return None;
+        }
+        let run = Rc::new(Run {
+            started: now,
+            ended: Cell::new(None),
+            cancelled: Cell::new(false),
+            counts: Counts::default(),
+        });
+        *self.run.borrow_mut() = Some(Rc::clone(&run));
+        Some(run)
+    }
+
+    /// Ends the one that runs; false when none does.
+    pub(super) fn cancel(&self) -> bool {
+        let run = self.run.borrow();
+        let running = run.as_ref().filter(|run| run.ended.get().is_none());
+        running.is_some_and(|run| !run.cancelled.replace(true))
+    }
+
+    fn is_running(&self) -> bool {
+        let run = self.run.borrow();
+        run.as_ref().is_some_and(|run| run.ended.get().is_none())
+    }
+
+    /// How it stands; `None` before the first one.
+    pub(super) fn status(&self, now: Instant) -> Option<ScrubStatus> {
+        let run = self.run.borrow();
+        let run = run.as_ref()?;
+        let state = match (run.ended.get(), run.cancelled.get()) {
+            (None, _) => "running",
+            (Some(_), true) => "cancelled",
+            (Some(_), false) => "done",
+        };
+        let counts = &run.counts;
+        Some(ScrubStatus {
+            state,
+            position_bytes: counts.position_bytes.get(),
+            read_bytes: counts.read_bytes.get(),
+            skipped_bytes: counts.skipped_bytes.get(),
+            found: counts.found.get(),
+            repaired: counts.repaired.get(),
+            unrepairable: counts.unrepairable.get(),
+            learned_blocks: counts.learned_blocks.get(),
+            seconds: run.ended.get().unwrap_or(now).ns_since(run.started) as f64 / 1e9,
+        })
+    }
+}
+
+impl ScrubStatus {
+    /// The same as named figures.
+    pub(super) fn figures(&self, out: &mut dyn FigureVisitor) {
+        let mut show = |name, figure| out.figure("", name, figure);
+        show("scrub", Figure::State(self.state.to_owned()));
+        let position = self.position_bytes as f64;
+        show("scrub_position_bytes", Figure::Gauge(position));
+        show("scrub_read_bytes", Figure::Gauge(self.read_bytes as f64));
+        let skipped = self.skipped_bytes as f64;
+        show("scrub_skipped_bytes", Figure::Gauge(skipped));
+        show("scrub_found", Figure::Gauge(self.found as f64));
+        show("scrub_repaired", Figure::Gauge(self.repaired as f64));
+        let unrepairable = self.unrepairable as f64;
+        show("scrub_unrepairable", Figure::Gauge(unrepairable));
+        let learned = self.learned_blocks as f64;
+        show("scrub_learned_blocks", Figure::Gauge(learned));
+        show("scrub_seconds", Figure::Gauge(self.seconds));
+    }
+}

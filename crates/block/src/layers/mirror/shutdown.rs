@@ -1,0 +1,127 @@
+//! The end of a volume in use: what is in the queues and logs goes home, tasks end, and the sides
+//! that hold everything are marked as cleanly stopped.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::lifecycle::Life;
+use super::shared::{Shared, VolumeState};
+use super::side::Side;
+use super::superblock::State;
+use super::volume::Volume;
+use crate::error::IoError;
+
+/// A stop takes so long, at most, to bring home what is in the logs.
+const EMPTY_WITHIN: Duration = Duration::from_secs(30);
+
+impl Shared {
+    /// Drains, flushes and stops; what `Device::close` does before it marks the sides.
+    pub(super) async fn stop(self: &Rc<Self>) -> Result<(), IoError> {
+        // Nothing more is taken; what was admitted before is drained whatever the state was.
+        self.state.set(VolumeState::Closed);
+        self.repair.scrub.cancel();
+        let flushed = if self.is_logged() {
+            self.bring_everything_home().await
+        } else {
+            self.drain_and_flush().await.map(|_| ())
+        };
+        self.end_tasks().await;
+        flushed
+    }
+
+    /// Ends all that the volume does by itself.
+    pub(super) async fn end_tasks(&self) {
+        self.watchers.cancel().await;
+        // What still runs belongs to sides that are not healthy, and nobody watches these any more.
+        // A hung device may never answer; its operations own their buffers until it does.
+        let ended = self.rt.timeout(self.patience(), self.tasks.join());
+        if ended.await.is_err() {
+            self.tasks.cancel().await;
+        }
+        for side in self.sides.numbered() {
+            side.stop().await;
+        }
+    }
+
+    /// Marks the sides that hold everything as cleanly stopped. One is enough: the others will be
+    /// known to be behind.
+    pub(super) async fn mark_clean(&self, volume: &Volume) -> Result<(), IoError> {
+        // Sides that have just joined come last, as always.
+        let (established, joining): (Vec<usize>, Vec<usize>) = self
+            .healthy()
+            .into_iter()
+            .partition(|&index| volume.is_established(index));
+        let mut marked = Vec::new();
+        for sides in [established, joining] {
+            let marks = sides.into_iter().map(|index| async move {
+                let mark = volume.mark_one(index, State::Clean, self.membership.closed_at.get());
+                let marked = self.rt.timeout(self.patience(), mark).await;
+                marked.unwrap_or(Err(IoError::Timeout))
+            });
+            marked.extend(futures_util::future::join_all(marks).await);
+        }
+        let first = marked.iter().copied().find(Result::is_ok);
+        first.unwrap_or_else(|| marked.into_iter().next().unwrap_or(Err(IoError::Offline)))
+    }
+
+    /// At the end: every side flushes everything, and what is in the logs goes home. A side that
+    /// does not come to an end in time is given up, so that the others can say that they are whole.
+    async fn bring_everything_home(self: &Rc<Self>) -> Result<(), IoError> {
+        let number = self.admission.next_number();
+        self.membership.closed_at.set(number);
+        for index in 0..self.sides.len() {
+            self.want_flushed(index, number);
+            self.pump(index);
+        }
+        let failed = |side: &Side| side.failed_flushes.get() > 0 && !side.flushing.get();
+        // What no side holds whole cannot be repaired, and is not waited for.
+        let hopeless = |side: &Side| side.failed_copies.get() > 0;
+        let over = |side: &Side| {
+            !side.is_counted_on() || side.has_durably(number) || failed(side) || hopeless(side)
+        };
+        // A side that is silent meanwhile is given up by whoever watches it.
+        self.flushes
+            .changed
+            .until(|| self.sides.iter().all(&over))
+            .await;
+        let complete = |index: usize| {
+            let side = &self.sides[index];
+            side.is_healthy() && side.has_durably(number)
+        };
+        let durable = |index: &usize| self.sides[*index].durable.get() && complete(*index);
+        if !(0..self.sides.len()).any(|index| durable(&index)) {
+            let error = self.sides.iter().find(|side| failed(side));
+            return Err(error.map_or(IoError::Offline, |side| side.flush_error.get()));
+        }
+        for index in self.healthy() {
+            if complete(index) {
+                continue;
+            }
+            if !self.another_is_healthy(index) {
+                // Those that have everything have just joined, and it does not know of them.
+                return Err(IoError::Timeout);
+            }
+            self.give_up(index, IoError::Timeout);
+        }
+        for side in self.sides.iter().filter(|side| side.life.is_joining()) {
+            self.change_life(side, Life::Resyncing);
+        }
+        self.release_logs();
+        let marked = self
+            .membership
+            .changed
+            .until(|| self.membership.is_marked());
+        if self.rt.timeout(self.patience(), marked).await.is_err() {
+            // The last side has failed since, and is not told that it is the only one that counts.
+            return Err(IoError::Timeout);
+        }
+        let emptying = self.healthy().into_iter().filter_map(|index| {
+            let store = self.sides[index].store()?;
+            Some(async move { store.empty().await })
+        });
+        let emptied = futures_util::future::join_all(emptying);
+        // What could not go home in time is in the log, where the next opening finds it.
+        let _ = self.rt.timeout(EMPTY_WITHIN, emptied).await;
+        Ok(())
+    }
+}
