@@ -312,7 +312,7 @@ impl Attempt<'_> {
         let on = store_device(device, &made, self.config);
         let failed = |error: IoError| candidate.error(&error.to_string());
         let store = Store::open(self.rt, &on).await.map_err(failed)?;
-        store.set_mixes(true);
+        store.begin_mixing(None);
         store.begin().await.map_err(failed)?;
         looked[index].store = Some(store);
         looked[index].seen.found = Ok(made.clone());
@@ -368,12 +368,8 @@ impl Attempt<'_> {
         let found = store.found();
         // What it once was complete up to, by its own word, it must still be. While it is rebuilt it
         // has said nothing.
-        let closed_below = match superblock.state.is_complete() {
-            true => superblock.complete_below,
-            false => 0,
-        };
-        let lost = found.complete_below < found.shared_below.max(closed_below)
-            && superblock.state != State::Inconsistent;
+        let said = found.shared_below.max(superblock.complete_below);
+        let lost = found.complete_below < said && superblock.state != State::Inconsistent;
         Looked {
             seen: Seen {
                 complete_below: found.complete_below,
@@ -561,7 +557,10 @@ impl Attempt<'_> {
             store.forget_from(0);
         }
         self.on_side(index, store.unsettle()).await?;
-        store.set_mixes(true);
+        store.begin_mixing(match behind {
+            Behind::Everything => None,
+            Behind::Since { epoch, .. } => Some(epoch),
+        });
         self.on_side(index, store.begin()).await
     }
 
