@@ -14,6 +14,10 @@ pub struct Size(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Duration);
 
+/// Bytes in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(pub u64);
+
 const SIZES: [(&str, u64); 10] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -44,6 +48,20 @@ pub fn parse_size(text: &str) -> Result<Size, String> {
     scaled(text, &SIZES)
         .map(Size)
         .map_err(|why| format!("size \"{text}\": {why}, as in \"64MiB\""))
+}
+
+/// Reads a rate: a size and `/s`.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn parse_rate(text: &str) -> Result<Rate, String> {
+    let size = text
+        .trim()
+        .strip_suffix("/s")
+        .map(|size| scaled(size, &SIZES));
+    size.unwrap_or(Err("expected a size and `/s`"))
+        .map(Rate)
+        .map_err(|why| format!("rate \"{text}\": {why}, as in \"20MiB/s\""))
 }
 
 /// Reads a time: a whole or decimal number and a unit (`ns`, `us`, `ms`, `s`, `min`, `h`).
@@ -88,6 +106,13 @@ impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
         let text = String::deserialize(deserializer)?;
         parse_size(&text).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Rate, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_rate(&text).map_err(de::Error::custom)
     }
 }
 
@@ -256,6 +281,11 @@ mod tests {
         assert_eq!(parse_size("64MiB"), Ok(Size(67_108_864)));
         assert_eq!(parse_size("1.5 GiB"), Ok(Size(1_610_612_736)));
         assert_eq!(parse_size("500GB"), Ok(Size(500_000_000_000)));
+        assert_eq!(parse_rate("20MiB/s"), Ok(Rate(20 << 20)));
+        assert_eq!(parse_rate(" 1.5 GB/s "), Ok(Rate(1_500_000_000)));
+        for bad in ["", "20MiB", "20MiB/m", "/s", "MiB/s", "-1MiB/s"] {
+            assert!(parse_rate(bad).is_err(), "{bad}");
+        }
         assert_eq!(parse_time("10ms"), Ok(Time(Duration::from_millis(10))));
         assert_eq!(parse_time("1.5s"), Ok(Time(Duration::from_millis(1500))));
         for bad in [

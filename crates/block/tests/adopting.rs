@@ -282,10 +282,13 @@ fn the_first_rebuild_may_be_cut_short_anywhere() {
             let opened = open_these(&rt, &there, &OpenOptions::default()).await;
             let mut finished = false;
             if let Ok(mirror) = &opened {
-                let written = mirror
-                    .submit(write(&rt, 9 * BLOCK, BLOCK as usize, 0x99))
-                    .await;
-                let flushed = written.is_ok() && mirror.submit(Request::flush()).await.is_ok();
+                // Where the side that is rebuilt is given up as the power goes, nothing is answered
+                // before the other one says so durably: not any more.
+                let flushed = async {
+                    let written = mirror.submit(write(&rt, 9 * BLOCK, BLOCK as usize, 0x99));
+                    written.await.is_ok() && mirror.submit(Request::flush()).await.is_ok()
+                };
+                let flushed = rt.timeout(Duration::from_secs(10), flushed).await == Ok(true);
                 for _ in 0..100 {
                     finished = flushed && power.get() > 0 && !mirror.status().degraded;
                     if finished || power.get() == 0 {

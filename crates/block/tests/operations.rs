@@ -7,9 +7,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting, Superblock};
-use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, ScrubStatus, SideToOpen};
+use bimetal_block::layers::mirror::{
+    Mirror, MirrorConfig, OpenOptions, RebuildConfig, ScrubStatus, SideToOpen,
+};
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::units::Size;
+use bimetal_block::units::{Rate, Size};
 use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
@@ -365,7 +367,10 @@ fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
     let rt = virtual_rt(8);
     rt.block_on(async {
         let mut volume = Volume::format(&rt, 2).await;
-        volume.config.resync_rate = Some(Size(MIB));
+        volume.config.rebuild = RebuildConfig {
+            floor: Rate(0),
+            ceiling: Some(Rate(MIB)),
+        };
         volume.fill(6).await;
         // What the side holds beside that must not be seen again.
         let alone = volume.home(1, 20 * MIB).await;

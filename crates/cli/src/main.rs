@@ -33,6 +33,7 @@ mod mount;
 mod operations;
 mod probe;
 mod proxy;
+mod rebuild;
 mod record;
 mod running;
 mod runtime;
@@ -91,6 +92,8 @@ enum Verb {
     Status(status::Args),
     /// Read every copy of everything in a volume that is served, and repair what is wrong.
     Scrub(scrub::Args),
+    /// Show or set how fast the sides of a volume that is served are rebuilt.
+    Rebuild(rebuild::Args),
     /// Show a buffer cache of a running server, or accept what it has lost.
     Cache(cache::Args),
     /// Add, remove or replace a side of a volume that is served.
@@ -132,6 +135,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
+        Verb::Rebuild(args) => rebuild::run(&args),
         Verb::Cache(args) => cache::run(&args),
         Verb::Side(args) => side::run(&args),
         Verb::Grow(args) => grow::run(&args),

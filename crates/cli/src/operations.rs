@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bimetal_block::graph::{Graph, Node, Stack};
-use bimetal_block::layers::mirror::Mirror;
 use bimetal_block::layers::mirror::superblock::Candidate;
-use bimetal_block::units::show_size;
+use bimetal_block::layers::mirror::{Mirror, RebuildRates};
+use bimetal_block::units::{parse_rate, show_size};
 use bimetal_rt::Task;
 use serde_json::{Value, json};
 
@@ -53,6 +53,52 @@ pub(crate) fn scrub(stack: &Stack, request: &Value) -> Value {
         _ => return refusal("expected `do` to be start, cancel or show"),
     }
     json!({ "scrub": mirror.status().scrub })
+}
+
+/// Shows how fast the rebuilds of a volume are, or sets it until the server ends.
+pub(crate) fn rebuild(stack: &Stack, request: &Value) -> Value {
+    let (name, mirror) = match mirror_of(stack, request) {
+        Ok(found) => found,
+        Err(refused) => return refused,
+    };
+    let mut rates = mirror.rebuild_rates();
+    match request["do"].as_str() {
+        Some("show") => {}
+        Some("set") => {
+            let set =
+                read_rates(request, &mut rates).and_then(|()| mirror.set_rebuild_rates(rates));
+            if let Err(why) = set {
+                return refusal(&format!("{name}: {why}"));
+            }
+        }
+        _ => return refusal("expected `do` to be show or set"),
+    }
+    json!({ "rebuild": {
+        "floor_bytes_per_s": rates.floor_bytes_per_s,
+        "ceiling_bytes_per_s": rates.ceiling_bytes_per_s,
+    } })
+}
+
+/// Puts the rates that a request names in the place of those before.
+fn read_rates(request: &Value, rates: &mut RebuildRates) -> Result<(), String> {
+    let rate = |key: &str| match &request[key] {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text.as_str())),
+        _ => Err(format!("expected `{key}` to be a rate, as in \"20MiB/s\"")),
+    };
+    let (floor, ceiling) = (rate("floor")?, rate("ceiling")?);
+    if floor.or(ceiling).is_none() {
+        return Err("expected `floor`, `ceiling` or both".to_owned());
+    }
+    if let Some(floor) = floor {
+        rates.floor_bytes_per_s = parse_rate(floor)?.0;
+    }
+    match ceiling {
+        None => {}
+        Some("none") => rates.ceiling_bytes_per_s = None,
+        Some(ceiling) => rates.ceiling_bytes_per_s = Some(parse_rate(ceiling)?.0),
+    }
+    Ok(())
 }
 
 /// Shows a cache, or takes note that the operator knows of what it has lost.

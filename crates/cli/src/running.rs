@@ -307,13 +307,14 @@ impl Shown {
         match request["verb"].as_str() {
             Some("status") => self.status(),
             Some("scrub") => operations::scrub(&self.stack, request),
+            Some("rebuild") => operations::rebuild(&self.stack, request),
             Some("cache") => operations::cache(&self.stack, request),
             Some("record") => record::answer(&self.stack, request),
             Some("side") => operations::change_sides(self, request),
             Some("grow") => operations::grow(self, request),
             Some("operation") => self.operation.show(),
             Some(other) => json!({ "error": format!(
-                "unknown verb `{other}`, expected status, scrub, cache, record, side, grow or operation"
+                "unknown verb `{other}`, expected status, scrub, rebuild, cache, record, side, grow or operation"
             ) }),
             None => json!({ "error": "expected an object with a `verb`" }),
         }

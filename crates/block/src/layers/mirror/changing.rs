@@ -80,7 +80,7 @@ impl Shared {
         let on = store_device(&candidate.device, &superblock, &self.config);
         let begun = async {
             let store = Store::open(&self.rt, &on).await?;
-            store.set_mixes(true);
+            store.begin_mixing(None);
             store.begin().await?;
             Ok::<_, IoError>(store)
         };

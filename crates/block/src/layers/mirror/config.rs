@@ -2,9 +2,11 @@
 
 use bimetal_policy::hetero::{AckRule, DrainOrder, HeteroRules, WaitLimit};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
+use super::share::RebuildRates;
 use super::superblock::Asked;
-use crate::units::{Size, Time};
+use crate::units::{Rate, Size, Time};
 
 /// Keys of a `[device.NAME]` section with `type = "mirror"`.
 #[derive(Clone, Debug, Deserialize)]
@@ -58,8 +60,11 @@ pub struct MirrorConfig {
     /// Ask another side as well when a read is late, for at most 5 % of the reads.
     #[serde(default = "default_hedge_reads")]
     pub hedge_reads: bool,
-    /// Bytes a second that a rebuild copies, at most. Without it, only clients slow it down.
-    pub resync_rate: Option<Size>,
+    /// How fast rebuilds are.
+    #[serde(default)]
+    pub rebuild: RebuildConfig,
+    /// The former name of `rebuild.ceiling`, which is refused.
+    resync_rate: Option<IgnoredAny>,
     /// Bytes a second that a scrub reads, of all sides together, at most.
     pub scrub_rate: Option<Size>,
 }
@@ -74,6 +79,40 @@ pub struct ExposureConfig {
     /// In time. Default 5 s.
     #[serde(default = "default_age")]
     pub age: Time,
+}
+
+/// How fast a rebuild is, in bytes a second.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct RebuildConfig {
+    /// Kept under any load, as far as the devices can. Default 20 MiB/s.
+    #[serde(default = "default_floor")]
+    pub floor: Rate,
+    /// Never exceeded; no limit if not given.
+    pub ceiling: Option<Rate>,
+}
+
+impl RebuildConfig {
+    /// The same as numbers.
+    pub fn rates(&self) -> RebuildRates {
+        RebuildRates {
+            floor_bytes_per_s: self.floor.0,
+            ceiling_bytes_per_s: self.ceiling.map(|rate| rate.0),
+        }
+    }
+}
+
+impl Default for RebuildConfig {
+    fn default() -> Self {
+        RebuildConfig {
+            floor: default_floor(),
+            ceiling: None,
+        }
+    }
+}
+
+fn default_floor() -> Rate {
+    Rate(20 << 20)
 }
 
 fn default_hedge_reads() -> bool {
@@ -175,6 +214,7 @@ impl MirrorConfig {
             checksums: default_checksums(),
             checksum_cache: default_checksum_cache(),
             hedge_reads: default_hedge_reads(),
+            rebuild: RebuildConfig::default(),
             resync_rate: None,
             scrub_rate: None,
         }
@@ -222,13 +262,17 @@ impl MirrorConfig {
                 "`ephemeral` names all sides: nothing would outlive the machine".to_owned(),
             );
         }
-        for (key, rate) in [
-            ("resync_rate", self.resync_rate),
-            ("scrub_rate", self.scrub_rate),
-        ] {
-            if rate == Some(Size(0)) {
-                return Err(format!("`{key}` must be more than 0"));
-            }
+        if self.resync_rate.is_some() {
+            return Err(
+                "`resync_rate` is now `rebuild`, as in `rebuild = { floor = \"20MiB/s\", \
+                        ceiling = \"100MiB/s\" }`"
+                    .to_owned(),
+            );
+        }
+        let rebuild = self.rebuild.rates().check();
+        rebuild.map_err(|why| format!("`rebuild`: {why}"))?;
+        if self.scrub_rate == Some(Size(0)) {
+            return Err("`scrub_rate` must be more than 0".to_owned());
         }
         if self.depth == Some(0) {
             return Err("`depth` must be at least 1".to_owned());

@@ -14,6 +14,7 @@ use super::lifecycle::Life;
 use super::shared::{Shared, VolumeState};
 use super::side::add;
 use crate::error::IoError;
+use crate::range_set::RangeSet;
 
 /// An absent side is tried again this often.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
@@ -91,9 +92,11 @@ impl Shared {
         let lost = side.queue.borrow_mut().abandon_waiting(index, error);
         let flying = side.queue.borrow().pending_in(&(0..u64::MAX));
         side.queue.borrow().give_up_flying(index, error);
-        lost.into_iter()
-            .chain(flying)
-            .for_each(|range| side.note_lack(range));
+        // What went straight home and is not durable yet may be lost.
+        let straight = side.store().map(|store| store.take_unsettled());
+        let straight = straight.iter().flat_map(RangeSet::iter);
+        let lacks = lost.into_iter().chain(flying).chain(straight);
+        lacks.for_each(|range| side.note_lack(range));
         add(&self.counts.sides_given_up, 1);
         match (self.on_degraded, self.state.get()) {
             (OnDegraded::ReadOnly, VolumeState::Open) => self.state.set(VolumeState::ReadOnly),

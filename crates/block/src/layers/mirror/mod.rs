@@ -42,6 +42,7 @@ mod rejoin;
 mod repair;
 mod scrub;
 mod scrub_progress;
+mod share;
 mod shared;
 mod shutdown;
 mod side;
@@ -63,11 +64,14 @@ use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
 use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
-pub use config::{Acknowledge, DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName};
+pub use config::{
+    Acknowledge, DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName, RebuildConfig,
+};
 pub use family::Force;
 use lifecycle::Life;
 pub use opening::{OpenOptions, OpeningProgress, SideToOpen};
 pub use scrub_progress::ScrubStatus;
+pub use share::RebuildRates;
 use shared::{Parts, Shared, VolumeState};
 use side::{Place, Side};
 pub use status::{MirrorStatus, SideStatus};
@@ -250,6 +254,21 @@ impl Mirror {
     /// One line that says why not.
     pub async fn grow(&self) -> Result<u64, String> {
         self.shared.grow().await
+    }
+
+    /// How fast rebuilds of the volume are.
+    pub fn rebuild_rates(&self) -> RebuildRates {
+        self.shared.repair.share.rates()
+    }
+
+    /// Sets how fast rebuilds of the volume are, also of one that runs, until the volume is closed.
+    ///
+    /// # Errors
+    /// One line that says what is wrong with the rates.
+    pub fn set_rebuild_rates(&self, rates: RebuildRates) -> Result<(), String> {
+        rates.check()?;
+        self.shared.repair.share.set_rates(rates);
+        Ok(())
     }
 
     /// Ends a scrub that runs; false when none does.

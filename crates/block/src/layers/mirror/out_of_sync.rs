@@ -17,8 +17,35 @@ pub(super) struct OutOfSync {
     /// The part of it in which the side itself was found to be corrupt while it counted. The side
     /// is known to lack it, so no flush waits for the repair.
     corrupt: RefCell<RangeSet>,
+    /// The ranges that are being copied to the side, and what of each has changed since. They never
+    /// overlap.
+    copying: RefCell<Vec<(Range<u64>, RangeSet)>>,
     /// Something was added.
     pub(super) added: Event,
+}
+
+/// A range that is being copied to a side, until it is dropped.
+pub(super) struct Copying<'o> {
+    of: &'o OutOfSync,
+    range: Range<u64>,
+}
+
+impl Copying<'_> {
+    /// The parts of a range of which the copy is the newest content: nothing has changed there since
+    /// the copying began.
+    pub(super) fn not_overtaken(&self, part: &Range<u64>) -> Vec<Range<u64>> {
+        let copying = self.of.copying.borrow();
+        let own = copying.iter().find(|(range, _)| *range == self.range);
+        let (_, overtaken) = own.expect("it is noted until it is dropped");
+        overtaken.gaps(part)
+    }
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        let mut copying = self.of.copying.borrow_mut();
+        copying.retain(|(range, _)| *range != self.range);
+    }
 }
 
 impl OutOfSync {
@@ -27,6 +54,7 @@ impl OutOfSync {
         OutOfSync {
             lacking: RefCell::new(RangeSet::for_volume(volume_bytes)),
             corrupt: RefCell::new(RangeSet::new()),
+            copying: RefCell::default(),
             added: Event::new(),
         }
     }
@@ -34,12 +62,14 @@ impl OutOfSync {
     /// The side lacks a range, and what is around it may be taken for lacking as well where the set
     /// has no room for more ranges.
     pub(super) fn add(&self, range: Range<u64>) {
+        self.overtake(&range);
         self.lacking.borrow_mut().insert(range);
         self.added.notify();
     }
 
     /// The side lacks just this range: what is around it may be the last copy.
     pub(super) fn add_exact(&self, range: Range<u64>) {
+        self.overtake(&range);
         self.lacking.borrow_mut().insert_exact(range);
         self.added.notify();
     }
@@ -61,7 +91,26 @@ impl OutOfSync {
 
     /// A write that covers a range was queued for the side.
     pub(super) fn queued(&self, range: Range<u64>) {
+        self.overtake(&range);
         self.lacking.borrow_mut().remove(range);
+    }
+
+    /// A range begins to be copied to the side. What changes of it is noted until what this returns
+    /// is dropped: the copy does not bring it.
+    pub(super) fn begin_copy(&self, range: Range<u64>) -> Copying<'_> {
+        let mut copying = self.copying.borrow_mut();
+        copying.push((range.clone(), RangeSet::new()));
+        Copying { of: self, range }
+    }
+
+    /// A range has changed, or is found to be lacking, whatever is being copied there.
+    fn overtake(&self, range: &Range<u64>) {
+        for (copied, overtaken) in self.copying.borrow_mut().iter_mut() {
+            let common = range.start.max(copied.start)..range.end.min(copied.end);
+            if !common.is_empty() {
+                overtaken.insert(common);
+            }
+        }
     }
 
     /// A range was copied to the side. Returns how many of its bytes were corrupt before.
@@ -91,6 +140,11 @@ impl OutOfSync {
         self.lacking.borrow().is_clear(range)
     }
 
+    /// True when the side lacks all of a range.
+    pub(super) fn covers(&self, range: &Range<u64>) -> bool {
+        self.lacking.borrow().covers(range)
+    }
+
     /// True when the side was found to be corrupt in the whole range.
     pub(super) fn is_corrupt(&self, range: &Range<u64>) -> bool {
         self.corrupt.borrow().covers(range)
@@ -109,6 +163,11 @@ impl OutOfSync {
     /// True when one more range fits without another one being taken for lacking.
     pub(super) fn has_room(&self) -> bool {
         self.lacking.borrow().has_room()
+    }
+
+    /// Ranges that are lacking.
+    pub(super) fn count(&self) -> usize {
+        self.lacking.borrow().len()
     }
 
     /// Bytes that are lacking.

@@ -1,6 +1,7 @@
-//! The pace of work that no client waits for: a rebuild, a scrub. It gives way to clients, keeps
-//! to a rate if one is set, and must never be starved for ever: under constant load it still waits
-//! no longer than [`GIVE_WAY_MAX`] for each [`GIVE_WAY_BYTES`], however small its pieces are.
+//! The pace of a scrub, which nobody waits for. It gives way to clients, keeps to a rate if one is
+//! set, and must never be starved for ever: under constant load it still waits no longer than
+//! [`GIVE_WAY_MAX`] for each [`GIVE_WAY_BYTES`], however small its pieces are. A rebuild is in more
+//! of a hurry, and [shares](super::share) with clients.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use bimetal_rt::{Instant, Rt};
 use crate::token_bucket::TokenBucket;
 
 /// A piece of [`GIVE_WAY_BYTES`] waits at most this long for clients to be silent, and a smaller one
-/// in proportion: so a rebuild of scattered blocks keeps the rate of one in sequence.
+/// in proportion.
 pub(super) const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 const GIVE_WAY_BYTES: u64 = 1 << 20;
 /// Clients are silent when none of them has wanted anything for so long.
@@ -27,6 +28,9 @@ pub(super) struct Clients {
     rt: Rt,
     in_flight: Cell<u32>,
     last: Cell<Option<Instant>>,
+    /// When the first of those in flight came, and for how long there was any before.
+    since: Cell<Instant>,
+    busy: Cell<Duration>,
 }
 
 /// A request of a client, until it is dropped.
@@ -36,6 +40,11 @@ impl Drop for Client<'_> {
     fn drop(&mut self) {
         let clients = self.0;
         clients.in_flight.set(clients.in_flight.get() - 1);
+        if clients.in_flight.get() == 0 {
+            let now = clients.rt.now();
+            let busy = clients.busy.get() + now.since(clients.since.get());
+            clients.busy.set(busy);
+        }
         clients.last.set(Some(clients.rt.now()));
     }
 }
@@ -46,13 +55,27 @@ impl Clients {
             rt: rt.clone(),
             in_flight: Cell::new(0),
             last: Cell::new(None),
+            since: Cell::new(rt.now()),
+            busy: Cell::new(Duration::ZERO),
         }
     }
 
     /// A client wants something, until what this returns is dropped.
     pub(super) fn enter(&self) -> Client<'_> {
+        if self.in_flight.get() == 0 {
+            self.since.set(self.rt.now());
+        }
         self.in_flight.set(self.in_flight.get() + 1);
         Client(self)
+    }
+
+    /// For how long there was a request in flight, all together.
+    pub(super) fn busy(&self) -> Duration {
+        let now = match self.in_flight.get() {
+            0 => Duration::ZERO,
+            _ => self.rt.now().since(self.since.get()),
+        };
+        self.busy.get() + now
     }
 
     /// True when nobody wants anything, and nobody has for a moment.

@@ -7,7 +7,7 @@ use super::family::Behind;
 use super::lifecycle::Life;
 use super::opening::{lacking, newest_among, store_device};
 use super::shared::{Shared, VolumeState};
-use super::side::add;
+use super::side::{Side, add};
 use super::store::Store;
 use super::superblock::{Candidate, Epoch};
 use crate::BLOCK_BYTES;
@@ -83,6 +83,16 @@ impl Shared {
     /// acknowledged without it.
     async fn join(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
+        // From now on its log says what it holds, so all of that must be durable.
+        if let Some(store) = side.store() {
+            store.end_straight();
+        }
+        self.settle_copies(side).await?;
+        self.until_others_hold_all(side).await?;
+        if !side.out_of_sync.is_empty() || side.life.get() != Life::Resyncing {
+            // Something was found to be lacking meanwhile, or the side is not there any more.
+            return Ok(());
+        }
         let before = self.admission.next_number();
         let joining = Life::Joining {
             counted_from: before,
@@ -116,7 +126,7 @@ impl Shared {
                     .for_each(|ticket| ticket.decides_from_now(index, self.rt.now()));
             }
             if let Some(store) = side.store() {
-                store.set_mixes(false);
+                store.end_mixing();
             }
             self.begin_epoch();
             self.release_logs();
@@ -128,6 +138,32 @@ impl Shared {
         self.recount_exposure();
         self.pump(index);
         flushed
+    }
+
+    /// Waits until the other sides that count hold durably whatever was admitted before. What went
+    /// straight home to the side is in no log, so nobody may have to look for it in the log of this
+    /// one. A side that is silent is given up meanwhile, and is then brought back by regions.
+    ///
+    /// # Errors
+    /// `Offline` when the side is given up meanwhile.
+    async fn until_others_hold_all(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
+        if !self.is_logged() {
+            return Ok(());
+        }
+        let number = self.admission.next_number();
+        for other in self.sides.iter().filter(|other| other.index != side.index) {
+            self.want_flushed(other.index, number);
+        }
+        let all_hold = || {
+            let mut others = self.sides.iter().filter(|other| other.index != side.index);
+            others.all(|other| !other.is_counted_on() || other.has_durably(number))
+        };
+        let over = || !side.is_active() || all_hold();
+        self.flushes.changed.until(over).await;
+        match side.is_active() {
+            true => Ok(()),
+            false => Err(IoError::Offline),
+        }
     }
 
     /// Looks at an absent side, and makes it ready to be given what it lacks.
@@ -183,6 +219,7 @@ impl Shared {
         let since = since.filter(|_| !everything);
         let epoch = since.map_or(0, |epoch| epoch.number);
         let everything = since.is_none();
+        let member_until = since.map(|_| epoch);
         let behind = match everything {
             true => Behind::Everything,
             false => Behind::Since {
@@ -214,7 +251,7 @@ impl Shared {
         lacks.iter().for_each(|range| side.note_lack(range));
         side.out_of_sync.end_at(self.size_bytes());
         store.unsettle().await?;
-        store.set_mixes(true);
+        store.begin_mixing(member_until);
         store.begin().await?;
         if side.life.is_removed() {
             store.stop().await;

@@ -4,15 +4,19 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::pace::{Clients, Pace};
+use bimetal_rt::Rt;
+
+use super::pace::Clients;
 use super::scrub_progress::Scrub;
+use super::share::{RebuildRates, Share};
 use crate::range_set::RangeSet;
 
 /// See the module.
 pub(super) struct Repair {
     /// Requests of clients, to which all else gives way.
     pub(super) clients: Clients,
-    pub(super) rebuild_pace: Pace,
+    /// How rebuilds share the sides with clients.
+    pub(super) share: Share,
     pub(super) scrub: Scrub,
     /// What no side could give, as long as no side comes that might have it: its repair is not
     /// tried again.
@@ -20,15 +24,12 @@ pub(super) struct Repair {
 }
 
 impl Repair {
-    /// Gives way to `clients`, and keeps to these rates in bytes a second, where given.
-    pub(super) fn new(
-        clients: Clients,
-        rebuild_rate: Option<u64>,
-        scrub_rate: Option<u64>,
-    ) -> Self {
+    /// Rebuilds keep to these rates beside clients; a scrub gives way to clients and reads at most
+    /// `scrub_rate` bytes a second, if given.
+    pub(super) fn new(rt: &Rt, rebuild_rates: RebuildRates, scrub_rate: Option<u64>) -> Repair {
         Repair {
-            clients,
-            rebuild_pace: Pace::new(rebuild_rate),
+            clients: Clients::new(rt),
+            share: Share::new(rt, rebuild_rates),
             scrub: Scrub::new(scrub_rate),
             lost: RefCell::new(RangeSet::new()),
         }

@@ -18,7 +18,6 @@ use super::exposure::Exposure;
 use super::flushes::Flushes;
 use super::lifecycle::Life;
 use super::membership::Membership;
-use super::pace::Clients;
 use super::preference::Preference;
 use super::repair::Repair;
 use super::side::Side;
@@ -98,8 +97,7 @@ impl Shared {
         let preferred = preferred.expect("a mirror has a side with the data");
         let rules = config.rules();
         let hedges = config.hedge_reads && !rules.is_paper();
-        let [rebuild_rate, scrub_rate] =
-            [config.resync_rate, config.scrub_rate].map(|rate| rate.map(|rate| rate.0));
+        let scrub_rate = config.scrub_rate.map(|rate| rate.0);
         let shared = Rc::new(Shared {
             rt: rt.clone(),
             config: config.clone(),
@@ -115,7 +113,7 @@ impl Shared {
             flushes: Flushes::default(),
             membership: Membership::of(parts.superblocks),
             preference: Preference::of(preferred, hedges),
-            repair: Repair::new(Clients::new(rt), rebuild_rate, scrub_rate),
+            repair: Repair::new(rt, config.rebuild.rates(), scrub_rate),
             zeroes: rt.pool().zeroed(ZEROES_BYTES),
             tasks: TaskGroup::new(rt),
             watchers: TaskGroup::new(rt),

@@ -57,8 +57,10 @@ pub struct SideStatus {
     pub in_flight_bytes: u64,
     /// Age of the oldest acknowledged write it lacks, in seconds.
     pub lag_seconds: f64,
-    /// Bytes that it lacks and that a resync will copy: degraded, not exposed.
+    /// Bytes that it lacks and that a rebuild will copy: degraded, not exposed.
     pub stale_bytes: u64,
+    /// Ranges in which these are remembered.
+    pub stale_ranges: u64,
     /// Mode switches so far.
     pub mode_switches: u64,
     /// Median time of a write, in nanoseconds; `None` before enough of them are known.
@@ -130,6 +132,7 @@ impl Shared {
             in_flight_bytes: queue.flying_bytes(),
             lag_seconds: oldest.map_or(0.0, |at| self.rt.now().ns_since(at) as f64 / 1e9),
             stale_bytes: side.out_of_sync.bytes(),
+            stale_ranges: side.out_of_sync.count() as u64,
             mode_switches: policy.switches(),
             write_median_ns: policy.median_ns(),
             writes: side.counts.writes.get(),
@@ -262,6 +265,8 @@ impl MirrorStatus {
             );
             out.figure(part, "lag_seconds", Figure::Gauge(side.lag_seconds));
             out.figure(part, "stale_bytes", Figure::Gauge(side.stale_bytes as f64));
+            let ranges = Figure::Gauge(side.stale_ranges as f64);
+            out.figure(part, "stale_ranges", ranges);
             out.figure(part, "mode_switches", Figure::Counter(side.mode_switches));
             if let Some(median_ns) = side.write_median_ns {
                 out.figure(part, "write_median_ns", Figure::Gauge(median_ns as f64));

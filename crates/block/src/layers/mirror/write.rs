@@ -90,15 +90,12 @@ impl Shared {
     fn admit(self: &Rc<Self>, request: Request) -> Result<Rc<Ticket>, IoError> {
         let range = request.offset..request.end();
         let len = request.len;
-        let progress = |active| {
-            if active {
-                Progress::Left(len)
-            } else {
-                Progress::Absent
-            }
+        let takes: Vec<bool> = self.sides.numbered().map(|s| s.takes(&range)).collect();
+        let progress = |takes: &bool| match takes {
+            true => Progress::Left(len),
+            false => Progress::Absent,
         };
-        let sides = self.sides.numbered().map(|side| progress(side.is_active()));
-        let sides: Vec<Progress> = sides.collect();
+        let sides: Vec<Progress> = takes.iter().map(progress).collect();
         if !sides.contains(&Progress::Left(len)) {
             return Err(IoError::Offline);
         }
@@ -125,7 +122,7 @@ impl Shared {
         };
         self.admission.undecided.admit(&ticket, &change);
         for side in self.sides.iter() {
-            if side.is_active() {
+            if takes[side.index] {
                 side.out_of_sync.queued(range.clone());
                 let urgent = urgent_on.contains(&side.index);
                 side.queue

@@ -137,7 +137,7 @@ impl Store {
         let Some(checksums) = &self.checksums else {
             return Ok(0);
         };
-        let _home = self.home.lock(range.clone()).await;
+        let home = self.home.lock(range.clone()).await;
         if !self.log.index.borrow().newest_in(&range).is_empty() {
             return Ok(0);
         }
@@ -150,8 +150,10 @@ impl Store {
                 learned += 1;
             }
         }
+        // A chunk on its way home may wait for the range.
+        drop(home);
         if checksums.unwritten_pages() >= UNWRITTEN_PAGES_MAX {
-            checksums.write_back().await?;
+            self.write_pages_alone().await?;
         }
         Ok(learned)
     }
@@ -166,7 +168,7 @@ impl Store {
         if page == 0 {
             areas = self.regions.check().await?;
             if areas.wrong_pages > 0 {
-                self.regions.write_back().await?;
+                self.write_pages_alone().await?;
             }
             areas.wrong_pages += self.log.check_checkpoint().await?;
         }
@@ -183,7 +185,7 @@ impl Store {
             }
         }
         if of_checksums.wrong_pages > 0 {
-            checksums.write_back().await?;
+            self.write_pages_alone().await?;
         }
         areas.read_bytes += of_checksums.read_bytes;
         areas.wrong_pages += of_checksums.wrong_pages;

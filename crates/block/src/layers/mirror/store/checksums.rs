@@ -100,6 +100,17 @@ impl Checksums {
         }
     }
 
+    /// Brings into memory what is expected of these blocks, as far as there is room.
+    ///
+    /// # Errors
+    /// As [`expected`](Self::expected).
+    pub(super) async fn bring_in(&self, blocks: Range<u64>) -> Result<(), IoError> {
+        let room = (self.cached_pages_max / 4).max(1) as u64 * PAGE_BLOCKS;
+        let end = blocks.end.min(blocks.start + room).min(self.blocks.get());
+        let load_end = Checksums::page_of(end.saturating_sub(1)) + 1;
+        self.visit(blocks.start..end, load_end, |_, _| {}).await
+    }
+
     /// The data may have become longer: at least so many blocks.
     ///
     /// # Panics
@@ -217,16 +228,22 @@ impl Checksums {
     /// they were written. Those that are not are due again.
     ///
     /// # Errors
-    /// Those of the device. `Corrupt` when such a page is not in memory any more: whoever wrote it
-    /// must set all of its entries again that are new.
+    /// Those of the device.
+    ///
+    /// # Panics
+    /// When a page has left memory before it was verified.
     pub(super) async fn verify(&self) -> Result<bool, IoError> {
         let lost = self.write_back.verify().await?;
+        let mut cache = self.cache.borrow_mut();
         for page in &lost {
-            if !self.cache.borrow().pages.contains_key(page) {
-                return Err(IoError::Corrupt);
-            }
+            assert!(
+                cache.pages.contains_key(page),
+                "page {page} stays in memory until it is verified"
+            );
             self.write_back.mark(*page);
         }
+        cache.rejoin(&self.write_back);
+        cache.trim(self.cached_pages_max, &self.write_back);
         Ok(lost.is_empty())
     }
 
@@ -303,6 +320,12 @@ impl Checksums {
         let mut cache = self.cache.borrow_mut();
         cache.put(page, unknown_entries());
         cache.trim(self.cached_pages_max, &self.write_back);
+    }
+
+    /// Pages that are in memory because the device may not have them.
+    #[cfg(test)]
+    pub(super) fn needed_pages(&self) -> usize {
+        self.write_back.needed_pages()
     }
 
     /// Pages that have changed and that the device has not taken.

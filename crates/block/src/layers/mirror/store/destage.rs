@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_rt::Payload;
-use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::sync::{Permit, TaskGroup};
 
 use super::Store;
 use super::checksums::{Checksums, Expected};
@@ -48,7 +48,7 @@ const READ_TOGETHER_BYTES_MAX: u64 = 64 << 10;
 const READ_GAP_BYTES_MAX: u64 = 8 << 10;
 
 /// Something that is written home as one operation.
-struct HomeWrite {
+pub(super) struct HomeWrite {
     range: Range<u64>,
     /// Nothing for zeroes.
     data: Payload,
@@ -57,13 +57,30 @@ struct HomeWrite {
 
 impl HomeWrite {
     /// Content with these checksums; without data, only they go home.
-    fn of(range: &Range<u64>, data: Payload, crcs: &Crcs) -> HomeWrite {
+    pub(super) fn of(range: &Range<u64>, data: Payload, crcs: &Crcs) -> HomeWrite {
         let expected = crcs.values().iter().map(|crc| Expected::Crc(*crc));
         HomeWrite {
             range: range.clone(),
             data,
             expected: expected.collect(),
         }
+    }
+}
+
+/// Makes what goes home go at once, until it is dropped.
+struct Hurry<'s>(&'s Store);
+
+impl Hurry<'_> {
+    fn of(store: &Store) -> Hurry<'_> {
+        store.hurries.set(store.hurries.get() + 1);
+        Hurry(store)
+    }
+}
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        let hurries = &self.0.hurries;
+        hurries.set(hurries.get() - 1);
     }
 }
 
@@ -171,10 +188,8 @@ impl Store {
     /// # Errors
     /// When the device fails.
     pub(in super::super) async fn empty(self: &Rc<Self>) -> Result<bool, IoError> {
-        self.hurries.set(self.hurries.get() + 1);
-        let emptied = self.empty_now().await;
-        self.hurries.set(self.hurries.get() - 1);
-        emptied
+        let _hurry = Hurry::of(self);
+        self.empty_now().await
     }
 
     /// Brings the oldest chunk home, and says whether that has made space. It need not be all that
@@ -184,9 +199,8 @@ impl Store {
     /// When the device fails.
     pub(super) async fn make_space(self: &Rc<Self>) -> Result<bool, IoError> {
         let tail = self.log.tail();
-        self.hurries.set(self.hurries.get() + 1);
+        let _hurry = Hurry::of(self);
         let brought = self.destage_chunk().await;
-        self.hurries.set(self.hurries.get() - 1);
         brought.map(|()| self.log.tail() > tail)
     }
 
@@ -227,10 +241,27 @@ impl Store {
         Ok(())
     }
 
+    /// Waits until no chunk is on its way home, until what this returns is dropped. Such a chunk may
+    /// wait for an idle moment, which a rebuild never leaves, so it is hurried.
+    pub(super) async fn pages_alone(&self) -> Permit {
+        let _hurry = Hurry::of(self);
+        self.log.changed.notify();
+        self.destaging.acquire(1).await
+    }
+
+    /// Does what [`write_pages`](Self::write_pages) does, when no chunk is on its way home.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) async fn write_pages_alone(&self) -> Result<(), IoError> {
+        let _alone = self.pages_alone().await;
+        self.write_pages().await
+    }
+
     /// Writes what has changed of the checksums and the map, durably, and reads it again: of a page
     /// nothing else tells that it is older than it should be. Everything written home before is
     /// durable afterwards as well.
-    async fn write_pages(&self) -> Result<(), IoError> {
+    pub(super) async fn write_pages(&self) -> Result<(), IoError> {
         for _ in 0..PAGE_TRIES {
             if let Some(checksums) = &self.checksums {
                 checksums.write_back().await?;
@@ -434,6 +465,11 @@ impl Store {
 
     async fn write_one_home(&self, write: HomeWrite) -> Result<(), IoError> {
         let _home = self.home.lock(write.range.clone()).await;
+        self.write_locked_home(write).await
+    }
+
+    /// The same, where the caller has the lock of the range at home.
+    pub(super) async fn write_locked_home(&self, write: HomeWrite) -> Result<(), IoError> {
         let (offset, len) = (
             self.data_offset + write.range.start,
             write.range.end - write.range.start,

@@ -16,6 +16,7 @@ impl Store {
     /// changes are of a past that does not count. Only before the first run.
     pub(in super::super) fn forget_from(&self, first: u64) {
         for (range, _) in self.changes_from(first) {
+            self.forgotten.borrow_mut().insert(range.clone());
             self.unsettled.borrow_mut().insert(range);
         }
         self.log.forget_from(first);
@@ -30,7 +31,7 @@ impl Store {
         self.forget_from(first);
         // As long as it was a member it marked what others lack; in later epochs this.
         let mut lacks = self.stale_since(member_until + 1);
-        for range in self.forgotten() {
+        for range in self.forgotten_ranges() {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
             lacks.push(range);
         }
@@ -38,8 +39,8 @@ impl Store {
     }
 
     /// The ranges of what was forgotten, as far as they are in the volume.
-    fn forgotten(&self) -> Vec<Range<u64>> {
-        let mut forgotten = self.unsettled.borrow().clone();
+    fn forgotten_ranges(&self) -> Vec<Range<u64>> {
+        let mut forgotten = self.forgotten.borrow().clone();
         // A past that does not count may have been larger.
         forgotten.remove(self.volume_bytes.get()..u64::MAX);
         forgotten.iter().collect()
@@ -55,7 +56,7 @@ impl Store {
         let Some(checksums) = &self.checksums else {
             return Ok(());
         };
-        for range in self.forgotten() {
+        for range in self.forgotten_ranges() {
             self.unsettle_range(checksums, range).await?;
         }
         Ok(())

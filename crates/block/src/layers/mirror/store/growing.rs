@@ -69,10 +69,10 @@ impl Store {
                 self.set_expected(checksums, blocks.start, &zeroes).await?;
             }
             if checksums.unwritten_pages() >= UNWRITTEN_PAGES_MAX {
-                checksums.write_back().await?;
+                self.write_pages_alone().await?;
             }
         }
-        checksums.write_back().await
+        self.write_pages_alone().await
     }
 
     /// Without checksums nothing says of a block that it was never written.

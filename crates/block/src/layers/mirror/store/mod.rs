@@ -24,6 +24,7 @@ mod recover;
 pub(super) mod regions;
 mod relog;
 mod runs;
+mod straight;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +44,7 @@ use self::log::Log;
 pub(super) use self::log::{LogCounts, Outcome};
 use self::progress::Noticed;
 use self::regions::Regions;
+pub(super) use self::straight::Unsettled;
 use super::superblock::{FIRST_CHANGE, Layout, Uuid};
 use crate::BLOCK_BYTES;
 use crate::device::{Device, Figure, FigureVisitor, LocalFuture};
@@ -144,11 +146,16 @@ pub(super) struct Store {
     ending: Cell<bool>,
     /// When somebody last wanted something.
     wanted: Cell<Instant>,
-    /// Ranges of changes that were forgotten, and may have gone home: of these the checksums
-    /// may not know, so that the home holds something where nothing was ever written by them.
+    /// Ranges of changes that were forgotten and may have gone home. Their records may still lie in
+    /// the log, where a later opening finds them again.
+    forgotten: RefCell<RangeSet>,
+    /// Ranges whose home may hold something of which the checksums do not know: of changes that were
+    /// forgotten, and of a rebuild that was cut short.
     unsettled: RefCell<RangeSet>,
     /// Ranges in which the side has been found wrong, for the mirror to repair.
     suspect: RefCell<RangeSet>,
+    /// What a rebuild writes past the log.
+    straight: straight::Straight,
     counts: Cell<StoreCounts>,
     /// Knows when the device last completed something for the store, and lets no change through
     /// when the store is over.
@@ -221,8 +228,8 @@ impl Store {
             kept_from: recovered.start.checkpoint.kept_from,
             damaged: recovered.damaged,
         };
-        let mut unsettled = RangeSet::new();
-        unsettled.extend(recovered.given_up);
+        let mut forgotten = RangeSet::new();
+        forgotten.extend(recovered.given_up);
         let pages = |(offset, len): (u64, u64)| checksums::pages::Area {
             offset,
             len,
@@ -260,8 +267,10 @@ impl Store {
             destaging: Semaphore::new(1),
             ending: Cell::new(false),
             wanted: Cell::new(rt.now()),
-            unsettled: unsettled.into(),
+            unsettled: RefCell::new(forgotten.clone()),
+            forgotten: RefCell::new(forgotten),
             suspect: RefCell::default(),
+            straight: straight::Straight::default(),
             counts: Cell::default(),
             noticed,
             tasks: TaskGroup::new(rt),
@@ -384,9 +393,23 @@ impl Store {
         Ok(())
     }
 
-    /// While a side is rebuilt, and marked so, its home may be a mixture of old and new.
-    pub(super) fn set_mixes(&self, mixes: bool) {
-        self.mixes.set(mixes);
+    /// The side is going to be rebuilt, and is marked so: from now on its home may be a mixture of
+    /// old and new. It has been no member since the epoch `member_until`, or may lack everything.
+    pub(super) fn begin_mixing(&self, member_until: Option<u64>) {
+        // Where an earlier rebuild was cut short the home may hold more than the checksums say.
+        let since = member_until.map_or(0, |epoch| epoch + 1);
+        let touched = self.stale_since(since);
+        self.unsettled.borrow_mut().extend(touched);
+        self.mixes.set(true);
+        self.straight.allow(true);
+        self.log.changed.notify();
+    }
+
+    /// The side holds everything again.
+    pub(super) fn end_mixing(&self) {
+        self.mixes.set(false);
+        self.straight.allow(false);
+        self.unsettled.borrow_mut().clear();
         self.log.changed.notify();
     }
 

@@ -21,7 +21,7 @@ use crate::device::Device;
 use crate::error::IoError;
 
 /// A region of the volume in bytes.
-const REGION_BYTES: u64 = 1 << 20;
+pub(super) const REGION_BYTES: u64 = 1 << 20;
 const ENTRY_BYTES: usize = 8;
 /// Regions that a page describes.
 const PAGE_REGIONS: u64 = (ENTRIES_BYTES / ENTRY_BYTES) as u64;

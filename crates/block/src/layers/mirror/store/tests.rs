@@ -415,7 +415,7 @@ fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_aga
         let store = Store::open(&rt, &on_device).await.expect("it opens");
         store.set_epoch(3);
         assert!(is_lacked(store.discard_from(2, 1)));
-        store.set_mixes(true);
+        store.begin_mixing(None);
         store.release(u64::MAX, true);
         store.begin().await.expect("it begins");
         assert!(store.empty().await.expect("it goes home"));
@@ -448,7 +448,7 @@ fn the_home_of_a_discarded_change_does_not_pass_for_never_written() {
         let store = Store::open(&rt, &on_device).await.expect("it opens");
         store.discard_from(1, 1);
         store.unsettle().await.expect("it is told");
-        store.set_mixes(true);
+        store.begin_mixing(None);
         store.release(u64::MAX, true);
         store.begin().await.expect("it begins");
         assert!(store.empty().await.expect("it is let go of"));

@@ -1,7 +1,8 @@
 //! The pages of the checksum area that are in memory, and which of them goes when there are too
 //! many: CLOCK, over the pages that the device has.
 //!
-//! It must never drop a page that has changed before the device has taken it.
+//! It must never drop a page that has changed before the device has taken it and has given it back
+//! as it was written: a write that the device has lost is only told by that.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,24 +41,24 @@ impl Cache {
         }
     }
 
-    /// Puts the pages back on the clock that the device has taken.
+    /// Puts the pages back on the clock that memory need not keep any more.
     pub(super) fn rejoin(&mut self, due: &WriteBack) {
         for (page, cached) in &mut self.pages {
-            if !cached.on_clock && !due.is_due(*page) {
+            if !cached.on_clock && !due.is_needed(*page) {
                 cached.on_clock = true;
                 self.clock.push_back(*page);
             }
         }
     }
 
-    /// Drops pages until at most `pages_max` are left, or only such as are due on the device.
+    /// Drops pages until at most `pages_max` are left, or only such as memory must keep.
     pub(super) fn trim(&mut self, pages_max: usize, due: &WriteBack) {
         while self.pages.len() > pages_max
             && let Some(page) = self.clock.pop_front()
         {
             let cached = self.pages.get_mut(&page);
             let cached = cached.expect("what is on the clock is in memory");
-            if due.is_due(page) {
+            if due.is_needed(page) {
                 cached.on_clock = false;
             } else if cached.used {
                 cached.used = false;

@@ -20,7 +20,6 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::device::Device;
 use crate::error::IoError;
-use crate::layers::mirror::store::content::Crcs;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{BLOCK_BYTES, Flags, Request};
 
@@ -52,6 +51,23 @@ pub(in crate::layers::mirror) enum PageError {
     /// for another side or place.
     #[error("the checksum of its sector {0} is wrong")]
     Checksum(u32),
+}
+
+/// What tells each page of a payload from the same page at another time: the CRC32C of all but the
+/// checksums of its sectors. With these in it, the CRC of every sealed page of a place would be one
+/// and the same number, as the CRC of anything that ends with its own CRC is.
+fn digests(pages: &Payload) -> Vec<u32> {
+    let bytes = pages.to_vec();
+    let digest = |page: &[u8]| {
+        let sectors = page.chunks_exact(SECTOR_BYTES);
+        sectors.fold(0, |crc, sector| {
+            crc32c::crc32c_append(crc, &sector[..CHECKSUM_AT])
+        })
+    };
+    bytes
+        .chunks_exact(PAGE_BYTES as usize)
+        .map(digest)
+        .collect()
 }
 
 /// An area of pages of a side.
@@ -267,6 +283,23 @@ impl WriteBack {
         self.dirty.borrow().contains(&page) || self.writing.borrow().contains(&page)
     }
 
+    /// True when memory must keep the page: the device has not taken it as it is now, or may have
+    /// lost it and has not been asked for it since.
+    pub(in crate::layers::mirror::store) fn is_needed(&self, page: u64) -> bool {
+        self.is_due(page) || self.unverified.borrow().contains_key(&page)
+    }
+
+    /// Pages that memory must keep.
+    #[cfg(test)]
+    pub(in crate::layers::mirror::store) fn needed_pages(&self) -> usize {
+        let due = self.dirty.borrow().union(&self.writing.borrow()).count();
+        let unverified = self.unverified.borrow();
+        due + unverified
+            .keys()
+            .filter(|page| !self.is_due(**page))
+            .count()
+    }
+
     /// Pages that the device has not taken as they are now.
     pub(in crate::layers::mirror::store) fn due_pages(&self) -> usize {
         let writing = self.writing.borrow();
@@ -340,8 +373,8 @@ impl WriteBack {
         let mut lost = Vec::new();
         for run in runs(pages, run_pages_max) {
             let found = self.area.read(&*self.device, run.clone()).await?;
-            for (page, crc) in run.zip(Crcs::of(&found).values()) {
-                if self.unverified.borrow_mut().remove(&page) != Some(*crc) {
+            for (page, digest) in run.zip(digests(&found)) {
+                if self.unverified.borrow_mut().remove(&page) != Some(digest) {
                     lost.push(page);
                 }
             }
@@ -362,9 +395,9 @@ impl WriteBack {
             taken: false,
         };
         self.writes.set(self.writes.get() + 1);
-        let blocks = Crcs::of(&write.payload);
+        let digests = digests(&write.payload);
         self.device.submit(write).await?;
-        let written = in_flight.run.clone().zip(blocks.values().iter().copied());
+        let written = in_flight.run.clone().zip(digests);
         self.unverified.borrow_mut().extend(written);
         in_flight.taken = true;
         Ok(())

@@ -1,0 +1,191 @@
+//! What a rebuild copies goes straight home, past the log.
+//!
+//! Through the log each byte is written twice and read once more, and a disk goes to and fro between
+//! both places; when the log is full of what clients write, a rebuild waits for its space. While a
+//! side is rebuilt it is marked so, and its home may be a mixture: the log has nothing to protect
+//! there. What must be so before the side counts is that the content and its checksums are durable:
+//! until [`settle`](Store::settle) has seen to that, the ranges are remembered, and are lacking again
+//! when the side is given up.
+//!
+//! It must never write where the log has something, which would come home later and is older.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use bimetal_rt::Payload;
+
+use super::checksums::PAGE_COVERS_BYTES;
+use super::content::Crcs;
+use super::destage::HomeWrite;
+use super::{Store, regions};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::range_lock::RangeGuard;
+use crate::range_set::RangeSet;
+
+/// Pages of checksums that have changed and are only in memory, before they are made durable.
+const UNWRITTEN_PAGES_MAX: usize = 1024;
+/// Pages of checksums that are read together, ahead of what is copied.
+const PAGES_AHEAD: u64 = 64;
+
+/// Why what went straight home is not durable.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum Unsettled {
+    /// Its checksums could not be written. That can be tried again.
+    Unwritten(IoError),
+    /// It could not be flushed: nothing is known of what was written since the last good flush.
+    Lost(IoError),
+}
+
+/// What went straight home, and whether more may.
+#[derive(Default)]
+pub(super) struct Straight {
+    allowed: Cell<bool>,
+    /// Not known to be durable with its checksums.
+    unsettled: RefCell<RangeSet>,
+    /// Of these ranges the map says durably that they may have been written past the log.
+    announced: RefCell<RangeSet>,
+    /// The checksums of the volume are in memory from here to there, or have been.
+    ahead: RefCell<Range<u64>>,
+}
+
+impl Straight {
+    /// Only while the home may be a mixture.
+    pub(super) fn allow(&self, allowed: bool) {
+        self.allowed.set(allowed);
+    }
+}
+
+impl Store {
+    /// True when content of a range may go straight home: it was announced, and the log has no
+    /// record of it, not even one that was forgotten and would be found again after a crash.
+    pub(in super::super) fn takes_straight(&self, range: &Range<u64>) -> bool {
+        self.straight.allowed.get()
+            && self.straight.announced.borrow().covers(range)
+            && self.forgotten.borrow().is_clear(range)
+            && self.log.index.borrow().newest_in(range).is_empty()
+    }
+
+    /// The ranges of the volume that are announced together with a position, at most: those that
+    /// one page of the map describes.
+    pub(in super::super) fn announced_together(position: u64) -> Range<u64> {
+        let start = position - position % regions::PAGE_COVERS_BYTES;
+        start..start + regions::PAGE_COVERS_BYTES
+    }
+
+    /// True when a range must be announced before it may go straight home.
+    pub(in super::super) fn is_to_be_announced(&self, range: &Range<u64>) -> bool {
+        self.straight.allowed.get() && !self.straight.announced.borrow().covers(range)
+    }
+
+    /// Has the map say durably of ranges that they may be written past the log. After a crash in
+    /// the middle of a rebuild it tells where the home may hold what the checksums do not know, and
+    /// a side that was absent what it lacks.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(in super::super) async fn announce(&self, ranges: Vec<Range<u64>>) -> Result<(), IoError> {
+        for range in &ranges {
+            self.regions.mark(range.clone(), self.epoch.get() + 1);
+        }
+        self.write_pages_alone().await?;
+        // The map knows regions only, so all of them is announced.
+        let regions = ranges.iter().map(|range| {
+            let end = range.end.next_multiple_of(regions::REGION_BYTES);
+            range.start - range.start % regions::REGION_BYTES..end
+        });
+        self.straight.announced.borrow_mut().extend(regions);
+        Ok(())
+    }
+
+    /// Keeps the home of a range for content that goes straight there; `None` when it may not, or is
+    /// being written. What comes to the log from then on goes home after that content.
+    pub(in super::super) fn begin_straight(&self, range: &Range<u64>) -> Option<RangeGuard> {
+        let taken = self.takes_straight(range);
+        let kept = taken.then(|| self.home.try_lock(range.clone())).flatten()?;
+        self.straight.unsettled.borrow_mut().insert(range.clone());
+        Some(kept)
+    }
+
+    /// Writes the content of a range that was kept straight home. It is durable after the next
+    /// [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// Those of the device; what the range holds is then unknown.
+    pub(in super::super) async fn write_straight(
+        &self,
+        kept: RangeGuard,
+        data: Payload,
+    ) -> Result<(), IoError> {
+        self.wanted.set(self.rt.now());
+        let range = kept.range().clone();
+        let crcs = Crcs::of(&data);
+        let write = HomeWrite::of(&range, data, &crcs);
+        let written = self.write_locked_home(write).await;
+        // What is settled meanwhile is what was there before.
+        self.straight.unsettled.borrow_mut().insert(range);
+        written
+    }
+
+    /// True when so much has gone straight home that it should be settled.
+    pub(in super::super) fn should_settle(&self) -> bool {
+        let checksums = self.checksums.as_ref();
+        checksums.is_some_and(|checksums| checksums.unwritten_pages() > UNWRITTEN_PAGES_MAX)
+    }
+
+    /// Makes durable what went straight home before the call, with its checksums.
+    ///
+    /// # Errors
+    /// Those of the device, and whether anything may be lost that was written before. What is not
+    /// durable is still remembered.
+    pub(in super::super) async fn settle(&self) -> Result<(), Unsettled> {
+        let settling = std::mem::take(&mut *self.straight.unsettled.borrow_mut());
+        if settling.is_empty() {
+            return Ok(());
+        }
+        let settled = self.settle_now().await;
+        if settled.is_err() {
+            let mut unsettled = self.straight.unsettled.borrow_mut();
+            unsettled.extend(settling.iter());
+        }
+        settled
+    }
+
+    async fn settle_now(&self) -> Result<(), Unsettled> {
+        let _alone = self.pages_alone().await;
+        if let Some(checksums) = &self.checksums {
+            checksums.write_back().await.map_err(Unsettled::Unwritten)?;
+        }
+        self.write_pages().await.map_err(Unsettled::Lost)
+    }
+
+    /// From now on the log says what the side holds: everything more goes through it.
+    pub(in super::super) fn end_straight(&self) {
+        self.straight.allow(false);
+    }
+
+    /// What went straight home and is not known to be durable. It is forgotten here.
+    pub(in super::super) fn take_unsettled(&self) -> RangeSet {
+        std::mem::take(&mut *self.straight.unsettled.borrow_mut())
+    }
+
+    /// Reads the checksums of a range, and with the same request those behind it, before a rebuild
+    /// asks for one page after the other. A disk would seek for each.
+    ///
+    /// # Errors
+    /// As of any look at the checksums.
+    pub(in super::super) async fn look_ahead(&self, range: &Range<u64>) -> Result<(), IoError> {
+        let Some(checksums) = &self.checksums else {
+            return Ok(());
+        };
+        let ahead = self.straight.ahead.borrow().clone();
+        if ahead.start <= range.start && range.end <= ahead.end {
+            return Ok(());
+        }
+        let end = range.start + PAGES_AHEAD * PAGE_COVERS_BYTES;
+        let end = end.max(range.end).min(self.volume_bytes.get());
+        *self.straight.ahead.borrow_mut() = range.start..end;
+        let blocks = range.start / BLOCK_BYTES..end / BLOCK_BYTES;
+        checksums.bring_in(blocks).await
+    }
+}

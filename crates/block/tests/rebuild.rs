@@ -1,0 +1,449 @@
+//! Rebuilds on devices that take their time, in virtual time: how long they take, what they leave to
+//! clients, and what a volume remembers while a side is away.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
+use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, RebuildRates, SideToOpen};
+use bimetal_block::layers::timing::Timing;
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::media::model::{ModelType, Parameters};
+use bimetal_block::units::Time;
+use bimetal_block::{Device, Figure, Request};
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Rng, Rt};
+use common::{virtual_rt, write};
+use futures_util::stream::{self, StreamExt};
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+/// More than the disk of the models can choose from.
+const DEPTH: usize = 16;
+const FLOOR: u64 = 10 * MIB;
+
+/// The kind of device that a side is on.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Ssd,
+    Disk,
+}
+
+impl Kind {
+    fn device(self, rt: &Rt, size_bytes: u64) -> Rc<dyn Device> {
+        let (of, profile) = match self {
+            Kind::Ssd => (ModelType::Ssd, "nvme-tlc"),
+            Kind::Disk => (ModelType::Hdd, "hdd-7200"),
+        };
+        let mut changes = toml::Table::new();
+        if self == Kind::Disk {
+            // The outer part of a disk of 1 TB.
+            changes.insert(
+                "disk_bytes".to_owned(),
+                toml::Value::Integer(1_000_000_000_000),
+            );
+        }
+        let parameters = Parameters::from_profile(of, profile, changes).expect("a known profile");
+        let memory: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, size_bytes));
+        Rc::new(Timing::new(rt, memory, &parameters, 1).expect("its values are in range"))
+    }
+
+    /// Bytes a second that the device reads or writes in sequence, in requests of 1 MiB, two at once.
+    fn sequential(self, seed: u64, writes: bool) -> f64 {
+        let ranges: Vec<(u64, u64)> = (0..128).map(|at| (at * MIB, MIB)).collect();
+        let ns = self.time_alone(seed, &ranges, writes, 2);
+        128.0 * MIB as f64 / (ns as f64 / 1e9)
+    }
+
+    /// How long the device alone takes for these ranges, in ns.
+    fn time_alone(self, seed: u64, ranges: &[(u64, u64)], writes: bool, depth: usize) -> u64 {
+        let rt = virtual_rt(seed);
+        rt.block_on(async {
+            let end = ranges.iter().map(|(at, len)| at + len).max().expect("some");
+            let device = &self.device(&rt, end.next_multiple_of(MIB));
+            let began = rt.now();
+            let requests = ranges.iter().map(|&(at, len)| match writes {
+                true => write(&rt, at, len as usize, 7),
+                false => Request::read(at, len),
+            });
+            let answers = stream::iter(requests.map(|request| device.submit(request)));
+            let answers: Vec<_> = answers.buffer_unordered(depth).collect().await;
+            assert!(answers.iter().all(Result::is_ok));
+            rt.now().ns_since(began)
+        })
+    }
+}
+
+/// A mirror of two sides, the second of which can go away.
+struct Volume {
+    rt: Rt,
+    mirror: Mirror,
+    gone: Rc<FaultControl>,
+}
+
+impl Volume {
+    async fn new(rt: &Rt, kinds: [Kind; 2], size_bytes: u64, log_bytes: Option<u64>) -> Volume {
+        let devices = kinds.map(|kind| kind.device(rt, size_bytes));
+        let fault = Fault::new(rt, Rc::clone(&devices[1]), FaultPlan::default(), 1);
+        let gone = fault.control();
+        let sides = [
+            ("first", Rc::clone(&devices[0])),
+            ("second", Rc::new(fault) as Rc<dyn Device>),
+        ];
+        let sides = sides.map(|(name, device)| Candidate {
+            name: name.to_owned(),
+            device,
+        });
+        let formatting = Formatting {
+            log_bytes,
+            ..Formatting::default()
+        };
+        let made = superblock::format(rt, "vol", &sides, &formatting).await;
+        made.expect("the sides are fit");
+        let mut config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
+        config.absent_after = Some(Time(Duration::from_secs(2)));
+        let sides = sides.iter().map(|side| SideToOpen {
+            name: side.name.clone(),
+            device: Ok(Rc::clone(&side.device)),
+        });
+        let opened = Mirror::open(rt, &config, sides.collect(), &OpenOptions::default()).await;
+        let mirror = opened.expect("it opens");
+        Volume {
+            rt: rt.clone(),
+            mirror,
+            gone,
+        }
+    }
+
+    async fn put(&self, at: u64, len: u64, byte: u8) {
+        let stored = self
+            .mirror
+            .submit(write(&self.rt, at, len as usize, byte))
+            .await;
+        stored.expect("a side takes it");
+    }
+
+    /// Takes the second side away until the volume does without it.
+    async fn lose(&self) {
+        self.gone.set_frozen(true);
+        self.put(0, BLOCK, 1).await;
+        while self.mirror.status().sides[1].health != "absent" {
+            self.rt.sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Gives the side back and waits until it is being rebuilt.
+    async fn give_back(&self) {
+        self.gone.set_frozen(false);
+        while self.mirror.status().sides[1].health != "resyncing" {
+            self.rt.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Waits until the side is whole, for at most so long; how long it took, in ns.
+    async fn whole_within(&self, limit: Duration) -> Option<u64> {
+        let began = self.rt.now();
+        while self.rt.now().since(began) < limit {
+            if !self.mirror.status().degraded {
+                return Some(self.rt.now().ns_since(began));
+            }
+            self.rt.sleep(Duration::from_millis(1)).await;
+        }
+        None
+    }
+
+    /// Fills the whole volume.
+    async fn fill(&self, byte: u8) {
+        for at in (0..self.size_bytes()).step_by(MIB as usize) {
+            self.put(at, MIB.min(self.size_bytes() - at), byte).await;
+        }
+    }
+
+    /// A figure of the second side.
+    fn figure(&self, name: &str) -> f64 {
+        let mut figures: Vec<(String, String, Figure)> = Vec::new();
+        self.mirror.figures(&mut figures);
+        let found = figures
+            .iter()
+            .find(|(part, n, _)| part == "second" && n == name);
+        match found.unwrap_or_else(|| panic!("no figure {name}")) {
+            (_, _, Figure::Counter(value)) => *value as f64,
+            (_, _, Figure::Gauge(value)) => *value,
+            (_, _, Figure::State(state)) => panic!("{name} is {state}"),
+        }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.mirror.geometry().size_bytes
+    }
+}
+
+/// 16 MiB in pieces of 4 KiB, at random places.
+fn scattered(rng: &mut Rng, size_bytes: u64) -> Vec<u64> {
+    let mut places: Vec<u64> = (0..4096)
+        .map(|_| rng.below(size_bytes / BLOCK) * BLOCK)
+        .collect();
+    places.sort_unstable();
+    places.dedup();
+    places
+}
+
+/// 16 MiB in pieces of 4 KiB come back in at most 1.5 times what the slower device needs for the
+/// same ranges in order, with as many requests at once as it can choose from: each device has to do
+/// that in any case, and both work side by side.
+#[test]
+fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
+    for (kinds, size_bytes) in [
+        ([Kind::Ssd, Kind::Ssd], 1024 * MIB),
+        ([Kind::Ssd, Kind::Disk], 1024 * MIB),
+        ([Kind::Ssd, Kind::Disk], 16 * 1024 * MIB),
+        ([Kind::Disk, Kind::Ssd], 1024 * MIB),
+    ] {
+        let rt = virtual_rt(3);
+        rt.block_on(async {
+            let volume = Volume::new(&rt, kinds, size_bytes, None).await;
+            volume.lose().await;
+            let places = scattered(&mut Rng::new(1), volume.size_bytes());
+            for &at in &places {
+                volume.put(at, BLOCK, 5).await;
+            }
+            volume.give_back().await;
+            let took_ns = volume.whole_within(Duration::from_secs(600)).await;
+            let took_ns = took_ns.expect("it becomes whole");
+            let ranges: Vec<(u64, u64)> = places.iter().map(|at| (*at, BLOCK)).collect();
+            let reads_ns = kinds[0].time_alone(1, &ranges, false, DEPTH);
+            let writes_ns = kinds[1].time_alone(1, &ranges, true, DEPTH);
+            let needed_ns = reads_ns.max(writes_ns);
+            assert!(
+                took_ns <= needed_ns * 3 / 2,
+                "{took_ns} ns where {needed_ns} ns are needed, of {size_bytes}"
+            );
+        });
+    }
+}
+
+/// Writes blocks at random places, one every so often, until it is dropped.
+async fn write_at_random(volume: Rc<Volume>, len: u64, every: Duration) {
+    let mut rng = Rng::new(9);
+    loop {
+        let at = rng.below(volume.size_bytes() / len) * len;
+        let _done = volume.put(at, len, 8).await;
+        volume.rt.sleep(every).await;
+    }
+}
+
+/// A case of a rebuild under random writes: devices, size of the volume, log of each side, length of
+/// the writes and the time between two of them, and the share of what the slower device does in
+/// sequence that the rebuild must reach.
+struct UnderWrites {
+    kinds: [Kind; 2],
+    size_bytes: u64,
+    log_bytes: Option<u64>,
+    len: u64,
+    every: Duration,
+    share: f64,
+    /// How often the log goes round meanwhile, at least.
+    rounds: f64,
+}
+
+impl UnderWrites {
+    /// Returns the rate of the rebuild and what the slower device does in sequence, in bytes a second.
+    fn run(&self) -> (f64, f64) {
+        let rt = virtual_rt(3);
+        rt.block_on(async {
+            let volume = Volume::new(&rt, self.kinds, self.size_bytes, self.log_bytes).await;
+            let volume = Rc::new(volume);
+            volume.lose().await;
+            volume.fill(6).await;
+            let clients = TaskGroup::new(&rt);
+            clients.spawn(write_at_random(Rc::clone(&volume), self.len, self.every));
+            volume.give_back().await;
+            let log_before = volume.figure("log_written_bytes");
+            let took_ns = volume.whole_within(Duration::from_secs(3600)).await;
+            let took_ns = took_ns.expect("it becomes whole");
+            let logged_bytes = volume.figure("log_written_bytes") - log_before;
+            clients.cancel().await;
+            let rounds = logged_bytes / self.log_bytes.map_or(f64::MAX, |bytes| bytes as f64);
+            assert!(rounds >= self.rounds, "{rounds} times round the log");
+            let rate = volume.size_bytes() as f64 / (took_ns as f64 / 1e9);
+            let [from, to] = self.kinds;
+            (rate, from.sequential(1, false).min(to.sequential(1, true)))
+        })
+    }
+}
+
+/// A whole side comes back under a client that writes at random all the while: on SSDs at half of
+/// what the slower one writes in sequence, and on a disk at a quarter of it, though its log goes
+/// round three times meanwhile. With `BIMETAL_REBUILD_LARGE=1` also the volume of 957 MiB of
+/// docs/layers/mirror.md, with each figure.
+#[test]
+fn a_side_becomes_whole_under_random_writes() {
+    let on_disk = |size_bytes, log_bytes, len, every_ms, rounds| UnderWrites {
+        kinds: [Kind::Ssd, Kind::Disk],
+        size_bytes,
+        log_bytes,
+        len,
+        every: Duration::from_millis(every_ms),
+        share: 0.25,
+        rounds,
+    };
+    let mut cases = vec![
+        UnderWrites {
+            kinds: [Kind::Ssd, Kind::Ssd],
+            share: 0.5,
+            ..on_disk(256 * MIB, None, BLOCK, 5, 0.0)
+        },
+        on_disk(384 * MIB, Some(4 * MIB), 4 * BLOCK, 2, 3.0),
+    ];
+    if std::env::var_os("BIMETAL_REBUILD_LARGE").is_some() {
+        cases.push(on_disk(957 * MIB, Some(60 * MIB), BLOCK, 5, 0.0));
+        cases.push(on_disk(957 * MIB, Some(4 * MIB), BLOCK, 5, 0.0));
+    }
+    for case in cases {
+        let (rate, sequential) = case.run();
+        println!(
+            "{} MiB, log {:?}: {:.1} MB/s of {:.1}",
+            case.size_bytes / MIB,
+            case.log_bytes,
+            rate / 1e6,
+            sequential / 1e6
+        );
+        assert!(
+            rate >= case.share * sequential,
+            "{rate} of {sequential} bytes/s"
+        );
+    }
+}
+
+/// What a client gets done that writes all it can, four requests at once.
+#[derive(Default)]
+struct Done {
+    writes: Cell<u64>,
+    longest_ns: Cell<u64>,
+}
+
+impl Done {
+    /// Lets it write for so long.
+    async fn in_time(volume: &Rc<Volume>, time: Duration) -> Rc<Done> {
+        let (done, clients) = (Rc::new(Done::default()), TaskGroup::new(&volume.rt));
+        for seed in 0..4 {
+            let (volume, done) = (Rc::clone(volume), Rc::clone(&done));
+            clients.spawn(async move {
+                let mut rng = Rng::new(seed);
+                loop {
+                    let began = volume.rt.now();
+                    let at = rng.below(volume.size_bytes() / BLOCK) * BLOCK;
+                    volume.put(at, BLOCK, 8).await;
+                    let took_ns = volume.rt.now().ns_since(began);
+                    done.writes.set(done.writes.get() + 1);
+                    done.longest_ns.set(done.longest_ns.get().max(took_ns));
+                }
+            });
+        }
+        volume.rt.sleep(time).await;
+        clients.cancel().await;
+        done
+    }
+}
+
+/// Under a client that writes all it can, a rebuild keeps to its floor. The client keeps half of its
+/// rate, and none of its writes takes 250 ms longer than without the rebuild.
+#[test]
+fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
+    const TIME: Duration = Duration::from_secs(4);
+    for (kinds, size_bytes) in [
+        ([Kind::Ssd, Kind::Ssd], 512 * MIB),
+        ([Kind::Ssd, Kind::Disk], 512 * MIB),
+    ] {
+        let rt = virtual_rt(4);
+        rt.block_on(async {
+            let volume = Rc::new(Volume::new(&rt, kinds, size_bytes, None).await);
+            // More than the floor would be no more than the floor, and the side would be whole.
+            let rates = RebuildRates {
+                floor_bytes_per_s: FLOOR,
+                ceiling_bytes_per_s: Some(2 * FLOOR),
+            };
+            volume
+                .mirror
+                .set_rebuild_rates(rates)
+                .expect("they are rates");
+            volume.lose().await;
+            volume.fill(6).await;
+            let alone = Done::in_time(&volume, TIME).await;
+            volume.give_back().await;
+            let before = volume.mirror.status().sides[1].resynced_bytes;
+            let beside = Done::in_time(&volume, TIME).await;
+            let side = &volume.mirror.status().sides[1];
+            assert_eq!(side.health, "resyncing", "there was enough to copy");
+            let copied = (side.resynced_bytes - before) as f64 / TIME.as_secs_f64();
+            assert!(copied >= 0.98 * FLOOR as f64, "{copied} bytes/s");
+            let (alone_writes, writes) = (alone.writes.get(), beside.writes.get());
+            assert!(
+                2 * writes >= alone_writes,
+                "{writes} writes of {alone_writes}"
+            );
+            let (alone_ns, longest_ns) = (alone.longest_ns.get(), beside.longest_ns.get());
+            assert!(
+                longest_ns <= alone_ns + 250_000_000,
+                "{longest_ns} ns, {alone_ns} ns"
+            );
+        });
+    }
+}
+
+/// What is written while a side is away is remembered in few ranges: one for what is written in
+/// sequence, and never more than the volume's bound, however it is written.
+#[test]
+fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
+    let rt = virtual_rt(5);
+    rt.block_on(async {
+        let volume = Volume::new(&rt, [Kind::Ssd, Kind::Ssd], 4096 * MIB, None).await;
+        volume.lose().await;
+        for block in 1..10_000 {
+            volume.put(block * BLOCK, BLOCK, 2).await;
+        }
+        assert_eq!(volume.mirror.status().sides[1].stale_ranges, 1);
+        // 40,000 blocks of which no two are neighbours. 1 MiB has room for 23,831 ranges of 44 bytes.
+        for block in 0..40_000 {
+            volume.put(100 * MIB + block * 8 * BLOCK, BLOCK, 2).await;
+        }
+        let side = &volume.mirror.status().sides[1];
+        assert!(side.stale_ranges <= 23_831, "{}", side.stale_ranges);
+        assert!(side.stale_bytes >= 50_000 * BLOCK, "{}", side.stale_bytes);
+    });
+}
+
+/// The ceiling holds, and both rates can be set while a rebuild runs.
+#[test]
+fn the_rates_of_a_rebuild_can_be_set_while_it_runs() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let volume = Volume::new(&rt, [Kind::Ssd, Kind::Ssd], 256 * MIB, None).await;
+        let rates = |floor_bytes_per_s, ceiling_bytes_per_s| RebuildRates {
+            floor_bytes_per_s,
+            ceiling_bytes_per_s,
+        };
+        let set = |rates| volume.mirror.set_rebuild_rates(rates);
+        set(rates(MIB, Some(4 * MIB))).expect("they are rates");
+        assert!(set(rates(MIB, Some(0))).is_err(), "nothing would be copied");
+        assert!(
+            set(rates(2 * MIB, Some(MIB))).is_err(),
+            "a floor above the ceiling"
+        );
+        assert_eq!(volume.mirror.rebuild_rates(), rates(MIB, Some(4 * MIB)));
+        volume.lose().await;
+        volume.fill(6).await;
+        volume.give_back().await;
+        volume.rt.sleep(Duration::from_secs(10)).await;
+        // 4 MiB may be in flight beyond the rate.
+        let copied = volume.mirror.status().sides[1].resynced_bytes;
+        assert!((36 * MIB..=44 * MIB).contains(&copied), "{copied}");
+        set(rates(MIB, None)).expect("they are rates");
+        let rest = volume.whole_within(Duration::from_secs(2)).await;
+        assert!(rest.is_some(), "what waits goes by the new rates at once");
+    });
+}
