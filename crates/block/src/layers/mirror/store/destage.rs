@@ -256,9 +256,11 @@ impl Store {
     }
 
     /// Writes what has changed of the checksums and the map, durably, and reads it again: of a page
-    /// nothing else tells that it is older than it should be. Everything written home before is
-    /// durable afterwards as well.
-    async fn write_pages(&self) -> Result<(), IoError> {
+    /// nothing else tells that it is older than it should be. Only then it is noted of pages that
+    /// were never written before that they count, durably as well. Everything written home before is
+    /// durable afterwards.
+    pub(super) async fn write_pages(&self) -> Result<(), IoError> {
+        let _one = self.writing_pages.acquire(1).await;
         for _ in 0..PAGE_TRIES {
             if let Some(checksums) = &self.checksums {
                 checksums.write_back().await?;
@@ -266,13 +268,18 @@ impl Store {
             if self.regions.dirty() {
                 self.regions.write_back().await?;
             }
+            // What the device takes from now on need not be covered by the flush.
+            let fresh = self.written.as_ref().map(|written| written.fresh());
             self.device.submit(Request::flush()).await?;
             let mut taken = self.regions.verify().await?;
             if let Some(checksums) = &self.checksums {
                 taken &= checksums.verify().await?;
             }
             if taken {
-                return Ok(());
+                return match (&self.written, fresh) {
+                    (Some(written), Some(fresh)) => written.settle(fresh).await,
+                    _ => Ok(()),
+                };
             }
         }
         Err(IoError::Corrupt)

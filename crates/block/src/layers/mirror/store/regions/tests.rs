@@ -21,7 +21,14 @@ const SIDE: [u8; 16] = *b"\xA1\xB2\xC3\xD4-and-12-more";
 const OTHER: [u8; 16] = *b"\xA1\xB2\xC3\xD4-and-12-less";
 
 async fn load(rig: &Rig) -> Result<Regions, IoError> {
-    Regions::load(&rig.rt, &rig.device, AREA, VOLUME_BYTES).await
+    Regions::load(
+        &rig.rt,
+        &rig.device,
+        AREA,
+        VOLUME_BYTES,
+        WrittenIn::default(),
+    )
+    .await
 }
 
 /// The stale ranges, each its start and end.
@@ -152,7 +159,8 @@ fn a_damaged_page_counts_as_always_stale() {
 fn a_long_map_is_read_in_pieces_and_a_failing_one_not_at_all() {
     let rig = Rig::new(1);
     let volume_bytes = 600 * 504 * MIB;
-    let map = Regions::load(&rig.rt, &rig.device, AREA, volume_bytes);
+    let all = WrittenIn::default();
+    let map = Regions::load(&rig.rt, &rig.device, AREA, volume_bytes, all);
     let map = rig.rt.block_on(map).unwrap();
     assert_eq!(rig.asked(Op::Read), [[0, 256], [256, 512], [512, 600]]);
     assert!(map.mark(volume_bytes - 4096..volume_bytes, 1));
@@ -205,7 +213,7 @@ proptest! {
         place in any::<u32>(),
         bits in vec(0..4096_usize * 8, 50),
     ) {
-        let mut entry_bytes = vec![0xEE; ENTRIES_BYTES];
+        let mut entry_bytes = vec![0; ENTRIES_BYTES];
         encode(&entries, &mut entry_bytes);
         let mut page = vec![0xEE; 4096];
         AREA.seal(u64::from(place), &entry_bytes, &mut page);
