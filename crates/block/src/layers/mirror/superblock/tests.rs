@@ -77,6 +77,24 @@ fn a_superblock_survives_and_every_damaged_bit_is_noticed() {
     }
 }
 
+/// A side that was formatted before has no feature bit, and its reserved bytes mean nothing.
+#[test]
+fn a_side_without_the_feature_says_nothing_of_written_pages() {
+    let mut older = sample();
+    older.layout.written = None;
+    older.unknown_blocks = 0;
+    let mut block = older.encode();
+    assert_eq!(
+        (&block[16..24], &block[3848..3872]),
+        (&[0; 8][..], &[0; 24][..])
+    );
+    assert_eq!(Superblock::decode(&block), Ok(Some(older.clone())));
+    block[3848..3872].fill(7);
+    let checksum = crc32c::crc32c(&block[..4092]);
+    block[4092..].copy_from_slice(&checksum.to_le_bytes());
+    assert_eq!(Superblock::decode(&block), Ok(Some(older)));
+}
+
 /// The places of `docs/format/mirror-side.md`.
 #[test]
 fn fields_lie_where_the_format_page_says() {
@@ -188,7 +206,8 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
     assert!(old.contains("before crash safety"), "{old}");
     assert!(old.contains("format it again"), "{old}");
     assert!(refused(8, &[3]).contains("version 3"));
-    assert!(refused(16, &[1]).contains("features 0x1"));
+    assert!(refused(16, &[2]).contains("features 0x2"));
+    assert!(refused(16, &[1 | 2]).contains("features 0x2"));
     for (at, bytes) in [
         (72, &[1u8][..]),   // A free place,
         (72, &[0]),         // another side's,

@@ -174,6 +174,26 @@ fn a_long_map_is_read_in_pieces_and_a_failing_one_not_at_all() {
     assert_eq!(failed.err(), Some(IoError::Medium));
 }
 
+/// Only what was written is looked at, and what has gone bad since is written again.
+#[test]
+fn a_page_that_goes_bad_is_found_and_written_again() {
+    let rig = Rig::new(1);
+    let map = rig.rt.block_on(load(&rig)).unwrap();
+    assert!(map.mark(600 * MIB..601 * MIB, 8));
+    rig.rt.block_on(map.write_back()).unwrap();
+    let whole = rig.page(1);
+    let found = |read_bytes, wrong_pages| CheckedAreas {
+        read_bytes,
+        wrong_pages,
+        next: None,
+    };
+    assert_eq!(rig.rt.block_on(map.check()), Ok(found(3 * 4096, 0)));
+    rig.set_page(1, &[0; 4096]);
+    assert_eq!(rig.rt.block_on(map.check()), Ok(found(3 * 4096, 1)));
+    rig.rt.block_on(map.write_back()).unwrap();
+    assert_eq!(rig.page(1), whole);
+}
+
 #[test]
 fn a_mark_on_its_way_is_not_on_the_device() {
     let rig = Rig::new(1);
