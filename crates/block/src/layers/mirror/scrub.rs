@@ -53,7 +53,12 @@ impl Shared {
         let mut position = 0;
         // The volume may grow meanwhile.
         while position < self.size_bytes() {
+            position = self.first_touched(position);
+            run.counts.position_bytes.set(position);
             let piece = position..self.size_bytes().min(position + PIECE_BYTES);
+            if piece.is_empty() {
+                return;
+            }
             let bytes = (piece.end - piece.start) * self.healthy().len() as u64;
             self.repair
                 .scrub
@@ -67,6 +72,16 @@ impl Shared {
             self.scrub_piece(run, piece).await;
             run.counts.position_bytes.set(position);
         }
+    }
+
+    /// Where some healthy side begins to hold something, from a position on. What lies before that was
+    /// never written, so there is nothing to read.
+    fn first_touched(&self, position: u64) -> u64 {
+        let range = position..self.size_bytes();
+        let healthy = self.healthy().into_iter();
+        let stores = healthy.filter_map(|index| self.sides[index].store());
+        let first = stores.map(|store| store.first_touched(&range)).min();
+        first.unwrap_or(position)
     }
 
     /// What a side keeps beside its data: superblocks, checkpoint, map and checksums.

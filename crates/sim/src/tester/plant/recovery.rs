@@ -18,6 +18,9 @@ use super::{Bug, Plant, Planted};
 
 /// Where the checkpoints are.
 const CHECKPOINTS: Range<u64> = 4 << 10..12 << 10;
+/// A page of the map has as many sectors, each with a checksum of its own.
+const SECTORS: u64 = 8;
+const SECTOR_BYTES: usize = 512;
 /// What a header of the log begins with; its checksum follows, then what that is of.
 const ENTRY_MAGIC: &[u8; 8] = b"BMLOG\0\0\x01";
 const ENTRY_CHECKSUM_AT: usize = 8;
@@ -117,10 +120,32 @@ impl BadSide {
                 for (index, block) in blocks.enumerate() {
                     forgotten.insert(block, block_of(&request.payload, index));
                 }
-                return Ok(Reply::Done);
+                if self.plant != Plant::ForgetsMap {
+                    return Ok(Reply::Done);
+                }
+                // A page of the map that was written must be whole, and says nothing.
+                request.payload = self.empty_pages(&request);
             }
         }
         self.below.submit(request).await
+    }
+
+    /// Pages of the map that mark nothing, in the place of those that are written.
+    fn empty_pages(&self, request: &Request) -> Payload {
+        let found = self.found.borrow();
+        let found = found.as_ref().expect("a bug begins when it was read");
+        let first = (request.offset - found.layout.map.0) / BLOCK_BYTES;
+        let mut bytes = vec![0; request.len as usize];
+        for (sector, content) in (0..).zip(bytes.chunks_exact_mut(SECTOR_BYTES)) {
+            let page: u64 = first + sector / SECTORS;
+            let number = (sector % SECTORS) as u32;
+            let (entries, sum) = content.split_at_mut(SECTOR_BYTES - 4);
+            let crc = crc32c::crc32c(&found.side);
+            let crc = crc32c::crc32c_append(crc, &page.to_le_bytes());
+            let crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
+            sum.copy_from_slice(&crc32c::crc32c_append(crc, entries).to_le_bytes());
+        }
+        self.rt.pool().copy_of(&bytes).into()
     }
 
     /// Writes another superblock than the one that was given.

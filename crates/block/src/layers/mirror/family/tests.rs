@@ -37,6 +37,7 @@ pub(super) fn superblock(place: usize, sides: usize, state: State, history: Hist
         complete_below,
         volume_bytes: 11 << 20,
         layout: Layout::of_device(64 << 20, None).unwrap(),
+        unknown_blocks: 0,
         created_s: 0,
         written_s: 1_577_836_800,
         name: "vol".to_owned(),

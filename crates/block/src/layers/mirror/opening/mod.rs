@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_rt::{Instant, Rt};
+use futures_util::future::join_all;
 
 use self::equalising::takes;
 use self::lacking::{lacked, most_complete, newest_of};
@@ -192,10 +193,8 @@ struct Begun {
 
 impl Attempt<'_> {
     async fn run(&self) -> Result<Opened, Setback> {
-        let mut looked: Vec<Looked> = Vec::with_capacity(self.sides.len());
-        for index in 0..self.sides.len() {
-            looked.push(self.look(index).await);
-        }
+        let looks = (0..self.sides.len()).map(|index| self.look(index));
+        let mut looked: Vec<Looked> = join_all(looks).await;
         match self.make_one(&mut looked).await {
             Ok(made) => Ok(self.opened(looked, made)),
             Err(setback) => {
@@ -619,6 +618,7 @@ pub(super) fn store_device(
         side: superblock.side,
         layout: superblock.layout,
         volume_bytes: superblock.volume_bytes,
+        unknown_blocks: superblock.unknown_blocks,
         integrity: !superblock.flags.no_checksums,
         checksum_cache_bytes: config.checksum_cache.0,
         counts_below: Rc::new(move |epoch| {

@@ -153,9 +153,35 @@ impl Store {
         // A chunk on its way home may wait for the range.
         drop(home);
         if checksums.unwritten_pages() >= UNWRITTEN_PAGES_MAX {
-            self.write_pages_alone().await?;
+            self.write_pages().await?;
         }
         Ok(learned)
+    }
+
+    /// Where a range of the volume begins to hold something, as far as is known without reading:
+    /// before that, nothing is in the log, and no page of checksums was ever written.
+    pub(in super::super) fn first_touched(&self, range: &Range<u64>) -> u64 {
+        let Some(checksums) = &self.checksums else {
+            return range.start;
+        };
+        let unsettled = self.unsettled.borrow();
+        let mut end = range.end;
+        end = unsettled
+            .overlapping(range)
+            .map(|part| part.start)
+            .fold(end, u64::min);
+        let logged = self.log.index.borrow().first_in(range);
+        end = logged
+            .map_or(end, |(part, _)| end.min(part.start))
+            .max(range.start);
+        let blocks = range.start / BLOCK_BYTES..end / BLOCK_BYTES;
+        if blocks.is_empty() {
+            return range.start;
+        }
+        match checksums.untouched(&blocks) {
+            Some((Expected::NeverWritten, blocks)) => range.start + blocks * BLOCK_BYTES,
+            _ => range.start,
+        }
     }
 
     /// Reads the checksums from a page on as they lie on the device, as many as one request may, and
@@ -167,8 +193,13 @@ impl Store {
         let mut areas = CheckedAreas::default();
         if page == 0 {
             areas = self.regions.check().await?;
+            if let Some(written) = &self.written {
+                let (read_bytes, wrong_pages) = written.check().await?;
+                areas.read_bytes += read_bytes;
+                areas.wrong_pages += wrong_pages;
+            }
             if areas.wrong_pages > 0 {
-                self.write_pages_alone().await?;
+                self.write_pages().await?;
             }
             areas.wrong_pages += self.log.check_checkpoint().await?;
         }
@@ -185,7 +216,7 @@ impl Store {
             }
         }
         if of_checksums.wrong_pages > 0 {
-            self.write_pages_alone().await?;
+            self.write_pages().await?;
         }
         areas.read_bytes += of_checksums.read_bytes;
         areas.wrong_pages += of_checksums.wrong_pages;

@@ -26,13 +26,14 @@ use bimetal_rt::sync::WaitQueue;
 use bimetal_rt::turn::{count_entries, give_way};
 
 use super::check::CheckedAreas;
+use super::written::WrittenIn;
 use crate::device::{Device, Figure, FigureVisitor};
 use crate::error::IoError;
 use cache::Cache;
 pub(super) use entries::Expected;
 pub(in crate::layers::mirror) use entries::PAGE_COVERS_BYTES;
-use entries::{PAGE_BLOCKS, decode, encode, kind_of, unknown_entries};
-pub(super) use entries::{expected_of, first_entries, verify};
+use entries::{Entries, PAGE_BLOCKS, decode, encode, first_entries, kind_of, unknown_entries};
+pub(super) use entries::{expected_of, verify};
 pub(in crate::layers::mirror) use pages::{Area, PageError};
 use pages::{PAGE_BYTES, WriteBack};
 
@@ -52,11 +53,23 @@ impl Drop for Loading<'_> {
     }
 }
 
+/// What is done with the entries of a page that was never written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// They are only looked at.
+    Look,
+    /// They are changed, so the page must be in memory.
+    Change,
+}
+
 /// The checksum area of a side that is in use.
 pub(super) struct Checksums {
     device: Rc<dyn Device>,
     area: Area,
     blocks: Cell<u64>,
+    /// Of the first blocks of the data, up to this number, a page that was never written says that
+    /// nothing is known of them; of the others, that they were never written.
+    unknown_blocks: u64,
     cached_pages_max: usize,
     cache: RefCell<Cache>,
     loading: RefCell<BTreeSet<u64>>,
@@ -89,6 +102,7 @@ impl Checksums {
             device: Rc::clone(device),
             area,
             blocks: blocks.into(),
+            unknown_blocks: 0,
             cached_pages_max,
             cache: RefCell::default(),
             loading: RefCell::default(),
@@ -108,7 +122,18 @@ impl Checksums {
         let room = (self.cached_pages_max / 4).max(1) as u64 * PAGE_BLOCKS;
         let end = blocks.end.min(blocks.start + room).min(self.blocks.get());
         let load_end = Checksums::page_of(end.saturating_sub(1)) + 1;
-        self.visit(blocks.start..end, load_end, |_, _| {}).await
+        self.visit(blocks.start..end, load_end, Purpose::Look, |_, _| {})
+            .await
+    }
+
+    /// The same for an area of which not all pages were written when the side was formatted: of
+    /// those that never were, nothing is known of the first `unknown_blocks` blocks of the data.
+    pub(super) fn with_written(self, written: WrittenIn, unknown_blocks: u64) -> Checksums {
+        Checksums {
+            unknown_blocks,
+            write_back: self.write_back.with_written(written),
+            ..self
+        }
     }
 
     /// The data may have become longer: at least so many blocks.
@@ -143,7 +168,7 @@ impl Checksums {
     pub(super) async fn expected(&self, blocks: Range<u64>) -> Result<Vec<Expected>, IoError> {
         let mut expected = Vec::with_capacity((blocks.end - blocks.start) as usize);
         let load_end = blocks.end.div_ceil(PAGE_BLOCKS);
-        self.visit(blocks, load_end, |_, entries| {
+        self.visit(blocks, load_end, Purpose::Look, |_, entries| {
             expected.extend(entries.iter().map(|entry| Expected::of_entry(*entry)));
         })
         .await?;
@@ -152,7 +177,8 @@ impl Checksums {
 
     /// What is expected of the blocks of a range that the page of the first one describes, in runs
     /// of one kind with their lengths in blocks; all checksums are of one kind. Of the range, which
-    /// may go on, more is read into memory with the same request, as far as the memory goes.
+    /// may go on, more is read into memory with the same request, as far as the memory goes. Where
+    /// the first page was never written the answer may cover further pages that never were.
     ///
     /// # Errors
     /// As [`expected`](Self::expected).
@@ -164,17 +190,46 @@ impl Checksums {
         blocks: Range<u64>,
     ) -> Result<Vec<(Expected, u64)>, IoError> {
         assert!(!blocks.is_empty(), "a block is asked about");
+        if let Some(run) = self.untouched(&blocks) {
+            return Ok(vec![run]);
+        }
         let page = Checksums::page_of(blocks.start);
         let ahead = (self.cached_pages_max / 2).max(1) as u64;
         let load_end = blocks.end.div_ceil(PAGE_BLOCKS).min(page + ahead);
         let in_page = blocks.start..blocks.end.min(Checksums::blocks_of(page).end);
         let mut kinds = Vec::new();
-        self.visit(in_page, load_end, |_, entries| {
+        self.visit(in_page, load_end, Purpose::Look, |_, entries| {
             let runs = entries.chunk_by(|a, b| kind_of(*a) == kind_of(*b));
             kinds.extend(runs.map(|run| (kind_of(run[0]), run.len() as u64)));
         })
         .await?;
         Ok(kinds)
+    }
+
+    /// What is expected of the first blocks of a range whose pages were never written and have not
+    /// changed in memory, and how many blocks these are; `None` when the first page is no such.
+    pub(super) fn untouched(&self, blocks: &Range<u64>) -> Option<(Expected, u64)> {
+        let pages = Checksums::page_of(blocks.start)..blocks.end.div_ceil(PAGE_BLOCKS);
+        let end_page = self.write_back.written().first_written(pages.clone());
+        let cache = self.cache.borrow();
+        let cached = cache.pages.range(pages.start..end_page).next();
+        let end_page = cached.map_or(end_page, |(page, _)| *page);
+        if end_page == pages.start {
+            return None;
+        }
+        let end = blocks.end.min(end_page * PAGE_BLOCKS);
+        Some(match blocks.start < self.unknown_blocks {
+            true => (
+                Expected::Unknown,
+                end.min(self.unknown_blocks) - blocks.start,
+            ),
+            false => (Expected::NeverWritten, end - blocks.start),
+        })
+    }
+
+    /// The entries of a page that was never written.
+    fn first_entries(&self, page: u64) -> Entries {
+        first_entries(page, self.unknown_blocks)
     }
 
     /// Changes what is expected of the blocks from `first_block` on. On the device after the next
@@ -194,7 +249,7 @@ impl Checksums {
         let mut values = values.iter();
         let blocks = first_block..first_block + values.len() as u64;
         let load_end = blocks.end.div_ceil(PAGE_BLOCKS);
-        self.visit(blocks, load_end, |page, entries| {
+        self.visit(blocks, load_end, Purpose::Change, |page, entries| {
             for (entry, value) in entries.iter_mut().zip(values.by_ref()) {
                 *entry = value.entry();
             }
@@ -254,7 +309,16 @@ impl Checksums {
         damaged.iter().map(|(page, why)| (*page, *why)).collect()
     }
 
-    /// Reads pages as they lie on the device, from one on, as many as one request may. Those that are
+    /// The first pages of a range that were written, as many as one request may read.
+    fn written_run(&self, pages: Range<u64>) -> Range<u64> {
+        let written = self.write_back.written();
+        let start = written.first_written(pages.clone());
+        let end_max = pages.end.min(start + Area::run_pages_max(&*self.device));
+        let end = (start..end_max).find(|page| !written.is_written(*page));
+        start..end.unwrap_or(end_max)
+    }
+
+    /// Reads written pages as they lie on the device, from one on, as many as one request may. Those that are
     /// not as they should be are due to be written again; those of which memory has no copy are
     /// forgotten, and named.
     ///
@@ -262,12 +326,15 @@ impl Checksums {
     /// Those of the device.
     pub(super) async fn check_from(&self, page: u64) -> Result<(CheckedAreas, Vec<u64>), IoError> {
         let pages_end = self.blocks.get().div_ceil(PAGE_BLOCKS);
-        let run = page..pages_end.min(page + Area::run_pages_max(&*self.device));
+        let run = self.written_run(page.min(pages_end)..pages_end);
         let mut checked = CheckedAreas {
             read_bytes: (run.end - run.start) * PAGE_BYTES,
             next: Some(run.end).filter(|next| *next < pages_end),
             ..CheckedAreas::default()
         };
+        if run.is_empty() {
+            return Ok((checked, Vec::new()));
+        }
         let mut lost = Vec::new();
         let payload = self.area.read(&*self.device, run.clone()).await?;
         for (index, page) in run.enumerate() {
@@ -353,13 +420,14 @@ impl Checksums {
         &self,
         blocks: Range<u64>,
         load_end: u64,
+        purpose: Purpose,
         each: impl FnMut(u64, &mut [u32]),
     ) -> Result<(), IoError> {
         assert!(
             blocks.start <= blocks.end && blocks.end <= self.blocks.get(),
             "the blocks {blocks:?} lie in the data"
         );
-        let result = self.visit_each(blocks, load_end, each).await;
+        let result = self.visit_each(blocks, load_end, purpose, each).await;
         self.trim();
         result
     }
@@ -368,6 +436,7 @@ impl Checksums {
         &self,
         blocks: Range<u64>,
         load_end: u64,
+        purpose: Purpose,
         mut each: impl FnMut(u64, &mut [u32]),
     ) -> Result<(), IoError> {
         let mut next = blocks.start;
@@ -376,12 +445,23 @@ impl Checksums {
             let page = Checksums::page_of(next);
             let first = page * PAGE_BLOCKS;
             let end = blocks.end.min(first + PAGE_BLOCKS);
+            let inside = (next - first) as usize..(end - first) as usize;
             if let Some(cached) = self.cache.borrow_mut().pages.get_mut(&page) {
                 cached.used = true;
-                let inside = (next - first) as usize..(end - first) as usize;
                 count_entries(inside.len());
                 each(page, &mut cached.entries[inside]);
                 next = end;
+                continue;
+            }
+            if !self.write_back.written().is_written(page) {
+                let mut entries = self.first_entries(page);
+                if purpose == Purpose::Change {
+                    self.cache.borrow_mut().put(page, entries);
+                } else {
+                    count_entries(inside.len());
+                    each(page, &mut entries[inside]);
+                    next = end;
+                }
                 continue;
             }
             // What was loaded has been visited: until here nothing was given up.
@@ -428,13 +508,18 @@ impl Checksums {
         result
     }
 
-    /// The start of `pages`, up to the first that is in memory or on its way there.
+    /// The start of `pages`, up to the first that is in memory, on its way there, or was never
+    /// written.
     fn missing(&self, pages: Range<u64>) -> Range<u64> {
         let (cache, loading) = (self.cache.borrow(), self.loading.borrow());
         let end = pages
             .end
             .min(pages.start + Area::run_pages_max(&*self.device));
-        let is_there = |page: &u64| cache.pages.contains_key(page) || loading.contains(page);
+        let written = self.write_back.written();
+        let is_there = |page: &u64| {
+            let in_memory = cache.pages.contains_key(page) || loading.contains(page);
+            in_memory || !written.is_written(*page)
+        };
         let end = (pages.start..end).find(is_there).unwrap_or(end);
         pages.start..end
     }

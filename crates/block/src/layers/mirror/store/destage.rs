@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_rt::Payload;
-use bimetal_rt::sync::{Permit, TaskGroup};
+use bimetal_rt::sync::TaskGroup;
 
 use super::Store;
 use super::checksums::{Checksums, Expected};
@@ -241,27 +241,12 @@ impl Store {
         Ok(())
     }
 
-    /// Waits until no chunk is on its way home, until what this returns is dropped. Such a chunk may
-    /// wait for an idle moment, which a rebuild never leaves, so it is hurried.
-    pub(super) async fn pages_alone(&self) -> Permit {
-        let _hurry = Hurry::of(self);
-        self.log.changed.notify();
-        self.destaging.acquire(1).await
-    }
-
-    /// Does what [`write_pages`](Self::write_pages) does, when no chunk is on its way home.
-    ///
-    /// # Errors
-    /// Those of the device.
-    pub(super) async fn write_pages_alone(&self) -> Result<(), IoError> {
-        let _alone = self.pages_alone().await;
-        self.write_pages().await
-    }
-
     /// Writes what has changed of the checksums and the map, durably, and reads it again: of a page
-    /// nothing else tells that it is older than it should be. Everything written home before is
-    /// durable afterwards as well.
+    /// nothing else tells that it is older than it should be. Only then it is noted of pages that
+    /// were never written before that they count, durably as well. Everything written home before is
+    /// durable afterwards.
     pub(super) async fn write_pages(&self) -> Result<(), IoError> {
+        let _one = self.writing_pages.acquire(1).await;
         for _ in 0..PAGE_TRIES {
             if let Some(checksums) = &self.checksums {
                 checksums.write_back().await?;
@@ -269,13 +254,18 @@ impl Store {
             if self.regions.dirty() {
                 self.regions.write_back().await?;
             }
+            // What the device takes from now on need not be covered by the flush.
+            let fresh = self.written.as_ref().map(|written| written.fresh());
             self.device.submit(Request::flush()).await?;
             let mut taken = self.regions.verify().await?;
             if let Some(checksums) = &self.checksums {
                 taken &= checksums.verify().await?;
             }
             if taken {
-                return Ok(());
+                return match (&self.written, fresh) {
+                    (Some(written), Some(fresh)) => written.settle(fresh).await,
+                    _ => Ok(()),
+                };
             }
         }
         Err(IoError::Corrupt)

@@ -41,11 +41,13 @@ impl Store {
     pub(in super::super) async fn clear_up_to(&self, volume_bytes: u64) -> Result<(), IoError> {
         let range = self.volume_bytes.get()..volume_bytes;
         match &self.checksums {
-            Some(checksums) => self.clear_checksums(checksums, range).await?,
-            None => self.clear_home(range).await?,
+            Some(checksums) => self.clear_checksums(checksums, range).await,
+            None => {
+                self.clear_home(range).await?;
+                self.device.submit(Request::flush()).await?;
+                Ok(())
+            }
         }
-        self.device.submit(Request::flush()).await?;
-        Ok(())
     }
 
     async fn clear_checksums(
@@ -56,23 +58,31 @@ impl Store {
         let (mut block, end) = (range.start / BLOCK_BYTES, range.end / BLOCK_BYTES);
         checksums.reach(end);
         while block < end {
-            let page_end = Checksums::blocks_of(Checksums::page_of(block)).end;
-            let blocks = block..page_end.min(end);
-            block = blocks.end;
-            let clear = match checksums.expected(blocks.clone()).await {
-                Ok(expected) => expected.iter().all(|e| *e == Expected::NeverWritten),
-                Err(IoError::Corrupt) => false,
+            let kinds = match checksums.kinds_in_page(block..end).await {
+                Ok(kinds) => kinds,
+                Err(IoError::Corrupt) => Vec::new(),
                 Err(error) => return Err(error),
             };
-            if !clear {
+            let is_clear = |(kind, _): &&(Expected, u64)| *kind == Expected::NeverWritten;
+            let clear: u64 = kinds
+                .iter()
+                .take_while(is_clear)
+                .map(|(_, blocks)| blocks)
+                .sum();
+            block += clear;
+            // The end of what was clear may be the end of its page, or of the range.
+            let page_end = Checksums::blocks_of(Checksums::page_of(block)).end;
+            let blocks = block..page_end.min(end);
+            if clear == 0 {
+                block = blocks.end;
                 let zeroes = vec![Expected::NeverWritten; (blocks.end - blocks.start) as usize];
                 self.set_expected(checksums, blocks.start, &zeroes).await?;
             }
             if checksums.unwritten_pages() >= UNWRITTEN_PAGES_MAX {
-                self.write_pages_alone().await?;
+                self.write_pages().await?;
             }
         }
-        self.write_pages_alone().await
+        self.write_pages().await
     }
 
     /// Without checksums nothing says of a block that it was never written.

@@ -27,6 +27,7 @@ mod runs;
 mod straight;
 #[cfg(test)]
 mod tests;
+pub(super) mod written;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -45,6 +46,7 @@ pub(super) use self::log::{LogCounts, Outcome};
 use self::progress::Noticed;
 use self::regions::Regions;
 pub(super) use self::straight::Unsettled;
+use self::written::{Written, WrittenIn};
 use super::superblock::{FIRST_CHANGE, Layout, Uuid};
 use crate::BLOCK_BYTES;
 use crate::device::{Device, Figure, FigureVisitor, LocalFuture};
@@ -64,6 +66,8 @@ pub(super) struct StoreDevice {
     pub(super) side: Uuid,
     pub(super) layout: Layout,
     pub(super) volume_bytes: u64,
+    /// Blocks at the start of the data that had content when the side was formatted.
+    pub(super) unknown_blocks: u64,
     /// Whether checksums of the home are kept.
     pub(super) integrity: bool,
     /// Of the changes of an epoch, given by its number, only those below a number count.
@@ -113,6 +117,10 @@ pub(super) struct Store {
     log: Rc<Log>,
     checksums: Option<Checksums>,
     regions: Regions,
+    /// Which pages of these two were ever written; `None` when formatting has written all of them.
+    written: Option<Rc<Written>>,
+    /// The changed pages are made durable by one task at a time.
+    writing_pages: Rc<Semaphore>,
     /// Ranges whose home is being written.
     home: Rc<RangeLock>,
     zeroes: Buf,
@@ -163,29 +171,29 @@ pub(super) struct Store {
     tasks: TaskGroup,
 }
 
-/// Makes the areas of a new side: an empty log, nothing in the map, no block ever written, except
-/// that the first `content_bytes` of the data hold what they hold, as change 1. Durable when this returns. Zeroes
-/// stand for none of that: a page that has turned to zeroes is damaged.
+/// Makes the areas of a new side: an empty log, and no page of the map or of the checksums written,
+/// so that no region was ever changed and no block ever written. With `has_content` the data hold
+/// what they hold, as change 1. Durable when this returns. Writes little, whatever the size of the
+/// side.
 ///
 /// # Errors
 /// Those of the device; what the areas hold is then unknown.
+///
+/// # Panics
+/// When the layout has no room for what says which pages were written.
 pub(super) async fn initialise(
     rt: &Rt,
     device: &Rc<dyn Device>,
     side: Uuid,
     layout: &Layout,
-    content_bytes: u64,
+    has_content: bool,
 ) -> Result<(), IoError> {
-    let unknown_blocks = content_bytes / BLOCK_BYTES;
-    for ((offset, len), unknown_blocks) in [(layout.map, 0), (layout.checksums, unknown_blocks)] {
-        let area = checksums::pages::Area { offset, len, side };
-        let first = |page, bytes: &mut [u8]| checksums::first_entries(page, unknown_blocks, bytes);
-        area.fill(rt, &**device, first).await?;
-    }
+    let place = layout.written.expect("a new side says what was written");
+    written::initialise(rt, &**device, place, layout.pages(), side).await?;
     // Content that was there before counts as the first change.
-    let complete_below = match content_bytes {
-        0 => 0,
-        _ => FIRST_CHANGE + 1,
+    let complete_below = match has_content {
+        false => 0,
+        true => FIRST_CHANGE + 1,
     };
     let first = checkpoint::Checkpoint {
         complete_below,
@@ -209,6 +217,41 @@ pub(super) fn backlog_bytes_max(log_bytes: u64) -> u64 {
     backlog_share(log::Area::new((0, log_bytes), u64::MAX).usable_bytes())
 }
 
+/// The areas of a side beside its log and its data.
+struct Areas {
+    written: Option<Rc<Written>>,
+    regions: Regions,
+    checksums: Option<Checksums>,
+}
+
+async fn open_areas(rt: &Rt, device: &Rc<dyn Device>, on: &StoreDevice) -> Result<Areas, IoError> {
+    let pages = |(offset, len): (u64, u64)| checksums::pages::Area {
+        offset,
+        len,
+        side: on.side,
+        numbered_from: 0,
+    };
+    let (map, of_checksums) = (pages(on.layout.map), pages(on.layout.checksums));
+    let written = match on.layout.written {
+        Some(place) => Some(Written::load(rt, device, place, on.layout.pages(), on.side).await?),
+        None => None,
+    };
+    let of_map = WrittenIn::new(&written, 0);
+    let regions = Regions::load(rt, device, map, on.volume_bytes, of_map).await?;
+    let checksums = on.integrity.then(|| {
+        let blocks = on.layout.data.1 / BLOCK_BYTES;
+        let cached = (on.checksum_cache_bytes / BLOCK_BYTES).max(16) as usize;
+        let checksums = Checksums::new(rt, device, of_checksums, blocks, cached);
+        // The bits of the map come first.
+        checksums.with_written(WrittenIn::new(&written, map.pages()), on.unknown_blocks)
+    });
+    Ok(Areas {
+        written,
+        regions,
+        checksums,
+    })
+}
+
 impl Store {
     /// Reads what a side holds. Changes nothing on it.
     ///
@@ -219,7 +262,9 @@ impl Store {
         let noticed = Noticed::over(rt, &on.device);
         let device = Rc::clone(&noticed) as Rc<dyn Device>;
         let area = log::Area::new(on.layout.log, transfer_max);
-        let recovered = recover::recover(&device, &on.side, area, &*on.counts_below).await?;
+        let recovered = recover::recover(&device, &on.side, area, &*on.counts_below);
+        let areas = open_areas(rt, &device, on);
+        let (recovered, areas) = futures_util::future::try_join(recovered, areas).await?;
         let found = StoreFound {
             complete_below: recovered.start.complete,
             next_number: recovered.next_number(),
@@ -230,18 +275,6 @@ impl Store {
         };
         let mut forgotten = RangeSet::new();
         forgotten.extend(recovered.given_up);
-        let pages = |(offset, len): (u64, u64)| checksums::pages::Area {
-            offset,
-            len,
-            side: on.side,
-        };
-        let map = pages(on.layout.map);
-        let regions = Regions::load(rt, &device, map, on.volume_bytes).await?;
-        let checksums = on.integrity.then(|| {
-            let blocks = on.layout.data.1 / BLOCK_BYTES;
-            let cached = (on.checksum_cache_bytes / BLOCK_BYTES).max(16) as usize;
-            Checksums::new(rt, &device, pages(on.layout.checksums), blocks, cached)
-        });
         let log = Log::new(rt, Rc::clone(&device), on.side, area, recovered.start);
         Ok(Rc::new(Store {
             rt: rt.clone(),
@@ -249,8 +282,10 @@ impl Store {
             data_offset: on.layout.data.0,
             volume_bytes: on.volume_bytes.into(),
             log,
-            checksums,
-            regions,
+            checksums: areas.checksums,
+            regions: areas.regions,
+            written: areas.written,
+            writing_pages: Semaphore::new(1),
             home: RangeLock::new(),
             zeroes: rt.pool().zeroed(1 << 20),
             found,
@@ -579,6 +614,10 @@ impl Store {
         show("replaced_bytes", Figure::Counter(store.replaced_bytes));
         let damaged = self.regions.damaged().len() as u64;
         show("map_damaged_pages", Figure::Counter(damaged));
+        if let Some(written) = &self.written {
+            let damaged = written.damaged_sectors();
+            show("written_damaged_sectors", Figure::Counter(damaged));
+        }
         if let Some(checksums) = &self.checksums {
             checksums.figures(part, out);
         }

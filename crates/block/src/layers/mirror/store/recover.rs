@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use futures_util::future::try_join_all;
+
 use super::checkpoint::{self, Checkpoint};
 use super::entry::{HEADER_BYTES, Header};
 use super::index::{Entry, Index};
@@ -14,8 +16,10 @@ use crate::error::IoError;
 use crate::layers::mirror::superblock::{FIRST_CHANGE, Uuid};
 use crate::request::Request;
 
-/// Bytes read at once.
+/// Bytes of one read.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// Reads in flight, at most. A log that is empty is known by the first of them.
+const READS_IN_FLIGHT_MAX: usize = 8;
 
 /// What was found in a log.
 pub(super) struct Recovered {
@@ -37,6 +41,8 @@ struct Reader<'d> {
     area: Area,
     position: u64,
     bytes: Vec<u8>,
+    /// Reads that the next bytes come with: twice as many as those before came with.
+    reads: usize,
 }
 
 impl Reader<'_> {
@@ -45,9 +51,21 @@ impl Reader<'_> {
         let inside =
             position >= self.position && position + len <= self.position + self.bytes.len() as u64;
         if !inside {
-            let want = len.max(CHUNK_BYTES).min(self.area.bytes_left_at(position));
-            let request = Request::read(self.area.at(position), want);
-            self.bytes = self.device.submit(request).await?.into_data().to_vec();
+            let left = self.area.bytes_left_at(position);
+            let chunk = len.max(CHUNK_BYTES);
+            let want = (chunk * self.reads as u64).min(left);
+            let reads = (0..want).step_by(chunk as usize).map(|from| {
+                let request = Request::read(self.area.at(position) + from, chunk.min(want - from));
+                self.device.submit(request)
+            });
+            self.bytes = Vec::with_capacity(want as usize);
+            for reply in try_join_all(reads).await? {
+                let data = reply.into_data();
+                data.slices()
+                    .iter()
+                    .for_each(|slice| self.bytes.extend_from_slice(slice));
+            }
+            self.reads = (self.reads * 2).min(READS_IN_FLIGHT_MAX);
             self.position = position;
         }
         let from = (position - self.position) as usize;
@@ -117,6 +135,7 @@ pub(super) async fn recover(
         area,
         position: 0,
         bytes: Vec::new(),
+        reads: 1,
     };
     let mut walk = Walk::new(&checkpoint);
     let mut found = Recovered {

@@ -1,10 +1,11 @@
 //! In which epoch each region of the volume was last changed while a side was missing: the map
-//! area, one page of 4 KiB for 504 regions of 1 MiB, all of it in memory. The bytes are those of
+//! area, one page of 4 KiB for 504 regions of 1 MiB, all of it in memory by what it says. The bytes are those of
 //! `docs/format/mirror-side.md`.
 //!
 //! When the side comes back, what is marked is all it needs to be given besides the log. So the map
 //! must never mark less than was changed: a damaged page counts as changed after everything.
 
+mod marks;
 #[cfg(test)]
 mod tests;
 
@@ -14,9 +15,12 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 use bimetal_rt::turn::count_entries;
+use futures_util::stream::{self, StreamExt};
 
+use self::marks::{Marks, PageEntries};
 use super::check::CheckedAreas;
 use super::checksums::pages::{Area, ENTRIES_BYTES, PAGE_BYTES, PageError, WriteBack};
+use super::written::WrittenIn;
 use crate::device::Device;
 use crate::error::IoError;
 
@@ -29,31 +33,30 @@ const PAGE_REGIONS: u64 = (ENTRIES_BYTES / ENTRY_BYTES) as u64;
 pub(in crate::layers::mirror) const PAGE_COVERS_BYTES: u64 = PAGE_REGIONS * REGION_BYTES;
 /// The region was changed after every epoch there is.
 const ALWAYS: u64 = u64::MAX;
+/// Reads of the map in flight.
+const READS_IN_FLIGHT_MAX: usize = 8;
 
 fn encode(entries: &[u64], bytes: &mut [u8]) {
-    // The volume may end in the middle of the last page.
-    bytes.fill(0);
     for (entry, bytes) in entries.iter().zip(bytes.chunks_exact_mut(ENTRY_BYTES)) {
         bytes.copy_from_slice(&entry.to_le_bytes());
     }
 }
 
-fn decode(bytes: &[u8]) -> Vec<u64> {
-    let entries = bytes.chunks_exact(ENTRY_BYTES);
-    entries
-        .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))
-        .collect()
+/// The entries of a page, whose bytes are those of a page.
+fn decode(bytes: &[u8]) -> PageEntries {
+    let entry = |at: usize| bytes[at * ENTRY_BYTES..][..ENTRY_BYTES].try_into();
+    std::array::from_fn(|at| u64::from_le_bytes(entry(at).expect("eight bytes")))
 }
 
 /// The map of a side that is in use.
 pub(super) struct Regions {
-    entries: RefCell<Vec<u64>>,
+    marks: RefCell<Marks>,
     write_back: WriteBack,
     damaged: Vec<(u64, PageError)>,
 }
 
 impl Regions {
-    /// Reads the map of a volume of `volume_bytes`.
+    /// Reads the map of a volume of `volume_bytes`, as far as its pages were ever written.
     ///
     /// # Errors
     /// Those of the device. A page that cannot be believed is no error: it is
@@ -67,6 +70,7 @@ impl Regions {
         device: &Rc<dyn Device>,
         area: Area,
         volume_bytes: u64,
+        written: WrittenIn,
     ) -> Result<Regions, IoError> {
         let regions = volume_bytes.div_ceil(REGION_BYTES);
         let pages_end = regions.div_ceil(PAGE_REGIONS);
@@ -74,33 +78,46 @@ impl Regions {
             pages_end <= area.pages(),
             "the map has room for {regions} regions"
         );
-        let mut entries = Vec::with_capacity((pages_end * PAGE_REGIONS) as usize);
-        let mut damaged = Vec::new();
-        let run_pages_max = Area::run_pages_max(&**device);
-        for start in (0..pages_end).step_by(run_pages_max as usize) {
-            let run = start..pages_end.min(start + run_pages_max);
-            let payload = area.read(&**device, run.clone()).await?;
+        let mut pages = 0..pages_end;
+        let runs = std::iter::from_fn(|| {
+            let start = written.first_written(pages.clone());
+            let end_max = pages_end.min(start + Area::run_pages_max(&**device));
+            let end = (start..end_max).find(|page| !written.is_written(*page));
+            pages.start = end.unwrap_or(end_max);
+            Some(start..pages.start).filter(|run| !run.is_empty())
+        });
+        let reads = stream::iter(runs).map(|run| async move {
+            let payload = area.read(&**device, run.clone()).await;
+            payload.map(|payload| (run, payload))
+        });
+        let mut reads = std::pin::pin!(reads.buffered(READS_IN_FLIGHT_MAX));
+        let mut marks = Marks::new(regions);
+        // A page that is not as it is on the device is due to be written: it may be whole when it is
+        // read again, and then it must not be the old one, since what is marked from now on is no
+        // news here.
+        let (mut damaged, mut due) = (Vec::new(), Vec::new());
+        while let Some(read) = reads.next().await {
+            let (run, payload) = read?;
             for (index, page) in run.enumerate() {
                 let at = index * PAGE_BYTES as usize;
                 let bytes = payload.slice(at..at + PAGE_BYTES as usize).to_vec();
-                match area.entries(page, &bytes) {
-                    Ok(bytes) => entries.extend(decode(&bytes)),
+                let entries = match area.entries(page, &bytes) {
+                    Ok(bytes) => decode(&bytes),
                     Err(why) => {
                         damaged.push((page, why));
-                        entries.extend([ALWAYS; PAGE_REGIONS as usize]);
+                        due.push(page);
+                        [ALWAYS; PAGE_REGIONS as usize]
                     }
+                };
+                if !marks.set(page, &entries) {
+                    due.push(page);
                 }
             }
         }
-        entries.truncate(regions as usize);
-        let write_back = WriteBack::new(rt, device, area);
-        for (page, _) in &damaged {
-            // It may be whole when it is read again, and then it must not be the old one: what is
-            // marked from now on is no news here.
-            write_back.mark(*page);
-        }
+        let write_back = WriteBack::new(rt, device, area).with_written(written.clone());
+        due.into_iter().for_each(|page| write_back.mark(page));
         Ok(Regions {
-            entries: RefCell::new(entries),
+            marks: RefCell::new(marks),
             write_back,
             damaged,
         })
@@ -121,19 +138,20 @@ impl Regions {
         if range.is_empty() {
             return false;
         }
-        let mut entries = self.entries.borrow_mut();
+        let mut marks = self.marks.borrow_mut();
         let regions = range.start / REGION_BYTES..range.end.div_ceil(REGION_BYTES);
         assert!(
-            regions.end <= entries.len() as u64,
+            regions.end <= marks.regions(),
             "the range {range:?} lies in the volume"
         );
         let mut changed = false;
         count_entries((regions.end - regions.start) as usize);
-        for region in regions {
-            let entry = &mut entries[region as usize];
-            if *entry < epoch {
-                *entry = epoch;
-                self.write_back.mark(region / PAGE_REGIONS);
+        for page in regions.start / PAGE_REGIONS..regions.end.div_ceil(PAGE_REGIONS) {
+            let first = page * PAGE_REGIONS;
+            let start = regions.start.max(first) - first;
+            let end = regions.end.min(first + PAGE_REGIONS) - first;
+            if marks.raise(page, start as usize..end as usize, epoch) {
+                self.write_back.mark(page);
                 changed = true;
             }
         }
@@ -145,19 +163,19 @@ impl Regions {
     /// # Panics
     /// When the area is too short for the volume.
     pub(super) fn grow(&self, volume_bytes: u64) {
-        let regions = volume_bytes.div_ceil(REGION_BYTES) as usize;
-        let pages_end = (regions as u64).div_ceil(PAGE_REGIONS);
+        let mut marks = self.marks.borrow_mut();
+        let first_page = marks.pages_end();
+        marks.grow(volume_bytes.div_ceil(REGION_BYTES));
+        let pages_end = marks.pages_end();
         assert!(
             pages_end <= self.write_back.area().pages(),
-            "the map has room for {regions} regions"
+            "the map has room for {} regions",
+            marks.regions()
         );
-        let mut entries = self.entries.borrow_mut();
-        let first_page = (entries.len() as u64).div_ceil(PAGE_REGIONS);
-        if regions > entries.len() {
-            entries.resize(regions, 0);
-            // What lies in their places has not been read, and need not be whole.
-            (first_page..pages_end).for_each(|page| self.write_back.mark(page));
-        }
+        // What lies in their places has not been read, and need not be whole.
+        let written = self.write_back.written();
+        let unread = (first_page..pages_end).filter(|page| written.is_written(*page));
+        unread.for_each(|page| self.write_back.mark(page));
     }
 
     /// True when there is a page that the device has not taken as it is now.
@@ -172,10 +190,7 @@ impl Regions {
     /// The first of the device. What was not written is written the next time.
     pub(super) async fn write_back(&self) -> Result<(), IoError> {
         let fill = |page: u64, bytes: &mut [u8]| {
-            let entries = self.entries.borrow();
-            let first = page * PAGE_REGIONS;
-            let end = (first + PAGE_REGIONS).min(entries.len() as u64);
-            encode(&entries[first as usize..end as usize], bytes);
+            encode(&self.marks.borrow().entries(page), bytes);
         };
         self.write_back.run(fill).await
     }
@@ -191,21 +206,24 @@ impl Regions {
         Ok(lost.is_empty())
     }
 
-    /// Reads all pages as they lie on the device. Those that are not what memory says are due to be
-    /// written again.
+    /// Reads all written pages as they lie on the device. Those that are not what memory says are due
+    /// to be written again.
     ///
     /// # Errors
     /// Those of the device.
     pub(super) async fn check(&self) -> Result<CheckedAreas, IoError> {
-        let pages_end = (self.entries.borrow().len() as u64).div_ceil(PAGE_REGIONS);
+        let pages_end = self.marks.borrow().pages_end();
         let mut checked = CheckedAreas::default();
-        for page in 0..pages_end {
+        let written = self.write_back.written();
+        let mut page = written.first_written(0..pages_end);
+        while page < pages_end {
             checked.read_bytes += PAGE_BYTES;
             // The first time it may have been on its way.
             if !self.is_right(page).await? && !self.is_right(page).await? {
                 checked.wrong_pages += 1;
                 self.write_back.mark(page);
             }
+            page = written.first_written(page + 1..pages_end);
         }
         Ok(checked)
     }
@@ -214,15 +232,12 @@ impl Regions {
         let (area, device) = (self.write_back.area(), self.write_back.device());
         let bytes = area.read(device, page..page + 1).await?.to_vec();
         let found = area.entries(page, &bytes).map(|bytes| decode(&bytes));
-        let like = found.is_ok_and(|found| self.is_like(page, &found));
-        Ok(like || self.write_back.is_due(page))
-    }
-
-    fn is_like(&self, page: u64, found: &[u64]) -> bool {
-        let entries = self.entries.borrow();
-        let first = (page * PAGE_REGIONS) as usize;
-        let of_page = &entries[first..entries.len().min(first + PAGE_REGIONS as usize)];
-        found[..of_page.len()] == *of_page
+        let inside = (self.marks.borrow().regions() - page * PAGE_REGIONS).min(PAGE_REGIONS);
+        let is_like = |found: PageEntries| {
+            let entries = self.marks.borrow().entries(page);
+            found[..inside as usize] == entries[..inside as usize]
+        };
+        Ok(found.is_ok_and(is_like) || self.write_back.is_due(page))
     }
 
     /// The ranges in bytes, in order and merged, of the first `volume_bytes` of the volume that
@@ -231,17 +246,20 @@ impl Regions {
     /// # Panics
     /// When the map is of a smaller volume.
     pub(super) fn stale_since(&self, epoch: u64, volume_bytes: u64) -> Vec<Range<u64>> {
-        let entries = self.entries.borrow();
-        let regions = volume_bytes.div_ceil(REGION_BYTES) as usize;
+        let marks = self.marks.borrow();
+        let regions = volume_bytes.div_ceil(REGION_BYTES);
+        assert!(
+            regions <= marks.regions(),
+            "the map is of {} regions",
+            marks.regions()
+        );
         let mut stale: Vec<Range<u64>> = Vec::new();
-        for (region, entry) in (0..).zip(&entries[..regions]) {
-            if *entry <= epoch && *entry != ALWAYS {
-                continue;
-            }
-            let start = region * REGION_BYTES;
-            let end = volume_bytes.min(start + REGION_BYTES);
+        // What was changed after every epoch there is, is above each of them.
+        for run in marks.above(epoch.min(ALWAYS - 1), regions) {
+            let start = run.start * REGION_BYTES;
+            let end = volume_bytes.min(run.end * REGION_BYTES);
             match stale.last_mut() {
-                Some(run) if run.end == start => run.end = end,
+                Some(last) if last.end == start => last.end = end,
                 _ => stale.push(start..end),
             }
         }

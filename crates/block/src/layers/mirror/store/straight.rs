@@ -88,7 +88,7 @@ impl Store {
         for range in &ranges {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
-        self.write_pages_alone().await?;
+        self.write_pages().await?;
         // The map knows regions only, so all of them is announced.
         let regions = ranges.iter().map(|range| {
             let end = range.end.next_multiple_of(regions::REGION_BYTES);
@@ -152,7 +152,6 @@ impl Store {
     }
 
     async fn settle_now(&self) -> Result<(), Unsettled> {
-        let _alone = self.pages_alone().await;
         if let Some(checksums) = &self.checksums {
             checksums.write_back().await.map_err(Unsettled::Unwritten)?;
         }

@@ -12,6 +12,7 @@ use crate::media::memory::MemoryDevice;
 use crate::request::{Flags, Op};
 
 mod late;
+mod unwritten;
 
 const SIDE: Uuid = *b"the side of test";
 const DEVICE_BYTES: u64 = 32 << 20;
@@ -27,7 +28,7 @@ fn rt() -> Rt {
 fn memory(rt: &Rt) -> Rc<dyn Device> {
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, DEVICE_BYTES));
     let layout = Layout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough");
-    rt.block_on(initialise(rt, &device, SIDE, &layout, 0))
+    rt.block_on(initialise(rt, &device, SIDE, &layout, false))
         .expect("memory does not fail");
     device
 }
@@ -38,6 +39,7 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
         side: SIDE,
         layout: Layout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough"),
         volume_bytes: VOLUME_BYTES,
+        unknown_blocks: 0,
         integrity: true,
         counts_below: Rc::new(|_| u64::MAX),
         checksum_cache_bytes: 1 << 20,

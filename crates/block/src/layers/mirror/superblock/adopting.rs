@@ -15,6 +15,7 @@ use super::format::{
 use super::{Epoch, FIRST_CHANGE, History, Layout};
 use crate::error::{IoError, OpenError};
 use crate::layers::mirror::store;
+use crate::request::BLOCK_BYTES;
 
 /// Prepares sides that have been found fit, with these layouts, for a volume of the content of the
 /// side at the place `kept`.
@@ -39,6 +40,7 @@ pub(super) async fn adopt(
     own.flags = formatting.flags(&sides[kept].name);
     // The content is the first change.
     own.complete_below = FIRST_CHANGE + 1;
+    own.unknown_blocks = volume_bytes / BLOCK_BYTES;
     own.history = History::new(Epoch {
         members: 1 << own.place(),
         ..*own.history.current()
@@ -49,7 +51,7 @@ pub(super) async fn adopt(
     side.wipe()
         .await
         .map_err(failed("removing old superblocks"))?;
-    let empty = store::initialise(rt, &side.device, own.side, &own.layout, volume_bytes).await;
+    let empty = store::initialise(rt, &side.device, own.side, &own.layout, true).await;
     empty.map_err(failed("preparing its areas"))?;
     for (place, (side, superblock)) in sides.iter().zip(&mut superblocks).enumerate() {
         if place != kept {

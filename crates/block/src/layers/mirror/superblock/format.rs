@@ -246,7 +246,7 @@ pub async fn format(
     }
     for (side, superblock) in sides.iter().zip(&superblocks) {
         let (device, uuid) = (&side.device, superblock.side);
-        let mut empty = store::initialise(rt, device, uuid, &superblock.layout, 0).await;
+        let mut empty = store::initialise(rt, device, uuid, &superblock.layout, false).await;
         if empty.is_ok() && superblock.flags.no_checksums {
             // Nothing says of a block that it was never written, so all of them must be zeroes.
             let (start, len) = (superblock.layout.data.0, superblock.volume_bytes);
@@ -325,6 +325,7 @@ pub(super) fn first_superblocks(
         complete_below: FIRST_CHANGE,
         volume_bytes: volume_bytes - volume_bytes % BLOCK_BYTES,
         layout: *layout,
+        unknown_blocks: 0,
         created_s: now_s,
         written_s: now_s,
         name: name.to_owned(),
@@ -394,6 +395,7 @@ pub(in crate::layers::mirror) async fn make_side(
         generation: 1,
         complete_below: 0,
         layout,
+        unknown_blocks: 0,
         written_s: rt.unix_seconds(),
         history: Behind::Everything.history(&template.history, place),
         ..template.clone()
@@ -402,7 +404,7 @@ pub(in crate::layers::mirror) async fn make_side(
     side.wipe()
         .await
         .map_err(failed("removing old superblocks"))?;
-    let empty = store::initialise(rt, &side.device, superblock.side, &layout, 0).await;
+    let empty = store::initialise(rt, &side.device, superblock.side, &layout, false).await;
     empty.map_err(failed("emptying its areas"))?;
     let written = side.write(&superblock, &Cell::new(Some(0)), rt).await;
     written.map_err(failed("writing the superblock"))?;

@@ -3,7 +3,7 @@
 
 use super::SUPERBLOCK_BYTES;
 use crate::geometry::Geometry;
-use crate::layers::mirror::store::{checksums, regions};
+use crate::layers::mirror::store::{checksums, regions, written};
 use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
 
@@ -26,6 +26,8 @@ pub struct Layout {
     pub map: (u64, u64),
     /// The checksums.
     pub checksums: (u64, u64),
+    /// Which pages of these two were ever written; `None` when formatting has written all of them.
+    pub written: Option<(u64, u64)>,
     /// The log.
     pub log: (u64, u64),
     /// The data: the volume itself, readable without bimetal.
@@ -118,7 +120,8 @@ impl Layout {
         let covered_bytes = device_bytes.max(asked.grow_to_bytes.unwrap_or(0));
         let map = area(map_bytes(covered_bytes));
         let checksums = area(checksum_bytes(covered_bytes));
-        let log_start = checksums.0 + checksums.1;
+        let written = area(written::area_bytes(pages_of(map, checksums)));
+        let log_start = written.0 + written.1;
         let log = area(match geometry.content_offset_bytes {
             None => log_bytes(device_bytes, asked)?,
             Some(start) => log_bytes_before(start, log_start, device_bytes, asked)?,
@@ -137,9 +140,15 @@ impl Layout {
         Ok(Layout {
             map,
             checksums,
+            written: Some(written),
             log,
             data: (start, end - start),
         })
+    }
+
+    /// Pages of the map and of the checksums together.
+    pub(in crate::layers::mirror) fn pages(&self) -> u64 {
+        pages_of(self.map, self.checksums)
     }
 
     /// The largest volume for which the areas beside the data and a device of this size have room.
@@ -169,9 +178,17 @@ impl Layout {
     /// What is wrong.
     pub(super) fn check(&self, volume_bytes: u64, device_bytes: u64) -> Result<(), String> {
         let mut free_from = HEADER_BYTES;
+        // A side without it has an area of no length there.
+        let nowhere = (self.log.0, 0);
+        let written = self.written.unwrap_or(nowhere);
+        let written_needed = match self.written {
+            Some(_) => written::area_bytes(self.pages()),
+            None => 0,
+        };
         let areas = [
             ("map", self.map, map_bytes(volume_bytes)),
             ("checksum", self.checksums, checksum_bytes(volume_bytes)),
+            ("written", written, written_needed),
             ("log", self.log, LOG_BYTES_MIN),
             ("data", self.data, volume_bytes),
         ];
@@ -266,6 +283,11 @@ fn checksum_bytes(covered_bytes: u64) -> u64 {
     covered_bytes.div_ceil(checksums::PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
+/// Pages of these two areas, which may come from a device and be of any length.
+fn pages_of(map: (u64, u64), checksums: (u64, u64)) -> u64 {
+    map.1 / BLOCK_BYTES + checksums.1 / BLOCK_BYTES
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,19 +302,23 @@ mod tests {
         let of_1_gib = Layout::of_device(1 << 30, None).unwrap();
         assert_eq!(of_1_gib.map, (64 * KIB, 64 * KIB));
         assert_eq!(of_1_gib.checksums, (128 * KIB, 1088 * KIB));
-        assert_eq!(of_1_gib.log, (1216 * KIB, 64 * MIB));
+        // 16 + 272 pages have room in those two areas: one page of bits, twice (8 KiB, 64 KiB).
+        assert_eq!(of_1_gib.written, Some((1216 * KIB, 64 * KIB)));
+        assert_eq!(of_1_gib.log, (1280 * KIB, 64 * MIB));
         assert_eq!(of_1_gib.data, (66 * MIB, 958 * MIB - 4 * KIB));
         // 1 TiB: 2081 pages of map (8324 KiB, 8384), 266306 of checksums (1065224 KiB, 1065280).
         let of_1_tib = Layout::of_device(1 << 40, None).unwrap();
         assert_eq!(of_1_tib.map, (64 * KIB, 8384 * KIB));
         assert_eq!(of_1_tib.checksums, (8448 * KIB, 1_065_280 * KIB));
-        assert_eq!(of_1_tib.log, (1_073_728 * KIB, 1 << 30));
+        // 2096 + 266320 pages: 9 pages of 32256 bits, twice (72 KiB, 128 KiB).
+        assert_eq!(of_1_tib.written, Some((1_073_728 * KIB, 128 * KIB)));
+        assert_eq!(of_1_tib.log, (1_073_856 * KIB, 1 << 30));
         let smallest = Layout::of_device(SIDE_BYTES_MIN, None).unwrap();
-        assert_eq!(smallest.log, (192 * KIB, 4 * MIB));
+        assert_eq!(smallest.log, (256 * KIB, 4 * MIB));
         assert_eq!(smallest.data, (5 * MIB, 11 * MIB - 4 * KIB));
         let with_log = Layout::of_device(64 * MIB, Some(5 * MIB + 1)).unwrap();
         // 64 MiB: 17 pages of checksums (68 KiB, in 64 KiB: 128 KiB).
-        assert_eq!(with_log.log, (256 * KIB, 5 * MIB + 64 * KIB));
+        assert_eq!(with_log.log, (320 * KIB, 5 * MIB + 64 * KIB));
     }
 
     #[test]
@@ -302,7 +328,8 @@ mod tests {
             for log_bytes in [None, Some(LOG_BYTES_MIN), Some(device_bytes / 2)] {
                 let layout = Layout::of_device(device_bytes, log_bytes).unwrap();
                 let mut end = HEADER_BYTES;
-                for (start, len) in [layout.map, layout.checksums, layout.log] {
+                let written = layout.written.unwrap();
+                for (start, len) in [layout.map, layout.checksums, written, layout.log] {
                     assert_eq!(start, end);
                     end = start + len;
                 }
@@ -348,7 +375,7 @@ mod tests {
         };
         let layout = of(5 * MIB, None).unwrap();
         assert_eq!(layout.checksums, (128 * KIB, 128 * KIB));
-        assert_eq!(layout.log, (256 * KIB, 5 * MIB - 256 * KIB));
+        assert_eq!(layout.log, (320 * KIB, 5 * MIB - 320 * KIB));
         assert_eq!(layout.data, (5 * MIB, 100 * MIB));
         assert_eq!(layout.check(100 * MIB, 105 * MIB + 4 * KIB), Ok(()));
         // With much room the log has one 16th of the device, here of 132 MiB and a block.
@@ -440,6 +467,19 @@ mod tests {
                 ..good
             },
             Layout {
+                checksums: (good.checksums.0, u64::MAX),
+                ..good
+            },
+            // One page is needed for each of the two copies.
+            Layout {
+                written: Some((good.log.0 - 4096, 4096)),
+                ..good
+            },
+            Layout {
+                written: Some((good.checksums.0, 64 << 10)),
+                ..good
+            },
+            Layout {
                 log: (good.log.0 + 1, good.log.1),
                 ..good
             },
@@ -463,6 +503,12 @@ mod tests {
         for layout in bad {
             assert!(layout.check(volume_bytes, 1 << 30).is_err(), "{layout:?}");
         }
+        // Sides that were formatted before say nothing of what was written.
+        let older = Layout {
+            written: None,
+            ..good
+        };
+        assert_eq!(older.check(volume_bytes, 1 << 30), Ok(()));
         assert!(good.check(volume_bytes + 4096, 1 << 30).is_err());
         assert!(good.check(volume_bytes - 1, 1 << 30).is_err());
     }

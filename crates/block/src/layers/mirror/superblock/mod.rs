@@ -49,7 +49,10 @@ const TOLD_AT: usize = 16;
 const EPOCH_COUNT_AT: usize = 768;
 const HISTORY_AT: usize = 776;
 const EPOCH_BYTES: usize = 48;
+const WRITTEN_AT: usize = 3848;
 const CHECKSUM_AT: usize = SUPERBLOCK_BYTES as usize - 4;
+/// The feature bit of a side that says which pages of its map and checksums were ever written.
+const WRITTEN_FEATURE: u64 = 1;
 /// The number of the first change of a volume; 0 stands for none.
 pub const FIRST_CHANGE: u64 = 1;
 
@@ -165,6 +168,9 @@ pub struct Superblock {
     pub volume_bytes: u64,
     /// Where everything lies.
     pub layout: Layout,
+    /// Of so many blocks at the start of the data, a page of checksums that was never written says
+    /// that nothing is known of them.
+    pub unknown_blocks: u64,
     /// When the volume was formatted, in seconds since 1970.
     pub created_s: u64,
     /// When this superblock was written.
@@ -249,11 +255,19 @@ impl Block<'_> {
                 ));
             }
         }
-        match self.u64_at(16) {
+        match self.u64_at(16) & !WRITTEN_FEATURE {
             0 => Ok(()),
             features => Err(format!(
                 "it uses features {features:#x} that this program does not know"
             )),
+        }
+    }
+
+    /// Which pages were written, and of how many blocks nothing is known where none was.
+    fn written(&self) -> (Option<(u64, u64)>, u64) {
+        match self.u64_at(16) & WRITTEN_FEATURE {
+            0 => (None, 0),
+            _ => (Some(self.area_at(WRITTEN_AT)), self.u64_at(WRITTEN_AT + 16)),
         }
     }
 
@@ -326,8 +340,10 @@ impl Superblock {
         fields.put(&MAGIC);
         fields.put_u32(VERSION_MAJOR);
         fields.put_u32(VERSION_MINOR);
-        // Feature bits: incompatible, compatible for reading only, compatible. None yet.
-        (0..3).for_each(|_| fields.put_u64(0));
+        // Feature bits: incompatible, compatible for reading only, compatible.
+        let written = self.layout.written;
+        fields.put_u64(written.map_or(0, |_| WRITTEN_FEATURE));
+        (0..2).for_each(|_| fields.put_u64(0));
         fields.put(&self.volume);
         fields.put(&self.side);
         fields.put_u32(self.place() as u32);
@@ -357,6 +373,12 @@ impl Superblock {
         for epoch in self.history.epochs() {
             fields.put_epoch(epoch);
         }
+        if let Some((offset, len)) = written {
+            let mut fields = Fields::at(&mut block, WRITTEN_AT);
+            fields.put_u64(offset);
+            fields.put_u64(len);
+            fields.put_u64(self.unknown_blocks);
+        }
         let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
         Fields::at(&mut block, CHECKSUM_AT).put_u32(checksum);
         block
@@ -376,6 +398,7 @@ impl Superblock {
         let state = State::of_code(state).ok_or_else(|| format!("its state {state} is unknown"))?;
         let name = &bytes[NAME_AT..NAME_AT + NAME_BYTES];
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let (written, unknown_blocks) = block.written();
         Ok(Some(Superblock {
             volume: block.uuid_at(40),
             side: block.uuid_at(56),
@@ -388,9 +411,11 @@ impl Superblock {
             layout: Layout {
                 map: block.area_at(112),
                 checksums: block.area_at(128),
+                written,
                 log: block.area_at(144),
                 data: block.area_at(160),
             },
+            unknown_blocks,
             created_s: block.u64_at(176),
             written_s: block.u64_at(184),
             name: String::from_utf8_lossy(name).into_owned(),

@@ -42,6 +42,7 @@ fn sample() -> Superblock {
         complete_below: 11,
         volume_bytes: 900 << 20,
         layout: Layout::of_device(1 << 30, None).unwrap(),
+        unknown_blocks: 0x0102_0304,
         created_s: 1_000,
         written_s: 2_000,
         name: "vol".to_owned(),
@@ -76,6 +77,24 @@ fn a_superblock_survives_and_every_damaged_bit_is_noticed() {
     }
 }
 
+/// A side that was formatted before has no feature bit, and its reserved bytes mean nothing.
+#[test]
+fn a_side_without_the_feature_says_nothing_of_written_pages() {
+    let mut older = sample();
+    older.layout.written = None;
+    older.unknown_blocks = 0;
+    let mut block = older.encode();
+    assert_eq!(
+        (&block[16..24], &block[3848..3872]),
+        (&[0; 8][..], &[0; 24][..])
+    );
+    assert_eq!(Superblock::decode(&block), Ok(Some(older.clone())));
+    block[3848..3872].fill(7);
+    let checksum = crc32c::crc32c(&block[..4092]);
+    block[4092..].copy_from_slice(&checksum.to_le_bytes());
+    assert_eq!(Superblock::decode(&block), Ok(Some(older)));
+}
+
 /// The places of `docs/format/mirror-side.md`.
 #[test]
 fn fields_lie_where_the_format_page_says() {
@@ -85,6 +104,8 @@ fn fields_lie_where_the_format_page_says() {
     let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, b"BIMETAL\0");
     put(8, &[2, 0, 0, 0, 0, 0, 0, 0]);
+    // It says which pages were written.
+    put(16, &[1]);
     put(40, &[1; 16]);
     put(56, &[3; 16]);
     // The third place of the table, of which two are used.
@@ -94,11 +115,11 @@ fn fields_lie_where_the_format_page_says() {
     put(96, &[11]);
     // 900 MiB.
     put(104, &[0, 0, 0x40, 0x38]);
-    // The layout of 1 GiB: 64 KiB and 64 KiB, 128 and 1088, 1216 KiB and 64 MiB, 66 MiB and 958
+    // The layout of 1 GiB: 64 KiB and 64 KiB, 128 and 1088, 1280 KiB and 64 MiB, 66 MiB and 958
     // MiB without 4 KiB.
     put(112, &[0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
     put(128, &[0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0x11]);
-    put(144, &[0, 0, 0x13, 0, 0, 0, 0, 0, 0, 0, 0, 4]);
+    put(144, &[0, 0, 0x14, 0, 0, 0, 0, 0, 0, 0, 0, 4]);
     put(160, &[0, 0, 0x20, 4, 0, 0, 0, 0, 0, 0xf0, 0xdf, 0x3b]);
     put(176, &[0xe8, 3]);
     put(184, &[0xd0, 7]);
@@ -120,6 +141,9 @@ fn fields_lie_where_the_format_page_says() {
     put(848, &[0x84, 3]);
     put(856, &[3]);
     put(864, &[0x91, 0x13]);
+    // Which pages were written: 1216 KiB and 64 KiB; 16,909,060 blocks.
+    put(3848, &[0, 0, 0x13, 0, 0, 0, 0, 0, 0, 0, 1]);
+    put(3864, &[4, 3, 2, 1]);
     let differing = (0..4092).find(|&at| block[at] != expected[at]);
     assert_eq!(differing, None, "the first byte that differs");
     let codes = [
@@ -182,7 +206,8 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
     assert!(old.contains("before crash safety"), "{old}");
     assert!(old.contains("format it again"), "{old}");
     assert!(refused(8, &[3]).contains("version 3"));
-    assert!(refused(16, &[1]).contains("features 0x1"));
+    assert!(refused(16, &[2]).contains("features 0x2"));
+    assert!(refused(16, &[1 | 2]).contains("features 0x2"));
     for (at, bytes) in [
         (72, &[1u8][..]),   // A free place,
         (72, &[0]),         // another side's,

@@ -166,17 +166,14 @@ pub(super) fn unknown_entries() -> Entries {
     vec![UNKNOWN; PAGE_BLOCKS as usize].into()
 }
 
-/// The entries of a page of a new area: nothing is known of the first `unknown_blocks` blocks of
-/// the data, and the others were never written.
-pub(in crate::layers::mirror::store) fn first_entries(
-    page: u64,
-    unknown_blocks: u64,
-    bytes: &mut [u8],
-) {
+/// The entries of a page that was never written: nothing is known of the first `unknown_blocks`
+/// blocks of the data, and the others were never written.
+pub(super) fn first_entries(page: u64, unknown_blocks: u64) -> Entries {
     let unknown = unknown_blocks.saturating_sub(page * PAGE_BLOCKS);
     let unknown = unknown.min(PAGE_BLOCKS) as usize;
-    bytes.fill(0);
-    encode(&unknown_entries()[..unknown], bytes);
+    let mut entries = vec![NEVER_WRITTEN; PAGE_BLOCKS as usize];
+    entries[..unknown].fill(UNKNOWN);
+    entries.into()
 }
 
 /// Writes entries as they lie in a page.

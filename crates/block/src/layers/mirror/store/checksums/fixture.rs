@@ -38,6 +38,7 @@ pub(in crate::layers::mirror::store) const AREA: Area = Area {
     offset: 64 << 10,
     len: 600 << 12,
     side: *b"\xA1\xB2\xC3\xD4-and-12-more",
+    numbered_from: 0,
 };
 
 /// A sector of a page as the format page draws it.

@@ -20,13 +20,14 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::device::Device;
 use crate::error::IoError;
+use crate::layers::mirror::store::written::WrittenIn;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{BLOCK_BYTES, Flags, Request};
 
 pub(in crate::layers::mirror::store) const PAGE_BYTES: u64 = BLOCK_BYTES;
 /// What a device writes as a whole or not at all.
 const SECTOR_BYTES: usize = 512;
-const SECTORS: usize = PAGE_BYTES as usize / SECTOR_BYTES;
+pub(in crate::layers::mirror::store) const SECTORS: usize = PAGE_BYTES as usize / SECTOR_BYTES;
 /// The entries of a sector end here. No entry lies in two sectors: their lengths divide this.
 const RESERVED_AT: usize = 504;
 const CHECKSUM_AT: usize = 508;
@@ -79,6 +80,9 @@ pub(in crate::layers::mirror) struct Area {
     pub(in crate::layers::mirror) len: u64,
     /// The side.
     pub(in crate::layers::mirror) side: Uuid,
+    /// The number under which the first page is sealed. Pages of areas with other numbers have
+    /// wrong checksums in this one.
+    pub(in crate::layers::mirror) numbered_from: u64,
 }
 
 impl Area {
@@ -99,7 +103,7 @@ impl Area {
     /// written for another one has a wrong checksum.
     fn checksum(&self, page: u64, number: u32, sector: &[u8]) -> u32 {
         let crc = crc32c::crc32c(&self.side);
-        let crc = crc32c::crc32c_append(crc, &page.to_le_bytes());
+        let crc = crc32c::crc32c_append(crc, &(self.numbered_from + page).to_le_bytes());
         let crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
         crc32c::crc32c_append(crc, &sector[..CHECKSUM_AT])
     }
@@ -140,14 +144,40 @@ impl Area {
             return Err(PageError::Length(bytes.len()));
         }
         let mut entries = Vec::with_capacity(ENTRIES_BYTES);
-        for (number, sector) in (0..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
-            let checksum = self.checksum(page, number, sector);
-            if sector[CHECKSUM_AT..] != checksum.to_le_bytes() {
-                return Err(PageError::Checksum(number));
-            }
-            entries.extend_from_slice(&sector[..RESERVED_AT]);
+        for sector in self.sectors(page, bytes) {
+            entries.extend_from_slice(sector?);
         }
         Ok(entries)
+    }
+
+    /// The entries of each sector of what was read in the place of a page, or why the sector is
+    /// not believed.
+    ///
+    /// # Panics
+    /// When the bytes have another length than those of a page.
+    pub(in crate::layers::mirror::store) fn sectors<'b>(
+        &self,
+        page: u64,
+        bytes: &'b [u8],
+    ) -> impl Iterator<Item = Result<&'b [u8], PageError>> {
+        assert_eq!(bytes.len() as u64, PAGE_BYTES, "a page is read as a whole");
+        let sectors = (0..).zip(bytes.chunks_exact(SECTOR_BYTES));
+        sectors.map(move |(number, sector)| {
+            let checksum = self.checksum(page, number, sector);
+            match sector[CHECKSUM_AT..] == checksum.to_le_bytes() {
+                true => Ok(&sector[..RESERVED_AT]),
+                false => Err(PageError::Checksum(number)),
+            }
+        })
+    }
+
+    /// Pages in order, in runs that may be read or written with one request each.
+    pub(in crate::layers::mirror::store) fn runs(
+        &self,
+        pages: Range<u64>,
+        device: &dyn Device,
+    ) -> Vec<Range<u64>> {
+        runs(pages, Area::run_pages_max(device))
     }
 
     /// Pages that may be read or written with one request.
@@ -180,7 +210,7 @@ impl Area {
         device: &dyn Device,
         entries: impl Fn(u64, &mut [u8]),
     ) -> Result<(), IoError> {
-        for run in runs(0..self.pages(), Area::run_pages_max(device)) {
+        for run in self.runs(0..self.pages(), device) {
             device.submit(self.write(rt, &run, &entries)).await?;
         }
         Ok(())
@@ -225,6 +255,8 @@ pub(in crate::layers::mirror::store) struct WriteBack {
     /// One write-back at a time, so that no page is in flight twice.
     turn: Rc<Semaphore>,
     writes: Cell<u64>,
+    /// Is told of each page that the device has taken, and of each that it has not kept.
+    written: WrittenIn,
 }
 
 /// A run in flight. Unless it ends well its pages have changed still.
@@ -260,7 +292,23 @@ impl WriteBack {
             unverified: RefCell::default(),
             turn: Semaphore::new(1),
             writes: Cell::new(0),
+            written: WrittenIn::default(),
         }
+    }
+
+    /// The same for an area of which not all pages were written when the side was formatted.
+    pub(in crate::layers::mirror::store) fn with_written(self, written: WrittenIn) -> WriteBack {
+        WriteBack { written, ..self }
+    }
+
+    /// Which pages of the area count as written.
+    pub(in crate::layers::mirror::store) fn written(&self) -> &WrittenIn {
+        &self.written
+    }
+
+    /// True when the device has taken every page as it is now, and has been found to keep it.
+    pub(in crate::layers::mirror::store) fn is_settled(&self) -> bool {
+        self.due_pages() == 0 && self.unverified.borrow().is_empty()
     }
 
     /// The area that is written.
@@ -375,6 +423,7 @@ impl WriteBack {
             let found = self.area.read(&*self.device, run.clone()).await?;
             for (page, digest) in run.zip(digests(&found)) {
                 if self.unverified.borrow_mut().remove(&page) != Some(digest) {
+                    self.written.forget(page);
                     lost.push(page);
                 }
             }
@@ -399,6 +448,10 @@ impl WriteBack {
         self.device.submit(write).await?;
         let written = in_flight.run.clone().zip(digests);
         self.unverified.borrow_mut().extend(written);
+        in_flight
+            .run
+            .clone()
+            .for_each(|page| self.written.note(page));
         in_flight.taken = true;
         Ok(())
     }

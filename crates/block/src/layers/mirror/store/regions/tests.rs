@@ -21,7 +21,14 @@ const SIDE: [u8; 16] = *b"\xA1\xB2\xC3\xD4-and-12-more";
 const OTHER: [u8; 16] = *b"\xA1\xB2\xC3\xD4-and-12-less";
 
 async fn load(rig: &Rig) -> Result<Regions, IoError> {
-    Regions::load(&rig.rt, &rig.device, AREA, VOLUME_BYTES).await
+    Regions::load(
+        &rig.rt,
+        &rig.device,
+        AREA,
+        VOLUME_BYTES,
+        WrittenIn::default(),
+    )
+    .await
 }
 
 /// The stale ranges, each its start and end.
@@ -152,7 +159,8 @@ fn a_damaged_page_counts_as_always_stale() {
 fn a_long_map_is_read_in_pieces_and_a_failing_one_not_at_all() {
     let rig = Rig::new(1);
     let volume_bytes = 600 * 504 * MIB;
-    let map = Regions::load(&rig.rt, &rig.device, AREA, volume_bytes);
+    let all = WrittenIn::default();
+    let map = Regions::load(&rig.rt, &rig.device, AREA, volume_bytes, all);
     let map = rig.rt.block_on(map).unwrap();
     assert_eq!(rig.asked(Op::Read), [[0, 256], [256, 512], [512, 600]]);
     assert!(map.mark(volume_bytes - 4096..volume_bytes, 1));
@@ -164,6 +172,26 @@ fn a_long_map_is_read_in_pieces_and_a_failing_one_not_at_all() {
     rig.fault.fail_next(Op::Read, IoError::Medium);
     let failed = rig.rt.block_on(load(&rig));
     assert_eq!(failed.err(), Some(IoError::Medium));
+}
+
+/// Only what was written is looked at, and what has gone bad since is written again.
+#[test]
+fn a_page_that_goes_bad_is_found_and_written_again() {
+    let rig = Rig::new(1);
+    let map = rig.rt.block_on(load(&rig)).unwrap();
+    assert!(map.mark(600 * MIB..601 * MIB, 8));
+    rig.rt.block_on(map.write_back()).unwrap();
+    let whole = rig.page(1);
+    let found = |read_bytes, wrong_pages| CheckedAreas {
+        read_bytes,
+        wrong_pages,
+        next: None,
+    };
+    assert_eq!(rig.rt.block_on(map.check()), Ok(found(3 * 4096, 0)));
+    rig.set_page(1, &[0; 4096]);
+    assert_eq!(rig.rt.block_on(map.check()), Ok(found(3 * 4096, 1)));
+    rig.rt.block_on(map.write_back()).unwrap();
+    assert_eq!(rig.page(1), whole);
 }
 
 #[test]
@@ -205,7 +233,7 @@ proptest! {
         place in any::<u32>(),
         bits in vec(0..4096_usize * 8, 50),
     ) {
-        let mut entry_bytes = vec![0xEE; ENTRIES_BYTES];
+        let mut entry_bytes = vec![0; ENTRIES_BYTES];
         encode(&entries, &mut entry_bytes);
         let mut page = vec![0xEE; 4096];
         AREA.seal(u64::from(place), &entry_bytes, &mut page);

@@ -1,0 +1,300 @@
+//! Pages of the map and of the checksums that formatting does not write: what was on the device
+//! before must never be taken for them, and a stop at any moment must neither lose a page that was
+//! written nor take one for written that was not.
+
+use super::super::checksums::fixture::page_by_hand;
+use super::super::checksums::pages::Area;
+use super::*;
+
+/// Nine pages of checksums describe 32 MiB; this volume has six of them.
+const LARGE_BYTES: u64 = 20 << 20;
+/// What is on the device before it is formatted.
+const LITTER: u8 = 0xEE;
+
+/// A device with a volatile cache, of which the power is cut after a number of changes.
+struct Volatile {
+    rt: Rt,
+    geometry: Geometry,
+    seen: RefCell<Vec<u8>>,
+    durable: RefCell<Vec<u8>>,
+    unflushed: RefCell<Vec<(usize, Vec<u8>)>>,
+    changes_left: Cell<u64>,
+}
+
+impl Volatile {
+    fn new(rt: &Rt, content: Vec<u8>, changes_left: u64) -> Rc<Volatile> {
+        Rc::new(Volatile {
+            rt: rt.clone(),
+            geometry: Geometry::of_size(content.len() as u64),
+            durable: content.clone().into(),
+            seen: content.into(),
+            unflushed: RefCell::default(),
+            changes_left: changes_left.into(),
+        })
+    }
+
+    /// What a power cut leaves: of what no flush has covered, any sectors.
+    fn after_cut(&self, rng: &mut Rng) -> Vec<u8> {
+        let mut left = self.durable.borrow().clone();
+        for (offset, bytes) in self.unflushed.borrow().iter() {
+            for (index, sector) in bytes.chunks(512).enumerate() {
+                if rng.below(2) == 1 {
+                    let at = offset + index * 512;
+                    left[at..at + sector.len()].copy_from_slice(sector);
+                }
+            }
+        }
+        left
+    }
+
+    fn answer(&self, request: Request) -> IoResult {
+        let at = request.offset as usize..(request.offset + request.len) as usize;
+        if request.op == Op::Read {
+            let found = self.rt.pool().copy_of(&self.seen.borrow()[at]);
+            return Ok(Reply::Data(Payload::from(found)));
+        }
+        let left = self.changes_left.get();
+        self.changes_left.set(left.saturating_sub(1));
+        if left == 0 {
+            return Err(IoError::Medium);
+        }
+        match request.op {
+            Op::Write => {
+                let bytes = request.payload.to_vec();
+                self.seen.borrow_mut()[at.clone()].copy_from_slice(&bytes);
+                self.unflushed.borrow_mut().push((at.start, bytes));
+            }
+            Op::Flush => {
+                self.durable.replace(self.seen.borrow().clone());
+                self.unflushed.borrow_mut().clear();
+            }
+            // Advice, which this device does not take.
+            Op::Discard => {}
+            other => panic!("{other:?} is not asked for where checksums are kept"),
+        }
+        Ok(Reply::Done)
+    }
+}
+
+impl Device for Volatile {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::ready(self.answer(request))
+    }
+}
+
+/// A device full of litter, formatted.
+fn formatted(rt: &Rt) -> Vec<u8> {
+    let device = Volatile::new(rt, vec![LITTER; DEVICE_BYTES as usize], u64::MAX);
+    let layout = on(&memory(rt)).layout;
+    let below = Rc::clone(&device) as Rc<dyn Device>;
+    let made = initialise(rt, &below, SIDE, &layout, false);
+    rt.block_on(made).expect("it does not fail");
+    device.durable.take()
+}
+
+fn on_large(device: &Rc<dyn Device>) -> StoreDevice {
+    StoreDevice {
+        volume_bytes: LARGE_BYTES,
+        ..on(device)
+    }
+}
+
+async fn begun(rt: &Rt, on_device: &StoreDevice) -> Result<(Rc<Store>, Rc<Cell<u64>>), IoError> {
+    let store = Store::open(rt, on_device).await?;
+    let next = Rc::new(Cell::new(store.found().next_number.max(1)));
+    store.begin().await?;
+    let given = Rc::clone(&next);
+    let given = Rc::new(move |limit| given.get().min(limit));
+    store.attend(1, given, Rc::new(|| false));
+    store.release(u64::MAX, false);
+    Ok((store, next))
+}
+
+/// Blocks in several pages of checksums, with their neighbours.
+const BLOCKS: [u64; 5] = [3, 1007, 1008, 2500, 5039];
+
+/// What is known of each of [`BLOCKS`]: the last value that was flushed, and all that were given
+/// since.
+type Known = [Vec<u8>; BLOCKS.len()];
+
+/// Writes to blocks, flushes, and brings home, until something fails.
+async fn run_until_cut(rt: &Rt, device: &Rc<Volatile>, known: &mut Known) -> Result<(), IoError> {
+    let below = Rc::clone(device) as Rc<dyn Device>;
+    let (store, next) = begun(rt, &on_large(&below)).await?;
+    let mut ended = Ok(());
+    for (value, some) in [(1, 0..2), (2, 2..4), (3, 0..5), (4, 1..3)] {
+        ended = round(rt, &store, &next, value, some, known).await;
+        if ended.is_err() {
+            break;
+        }
+    }
+    store.stop().await;
+    ended
+}
+
+async fn round(
+    rt: &Rt,
+    store: &Rc<Store>,
+    next: &Rc<Cell<u64>>,
+    value: u8,
+    some: Range<usize>,
+    known: &mut Known,
+) -> Result<(), IoError> {
+    for at in some {
+        let number = next.get();
+        next.set(number + 1);
+        let payload = Payload::from(rt.pool().copy_of(&[value; 4096]));
+        let start = BLOCKS[at] * BLOCK_BYTES;
+        known[at].push(value);
+        let append = Append::of(start..start + BLOCK_BYTES, payload, number);
+        store.append(append).wait().await?;
+    }
+    store.flush(next.get()).await?;
+    for values in known.iter_mut() {
+        values.drain(..values.len() - 1);
+    }
+    store.empty().await?;
+    Ok(())
+}
+
+/// Cuts the power after each number of changes, until there is nothing left to cut.
+#[test]
+fn a_stop_at_any_moment_loses_no_page_and_invents_none() {
+    let rt = rt();
+    let image = formatted(&rt);
+    let mut rng = Rng::new(9);
+    let (mut cuts, mut brought_home) = (0, 0);
+    rt.block_on(async {
+        for changes in 0.. {
+            let device = Volatile::new(&rt, image.clone(), changes);
+            let mut known: Known = std::array::from_fn(|_| vec![0]);
+            if run_until_cut(&rt, &device, &mut known).await.is_ok() {
+                break;
+            }
+            cuts += 1;
+            for _ in 0..3 {
+                let left = Volatile::new(&rt, device.after_cut(&mut rng), u64::MAX);
+                let left = left as Rc<dyn Device>;
+                let (store, _) = begun(&rt, &on_large(&left)).await.expect("it opens");
+                for (block, values) in BLOCKS.iter().zip(&known) {
+                    let found = get(&store, *block..block + 1).await;
+                    let found = found.expect("no page is damaged")[0];
+                    assert!(
+                        values.contains(&found),
+                        "{found} of {values:?}, cut {changes}"
+                    );
+                }
+                // Nothing was ever written to their neighbours.
+                assert_eq!(get(&store, 1009..1020).await, Ok(vec![0; 11]));
+                assert_eq!(get(&store, 4000..4010).await, Ok(vec![0; 10]));
+                assert!(store.empty().await.expect("it goes home"));
+                brought_home += u64::from(store.counts().0.destage_writes > 0);
+                store.stop().await;
+            }
+        }
+    });
+    assert!(cuts > 40 && brought_home > 20, "{cuts} {brought_home}");
+}
+
+/// A page that was written is believed by its checksums alone: one that has turned to zeroes, or
+/// back to what was there before, is damaged.
+#[test]
+fn a_written_page_that_has_turned_to_zeroes_is_damaged() {
+    let rt = rt();
+    let device = Volatile::new(&rt, formatted(&rt), u64::MAX);
+    let below = Rc::clone(&device) as Rc<dyn Device>;
+    rt.block_on(async {
+        let (store, next) = begun(&rt, &on_large(&below)).await.expect("it opens");
+        put(&rt, &store, &next, 3, &[1]).await;
+        store.flush(next.get()).await.expect("it is flushed");
+        assert!(store.empty().await.expect("it goes home"));
+        store.stop().await;
+        let page = on(&below).layout.checksums.0 as usize;
+        for wrong in [0, LITTER] {
+            device.seen.borrow_mut()[page..page + 4096].fill(wrong);
+            let (store, _) = begun(&rt, &on_large(&below)).await.expect("it opens");
+            assert_eq!(get(&store, 3..4).await, Err(IoError::Corrupt));
+            // The page behind it has the same content, and was never written.
+            assert_eq!(get(&store, 1008..1009).await, Ok(vec![0]));
+            store.stop().await;
+        }
+    });
+}
+
+/// A side that was formatted when all pages were written says nothing of them, and all count.
+#[test]
+fn a_side_that_says_nothing_of_its_pages_has_all_of_them() {
+    let rt = rt();
+    let device = Volatile::new(&rt, formatted(&rt), u64::MAX);
+    let below = Rc::clone(&device) as Rc<dyn Device>;
+    let mut older = on_large(&below);
+    older.layout.written = None;
+    for (offset, len) in [older.layout.map, older.layout.checksums] {
+        for page in 0..len / 4096 {
+            let at = (offset + page * 4096) as usize;
+            let bytes = page_by_hand(&[], SIDE, page);
+            device.seen.borrow_mut()[at..at + 4096].copy_from_slice(&bytes);
+        }
+    }
+    rt.block_on(async {
+        let (store, next) = begun(&rt, &older).await.expect("it opens");
+        assert_eq!(get(&store, 0..2000).await, Ok(vec![0; 2000]));
+        put(&rt, &store, &next, 3, &[1]).await;
+        store.flush(next.get()).await.expect("it is flushed");
+        assert!(store.empty().await.expect("it goes home"));
+        store.stop().await;
+        let second = (older.layout.checksums.0 + 4096) as usize;
+        device.seen.borrow_mut()[second..second + 4096].fill(0);
+        let (store, _) = begun(&rt, &older).await.expect("it opens");
+        assert_eq!(get(&store, 2..5).await, Ok(vec![0, 1, 0]));
+        assert_eq!(get(&store, 1008..1009).await, Err(IoError::Corrupt));
+        store.stop().await;
+    });
+}
+
+/// Of the content of a disk that was adopted nothing is known, and no page says so.
+#[test]
+fn content_that_was_there_is_unknown_without_a_page() {
+    let rt = rt();
+    let device = Volatile::new(&rt, formatted(&rt), u64::MAX);
+    let below = Rc::clone(&device) as Rc<dyn Device>;
+    let adopted = StoreDevice {
+        unknown_blocks: 1500,
+        ..on_large(&below)
+    };
+    rt.block_on(async {
+        let (store, next) = begun(&rt, &adopted).await.expect("it opens");
+        assert_eq!(get(&store, 1499..1501).await, Ok(vec![LITTER, 0]));
+        put(&rt, &store, &next, 1100, &[1]).await;
+        store.flush(next.get()).await.expect("it is flushed");
+        assert!(store.empty().await.expect("it goes home"));
+        store.stop().await;
+        let (store, _) = begun(&rt, &adopted).await.expect("it opens");
+        let found = get(&store, 1099..1102).await;
+        assert_eq!(found, Ok(vec![LITTER, 1, LITTER]));
+        assert_eq!(get(&store, 1499..1501).await, Ok(vec![LITTER, 0]));
+        let blocks = |from: u64, to: u64| from * BLOCK_BYTES..to * BLOCK_BYTES;
+        let unknown = store.unknown_in(&blocks(1098, 1600)).await;
+        assert_eq!(unknown, Ok(vec![blocks(1098, 1100), blocks(1101, 1500)]));
+        store.stop().await;
+    });
+}
+
+/// The pages of bits are sealed under other numbers than those of the map and the checksums.
+#[test]
+fn no_page_of_the_map_passes_for_bits() {
+    let area = |numbered_from| Area {
+        offset: 0,
+        len: 4096,
+        side: SIDE,
+        numbered_from,
+    };
+    let page = page_by_hand(&[1], SIDE, 0);
+    assert!(area(0).entries(0, &page).is_ok());
+    assert!(area(1 << 62).entries(0, &page).is_err());
+    assert!(area(1 << 63).entries(0, &page).is_err());
+}

@@ -1,0 +1,338 @@
+//! Which pages of the map and of the checksums were ever written. The bytes are those of
+//! `docs/format/mirror-side.md`.
+//!
+//! A side of 20 TiB has 21 GB of such pages. Formatting writes none of them: a page without a bit
+//! here says what a new side says, whatever the device has in its place. A page with a bit is
+//! believed by its own checksums alone, so one that has turned to zeroes is damaged.
+//!
+//! A bit must never be durable before its page is, and the log must never let go of what a page
+//! says before the bit is durable. A bit that is lost would make content read as zeroes, so there
+//! are two copies of all bits, bits are never taken back, and a bit counts when either copy has it.
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+use bimetal_rt::turn::count_entries;
+
+use super::checksums::pages::{Area, ENTRIES_BYTES, PAGE_BYTES, SECTORS, WriteBack};
+use crate::device::Device;
+use crate::error::IoError;
+use crate::layers::mirror::superblock::Uuid;
+use crate::request::Request;
+
+/// Bits of a page.
+const PAGE_BITS: u64 = ENTRIES_BYTES as u64 * 8;
+const PAGE_WORDS: usize = ENTRIES_BYTES / 8;
+const SECTOR_WORDS: usize = PAGE_WORDS / SECTORS;
+/// Pages of the first and of the second copy are numbered from these on, so that no page of the
+/// map or of the checksums can be taken for one of them.
+const FIRST_PAGES: [u64; 2] = [1 << 62, 1 << 63];
+/// A page that is not found as it was written is written again, up to this number of times in all.
+const WRITE_TRIES: usize = 4;
+
+/// Bytes of both copies together, for this number of pages in the map and the checksums.
+pub(in crate::layers::mirror) fn area_bytes(pages: u64) -> u64 {
+    2 * pages.div_ceil(PAGE_BITS) * PAGE_BYTES
+}
+
+/// The two copies of the bits of a number of pages: each begins where its half of the area does.
+fn copies((offset, len): (u64, u64), pages: u64, side: Uuid) -> [Area; 2] {
+    let half = len / 2 / PAGE_BYTES * PAGE_BYTES;
+    let needed = area_bytes(pages) / 2;
+    assert!(needed <= half, "the area has room for {pages} bits");
+    [0, 1].map(|copy| Area {
+        offset: offset + copy * half,
+        len: needed,
+        side,
+        numbered_from: FIRST_PAGES[copy as usize],
+    })
+}
+
+/// Writes what a new side says: none of this number of pages was ever written. Durable after a
+/// flush.
+///
+/// # Errors
+/// Those of the device; the content is then unknown.
+///
+/// # Panics
+/// When there is no room for the bits.
+pub(super) async fn initialise(
+    rt: &Rt,
+    device: &dyn Device,
+    place: (u64, u64),
+    pages: u64,
+    side: Uuid,
+) -> Result<(), IoError> {
+    for copy in copies(place, pages, side) {
+        copy.fill(rt, device, |_, _: &mut [u8]| ()).await?;
+    }
+    Ok(())
+}
+
+/// What is known of the pages of a side that is in use.
+pub(super) struct Written {
+    device: Rc<dyn Device>,
+    copies: [WriteBack; 2],
+    /// A bit for each page whose bit is durable, or is to be written next.
+    bits: RefCell<Vec<u64>>,
+    /// Pages that the device has taken and that have no bit yet: they need not be durable.
+    fresh: RefCell<BTreeSet<u64>>,
+    damaged_sectors: Cell<u64>,
+}
+
+/// What was read of one copy: a sector that cannot be believed is `None`.
+type Sectors = Vec<Option<[u64; SECTOR_WORDS]>>;
+
+impl Written {
+    /// Reads both copies of the bits of a number of pages, at once.
+    ///
+    /// # Errors
+    /// Those of the device that say nothing of a block. A sector that cannot be believed in either
+    /// copy is no error: all of its pages count as written, so that their own checksums decide.
+    ///
+    /// # Panics
+    /// When there is no room for the bits.
+    pub(super) async fn load(
+        rt: &Rt,
+        device: &Rc<dyn Device>,
+        place: (u64, u64),
+        pages: u64,
+        side: Uuid,
+    ) -> Result<Rc<Written>, IoError> {
+        let areas = copies(place, pages, side);
+        let reads = areas.map(|area| read_copy(&**device, area));
+        let [one, other] = reads;
+        let (one, other) = futures_util::future::try_join(one, other).await?;
+        let written = Written {
+            device: Rc::clone(device),
+            copies: areas.map(|area| WriteBack::new(rt, device, area)),
+            bits: RefCell::default(),
+            fresh: RefCell::default(),
+            damaged_sectors: Cell::new(0),
+        };
+        for (number, (one, other)) in one.into_iter().zip(other).enumerate() {
+            let words = written.take_sector((number / SECTORS) as u64, one, other);
+            written.bits.borrow_mut().extend(words);
+        }
+        Ok(Rc::new(written))
+    }
+
+    /// What a sector says when its two copies say this. A copy that says less is to be written.
+    fn take_sector(
+        &self,
+        page: u64,
+        one: Option<[u64; SECTOR_WORDS]>,
+        other: Option<[u64; SECTOR_WORDS]>,
+    ) -> [u64; SECTOR_WORDS] {
+        let words = match (one, other) {
+            (Some(one), Some(other)) => std::array::from_fn(|word| one[word] | other[word]),
+            (Some(words), None) | (None, Some(words)) => words,
+            (None, None) => {
+                self.damaged_sectors.set(self.damaged_sectors.get() + 1);
+                [u64::MAX; SECTOR_WORDS]
+            }
+        };
+        for (copy, found) in self.copies.iter().zip([one, other]) {
+            if found != Some(words) {
+                copy.mark(page);
+            }
+        }
+        words
+    }
+
+    /// Sectors of which neither copy could be believed.
+    pub(super) fn damaged_sectors(&self) -> u64 {
+        self.damaged_sectors.get()
+    }
+
+    /// Pages that the device has taken and that have no bit yet. After a flush that begins after
+    /// this call, and once they have been read again, they may be [settled](Self::settle).
+    pub(super) fn fresh(&self) -> BTreeSet<u64> {
+        self.fresh.borrow().clone()
+    }
+
+    /// Gives a bit to each of these pages that is still fresh, and makes all bits durable. Must be
+    /// run to its end.
+    ///
+    /// # Errors
+    /// Those of the device; `Corrupt` when it does not keep what it is given. What was not written
+    /// is written the next time.
+    pub(super) async fn settle(&self, durable_pages: BTreeSet<u64>) -> Result<(), IoError> {
+        for page in durable_pages {
+            if self.fresh.borrow_mut().remove(&page) {
+                self.set(page);
+            }
+        }
+        for _ in 0..WRITE_TRIES {
+            if self.copies.iter().all(WriteBack::is_settled) {
+                return Ok(());
+            }
+            for copy in &self.copies {
+                // The second copy stays whole as long as the first one is not written.
+                copy.run(|page, bytes| self.encode(page, bytes)).await?;
+            }
+            self.device.submit(Request::flush()).await?;
+            for copy in &self.copies {
+                let lost = copy.verify().await?;
+                lost.into_iter().for_each(|page| copy.mark(page));
+            }
+        }
+        match self.copies.iter().all(WriteBack::is_settled) {
+            true => Ok(()),
+            false => Err(IoError::Corrupt),
+        }
+    }
+
+    /// Reads both copies as they lie on the device, and says how many bytes that were and how many
+    /// pages are not as they should be; these are written by the next [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// Those of the device that say nothing of a block.
+    pub(super) async fn check(&self) -> Result<(u64, u64), IoError> {
+        let (mut read_bytes, mut wrong_pages) = (0, 0);
+        for copy in &self.copies {
+            for page in 0..copy.area().pages() {
+                read_bytes += PAGE_BYTES;
+                // The first time it may have been on its way.
+                if !self.is_right(copy, page).await? && !self.is_right(copy, page).await? {
+                    wrong_pages += 1;
+                    copy.mark(page);
+                }
+            }
+        }
+        Ok((read_bytes, wrong_pages))
+    }
+
+    async fn is_right(&self, copy: &WriteBack, page: u64) -> Result<bool, IoError> {
+        let read = copy.area().read(copy.device(), page..page + 1).await;
+        let found = match read {
+            Err(error) if error.is_of_a_block() => None,
+            other => copy.area().entries(page, &other?.to_vec()).ok(),
+        };
+        let mut right = vec![0; ENTRIES_BYTES];
+        self.encode(page, &mut right);
+        Ok(copy.is_due(page) || found.is_some_and(|found| found == right))
+    }
+
+    fn encode(&self, page: u64, bytes: &mut [u8]) {
+        let bits = self.bits.borrow();
+        let words = &bits[page as usize * PAGE_WORDS..][..PAGE_WORDS];
+        for (word, bytes) in words.iter().zip(bytes.chunks_exact_mut(8)) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    fn set(&self, page: u64) {
+        self.bits.borrow_mut()[(page / 64) as usize] |= 1 << (page % 64);
+        for copy in &self.copies {
+            copy.mark(page / PAGE_BITS);
+        }
+    }
+
+    fn is_written(&self, page: u64) -> bool {
+        let settled = self.bits.borrow()[(page / 64) as usize] >> (page % 64) & 1 == 1;
+        settled || self.fresh.borrow().contains(&page)
+    }
+
+    /// The first page of a range that was written, or the end of the range.
+    fn first_written(&self, pages: Range<u64>) -> u64 {
+        let fresh = self.fresh.borrow().range(pages.clone()).next().copied();
+        let end = fresh.unwrap_or(pages.end);
+        let bits = self.bits.borrow();
+        let (mut page, mut words) = (pages.start, 0);
+        while page < end {
+            words += 1;
+            let rest = bits[(page / 64) as usize] >> (page % 64);
+            if rest != 0 {
+                page += u64::from(rest.trailing_zeros());
+                break;
+            }
+            page = (page / 64 + 1) * 64;
+        }
+        count_entries(words);
+        page.min(end)
+    }
+}
+
+/// Reads one copy.
+async fn read_copy(device: &dyn Device, area: Area) -> Result<Sectors, IoError> {
+    let mut sectors = Sectors::new();
+    for run in area.runs(0..area.pages(), device) {
+        match area.read(device, run.clone()).await {
+            Err(error) if error.is_of_a_block() => {
+                let count = (run.end - run.start) as usize * SECTORS;
+                sectors.extend(std::iter::repeat_n(None, count));
+            }
+            other => {
+                let payload = other?;
+                for (index, page) in run.enumerate() {
+                    let at = index * PAGE_BYTES as usize;
+                    let bytes = payload.slice(at..at + PAGE_BYTES as usize).to_vec();
+                    sectors.extend(area.sectors(page, &bytes).map(|s| s.ok().map(words_of)));
+                }
+            }
+        }
+    }
+    Ok(sectors)
+}
+
+fn words_of(entries: &[u8]) -> [u64; SECTOR_WORDS] {
+    let word = |at: usize| entries[at * 8..at * 8 + 8].try_into().expect("eight bytes");
+    std::array::from_fn(|at| u64::from_le_bytes(word(at)))
+}
+
+/// The pages of one area, the map or the checksums, among those that have bits.
+#[derive(Clone, Default)]
+pub(super) struct WrittenIn {
+    /// `None` on a side of which all pages were written when it was formatted.
+    of: Option<Rc<Written>>,
+    /// The bit of the first page of the area.
+    first_bit: u64,
+}
+
+impl WrittenIn {
+    /// The area whose first page has this bit.
+    pub(super) fn new(of: &Option<Rc<Written>>, first_bit: u64) -> WrittenIn {
+        WrittenIn {
+            of: of.clone(),
+            first_bit,
+        }
+    }
+
+    /// True when the page counts as what the device has in its place.
+    pub(super) fn is_written(&self, page: u64) -> bool {
+        let of = self.of.as_ref();
+        of.is_none_or(|of| of.is_written(self.first_bit + page))
+    }
+
+    /// The first page of a range that was written, or the end of the range.
+    pub(super) fn first_written(&self, pages: Range<u64>) -> u64 {
+        let Some(of) = &self.of else {
+            return pages.start;
+        };
+        let bits = self.first_bit + pages.start..self.first_bit + pages.end;
+        of.first_written(bits) - self.first_bit
+    }
+
+    /// The device has taken the page.
+    pub(super) fn note(&self, page: u64) {
+        if let Some(of) = &self.of
+            && !of.is_written(self.first_bit + page)
+        {
+            of.fresh.borrow_mut().insert(self.first_bit + page);
+        }
+    }
+
+    /// The page was not found as it was written. Without a bit it was never written.
+    pub(super) fn forget(&self, page: u64) {
+        if let Some(of) = &self.of {
+            of.fresh.borrow_mut().remove(&(self.first_bit + page));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Sides of 20 TiB cost what is written to them, not what they could hold. Counted in bytes and
+//! requests, on devices that keep nothing but what was written.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::{Mirror, OpenOptions};
+use bimetal_block::request::Reply;
+use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
+use bimetal_rt::{Payload, Rt};
+use common::sides::{byte_at, open_these, put};
+use common::virtual_rt;
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const SIDE_BYTES: u64 = 20 << 40;
+
+/// What is counted of all devices of a test together.
+#[derive(Default)]
+struct Counts {
+    read_bytes: Cell<u64>,
+    written_bytes: Cell<u64>,
+    requests: Cell<u64>,
+    /// Reads in flight, of each device.
+    reading: [Cell<u64>; 2],
+    /// The most reads in flight of both devices together while both had one.
+    both_peak: Cell<u64>,
+}
+
+impl Counts {
+    fn take(&self) -> [u64; 3] {
+        let counts = [&self.read_bytes, &self.written_bytes, &self.requests];
+        counts.map(|count| count.replace(0))
+    }
+}
+
+fn add(count: &Cell<u64>, more: u64) {
+    count.set(count.get() + more);
+}
+
+/// A device that keeps the blocks that were written, and takes a millisecond for a read.
+struct Sparse {
+    rt: Rt,
+    geometry: Geometry,
+    blocks: RefCell<BTreeMap<u64, Box<[u8]>>>,
+    counts: Rc<Counts>,
+    number: usize,
+}
+
+impl Device for Sparse {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(async move {
+            let blocks = request.offset / BLOCK..request.end() / BLOCK;
+            add(&self.counts.requests, 1);
+            match request.op {
+                Op::Read => {
+                    add(&self.counts.read_bytes, request.len);
+                    let reading = &self.counts.reading;
+                    add(&reading[self.number], 1);
+                    let [one, other] = [reading[0].get(), reading[1].get()];
+                    if one > 0 && other > 0 {
+                        let peak = &self.counts.both_peak;
+                        peak.set(peak.get().max(one + other));
+                    }
+                    self.rt.sleep(Duration::from_millis(1)).await;
+                    reading[self.number].set(reading[self.number].get() - 1);
+                    let mut bytes = vec![0; request.len as usize];
+                    for (block, content) in self.blocks.borrow().range(blocks.clone()) {
+                        let at = ((block - blocks.start) * BLOCK) as usize;
+                        bytes[at..at + BLOCK as usize].copy_from_slice(content);
+                    }
+                    return Ok(Reply::Data(Payload::from(self.rt.pool().copy_of(&bytes))));
+                }
+                Op::Write => {
+                    add(&self.counts.written_bytes, request.len);
+                    let bytes = request.payload.to_vec();
+                    let content = bytes.chunks_exact(BLOCK as usize).map(Box::from);
+                    self.blocks.borrow_mut().extend(blocks.zip(content));
+                }
+                Op::WriteZeroes => {
+                    add(&self.counts.written_bytes, request.len);
+                    self.blocks
+                        .borrow_mut()
+                        .retain(|block, _| !blocks.contains(block));
+                }
+                Op::Discard | Op::Flush => {}
+                Op::Extents => return Err(IoError::Unsupported),
+            }
+            Ok(Reply::Done)
+        })
+    }
+}
+
+/// Two sides that are formatted.
+async fn formatted(rt: &Rt) -> ([Candidate; 2], Rc<Counts>) {
+    let counts = Rc::new(Counts::default());
+    let sides = [0, 1].map(|number| Candidate {
+        name: ["one", "two"][number].to_owned(),
+        device: Rc::new(Sparse {
+            rt: rt.clone(),
+            geometry: Geometry::of_size(SIDE_BYTES),
+            blocks: RefCell::default(),
+            counts: Rc::clone(&counts),
+            number,
+        }),
+    });
+    let made = superblock::format(rt, "large", &sides, &Formatting::default()).await;
+    made.expect("the sides are fit");
+    (sides, counts)
+}
+
+async fn open(rt: &Rt, sides: &[Candidate; 2]) -> Mirror {
+    let opened = open_these(rt, &[&sides[0], &sides[1]], &OpenOptions::default()).await;
+    opened.unwrap_or_else(|error| panic!("it opens: {error}"))
+}
+
+/// Scrubs, and says how many bytes the scrub has read by its own account.
+async fn scrub(rt: &Rt, mirror: &Mirror) -> u64 {
+    mirror.start_scrub().expect("it can be scrubbed");
+    loop {
+        let status = mirror.status().scrub.expect("it has begun");
+        if status.state == "done" {
+            assert_eq!(status.position_bytes, mirror.geometry().size_bytes);
+            assert_eq!((status.found, status.skipped_bytes), (0, 0));
+            return status.read_bytes;
+        }
+        rt.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// 41,616 + 5,326,336 pages have a bit: 167 pages of bits, twice on each side, are 1.3 MiB. The
+/// checkpoints and the superblocks are a few blocks more.
+#[test]
+fn formatting_writes_the_bits_and_little_else() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (_, counts) = formatted(&rt).await;
+        let [_, written_bytes, requests] = counts.take();
+        let bits = 2 * 2 * 167 * BLOCK;
+        assert!(
+            (bits..bits + 64 * BLOCK).contains(&written_bytes),
+            "{written_bytes}"
+        );
+        assert!(requests < 64, "{requests}");
+    });
+}
+
+/// A kill leaves a volume that is opened by reading the bits and the start of the logs, of both
+/// sides at once.
+#[test]
+fn opening_reads_both_sides_at_once_and_little_of_each() {
+    let rt = virtual_rt(2);
+    rt.block_on(async {
+        let (sides, counts) = formatted(&rt).await;
+        let mirror = open(&rt, &sides).await;
+        let end = mirror.geometry().size_bytes - BLOCK;
+        put(&rt, &mirror, end, 7).await;
+        mirror.submit(Request::flush()).await.expect("flushed");
+        // The program is gone.
+        drop(mirror);
+        counts.take();
+        counts.both_peak.set(0);
+        let mirror = open(&rt, &sides).await;
+        let [read_bytes, written_bytes, requests] = counts.take();
+        assert!(read_bytes < 2 * 16 * MIB, "{read_bytes}");
+        assert!(
+            written_bytes < MIB && requests < 100,
+            "{written_bytes} {requests}"
+        );
+        assert!(counts.both_peak.get() >= 4, "{}", counts.both_peak.get());
+        assert_eq!(byte_at(&mirror, end).await, Ok(7));
+        mirror.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn a_scrub_reads_what_was_written() {
+    let rt = virtual_rt(3);
+    rt.block_on(async {
+        let (sides, counts) = formatted(&rt).await;
+        let mirror = open(&rt, &sides).await;
+        counts.take();
+        // Both copies of the bits, and the superblocks.
+        let bits = 2 * 2 * 167 * BLOCK;
+        assert!(scrub(&rt, &mirror).await < bits + 64 * BLOCK);
+        assert!(counts.take()[0] < bits + 64 * BLOCK);
+        let end = mirror.geometry().size_bytes - BLOCK;
+        put(&rt, &mirror, end, 7).await;
+        put(&rt, &mirror, 0, 8).await;
+        mirror.close().await.expect("closed");
+        let mirror = open(&rt, &sides).await;
+        counts.take();
+        // Besides, two pages of checksums and two MiB with a block each.
+        assert!(scrub(&rt, &mirror).await < bits + 64 * BLOCK);
+        assert!(counts.take()[0] < bits + 128 * BLOCK);
+        assert_eq!(byte_at(&mirror, end).await, Ok(7));
+        assert_eq!(byte_at(&mirror, end / 2 / BLOCK * BLOCK).await, Ok(0));
+        mirror.close().await.expect("closed");
+    });
+}
