@@ -403,7 +403,11 @@ impl Attempt<'_> {
 
     /// The refusal, with the ranges in which something may be lost, as far as they are known.
     fn refused(&self, looked: &[Looked], refusal: &family::Refusal) -> OpenError {
-        let mut message = refusal.to_string();
+        let mut message = self.full_in_words().unwrap_or_else(|| refusal.to_string());
+        let no_volume = matches!(refusal, family::Refusal::NotAVolume { .. });
+        for side in looked.iter().filter(|side| !no_volume && is_blank(side)) {
+            message.push_str(&format!("; {}", blank_in_words(&side.seen.name)));
+        }
         for side in looked.iter().filter(|side| side.damaged) {
             message.push_str(&format!(
                 "; the log of {} has lost entries that had been durable",
@@ -427,6 +431,22 @@ impl Attempt<'_> {
             message.push_str(&format!("\n  {}+{}", range.start, range.end - range.start));
         }
         OpenError::new(message)
+    }
+
+    /// What to do about sides that the opening could not write to for lack of space, which is no
+    /// reason to do without them; `None` when there are none.
+    fn full_in_words(&self) -> Option<String> {
+        let failed = self.sides.iter().zip(&self.failed);
+        let full = failed.filter(|(_, failed)| **failed == Some(IoError::NoSpace));
+        let full: Vec<&str> = full.map(|(side, _)| side.name.as_str()).collect();
+        (!full.is_empty()).then(|| {
+            format!(
+                "side {}: no space is left on what it is on (ENOSPC), and opening the volume takes \
+                 some; make room there and start again: nothing is lost meanwhile, and nothing \
+                 needs to be forced",
+                full.join(", side ")
+            )
+        })
     }
 
     fn stores<'l>(
@@ -577,6 +597,14 @@ impl Attempt<'_> {
     }
 
     fn opened(&self, looked: Vec<Looked>, made: Made) -> Opened {
+        let blank = looked.iter().filter(|side| is_blank(side));
+        for side in blank {
+            let name = &side.seen.name;
+            let words = blank_in_words(name);
+            self.rt
+                .notices()
+                .post(&format!("side {name}"), "side-blank", words);
+        }
         let sides = looked.into_iter().zip(made.stale).zip(made.health);
         let sides = sides
             .enumerate()
@@ -596,6 +624,18 @@ impl Attempt<'_> {
             read_only: made.read_only,
         }
     }
+}
+
+/// True of a device that was read and is no side of a volume.
+fn is_blank(side: &Looked) -> bool {
+    side.seen.found == Err(Absence::NoVolume)
+}
+
+fn blank_in_words(name: &str) -> String {
+    format!(
+        "the device of {name} holds no side of a volume; if it is a new disk in the place of a \
+         side, `bimetal serve FILE --rebuild {name}` makes it that side"
+    )
 }
 
 fn store_of(looked: &[Looked], index: usize) -> &Rc<Store> {
