@@ -88,6 +88,7 @@ impl Shared {
             "the last healthy side is never given up"
         );
         side.health.set(Health::Absent);
+        side.absent_because.set(Some(error));
         side.joining.set(false);
         side.under_repair.borrow_mut().clear();
         if let Some(store) = side.store() {

@@ -142,6 +142,8 @@ pub(super) struct Side {
     pub(super) failed_copies: Cell<u32>,
     /// When it last answered a read.
     pub(super) last_read: Cell<Instant>,
+    /// Why it was given up last.
+    pub(super) absent_because: Cell<Option<IoError>>,
     /// It is not used any more.
     pub(super) given_up: Event,
     /// Up to which number a flush is wanted, and whether one is under way.
@@ -219,6 +221,7 @@ impl Side {
             last_progress: Cell::new(Instant::ZERO),
             failed_copies: Cell::new(0),
             last_read: Cell::new(Instant::ZERO),
+            absent_because: Cell::new(None),
             given_up: Event::new(),
             flush_wanted: Cell::new(0),
             flushing: Cell::new(false),
