@@ -537,6 +537,45 @@ fn a_stuck_volume_is_given_up() {
     wait_until_gone(&device);
 }
 
+/// While no request of the device is answered, and more wait than are asked of it at a time, whoever
+/// asks for the attributes of the file gets them: that needs no device. So does `unmount`.
+#[test]
+fn a_stat_is_answered_whatever_the_device_does() {
+    let text = "[device.data]\ntype = \"memory\"\nsize = \"16MiB\"\n\
+        [device.vol]\ntype = \"delay\"\nbelow = \"data\"\nread = \"600s\"\n\
+        [server]\nlock_memory = false\nstop_deadline = \"2s\"\n";
+    let volume = Volume::from_toml("mount-stat", text);
+    let mut mounted = Mounted::new(&volume, &[]);
+    // 64 are asked of the device at a time.
+    let readers: Vec<_> = (0..100)
+        .map(|reader| {
+            let file = mounted.open(O_DIRECT);
+            std::thread::spawn(move || {
+                // Direct I/O asks for aligned memory: 4 KiB somewhere in 8.
+                let mut space = [0; 8192];
+                let start = space.as_ptr().align_offset(4096);
+                file.read_at(&mut space[start..start + 4096], reader * 4096)
+            })
+        })
+        .collect();
+    let figures = mounted.file();
+    eventually(30, "the device is asked as much as it may be", || {
+        let status = volume.status();
+        let reads = &status["attached"][figures.to_str().expect("a path")]["figures"]["reads"];
+        (*reads == 64).then_some(())
+    });
+    let stat = Client::new("stat").args(["-c", "%s"]).arg(mounted.file());
+    assert_eq!(stat.within_s(20).ok().stdout.trim(), "16777216");
+    let busy = mounted.unmount().within_s(20).run();
+    assert_refused(&busy, &["in use"]);
+    let server = mounted.server();
+    bimetal_tests::server::send_signal(server.pid(), "TERM");
+    assert_eq!(server.ended(), Some(1));
+    for reader in readers {
+        assert!(reader.join().expect("a reader").is_err(), "it was told");
+    }
+}
+
 #[test]
 fn what_cannot_be_mounted_is_refused() {
     let volume = file_volume("mount-refused", 16 * MIB);

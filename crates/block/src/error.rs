@@ -57,6 +57,7 @@ mod errno {
     pub(super) const ENOMEM: i32 = 12;
     pub(super) const ENODEV: i32 = 19;
     pub(super) const EINVAL: i32 = 22;
+    pub(super) const EFBIG: i32 = 27;
     pub(super) const ENOSPC: i32 = 28;
     pub(super) const EROFS: i32 = 30;
     pub(super) const EOPNOTSUPP: i32 = 95;
@@ -110,7 +111,8 @@ impl From<io::Error> for IoError {
     /// What the kernel answered, as what a layer can do about it.
     fn from(error: io::Error) -> IoError {
         match error.raw_os_error() {
-            Some(errno::ENOSPC | errno::EDQUOT) => IoError::NoSpace,
+            // A file beyond the limit of sizes has no space either.
+            Some(errno::ENOSPC | errno::EDQUOT | errno::EFBIG) => IoError::NoSpace,
             Some(errno::EINVAL) => IoError::Misaligned,
             Some(errno::EPERM | errno::EROFS) => IoError::ReadOnly,
             Some(errno::EOPNOTSUPP) => IoError::Unsupported,

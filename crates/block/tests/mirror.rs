@@ -454,6 +454,71 @@ fn a_silent_side_becomes_absent_and_is_made_whole_when_it_answers() {
     });
 }
 
+/// Time in which the whole process stood still is no silence of a side: what the sides completed
+/// meanwhile is only seen afterwards. A side that goes on being silent is given up all the same.
+#[test]
+fn a_server_that_stood_still_blames_no_side() {
+    for slow_ms in [SLOW_MS, 1_500] {
+        let pair = Pair::new(|config| config.absent_after = Some(Time(Duration::from_secs(2))));
+        let write_delay = Duration::from_millis(slow_ms);
+        pair.slow.faults.set_delay(Op::Write, write_delay);
+        pair.slow.faults.set_delay(Op::Read, write_delay);
+        pair.rt.block_on(async {
+            for round in 0..20 {
+                let writes = (0..16).map(|block| pair.write(100 * round + block, 1));
+                let writes = futures_util::future::join_all(writes);
+                let stand_still = async {
+                    pair.wait(round).await;
+                    pair.rt.stall(Duration::from_secs(60));
+                };
+                join(writes, stand_still).await;
+                pair.wait(1_900).await;
+                let status = pair.mirror.status();
+                let healths = [status.sides[0].health, status.sides[1].health];
+                assert_eq!(
+                    (healths, status.degraded),
+                    (["healthy"; 2], false),
+                    "{round}"
+                );
+            }
+            pair.slow.faults.set_frozen(true);
+            pair.write(0, 2).await;
+            pair.rt.stall(Duration::from_secs(60));
+            pair.wait(1_900).await;
+            assert_eq!(pair.mirror.status().sides[1].health, "healthy");
+            pair.wait(200).await;
+            assert_eq!(pair.mirror.status().sides[1].health, "absent");
+            pair.slow.faults.set_frozen(false);
+            pair.wait(10_000).await;
+            assert_eq!(pair.mirror.status().sides[1].health, "healthy");
+        });
+    }
+}
+
+/// A read waits for a silent side as long as the thread is awake.
+#[test]
+fn a_read_blames_no_side_for_the_time_in_which_the_server_stood_still() {
+    let pair = Pair::new(|config| config.absent_after = Some(Time(Duration::from_secs(2))));
+    let set_frozen = |frozen| {
+        pair.fast.faults.set_frozen(frozen);
+        pair.slow.faults.set_frozen(frozen);
+    };
+    pair.rt.block_on(async {
+        pair.write(0, 7).await;
+        pair.flush().await;
+        set_frozen(true);
+        let stand_still = async {
+            pair.wait(700).await;
+            pair.rt.stall(Duration::from_secs(60));
+            pair.wait(700).await;
+            set_frozen(false);
+        };
+        let (byte, ()) = join(pair.read(0), stand_still).await;
+        assert_eq!(byte, 7);
+        assert!(!pair.mirror.status().degraded);
+    });
+}
+
 /// After a failed flush nothing is known of what the side was given before it, so all of that is copied
 /// again; not before the writes that it still works on have ended, one of which came meanwhile.
 #[test]

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
 use bimetal_block::layers::mirror::{Force, Mirror, MirrorConfig, OpenOptions, SideToOpen};
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::{Device, IoError, Request};
+use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
 use common::{byte_of, virtual_rt, write};
 
@@ -60,6 +61,114 @@ fn a_volume_survives_a_clean_stop_whatever_the_order_of_its_sides() {
         let device: Rc<dyn Device> = Rc::new(again.clone());
         assert_eq!(byte_of(&device, 4096).await, 0x55);
         again.close().await.expect("closed");
+    });
+}
+
+/// A device that has no space for what is written while it is full.
+struct Fillable {
+    below: Rc<dyn Device>,
+    is_full: Rc<Cell<bool>>,
+}
+
+impl Device for Fillable {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        if self.is_full.get() && request.op == Op::Write {
+            return IoFuture::ready(Err(IoError::NoSpace));
+        }
+        self.below.submit(request)
+    }
+}
+
+fn fillable(side: &Candidate) -> (Candidate, Rc<Cell<bool>>) {
+    let is_full = Rc::new(Cell::new(false));
+    let device: Rc<dyn Device> = Rc::new(Fillable {
+        below: Rc::clone(&side.device),
+        is_full: Rc::clone(&is_full),
+    });
+    let name = side.name.clone();
+    (Candidate { name, device }, is_full)
+}
+
+/// A volume whose sides are full is not opened, and the advice is to make room: forcing it would
+/// give up what a side has. With room it opens whole.
+#[test]
+fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let memory = candidates(&rt, 2);
+        superblock::format(&rt, "vol", &memory, &Formatting::default())
+            .await
+            .expect("fit");
+        let mirror = open(&rt, &memory).await.expect("a fresh volume opens");
+        let written = mirror.submit(write(&rt, 0, 8192, 0x55)).await;
+        written.expect("written");
+        mirror.submit(Request::flush()).await.expect("flushed");
+        // Killed: nothing is closed.
+        let (sides, switches): (Vec<_>, Vec<_>) = memory.iter().map(fillable).unzip();
+        let set_full = |full: &[bool]| {
+            let switches = switches.iter().zip(full);
+            switches.for_each(|(switch, full)| switch.set(*full));
+        };
+        for full in [[true, true], [true, false]] {
+            set_full(&full);
+            let refused = open(&rt, &sides).await.err().expect("there is no space");
+            assert!(
+                refused.contains("ENOSPC") && refused.contains("make room"),
+                "{refused}"
+            );
+            assert!(!refused.contains("--force-open"), "{refused}");
+        }
+        set_full(&[false, false]);
+        let again = open(&rt, &sides).await.expect("there is space");
+        let device: Rc<dyn Device> = Rc::new(again.clone());
+        assert_eq!(byte_of(&device, 4096).await, 0x55);
+        assert!(!again.status().degraded);
+    });
+}
+
+/// A new disk in the place of a side is that side missing: after a clean stop the volume is served
+/// without it, and says what makes it a side. Nothing is written to it unasked.
+#[test]
+fn a_blank_device_in_the_place_of_a_side_is_served_without_and_named() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let mut sides = candidates(&rt, 2);
+        superblock::format(&rt, "vol", &sides, &Formatting::default())
+            .await
+            .expect("fit");
+        let mirror = open(&rt, &sides).await.expect("a fresh volume opens");
+        let written = mirror.submit(write(&rt, 0, 8192, 0x55)).await;
+        written.expect("written");
+        mirror.close().await.expect("closed");
+        let blank = candidates(&rt, 2).pop().expect("two");
+        sides[1] = blank.clone();
+        let alone = open(&rt, &sides).await.expect("the other has all");
+        assert_eq!(alone.status().sides[1].health, "absent");
+        let told = rt.notices().take(rt.now());
+        let told = told.iter().find(|notice| notice.kind == "side-blank");
+        let told = told.expect("it is said").to_string();
+        assert!(told.contains("--rebuild side1"), "{told}");
+        let device: Rc<dyn Device> = Rc::new(alone.clone());
+        assert_eq!(byte_of(&device, 4096).await, 0x55);
+        rt.sleep(Duration::from_secs(5)).await;
+        assert_eq!(alone.status().sides[1].health, "absent");
+        alone.close().await.expect("closed");
+        for offset in [0, 4096, 63 << 20] {
+            assert_eq!(byte_of(&blank.device, offset).await, 0);
+        }
+        let options = OpenOptions {
+            rebuild: vec!["side1".to_owned()],
+            ..OpenOptions::default()
+        };
+        let rebuilt = open_as(&rt, &sides, &options).await.expect("it is a side");
+        while rebuilt.status().degraded {
+            rt.sleep(Duration::from_millis(100)).await;
+        }
+        rebuilt.close().await.expect("closed");
     });
 }
 

@@ -11,7 +11,9 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use bimetal_block::IoError;
 use bimetal_block::layers::mirror::{MirrorStatus, SideStatus};
+use bimetal_rt::{Notice, Rt};
 
 use crate::running::Shown;
 use crate::said::say;
@@ -42,6 +44,17 @@ struct Event {
 }
 
 impl Event {
+    /// What a device, an export or the server itself has left to be told.
+    fn of_notice(notice: &Notice) -> Event {
+        Event {
+            kind: notice.kind,
+            volume: notice.subject.clone(),
+            side: String::new(),
+            message: notice.words(),
+            known_from_start: false,
+        }
+    }
+
     fn line(&self) -> String {
         match self.side.as_str() {
             "" => format!("{}: {}", self.volume, self.message),
@@ -118,7 +131,10 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
     let was = before.health.replace(now.health).unwrap_or("healthy");
     match (was, now.health) {
         (was, now) if was == now => {}
-        (_, "absent") => events.push(("side-absent", "is absent".to_owned())),
+        (_, "absent") => {
+            let why = now.absent_because.map(absent_because).unwrap_or_default();
+            events.push(("side-absent", format!("is absent{why}")));
+        }
         (was, "healthy") => {
             if was == "absent" {
                 events.push(("side-back", "is back".to_owned()));
@@ -143,6 +159,27 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
         events.push(("log-full", message));
     }
     events
+}
+
+/// Why a side was given up, and what to do.
+fn absent_because(error: IoError) -> String {
+    let advice = match error {
+        IoError::NoSpace => "make room on what it is on (ENOSPC)",
+        IoError::Medium => "the kernel's log says more; if it stays, replace the side (EIO)",
+        IoError::Corrupt => "it held something else than what was written; if it stays, replace it",
+        IoError::Offline => "its device is not there; bring it back, or replace the side",
+        IoError::Timeout => {
+            "it completed nothing for the time of `absent_after`, or fails with ETIMEDOUT"
+        }
+        IoError::Transport => "look at the server that it is on and the way to it",
+        IoError::ReadOnly => "its device has become read-only (EROFS or EPERM)",
+        IoError::Resource => "the machine or its memory cgroup is short of memory (ENOMEM)",
+        IoError::Misaligned | IoError::OutOfRange | IoError::Unsupported => {
+            "its device has refused what it took before"
+        }
+        IoError::Closed => "its device was closed",
+    };
+    format!(": {error}: {advice}; it is tried again every second, and then given what it lacks")
 }
 
 /// Events that wait to be told.
@@ -208,9 +245,27 @@ pub(crate) async fn watch(shown: Rc<Shown>, teller: Option<Teller>) {
             let events = changes(name, before, &mirror.status());
             events.into_iter().for_each(|event| waiting.push(event));
         }
+        take_notices(&shown.rt, &mut waiting);
         waiting.pass_on(&to);
         shown.rt.sleep(LOOK_EVERY).await;
     }
+}
+
+/// Tells what is left to be told, for ever, where there are no volumes to look at.
+pub(crate) async fn watch_notices(rt: Rt, teller: Option<Teller>) {
+    let Some(Teller(to)) = teller else { return };
+    let mut waiting = Waiting::default();
+    loop {
+        take_notices(&rt, &mut waiting);
+        waiting.pass_on(&to);
+        rt.sleep(LOOK_EVERY).await;
+    }
+}
+
+fn take_notices(rt: &Rt, waiting: &mut Waiting) {
+    let notices = rt.notices().take(rt.now());
+    let events = notices.iter().map(Event::of_notice);
+    events.for_each(|event| waiting.push(event));
 }
 
 /// Tells what happens until nothing more can.

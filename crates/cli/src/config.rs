@@ -6,16 +6,24 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use bimetal_block::document::{read_text, resolve};
 use bimetal_block::graph::{Document, Graph, Node};
-use bimetal_block::units::{Size, Time};
+use bimetal_block::units::{Size, Time, show_size};
 use bimetal_export::{ExportConfig, Limits};
 use bimetal_rt::real_time::SPIN_DEFAULT;
 use bimetal_rt::{DriverChoice, UringOptions};
 use serde::Deserialize;
 
+use crate::cgroup;
+
 /// Threads of connections, at most: more than machines have cores for.
 const CONNECTION_THREADS_MAX: u32 = 256;
 /// Memory for buffers besides what delayed writes may hold.
 const POOL_BYTES: u64 = 64 << 20;
+/// Heap that is made resident, where there is room for it.
+const HEAP_RESERVE_BYTES: u64 = 64 << 20;
+/// What the program, its stacks and its tables take besides (13 MiB were measured).
+const PROGRAM_BYTES: u64 = 24 << 20;
+/// The least that memory is fitted to.
+const MEMORY_BYTES_MIN: u64 = 4 << 20;
 /// How long a stop may drain.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -40,6 +48,11 @@ pub(crate) struct ServerOptions {
     /// How much of it is for the data of clients' requests in flight; the rest is for what waits
     /// for a late side of a mirror.
     pub(crate) data_bytes: u64,
+    /// Heap that is made resident before the first request, for the small allocations of serving
+    /// and what is kept in memory of each change in the logs.
+    pub(crate) heap_reserve_bytes: usize,
+    /// What the operator should know of how much memory the process may have.
+    pub(crate) memory_line: Option<String>,
     /// Whether to lock the process into memory.
     pub(crate) lock_memory: bool,
     /// Who carries operations of the kernel out.
@@ -104,11 +117,16 @@ impl Config {
     /// # Errors
     /// The first mistake in it, with its place.
     pub(crate) fn load(path: &Path) -> Result<Config> {
-        Config::read(path, &read_text(path)?)
+        Config::read_within(path, &read_text(path)?, cgroup::memory_limit_bytes())
     }
 
-    /// Reads `text` as the content of the file at `path`.
+    /// Reads `text` as the content of the file at `path`, for a process with all memory there is.
     pub(crate) fn read(path: &Path, text: &str) -> Result<Config> {
+        Config::read_within(path, text, None)
+    }
+
+    /// As [`Config::read`], for a process that may have so much memory.
+    fn read_within(path: &Path, text: &str, process_bytes_max: Option<u64>) -> Result<Config> {
         let document = Document::parse(path, text)?;
         let graph = Graph::read(&document)?;
         let mut exports = ExportConfig::read(&document)?;
@@ -122,7 +140,7 @@ impl Config {
             }
             export.persistence = graph.persistence(&export.device);
         }
-        let server = ServerOptions::read(&document, &graph)?;
+        let server = ServerOptions::read(&document, &graph, process_bytes_max)?;
         Ok(Config {
             path: path.to_owned(),
             graph,
@@ -162,6 +180,12 @@ impl ServerOptions {
         }
     }
 
+    /// How much heap is made resident by a server that locks itself into memory; `None` for one
+    /// that does not.
+    pub(crate) fn memory_to_lock(&self) -> Option<usize> {
+        self.lock_memory.then_some(self.heap_reserve_bytes)
+    }
+
     /// What the server of the exports may use.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
@@ -170,7 +194,11 @@ impl ServerOptions {
         }
     }
 
-    fn read(document: &Document<'_>, graph: &Graph) -> Result<ServerOptions> {
+    fn read(
+        document: &Document<'_>,
+        graph: &Graph,
+        process_bytes_max: Option<u64>,
+    ) -> Result<ServerOptions> {
         let section: ServerSection = match document.single("server") {
             Some(section) => section.clone().read()?,
             None => ServerSection::default(),
@@ -186,10 +214,17 @@ impl ServerOptions {
         };
         let exposure_bytes = exposure_bytes(graph);
         let default_bytes = POOL_BYTES.saturating_add(exposure_bytes);
-        let memory_bytes = section.memory.map_or(default_bytes, |size| size.0);
+        let asked_for = section.memory.map(|size| size.0);
+        let Fitted {
+            memory_bytes,
+            heap_bytes,
+            line,
+        } = fit(asked_for, default_bytes, process_bytes_max);
         Ok(ServerOptions {
             control,
             memory_bytes,
+            heap_reserve_bytes: heap_bytes as usize,
+            memory_line: line,
             // With less than the exposure bounds both take from the same half.
             data_bytes: memory_bytes
                 .saturating_sub(exposure_bytes)
@@ -201,6 +236,57 @@ impl ServerOptions {
             stop_deadline: section.stop_deadline.map_or(STOP_DEADLINE, |time| time.0),
             alert: section.alert,
         })
+    }
+}
+
+/// How much memory a server takes of what its process may have.
+#[derive(Debug, PartialEq, Eq)]
+struct Fitted {
+    memory_bytes: u64,
+    heap_bytes: u64,
+    line: Option<String>,
+}
+
+/// Fits the memory of a server to what its process may have in all, `limit` bytes. What is asked for
+/// is taken as it is, with a warning where it does not fit.
+fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted {
+    let wanted = asked_for.unwrap_or(default_bytes);
+    let heap_bytes = limit.map_or(HEAP_RESERVE_BYTES, |all| HEAP_RESERVE_BYTES.min(all / 4));
+    let room = limit.map_or(u64::MAX, |all| {
+        all.saturating_sub(heap_bytes + PROGRAM_BYTES)
+    });
+    let whole = Fitted {
+        memory_bytes: wanted,
+        heap_bytes,
+        line: None,
+    };
+    let Some(all) = limit.filter(|_| wanted > room) else {
+        return whole;
+    };
+    let (all, wanted) = (show_size(all), show_size(wanted));
+    if asked_for.is_some() {
+        let line = format!(
+            "`memory` in [server] is {wanted}, and the memory cgroup of this process allows {all} \
+             in all: the kernel may end the server without a word; at most {} fit, or raise \
+             memory.max",
+            show_size(room)
+        );
+        return Fitted {
+            line: Some(line),
+            ..whole
+        };
+    }
+    // A quarter is left for the page cache and for what is not foreseen.
+    let memory_bytes = ((room / 4 * 3) >> 20 << 20).max(MEMORY_BYTES_MIN);
+    let line = format!(
+        "the memory cgroup of this process allows {all} in all: `memory` is {} in place of {wanted}; \
+         raise memory.max for more",
+        show_size(memory_bytes)
+    );
+    Fitted {
+        memory_bytes,
+        heap_bytes,
+        line: Some(line),
     }
 }
 
@@ -241,6 +327,35 @@ mod tests {
         assert_eq!(server.stop_deadline, Duration::from_secs(60));
         assert_eq!(server.connection_threads, 0);
         assert_eq!(server.driver, DriverChoice::Auto);
+    }
+
+    #[test]
+    fn memory_is_fitted_to_the_cgroup() {
+        const MIB: u64 = 1 << 20;
+        let fitted = |asked_for, limit| fit(asked_for, 128 * MIB, limit);
+        let whole = Fitted {
+            memory_bytes: 128 * MIB,
+            heap_bytes: 64 * MIB,
+            line: None,
+        };
+        assert_eq!(fitted(None, None), whole);
+        // 128 MiB, 64 of heap and 24 of the program are just had.
+        assert_eq!(fitted(None, Some(256 * MIB)), whole);
+        let half = fitted(None, Some(128 * MIB));
+        // A quarter of it is heap; three quarters of the 72 MiB beside that and the program.
+        assert_eq!((half.memory_bytes, half.heap_bytes), (54 * MIB, 32 * MIB));
+        let line = half.line.expect("it is said");
+        assert!(
+            line.contains("allows 128 MiB") && line.contains("54.0 MiB"),
+            "{line}"
+        );
+        let tiny = fitted(None, Some(16 * MIB));
+        assert_eq!((tiny.memory_bytes, tiny.heap_bytes), (4 * MIB, 4 * MIB));
+        // What the operator asks for is not changed.
+        let asked = fitted(Some(96 * MIB), Some(128 * MIB));
+        assert_eq!(asked.memory_bytes, 96 * MIB);
+        assert!(asked.line.is_some_and(|line| line.contains("at most 72")));
+        assert_eq!(fitted(Some(72 * MIB), Some(128 * MIB)).line, None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use bimetal_rt::{Rt, UringOptions};
 
 use crate::config::Config;
 use crate::exposure;
+use crate::limits::check_file_sizes;
 use crate::runtime;
 
 /// What to prepare.
@@ -41,6 +42,7 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&args.file)?;
+    check_file_sizes(&config)?;
     let rt = runtime::start_quietly(UringOptions::default())?;
     let mut out = std::io::stdout().lock();
     // With --adopt only one mirror is looked at.

@@ -11,6 +11,7 @@ mod alerts;
 mod attach;
 mod bench;
 mod cache;
+mod cgroup;
 mod check;
 mod config;
 mod control;
@@ -27,6 +28,7 @@ mod lab;
 mod lab_native;
 mod lab_stack;
 mod latency;
+mod limits;
 mod load;
 mod local;
 mod mount;
@@ -57,7 +59,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use said::say;
+use said::{say, say_notices};
 
 /// Bonds unlike storage media into one block device.
 #[derive(Parser)]
@@ -119,6 +121,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    bimetal_rt::real_time::fail_writes_instead_of_ending();
     let command = match Command::try_parse() {
         Ok(command) => command,
         Err(error) => return report_usage(&error),
@@ -148,6 +151,7 @@ fn main() -> ExitCode {
         Verb::Lab(args) => lab::run(&args),
         Verb::Trace(args) => trace::run(&args),
     };
+    say_notices();
     outcome.unwrap_or_else(|error| report_failure(&error))
 }
 

@@ -15,8 +15,8 @@ use futures_util::future::{Either, select};
 
 use crate::config::Config;
 use crate::itself;
+use crate::limits;
 use crate::running::Running;
-use crate::runtime;
 use crate::said::say;
 use crate::serve::{Failure, OpenArgs, conclude, lock_into_memory};
 
@@ -113,22 +113,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     mount.check()?;
     // A volume belongs to one process, and this one serves the kernel.
     config.exports.clear();
-    let rt = runtime::start(config.server.runtime(0))?;
+    let rt = limits::start_server(&config)?;
     conclude(rt.block_on(serve(&rt, config, args, &mount)))
 }
 
 async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Result<(), Failure> {
     // Before the devices are opened: a signal that comes meanwhile must stop them cleanly.
-    let signals = Signals::termination(rt)
+    let signals = Signals::of_server(rt)
         .context("cannot take over signals")
         .map_err(Failure::NotStarted)?;
-    let (lock_memory, deadline) = (config.server.lock_memory, config.server.stop_deadline);
+    let lock_memory = config.server.memory_to_lock();
+    let deadline = config.server.stop_deadline;
     let options: OpenOptions = args.open.options();
     let running = Running::start(rt, config, &[&args.device], &options)
         .await
         .map_err(Failure::NotStarted)?;
-    if lock_memory {
-        lock_into_memory();
+    if let Some(heap_bytes) = lock_memory {
+        lock_into_memory(heap_bytes);
     }
     running.warn_of_missing_sides();
     running.tell_reduced_exposure();

@@ -14,6 +14,7 @@ use bimetal_rt::net::Address;
 use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 
+use crate::alerts;
 use crate::runtime;
 use crate::tls::TlsArgs;
 
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
-    let signals = Signals::termination(rt).context("cannot take over signals")?;
+    let signals = Signals::of_server(rt).context("cannot take over signals")?;
     let device = Rc::new(BrpDevice::open(rt, medium).await?);
     device.geometry().check_whole()?;
     let export = ExportConfig::new(args.name(), "far", args.listen.clone());
@@ -109,11 +110,14 @@ async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
                 .and(Err(error.into()));
         }
     };
+    let notices = alerts::watch_notices(rt.clone(), alerts::Teller::start(None));
+    let notices = rt.spawn(notices);
     let mut out = std::io::stdout();
     // Whoever started the proxy may not care when it is ready.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
     let waited = signals.next().await.context("cannot wait for signals");
     server.stop().await;
+    notices.cancel().await;
     device
         .close()
         .await

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use bimetal_rt::{Driven, Rt, UringOptions};
 
-use crate::said::say;
+use crate::said::{notices, say};
 
 /// Makes a runtime, and says in one line where its driver is less than it could be.
 ///
@@ -22,5 +22,9 @@ pub(crate) fn start(options: UringOptions) -> Result<Rt> {
 /// # Errors
 /// As of [`start`].
 pub(crate) fn start_quietly(options: UringOptions) -> Result<Rt> {
+    let options = UringOptions {
+        notices: notices(),
+        ..options
+    };
     Rt::real_time(options).context("cannot start the runtime")
 }

@@ -6,6 +6,25 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::sync::LazyLock;
+
+use bimetal_rt::{Instant, Notices};
+
+/// What the runtimes of this program leave to be told.
+static NOTICES: LazyLock<Notices> = LazyLock::new(Notices::default);
+
+/// Where every runtime of this program leaves its notices.
+pub(crate) fn notices() -> Notices {
+    NOTICES.clone()
+}
+
+/// Says the notices that nobody has told. For the end of the program, and for verbs that are over
+/// soon.
+pub(crate) fn say_notices() {
+    for notice in NOTICES.take(Instant::MAX) {
+        say(format_args!("bimetal: {notice}"));
+    }
+}
 
 /// Says a line, in one piece.
 pub(crate) fn say(line: impl Display) {

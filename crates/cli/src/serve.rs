@@ -12,13 +12,9 @@ use bimetal_rt::Rt;
 use bimetal_rt::real_time::{Signals, keep_memory_resident};
 
 use crate::config::Config;
+use crate::limits;
 use crate::running::Running;
-use crate::runtime;
-use crate::said::say;
-
-/// Heap that is made resident before the first request, for the small allocations of serving and what
-/// is kept in memory of each change in the logs.
-const HEAP_RESERVE_BYTES: usize = 64 << 20;
+use crate::said::{say, say_notices};
 
 /// What to serve.
 #[derive(clap::Args)]
@@ -85,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             config.path.display()
         );
     }
-    let rt = runtime::start(config.server.runtime(0))?;
+    let rt = limits::start_server(&config)?;
     conclude(rt.block_on(serve(&rt, config, &args.open.options())))
 }
 
@@ -103,6 +99,7 @@ pub(crate) fn conclude(served: Result<(), Failure>) -> Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(Failure::NotStarted(error)) => Err(error),
         Err(Failure::NotStopped(error)) => {
+            say_notices();
             say(format_args!("bimetal: {error:#}"));
             // Dropping the runtime would wait for a device that may never answer.
             std::process::exit(1);
@@ -112,17 +109,18 @@ pub(crate) fn conclude(served: Result<(), Failure>) -> Result<ExitCode> {
 
 async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Failure> {
     // Before the devices are opened: a signal that comes meanwhile must stop them cleanly.
-    let signals = Signals::termination(rt)
+    let signals = Signals::of_server(rt)
         .context("cannot take over signals")
         .map_err(Failure::NotStarted)?;
-    let (lock_memory, deadline) = (config.server.lock_memory, config.server.stop_deadline);
+    let lock_memory = config.server.memory_to_lock();
+    let deadline = config.server.stop_deadline;
     let devices: Vec<String> = config.exports.iter().map(|e| e.device.clone()).collect();
     let roots: Vec<&str> = devices.iter().map(String::as_str).collect();
     let running = Running::start(rt, config, &roots, options)
         .await
         .map_err(Failure::NotStarted)?;
-    if lock_memory {
-        lock_into_memory();
+    if let Some(heap_bytes) = lock_memory {
+        lock_into_memory(heap_bytes);
     }
     running.warn_of_missing_sides();
     running.tell_reduced_exposure();
@@ -136,9 +134,10 @@ async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Fai
     stopped.and(waited).map(|_| ()).map_err(Failure::NotStopped)
 }
 
-/// Keeps the server fit to serve the machine it runs on, or says in one line why it is not.
-pub(crate) fn lock_into_memory() {
-    let outcome = keep_memory_resident(HEAP_RESERVE_BYTES);
+/// Keeps the server fit to serve the machine it runs on, with so much heap, or says in one line why
+/// it is not.
+pub(crate) fn lock_into_memory(heap_bytes: usize) {
+    let outcome = keep_memory_resident(heap_bytes);
     let reasons: Vec<String> = [
         outcome.lock_error.map(|e| format!("locking memory: {e}")),
         outcome

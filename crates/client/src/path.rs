@@ -117,6 +117,10 @@ pub(crate) async fn run(shared: Rc<Shared>, index: usize, first: Option<Opened>)
         if let End::Closed = end {
             return;
         }
+        shared.tell(
+            "connection-lost",
+            format_args!("a connection broke ({end}); requests wait for another one"),
+        );
         *shared.cause.borrow_mut() = end.to_string();
         shared.paths_broken.set(shared.paths_broken.get() + 1);
         shared.initiator.borrow_mut().path_down(number);

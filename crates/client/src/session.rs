@@ -138,6 +138,8 @@ pub struct Figures {
     pub requests: usize,
     /// Sends, whose ratio to the requests shows how well they merge.
     pub sends: u64,
+    /// Requests fail at once: the target is away for too long, or is another one.
+    pub is_over: bool,
 }
 
 /// What the paths share.
@@ -222,8 +224,18 @@ impl Shared {
         })
     }
 
+    /// Tells the operator what has become of the target.
+    pub(crate) fn tell(&self, kind: &'static str, message: impl std::fmt::Display) {
+        let target = self.options.target();
+        self.rt.notices().post(&target, kind, message);
+    }
+
     /// The target will never do again.
     pub(crate) fn end(&self, why: Unusable) {
+        self.tell(
+            "connection-refused",
+            format_args!("{why}: requests fail until this server is started anew"),
+        );
         *self.over.borrow_mut() = Some(Error::Unusable(why));
         self.initiator.borrow_mut().give_up();
         self.answer_failed();
@@ -234,6 +246,14 @@ impl Shared {
     /// The target has been waited for long enough: every request that has no answer fails, and so
     /// do further ones.
     fn give_up(&self) {
+        let patience = self.options.patience.as_secs_f64();
+        let cause = self.cause.borrow();
+        let offline = format_args!(
+            "not connected after {patience} s ({cause}); requests fail until it is, and it is \
+             tried again all the time"
+        );
+        self.tell("connection-offline", offline);
+        drop(cause);
         *self.over.borrow_mut() = Some(Error::Unreachable(self.last_words()));
         self.initiator.borrow_mut().give_up();
         self.answer_failed();
@@ -257,12 +277,19 @@ async fn mind_patience(shared: Rc<Shared>) {
     let (rt, patience) = (shared.rt.clone(), shared.options.patience);
     loop {
         shared.trouble.until(|| shared.is_troubled()).await;
+        let began = rt.now();
+        let tell_back = || {
+            let seconds = rt.now().since(began).as_secs_f64();
+            let back = format_args!("connected again after {seconds:.1} s");
+            shared.tell("connection-back", back);
+        };
         let recovered = || !shared.is_troubled();
         if rt
             .timeout(patience, shared.trouble.until(recovered))
             .await
             .is_ok()
         {
+            tell_back();
             continue;
         }
         if shared.closing.get() {
@@ -271,6 +298,7 @@ async fn mind_patience(shared: Rc<Shared>) {
         shared.give_up();
         shared.trouble.until(recovered).await;
         shared.over.borrow_mut().take();
+        tell_back();
     }
 }
 
@@ -378,6 +406,7 @@ impl Session {
             instances: initiator.instances() - 1,
             requests: initiator.under_way(),
             sends: shared.sends.get(),
+            is_over: shared.is_over(),
         }
     }
 

@@ -3,6 +3,9 @@
 //! What is decided here is decided once, before a client is answered for the first time. An export that is
 //! hidden from a client must be to it as if it were not there at all.
 
+use std::fmt::{self, Display, Formatter};
+
+use bimetal_proto::Escaped;
 use bimetal_rt::net::Peer;
 use serde::Deserialize;
 
@@ -77,6 +80,21 @@ pub enum Client {
     Certified(Vec<String>),
     /// Nobody vouches for it: it reached an address that only this machine can reach.
     Unknown,
+}
+
+impl Display for Client {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Client::Local(peer) => write!(f, "user {}", peer.uid),
+            Client::Certified(names) if names.is_empty() => {
+                f.write_str("a certificate without a name")
+            }
+            Client::Certified(names) => {
+                write!(f, "the certificate of {}", Escaped(&names.join(", ")))
+            }
+            Client::Unknown => f.write_str("who is not known"),
+        }
+    }
 }
 
 impl Client {

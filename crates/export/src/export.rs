@@ -1,10 +1,12 @@
 //! One export as the server holds it: its device, what clients are told about it, its counters.
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::ops::Deref;
 use std::rc::Rc;
 
 use bimetal_block::{Device, Figure, FigureVisitor, Op};
+use bimetal_rt::Notices;
 use bimetal_rt::net::{Address, WorkCounters};
 
 use crate::access::{Client, Rights};
@@ -17,6 +19,7 @@ pub(crate) struct Served {
     /// The device behind its atomic unit, which all connections to it share.
     pub(crate) device: Rc<dyn Device>,
     pub(crate) counters: Counters,
+    notices: Notices,
 }
 
 /// An export as one client is shown it.
@@ -76,10 +79,15 @@ impl Drop for Connected {
 }
 
 impl Served {
-    pub(crate) fn new(config: ExportConfig, device: Rc<dyn Device>) -> Rc<Served> {
+    pub(crate) fn new(
+        config: ExportConfig,
+        device: Rc<dyn Device>,
+        notices: &Notices,
+    ) -> Rc<Served> {
         Rc::new(Served {
             config,
             device,
+            notices: notices.clone(),
             counters: Counters::default(),
         })
     }
@@ -88,11 +96,25 @@ impl Served {
     pub(crate) fn connect(self: &Rc<Served>) -> Option<Connected> {
         let counters = &self.counters;
         if counters.connections.get() >= self.config.connections_max {
-            add(&counters.connections_refused, 1);
+            self.refuse(format_args!(
+                "it has its {} connections (`connections_max`)",
+                self.config.connections_max
+            ));
             return None;
         }
         counters.connections.set(counters.connections.get() + 1);
         Some(Connected(Rc::clone(self)))
+    }
+
+    /// Counts a client that is turned away, and tells the operator why.
+    pub(crate) fn refuse(&self, why: impl Display) {
+        add(&self.counters.connections_refused, 1);
+        let (name, address) = (&self.config.name, &self.config.listen);
+        self.notices.post(
+            &format!("export {name} at {address}"),
+            "client-refused",
+            format_args!("a client was turned away: {why}"),
+        );
     }
 
     /// Whether changes are refused, whoever asks for them.

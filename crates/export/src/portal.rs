@@ -13,6 +13,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use bimetal_proto::Escaped;
 use bimetal_rt::Rt;
 use bimetal_rt::net::{Address, Stream};
 use bimetal_rt::sync::Event;
@@ -21,7 +22,6 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::access::Client;
 use crate::config::{OPEN, OPEN_RDMA, Protocol, is_open};
-use crate::counters::add;
 use crate::export::{Served, Shown, shown_to};
 use crate::input::End;
 use crate::listening::Listening;
@@ -147,7 +147,7 @@ impl Portal {
         if guests.len() == self.guests_max()
             && let Some(longest) = guests.pop_front()
         {
-            add(&self.exports[0].counters.connections_refused, 1);
+            self.exports[0].refuse("it had not chosen an export, and others wait");
             longest.must_leave.set(true);
             longest.changed.notify();
         }
@@ -208,7 +208,7 @@ impl Portal {
     /// # Errors
     /// Why the connection has to end.
     pub(crate) async fn secure(&self, rt: &Rt, stream: Cut) -> Result<(Cut, Vec<Shown>), End> {
-        let refused = || add(&self.exports[0].counters.connections_refused, 1);
+        let first = &self.exports[0];
         let tls = self.tls.get().ok_or(End::Broken)?;
         let accepted = match stream.carried() {
             Some(carried) => {
@@ -221,10 +221,13 @@ impl Portal {
                 accepted.map(|(stream, names)| (Cut::new(stream), names))
             }
         };
-        let (stream, names) = accepted.inspect_err(|_| refused())?;
-        let exports = shown_to(&Client::Certified(names), &self.exports);
+        let (stream, names) = accepted.inspect_err(|error| {
+            first.refuse(format_args!("TLS: {}", Escaped(&error.to_string())));
+        })?;
+        let client = Client::Certified(names);
+        let exports = shown_to(&client, &self.exports);
         if exports.is_empty() {
-            refused();
+            first.refuse(format_args!("`clients` lets {client} see nothing"));
             return Err(End::Broken);
         }
         Ok((stream, exports))

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::{Device, FigureVisitor};
 use bimetal_rt::net::{Address, Carrier, Stream};
+use bimetal_rt::real_time::{ProcessLimit, limit_in_words};
 use bimetal_rt::sync::{Event, TaskGroup};
 use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
@@ -136,7 +138,7 @@ impl Server {
                 let unit = units
                     .entry(config.device.clone())
                     .or_insert_with(|| Rc::new(AtomicUnit::new(rt, device)));
-                Served::new(config, Rc::clone(unit))
+                Served::new(config, Rc::clone(unit), rt.notices())
             })
             .collect();
         let changed = Rc::new(Event::new());
@@ -304,11 +306,22 @@ async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listening) {
             Ok(stream) => match who(&stream) {
                 Ok(client) => admit(&state, &portal, state.carried(stream), &client),
                 // Nobody vouches for a process that the kernel does not name.
-                Err(_) => turn_away(&portal, &stream),
+                Err(error) => {
+                    turn_away(
+                        &portal,
+                        &stream,
+                        format_args!("nobody knows who it is: {error}"),
+                    );
+                }
             },
             // The client left before it was accepted, or descriptors have run out: the next one
             // may do better, after a pause that keeps the shard free.
-            Err(_) => state.rt.sleep(ACCEPT_PAUSE).await,
+            Err(error) => {
+                if ProcessLimit::behind(&error).is_some() {
+                    portal.exports[0].refuse(limit_in_words(&error));
+                }
+                state.rt.sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
 }
@@ -318,8 +331,8 @@ fn who(stream: &Stream) -> io::Result<Client> {
     Ok(stream.peer()?.map_or(Client::Unknown, Client::Local))
 }
 
-fn turn_away(portal: &Portal, stream: &Stream) {
-    add(&portal.exports[0].counters.connections_refused, 1);
+fn turn_away(portal: &Portal, stream: &Stream, why: impl Display) {
+    portal.exports[0].refuse(why);
     stream.shutdown();
 }
 
@@ -328,8 +341,12 @@ fn turn_away(portal: &Portal, stream: &Stream) {
 fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream, client: &Client) {
     // Where TLS is spoken, it will say who this is.
     let exports = (!portal.speaks_tls()).then(|| shown_to(client, &portal.exports));
-    if state.stopping.get() || exports.as_ref().is_some_and(Vec::is_empty) {
-        return turn_away(portal, &stream);
+    if state.stopping.get() {
+        return turn_away(portal, &stream, "the server is stopping");
+    }
+    if exports.as_ref().is_some_and(Vec::is_empty) {
+        let why = format_args!("`clients` lets {client} see nothing");
+        return turn_away(portal, &stream, why);
     }
     let session = session(state, portal, Cut::new(stream), exports);
     state.connections.spawn(session);

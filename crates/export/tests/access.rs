@@ -313,6 +313,12 @@ fn who_may_see_nothing_is_told_nothing() {
                 refused,
                 Some((_, _, bimetal_block::Figure::Counter(1)))
             ));
+            let told = rt.notices().take(rt.now());
+            let lines: Vec<String> = told.iter().map(ToString::to_string).collect();
+            assert!(
+                matches!(&lines[..], [line] if line.contains("lets user 1002 see nothing")),
+                "{lines:?}"
+            );
             server.stop().await;
         });
         assert_clean(&rt);

@@ -11,11 +11,11 @@ use std::time::Duration;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::media::remote::{Connector, RemoteConfig, RemoteDevice};
 use bimetal_block::units::Time;
-use bimetal_block::{Device, Extent, Flags, IoError, Op, Request};
+use bimetal_block::{Device, Extent, Figure, Flags, IoError, Op, Request};
 use bimetal_export::{ExportConfig, Server};
-use bimetal_rt::Rt;
 use bimetal_rt::net::{PipeOptions, Stream};
 use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Instant, Rt};
 use common::*;
 
 /// A way to a server that can be cut, blocked, or led to another server.
@@ -494,6 +494,155 @@ fn a_request_that_breaks_every_connection_fails_in_the_end() {
         // Eight under the request, and perhaps the next one already.
         assert!((8..=9).contains(&made.get()), "{} connections", made.get());
         remote.close().await.unwrap();
+    });
+    assert_clean(&rt);
+}
+
+/// `HAS_FLAGS`, `SEND_FLUSH` and `CAN_MULTI_CONN` of the protocol.
+const FLAGS: u16 = 1 | 1 << 2;
+const MULTI_CONN: u16 = 1 << 8;
+
+/// A server that can be another one whenever a connection is made: larger or smaller, with other
+/// offers.
+struct Changing {
+    size: Cell<u64>,
+    flags: Cell<u16>,
+    middles: RefCell<Vec<(Rc<Stream>, Rc<Stream>)>>,
+}
+
+impl Changing {
+    /// Becomes another server: the old one is gone with its connections.
+    fn become_another(&self, size: u64, flags: u16) {
+        self.size.set(size);
+        self.flags.set(flags);
+        for (near, far) in self.middles.take() {
+            near.shutdown();
+            far.shutdown();
+        }
+    }
+
+    fn connector(self: &Rc<Changing>, rt: &Rt) -> Connector {
+        let (this, rt) = (Rc::clone(self), rt.clone());
+        Rc::new(move || {
+            let (ours, near) = Stream::pair(&rt, PipeOptions::default());
+            let (far, theirs) = Stream::pair(&rt, PipeOptions::default());
+            let (near, far) = (Rc::new(near), Rc::new(far));
+            relay(&rt, &near, &far);
+            relay(&rt, &far, &near);
+            this.middles.borrow_mut().push((near, far));
+            let server = Raw::over(&rt, theirs);
+            rt.spawn(answer_all(server, this.size.get(), this.flags.get()))
+                .detach();
+            Box::pin(async move { Ok(ours) })
+        })
+    }
+}
+
+/// Takes every request but reads and answers that it is done.
+async fn answer_all(mut server: Raw, size: u64, flags: u16) {
+    // No fixed newstyle: the client falls back to EXPORT_NAME (16 bytes, empty name).
+    server.send(b"NBDMAGICIHAVEOPT\0\x00").await;
+    server.take(4 + 16).await;
+    let export = [&size.to_be_bytes()[..], &flags.to_be_bytes(), &[0; 124]].concat();
+    server.send(&export).await;
+    loop {
+        let head = server.take(28).await;
+        if head.len() < 28 || head[6..8] == DISC.to_be_bytes() {
+            return;
+        }
+        if head[6..8] == WRITE.to_be_bytes() {
+            let len = u32::from_be_bytes(head[24..28].try_into().unwrap());
+            server.take(len as usize).await;
+        }
+        let reply = [&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0][..], &head[8..16]].concat();
+        server.send(&reply).await;
+    }
+}
+
+/// The figures `health` and `connections`.
+fn health(remote: &RemoteDevice) -> (String, f64) {
+    let mut seen: Vec<(String, String, Figure)> = Vec::new();
+    remote.figures(&mut seen);
+    let of = |wanted: &str| seen.iter().find(|(_, name, _)| name == wanted).cloned();
+    match (of("health"), of("connections")) {
+        (Some((_, _, Figure::State(word))), Some((_, _, Figure::Gauge(count)))) => (word, count),
+        other => panic!("no figures: {other:?}"),
+    }
+}
+
+/// What was left to be told, by its kind.
+fn told(rt: &Rt, kind: &str) -> String {
+    let notices = rt.notices().take(Instant::MAX);
+    let of_kind = notices.iter().filter(|notice| notice.kind == kind);
+    of_kind.map(ToString::to_string).collect()
+}
+
+/// A server that comes back as another one is used as far as that goes, and what is different is
+/// said. One that cannot be used is waited for, and that is said as well.
+#[test]
+fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
+    let rt = virtual_rt();
+    let server = Rc::new(Changing {
+        size: Cell::new(SIZE),
+        flags: Cell::new(FLAGS | MULTI_CONN),
+        middles: RefCell::default(),
+    });
+    rt.block_on(async {
+        let remote = RemoteDevice::over(&rt, server.connector(&rt), &config(3)).await;
+        let remote = Rc::new(remote.unwrap_or_else(|e| panic!("{e}")));
+        let change = async || {
+            let write =
+                |block: u64| remote.submit(write(&rt, block * 4096, &[1; 4096], Flags::NONE));
+            let writes = futures_util::future::join_all((0..12).map(write)).await;
+            let written: Result<Vec<_>, IoError> = writes.into_iter().collect();
+            written?;
+            remote.submit(Request::flush()).await.map(|_| ())
+        };
+        let wait = async |ms| rt.sleep(Duration::from_millis(ms)).await;
+        change().await.expect("all is well");
+        assert_eq!(health(&remote), ("healthy".to_owned(), 3.0));
+        assert_eq!(told(&rt, "connection-lost"), "");
+
+        // Larger, and a flush of one connection covers no other.
+        server.become_another(2 * SIZE, FLAGS);
+        change().await.expect("the first connection goes on");
+        wait(1_000).await;
+        change().await.expect("so it stays");
+        assert_eq!(health(&remote), ("healthy".to_owned(), 1.0));
+        assert_eq!(remote.geometry().size_bytes, SIZE);
+        let words = told(&rt, "connection-changed");
+        assert!(
+            words.contains("has grown") && words.contains("one connection"),
+            "{words}"
+        );
+
+        // As at first again.
+        server.become_another(2 * SIZE, FLAGS | MULTI_CONN);
+        change().await.expect("and again");
+        wait(1_000).await;
+        assert_eq!(health(&remote), ("healthy".to_owned(), 3.0));
+        let words = told(&rt, "connection-back");
+        assert!(words.contains("connected again"), "{words}");
+
+        // What was told to the layers above must still be there.
+        for (size, flags, why) in [
+            (SIZE / 2, FLAGS, "has shrunk"),
+            (SIZE, FLAGS | 1 << 1, "read-only"),
+            (SIZE, 1, "durable"),
+        ] {
+            server.become_another(size, flags);
+            let failed = change().await;
+            assert_eq!(failed, Err(IoError::Transport), "{why}");
+            assert_eq!(health(&remote).0, "offline", "{why}");
+            let words = told(&rt, "connection-refused");
+            assert!(words.contains(why), "{words}");
+            // Put right, it is used again.
+            server.become_another(2 * SIZE, FLAGS | MULTI_CONN);
+            wait(3_000).await;
+            change().await.expect("it is back");
+            assert_eq!(health(&remote), ("healthy".to_owned(), 3.0), "{why}");
+        }
+        remote.close().await.expect("everything is flushed");
     });
     assert_clean(&rt);
 }

@@ -251,6 +251,17 @@ fn refuse_bad_clients(connection_threads: u32) {
         session.flush().await.unwrap();
         session.close().await;
         assert!(common::figure(&server, "connections_refused") >= 6);
+        // One line for all of them, which an attacker cannot make many.
+        let told = rt.notices().take(rt.now());
+        let refused = told.iter().filter(|notice| notice.kind == "client-refused");
+        let refused: Vec<String> = refused.map(ToString::to_string).collect();
+        let [line] = &refused[..] else {
+            panic!("{refused:?}");
+        };
+        assert!(
+            line.contains("turned away: TLS") && line.contains("times more"),
+            "{line}"
+        );
         server.stop().await;
     });
     assert_eq!(rt.live_tasks(), 0);

@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use crate::awake::{SLEEP_MAX, Stalls};
 use crate::buf::BufPool;
+use crate::notices::Notices;
 use crate::real_time::{self, Driven, RealTime, UringOptions};
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -49,6 +51,9 @@ pub(crate) struct Inner {
     /// When the turn began that runs now, or ran last.
     turn_began: Cell<Instant>,
     longest_turn: Cell<LongestTurn>,
+    /// When the thread did not look at its driver.
+    stalls: Stalls,
+    notices: Notices,
 }
 
 /// The only place that knows which world this is.
@@ -113,9 +118,10 @@ impl Rt {
     /// needs; the message says which limit or rule is in the way.
     pub fn real_time(options: UringOptions) -> io::Result<Rt> {
         let pool = BufPool::new(options.pool_bytes)?;
-        let seed = options.seed;
+        let (seed, notices) = (options.seed, options.notices.clone());
         let real = Rc::new(RealTime::new(&options, &pool)?);
-        Ok(Rt::with_world(World::Real(real), pool, seed, false))
+        let world = World::Real(real);
+        Ok(Rt::with_world(world, pool, seed, false, notices))
     }
 
     /// A runtime in virtual time. Its buffer pool has no region of its own: buffers come from the
@@ -127,10 +133,11 @@ impl Rt {
             BufPool::unregistered(),
             options.seed,
             options.shuffle,
+            Notices::default(),
         )
     }
 
-    fn with_world(world: World, pool: BufPool, seed: u64, shuffle: bool) -> Rt {
+    fn with_world(world: World, pool: BufPool, seed: u64, shuffle: bool, notices: Notices) -> Rt {
         Rt(Rc::new(Inner {
             ready: Arc::new(ReadyQueue {
                 owner: this_thread(),
@@ -146,6 +153,8 @@ impl Rt {
             ending: Cell::new(false),
             turn_began: Cell::new(Instant::ZERO),
             longest_turn: Cell::default(),
+            stalls: Stalls::default(),
+            notices,
         }))
     }
 
@@ -165,6 +174,11 @@ impl Rt {
     /// The buffers of this runtime.
     pub fn pool(&self) -> &BufPool {
         &self.0.pool
+    }
+
+    /// Where what the operator should know is left, and taken from.
+    pub fn notices(&self) -> &Notices {
+        &self.0.notices
     }
 
     /// The seed this runtime was made with.
@@ -358,6 +372,51 @@ impl Rt {
         }
     }
 
+    /// The time since `earlier` in which this thread was awake: without the times in which it did
+    /// not look for what had completed although it was due to, because the process was stopped,
+    /// the machine was paused, or a turn took long. Silence of a device is measured by this, since
+    /// a thread that does not look hears nothing.
+    ///
+    /// Up to a second of each such time may be counted as awake. Only the last 32 of them are
+    /// known.
+    pub fn awake_since(&self, earlier: Instant) -> Duration {
+        self.0.stalls.awake(earlier, self.now())
+    }
+
+    /// Waits for `future` as [`Rt::timeout`] does, until `duration` has passed in which this
+    /// thread was [awake](Rt::awake_since).
+    ///
+    /// # Errors
+    /// [`Elapsed`] when the time is up first.
+    pub async fn timeout_awake<F: Future>(
+        &self,
+        duration: Duration,
+        future: F,
+    ) -> Result<F::Output, Elapsed> {
+        let began = self.now();
+        let mut future = std::pin::pin!(future);
+        loop {
+            let left = duration.saturating_sub(self.awake_since(began));
+            match self.timeout(left, future.as_mut()).await {
+                Ok(output) => return Ok(output),
+                Err(Elapsed) if self.awake_since(began) < duration => {}
+                Err(Elapsed) => return Err(Elapsed),
+            }
+        }
+    }
+
+    /// Lets `duration` of virtual time pass while this thread does nothing, as if the process had
+    /// been stopped. For tests of what a server does when it wakes.
+    ///
+    /// # Panics
+    /// In real time.
+    pub fn stall(&self, duration: Duration) {
+        let World::Virtual(clock) = &self.0.world else {
+            panic!("a stall can be made in virtual time only");
+        };
+        clock.stall(duration);
+    }
+
     /// Runs `future` and every task until `future` is done.
     ///
     /// # Panics
@@ -378,9 +437,9 @@ impl Rt {
                 return output;
             }
             self.run_ready_tasks();
-            self.end_turn();
+            let now = self.end_turn();
             let idle = !main.woken.load(Ordering::Relaxed) && self.0.ready.lock().is_empty();
-            self.park(idle);
+            self.park(idle, now);
         }
     }
 
@@ -407,16 +466,21 @@ impl Rt {
     /// Begins to measure a turn.
     fn begin_turn(&self) {
         turn::begin();
-        self.0.turn_began.set(self.now());
+        let now = self.now();
+        self.0.turn_began.set(now);
+        self.0.stalls.look(now);
     }
 
-    /// Measures the turn that ends.
-    fn end_turn(&self) {
+    /// Measures the turn that ends now; returns the time.
+    fn end_turn(&self) -> Instant {
         let mut longest = self.0.longest_turn.get();
-        let time_ns = self.now().ns_since(self.0.turn_began.get());
+        let now = self.now();
+        self.0.stalls.look(now);
+        let time_ns = now.ns_since(self.0.turn_began.get());
         longest.time_ns = longest.time_ns.max(time_ns);
         longest.steps = longest.steps.max(turn::steps());
         self.0.longest_turn.set(longest);
+        now
     }
 
     fn next_ready(&self) -> Option<async_task::Runnable> {
@@ -428,12 +492,21 @@ impl Rt {
         tasks.pop_front()
     }
 
-    /// Enters the driver: waits when `idle`, else only looks for what has completed.
-    fn park(&self, idle: bool) {
+    /// Enters the driver at `now`: waits when `idle`, else only looks for what has completed.
+    fn park(&self, idle: bool, now: Instant) {
         let next_timer = self.0.timers.borrow_mut().next();
         match &self.0.world {
-            World::Real(real) => real.turn(idle, next_timer),
-            World::Virtual(clock) if idle => clock.park(next_timer, self.live_tasks()),
+            World::Real(real) => {
+                let wake_at = next_timer.map(|at| at.clamp(now, now + SLEEP_MAX));
+                if idle {
+                    self.0.stalls.sleep_until(wake_at.unwrap_or(Instant::MAX));
+                }
+                real.turn(idle, wake_at);
+            }
+            World::Virtual(clock) if idle => {
+                clock.park(next_timer, self.live_tasks());
+                self.0.stalls.sleep_until(clock.now());
+            }
             World::Virtual(_) => return,
         }
         if next_timer.is_some() {

@@ -30,6 +30,7 @@
 //! Know about devices, requests or protocols; read the wall clock outside `real_time`;
 //! draw a random number that does not come from the seed.
 
+mod awake;
 #[allow(
     unsafe_code,
     reason = "owns the memory that the kernel reads and writes"
@@ -38,6 +39,7 @@ pub mod buf;
 mod executor;
 pub mod mailbox;
 pub mod net;
+pub mod notices;
 #[allow(unsafe_code, reason = "talks to the kernel")]
 pub mod real_time;
 mod rng;
@@ -50,6 +52,7 @@ mod virtual_time;
 
 pub use buf::{Buf, BufMut, BufPool, DetachedBuf, Payload};
 pub use executor::{Elapsed, Rt, Sleep, Task, yield_now};
+pub use notices::{Notice, Notices};
 pub use real_time::{Driven, DriverChoice, DriverKind, UringOptions};
 pub use rng::Rng;
 pub use time::Instant;

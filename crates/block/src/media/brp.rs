@@ -341,6 +341,12 @@ impl Device for BrpDevice {
 
     fn figures(&self, out: &mut dyn FigureVisitor) {
         let figures = self.session.figures();
+        let health = match figures.paths {
+            _ if figures.is_over => "offline",
+            0 => "connecting",
+            _ => "healthy",
+        };
+        out.figure("", "health", Figure::State(health.to_owned()));
         out.figure("", "connections", Figure::Gauge(figures.paths as f64));
         let requests = figures.requests as f64;
         out.figure("", "requests_in_flight", Figure::Gauge(requests));

@@ -19,10 +19,12 @@ use serde::Deserialize;
 use crate::device::{Device, IoFuture};
 use crate::disk::claim::Claim;
 use crate::disk::limits::Limits;
+use crate::disk::locker::{self, Locker};
 use crate::disk::{System, place, usage};
 use crate::error::{IoError, OpenError};
 use crate::extents::ExtentList;
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
+use crate::media::failure;
 use crate::request::{BLOCK_BYTES, Flags, IoResult, Op, Reply, Request};
 use crate::units::Size;
 
@@ -62,12 +64,16 @@ pub struct FileConfig {
 const LOOKS_MAX: usize = 64;
 /// What a look counts for: it is two system calls, during which the thread does nothing else.
 const LOOK_STEPS: u64 = 32;
-/// How long, and how often, a lock that is taken is tried again.
+/// How long, and how often, a lock that is taken is tried again: while a process has it, and while
+/// no process has it that still runs.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_PATIENCE_OF_DEAD: Duration = Duration::from_secs(30);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 /// `EINVAL` and `EBUSY` of open(2).
 const INVALID: i32 = 22;
 const BUSY: i32 = 16;
+/// `EOPNOTSUPP` of fallocate(2).
+const NOT_SUPPORTED: i32 = 95;
 /// A longer physical block is a mistake of the device.
 const PHYSICAL_BYTES_MAX: u64 = 1 << 20;
 
@@ -237,13 +243,26 @@ impl FileConfig {
 
 /// Why a device is not open yet, and may be soon.
 enum Busy {
-    Locked,
+    /// By whom, where the kernel says that.
+    Locked(Option<Locker>),
     Claimed,
+}
+
+impl Busy {
+    /// How long it is tried again.
+    fn patience(&self) -> Duration {
+        match self {
+            Busy::Locked(Some(locker)) if !locker.is_running => LOCK_PATIENCE_OF_DEAD,
+            Busy::Locked(_) | Busy::Claimed => LOCK_PATIENCE,
+        }
+    }
 }
 
 /// See the module.
 pub struct FileDevice {
     rt: Rt,
+    /// The path, for what the operator is told.
+    path: String,
     file: File,
     geometry: Geometry,
     direct: bool,
@@ -255,21 +274,22 @@ pub struct FileDevice {
 impl FileDevice {
     /// Opens and claims the file or device, with patience for the lock of a process that has just
     /// died: its ring lets go of the file only once the kernel has taken the ring down, which
-    /// happens after the process is gone (50 ms were measured).
+    /// happens after the process is gone (50 ms were measured; with a disk that hangs it takes as
+    /// long as that).
     ///
     /// # Errors
     /// When it is missing, in use, too small for one block, or cannot be opened or used.
     pub async fn open_when_free(rt: &Rt, config: &FileConfig) -> Result<FileDevice, OpenError> {
-        let deadline = rt.now() + LOCK_PATIENCE;
+        let began = rt.now();
         loop {
             match FileDevice::try_open(rt, config)? {
                 Ok(device) => return Ok(device),
-                Err(_) if rt.now() < deadline => {
+                Err(busy) if rt.now().since(began) < busy.patience() => {
                     rt.sleep(LOCK_RETRY).await;
-                    continue;
                 }
-                Err(Busy::Locked) => {
-                    return Err(config.error("in use by another process (its lock is taken)"));
+                Err(Busy::Locked(locker)) => {
+                    let who = locker::in_words(locker.as_ref());
+                    return Err(config.error(format!("in use by {who} (its lock is taken)")));
                 }
                 Err(Busy::Claimed) => {
                     return Err(config.error(
@@ -317,12 +337,14 @@ impl FileDevice {
             .try_lock_exclusive()
             .map_err(|e| fail(format!("cannot lock: {e}")))?;
         if !locked {
-            return Ok(Err(Busy::Locked));
+            let locker = locker::of_lock(&looked.found, &system);
+            return Ok(Err(Busy::Locked(locker)));
         }
         // What was looked at may have become something else before it was claimed.
         let looked = config.look(&system)?;
         Ok(Ok(FileDevice {
             rt: rt.clone(),
+            path: config.path.display().to_string(),
             file,
             geometry: looked.geometry,
             direct,
@@ -345,7 +367,7 @@ impl FileDevice {
                 self.write(request.offset, request.payload, request.flags)
                     .await
             }
-            Op::Flush => Ok(self.file.sync_data().await.map(|()| Reply::Done)?),
+            Op::Flush => self.sync().await.map(|()| Reply::Done),
             // What is not promised to read as zeroes is not made to: on a disk that cannot do it by
             // itself that would be writing all of it.
             Op::Discard if !self.geometry.discard_zeroes => Ok(Reply::Done),
@@ -380,13 +402,15 @@ impl FileDevice {
     async fn read_piece(&self, offset: u64, len: u64) -> Result<Buf, IoError> {
         let buf = self.rt.pool().alloc_now(len as usize);
         let (count, mut buf) = self.file.read_at(offset, buf).await;
-        let mut filled = count?;
+        let mut filled = self.told("a read", count)?;
         while filled < buf.len() {
             // A short read inside the device: rare (a signal, a page boundary), so simply the rest.
             let rest = self.rt.pool().alloc_now(buf.len() - filled);
             let (count, rest) = self.file.read_at(offset + filled as u64, rest).await;
-            let count = count?;
+            let count = self.told("a read", count)?;
             if count == 0 {
+                let end = "is shorter than it was when it was opened";
+                self.rt.notices().post(&self.path, "device-failed", end);
                 return Err(IoError::Medium);
             }
             buf[filled..filled + count].copy_from_slice(&rest[..count]);
@@ -406,7 +430,8 @@ impl FileDevice {
             let count = self
                 .file
                 .write_at(offset + written as u64, rest, flags.fua)
-                .await?;
+                .await;
+            let count = self.told("a write", count)?;
             if count == 0 {
                 return Err(IoError::NoSpace);
             }
@@ -422,16 +447,14 @@ impl FileDevice {
         }
         let attempt = match (self.zeroes, may_free) {
             (false, _) => Err(IoError::Unsupported),
-            (true, true) => self
-                .file
-                .punch_hole(offset, len)
-                .await
-                .map_err(IoError::from),
-            (true, false) => self
-                .file
-                .zero_range(offset, len)
-                .await
-                .map_err(IoError::from),
+            (true, true) => {
+                let freed = self.file.punch_hole(offset, len).await;
+                self.told("freeing", freed)
+            }
+            (true, false) => {
+                let zeroed = self.file.zero_range(offset, len).await;
+                self.told("zeroing", zeroed)
+            }
         };
         match attempt {
             Ok(()) => {}
@@ -439,9 +462,23 @@ impl FileDevice {
             Err(e) => return Err(e),
         }
         if request.flags.fua {
-            self.file.sync_data().await?;
+            self.sync().await?;
         }
         Ok(Reply::Done)
+    }
+
+    async fn sync(&self) -> Result<(), IoError> {
+        let synced = self.file.sync_data().await;
+        self.told("a flush", synced)
+    }
+
+    /// What the kernel answered, as what a layer can do about it. The operator is told what failed,
+    /// unless it is only something that the device does not know.
+    fn told<T>(&self, what: &str, answer: std::io::Result<T>) -> Result<T, IoError> {
+        answer.map_err(|error| match error.raw_os_error() {
+            Some(NOT_SUPPORTED) => IoError::Unsupported,
+            _ => failure::tell(&self.rt, &self.path, what, error).into(),
+        })
     }
 
     /// For devices and file systems that can neither punch nor zero.

@@ -10,6 +10,7 @@
 //! the next flush fails, once, with [`IoError::Transport`]. It must never succeed: the layer above
 //! would take for durable what is gone.
 
+mod agreement;
 mod channel;
 mod establish;
 
@@ -132,8 +133,13 @@ struct Shared {
     secure: Option<Secure>,
     export: String,
     reconnect: Duration,
-    /// What the first handshake agreed on; every later one has to agree on the same.
-    session: ClientSession,
+    /// Whom the operator is told about: the address and the export.
+    subject: String,
+    /// What the layers above were told.
+    geometry: Geometry,
+    /// What the newest handshake agreed on.
+    session: RefCell<ClientSession>,
+    channels: Vec<Rc<Channel>>,
     /// Changes that have completed, and how many of them the last flush covered.
     completed: Cell<u64>,
     durable: Cell<u64>,
@@ -145,7 +151,34 @@ struct Shared {
 
 impl Shared {
     fn offers(&self, flag: u16) -> bool {
-        self.session.info.offers(flag)
+        self.session.borrow().info.offers(flag)
+    }
+
+    /// The channels that are used: the first alone, where a flush does not cover all connections.
+    fn channels_used(&self) -> &[Rc<Channel>] {
+        let several = self.offers(offer::CAN_MULTI_CONN);
+        &self.channels[..if several { self.channels.len() } else { 1 }]
+    }
+
+    /// True when a channel must do without a connection.
+    fn is_spare(&self, channel: &Channel) -> bool {
+        channel.index >= self.channels_used().len()
+    }
+
+    /// Takes what another handshake has agreed on, and says in words what is different.
+    ///
+    /// # Errors
+    /// Why the server cannot be used.
+    fn agree(&self, session: &ClientSession) -> Result<Vec<String>, String> {
+        let changes = agreement::changes(&self.geometry, &self.session.borrow(), session)?;
+        self.session.replace(session.clone());
+        self.channels.iter().for_each(|channel| channel.wake());
+        Ok(changes)
+    }
+
+    /// Tells the operator what has become of the connection.
+    fn tell(&self, kind: &'static str, message: impl std::fmt::Display) {
+        self.rt.notices().post(&self.subject, kind, message);
     }
 
     /// A change has completed, durable already or not. This is noted when the reply arrives and not
@@ -169,8 +202,6 @@ impl Shared {
 /// See the module.
 pub struct RemoteDevice {
     shared: Rc<Shared>,
-    geometry: Geometry,
-    channels: Vec<Rc<Channel>>,
     tasks: RefCell<Vec<Task<()>>>,
     next: Cell<usize>,
 }
@@ -216,31 +247,36 @@ impl RemoteDevice {
         }
         let several = session.info.offers(offer::CAN_MULTI_CONN);
         let connections = if several { config.connections } else { 1 };
+        let channels = (0..connections).map(|index| Channel::new(index as usize));
         let shared = Rc::new(Shared {
             rt: rt.clone(),
+            subject: match config.export.as_str() {
+                "" => config.address.to_string(),
+                export => format!("{} export {export}", config.address),
+            },
+            geometry,
+            channels: channels.collect(),
             connector,
             secure,
             export: config.export.clone(),
             reconnect: config.reconnect.0,
-            session,
+            session: RefCell::new(session),
             completed: Cell::new(0),
             durable: Cell::new(0),
             lost: Cell::new(false),
             breaks: Cell::new(0),
             closing: Cell::new(false),
         });
-        let channels: Vec<_> = (0..connections).map(|_| Channel::new()).collect();
         // The first channel has its connection; the others make theirs at once.
         let mut first = Some(first);
-        let tasks = channels
+        let tasks = shared
+            .channels
             .iter()
             .map(|c| rt.spawn(channel::run(Rc::clone(&shared), Rc::clone(c), first.take())))
             .collect();
         Ok(RemoteDevice {
-            shared,
-            geometry,
-            channels,
             tasks: RefCell::new(tasks),
+            shared,
             next: Cell::new(0),
         })
     }
@@ -249,9 +285,10 @@ impl RemoteDevice {
     fn channel(&self) -> &Rc<Channel> {
         let start = self.next.get();
         self.next.set(start.wrapping_add(1));
-        let count = self.channels.len();
+        let channels = self.shared.channels_used();
+        let count = channels.len();
         (0..count)
-            .map(|step| &self.channels[start.wrapping_add(step) % count])
+            .map(|step| &channels[start.wrapping_add(step) % count])
             .min_by_key(|channel| (channel.is_offline(), channel.requests()))
             .expect("there is a channel")
     }
@@ -371,7 +408,8 @@ impl RemoteDevice {
 
     async fn extents(&self, request: Request) -> IoResult {
         let mut extents = ExtentList::new(request.extents_max);
-        if self.shared.session.negotiated.base_allocation_id.is_none() {
+        let describes = |session: &ClientSession| session.negotiated.base_allocation_id.is_some();
+        if !describes(&self.shared.session.borrow()) {
             let len = request.len;
             extents.push(Extent { len, data: true });
             return Ok(extents.into_reply());
@@ -436,11 +474,11 @@ fn geometry(session: &ClientSession) -> Result<Geometry, String> {
 
 impl Device for RemoteDevice {
     fn geometry(&self) -> &Geometry {
-        &self.geometry
+        &self.shared.geometry
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
-        if let Err(e) = self.geometry.check(&request) {
+        if let Err(e) = self.shared.geometry.check(&request) {
             return IoFuture::ready(Err(e));
         }
         match request.op {
@@ -453,13 +491,13 @@ impl Device for RemoteDevice {
 
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         Box::pin(async move {
-            let flushed = if self.geometry.writable && !self.shared.closing.get() {
+            let flushed = if self.shared.geometry.writable && !self.shared.closing.get() {
                 self.flush_and_tell().await
             } else {
                 Ok(Reply::Done)
             };
             self.shared.closing.set(true);
-            for channel in &self.channels {
+            for channel in &self.shared.channels {
                 channel.wake();
             }
             let tasks = self.tasks.take();
@@ -475,9 +513,19 @@ impl Device for RemoteDevice {
     }
 
     fn figures(&self, out: &mut dyn FigureVisitor) {
-        let online = self.channels.iter().filter(|channel| channel.is_online());
+        let used = self.shared.channels_used().iter();
+        let health = if used.clone().all(|channel| channel.is_online()) {
+            "healthy"
+        } else if used.clone().any(|channel| channel.is_offline()) {
+            "offline"
+        } else {
+            "connecting"
+        };
+        out.figure("", "health", Figure::State(health.to_owned()));
+        let channels = &self.shared.channels;
+        let online = channels.iter().filter(|channel| channel.is_online());
         out.figure("", "connections", Figure::Gauge(online.count() as f64));
-        let requests: usize = self.channels.iter().map(|channel| channel.requests()).sum();
+        let requests: usize = channels.iter().map(|channel| channel.requests()).sum();
         out.figure("", "requests_in_flight", Figure::Gauge(requests as f64));
         out.figure(
             "",

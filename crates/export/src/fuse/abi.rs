@@ -163,6 +163,31 @@ pub(super) enum Asked {
     Other,
 }
 
+impl Asked {
+    /// True of what only the device can answer.
+    pub(super) fn needs_device(&self) -> bool {
+        match self {
+            Asked::Read(_)
+            | Asked::Write(_)
+            | Asked::Sync
+            | Asked::Allocate(..)
+            | Asked::Seek(..) => true,
+            Asked::Init(_)
+            | Asked::Lookup(_)
+            | Asked::GetAttributes
+            | Asked::SetAttributes { .. }
+            | Asked::Open
+            | Asked::OpenFolder
+            | Asked::FileSystem
+            | Asked::Release
+            | Asked::ReadFolder(_)
+            | Asked::Destroy
+            | Asked::Forget
+            | Asked::Other => false,
+        }
+    }
+}
+
 /// What the kernel says at first: `struct fuse_init_in`, as far as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Init {

@@ -3,8 +3,10 @@
 //!
 //! A few reads wait side by side, so that one turn of the ring takes several messages. Each reads the
 //! data of a write to a place that direct I/O takes: long data is handed down where it lies, short data
-//! is copied, so that it does not keep the memory of a long one. Requests under way are bounded; beyond
-//! the bound nothing is read, and the kernel keeps what it has.
+//! is copied, so that it does not keep the memory of a long one. Requests of the device are bounded;
+//! beyond the bound a number of them waits here, and beyond that nothing is read, and the kernel keeps
+//! what it has. What needs no device, such as `stat`, is answered whatever the device does: it waits
+//! only where nothing is read any more.
 //!
 //! This module must never let a message of the kernel without an answer go: whoever asked would wait for
 //! it for good. It must never give up what it has begun, either, so that no change is half of one; which
@@ -29,8 +31,11 @@ use super::abi::{
 
 /// Reads that wait for messages at a time.
 pub(super) const READERS: usize = 4;
-/// Requests under way at most.
+/// Requests of the device under way at most.
 const IN_FLIGHT_MAX: u16 = 64;
+/// Requests of the device that have been read and wait for their turn, at most. The kernel keeps what
+/// is asked in the background within the first bound, so these are of callers that wait themselves.
+const HELD_MAX: u64 = 64;
 /// The longest range that the device is given to discard, to zero or to tell the extents of; longer ones
 /// are cut.
 const RANGE_BYTES_MAX: u64 = 1 << 31;
@@ -64,6 +69,9 @@ pub(super) struct Connection {
     limits: Limits,
     pub(super) counters: RequestCounters,
     in_flight: Rc<Semaphore>,
+    held: Rc<Semaphore>,
+    /// Answers under way to what needs no device.
+    quick: Rc<Semaphore>,
     readers: TaskGroup,
     /// Why the connection could not go on, the first time.
     failure: RefCell<Option<io::Error>>,
@@ -95,6 +103,8 @@ impl Connection {
             },
             counters: RequestCounters::default(),
             in_flight: Semaphore::new(u64::from(IN_FLIGHT_MAX)),
+            held: Semaphore::new(HELD_MAX),
+            quick: Semaphore::new(u64::from(IN_FLIGHT_MAX)),
             readers: TaskGroup::new(rt),
             failure: RefCell::new(None),
             changed: Event::new(),
@@ -123,7 +133,9 @@ impl Connection {
     /// Reads no more, and waits until every request under way has its answer.
     pub(super) async fn finish(&self) {
         self.readers.cancel().await;
+        // Those that wait for their turn are in front.
         drop(self.in_flight.acquire(u64::from(IN_FLIGHT_MAX)).await);
+        drop(self.quick.acquire(u64::from(IN_FLIGHT_MAX)).await);
     }
 
     /// Why the connection could not go on, if it could not.
@@ -207,44 +219,58 @@ impl Connection {
         if asked == Some(Asked::Forget) {
             return Ok(());
         }
-        let permit = self.in_flight.acquire(1).await;
-        match asked {
-            None => {
-                add(&self.counters.refused, 1);
-                self.answer_with(permit, header, async |_| Err(errno::EINVAL));
-            }
-            Some(Asked::Write(range)) => self.take_write(permit, header, range, buf).await,
-            Some(asked) => self.answer_with(permit, header, async move |this| {
-                this.carry_out(header.node, asked).await
-            }),
+        let Some(asked) = asked else {
+            add(&self.counters.refused, 1);
+            let permit = self.quick.acquire(1).await;
+            self.answer_with(permit, header, async |_| Err(errno::EINVAL));
+            return Ok(());
+        };
+        if let Asked::Write(range) = asked {
+            let data = self.take_data(buf, range.len as usize);
+            let work = async move |this: &Connection| this.write(header.node, range, data).await;
+            self.begin(header, work).await;
+            return Ok(());
+        }
+        let needs_device = asked.needs_device();
+        let work = async move |this: &Connection| this.carry_out(header.node, asked).await;
+        if needs_device {
+            self.begin(header, work).await;
+        } else {
+            let permit = self.quick.acquire(1).await;
+            self.answer_with(permit, header, work);
         }
         Ok(())
     }
 
-    /// Starts a write with the data that lies in the buffer's body.
-    async fn take_write(
-        self: &Rc<Self>,
-        permit: Permit,
-        header: Header,
-        range: Range,
-        buf: &mut Box<MessageBuf>,
-    ) {
-        let len = range.len as usize;
-        let write = |data: Payload| {
-            self.answer_with(permit, header, async move |this| {
-                this.write(header.node, range, data).await
-            });
-        };
+    /// The data of a write, which lies in the buffer's body. It is never waited for memory here:
+    /// that would keep the reader from what needs none. What can be taken so is bounded.
+    fn take_data(&self, buf: &mut Box<MessageBuf>, len: usize) -> Payload {
         if 2 * len < self.body_bytes() {
-            let mut data = self.rt.pool().alloc(len).await;
-            data.copy_from_slice(&buf.body()[..len]);
-            write(data.freeze().into());
-        } else {
-            let mut data = buf.take_body();
-            data.truncate(len);
-            write(data.freeze().into());
-            buf.put_body(self.rt.pool().alloc(self.body_bytes()).await);
+            return self.rt.pool().copy_of(&buf.body()[..len]).into();
         }
+        let mut data = buf.take_body();
+        data.truncate(len);
+        buf.put_body(self.rt.pool().alloc_now(self.body_bytes()));
+        data.freeze().into()
+    }
+
+    /// Has the device asked, now or when it is the request's turn.
+    async fn begin<W>(self: &Rc<Self>, header: Header, work: W)
+    where
+        W: AsyncFnOnce(&Connection) -> Result<Answer, i32> + 'static,
+    {
+        if let Some(permit) = self.in_flight.try_acquire(1) {
+            return self.answer_with(permit, header, work);
+        }
+        let held = self.held.acquire(1).await;
+        let this = Rc::clone(self);
+        let wait = async move {
+            let permit = this.in_flight.acquire(1).await;
+            drop(held);
+            this.answer_with(permit, header, work);
+        };
+        // It asks for its permit before this returns, so requests keep their order.
+        self.rt.spawn_eager(wait).detach();
     }
 
     /// Answers a message when `work` has ended; what needs no waiting is done at once.

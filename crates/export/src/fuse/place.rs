@@ -90,6 +90,17 @@ pub enum UnmountError {
         /// By whom, and what to do.
         by: String,
     },
+    /// It is unmounted, and something that was written is not on the volume.
+    #[error(
+        "{} is unmounted, but {what} could not be saved: what was written there last may be lost",
+        folder.display()
+    )]
+    NotSaved {
+        /// The folder.
+        folder: PathBuf,
+        /// What could not be saved.
+        what: String,
+    },
     /// `fusermount3` said no.
     #[error("{FUSERMOUNT} has not unmounted {}: {why}", folder.display())]
     Refused {
@@ -273,7 +284,8 @@ fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 /// It waits for the server, and must not be called by it.
 ///
 /// # Errors
-/// As [`UnmountError`] says. After `InUse` everything is as it was.
+/// As [`UnmountError`] says. After `InUse` everything is as it was; after `NotSaved` everything is
+/// taken away.
 pub fn unmount(
     folder: &Path,
     force: bool,
@@ -293,10 +305,9 @@ pub fn unmount(
     if !force {
         refuse_in_use(folder, &table, &loops, dead)?;
     }
-    for device in &loops {
-        if !dead {
-            save(device, &table, warn);
-        }
+    let mut unsaved = Vec::new();
+    for device in loops.iter().filter(|_| !dead) {
+        unsaved.extend(save(device, &table, warn));
     }
     for device in loops {
         let path = device.path().to_owned();
@@ -304,7 +315,14 @@ pub fn unmount(
             device.take_away().map_err(|error| failed(&path, error))?;
         }
     }
-    take_away(&whole, force || dead)
+    take_away(&whole, force || dead)?;
+    if unsaved.is_empty() {
+        return Ok(());
+    }
+    Err(UnmountError::NotSaved {
+        folder: folder.to_owned(),
+        what: unsaved.join(", "),
+    })
 }
 
 /// Says who uses the file, if somebody is known to.
@@ -335,8 +353,10 @@ fn refuse_in_use(
     Ok(())
 }
 
-/// Has whoever uses a loop device write what he has. Failures are told: the end goes on.
-fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) {
+/// Has whoever uses a loop device write what he has. Failures are told: the end goes on. Returns what
+/// could not be saved.
+fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) -> Vec<String> {
+    let mut unsaved = Vec::new();
     let path = device.path().display();
     for place in mounts_of(table, device.path()) {
         warn(format!(
@@ -347,11 +367,14 @@ fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) {
         let synced = std::fs::File::open(&folder).and_then(|open| Ok(rustix::fs::syncfs(&open)?));
         if let Err(error) = synced {
             warn(format!("{place} could not be saved: {error}"));
+            unsaved.push(place.clone());
         }
     }
     if let Err(error) = device.sync() {
         warn(format!("{path} could not be saved: {error}"));
+        unsaved.push(path.to_string());
     }
+    unsaved
 }
 
 /// Unmounts; with `detach` at once, also when files are open. It asks nothing of the server.

@@ -316,6 +316,7 @@ fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
         driver: DriverChoice::Uring,
         // The processor time of an experiment is that of its I/O.
         spin: Duration::ZERO,
+        ..UringOptions::default()
     };
     Rt::real_time(options).map_err(|source| NativeError::Io {
         what: "the runtime".to_owned(),

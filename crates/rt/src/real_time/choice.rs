@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::UringOptions;
 use super::driver::Driver;
+use super::limits::ProcessLimit;
 use super::ring::Ring;
 use super::threads::{THREADS_MAX, Threads};
 use crate::buf::BufPool;
@@ -180,8 +181,8 @@ impl Surroundings {
         Surroundings {
             disabled: disabled.ok().and_then(|text| text.trim().parse().ok()),
             has_filter: status.lines().any(filtered),
-            locked_bytes_max: limit(libc::RLIMIT_MEMLOCK),
-            files_max: limit(libc::RLIMIT_NOFILE),
+            locked_bytes_max: ProcessLimit::LockedBytes.value(),
+            files_max: ProcessLimit::OpenFiles.value(),
         }
     }
 
@@ -198,18 +199,13 @@ impl Surroundings {
             ),
             Some(libc::ENOSYS) => format!("{error}: the kernel is built without it"),
             Some(libc::ENOMEM) => match self.locked_bytes_max {
-                Some(bytes) => format!(
-                    "{error}: the limit of locked memory, RLIMIT_MEMLOCK, is {} KiB; \
-                     `ulimit -l` or `LimitMEMLOCK` raise it",
-                    bytes >> 10
-                ),
+                Some(bytes) => format!("{error}: {}", ProcessLimit::LockedBytes.words(bytes)),
                 None => error.to_string(),
             },
-            Some(libc::EMFILE) => format!(
-                "{error}: the limit of open files, RLIMIT_NOFILE, is {}; `ulimit -n` or \
-                 `LimitNOFILE` raise it",
-                self.files_max.unwrap_or(u64::MAX)
-            ),
+            Some(libc::EMFILE) => match self.files_max {
+                Some(files) => format!("{error}: {}", ProcessLimit::OpenFiles.words(files)),
+                None => error.to_string(),
+            },
             _ => error.to_string(),
         }
     }
@@ -233,17 +229,6 @@ impl Surroundings {
         }
         format!("{error}: {}", reasons.join(", or "))
     }
-}
-
-/// A limit of the process.
-fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the pointer is to `limit`, which lives through the call.
-    let result = unsafe { libc::getrlimit(resource, &raw mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod choice;
 mod command;
 mod driver;
 mod file;
+mod limits;
 mod lock;
 mod message;
 mod op;
@@ -31,15 +32,17 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::buf::BufPool;
+use crate::notices::Notices;
 use crate::time::Instant;
 pub use choice::{Driven, DriverChoice, DriverKind};
 pub use command::{CommandFile, DriverPages, LONG_COMMAND_BYTES};
 use driver::{Completion, Descriptor, Driver, Request};
 pub use file::{File, OpenOptions};
+pub use limits::{ProcessLimit, limit_in_words, raise_open_files};
 pub use lock::{try_claim, try_lock_range};
 pub use message::{MessageBuf, MessageFile};
 pub(crate) use op::{Handle, Owned};
-pub use signal::Signals;
+pub use signal::{Signals, fail_writes_instead_of_ending};
 pub(crate) use socket::{Socket, SocketListener};
 use spin::{Spin, Watched};
 pub use sys::{MemoryLock, keep_memory_resident, set_nonblocking};
@@ -64,6 +67,8 @@ pub struct UringOptions {
     /// How long a thread at most looks for something to do before it sleeps, while what it waits for comes
     /// that soon; an idle thread sleeps at once. With nothing it always does.
     pub spin: Duration,
+    /// Where notices go. Runtimes made from these options share them.
+    pub notices: Notices,
 }
 
 /// What falling asleep and being woken costs in a virtual machine, on both sides.
@@ -77,6 +82,7 @@ impl Default for UringOptions {
             register: true,
             driver: DriverChoice::Auto,
             spin: SPIN_DEFAULT,
+            notices: Notices::default(),
         }
     }
 }

@@ -4,29 +4,56 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use super::{MessageBuf, MessageFile};
-use crate::buf::BufPool;
 use crate::executor::Rt;
 
 /// Signals that are blocked for the process and read from a descriptor instead.
 pub struct Signals {
     file: MessageFile,
-    pool: BufPool,
+    rt: Rt,
+    /// A hangup is told and passed over.
+    outlives_terminal: bool,
+}
+
+/// Makes a write beyond `RLIMIT_FSIZE` fail with `EFBIG`, which is reported as any other failure of
+/// a device is, and one to a pipe or socket that nobody reads with `EPIPE`. By default the kernel
+/// ends the process instead, as a crash would. To be called before other threads are started.
+pub fn fail_writes_instead_of_ending() {
+    for signal in [libc::SIGXFSZ, libc::SIGPIPE] {
+        // SAFETY: both are numbers of signals that can be ignored, and no handler is set.
+        let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
+        assert_ne!(before, libc::SIG_ERR, "signal {signal} can be ignored");
+    }
 }
 
 impl Signals {
-    /// Takes over SIGTERM and SIGINT of this process.
+    /// Takes over the signals that ask a process to end: SIGTERM, SIGINT, and the SIGHUP of a
+    /// terminal that has gone.
     ///
     /// # Errors
     /// Those of `sigprocmask(2)` and `signalfd(2)`; `Unsupported` in virtual time.
     pub fn termination(rt: &Rt) -> io::Result<Signals> {
+        Signals::take_over(rt, false)
+    }
+
+    /// As [`Signals::termination`], for a server: a SIGHUP becomes a [notice](Rt::notices), and the
+    /// server goes on without its terminal.
+    ///
+    /// # Errors
+    /// As of `termination`.
+    pub fn of_server(rt: &Rt) -> io::Result<Signals> {
+        Signals::take_over(rt, true)
+    }
+
+    fn take_over(rt: &Rt, outlives_terminal: bool) -> io::Result<Signals> {
         super::of(rt)?;
         // SAFETY: the set is initialised by `sigemptyset` before it is read; all calls take
         // pointers to it only for their own duration.
         let fd = unsafe {
             let mut set = std::mem::zeroed::<libc::sigset_t>();
             libc::sigemptyset(&mut set);
-            libc::sigaddset(&mut set, libc::SIGTERM);
-            libc::sigaddset(&mut set, libc::SIGINT);
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
             if libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -39,18 +66,30 @@ impl Signals {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Signals {
             file: MessageFile::new(rt, fd)?,
-            pool: rt.pool().clone(),
+            rt: rt.clone(),
+            outlives_terminal,
         })
     }
 
-    /// Waits for the next signal and gives its number.
+    /// Waits for the next signal that asks the process to end, and gives its number.
     ///
     /// # Errors
     /// Those of `read(2)`.
     pub async fn next(&self) -> io::Result<i32> {
+        loop {
+            let number = self.read().await?;
+            if number != libc::SIGHUP || !self.outlives_terminal {
+                return Ok(number);
+            }
+            let message = "the server goes on; nothing is read again, SIGTERM stops it";
+            self.rt.notices().post("SIGHUP", "hangup", message);
+        }
+    }
+
+    async fn read(&self) -> io::Result<i32> {
         const RECORD_BYTES: usize = size_of::<libc::signalfd_siginfo>();
         // A record fills the head, so nothing is read into the body.
-        let buf = MessageBuf::new(RECORD_BYTES, self.pool.alloc_now(1));
+        let buf = MessageBuf::new(RECORD_BYTES, self.rt.pool().alloc_now(1));
         let (read, buf) = self.file.read(buf).await;
         match (read?, buf.head().first_chunk()) {
             // The number is the first field, `ssi_signo`.

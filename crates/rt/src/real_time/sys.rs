@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant as Monotonic;
 
+use super::limits::ProcessLimit;
+
 /// The one read of the real clock.
 #[expect(
     clippy::disallowed_methods,
@@ -130,9 +132,33 @@ pub fn keep_memory_resident(heap_reserve_bytes: usize) -> MemoryLock {
     grow_stack();
     // SAFETY: takes flags only.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
-        outcome.lock_error = Some(io::Error::last_os_error().to_string());
+        outcome.lock_error = Some(cannot_lock(&io::Error::last_os_error()));
     }
     outcome
+}
+
+/// Why memory cannot be locked: the limit, and how much is needed.
+fn cannot_lock(error: &io::Error) -> String {
+    match (error.raw_os_error(), ProcessLimit::LockedBytes.value()) {
+        (Some(libc::ENOMEM | libc::EPERM), Some(bytes)) => {
+            let needed_kib =
+                mapped_kib().map_or(String::new(), |kib| format!("; {kib} KiB are needed"));
+            format!(
+                "{error}: {}{needed_kib}",
+                ProcessLimit::LockedBytes.words(bytes)
+            )
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// What this process has mapped, in KiB, which is what locking all of it takes.
+fn mapped_kib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let size = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmSize:"))?;
+    size.split_whitespace().next()?.parse().ok()
 }
 
 /// Grows the heap once and keeps it.

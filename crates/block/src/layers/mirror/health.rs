@@ -45,13 +45,15 @@ impl Shared {
                 self.overdue(index);
             }
             let silent_since = side.last_progress().max(started.at);
-            let absent_at = silent_since + Duration::from_nanos(self.rules.absent_after_ns);
-            if self.rt.now() >= absent_at && side.is_active() {
+            let absent_after = Duration::from_nanos(self.rules.absent_after_ns);
+            // What the side did while this thread did not look is not known yet.
+            let silence = self.rt.awake_since(silent_since);
+            if silence >= absent_after && side.is_active() {
                 self.silent(index);
             }
             // The last healthy side is never given up, however long it is silent.
-            let left = if side.is_active() && self.rt.now() < absent_at {
-                absent_at.since(self.rt.now())
+            let left = if side.is_active() && silence < absent_after {
+                absent_after - silence
             } else {
                 PROBE_EVERY
             };
@@ -84,7 +86,7 @@ impl Shared {
             self.another_is_healthy(index),
             "the last healthy side is never given up"
         );
-        self.change_life(side, Life::Absent);
+        self.change_life(side, Life::given_up(error));
         side.out_of_sync.forget_all_corrupt();
         if let Some(store) = side.store() {
             store.halt(error);

@@ -14,6 +14,8 @@ use std::cell::Cell;
 
 use bimetal_rt::sync::Event;
 
+use crate::error::IoError;
+
 /// Where a side stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
@@ -31,7 +33,10 @@ pub(super) enum Life {
         counted_from: u64,
     },
     /// It is given nothing: it is missing, silent for too long, or failing.
-    Absent,
+    Absent {
+        /// Why it was given up; `None` when it was missing from the beginning.
+        because: Option<IoError>,
+    },
     /// It has left the volume for good.
     Removed,
 }
@@ -39,13 +44,30 @@ pub(super) enum Life {
 impl Life {
     /// A side that was whole when the volume was opened.
     pub(super) const WHOLE: Life = Life::Healthy { counted_from: 0 };
+    /// A side that was missing when the volume was opened.
+    pub(super) const MISSING: Life = Life::Absent { because: None };
+
+    /// A side that was given up because of this.
+    pub(super) fn given_up(because: IoError) -> Life {
+        Life::Absent {
+            because: Some(because),
+        }
+    }
+
+    /// Why the side is absent; `None` when it is not, or was missing from the beginning.
+    pub(super) fn absent_because(self) -> Option<IoError> {
+        match self {
+            Life::Absent { because } => because,
+            _ => None,
+        }
+    }
 
     /// The word in `status`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Life::Healthy { .. } => "healthy",
             Life::Resyncing | Life::Joining { .. } => "resyncing",
-            Life::Absent => "absent",
+            Life::Absent { .. } => "absent",
             Life::Removed => "removed",
         }
     }
@@ -57,9 +79,12 @@ impl Life {
             (Life::Joining { counted_from }, Life::Healthy { counted_from: same }) => {
                 counted_from == same
             }
-            (Life::Joining { .. } | Life::Absent, Life::Resyncing) => true,
-            (Life::Healthy { .. } | Life::Resyncing | Life::Joining { .. }, Life::Absent) => true,
-            (Life::Absent, Life::Removed) => true,
+            (Life::Joining { .. } | Life::Absent { .. }, Life::Resyncing) => true,
+            (
+                Life::Healthy { .. } | Life::Resyncing | Life::Joining { .. },
+                Life::Absent { .. },
+            ) => true,
+            (Life::Absent { .. }, Life::Removed) => true,
             _ => false,
         }
     }
@@ -108,7 +133,7 @@ impl LifeCycle {
 
     /// True when the side is given writes.
     pub(super) fn is_active(&self) -> bool {
-        !matches!(self.life.get(), Life::Absent | Life::Removed)
+        !matches!(self.life.get(), Life::Absent { .. } | Life::Removed)
     }
 
     /// True when acknowledgements and flushes wait for the side, within the bounds.
@@ -120,7 +145,7 @@ impl LifeCycle {
     pub(super) fn counted_from(&self) -> Option<u64> {
         match self.life.get() {
             Life::Healthy { counted_from } | Life::Joining { counted_from } => Some(counted_from),
-            Life::Resyncing | Life::Absent | Life::Removed => None,
+            Life::Resyncing | Life::Absent { .. } | Life::Removed => None,
         }
     }
 
@@ -149,18 +174,18 @@ mod tests {
             JOINED,
             Life::Resyncing,
             JOINING,
-            Life::Absent,
+            Life::MISSING,
             Life::Removed,
         ];
         let allowed = [
-            (JOINED, Life::Absent),
+            (JOINED, Life::MISSING),
             (Life::Resyncing, JOINING),
-            (Life::Resyncing, Life::Absent),
+            (Life::Resyncing, Life::MISSING),
             (JOINING, JOINED),
             (JOINING, Life::Resyncing),
-            (JOINING, Life::Absent),
-            (Life::Absent, Life::Resyncing),
-            (Life::Absent, Life::Removed),
+            (JOINING, Life::MISSING),
+            (Life::MISSING, Life::Resyncing),
+            (Life::MISSING, Life::Removed),
         ];
         for from in states {
             for to in states {
@@ -185,7 +210,7 @@ mod tests {
             (Life::WHOLE, [true, true, true]),
             (Life::Resyncing, [false, true, false]),
             (JOINING, [false, true, true]),
-            (Life::Absent, [false, false, false]),
+            (Life::MISSING, [false, false, false]),
             (Life::Removed, [false, false, false]),
         ];
         for (state, answers) in expected {

@@ -303,7 +303,7 @@ impl Shared {
         loop {
             let gone = std::pin::pin!(side.life.changed.until(|| !side.is_active()));
             let either = futures_util::future::select(answer.as_mut(), gone);
-            match self.rt.timeout(patience, either).await {
+            match self.rt.timeout_awake(patience, either).await {
                 Ok(Either::Left((reply, _))) => {
                     side.work.read_answered(self.rt.now());
                     return reply;

@@ -153,7 +153,7 @@ impl Shared {
         let future = std::pin::pin!(future);
         let either = select(future, gone);
         let patience = Duration::from_nanos(self.rules.absent_after_ns);
-        match self.rt.timeout(patience, either).await {
+        match self.rt.timeout_awake(patience, either).await {
             Ok(Either::Left((result, _))) => result,
             Ok(Either::Right(_)) | Err(bimetal_rt::Elapsed) => Err(IoError::Timeout),
         }

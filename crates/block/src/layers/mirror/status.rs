@@ -1,12 +1,13 @@
 //! What a mirror says of itself.
 
 use bimetal_policy::hetero::Mode;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::scrub_progress::ScrubStatus;
 use super::shared::{Shared, VolumeState};
 use super::superblock::State;
 use crate::device::{Figure, FigureVisitor};
+use crate::error::IoError;
 use crate::range_set::RangeSet;
 
 /// The state of a volume.
@@ -47,6 +48,10 @@ pub struct SideStatus {
     pub name: String,
     /// `healthy`, `resyncing` or `absent`.
     pub health: &'static str,
+    /// Why an absent side was given up; `None` of one that takes part, and of one that was not
+    /// there when the volume was opened.
+    #[serde(serialize_with = "in_words")]
+    pub absent_because: Option<IoError>,
     /// `in time`, also without anything to do, or `delayed`.
     pub mode: &'static str,
     /// True while its oldest write has exceeded the side's limit.
@@ -86,6 +91,10 @@ pub struct SideStatus {
     pub log_full: bool,
 }
 
+fn in_words<S: Serializer>(error: &Option<IoError>, to: S) -> Result<S::Ok, S::Error> {
+    error.map(|error| error.to_string()).serialize(to)
+}
+
 impl Shared {
     pub(super) fn status(&self) -> MirrorStatus {
         let bound = self.rules().exposure_bytes_max;
@@ -122,6 +131,7 @@ impl Shared {
         SideStatus {
             name: side.name.clone(),
             health: side.life.get().name(),
+            absent_because: side.life.get().absent_because(),
             mode: match policy.mode() {
                 // The mode of a side that has caught up changes with its next write.
                 Mode::Delayed if !side.is_idle() => "delayed",
@@ -247,6 +257,9 @@ impl MirrorStatus {
         for side in self.sides.iter() {
             let part = &side.name;
             out.figure(part, "health", Figure::State(side.health.to_owned()));
+            if let Some(error) = side.absent_because {
+                out.figure(part, "absent_because", Figure::State(error.to_string()));
+            }
             out.figure(part, "mode", Figure::State(side.mode.to_owned()));
             out.figure(
                 part,

@@ -19,7 +19,7 @@ use bimetal_rt::{BufMut, BufPool, Instant, Payload};
 use futures_util::future::{Either, select};
 
 use super::establish::{Established, establish};
-use super::{Shared, from_wire};
+use super::{Shared, agreement, from_wire};
 use crate::error::IoError;
 use crate::request::{Extent, IoResult, Reply};
 
@@ -93,18 +93,22 @@ enum End {
     /// The device is closed and everything is done.
     Closed,
     /// The connection broke, or the server breached the protocol: another connection may do.
-    Broken,
+    Broken(String),
+}
+
+fn broken(why: &str) -> End {
+    End::Broken(why.to_owned())
 }
 
 impl From<io::Error> for End {
-    fn from(_: io::Error) -> End {
-        End::Broken
+    fn from(error: io::Error) -> End {
+        End::Broken(error.to_string())
     }
 }
 
 impl From<ProtocolError> for End {
-    fn from(_: ProtocolError) -> End {
-        End::Broken
+    fn from(error: ProtocolError) -> End {
+        End::Broken(format!("the server broke the protocol: {error}"))
     }
 }
 
@@ -118,6 +122,8 @@ enum Condition {
 
 /// See the module.
 pub(super) struct Channel {
+    /// Its place among the channels of the device.
+    pub(super) index: usize,
     calls: RefCell<bimetal_rt::collections::Map<u64, Call>>,
     /// Cookies of calls that are to be sent.
     unsent: RefCell<Vec<u64>>,
@@ -130,8 +136,9 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new() -> Rc<Channel> {
+    pub(super) fn new(index: usize) -> Rc<Channel> {
         Rc::new(Channel {
+            index,
             calls: RefCell::default(),
             unsent: RefCell::default(),
             next_cookie: Cell::new(0),
@@ -174,8 +181,7 @@ impl Channel {
         if self.is_offline() {
             return Err(IoError::Offline);
         }
-        let cookie = self.next_cookie.get();
-        self.next_cookie.set(cookie + 1);
+        let cookie = self.take_cookie();
         let request = nbd::Request { cookie, ..request };
         let is_read = request.command() == Some(Command::Read);
         let len = request.length_bytes as usize;
@@ -208,13 +214,44 @@ impl Channel {
         });
     }
 
-    /// Everything in flight is to be sent again, oldest first.
-    fn restart(&self) {
+    /// Everything in flight is to be sent again, oldest first. What the server does not know any
+    /// more fails.
+    fn restart(&self, session: &ClientSession) {
         let mut calls = self.calls.borrow_mut();
+        calls.retain(|_, call| {
+            let takes = agreement::takes(session, &call.request);
+            if !takes {
+                call.outcome.set(Err(IoError::Transport));
+            }
+            takes
+        });
         let mut cookies: Vec<u64> = calls.keys().copied().collect();
         cookies.sort_unstable();
         calls.values_mut().for_each(Call::restart);
         *self.unsent.borrow_mut() = cookies;
+    }
+
+    /// Gives what is in flight to another channel, which sends it again.
+    fn hand_over(&self, to: &Channel) {
+        if to.is_offline() {
+            return self.fail_all(IoError::Transport);
+        }
+        self.unsent.borrow_mut().clear();
+        let mut calls: Vec<_> = self.calls.take().into_iter().collect();
+        calls.sort_unstable_by_key(|(cookie, _)| *cookie);
+        for (_, mut call) in calls {
+            call.request.cookie = to.take_cookie();
+            call.restart();
+            to.unsent.borrow_mut().push(call.request.cookie);
+            to.calls.borrow_mut().insert(call.request.cookie, call);
+        }
+        to.wake();
+    }
+
+    fn take_cookie(&self) -> u64 {
+        let cookie = self.next_cookie.get();
+        self.next_cookie.set(cookie + 1);
+        cookie
     }
 
     fn fail_all(&self, error: IoError) {
@@ -248,26 +285,36 @@ impl Channel {
 /// Keeps a channel connected until the device is closed.
 pub(super) async fn run(shared: Rc<Shared>, channel: Rc<Channel>, first: Option<Established>) {
     let mut connection = first;
-    let mut deadline = shared.rt.now() + shared.reconnect;
+    let mut broke_at = None;
     loop {
         let established = match connection.take() {
             Some(established) => established,
-            None => match reconnect(&shared, &channel, deadline).await {
+            None => match reconnect(&shared, &channel, broke_at).await {
                 Some(established) => established,
                 None => return,
             },
         };
-        channel.restart();
+        if shared.is_spare(&channel) {
+            stand_by(&shared, &channel).await;
+            broke_at = None;
+            continue;
+        }
+        channel.restart(&established.session);
         channel.condition.set(Condition::Online);
         let replies = channel.replies.get();
-        let end = converse(&shared, &channel, established).await;
-        if let End::Closed = end {
-            return;
-        }
+        let why = match converse(&shared, &channel, established).await {
+            End::Closed => return,
+            End::Broken(why) => why,
+        };
         channel.condition.set(Condition::Connecting);
-        deadline = shared.rt.now() + shared.reconnect;
         shared.note_break();
         channel.note_break();
+        broke_at = Some(shared.rt.now());
+        if !shared.is_spare(&channel) {
+            let patience = shared.reconnect.as_secs_f64();
+            let waits = format_args!("the connection broke ({why}); requests wait {patience} s");
+            shared.tell("connection-lost", waits);
+        }
         if channel.replies.get() == replies && channel.requests() > 0 {
             // A server that takes connections and serves nothing is not asked in a tight loop.
             shared.rt.sleep(PAUSE_MAX).await;
@@ -275,8 +322,26 @@ pub(super) async fn run(shared: Rc<Shared>, channel: Rc<Channel>, first: Option<
     }
 }
 
-/// Tries to connect until it succeeds; `None` when the device is closed.
-async fn reconnect(shared: &Shared, channel: &Channel, deadline: Instant) -> Option<Established> {
+/// Does without a connection, as long as only the first channel may have one.
+async fn stand_by(shared: &Shared, channel: &Channel) {
+    while shared.is_spare(channel) && !shared.closing.get() {
+        channel.hand_over(&shared.channels[0]);
+        let is_needed = || !shared.is_spare(channel) || channel.requests() > 0;
+        let waken = || is_needed() || shared.closing.get();
+        channel.changed.until(waken).await;
+    }
+    channel.hand_over(&shared.channels[0]);
+}
+
+/// Tries to connect until it succeeds; `None` when the device is closed. `broke_at` is when the
+/// connection before broke; without it this is the first one.
+async fn reconnect(
+    shared: &Shared,
+    channel: &Channel,
+    broke_at: Option<Instant>,
+) -> Option<Established> {
+    let began = broke_at.unwrap_or(shared.rt.now());
+    let deadline = began + shared.reconnect;
     let mut pause = PAUSE_MIN;
     loop {
         let offline = channel.is_offline();
@@ -285,16 +350,26 @@ async fn reconnect(shared: &Shared, channel: &Channel, deadline: Instant) -> Opt
         }
         let left = deadline.since(shared.rt.now());
         let within = if offline { Duration::MAX } else { left };
-        let (connector, secure) = (&shared.connector, shared.secure.as_ref());
-        let attempt = establish(&shared.rt, connector, secure, &shared.export, within).await;
-        if let Ok(established) = attempt
-            && same_export(&established.session, &shared.session)
-        {
-            return Some(established);
-        }
+        let why = match attempt(shared, within).await {
+            Ok(established) => {
+                if broke_at.is_some() {
+                    let seconds = shared.rt.now().since(began).as_secs_f64();
+                    let back = format_args!("connected again after {seconds:.1} s");
+                    shared.tell("connection-back", back);
+                }
+                return Some(established);
+            }
+            Err(why) => why,
+        };
         if !offline && shared.rt.now() + pause > deadline {
             channel.condition.set(Condition::Offline);
             channel.fail_all(IoError::Transport);
+            let patience = shared.reconnect.as_secs_f64();
+            let offline = format_args!(
+                "not connected after {patience} s ({why}); requests fail until it is, and it is \
+                 tried again all the time"
+            );
+            shared.tell("connection-offline", offline);
         }
         let closing = channel.changed.until(|| shared.closing.get());
         // Only the pause is cut short; whether to go on is decided above.
@@ -305,17 +380,44 @@ async fn reconnect(shared: &Shared, channel: &Channel, deadline: Instant) -> Opt
     }
 }
 
-/// Whether the server still offers what the layers above were told.
-fn same_export(now: &ClientSession, before: &ClientSession) -> bool {
-    now.info == before.info && now.negotiated == before.negotiated
+/// One attempt to connect to a server that can still be used. Says what is different about it.
+///
+/// # Errors
+/// Why there is no connection, in words.
+async fn attempt(shared: &Shared, within: Duration) -> Result<Established, String> {
+    let (connector, secure) = (&shared.connector, shared.secure.as_ref());
+    let attempt = establish(&shared.rt, connector, secure, &shared.export, within).await;
+    let established = attempt.map_err(|failure| failure.to_string())?;
+    match shared.agree(&established.session) {
+        Ok(changes) => {
+            if !changes.is_empty() {
+                shared.tell("connection-changed", changes.join("; "));
+            }
+            Ok(established)
+        }
+        Err(why) => {
+            shared.tell(
+                "connection-refused",
+                format_args!(
+                    "the server is there, but cannot be used as before: {why}; undo that, or \
+                     start this server anew"
+                ),
+            );
+            Err(why)
+        }
+    }
 }
 
 /// Sends requests and receives replies until the connection ends.
 async fn converse(shared: &Shared, channel: &Channel, established: Established) -> End {
-    let Established { stream, early, .. } = established;
+    let Established {
+        stream,
+        early,
+        session,
+    } = established;
     let end = {
         let send = std::pin::pin!(send(shared, channel, &stream));
-        let receive = std::pin::pin!(receive(shared, channel, &stream, early));
+        let receive = std::pin::pin!(receive(shared, channel, (&stream, &session), early));
         match select(send, receive).await {
             Either::Left((end, _)) => end,
             Either::Right((Err(end), _)) => end,
@@ -329,10 +431,14 @@ async fn converse(shared: &Shared, channel: &Channel, established: Established) 
 async fn send(shared: &Shared, channel: &Channel, stream: &Stream) -> End {
     loop {
         let is_closed = || shared.closing.get() && channel.calls.borrow().is_empty();
+        let must_leave = || shared.is_spare(channel);
         channel
             .changed
-            .until(|| !channel.unsent.borrow().is_empty() || is_closed())
+            .until(|| !channel.unsent.borrow().is_empty() || is_closed() || must_leave())
             .await;
+        if must_leave() {
+            return broken("another connection is the only one now");
+        }
         if is_closed() {
             let bye = nbd::Request {
                 flags: 0,
@@ -347,8 +453,8 @@ async fn send(shared: &Shared, channel: &Channel, stream: &Stream) -> End {
             return End::Closed;
         }
         let payload = channel.gather(shared.rt.pool());
-        if stream.send(payload).await.is_err() {
-            return End::Broken;
+        if let Err(error) = stream.send(payload).await {
+            return error.into();
         }
     }
 }
@@ -382,7 +488,7 @@ impl Input<'_> {
         let (result, buf) = self.stream.recv(buf, self.end).await;
         self.buf = Some(buf);
         match result? {
-            0 => Err(End::Broken),
+            0 => Err(broken("the server has closed it")),
             count => {
                 self.end += count;
                 Ok(())
@@ -412,7 +518,7 @@ enum Never {}
 async fn receive(
     shared: &Shared,
     channel: &Channel,
-    stream: &Stream,
+    (stream, session): (&Stream, &ClientSession),
     early: Vec<u8>,
 ) -> Result<Never, End> {
     let mut buf = shared.rt.pool().alloc_now(RECEIVE_BUFFER_BYTES);
@@ -424,13 +530,13 @@ async fn receive(
         start: 0,
         end,
     };
-    let structured = shared.session.negotiated.structured_replies;
+    let structured = session.negotiated.structured_replies;
     loop {
         match decode_reply_header(input.unread(), structured)? {
             None => input.receive().await?,
             Some((header, taken)) => {
                 input.consume(taken);
-                reply(shared, channel, &mut input, &header).await?;
+                reply(shared, channel, session, &mut input, &header).await?;
             }
         }
     }
@@ -440,16 +546,18 @@ async fn receive(
 async fn reply(
     shared: &Shared,
     channel: &Channel,
+    session: &ClientSession,
     input: &mut Input<'_>,
     header: &ReplyHeader,
 ) -> Result<(), End> {
-    let mut taken = Taken::new(channel, header.cookie).ok_or(End::Broken)?;
+    let taken = Taken::new(channel, header.cookie);
+    let mut taken = taken.ok_or_else(|| broken("an answer to nothing that was asked"))?;
     let call = taken.call.as_mut().expect("it was just taken");
-    message(shared, call, input, header).await?;
+    message(session, call, input, header).await?;
     if header.done {
         if call.error == Some(Errno::Shutdown) {
             // The server is going away without having done this: the next one is asked again.
-            return Err(End::Broken);
+            return Err(broken("the server is shutting down"));
         }
         channel.replies.set(channel.replies.get() + 1);
         let command = call.request.command();
@@ -493,13 +601,13 @@ impl Drop for Taken<'_> {
 }
 
 async fn message(
-    shared: &Shared,
+    session: &ClientSession,
     call: &mut Call,
     input: &mut Input<'_>,
     header: &ReplyHeader,
 ) -> Result<(), End> {
     let request = call.request;
-    check_reply(&request, &shared.session.negotiated, header)?;
+    check_reply(&request, &session.negotiated, header)?;
     let len = header.payload_bytes as usize;
     match header.body {
         ReplyBody::Simple(error) => {
@@ -541,7 +649,7 @@ async fn message(
         call.coverage.finish()?;
     }
     if succeeded && request.command() == Some(Command::BlockStatus) && call.runs.is_empty() {
-        return Err(End::Broken);
+        return Err(broken("a block status without an extent"));
     }
     Ok(())
 }

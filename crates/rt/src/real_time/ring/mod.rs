@@ -260,7 +260,7 @@ fn accept_limits(result: io::Result<()>) -> io::Result<Option<io::Error>> {
         Err(e)
             if matches!(
                 e.raw_os_error(),
-                Some(libc::ENOMEM | libc::EPERM | libc::EINVAL)
+                Some(libc::ENOMEM | libc::EPERM | libc::EINVAL | libc::EMFILE)
             ) =>
         {
             Ok(Some(e))

@@ -372,8 +372,9 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
     Ok(plan)
 }
 
-/// The sides with a superblock. One that is there without being a side of a volume is refused,
-/// unless nothing is expected of it: it was given up, or is lost with its machine.
+/// The sides with a superblock. A device that is blank, such as a new disk in the place of a dead
+/// one, is a side that is missing. One that holds what cannot be believed is refused, unless nothing
+/// is expected of it: it was given up, or is lost with its machine.
 fn believable<'s>(seen: &'s [Seen], rebuild: &[String]) -> Result<Vec<Present<'s>>, Refusal> {
     let mut present = Vec::new();
     for (index, side) in seen.iter().enumerate() {
@@ -388,7 +389,6 @@ fn believable<'s>(seen: &'s [Seen], rebuild: &[String]) -> Result<Vec<Present<'s
                 given_up,
                 discard_from: None,
             }),
-            Err(Absence::NoVolume) if expected => return Err(Refusal::NotAVolume { side: name }),
             Err(Absence::Damaged(why)) if expected => {
                 let why = why.clone();
                 return Err(Refusal::DamagedSuperblock { side: name, why });
@@ -404,11 +404,20 @@ fn believable<'s>(seen: &'s [Seen], rebuild: &[String]) -> Result<Vec<Present<'s
         return Err(Refusal::UnknownSide { side });
     }
     if present.is_empty() {
+        let blank = seen.iter().find(|side| is_blank(side));
+        if let Some(side) = blank.filter(|side| side.durable && !rebuild.contains(&side.name)) {
+            let side = side.name.clone();
+            return Err(Refusal::NotAVolume { side });
+        }
         return Err(Refusal::TooFew {
             missing: names(seen, missing(seen)),
         });
     }
     Ok(present)
+}
+
+fn is_blank(side: &Seen) -> bool {
+    matches!(side.found, Err(Absence::NoVolume))
 }
 
 /// All sides must be different sides of one volume.

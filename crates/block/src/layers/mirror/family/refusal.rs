@@ -73,7 +73,7 @@ pub enum Refusal {
         configured: usize,
     },
     /// Nothing to open.
-    #[error("no side is there ({})", missing.join(", "))]
+    #[error("no side can be used ({})", missing.join(", "))]
     TooFew {
         /// The sides.
         missing: Vec<String>,

@@ -256,7 +256,7 @@ impl Attempt<'_> {
     fn lives(&self, plan: &Plan) -> Vec<Life> {
         let life = |index| match plan.sources.contains(&index) {
             true => Life::WHOLE,
-            false => Life::Absent,
+            false => Life::MISSING,
         };
         (0..self.sides.len()).map(life).collect()
     }
@@ -398,7 +398,11 @@ impl Attempt<'_> {
 
     /// The refusal, with the ranges in which something may be lost, as far as they are known.
     fn refused(&self, looked: &[Looked], refusal: &family::Refusal) -> OpenError {
-        let mut message = refusal.to_string();
+        let mut message = self.full_in_words().unwrap_or_else(|| refusal.to_string());
+        let no_volume = matches!(refusal, family::Refusal::NotAVolume { .. });
+        for side in looked.iter().filter(|side| !no_volume && is_blank(side)) {
+            message.push_str(&format!("; {}", blank_in_words(&side.seen.name)));
+        }
         for side in looked.iter().filter(|side| side.damaged) {
             message.push_str(&format!(
                 "; the log of {} has lost entries that had been durable",
@@ -422,6 +426,22 @@ impl Attempt<'_> {
             message.push_str(&format!("\n  {}+{}", range.start, range.end - range.start));
         }
         OpenError::new(message)
+    }
+
+    /// What to do about sides that the opening could not write to for lack of space, which is no
+    /// reason to do without them; `None` when there are none.
+    fn full_in_words(&self) -> Option<String> {
+        let failed = self.sides.iter().zip(&self.failed);
+        let full = failed.filter(|(_, failed)| **failed == Some(IoError::NoSpace));
+        let full: Vec<&str> = full.map(|(side, _)| side.name.as_str()).collect();
+        (!full.is_empty()).then(|| {
+            format!(
+                "side {}: no space is left on what it is on (ENOSPC), and opening the volume takes \
+                 some; make room there and start again: nothing is lost meanwhile, and nothing \
+                 needs to be forced",
+                full.join(", side ")
+            )
+        })
     }
 
     fn stores<'l>(
@@ -575,12 +595,20 @@ impl Attempt<'_> {
     }
 
     fn opened(&self, looked: Vec<Looked>, made: Made) -> Opened {
+        let blank = looked.iter().filter(|side| is_blank(side));
+        for side in blank {
+            let name = &side.seen.name;
+            let words = blank_in_words(name);
+            self.rt
+                .notices()
+                .post(&format!("side {name}"), "side-blank", words);
+        }
         let sides = looked.into_iter().zip(made.stale).zip(made.lives);
         let sides = sides
             .enumerate()
             .map(|(index, ((looked, stale), life))| OpenedSide {
                 name: self.sides[index].name.clone(),
-                store: looked.store.filter(|_| life != Life::Absent),
+                store: looked.store.filter(|_| life != Life::MISSING),
                 durable: looked.seen.durable,
                 way: self.sides[index].way.as_ref().ok().cloned(),
                 life,
@@ -594,6 +622,18 @@ impl Attempt<'_> {
             read_only: made.read_only,
         }
     }
+}
+
+/// True of a device that was read and is no side of a volume.
+fn is_blank(side: &Looked) -> bool {
+    side.seen.found == Err(Absence::NoVolume)
+}
+
+fn blank_in_words(name: &str) -> String {
+    format!(
+        "the device of {name} holds no side of a volume; if it is a new disk in the place of a \
+         side, `bimetal serve FILE --rebuild {name}` makes it that side"
+    )
 }
 
 fn store_of(looked: &[Looked], index: usize) -> &Rc<Store> {

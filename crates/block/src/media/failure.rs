@@ -1,0 +1,84 @@
+//! What the kernel answers when a device fails, in words for the operator: the error with its name,
+//! and what can be done about it.
+
+use std::io;
+
+use bimetal_rt::Rt;
+use bimetal_rt::real_time::limit_in_words;
+
+/// Tells the operator that `what` has failed on the device `subject`, and gives the error on.
+pub(super) fn tell(rt: &Rt, subject: &str, what: &str, error: io::Error) -> io::Error {
+    let kind = "device-failed";
+    let words = in_words(&error);
+    rt.notices()
+        .post(subject, kind, format_args!("{what} failed: {words}"));
+    error
+}
+
+/// The error, its name, and what to do.
+fn in_words(error: &io::Error) -> String {
+    let Some(number) = error.raw_os_error() else {
+        return error.to_string();
+    };
+    let known = KNOWN.iter().find(|(known, _, _)| *known == number);
+    let words = limit_in_words(error);
+    match known {
+        Some((_, name, "")) => format!("{name}: {words}"),
+        Some((_, name, advice)) => format!("{name}: {words}; {advice}"),
+        None => words,
+    }
+}
+
+/// Numbers of Linux (`errno-base.h` and `errno.h` of its `asm-generic`), their names, what to do.
+const KNOWN: [(i32, &str, &str); 10] = [
+    (
+        5,
+        "EIO",
+        "the kernel's log says more; if it stays, replace the device",
+    ),
+    (6, "ENXIO", "the device is gone"),
+    (
+        12,
+        "ENOMEM",
+        "the machine or its memory cgroup is short of memory",
+    ),
+    (19, "ENODEV", "the device is gone"),
+    (27, "EFBIG", ""),
+    (
+        28,
+        "ENOSPC",
+        "make room on the file system, or in the pool, that the device is on",
+    ),
+    (30, "EROFS", "what the device is on has become read-only"),
+    (
+        52,
+        "EBADE",
+        "the device holds a reservation of another machine",
+    ),
+    (
+        110,
+        "ETIMEDOUT",
+        "the device did not answer the kernel in time",
+    ),
+    (122, "EDQUOT", "raise the quota of the server's user"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_their_names_and_what_to_do() {
+        let words = |number| in_words(&io::Error::from_raw_os_error(number));
+        let full = words(28);
+        assert!(
+            full.starts_with("ENOSPC: No space left on device"),
+            "{full}"
+        );
+        assert!(full.contains("make room"), "{full}");
+        assert!(words(122).contains("quota"));
+        assert!(words(5).starts_with("EIO: Input/output error"));
+        // One that nothing is known of is told as the kernel does.
+        assert!(words(95).contains("not supported"));
+    }
+}

@@ -1,0 +1,85 @@
+//! What a server offers after a reconnection, held against what the layers above were told when the
+//! device was opened.
+
+use bimetal_proto::nbd::wire::{command_flag, transmission_flag as offer};
+use bimetal_proto::nbd::{ClientSession, Command, Request};
+
+use crate::geometry::Geometry;
+use crate::units::show_size;
+
+/// What differs from `before` in what a server offers `now`, in words; nothing when it is the same.
+/// `told` is what the layers above count on.
+///
+/// # Errors
+/// Why the server cannot be used any more without opening the device anew.
+pub(super) fn changes(
+    told: &Geometry,
+    before: &ClientSession,
+    now: &ClientSession,
+) -> Result<Vec<String>, String> {
+    let (was, is) = (&before.info, &now.info);
+    if is.size_bytes < told.size_bytes + told.tail_bytes {
+        return Err(format!(
+            "the export has shrunk from {} bytes to {}",
+            was.size_bytes, is.size_bytes
+        ));
+    }
+    if told.writable && is.offers(offer::READ_ONLY) {
+        return Err("the export has become read-only".to_owned());
+    }
+    if is.min_block_bytes > told.block_bytes || is.max_payload_bytes < told.transfer_bytes_max {
+        return Err(format!(
+            "the export now takes requests of {} to {} bytes, and those of {} to {} are needed",
+            is.min_block_bytes, is.max_payload_bytes, told.block_bytes, told.transfer_bytes_max
+        ));
+    }
+    if was.offers(offer::SEND_FLUSH) && !is.offers(offer::SEND_FLUSH) {
+        return Err(
+            "the server makes nothing durable any more (no NBD_FLAG_SEND_FLUSH)".to_owned(),
+        );
+    }
+    let mut found = Vec::new();
+    if is.size_bytes > was.size_bytes {
+        found.push(format!(
+            "the export has grown from {} to {}; what is new is used from the next start on",
+            show_size(was.size_bytes),
+            show_size(is.size_bytes)
+        ));
+    }
+    for (flag, name, without) in OFFERS {
+        match (was.offers(flag), is.offers(flag)) {
+            (true, false) => found.push(format!("the server offers no {name} any more: {without}")),
+            (false, true) => found.push(format!("the server offers {name} now")),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// What can be done without.
+const OFFERS: [(u16, &str, &str); 4] = [
+    (
+        offer::CAN_MULTI_CONN,
+        "flush for several connections",
+        "one connection is used",
+    ),
+    (offer::SEND_FUA, "FUA", "flushes take its place"),
+    (offer::SEND_TRIM, "trim", "discards are passed over"),
+    (
+        offer::SEND_WRITE_ZEROES,
+        "write-zeroes",
+        "zeroes are sent as data",
+    ),
+];
+
+/// True when a request that was made for another server can be sent to this one.
+pub(super) fn takes(session: &ClientSession, request: &Request) -> bool {
+    let offers = |flag| session.info.offers(flag);
+    let command = match request.command() {
+        Some(Command::Trim) => offers(offer::SEND_TRIM),
+        Some(Command::WriteZeroes) => offers(offer::SEND_WRITE_ZEROES),
+        Some(Command::BlockStatus) => session.negotiated.base_allocation_id.is_some(),
+        _ => true,
+    };
+    command && (offers(offer::SEND_FUA) || !request.has(command_flag::FUA))
+}

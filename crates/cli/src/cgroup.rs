@@ -1,0 +1,105 @@
+//! How much memory the cgroup of this process lets it have, in either version of the kernel's
+//! interface (`Documentation/admin-guide/cgroup-v1/memory.rst` and `cgroup-v2.rst`).
+//!
+//! A process that takes more is killed without a word, so what a server takes by default is fitted
+//! to it.
+
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+
+/// Version 1 says "no limit" by the largest whole number of pages.
+const UNLIMITED_MIN: u64 = 1 << 60;
+
+/// The least limit of the groups that this process is in, in bytes; `None` where there is none, or
+/// where the kernel does not say.
+pub(crate) fn memory_limit_bytes() -> Option<u64> {
+    limit_below(Path::new("/"))
+}
+
+/// The same of a system whose `/proc` and `/sys` lie below `root`.
+fn limit_below(root: &Path) -> Option<u64> {
+    let groups = read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let mounted = root.join("sys/fs/cgroup");
+    let limits = groups.lines().filter_map(|line| {
+        // HIERARCHY:CONTROLLERS:PATH, where version 2 has no controllers.
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        if controllers.is_empty() {
+            let unified = [mounted.clone(), mounted.join("unified")];
+            let of_mount = |mount: PathBuf| least_on_the_way(&mount, path, "memory.max");
+            return unified.into_iter().filter_map(of_mount).min();
+        }
+        let has_memory = controllers.split(',').any(|name| name == "memory");
+        let mount = mounted.join("memory");
+        has_memory.then(|| least_on_the_way(&mount, path, "memory.limit_in_bytes"))?
+    });
+    limits.min()
+}
+
+/// The least limit in files called `name` from the group at `path` up to the root of its hierarchy.
+/// In a container the path may be that of the host, which is not there: then the root alone counts,
+/// which is the container's own group.
+fn least_on_the_way(mount: &Path, path: &str, name: &str) -> Option<u64> {
+    let group = mount.join(path.trim_start_matches('/'));
+    let inside = group.ancestors().take_while(|dir| dir.starts_with(mount));
+    let limits = inside.filter_map(|dir| read_to_string(dir.join(name)).ok());
+    let numbers = limits.filter_map(|text| text.trim().parse().ok());
+    numbers.filter(|limit| *limit < UNLIMITED_MIN).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A system with these files.
+    fn limit(name: &str, files: &[(&str, &str)]) -> Option<u64> {
+        let root = format!("bimetal-cgroup-{name}-{}", std::process::id());
+        let root = std::env::temp_dir().join(root);
+        for (path, text) in files {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            std::fs::write(path, text).expect("a file");
+        }
+        let limit = limit_below(&root);
+        std::fs::remove_dir_all(root).expect("it was made above");
+        limit
+    }
+
+    #[test]
+    fn version_2_counts_the_group_and_those_above_it() {
+        let group = ("proc/self/cgroup", "0::/a/b\n");
+        let of = |own, above| {
+            let files = [
+                group,
+                ("sys/fs/cgroup/a/b/memory.max", own),
+                ("sys/fs/cgroup/a/memory.max", above),
+            ];
+            limit("v2", &files)
+        };
+        assert_eq!(of("134217728\n", "max\n"), Some(128 << 20));
+        assert_eq!(of("max\n", "268435456\n"), Some(256 << 20));
+        assert_eq!(of("268435456\n", "134217728\n"), Some(128 << 20));
+        assert_eq!(of("max\n", "max\n"), None);
+    }
+
+    #[test]
+    fn version_1_has_a_hierarchy_for_memory() {
+        let groups = "9:name=systemd:/\n4:cpu,memory:/a\n0::/\n";
+        let of = |bytes| {
+            let file = "sys/fs/cgroup/memory/a/memory.limit_in_bytes";
+            limit("v1", &[("proc/self/cgroup", groups), (file, bytes)])
+        };
+        assert_eq!(of("134217728\n"), Some(128 << 20));
+        // What the kernel shows where nothing was set: LONG_MAX in whole pages.
+        assert_eq!(of("9223372036854771712\n"), None);
+    }
+
+    #[test]
+    fn a_container_sees_its_own_group_as_the_root() {
+        let hosts = ("proc/self/cgroup", "0::/docker/0123\n");
+        let own = ("sys/fs/cgroup/memory.max", "67108864\n");
+        assert_eq!(limit("container", &[hosts, own]), Some(64 << 20));
+        assert_eq!(limit("none", &[hosts]), None);
+        assert_eq!(limit("no-proc", &[own]), None);
+    }
+}

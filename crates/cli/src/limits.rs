@@ -1,0 +1,104 @@
+//! The limits of the process, looked at before anything is opened: each one that is in the way is a
+//! line that says which limit it is, what is needed, and what raises it.
+
+use std::fs::metadata;
+
+use anyhow::{Result, bail};
+use bimetal_block::graph::Node;
+use bimetal_rt::Rt;
+use bimetal_rt::real_time::{ProcessLimit, raise_open_files};
+
+use crate::config::Config;
+use crate::runtime;
+use crate::said::say;
+
+/// Descriptors of a server besides devices and clients: standard streams, the ring, the control
+/// socket and who asks there, threads and signals.
+const FILES_BESIDES: u64 = 48;
+/// Descriptors of a device, at most: a stripe of files has one for each, remote media up to 16.
+const FILES_OF_DEVICE: u64 = 4;
+
+/// Makes the runtime of a server within the limits of the process.
+///
+/// # Errors
+/// When a limit makes serving impossible, or the runtime cannot be had.
+pub(crate) fn start_server(config: &Config) -> Result<Rt> {
+    check_file_sizes(config)?;
+    if let Err(error) = raise_open_files() {
+        say(format_args!(
+            "bimetal: warning: the limit of open files stays as it is: {error}"
+        ));
+    }
+    let files = ProcessLimit::OpenFiles.value();
+    let lines = [
+        too_few_files(config, files),
+        config.server.memory_line.clone(),
+    ];
+    for line in lines.into_iter().flatten() {
+        say(format_args!("bimetal: warning: {line}"));
+    }
+    runtime::start(config.server.runtime(0))
+}
+
+/// Refuses files that `RLIMIT_FSIZE` does not let this process write to their end.
+///
+/// # Errors
+/// The first of them.
+pub(crate) fn check_file_sizes(config: &Config) -> Result<()> {
+    let Some(limit) = ProcessLimit::FileBytes.value() else {
+        return Ok(());
+    };
+    for (name, node) in config.graph.nodes() {
+        let Node::File(file) = node else { continue };
+        // Of a device the limit says nothing, and what is not there is created with its size.
+        let bytes = match metadata(&file.path) {
+            Ok(found) if !found.is_file() => continue,
+            Ok(found) => found.len(),
+            Err(_) => file.size.map_or(0, |size| size.0),
+        };
+        if bytes > limit && !file.read_only {
+            bail!(
+                "device {name}: {}: {}; {} KiB are needed",
+                file.path.display(),
+                ProcessLimit::FileBytes.words(limit),
+                bytes.div_ceil(1024)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The line for a server that has fewer descriptors than its exports take clients.
+fn too_few_files(config: &Config, limit: Option<u64>) -> Option<String> {
+    let clients = config.exports.iter().map(|e| u64::from(e.connections_max));
+    let devices = FILES_OF_DEVICE * config.graph.nodes().len() as u64;
+    let needed = FILES_BESIDES + devices + clients.sum::<u64>();
+    let limit = limit.filter(|limit| *limit < needed)?;
+    Some(format!(
+        "{}; {needed} may be needed with all clients that the exports take, and those beyond are \
+         turned away",
+        ProcessLimit::OpenFiles.words(limit)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_are_counted_with_the_clients() {
+        let text = "[device.a]\ntype = \"memory\"\nsize = \"1MiB\"\n[export.a]\ndevice = \"a\"\n\
+                    protocol = \"nbd\"\nlisten = \"unix:a.sock\"\nconnections_max = 100\n";
+        let config = Config::read(Path::new("vol.toml"), text).expect("it is right");
+        // 48 besides, 4 of the device, 100 clients.
+        let line = too_few_files(&config, Some(151)).expect("one too few");
+        assert!(
+            line.contains("RLIMIT_NOFILE, is 151") && line.contains("152"),
+            "{line}"
+        );
+        assert_eq!(too_few_files(&config, Some(152)), None);
+        assert_eq!(too_few_files(&config, None), None);
+    }
+}

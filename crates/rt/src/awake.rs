@@ -1,0 +1,121 @@
+//! Time in which a thread was awake.
+//!
+//! A thread that does not run (stopped by a signal, in a virtual machine that is paused, waiting
+//! for a processor) takes no completions either, so the silence of a device in that time says
+//! nothing about the device. [`Stalls`] finds such times and keeps them, so that silence can be
+//! measured without them: a turn that took long, and a sleep that took much longer than was asked
+//! for. A stop during a sleep is found only where it outlasts the sleep, so sleeps have a bound.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// Time of a turn, or of a sleep beyond its end, that counts as a stall.
+pub(crate) const STALL_MIN: Duration = Duration::from_millis(100);
+
+/// The longest sleep while a timer is set: so much of a stall at most counts as time awake.
+pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// Stalls that are kept one by one.
+const KEPT_MAX: usize = 32;
+
+/// The stalls of a thread: when it did not look at its driver although it should have.
+#[derive(Default)]
+pub(crate) struct Stalls {
+    /// Start and end of each, oldest first, disjoint.
+    kept: RefCell<VecDeque<(Instant, Instant)>>,
+    /// By when the thread should look at its driver, at the latest.
+    expected: Cell<Instant>,
+}
+
+impl Stalls {
+    /// The thread looks at its driver at `now`, and should again soon.
+    pub(crate) fn look(&self, now: Instant) {
+        if let Some(start) = self.current(now) {
+            let mut kept = self.kept.borrow_mut();
+            if kept.len() == KEPT_MAX {
+                kept.pop_front();
+            }
+            kept.push_back((start, now));
+        }
+        self.expected.set(now);
+    }
+
+    /// The thread, which has just looked at its driver, need not look again before `end`.
+    pub(crate) fn sleep_until(&self, end: Instant) {
+        self.expected.set(end);
+    }
+
+    /// The start of the stall that ends at `now`, if there is one.
+    fn current(&self, now: Instant) -> Option<Instant> {
+        let expected = self.expected.get();
+        (now.since(expected) >= STALL_MIN).then_some(expected)
+    }
+
+    /// The time from `since` to `now` without stalls. Only the last few stalls are known, so a long
+    /// time may contain older ones.
+    pub(crate) fn awake(&self, since: Instant, now: Instant) -> Duration {
+        let kept = self.kept.borrow();
+        let current = self.current(now).map(|start| (start, now));
+        let stalls = kept.iter().copied().chain(current);
+        let stalled: Duration = stalls.map(|(start, end)| end.since(start.max(since))).sum();
+        now.since(since).saturating_sub(stalled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_ns(ms * 1_000_000)
+    }
+
+    fn awake_ms(stalls: &Stalls, since: u64, now: u64) -> u128 {
+        stalls.awake(at(since), at(now)).as_millis()
+    }
+
+    #[test]
+    fn a_stall_counts_from_when_a_look_was_due() {
+        let stalls = Stalls::default();
+        stalls.look(at(10));
+        stalls.sleep_until(at(500));
+        // 5 s late, of which any part may lie within what is measured.
+        stalls.look(at(5_500));
+        stalls.look(at(5_510));
+        assert_eq!(awake_ms(&stalls, 0, 5_510), 510);
+        assert_eq!(awake_ms(&stalls, 500, 5_510), 10);
+        assert_eq!(awake_ms(&stalls, 3_000, 5_510), 10);
+        assert_eq!(awake_ms(&stalls, 5_505, 5_510), 5);
+    }
+
+    #[test]
+    fn short_delays_are_no_stalls() {
+        let stalls = Stalls::default();
+        for turn in 1..100 {
+            stalls.look(at(turn * 99));
+        }
+        assert_eq!(awake_ms(&stalls, 0, 99 * 99), 99 * 99);
+    }
+
+    #[test]
+    fn the_turn_that_runs_counts_as_well() {
+        let stalls = Stalls::default();
+        stalls.sleep_until(at(1_000));
+        stalls.look(at(1_000));
+        assert_eq!(awake_ms(&stalls, 0, 9_000), 1_000);
+        assert_eq!(awake_ms(&stalls, 2_000, 9_000), 0);
+    }
+
+    #[test]
+    fn of_many_stalls_the_newest_are_known() {
+        let stalls = Stalls::default();
+        for second in 1..=40 {
+            stalls.look(at(second * 1_000));
+        }
+        assert_eq!(awake_ms(&stalls, 8_000, 40_000), 0);
+        assert_eq!(awake_ms(&stalls, 0, 40_000), 8_000);
+    }
+}

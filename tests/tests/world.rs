@@ -1,0 +1,280 @@
+//! What the world around a server does to it: it is stopped and goes on, gets signals, has limits,
+//! loses its disks. Each is told in a line that says what it is and what to do.
+
+use bimetal_tests::cgroup::MemoryGroup;
+use bimetal_tests::client::Client;
+use bimetal_tests::deadline::{Deadline, eventually};
+use bimetal_tests::nbd::{Request, Wire, cmd};
+use bimetal_tests::procfs;
+use bimetal_tests::server::{Server, binary, send_signal};
+use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, assert_refused, mirror_toml};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// Clients that write all the time, each to a part of its own.
+struct Load {
+    enough: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<u64>>,
+}
+
+impl Load {
+    fn start(socket: PathBuf, clients: u64) -> Load {
+        let enough = Arc::new(AtomicBool::new(false));
+        let write = |client: u64| {
+            let (socket, enough) = (socket.clone(), Arc::clone(&enough));
+            std::thread::spawn(move || {
+                let (mut wire, _) = Wire::attached(&socket, "vol");
+                let mut count = 0;
+                while !enough.load(Ordering::Relaxed) {
+                    let block = count * 89 % 1024;
+                    wire.write(client * 4 * MIB + block * 4096, &[client as u8; 4096]);
+                    count += 1;
+                }
+                count
+            })
+        };
+        let writers = (0..clients).map(write).collect();
+        Load { enough, writers }
+    }
+
+    /// Ends the load; gives how many writes were acknowledged.
+    fn end(self) -> u64 {
+        self.enough.store(true, Ordering::Relaxed);
+        let joined = self.writers.into_iter().map(JoinHandle::join);
+        joined
+            .map(|count| count.expect("every write was acknowledged"))
+            .sum()
+    }
+}
+
+/// The words before a command that has this limit, as `ulimit` of a shell sets it.
+fn limited(limit: &str) -> Vec<String> {
+    let script = format!("ulimit {limit} && exec \"$@\"");
+    ["sh", "-c", &script, "sh"].map(str::to_owned).to_vec()
+}
+
+/// What the server has said so far, once all of `words` are in it.
+fn says(server: &Server, words: &[&str]) -> String {
+    eventually(30, &format!("the server says {words:?}"), || {
+        let said = server.said();
+        words.iter().all(|word| said.contains(word)).then_some(said)
+    })
+}
+
+/// Stops a process for so long, as a machine that is paused would.
+fn stand_still(pid: u32, seconds: u64) {
+    send_signal(pid, "STOP");
+    let end = Deadline::in_s(seconds);
+    eventually(seconds + 30, "it has stood still", || {
+        end.passed().then_some(())
+    });
+    send_signal(pid, "CONT");
+}
+
+/// Silence of a side is time in which the server was awake to hear it. Three stops under load, each
+/// longer than the silence after which a side is given up.
+#[test]
+fn a_server_that_was_stopped_blames_no_side() {
+    let text = mirror_toml().replace(
+        "sides = [\"a\", \"b\"]\n",
+        "sides = [\"a\", \"b\"]\nabsent_after = \"1s\"\non_degraded = \"stop\"\n",
+    );
+    let volume = Volume::from_toml("stopped", &text);
+    for side in ["a.img", "b.img"] {
+        volume.dir().sparse(side, 128 * MIB);
+    }
+    volume.verb("format").ok();
+    let server = volume.serve();
+    let load = Load::start(volume.socket(), 8);
+    for _ in 0..3 {
+        let goal = volume.status()["exports"]["vol"]["figures"]["writes"].as_u64();
+        let goal = goal.expect("a count") + 200;
+        eventually(60, "the volume takes writes", || {
+            let writes = volume.status()["exports"]["vol"]["figures"]["writes"].as_u64();
+            writes.is_some_and(|writes| writes > goal).then_some(())
+        });
+        stand_still(server.pid(), 3);
+    }
+    assert_eq!(volume.status()["health"], "healthy");
+    assert!(load.end() > 600);
+    let said = server.said();
+    assert!(!said.contains("absent"), "{said}");
+    assert_eq!(volume.status()["health"], "healthy");
+    server.stop();
+}
+
+/// A server outlives its terminal, and says so.
+#[test]
+fn a_hangup_is_told_and_the_server_goes_on() {
+    let volume = Volume::memory("hangup", 4 * MIB);
+    let server = volume.serve();
+    for signal in ["HUP", "PIPE", "XFSZ"] {
+        send_signal(server.pid(), signal);
+    }
+    says(&server, &["SIGHUP", "goes on"]);
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    wire.write(0, &[7; 4096]);
+    assert_eq!(wire.read(0, 4096), [7; 4096]);
+    drop(wire);
+    server.stop();
+}
+
+/// `ulimit -f` below the size of a file is refused with what is needed; where the file is no
+/// larger, a server runs under the limit.
+#[test]
+fn a_limit_of_file_sizes_is_named() {
+    let volume = Volume::mirror("fsize", 64 * MIB);
+    for verb in ["serve", "format"] {
+        let words = limited("-f 1000");
+        let run = Client::new(&words[0]).args(&words[1..]);
+        let outcome = run
+            .arg(binary())
+            .arg(verb)
+            .arg(volume.config())
+            .within_s(30)
+            .run();
+        assert_refused(
+            &outcome,
+            &["RLIMIT_FSIZE", "`ulimit -f`", "65536 KiB are needed"],
+        );
+    }
+    let server = Server::start_under(&limited("-f 200000"), volume.config());
+    server.stop();
+}
+
+/// A write beyond the limit fails as one to a full disk does, with the path and the limit: the file
+/// has grown behind the server's back.
+#[test]
+fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
+    let text = format!("[device.vol]\ntype = \"file\"\npath = \"vol.img\"\n{EXPORT_VOL}");
+    let volume = Volume::from_toml("efbig", &text);
+    volume.dir().sparse("vol.img", 8 * MIB);
+    let server = volume.serve();
+    let limit = Client::new("prlimit").args(["--fsize=1048576", "--pid"]);
+    limit.arg(server.pid().to_string()).ok();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    wire.write(0, &[1; 4096]);
+    // ENOSPC of the NBD protocol.
+    let beyond = Request::new(cmd::WRITE, 4 * MIB, 4096);
+    assert_eq!(wire.run(beyond, &[1; 4096]).expect("a reply"), 28);
+    says(
+        &server,
+        &[
+            "vol.img",
+            "EFBIG",
+            "RLIMIT_FSIZE, is 1024 KiB",
+            "`ulimit -f`",
+        ],
+    );
+    drop(wire);
+    server.stop();
+}
+
+/// With few descriptors a server starts, says how many it may need, and says whom it turns away.
+#[test]
+fn a_limit_of_open_files_is_named_with_what_is_needed() {
+    let volume = Volume::mirror("nofile", 64 * MIB);
+    let server = Server::start_under(&limited("-n 40"), volume.config());
+    let said = says(&server, &["RLIMIT_NOFILE, is 40", "`ulimit -n`"]);
+    assert!(said.contains("may be needed"), "{said}");
+    let connect = |_| std::os::unix::net::UnixStream::connect(volume.socket());
+    let clients: Vec<_> = (0..40).map(connect).collect();
+    says(
+        &server,
+        &["a client was turned away", "RLIMIT_NOFILE, is 40"],
+    );
+    drop(clients);
+    server.stop();
+}
+
+/// In a memory cgroup that is smaller than what a server takes by default, it takes less and says
+/// so: it must not be killed before it is ready.
+#[test]
+fn memory_is_fitted_to_the_cgroup() {
+    let group = MemoryGroup::new("fit", 128 * MIB);
+    let volume = Volume::mirror("fit", 64 * MIB);
+    let server = Server::start_under(&group.wrapper(), volume.config());
+    let said = says(&server, &["memory cgroup", "allows 128 MiB", "memory.max"]);
+    assert!(said.contains("in place of 128 MiB"), "{said}");
+    let load = Load::start(volume.socket(), 4);
+    let end = Deadline::in_s(2);
+    eventually(30, "writes for a while", || end.passed().then_some(()));
+    assert!(load.end() > 0);
+    assert!(procfs::resident_bytes(server.pid()) < 128 * MIB);
+    server.stop();
+}
+
+/// A file system in memory with a bound, mounted on a folder until the value is dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn on(folder: PathBuf, size: &str) -> SmallDisk {
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let mount = Client::new("mount").args(["-t", "tmpfs", "-o", size, "none"]);
+        mount.arg(&folder).ok();
+        SmallDisk(folder)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let outcome = Client::new("umount").arg("-l").arg(&self.0).run();
+        if outcome.status != Some(0) {
+            eprintln!("while cleaning up: {outcome}");
+        }
+    }
+}
+
+/// A side whose disk is full is given up with the error in words, the file and what to do; with
+/// room it is made whole.
+#[test]
+fn a_full_disk_is_named_and_comes_back_with_room() {
+    let text = mirror_toml().replace("b.img", "small/b.img");
+    let volume = Volume::from_toml("full", &text);
+    let disk = SmallDisk::on(volume.dir().file("small"), "size=24m");
+    for side in ["a.img", "small/b.img"] {
+        volume.dir().sparse(side, 128 * MIB);
+    }
+    volume.verb("format").ok();
+    let server = volume.serve();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    for mib in 0..48 {
+        wire.write(mib * MIB, &vec![mib as u8 + 1; MIB as usize]);
+    }
+    wire.flush();
+    let said = says(&server, &["side b: is absent", "ENOSPC", "small/b.img"]);
+    let line = said.lines().find(|line| line.contains("is absent"));
+    let line = line.expect("it was just there");
+    assert!(
+        line.contains("no space left") && line.contains("make room"),
+        "{said}"
+    );
+    assert!(said.contains("No space left on device"), "{said}");
+    let grow = Client::new("mount").args(["-o", "remount,size=200m"]);
+    grow.arg(&disk.0).ok();
+    eventually(60, "the side is whole again", || {
+        (volume.health("b") == "healthy").then_some(())
+    });
+    says(&server, &["side b: has everything again"]);
+    drop(wire);
+    server.stop();
+}
+
+/// A file that a living process has locked is named with that process.
+#[test]
+fn a_locked_side_is_named_with_who_has_it() {
+    let volume = Volume::mirror("locked", 64 * MIB);
+    let server = volume.serve();
+    let text = mirror_toml().replace("vol.sock", "other.sock");
+    let other = volume.dir().text("other.toml", &text);
+    let outcome = Client::new(binary())
+        .arg("serve")
+        .arg(&other)
+        .within_s(30)
+        .run();
+    let holder = format!("in use by process {} (bimetal)", server.pid());
+    assert_refused(&outcome, &["no side can be used", &holder]);
+    server.stop();
+}
