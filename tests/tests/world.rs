@@ -247,7 +247,10 @@ fn a_full_disk_is_named_and_comes_back_with_room() {
     let said = says(&server, &["side b: is absent", "ENOSPC", "small/b.img"]);
     let line = said.lines().find(|line| line.contains("is absent"));
     let line = line.expect("it was just there");
-    assert!(line.contains("no space left") && line.contains("make room"), "{said}");
+    assert!(
+        line.contains("no space left") && line.contains("make room"),
+        "{said}"
+    );
     assert!(said.contains("No space left on device"), "{said}");
     let grow = Client::new("mount").args(["-o", "remount,size=200m"]);
     grow.arg(&disk.0).ok();
@@ -266,7 +269,11 @@ fn a_locked_side_is_named_with_who_has_it() {
     let server = volume.serve();
     let text = mirror_toml().replace("vol.sock", "other.sock");
     let other = volume.dir().text("other.toml", &text);
-    let outcome = Client::new(binary()).arg("serve").arg(&other).within_s(30).run();
+    let outcome = Client::new(binary())
+        .arg("serve")
+        .arg(&other)
+        .within_s(30)
+        .run();
     let holder = format!("in use by process {} (bimetal)", server.pid());
     assert_refused(&outcome, &["no side can be used", &holder]);
     server.stop();

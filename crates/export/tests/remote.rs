@@ -13,9 +13,9 @@ use bimetal_block::media::remote::{Connector, RemoteConfig, RemoteDevice};
 use bimetal_block::units::Time;
 use bimetal_block::{Device, Extent, Figure, Flags, IoError, Op, Request};
 use bimetal_export::{ExportConfig, Server};
-use bimetal_rt::{Instant, Rt};
 use bimetal_rt::net::{PipeOptions, Stream};
 use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Instant, Rt};
 use common::*;
 
 /// A way to a server that can be cut, blocked, or led to another server.
@@ -591,7 +591,8 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
         let remote = RemoteDevice::over(&rt, server.connector(&rt), &config(3)).await;
         let remote = Rc::new(remote.unwrap_or_else(|e| panic!("{e}")));
         let change = async || {
-            let write = |block: u64| remote.submit(write(&rt, block * 4096, &[1; 4096], Flags::NONE));
+            let write =
+                |block: u64| remote.submit(write(&rt, block * 4096, &[1; 4096], Flags::NONE));
             let writes = futures_util::future::join_all((0..12).map(write)).await;
             let written: Result<Vec<_>, IoError> = writes.into_iter().collect();
             written?;
@@ -610,7 +611,10 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
         assert_eq!(health(&remote), ("healthy".to_owned(), 1.0));
         assert_eq!(remote.geometry().size_bytes, SIZE);
         let words = told(&rt, "connection-changed");
-        assert!(words.contains("has grown") && words.contains("one connection"), "{words}");
+        assert!(
+            words.contains("has grown") && words.contains("one connection"),
+            "{words}"
+        );
 
         // As at first again.
         server.become_another(2 * SIZE, FLAGS | MULTI_CONN);

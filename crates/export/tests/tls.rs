@@ -258,7 +258,10 @@ fn refuse_bad_clients(connection_threads: u32) {
         let [line] = &refused[..] else {
             panic!("{refused:?}");
         };
-        assert!(line.contains("turned away: TLS") && line.contains("times more"), "{line}");
+        assert!(
+            line.contains("turned away: TLS") && line.contains("times more"),
+            "{line}"
+        );
         server.stop().await;
     });
     assert_eq!(rt.live_tasks(), 0);
