@@ -346,7 +346,7 @@ mod tests {
         assert_eq!((half.memory_bytes, half.heap_bytes), (54 * MIB, 32 * MIB));
         let line = half.line.expect("it is said");
         assert!(
-            line.contains("allows 128 MiB") && line.contains("54.0 MiB"),
+            line.contains("allows 128 MiB") && line.contains("is 54 MiB"),
             "{line}"
         );
         let tiny = fitted(None, Some(16 * MIB));
