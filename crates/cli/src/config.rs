@@ -277,7 +277,7 @@ fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted
         };
     }
     // A quarter is left for the page cache and for what is not foreseen.
-    let memory_bytes = ((room / 4 * 3) >> 20 << 20).max(MEMORY_BYTES_MIN);
+    let memory_bytes = (((room / 4 * 3) >> 20) << 20).max(MEMORY_BYTES_MIN);
     let line = format!(
         "the memory cgroup of this process allows {all} in all: `memory` is {} in place of {wanted}; \
          raise memory.max for more",
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!((half.memory_bytes, half.heap_bytes), (54 * MIB, 32 * MIB));
         let line = half.line.expect("it is said");
         assert!(
-            line.contains("allows 128 MiB") && line.contains("54.0 MiB"),
+            line.contains("allows 128 MiB") && line.contains("is 54 MiB"),
             "{line}"
         );
         let tiny = fitted(None, Some(16 * MIB));

@@ -52,7 +52,7 @@ pub(crate) struct Inner {
     turn_began: Cell<Instant>,
     longest_turn: Cell<LongestTurn>,
     /// When the thread did not look at its driver.
-    stalls: Stalls,
+    pub(crate) stalls: Stalls,
     notices: Notices,
 }
 
@@ -369,39 +369,6 @@ impl Rt {
         match futures_util::future::select(future, sleep).await {
             futures_util::future::Either::Left((output, _)) => Ok(output),
             futures_util::future::Either::Right(((), _)) => Err(Elapsed),
-        }
-    }
-
-    /// The time since `earlier` in which this thread was awake: without the times in which it did
-    /// not look for what had completed although it was due to, because the process was stopped,
-    /// the machine was paused, or a turn took long. Silence of a device is measured by this, since
-    /// a thread that does not look hears nothing.
-    ///
-    /// Up to a second of each such time may be counted as awake. Only the last 32 of them are
-    /// known.
-    pub fn awake_since(&self, earlier: Instant) -> Duration {
-        self.0.stalls.awake(earlier, self.now())
-    }
-
-    /// Waits for `future` as [`Rt::timeout`] does, until `duration` has passed in which this
-    /// thread was [awake](Rt::awake_since).
-    ///
-    /// # Errors
-    /// [`Elapsed`] when the time is up first.
-    pub async fn timeout_awake<F: Future>(
-        &self,
-        duration: Duration,
-        future: F,
-    ) -> Result<F::Output, Elapsed> {
-        let began = self.now();
-        let mut future = std::pin::pin!(future);
-        loop {
-            let left = duration.saturating_sub(self.awake_since(began));
-            match self.timeout(left, future.as_mut()).await {
-                Ok(output) => return Ok(output),
-                Err(Elapsed) if self.awake_since(began) < duration => {}
-                Err(Elapsed) => return Err(Elapsed),
-            }
         }
     }
 

@@ -8,12 +8,14 @@
 //! - [`signature`]: which formats have left their mark on it;
 //! - [`usage`]: which mounts, swap spaces and other devices it is a part of;
 //! - [`claim`]: how it is kept from everybody else while it is open;
+//! - `failure`: what it has failed with, and what to do about it;
 //! - `locker`: which process keeps it from us;
 //! - [`limits`]: what the kernel has been told by the device.
 //!
 //! Everything but a claim only reads. Nothing here writes to a device.
 
 pub mod claim;
+pub(crate) mod failure;
 pub mod limits;
 pub(crate) mod locker;
 pub mod place;

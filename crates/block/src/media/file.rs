@@ -18,13 +18,13 @@ use serde::Deserialize;
 
 use crate::device::{Device, IoFuture};
 use crate::disk::claim::Claim;
+use crate::disk::failure;
 use crate::disk::limits::Limits;
 use crate::disk::locker::{self, Locker};
 use crate::disk::{System, place, usage};
 use crate::error::{IoError, OpenError};
 use crate::extents::ExtentList;
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
-use crate::media::failure;
 use crate::request::{BLOCK_BYTES, Flags, IoResult, Op, Reply, Request};
 use crate::units::Size;
 

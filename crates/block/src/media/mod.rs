@@ -1,7 +1,6 @@
 //! Media: the devices that hold data instead of passing it on, and the models that time them.
 
 pub mod brp;
-mod failure;
 pub mod file;
 pub mod memory;
 pub mod model;

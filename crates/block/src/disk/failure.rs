@@ -7,7 +7,7 @@ use bimetal_rt::Rt;
 use bimetal_rt::real_time::limit_in_words;
 
 /// Tells the operator that `what` has failed on the device `subject`, and gives the error on.
-pub(super) fn tell(rt: &Rt, subject: &str, what: &str, error: io::Error) -> io::Error {
+pub(crate) fn tell(rt: &Rt, subject: &str, what: &str, error: io::Error) -> io::Error {
     let kind = "device-failed";
     let words = in_words(&error);
     rt.notices()
