@@ -79,7 +79,7 @@ impl SideMap {
     }
 
     /// Asks a platter about the block at a place on the side.
-    fn ask_at<T>(&self, place: u64, question: impl Fn(&Platter, usize) -> T) -> T {
+    pub fn ask_at<T>(&self, place: u64, question: impl Fn(&Platter, usize) -> T) -> T {
         let (disk, at) = self.on_disk(place);
         question(&self.platters[disk].borrow(), (at / BLOCK_BYTES) as usize)
     }
