@@ -79,7 +79,7 @@ impl SideMap {
     }
 
     /// Asks a platter about the block at a place on the side.
-    pub fn ask_at<T>(&self, place: u64, question: impl Fn(&Platter, usize) -> T) -> T {
+    fn ask_at<T>(&self, place: u64, question: impl Fn(&Platter, usize) -> T) -> T {
         let (disk, at) = self.on_disk(place);
         question(&self.platters[disk].borrow(), (at / BLOCK_BYTES) as usize)
     }
@@ -189,7 +189,8 @@ impl Rule {
         }
     }
 
-    fn has_corrupt_areas(&self, side: &SideMap) -> bool {
+    /// True when a block of what belongs to a side itself is corrupt: of its log, its map and so on.
+    pub fn has_corrupt_areas(&self, side: &SideMap) -> bool {
         let disks = side.platters.iter().enumerate();
         let mut corrupt = disks.flat_map(|(disk, platter)| {
             let blocks: Vec<usize> = platter.borrow().corrupt_blocks().collect();

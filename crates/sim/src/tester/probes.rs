@@ -144,18 +144,8 @@ pub async fn end(world: &World, sides: &[SideStack]) {
     }
 }
 
-/// What is held of a unit.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
-    /// The value of this stamp.
-    Is(u64),
-    /// It cannot be read: the copy of a side that is there is what the disk has made of it.
-    Rotten,
-    /// It cannot be read.
-    Unreadable,
-}
-
-type Stamps = Vec<Shown>;
+/// What is held of each unit, by its stamp; `None` when the unit cannot be read.
+type Stamps = Vec<Option<u64>>;
 
 /// Opens copies of the sides that are not `missing` to be looked at, whatever is missing, and returns
 /// what they hold.
@@ -178,15 +168,6 @@ async fn look_without(
         Some(Opening::Opened(mirror)) => {
             let top: Rc<dyn Device> = top_of(&world.rt, &world.scenario, &mirror, &sides, None);
             let held = client::read_each(world, &top).await;
-            let held = held.map(|held| {
-                let units = held.into_iter().enumerate();
-                let shown = |(unit, stamp): (usize, Option<u64>)| match stamp {
-                    Some(stamp) => Shown::Is(stamp),
-                    None if is_rotten(world, &mirror, &sides, &missing, unit) => Shown::Rotten,
-                    None => Shown::Unreadable,
-                };
-                units.map(shown).collect()
-            });
             let closed = world.rt.timeout(world.patience(), mirror.close()).await;
             if closed.is_err() {
                 let what = "a volume that was opened to be looked at does not close";
@@ -199,29 +180,9 @@ async fn look_without(
     held
 }
 
-/// True when the disk of a side that is there has corrupted the block in which it has a unit.
-fn is_rotten(
-    world: &World,
-    mirror: &Mirror,
-    sides: &[SideStack],
-    missing: impl Fn(usize) -> bool,
-    unit: usize,
-) -> bool {
-    let offset = unit as u64 * world.scenario.unit_bytes;
-    let mut there = sides.iter().enumerate().filter(|(side, _)| !missing(*side));
-    there.any(|(side, stack)| {
-        let place = mirror.place_on(side, offset);
-        place.is_some_and(|place| stack.map().ask_at(place, Platter::is_corrupt))
-    })
-}
-
 /// All stamps, when every unit could be read.
 fn all_of(held: Stamps) -> Option<Vec<u64>> {
-    let stamp = |shown| match shown {
-        Shown::Is(stamp) => Some(stamp),
-        Shown::Rotten | Shown::Unreadable => None,
-    };
-    held.into_iter().map(stamp).collect()
+    held.into_iter().collect()
 }
 
 fn holds_everything(world: &World, held: &[u64]) -> bool {
@@ -248,6 +209,8 @@ pub struct Held {
     count: Vec<bool>,
     /// The units that all sides together can give; all of them when the sides do not open together.
     given: Vec<bool>,
+    /// The sides of whose logs and other areas a block is corrupt.
+    corrupt: Vec<bool>,
 }
 
 /// Looks at each side alone and at all of them together, on copies. Where blocks become corrupt, also
@@ -270,11 +233,14 @@ async fn held_by_copies(world: &World, platters: &[Platters], count: &[bool]) ->
         alone.push(look_without(world, platters, |side| side != this).await);
     }
     let together = look_without(world, platters, |_| false).await;
-    let is_given = |shown: &Shown| matches!(shown, Shown::Is(_));
-    let given = together.map(|held| held.iter().map(is_given).collect());
+    let given = together.map(|held| held.iter().map(Option::is_some).collect());
+    let sides = platters.iter().enumerate();
+    let maps = sides.map(|(index, platters)| map_of(&world.scenario, index, platters));
+    let rule = &world.around.rule;
     Held {
         alone,
         count: count.to_vec(),
+        corrupt: maps.map(|map| rule.has_corrupt_areas(&map)).collect(),
         given: given.unwrap_or_else(|_| vec![true; world.scenario.units()]),
     }
 }
@@ -286,8 +252,8 @@ impl Held {
             match (own.as_mut(), other) {
                 (Ok(own), Ok(other)) => {
                     let units = own.iter_mut().zip(other);
-                    let unread = units.filter(|(_, other)| !matches!(other, Shown::Is(_)));
-                    unread.for_each(|(own, other)| *own = other);
+                    let unread = units.filter(|(_, other)| other.is_none());
+                    unread.for_each(|(own, _)| *own = None);
                 }
                 (Ok(_), Err(why)) => *own = Err(why),
                 (Err(_), _) => {}
@@ -295,6 +261,9 @@ impl Held {
         }
         for (own, other) in self.given.iter_mut().zip(other.given) {
             *own &= other;
+        }
+        for (own, other) in self.corrupt.iter_mut().zip(other.corrupt) {
+            *own |= other;
         }
     }
 }
@@ -315,9 +284,9 @@ async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool>
 }
 
 /// An opening, however it ended, must leave each member of the newest epoch with no less than it held
-/// alone before (T14). It may no longer have a block that its own disk has corrupted, once it counts up
-/// to the change that is wrong there; nor one whose newest content is wrong on every side that has
-/// it: the side learns of that change, and that nobody can give it (T11).
+/// alone before (T14). A side whose own log is corrupt may no longer read a block once it counts up to
+/// the change that is wrong there. So may any side where the newest content of the block is wrong on
+/// every side that has it: it learns of that change, and that nobody can give it (T11).
 pub fn check_kept(world: &World, before: &Held, after: &Held) {
     for (side, (held, after)) in before.alone.iter().zip(&after.alone).enumerate() {
         let Some(held) = held.as_ref().ok().filter(|_| before.count[side]) else {
@@ -325,7 +294,8 @@ pub fn check_kept(world: &World, before: &Held, after: &Held) {
         };
         world.reach("a side alone was looked at before and after an opening");
         let kept = match after {
-            Ok(after) => check_side_kept(world, held, after, &before.given),
+            Ok(after) if before.corrupt[side] => check_side_kept(world, held, after, |_| false),
+            Ok(after) => check_side_kept(world, held, after, |unit| before.given[unit]),
             Err(why) => Err(format!("it does not open any more: {why}")),
         };
         if let Err(why) = kept {
@@ -339,15 +309,15 @@ fn check_side_kept(
     world: &World,
     before: &Stamps,
     after: &Stamps,
-    given: &[bool],
+    must_be_read: impl Fn(usize) -> bool,
 ) -> Result<(), String> {
     let (mut was, mut is) = (Vec::new(), Vec::new());
     for (unit, (before, after)) in before.iter().zip(after).enumerate() {
         match (before, after) {
-            (Shown::Is(_), Shown::Unreadable) if given[unit] => {
+            (Some(_), None) if must_be_read(unit) => {
                 return Err(format!("unit {unit} cannot be read any more"));
             }
-            (Shown::Is(before), Shown::Is(after)) => {
+            (Some(before), Some(after)) => {
                 was.push((unit, *before));
                 is.push(*after);
             }

@@ -18,8 +18,9 @@
 //! **Who is asked.** Inconsistent sides are not: when one began to be rebuilt, it was decided
 //! whose content counts. Neither are sides that the operator gave up by naming them in `rebuild`;
 //! that is how a split is resolved. Neither are sides whose logs have lost entries that had been
-//! durable ([`Seen::damaged`]). What an inconsistent side or a damaged one knows still counts as
-//! evidence: if it was told of an epoch after the newest of the others, these are not the newest.
+//! durable ([`Seen::damaged`]). What they know still counts as evidence: if an inconsistent side was
+//! told of an epoch after the newest of the others, these are not the newest; nor are they if a
+//! damaged side was told of one without them, or that they had one which they do not have.
 //!
 //! **Sources.** The sides whose logs together make the volume: the consistent members of the newest
 //! epoch, whatever their state is. A side whose superblock still has an earlier epoch is one of them
@@ -309,14 +310,25 @@ impl Present<'_> {
     /// All changes below this number were on it once, by its own word and by what it knows of all
     /// members; limited to what counts in the newest epoch. 0 when it counts in none.
     fn had_below(&self, newest: &History) -> u64 {
-        let place = self.superblock.place();
-        let after = newest.after(&self.current().id);
-        let Some(after) = after.filter(|epochs| epochs.iter().all(|e| e.has_member(place))) else {
-            return 0;
-        };
-        let limit = after.iter().map(|epoch| epoch.first_change).min();
         let had = self.complete_below().max(self.seen.shared_below);
+        if self.superblock.history.contains(&newest.current().id) {
+            return had;
+        }
+        if !self.counts_in(newest) {
+            return 0;
+        }
+        let after = newest.after(&self.current().id).unwrap_or_default();
+        let limit = after.iter().map(|epoch| epoch.first_change).min();
         had.min(limit.unwrap_or(u64::MAX))
+    }
+
+    /// True when it is damaged and knows that none of these sides holds all that counts: it was told
+    /// of an epoch without them, or that they had been told of a later one than they have.
+    fn outdates(&self, sources: &[Present<'_>]) -> bool {
+        let (history, table) = (&self.superblock.history, &self.superblock.table);
+        let is_later = |side: &Present<'_>| history.next_after(&side.current().id).is_some();
+        let counts = |side: &Present<'_>| side.counts_in(history) && side.is_as_told(table);
+        self.seen.damaged && sources.iter().all(|side| is_later(side) && !counts(side))
     }
 
     /// False when the table names other epochs than its current one as its last: then it is an older
@@ -640,7 +652,8 @@ fn may_be_ahead(
     let found = |place: usize| present.iter().find(|side| side.superblock.place() == place);
     let unseen = (0..SIDES_MAX)
         .any(|place| current.has_member(place) && found(place).is_none() && table[place].is_some());
-    if knows_a_later_epoch(present, newest) {
+    let mut asked = present.iter().filter(|side| !side.given_up);
+    if knows_a_later_epoch(present, newest) || asked.any(|side| side.outdates(sources)) {
         return outdated_by(seen, present, sources);
     }
     let mut ahead = if unseen { missing(seen) } else { Vec::new() };
@@ -680,10 +693,10 @@ fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) 
     sources.iter().map(|side| side.index).collect()
 }
 
-/// True when a side that is no source has been told of an epoch after the newest one.
+/// True when a side that is no source and not damaged has been told of an epoch after the newest one.
 fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
-    let mut asked = present.iter().filter(|side| !side.given_up);
-    asked.any(|side| {
+    let asked = |side: &&Present<'_>| !side.given_up && !side.seen.damaged;
+    present.iter().filter(asked).any(|side| {
         let next = side.superblock.history.next_after(&newest.current().id);
         next.is_some()
     })

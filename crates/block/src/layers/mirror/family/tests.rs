@@ -721,19 +721,29 @@ fn damaged(seen: Seen) -> Seen {
 /// copy is not taken for the volume because the only witness is damaged.
 #[test]
 fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
-    let older = at(1, side(A, 2, State::Active, &[together()]));
-    let epochs = [together(), epoch(0, 2, &[A, B])];
-    let witness = |state| damaged(at(50, side(B, 2, state, &epochs)));
+    let older = at(50, side(A, 2, State::Active, &[together()]));
+    let without = [together(), epoch(0, 2, &[B])];
+    let later = [1, 2, 3].map(|number| epoch(0, number, &[A, B]));
     for state in [State::Active, State::Clean] {
-        let refused = refusal(&[older.clone(), witness(state)]);
-        let Refusal::FreshestMissing { older, missing, .. } = refused else {
-            panic!("{refused}");
-        };
-        assert_eq!((older, missing), (vec!["a".to_owned()], vec![]));
+        let left = damaged(at(50, side(B, 2, state, &without)));
+        let mut told = damaged(at(50, side(B, 2, state, &later)));
+        let table = &mut told.found.as_mut().unwrap().table;
+        table[A].as_mut().unwrap().told = Told::one_of(Some(later[1].id), Some(later[1].id));
+        for witness in [left, told] {
+            let seen = [older.clone(), witness];
+            let refused = refusal(&seen);
+            let Refusal::FreshestMissing { older, missing, .. } = refused else {
+                panic!("{refused}");
+            };
+            assert_eq!((older, missing), (vec!["a".to_owned()], vec![]));
+            // The operator decides otherwise.
+            let given_up = decide(&seen, &["b".to_owned()], None);
+            assert_eq!(indices(&given_up.expect("it is forced")), [A]);
+        }
     }
-    // The operator decides otherwise.
-    let given_up = decide(&[older, witness(State::Active)], &["b".to_owned()], None);
-    assert_eq!(indices(&given_up.expect("it is forced")), [A]);
+    // A member that was not told of the epoch yet is no older copy.
+    let untold = damaged(at(50, side(B, 2, State::Active, &later[..2])));
+    assert_eq!(indices(&plan(&[older, untold])), [A]);
 }
 
 /// A damaged member is made anew from the others when they have all that it has ever said it had, and

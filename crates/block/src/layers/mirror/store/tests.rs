@@ -261,7 +261,7 @@ fn an_entry_that_was_durable_at_the_last_checkpoint_is_missed() {
             put(&rt, &store, &next, 0, &[1]).await;
             put(&rt, &store, &next, 1, &[2]).await;
             store.flush(3).await.expect("it flushes");
-            let entries = store.log.index.borrow().entries().to_vec();
+            let entries = store.log.index.borrow().entries().clone();
             let dropped = store.log.drop_before(entries[0].end).await;
             dropped.expect("memory does not fail");
             store.stop().await;
