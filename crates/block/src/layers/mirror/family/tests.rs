@@ -721,12 +721,12 @@ fn damaged(seen: Seen) -> Seen {
 /// copy is not taken for the volume because the only witness is damaged.
 #[test]
 fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
-    let older = at(50, side(A, 2, State::Active, &[together()]));
+    let older = at(250, side(A, 2, State::Active, &[together()]));
     let without = [together(), epoch(0, 2, &[B])];
     let later = [1, 2, 3].map(|number| epoch(0, number, &[A, B]));
     for state in [State::Active, State::Clean] {
-        let left = damaged(at(50, side(B, 2, state, &without)));
-        let mut told = damaged(at(50, side(B, 2, state, &later)));
+        let left = damaged(at(250, side(B, 2, state, &without)));
+        let mut told = damaged(at(250, side(B, 2, state, &later)));
         let table = &mut told.found.as_mut().unwrap().table;
         table[A].as_mut().unwrap().told = Told::one_of(Some(later[1].id), Some(later[1].id));
         for witness in [left, told] {
@@ -742,7 +742,7 @@ fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
         }
     }
     // A member that was not told of the epoch yet is no older copy.
-    let untold = damaged(at(50, side(B, 2, State::Active, &later[..2])));
+    let untold = damaged(at(250, side(B, 2, State::Active, &later[..2])));
     assert_eq!(indices(&plan(&[older, untold])), [A]);
 }
 
@@ -750,7 +750,7 @@ fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
 /// not before: it may have acknowledged what they lack (T7).
 #[test]
 fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
-    let whole = || at(60, side(A, 2, State::Active, &[together()]));
+    let whole = || at(160, side(A, 2, State::Active, &[together()]));
     let found = |complete, shared| {
         let seen = damaged(at(complete, side(B, 2, State::Active, &[together()])));
         Seen {
@@ -758,12 +758,12 @@ fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
             ..seen
         }
     };
-    for (complete, shared) in [(60, 0), (10, 60)] {
+    for (complete, shared) in [(160, 0), (100, 160)] {
         let plan = plan(&[whole(), found(complete, shared)]);
         assert_eq!(indices(&plan), [A]);
         assert_eq!(plan.behind, [(B, Behind::Everything)]);
     }
-    for (complete, shared) in [(61, 0), (10, 61)] {
+    for (complete, shared) in [(161, 0), (100, 161)] {
         let refused = refusal(&[whole(), found(complete, shared)]);
         assert!(
             matches!(refused, Refusal::FreshestMissing { .. }),
@@ -771,8 +771,8 @@ fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
         );
     }
     // A source that is clean knows that nobody is ahead of it.
-    let clean = at(60, side(A, 2, State::Clean, &[together()]));
-    assert_eq!(indices(&plan(&[clean, found(61, 0)])), [A]);
+    let clean = at(160, side(A, 2, State::Clean, &[together()]));
+    assert_eq!(indices(&plan(&[clean, found(161, 0)])), [A]);
 }
 
 /// A member that has an older epoch than the newest one was not told of it, or is an older copy. The
