@@ -410,6 +410,37 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         OPENINGS,
         "a log gave up moving what a late member lacked although most of the rest was replaced",
     ),
+    (
+        345,
+        "all",
+        "a side was removed while it had the last right copy of a block that was to be repaired",
+    ),
+    (
+        1712,
+        "all",
+        "a block that no side had whole was taken for one that an opening had taken (an error of the \
+         tester)",
+    ),
+    (
+        1888,
+        "all",
+        "an entry that had gone bad ended a log, and what was moved behind it was zeroes",
+    ),
+    (
+        1999,
+        "all",
+        "a side in use whose log had lost its end was taken for one that lacked nothing",
+    ),
+    (
+        4268,
+        "all",
+        "an older copy of a member was taken for the member while another one was missing",
+    ),
+    (
+        5121,
+        "withstood",
+        "an older copy came in the place of a side whose peer had not flushed (an error of the tester)",
+    ),
 ];
 
 #[test]

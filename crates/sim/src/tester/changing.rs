@@ -150,33 +150,52 @@ impl Copies<'_> {
         }
     }
 
-    /// Opens what is left by each of the names, on copies: some of them must open, and whichever
-    /// does must hold what was read before.
+    /// Reads everything on every side, so that what is wrong on one of them is known: what is found
+    /// later may have no other copy any more.
+    async fn scrub(&self, mirror: &Mirror) {
+        let world = self.world;
+        if mirror.start_scrub().is_err() {
+            return;
+        }
+        let deadline = world.rt.now() + world.patience();
+        let is_running = || {
+            let scrub = mirror.status().scrub;
+            scrub.is_some_and(|scrub| scrub.state == "running")
+        };
+        while is_running() && world.rt.now() < deadline {
+            world.rt.sleep(Duration::from_millis(20)).await;
+        }
+        world.reach("sides: scrubbed before a change");
+    }
+
+    /// Opens what is left by each of the names, on copies: some of them must open and hold what was
+    /// read before, and none of the others anything else. By the other names a read may fail where the
+    /// copies of the sides that are named are wrong.
     async fn check(&self, of: ChangeOfSides, before: &[u64]) {
-        let (world, mut refusals) = (self.world, Vec::new());
+        let (world, mut failures) = (self.world, Vec::new());
         let namings = self.namings(of.change);
         let count = namings.len();
         for named in namings {
             let sides = sides_over(world, &forks(&self.platters), &Rc::default());
             match self.open(&sides, &named).await {
-                Err(why) => refusals.push(why),
+                Err(why) => failures.push(why),
                 Ok(mirror) => {
                     let found = self.content(&mirror, &sides).await;
                     self.close(&mirror).await;
-                    let what = match found {
-                        Err(why) => Some(why),
-                        Ok(found) => difference(before, &found),
-                    };
-                    if let Some(what) = what {
-                        let what = format!("after {of:?}, with sides {named:?}: {what}");
-                        world.findings.add(what);
+                    match found.map(|found| difference(before, &found)) {
+                        Err(why) => failures.push(format!("with sides {named:?}: {why}")),
+                        Ok(None) => {}
+                        Ok(Some(what)) => {
+                            let what = format!("after {of:?}, with sides {named:?}: {what}");
+                            world.findings.add(what);
+                        }
                     }
                 }
             }
             end(world, &sides).await;
         }
-        if refusals.len() == count {
-            let what = format!("after {of:?} nothing opens: {refusals:?}");
+        if failures.len() == count {
+            let what = format!("after {of:?} nothing holds what was read: {failures:?}");
             world.findings.add(what);
         }
     }
@@ -205,6 +224,9 @@ pub async fn change_sides(world: &World, platters: &[Platters], of: ChangeOfSide
         end(world, &sides).await;
         return;
     };
+    if world.scenario.corrupts {
+        copies.scrub(&mirror).await;
+    }
     let before = copies.content(&mirror, &sides).await;
     boundaries.begin();
     if let Some(count) = of.boundaries {

@@ -128,7 +128,7 @@ async fn operate(
         // Whatever a dead program answers, its client has died with it.
         return;
     }
-    world.ended(id);
+    let could_fail = world.ended(id);
     let Some(result) = done else {
         world.trace.event(&[2, id], || format!("left  {id}"));
         world.reach("client left");
@@ -137,7 +137,7 @@ async fn operate(
     world.count(next.op, next.fua, &result);
     let failed = result.as_ref().err().copied();
     if let Some(error) = failed {
-        world.client_error(error, next.op, &range);
+        world.client_error(error, next.op, &range, could_fail);
     }
     let checked = match writing {
         Some(writing) => {
@@ -267,6 +267,35 @@ pub async fn read_all(
         check(first..first + units, start, found)?;
     }
     Ok(())
+}
+
+/// Reads everything, and unit by unit what cannot be read at once; `None` for a unit that cannot be
+/// read at all.
+///
+/// # Errors
+/// What no volume may answer.
+pub async fn read_each(world: &World, top: &Rc<dyn Device>) -> Result<Vec<Option<u64>>, String> {
+    let mut all = vec![None; world.scenario.units()];
+    let mut unread = Vec::new();
+    read_all(world, top, |units, _, found| {
+        match found {
+            Ok(found) => {
+                all[units].copy_from_slice(&found.into_iter().map(Some).collect::<Vec<_>>())
+            }
+            Err(_) => unread.extend(units),
+        }
+        Ok(())
+    })
+    .await?;
+    let unit_bytes = world.scenario.unit_bytes;
+    for unit in unread {
+        let request = Request::read(unit as u64 * unit_bytes, unit_bytes);
+        if let Ok(reply) = top.submit(request).await {
+            let stamps = stamps_of(&reply.into_data(), unit_bytes as usize, unit, 1)?;
+            all[unit] = stamps.first().copied();
+        }
+    }
+    Ok(all)
 }
 
 /// Checks what was found against a model, without settling anything in it.

@@ -189,7 +189,8 @@ impl Rule {
         }
     }
 
-    fn has_corrupt_areas(&self, side: &SideMap) -> bool {
+    /// True when a block of what belongs to a side itself is corrupt: of its log, its map and so on.
+    pub fn has_corrupt_areas(&self, side: &SideMap) -> bool {
         let disks = side.platters.iter().enumerate();
         let mut corrupt = disks.flat_map(|(disk, platter)| {
             let blocks: Vec<usize> = platter.borrow().corrupt_blocks().collect();

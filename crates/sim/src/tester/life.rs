@@ -224,8 +224,10 @@ impl Run {
             );
             if let AtRest::Older { side } = what {
                 // The true side may have been ahead of all others, and is not there. What only it
-                // had flushed is lost then, and the older copy does not always show that.
+                // had flushed is lost then, and the older copy does not always show that. So is what
+                // only it had whole.
                 let whole = self.whole.iter().all(|whole| *whole) && *last == Ended::Cleanly;
+                let whole = whole && !scenario.corrupts;
                 self.may_stay_shut = true;
                 if !whole && !probes::holds_without(&world, &self.platters, *side).await {
                     world.reach("at rest: only the older side had everything");
@@ -274,8 +276,8 @@ impl Run {
         }
     }
 
-    /// What each side holds alone, when nothing of dead programs is under way any more.
-    async fn held_by_each(&self) -> Vec<Option<probes::Held>> {
+    /// What the sides hold, when nothing of dead programs is under way any more.
+    async fn held_by_each(&self) -> probes::Held {
         self.until_quiet().await;
         probes::held_by_each(&self.world, &self.platters).await
     }

@@ -92,6 +92,29 @@ impl Platter {
         copy
     }
 
+    /// A copy of what a power cut leaves in any case, except that each block is corrupt that may turn
+    /// out to be: what the disk has done wrong and nobody has noticed is in it.
+    pub fn worst_copy(&self) -> Platter {
+        self.worst_but_for(|_| 0)
+    }
+
+    /// The same of what is there as long as no power is cut.
+    pub fn worst_present_copy(&self) -> Platter {
+        self.worst_but_for(|versions| versions.len() - 1)
+    }
+
+    /// A copy with a corrupt version of each block that has one, and of the others the version that
+    /// is `chosen`.
+    fn worst_but_for(&self, chosen: impl Fn(&[Version]) -> usize) -> Platter {
+        let mut copy = self.fork();
+        for (index, mut versions) in std::mem::take(&mut copy.versions) {
+            let corrupt = versions.iter().position(|version| version.corrupt);
+            let kept = versions.swap_remove(corrupt.unwrap_or_else(|| chosen(&versions)));
+            copy.hold(index, kept.content, kept.corrupt);
+        }
+        copy
+    }
+
     /// Takes the content of another platter, as if that disk had been put in its place.
     pub fn become_copy_of(&mut self, other: &Platter) {
         self.blocks.clone_from(&other.blocks);

@@ -144,35 +144,45 @@ pub async fn end(world: &World, sides: &[SideStack]) {
     }
 }
 
-/// Opens copies of the sides that are not `missing` to be looked at, whatever is missing, and says
-/// what they hold of each unit; `None` when they do not open, or something cannot be read.
+/// What is held of each unit, by its stamp; `None` when the unit cannot be read.
+type Stamps = Vec<Option<u64>>;
+
+/// Opens copies of the sides that are not `missing` to be looked at, whatever is missing, and returns
+/// what they hold.
+///
+/// # Errors
+/// Why they do not open, or what no volume may answer.
 async fn look_without(
     world: &World,
     platters: &[Platters],
     missing: impl Fn(usize) -> bool,
-) -> Option<Vec<u64>> {
+) -> Result<Stamps, String> {
     let sides = sides_over(world, &forks(platters), &Rc::default());
     let away = sides.iter().enumerate().filter(|(side, _)| missing(*side));
     for disk in away.flat_map(|(_, side)| &side.disks) {
         disk.switch().set_offline(true);
     }
-    let mut held = None;
-    if let Some(Opening::Opened(mirror)) = try_to_open(world, &sides, How::ReadOnly).await {
-        let top: Rc<dyn Device> = top_of(&world.rt, &world.scenario, &mirror, &sides, None);
-        let mut found = Vec::new();
-        let read = client::read_all(world, &top, |_, _, stamps| {
-            found.extend(stamps.map_err(|error| error.to_string())?);
-            Ok(())
-        });
-        held = read.await.is_ok().then_some(found);
-        let closed = world.rt.timeout(world.patience(), mirror.close()).await;
-        if closed.is_err() {
-            let what = "a volume that was opened to be looked at does not close";
-            world.findings.add(what.to_owned());
+    let held = match try_to_open(world, &sides, How::ReadOnly).await {
+        None => Err("the opening does not end".to_owned()),
+        Some(Opening::Refused(refusal)) => Err(refusal.why),
+        Some(Opening::Opened(mirror)) => {
+            let top: Rc<dyn Device> = top_of(&world.rt, &world.scenario, &mirror, &sides, None);
+            let held = client::read_each(world, &top).await;
+            let closed = world.rt.timeout(world.patience(), mirror.close()).await;
+            if closed.is_err() {
+                let what = "a volume that was opened to be looked at does not close";
+                world.findings.add(what.to_owned());
+            }
+            held
         }
-    }
+    };
     end(world, &sides).await;
     held
+}
+
+/// All stamps, when every unit could be read.
+fn all_of(held: Stamps) -> Option<Vec<u64>> {
+    held.into_iter().collect()
 }
 
 fn holds_everything(world: &World, held: &[u64]) -> bool {
@@ -181,31 +191,81 @@ fn holds_everything(world: &World, held: &[u64]) -> bool {
     units.all(|(unit, stamp)| volume.allows(unit, *stamp))
 }
 
-/// True when the sides hold everything that was promised without one of them.
+/// True when the sides hold everything that was promised without one of them, also after a power
+/// cut.
 pub async fn holds_without(world: &World, platters: &[Platters], side: usize) -> bool {
-    let held = look_without(world, platters, |other| other == side).await;
+    let platters = copies(platters, Platter::worst_copy);
+    let held = look_without(world, &platters, |other| other == side).await;
+    let held = held.ok().and_then(all_of);
     held.is_some_and(|held| holds_everything(world, &held))
 }
 
-/// What a side holds alone.
+/// What the sides hold in any case, whatever a power cut leaves and whatever the disks have done to
+/// them that has not come to light.
 pub struct Held {
-    /// The stamp of each unit.
-    stamps: Vec<u64>,
-    /// The side is a member of the newest epoch that any side knows.
-    counts: bool,
+    /// What each side holds alone, or why it does not open.
+    alone: Vec<Result<Stamps, String>>,
+    /// The sides that are members of the newest epoch that any side knows.
+    count: Vec<bool>,
+    /// The units that all sides together can give; all of them when the sides do not open together.
+    given: Vec<bool>,
+    /// The sides of whose logs and other areas a block is corrupt.
+    corrupt: Vec<bool>,
 }
 
-/// Looks at each side alone, on copies: what it holds in any case, also after a power cut, or `None`
-/// when it does not open.
-pub async fn held_by_each(world: &World, platters: &[Platters]) -> Vec<Option<Held>> {
-    let newest = newest_epoch_members(world, platters).await;
-    let durable = copies(platters, Platter::durable_copy);
-    let mut all = Vec::new();
-    for (alone, counts) in newest.into_iter().enumerate() {
-        let held = look_without(world, &durable, |side| side != alone).await;
-        all.push(held.map(|stamps| Held { stamps, counts }));
+/// Looks at each side alone and at all of them together, on copies. Where blocks become corrupt, also
+/// at what is there as long as no power is cut: what follows in a log may show that something before
+/// it counts, and is corrupt.
+pub async fn held_by_each(world: &World, platters: &[Platters]) -> Held {
+    let count = newest_epoch_members(world, platters).await;
+    let mut held = held_by_copies(world, &copies(platters, Platter::worst_copy), &count).await;
+    if world.scenario.corrupts {
+        let present = copies(platters, Platter::worst_present_copy);
+        let present = held_by_copies(world, &present, &count).await;
+        held.limit_to(present);
     }
-    all
+    held
+}
+
+async fn held_by_copies(world: &World, platters: &[Platters], count: &[bool]) -> Held {
+    let mut alone = Vec::new();
+    for this in 0..platters.len() {
+        alone.push(look_without(world, platters, |side| side != this).await);
+    }
+    let together = look_without(world, platters, |_| false).await;
+    let given = together.map(|held| held.iter().map(Option::is_some).collect());
+    let sides = platters.iter().enumerate();
+    let maps = sides.map(|(index, platters)| map_of(&world.scenario, index, platters));
+    let rule = &world.around.rule;
+    Held {
+        alone,
+        count: count.to_vec(),
+        corrupt: maps.map(|map| rule.has_corrupt_areas(&map)).collect(),
+        given: given.unwrap_or_else(|_| vec![true; world.scenario.units()]),
+    }
+}
+
+impl Held {
+    /// Leaves out what the other does not hold.
+    fn limit_to(&mut self, other: Held) {
+        for (own, other) in self.alone.iter_mut().zip(other.alone) {
+            match (own.as_mut(), other) {
+                (Ok(own), Ok(other)) => {
+                    let units = own.iter_mut().zip(other);
+                    let unread = units.filter(|(_, other)| other.is_none());
+                    unread.for_each(|(own, _)| *own = None);
+                }
+                (Ok(_), Err(why)) => *own = Err(why),
+                (Err(_), _) => {}
+            }
+        }
+        for (own, other) in self.given.iter_mut().zip(other.given) {
+            *own &= other;
+        }
+        for (own, other) in self.corrupt.iter_mut().zip(other.corrupt) {
+            *own |= other;
+        }
+    }
 }
 
 /// Which sides are members of the newest epoch that any of them knows.
@@ -224,19 +284,19 @@ async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool>
 }
 
 /// An opening, however it ended, must leave each member of the newest epoch with no less than it held
-/// alone before (T14).
-pub fn check_kept(world: &World, before: &[Option<Held>], after: &[Option<Held>]) {
-    for (side, (before, after)) in before.iter().zip(after).enumerate() {
-        let Some(before) = before.as_ref().filter(|held| held.counts) else {
+/// alone before (T14). A side whose own log is corrupt may no longer read a block once it counts up to
+/// the change that is wrong there. So may any side where the newest content of the block is wrong on
+/// every side that has it: it learns of that change, and that nobody can give it (T11).
+pub fn check_kept(world: &World, before: &Held, after: &Held) {
+    for (side, (held, after)) in before.alone.iter().zip(&after.alone).enumerate() {
+        let Some(held) = held.as_ref().ok().filter(|_| before.count[side]) else {
             continue;
         };
         world.reach("a side alone was looked at before and after an opening");
         let kept = match after {
-            Some(after) => {
-                let volume = world.volume.borrow();
-                volume.check_not_older(&before.stamps, &after.stamps)
-            }
-            None => Err("it does not open any more".to_owned()),
+            Ok(after) if before.corrupt[side] => check_side_kept(world, held, after, |_| false),
+            Ok(after) => check_side_kept(world, held, after, |unit| before.given[unit]),
+            Err(why) => Err(format!("it does not open any more: {why}")),
         };
         if let Err(why) = kept {
             let what = format!("an opening has taken something from side {side}: {why}");
@@ -245,12 +305,35 @@ pub fn check_kept(world: &World, before: &[Option<Held>], after: &[Option<Held>]
     }
 }
 
+fn check_side_kept(
+    world: &World,
+    before: &Stamps,
+    after: &Stamps,
+    must_be_read: impl Fn(usize) -> bool,
+) -> Result<(), String> {
+    let (mut was, mut is) = (Vec::new(), Vec::new());
+    for (unit, (before, after)) in before.iter().zip(after).enumerate() {
+        match (before, after) {
+            (Some(_), None) if must_be_read(unit) => {
+                return Err(format!("unit {unit} cannot be read any more"));
+            }
+            (Some(before), Some(after)) => {
+                was.push((unit, *before));
+                is.push(*after);
+            }
+            _ => {}
+        }
+    }
+    world.volume.borrow().check_not_older(&was, &is)
+}
+
 /// Looks at each side alone: it must be the volume at one moment, and one of them must hold all
 /// that was promised (T6).
 pub async fn look_at_each(world: &World, platters: &[Platters]) {
     let mut whole = false;
     for alone in 0..platters.len() {
-        let Some(held) = look_without(world, platters, |side| side != alone).await else {
+        let held = look_without(world, platters, |side| side != alone).await;
+        let Some(held) = held.ok().and_then(all_of) else {
             continue;
         };
         world.reach("a side alone was looked at");

@@ -179,14 +179,15 @@ impl Volume {
         Ok(())
     }
 
-    /// Checks that no unit of `after` is older than the same unit of `before`.
+    /// Checks that no unit is older by its stamp in `after` than by the one in `before`, which names the
+    /// units.
     ///
     /// # Errors
     /// A unit that has gone back.
-    pub fn check_not_older(&self, before: &[u64], after: &[u64]) -> Result<(), String> {
+    pub fn check_not_older(&self, before: &[(usize, u64)], after: &[u64]) -> Result<(), String> {
         let shown = |stamp: u64| self.history.get(&(stamp >> 24)).filter(|_| stamp != ZEROES);
         let zeroed = self.zeroed_until();
-        for (unit, (&before, &after)) in before.iter().zip(after).enumerate() {
+        for (&(unit, before), &after) in before.iter().zip(after) {
             let Some(past) = shown(before).filter(|_| before != after) else {
                 continue;
             };

@@ -30,6 +30,8 @@ struct Operation {
     start: u64,
     at: Instant,
     what: String,
+    /// When it started, corrupt copies were a reason for it to fail.
+    may_fail: bool,
 }
 
 /// What belongs to one life of the program.
@@ -187,14 +189,17 @@ impl World {
             start,
             at: self.rt.now(),
             what: format!("{id} ({} {units:?})", op.name()),
+            may_fail: self.scenario.corrupts && self.copies_may_fail(units),
         };
         self.in_flight.borrow_mut().insert(id, operation);
         id
     }
 
-    /// Notes that an operation has ended, or that its client has left.
-    pub fn ended(&self, id: u64) {
-        self.in_flight.borrow_mut().remove(&id);
+    /// Notes that an operation has ended, or that its client has left. Returns whether corrupt copies
+    /// were a reason for it to fail when it started.
+    pub fn ended(&self, id: u64) -> bool {
+        let operation = self.in_flight.borrow_mut().remove(&id);
+        operation.is_some_and(|operation| operation.may_fail)
     }
 
     /// When the oldest operation in flight started, as the model counts.
@@ -252,18 +257,14 @@ impl World {
     }
 
     /// A client was told of an error. With one side without faults there is no reason for one, and
-    /// neither when a single operation of the run has failed.
-    pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>) {
+    /// neither when a single operation of the run has failed. `could_fail` says what was true of the
+    /// copies when it started.
+    pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>, could_fail: bool) {
         self.reach("error told to a client");
-        let (start, end) = (units.start as u64, units.end as u64);
-        let unit_bytes = self.scenario.unit_bytes;
-        let rule = &self.around.rule;
         if self.may_refuse(error) {
             return;
         }
-        let (start, end) = (start * unit_bytes, end * unit_bytes);
-        let only_copies = self.is_spared_side_behind() && rule.is_corrupt_within(start, end);
-        if only_copies || rule.may_fail(start, end) {
+        if could_fail || self.copies_may_fail(units) {
             self.reach("error because of corrupt copies");
             return;
         }
@@ -278,6 +279,18 @@ impl World {
                 "{op} {units:?} failed ({error}) because one operation of one side did"
             ));
         }
+    }
+
+    /// True when the copies of these units that are there may all be corrupt ones.
+    fn copies_may_fail(&self, units: &Range<usize>) -> bool {
+        let unit_bytes = self.scenario.unit_bytes;
+        let (start, end) = (
+            units.start as u64 * unit_bytes,
+            units.end as u64 * unit_bytes,
+        );
+        let rule = &self.around.rule;
+        let only_copies = self.is_spared_side_behind() && rule.is_corrupt_within(start, end);
+        only_copies || rule.may_fail(start, end)
     }
 
     /// True while the side without faults is being rebuilt, as after an older copy has come in its

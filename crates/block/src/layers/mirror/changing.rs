@@ -24,6 +24,8 @@ use crate::error::IoError;
 
 /// The superblocks of the sides must be written within this.
 const MARKED_WITHIN: Duration = Duration::from_secs(30);
+/// A flush that failed while a side is to be removed is tried again after this.
+const FLUSH_RETRY_AFTER: Duration = Duration::from_millis(100);
 
 impl Shared {
     /// Takes a blank device as a further side; it is then rebuilt from the others. In the place of
@@ -144,14 +146,12 @@ impl Shared {
             self.want_flushed(other.index, number);
             self.pump(other.index);
         }
-        let has = |other: &Side| {
-            let store = other.store();
-            stays(other) && store.is_some_and(|store| store.complete_durable() >= number)
-        };
-        // One that has just joined must be known to the side that goes.
-        let elsewhere = || others().any(has) && self.another_is_healthy(index);
-        let elsewhere = self.flushes.changed.until(elsewhere);
-        if self.rt.timeout(MARKED_WITHIN, elsewhere).await.is_err() {
+        if self
+            .rt
+            .timeout(MARKED_WITHIN, self.until_elsewhere(index, number))
+            .await
+            .is_err()
+        {
             side.durable.set(was_durable);
             return Err(format!(
                 "no other side has everything that is on {name}, within {} s",
@@ -183,6 +183,36 @@ impl Shared {
         }
         self.release_logs();
         told
+    }
+
+    /// Waits until another side that stays holds, durably, every change below `number` and right
+    /// copies of all blocks that were found wrong on it, for which side `index` may have the last one.
+    async fn until_elsewhere(self: &Rc<Self>, index: usize, number: u64) {
+        let has = |other: &&Side| {
+            let stays = other.durable.get() && other.is_healthy();
+            let repaired = other.out_of_sync.is_empty();
+            let store = other
+                .store()
+                .filter(|_| other.index != index && stays && repaired);
+            store.is_some_and(|store| store.complete_durable() >= number)
+        };
+        loop {
+            // One that has just joined must be known to the side that goes.
+            let found = || {
+                let whole = self.sides.iter().find(has);
+                whole.filter(|_| self.another_is_healthy(index))
+            };
+            self.flushes.changed.until(|| found().is_some()).await;
+            let Some(store) = found().and_then(|side| side.store()) else {
+                continue;
+            };
+            // A repair has no number of its own, so no boundary says that it is durable.
+            match store.flush(number).await {
+                Ok(()) if found().is_some() => return,
+                Ok(()) => {}
+                Err(_) => self.rt.sleep(FLUSH_RETRY_AFTER).await,
+            }
+        }
     }
 
     pub(super) fn changeable(&self) -> Result<&Volume, String> {

@@ -17,20 +17,24 @@
 //!
 //! **Who is asked.** Inconsistent sides are not: when one began to be rebuilt, it was decided
 //! whose content counts. Neither are sides that the operator gave up by naming them in `rebuild`;
-//! that is how a split is resolved. What an inconsistent side knows still counts as evidence: if
-//! it was told of an epoch after the newest of the others, these are not the newest.
+//! that is how a split is resolved. Neither are sides whose logs have lost entries that had been
+//! durable ([`Seen::damaged`]). What they know still counts as evidence: if an inconsistent side was
+//! told of an epoch after the newest of the others, these are not the newest; nor are they if a
+//! damaged side was told of one without them, or that they had one which they do not have.
 //!
 //! **Sources.** The sides whose logs together make the volume: the consistent members of the newest
 //! epoch, whatever their state is. A side whose superblock still has an earlier epoch is one of them
 //! when every epoch after its own has it as a member: the crash came before it was told. A side
 //! that lacks what a peer knows it had ([`Seen::shared_below`]; a clean or quiet peer says it of
 //! all sides), or that is clean while a peer has more, is an older copy of itself, and is made anew.
+//! So is one whose current epoch is neither the newest nor one that the table of the side with the
+//! newest history names as its last.
 //!
 //! **Who may be ahead (T7).** A durable member of the newest epoch that is missing may have
 //! acknowledged flushes that the sources lack, and so may the true side of which an older copy was
 //! found: a member that is neither a source nor about to join. Nobody is ahead of a source that has the newest epoch and is clean or quiet. A side that
 //! is not durable may be missing, but not all durable members at once: flushed is what a durable
-//! side has. The only member of an epoch starts alone, also after a crash (T6). The operator can
+//! side has. A damaged member may be ahead when it has been complete up to more than the sources are. The only member of an epoch starts alone, also after a crash (T6). The operator can
 //! [`Force`] the opening.
 //!
 //! **What counts.** When every side of the table is a source, every record in their logs. Else only what
@@ -133,6 +137,8 @@ pub struct Seen {
     pub log_epoch: Option<u64>,
     /// When it was last written, as far as its log says, in seconds since 1970.
     pub written_s: u64,
+    /// Its log has lost entries that had been durable, so what it holds is not that of one moment.
+    pub damaged: bool,
     /// False when it is lost with its machine.
     pub durable: bool,
 }
@@ -148,6 +154,7 @@ impl Seen {
             unmarked_below: 0,
             log_epoch: None,
             written_s: 0,
+            damaged: false,
             durable: true,
         }
     }
@@ -296,7 +303,40 @@ impl Present<'_> {
     /// True when its content is that of one moment, and counts.
     fn is_consistent(&self) -> bool {
         let counts = self.current().has_member(self.superblock.place());
-        self.superblock.state != State::Inconsistent && counts && !self.given_up
+        let usable = !self.given_up && !self.seen.damaged;
+        self.superblock.state != State::Inconsistent && counts && usable
+    }
+
+    /// All changes below this number were on it once, by its own word and by what it knows of all
+    /// members; limited to what counts in the newest epoch. 0 when it counts in none.
+    fn had_below(&self, newest: &History) -> u64 {
+        let had = self.complete_below().max(self.seen.shared_below);
+        if self.superblock.history.contains(&newest.current().id) {
+            return had;
+        }
+        if !self.counts_in(newest) {
+            return 0;
+        }
+        let after = newest.after(&self.current().id).unwrap_or_default();
+        let limit = after.iter().map(|epoch| epoch.first_change).min();
+        had.min(limit.unwrap_or(u64::MAX))
+    }
+
+    /// True when it is damaged and knows that none of these sides holds all that counts: it was told
+    /// of an epoch without them, or that they had been told of a later one than they have.
+    fn outdates(&self, sources: &[Present<'_>]) -> bool {
+        let (history, table) = (&self.superblock.history, &self.superblock.table);
+        let is_later = |side: &Present<'_>| history.next_after(&side.current().id).is_some();
+        let counts = |side: &Present<'_>| side.counts_in(history) && side.is_as_told(table);
+        self.seen.damaged && sources.iter().all(|side| is_later(side) && !counts(side))
+    }
+
+    /// False when the table names other epochs than its current one as its last: then it is an older
+    /// copy of the side.
+    fn is_as_told(&self, table: &Table) -> bool {
+        let listed = place_in(table, &self.superblock.side).and_then(|place| table[place]);
+        let told = listed.map(|listed| listed.told).unwrap_or_default();
+        told.is_unknown() || told.may_be(&self.current().id)
     }
 
     /// True when it descends from the other, or is in the same epoch.
@@ -342,7 +382,7 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
     let consistent: Vec<Present<'_>> = consistent.into_iter().filter(is_listed).collect();
     let table = table(seen, &present, &unlisted, &holder, rebuild)?;
     let newest = holder.superblock.history.clone();
-    let (mut sources, older_copies) = sources(&consistent, &newest);
+    let (mut sources, older_copies) = sources(&consistent, &holder);
     sources.sort_by_key(|side| (side.current().id != newest.current().id, side.index));
     let ahead = may_be_ahead(seen, &present, &sources, &newest, &table.table);
     let must_be_forced = !ahead.is_empty();
@@ -561,8 +601,9 @@ fn perhaps_dropped<'p, 's>(
 /// The sides whose logs are merged, and those that turn out to be older copies of themselves.
 fn sources<'s>(
     consistent: &[Present<'s>],
-    newest: &History,
+    holder: &Present<'s>,
 ) -> (Vec<Present<'s>>, Vec<Present<'s>>) {
+    let (newest, table) = (&holder.superblock.history, &holder.superblock.table);
     let counting: Vec<Present<'s>> = consistent
         .iter()
         .filter(|side| side.counts_in(newest))
@@ -576,7 +617,9 @@ fn sources<'s>(
     let shared = shared.expect("the side with the newest history counts");
     counting.into_iter().partition(|side| {
         let outrun = side.superblock.state == State::Clean && side.complete_below() < reach;
-        side.complete_below() >= shared && !outrun
+        let is_newest = side.current().id == newest.current().id;
+        let is_as_told = is_newest || side.is_as_told(table);
+        side.complete_below() >= shared && !outrun && is_as_told
     })
 }
 
@@ -618,14 +661,16 @@ fn may_be_ahead(
     let found = |place: usize| present.iter().find(|side| side.superblock.place() == place);
     let unseen = (0..SIDES_MAX)
         .any(|place| current.has_member(place) && found(place).is_none() && table[place].is_some());
-    if knows_a_later_epoch(present, newest) {
+    let mut asked = present.iter().filter(|side| !side.given_up);
+    if knows_a_later_epoch(present, newest) || asked.any(|side| side.outdates(sources)) {
         return outdated_by(seen, present, sources);
     }
     let mut ahead = if unseen { missing(seen) } else { Vec::new() };
     let copies = present
         .iter()
         .filter(|side| current.has_member(side.superblock.place()) && !side.given_up)
-        .filter(|side| !is_among(side, sources) && !is_about_to_join(side, sources, newest));
+        .filter(|side| !is_among(side, sources) && !is_about_to_join(side, sources, newest))
+        .filter(|side| !side.seen.damaged || side.had_below(newest) > complete_below(sources));
     ahead.extend(copies.map(|side| side.index));
     ahead.retain(|&index| seen[index].durable);
     let nobody_is_ahead =
@@ -657,10 +702,10 @@ fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) 
     sources.iter().map(|side| side.index).collect()
 }
 
-/// True when a side that is no source has been told of an epoch after the newest one.
+/// True when a side that is no source and not damaged has been told of an epoch after the newest one.
 fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
-    let mut asked = present.iter().filter(|side| !side.given_up);
-    asked.any(|side| {
+    let asked = |side: &&Present<'_>| !side.given_up && !side.seen.damaged;
+    present.iter().filter(asked).any(|side| {
         let next = side.superblock.history.next_after(&newest.current().id);
         next.is_some()
     })
@@ -693,7 +738,8 @@ fn behind(
     others
         .map(|side| {
             let unmarked = side.complete_below() < unmarked_below;
-            let unknown = side.given_up || unmarked || is_among(side, older_copies);
+            let unknown = side.given_up || side.seen.damaged || unmarked;
+            let unknown = unknown || is_among(side, older_copies);
             let since = (!unknown).then(|| since(side, sources, newest)).flatten();
             (side.index, since.unwrap_or(Behind::Everything))
         })

@@ -91,8 +91,6 @@ pub(super) struct OpenedSide {
 struct Looked {
     seen: Seen,
     store: Option<Rc<Store>>,
-    /// It has lost durable changes, and nobody knows which.
-    damaged: bool,
 }
 
 /// A volume that was made of sides.
@@ -209,9 +207,8 @@ impl Attempt<'_> {
 
     /// Decides what the sides are worth and makes one volume of them.
     async fn make_one(&self, looked: &mut [Looked]) -> Result<Made, Setback> {
-        let rebuild = self.given_up(looked);
         let seen: Vec<Seen> = looked.iter().map(|side| side.seen.clone()).collect();
-        let mut plan = family::decide(&seen, &rebuild, self.options.force)
+        let mut plan = family::decide(&seen, &self.options.rebuild, self.options.force)
             .map_err(|refusal| Setback::Refused(self.refused(looked, &refusal)))?;
         if let Some(first) = plan.counts_below {
             self.stores(looked, &plan)
@@ -337,7 +334,6 @@ impl Attempt<'_> {
                 ..Seen::of(&side.name, Err(why))
             },
             store: None,
-            damaged: false,
         };
         let device = match (side.device(), self.failed[index]) {
             (_, Some(error)) => return absent(Absence::Unreadable(error.to_string())),
@@ -367,33 +363,20 @@ impl Attempt<'_> {
         let found = store.found();
         // What it once was complete up to, by its own word, it must still be. While it is rebuilt it
         // has said nothing.
-        let said = found.shared_below.max(superblock.complete_below);
-        let lost = found.complete_below < said && superblock.state != State::Inconsistent;
+        let said_below = found.shared_below.max(superblock.complete_below);
+        let lost = found.complete_below < said_below && superblock.state != State::Inconsistent;
         Looked {
             seen: Seen {
                 complete_below: found.complete_below,
                 shared_below: found.shared_below,
                 unmarked_below: found.shared_below,
                 written_s: found.written_s.unwrap_or(0),
+                damaged: found.damaged || lost,
                 durable,
                 ..Seen::of(&side.name, Ok(superblock))
             },
             store: Some(store),
-            damaged: found.damaged || lost,
         }
-    }
-
-    /// The sides that are made anew: those that the operator named, and those whose logs have lost
-    /// something that nobody can name.
-    fn given_up(&self, looked: &[Looked]) -> Vec<String> {
-        let damaged = looked.iter().filter(|side| side.damaged);
-        let damaged = damaged.map(|side| side.seen.name.clone());
-        self.options
-            .rebuild
-            .iter()
-            .cloned()
-            .chain(damaged)
-            .collect()
     }
 
     /// The refusal, with the ranges in which something may be lost, as far as they are known.
@@ -403,7 +386,7 @@ impl Attempt<'_> {
         for side in looked.iter().filter(|side| !no_volume && is_blank(side)) {
             message.push_str(&format!("; {}", blank_in_words(&side.seen.name)));
         }
-        for side in looked.iter().filter(|side| side.damaged) {
+        for side in looked.iter().filter(|side| side.seen.damaged) {
             message.push_str(&format!(
                 "; the log of {} has lost entries that had been durable",
                 side.seen.name

@@ -96,3 +96,44 @@ fn what_an_opening_has_answered_is_found_on_each_side_alone() {
         }
     });
 }
+
+/// Says in both superblocks of a side that it is complete up to `number`, in use as it is.
+async fn claim_complete(rt: &Rt, side: &Candidate, number: u64) {
+    let found = side.superblock().await.expect("readable").expect("there");
+    let claiming = Superblock {
+        complete_below: number,
+        generation: found.generation + 1,
+        ..found
+    };
+    let block = rt.pool().copy_of(&claiming.encode());
+    let last = side.device.geometry().size_bytes - BLOCK;
+    for offset in [0, last] {
+        let write = Request::write(offset, block.clone(), crate::request::Flags::NONE);
+        side.device.submit(write).await.expect("memory");
+    }
+}
+
+/// What a side in use has said that it holds durably, its log must still hold. A log that ends before
+/// has lost its end, and the side is not taken for one that lacks only what comes after.
+#[test]
+fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
+    let rt = Rt::virtual_time(VirtualOptions::default());
+    rt.block_on(async {
+        let side = |index| Candidate {
+            name: format!("side{index}"),
+            device: Rc::new(MemoryDevice::new(&rt, 64 << 20)),
+        };
+        let sides: Vec<Candidate> = (0..2).map(side).collect();
+        let formatted = superblock::format(&rt, "vol", &sides, &Formatting::default()).await;
+        formatted.expect("the sides are fit");
+        let killed = open_some(&rt, &sides, |_| true, None).await.expect("fresh");
+        let write = Request::write(0, full_of(&rt, 1), crate::request::Flags::NONE);
+        killed.submit(write).await.expect("written");
+        killed.submit(Request::flush()).await.expect("flushed");
+        drop(killed);
+        claim_complete(&rt, &sides[0], 1_000).await;
+        let refused = open_some(&rt, &sides, |_| true, None).await;
+        let why = refused.err().expect("nobody has what it had");
+        assert!(why.contains("the log of side0 has lost entries"), "{why}");
+    });
+}

@@ -22,6 +22,7 @@ pub(super) const JUMPS_MAX: usize = 128;
 const JUMPS_AT: usize = 72;
 const JUMP_BYTES: usize = 24;
 const KEPT_FROM_AT: usize = JUMPS_AT + JUMPS_MAX * JUMP_BYTES;
+const DURABLE_AT: usize = KEPT_FROM_AT + 8;
 const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
 
 /// The place where one run of the log ended and the next one began.
@@ -52,6 +53,9 @@ pub(super) struct Checkpoint {
     /// Of the changes from this number on, none has left the log while a member of the epoch lacked
     /// it. 0: that is not known.
     pub(super) kept_from: u64,
+    /// Every entry of the log before this position was durable when this was written. 0: that is not
+    /// known.
+    pub(super) durable_to: u64,
     /// The jumps between the tail and the head.
     pub(super) jumps: Vec<Jump>,
 }
@@ -70,6 +74,7 @@ impl Checkpoint {
         put_u32(&mut block, 56, self.jumps.len() as u32);
         put_u64(&mut block, 64, self.shared_below);
         put_u64(&mut block, KEPT_FROM_AT, self.kept_from);
+        put_u64(&mut block, DURABLE_AT, self.durable_to);
         for (index, jump) in self.jumps.iter().enumerate() {
             let at = JUMPS_AT + index * JUMP_BYTES;
             put_u64(&mut block, at, jump.run);
@@ -106,6 +111,7 @@ impl Checkpoint {
             run: u64_at(block, 48),
             shared_below: u64_at(block, 64),
             kept_from: u64_at(block, KEPT_FROM_AT),
+            durable_to: u64_at(block, DURABLE_AT),
             jumps: (0..count).map(jump).collect(),
         };
         checkpoint.is_sound().then_some(checkpoint)

@@ -742,6 +742,7 @@ impl Log {
         next.complete_below = next.complete_below.max(complete_below);
         next.shared_below = next.shared_below.max(self.shared_below.get());
         next.kept_from = self.kept_from.get();
+        next.durable_to = self.flushed.get();
         let tail = next.tail;
         next.jumps.retain(|jump| jump.start > tail);
         self.write_checkpoint(&next).await?;

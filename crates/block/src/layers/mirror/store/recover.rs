@@ -102,12 +102,19 @@ impl Reader<'_> {
     }
 
     /// Where the log goes on behind something that is not a whole entry, if an entry close behind
-    /// says that it had been durable; `None` when this is where the run ended.
-    async fn beyond(&mut self, side: &Uuid, run: u64, end: u64) -> Result<Option<u64>, IoError> {
+    /// says that it had been durable, or that is known of everything before `durable_to`; `None` when
+    /// this is where the run ended, or no entry follows.
+    async fn beyond(
+        &mut self,
+        side: &Uuid,
+        run: u64,
+        end: u64,
+        durable_to: u64,
+    ) -> Result<Option<u64>, IoError> {
         for distance in (BLOCK_BYTES..=self.area.window()).step_by(BLOCK_BYTES as usize) {
             let position = end + distance;
             if let Some(header) = self.header(side, run, position).await?
-                && header.flushed > end
+                && header.flushed.max(durable_to) > end
             {
                 return Ok(Some(position));
             }
@@ -163,24 +170,31 @@ pub(super) async fn recover(
             None => false,
         };
         if !whole {
-            let proof = reader.beyond(side, walk.run, walk.position).await?;
+            let durable_to = checkpoint.durable_to;
+            let proof = reader
+                .beyond(side, walk.run, walk.position, durable_to)
+                .await?;
             let known_end = walk.end();
+            let was_durable = walk.position < durable_to;
             match (header, proof, known_end) {
-                // What follows says that it was durable: its data has gone bad since. Reads of it
-                // will say so.
-                (Some(header), Some(_), _) | (Some(header), None, Some(_)) => {
+                // What follows, or the checkpoint, says that it was durable: its data has gone bad
+                // since. Reads of it will say so.
+                (Some(header), proof, end) if was_durable || proof.is_some() || end.is_some() => {
                     found.take(&header, counts_below);
                     walk.position = header.end();
                 }
-                (None, Some(beyond), _) => {
+                (_, Some(beyond), _) => {
                     found.damaged = true;
                     walk.position = beyond;
                 }
-                (None, None, Some(end)) => {
+                (_, None, Some(end)) => {
                     found.damaged = true;
                     walk.position = end;
                 }
-                (_, None, None) => break,
+                (_, None, None) => {
+                    found.damaged |= was_durable;
+                    break;
+                }
             }
             continue;
         }

@@ -64,6 +64,7 @@ impl Log {
         let start = jump.start;
         next.sequence += 1;
         next.kept_from = self.kept_from.get();
+        next.durable_to = start;
         if self.index.borrow().entries().is_empty() {
             // Nothing is needed of what lies before.
             next.jumps.clear();

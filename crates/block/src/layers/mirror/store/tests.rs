@@ -251,6 +251,40 @@ fn a_hole_among_durable_entries_is_damage() {
     }
 }
 
+/// No entry follows the last one that says that it had been durable. The checkpoint does, which may
+/// have let go of what the entry replaces.
+#[test]
+fn an_entry_that_was_durable_at_the_last_checkpoint_is_missed() {
+    for header_too in [false, true] {
+        let rt = rt();
+        let device = memory(&rt);
+        rt.block_on(async {
+            let (store, next) = opened(&rt, &device).await;
+            put(&rt, &store, &next, 0, &[1]).await;
+            put(&rt, &store, &next, 1, &[2]).await;
+            store.flush(3).await.expect("it flushes");
+            let entries = store.log.index.borrow().entries().clone();
+            let dropped = store.log.drop_before(entries[0].end).await;
+            dropped.expect("memory does not fail");
+            store.stop().await;
+            let at = store.log.area.at(entries[1].position);
+            let (at, len) = match header_too {
+                true => (at, 8192),
+                false => (at + 4096, 4096),
+            };
+            let write = Request::write(at, rt.pool().zeroed(len), Flags::NONE);
+            device.submit(write).await.expect("it is overwritten");
+
+            let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+            assert_eq!(store.found().damaged, header_too);
+            if !header_too {
+                assert_eq!(store.found().complete_below, 3);
+                assert_eq!(get(&store, 1..2).await, Err(IoError::Corrupt));
+            }
+        });
+    }
+}
+
 /// A side that is started alone holds nothing beyond the number up to which it is complete, and the
 /// home never does.
 #[test]
