@@ -122,8 +122,12 @@ async fn flap(rt: &Rt, switch: &Switch, times: u32, for_time: Duration) {
     }
 }
 
-/// Faults for ever, which only exist beside a side without faults.
+/// Faults for ever, which only exist beside a side without faults, or as the loss of both
+/// superblocks.
 pub fn lasts_for_ever(world: &World, life: &Life, side: usize) -> bool {
+    if world.blank.borrow().contains(&side) {
+        return true;
+    }
     let lasting = |fault: &&Fault| fault.side == side && fault.for_ns.is_none();
     world.scenario.steadfast.is_some() && life.faults.iter().any(|fault| lasting(&fault))
 }

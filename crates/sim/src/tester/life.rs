@@ -207,7 +207,9 @@ impl Run {
                 probes::look_at_each(&world, &self.platters).await;
             }
         }
-        if let Some(place) = scenario.foreign.filter(|_| number > 0) {
+        // Where no side of the volume is left beside the foreign one, that is the volume.
+        let others_are_there = world.blank.borrow().is_empty();
+        if let Some(place) = scenario.foreign.filter(|_| number > 0 && others_are_there) {
             probes::boot_with_foreign(&world, &self.platters, place).await;
         }
         if let Some(change) = scenario.changes_sides.filter(|_| number > 0) {

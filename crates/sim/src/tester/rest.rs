@@ -61,6 +61,9 @@ pub fn happen(
             } else {
                 "at rest: a superblock lost"
             });
+            if first && second {
+                world.blank.borrow_mut().insert(side);
+            }
             if first {
                 lose(world, &map, 0, garbage, rng);
             }
@@ -71,6 +74,7 @@ pub fn happen(
         AtRest::Older { .. } => {
             let Some(snapshot) = snapshot else { return };
             world.reach("at rest: an older side");
+            world.blank.borrow_mut().remove(&side);
             for (disk, old) in map.platters.iter().zip(&snapshot[side]) {
                 disk.borrow_mut().become_copy_of(old);
             }

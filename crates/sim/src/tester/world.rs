@@ -2,7 +2,7 @@
 //! at every step.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -70,6 +70,9 @@ pub struct World {
     pub around: Rc<Around>,
     /// What was wrong.
     pub findings: Rc<Findings>,
+    /// Sides that hold no superblock any more. Nobody says that they are to be made anew, so the
+    /// volume goes on without them.
+    pub blank: RefCell<BTreeSet<usize>>,
     /// The program that runs now.
     pub program: RefCell<Option<Rc<Program>>>,
     operations: RefCell<BTreeMap<String, u64>>,
@@ -122,6 +125,7 @@ impl World {
             volume,
             around: Rc::new(around),
             findings,
+            blank: RefCell::default(),
             program: RefCell::new(None),
             operations: RefCell::default(),
             reached: RefCell::default(),
