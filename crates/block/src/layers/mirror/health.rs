@@ -14,7 +14,6 @@ use super::lifecycle::Life;
 use super::shared::{Shared, VolumeState};
 use super::side::add;
 use crate::error::IoError;
-use crate::range_set::RangeSet;
 
 /// An absent side is tried again this often.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
@@ -94,11 +93,16 @@ impl Shared {
         let lost = side.queue.borrow_mut().abandon_waiting(index, error);
         let flying = side.queue.borrow().pending_in(&(0..u64::MAX));
         side.queue.borrow().give_up_flying(index, error);
-        // What went straight home and is not durable yet may be lost.
-        let straight = side.store().map(|store| store.take_unsettled());
-        let straight = straight.iter().flat_map(RangeSet::iter);
-        let lacks = lost.into_iter().chain(flying).chain(straight);
+        let lacks = lost.into_iter().chain(flying);
         lacks.for_each(|range| side.note_lack(range));
+        if let Some(store) = side.store() {
+            // What is not durable yet may be lost: so what the side lacks is known to the block when it
+            // comes back.
+            let unflushed = store.changes_from(store.complete_durable()).into_iter();
+            unflushed.for_each(|(range, _)| side.note_lack(range));
+            let straight = store.take_unsettled();
+            straight.iter().for_each(|range| side.note_lack(range));
+        }
         add(&self.counts.sides_given_up, 1);
         match (self.on_degraded, self.state.get()) {
             (OnDegraded::ReadOnly, VolumeState::Open) => self.state.set(VolumeState::ReadOnly),

@@ -34,7 +34,9 @@ const GAP_BYTES_MAX: u64 = 16 << 10;
 const GAP_SEEKING_BYTES_MAX: u64 = 256 << 10;
 /// Pieces in flight: at most so many, with so many bytes together. A device is busy with these for
 /// no longer than clients may wait, and has enough to choose from.
-const PIECES_IN_FLIGHT_MAX: usize = 16;
+const PIECES_IN_FLIGHT_MAX: usize = 32;
+/// The same where a side seeks.
+const PIECES_IN_FLIGHT_SEEKING_MAX: usize = 24;
 const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
 /// Where a piece takes longer than this, fewer bytes are in flight.
 const PIECE_TIME_MAX: Duration = Duration::from_millis(100);
@@ -88,9 +90,12 @@ impl Shared {
         let mut pieces = FuturesUnordered::new();
         let (mut position, mut copied) = (0, Ok(()));
         let (mut in_flight_bytes, mut in_flight_bytes_max) = (0, IN_FLIGHT_BYTES_MAX);
-        let gap_bytes_max = self.gap_bytes_max(side);
+        let (pieces_max, gap_bytes_max) = match self.a_side_seeks() {
+            true => (PIECES_IN_FLIGHT_SEEKING_MAX, GAP_SEEKING_BYTES_MAX),
+            false => (PIECES_IN_FLIGHT_MAX, GAP_BYTES_MAX),
+        };
         loop {
-            while pieces.len() < PIECES_IN_FLIGHT_MAX
+            while pieces.len() < pieces_max
                 && in_flight_bytes < in_flight_bytes_max
                 && !should_settle(side)
                 && let Some(piece) = next_piece(side, position, gap_bytes_max)
@@ -126,14 +131,10 @@ impl Shared {
         copied
     }
 
-    /// The gap up to which stale ranges are one piece.
-    fn gap_bytes_max(&self, side: &Side) -> u64 {
-        let active = self.sides.iter().filter(|other| other.is_active());
-        let seeks = |side: &Side| side.device.geometry().rotational;
-        match seeks(side) || active.into_iter().any(seeks) {
-            true => GAP_SEEKING_BYTES_MAX,
-            false => GAP_BYTES_MAX,
-        }
+    /// True when a side that takes part is on a disk that seeks.
+    fn a_side_seeks(&self) -> bool {
+        let mut active = self.sides.iter().filter(|side| side.is_active());
+        active.any(|side| side.device.geometry().rotational)
     }
 
     /// Copies a piece when it is its turn. Returns its length, how long it took, and what came of it.

@@ -1,5 +1,6 @@
 //! A side that comes back: opening it anew, giving it what it lacks, and letting it count again.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -187,6 +188,9 @@ impl Shared {
         let candidate = volume.candidate(index).or_else(by_name);
         let candidate = candidate.ok_or(IoError::Offline)?;
         let before = volume.superblock(index);
+        // Of one that was given up since the volume was opened it is known to the block what it lacks;
+        // of one that was missing then, by regions.
+        let is_known = side.life.get().absent_because().is_some();
         if let Some(old) = side.store() {
             old.end().await;
         }
@@ -243,10 +247,15 @@ impl Shared {
         } else {
             // What it was to forget when it was opened, or earlier; nothing else of it is given up.
             let discarded = store.discard_from(u64::MAX, epoch);
-            // It may have been late already when it still was a member.
-            let late_since = volume.epoch_of(store.complete());
-            lacks = self.lacks(&store, epoch.min(late_since));
-            lacks.extend(discarded);
+            lacks.extend(self.lacks_by_logs(&store));
+            if is_known {
+                lacks.extend(store.forgotten_ranges());
+            } else {
+                // It may have been late already when it still was a member.
+                let since = epoch.min(volume.epoch_of(store.complete()));
+                lacks.extend(self.lacks_by_regions(since));
+                lacks.extend(discarded);
+            }
         }
         lacks.iter().for_each(|range| side.note_lack(range));
         side.out_of_sync.end_at(self.size_bytes());
@@ -263,18 +272,25 @@ impl Shared {
         Ok(())
     }
 
-    /// What a side lacks of what the healthy ones have in their logs, or had in them since `epoch`.
-    fn lacks(&self, store: &Store, epoch: u64) -> RangeSet {
+    /// The stores of the healthy sides, by number.
+    fn healthy_stores(&self) -> Vec<(usize, Rc<Store>)> {
         let healthy = self.sides.iter().filter(|side| side.is_healthy());
-        let stores: Vec<(usize, Rc<Store>)> = healthy
+        healthy
             .filter_map(|side| Some((side.index, side.store()?)))
-            .collect();
-        let newest = newest_among(&stores);
-        let mut lacks = RangeSet::for_volume(self.size_bytes());
+            .collect()
+    }
+
+    /// What a side lacks of what the healthy ones have in their logs.
+    fn lacks_by_logs(&self, store: &Store) -> Vec<Range<u64>> {
+        let newest = newest_among(&self.healthy_stores());
         let logged = lacking(store, &newest, store.complete());
-        lacks.extend(logged.into_iter().map(|(range, _)| range));
-        lacks.extend(stores.iter().flat_map(|(_, s)| s.stale_since(epoch)));
-        lacks
+        logged.into_iter().map(|(range, _)| range).collect()
+    }
+
+    /// What a side may lack of what has left the logs of the healthy ones since an epoch.
+    fn lacks_by_regions(&self, epoch: u64) -> Vec<Range<u64>> {
+        let stores = self.healthy_stores().into_iter();
+        stores.flat_map(|(_, s)| s.stale_since(epoch)).collect()
     }
 
     /// Flushes a side that is about to count: it is complete then, and its log says so.

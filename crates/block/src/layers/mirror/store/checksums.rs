@@ -114,15 +114,21 @@ impl Checksums {
         }
     }
 
-    /// Brings into memory what is expected of these blocks, as far as there is room.
+    /// Brings into memory what is expected of these blocks, as far as there is room. If the blocks are
+    /// going to be `changed`, also pages that were never written: so those that change are written
+    /// together with what lies between them.
     ///
     /// # Errors
     /// As [`expected`](Self::expected).
-    pub(super) async fn bring_in(&self, blocks: Range<u64>) -> Result<(), IoError> {
+    pub(super) async fn bring_in(&self, blocks: Range<u64>, changed: bool) -> Result<(), IoError> {
+        let purpose = match changed {
+            true => Purpose::Change,
+            false => Purpose::Look,
+        };
         let room = (self.cached_pages_max / 4).max(1) as u64 * PAGE_BLOCKS;
         let end = blocks.end.min(blocks.start + room).min(self.blocks.get());
         let load_end = Checksums::page_of(end.saturating_sub(1)) + 1;
-        self.visit(blocks.start..end, load_end, Purpose::Look, |_, _| {})
+        self.visit(blocks.start..end, load_end, purpose, |_, _| {})
             .await
     }
 

@@ -39,7 +39,7 @@ impl Store {
     }
 
     /// The ranges of what was forgotten, as far as they are in the volume.
-    fn forgotten_ranges(&self) -> Vec<Range<u64>> {
+    pub(in super::super) fn forgotten_ranges(&self) -> Vec<Range<u64>> {
         let mut forgotten = self.forgotten.borrow().clone();
         // A past that does not count may have been larger.
         forgotten.remove(self.volume_bytes.get()..u64::MAX);

@@ -25,6 +25,9 @@ use crate::range_set::RangeSet;
 
 /// Pages of checksums that have changed and are only in memory, before they are made durable.
 const UNWRITTEN_PAGES_MAX: usize = 1024;
+/// What is stale in so much of the volume is announced at once: each time costs flushes, and where
+/// a rebuild is cut short, zeroes are written to all that was announced.
+const ANNOUNCED_BYTES: u64 = 16 * regions::PAGE_COVERS_BYTES;
 /// Pages of checksums that are read together, ahead of what is copied.
 const PAGES_AHEAD: u64 = 64;
 
@@ -66,11 +69,11 @@ impl Store {
             && self.log.index.borrow().newest_in(range).is_empty()
     }
 
-    /// The ranges of the volume that are announced together with a position, at most: those that
-    /// one page of the map describes.
+    /// The part of the volume whose stale ranges are announced together with a position: what some
+    /// pages of the map describe.
     pub(in super::super) fn announced_together(position: u64) -> Range<u64> {
-        let start = position - position % regions::PAGE_COVERS_BYTES;
-        start..start + regions::PAGE_COVERS_BYTES
+        let start = position - position % ANNOUNCED_BYTES;
+        start..start + ANNOUNCED_BYTES
     }
 
     /// True when a range must be announced before it may go straight home.
@@ -185,6 +188,8 @@ impl Store {
         let end = end.max(range.end).min(self.volume_bytes.get());
         *self.straight.ahead.borrow_mut() = range.start..end;
         let blocks = range.start / BLOCK_BYTES..end / BLOCK_BYTES;
-        checksums.bring_in(blocks).await
+        checksums
+            .bring_in(blocks, self.straight.allowed.get())
+            .await
     }
 }
