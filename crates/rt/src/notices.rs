@@ -2,7 +2,7 @@
 //!
 //! A device that loses its connection, a client that is refused: each posts a notice, which costs
 //! it no waiting. Whoever talks to the operator takes the notices now and then. Notices of one kind
-//! and subject are told at most once in [`REPEAT_AFTER`], with how many there were besides, so a
+//! and subject are told at most once in ten seconds, with how many there were besides, so a
 //! peer can fill neither memory nor a log. All runtimes that are made from the options of one share
 //! its notices, since a part of a device may be on a thread of its own.
 

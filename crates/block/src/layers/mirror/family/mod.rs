@@ -370,7 +370,7 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
         .filter(Present::is_consistent)
         .collect();
     if consistent.is_empty() {
-        return Err(only_inconsistent(seen, &present));
+        return Err(Refusal::only_inconsistent(seen, &present));
     }
     let holder = newest_of(&consistent)?;
     let is_listed = |side: &Present<'_>| {
@@ -387,7 +387,7 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
     let ahead = may_be_ahead(seen, &present, &sources, &newest, &table.table);
     let must_be_forced = !ahead.is_empty();
     if must_be_forced && force.is_none() {
-        return Err(freshest_missing(seen, &sources, ahead));
+        return Err(Refusal::freshest_missing(seen, &sources, ahead));
     }
     let plan = Plan {
         behind: behind(&present, &sources, &older_copies, &newest),
@@ -777,26 +777,4 @@ fn missing(seen: &[Seen]) -> Vec<usize> {
 fn names(seen: &[Seen], sides: Vec<usize>) -> Vec<String> {
     let name = |index: usize| seen[index].name.clone();
     sides.into_iter().map(name).collect()
-}
-
-fn only_inconsistent(seen: &[Seen], present: &[Present<'_>]) -> Refusal {
-    Refusal::OnlyInconsistent {
-        sides: present.iter().map(|side| side.seen.name.clone()).collect(),
-        missing: names(seen, missing(seen)),
-    }
-}
-
-fn freshest_missing(seen: &[Seen], sources: &[Present<'_>], ahead: Vec<usize>) -> Refusal {
-    let known = sources.iter().max_by_key(|side| side.complete_below());
-    let known = known.expect("there is at least one source");
-    let (missing, older) = ahead
-        .into_iter()
-        .partition(|&index| seen[index].found.is_err());
-    Refusal::FreshestMissing {
-        missing: names(seen, missing),
-        older: names(seen, older),
-        known_from: known.seen.name.clone(),
-        known_until: known.complete_below(),
-        written_s: known.written_s(),
-    }
 }

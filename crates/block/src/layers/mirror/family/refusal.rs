@@ -1,6 +1,6 @@
 //! Why a volume is not opened, in the operator's words: what was found, and what can be done.
 
-use super::Present;
+use super::{Present, Seen, missing, names};
 use crate::layers::mirror::superblock::show_uuid;
 use crate::units::show_unix_time;
 
@@ -183,4 +183,32 @@ fn show_missing(missing: &[String]) -> String {
         return String::new();
     }
     format!("; bring back {}", missing.join(", "))
+}
+
+impl Refusal {
+    pub(super) fn only_inconsistent(seen: &[Seen], present: &[Present<'_>]) -> Refusal {
+        Refusal::OnlyInconsistent {
+            sides: present.iter().map(|side| side.seen.name.clone()).collect(),
+            missing: names(seen, missing(seen)),
+        }
+    }
+
+    pub(super) fn freshest_missing(
+        seen: &[Seen],
+        sources: &[Present<'_>],
+        ahead: Vec<usize>,
+    ) -> Refusal {
+        let known = sources.iter().max_by_key(|side| side.complete_below());
+        let known = known.expect("there is at least one source");
+        let (missing, older) = ahead
+            .into_iter()
+            .partition(|&index| seen[index].found.is_err());
+        Refusal::FreshestMissing {
+            missing: names(seen, missing),
+            older: names(seen, older),
+            known_from: known.seen.name.clone(),
+            known_until: known.complete_below(),
+            written_s: known.written_s(),
+        }
+    }
 }

@@ -1,0 +1,91 @@
+//! Sides whose logs have lost something: what they know still counts.
+
+use super::*;
+
+fn damaged(seen: Seen) -> Seen {
+    Seen {
+        damaged: true,
+        ..seen
+    }
+}
+
+/// A side whose log has lost entries is no source, but what it knows of the others holds: an older
+/// copy is not taken for the volume because the only witness is damaged.
+#[test]
+fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
+    let older = at(250, side(A, 2, State::Active, &[together()]));
+    let without = [together(), epoch(0, 2, &[B])];
+    let later = [1, 2, 3].map(|number| epoch(0, number, &[A, B]));
+    for state in [State::Active, State::Clean] {
+        let left = damaged(at(250, side(B, 2, state, &without)));
+        let mut told = damaged(at(250, side(B, 2, state, &later)));
+        let table = &mut told.found.as_mut().unwrap().table;
+        table[A].as_mut().unwrap().told = Told::one_of(Some(later[1].id), Some(later[1].id));
+        for witness in [left, told] {
+            let seen = [older.clone(), witness];
+            let refused = refusal(&seen);
+            let Refusal::FreshestMissing { older, missing, .. } = refused else {
+                panic!("{refused}");
+            };
+            assert_eq!((older, missing), (vec!["a".to_owned()], vec![]));
+            // The operator decides otherwise.
+            let given_up = decide(&seen, &["b".to_owned()], None);
+            assert_eq!(indices(&given_up.expect("it is forced")), [A]);
+        }
+    }
+    // A member that was not told of the epoch yet is no older copy.
+    let untold = damaged(at(250, side(B, 2, State::Active, &later[..2])));
+    assert_eq!(indices(&plan(&[older, untold])), [A]);
+}
+
+/// A damaged member is made anew from the others when they have all that it has ever said it had, and
+/// not before: it may have acknowledged what they lack (T7).
+#[test]
+fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
+    let whole = || at(160, side(A, 2, State::Active, &[together()]));
+    let found = |complete, shared| {
+        let seen = damaged(at(complete, side(B, 2, State::Active, &[together()])));
+        Seen {
+            shared_below: shared,
+            ..seen
+        }
+    };
+    for (complete, shared) in [(160, 0), (100, 160)] {
+        let plan = plan(&[whole(), found(complete, shared)]);
+        assert_eq!(indices(&plan), [A]);
+        assert_eq!(plan.behind, [(B, Behind::Everything)]);
+    }
+    for (complete, shared) in [(161, 0), (100, 161)] {
+        let refused = refusal(&[whole(), found(complete, shared)]);
+        assert!(
+            matches!(refused, Refusal::FreshestMissing { .. }),
+            "{refused}"
+        );
+    }
+    // A source that is clean knows that nobody is ahead of it.
+    let clean = at(160, side(A, 2, State::Clean, &[together()]));
+    assert_eq!(indices(&plan(&[clean, found(161, 0)])), [A]);
+}
+
+/// A member that has an older epoch than the newest one was not told of it, or is an older copy. The
+/// table of the others names the epoch that it had when the newest one began.
+#[test]
+fn a_member_with_another_epoch_than_the_table_names_is_an_older_copy() {
+    let epochs = [1, 2, 3].map(|number| epoch(0, number, &[A, B]));
+    let mut newest = at(60, side(A, 2, State::Active, &epochs));
+    let copy = |count: usize| at(60, side(B, 2, State::Active, &epochs[..count]));
+    let table = &mut newest.found.as_mut().unwrap().table;
+    table[B].as_mut().unwrap().told = Told::one_of(Some(epochs[1].id), Some(epochs[1].id));
+    for count in [2, 3] {
+        assert_eq!(indices(&plan(&[newest.clone(), copy(count)])), [A, B]);
+    }
+    let refused = refusal(&[newest.clone(), copy(1)]);
+    assert!(
+        matches!(refused, Refusal::FreshestMissing { .. }),
+        "{refused}"
+    );
+    // The newest is known to be complete, so the volume opens and the copy is made anew.
+    newest.found.as_mut().unwrap().state = State::Quiet;
+    let plan = plan(&[newest, copy(1)]);
+    assert_eq!(plan.behind, [(B, Behind::Everything)]);
+}
