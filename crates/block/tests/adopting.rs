@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::layers::adopted::Adopted;
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatted, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatted, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Op, Request};
@@ -85,7 +86,7 @@ async fn adopt(rt: &Rt, sides: &[Candidate], force: bool) -> Result<Formatted, S
         adopt: Some("old".to_owned()),
         ..Formatting::default()
     };
-    let made = superblock::format(rt, "vol", sides, &formatting).await;
+    let made = formatting::format(rt, "vol", sides, &formatting).await;
     made.map_err(|error| error.to_string())
 }
 
@@ -166,7 +167,7 @@ fn what_cannot_be_adopted_is_refused_and_untouched() {
         let disks = Disks::new(&rt, 6 * MIB, 32 * MIB).await;
         let [other, old] = disks.sides(&always());
         let (both, plainly) = ([other.clone(), old.clone()], Formatting::default());
-        let refused = superblock::format(&rt, "vol", &both, &plainly).await;
+        let refused = formatting::format(&rt, "vol", &both, &plainly).await;
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("--adopt old"), "{refused}");
         let plain = Candidate {

@@ -11,7 +11,8 @@ use std::time::Duration;
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::layers::cache::Cache;
 use bimetal_block::layers::fault::{Choice, ErrorRule, Fault, FaultPlan};
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideDevice, SideToOpen};
 use bimetal_block::layers::stripe::Stripe;
 use bimetal_block::media::memory::MemoryDevice;
@@ -86,7 +87,7 @@ async fn logged_mirror(rt: &Rt) -> Stack {
         name: name.to_owned(),
         device: medium(rt, 64 * MIB, us),
     });
-    let made = superblock::format(rt, "vol", &sides, &Formatting::default()).await;
+    let made = formatting::format(rt, "vol", &sides, &Formatting::default()).await;
     made.expect("the sides are fit");
     let sides = sides.map(|side| SideToOpen {
         name: side.name,

@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideToOpen};
 use bimetal_block::{Device, Flags, Op, Request};
 use bimetal_rt::sync::TaskGroup;
@@ -88,7 +89,7 @@ fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
                         device: top as Rc<dyn Device>,
                     });
                 }
-                let made = superblock::format(&rt, "vol", &sides, &Formatting::default()).await;
+                let made = formatting::format(&rt, "vol", &sides, &Formatting::default()).await;
                 made.expect("the sides are fit");
                 let names = sides.iter().map(|side| side.name.clone()).collect();
                 let sides = sides.into_iter().map(|side| SideToOpen {

@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
@@ -75,7 +76,7 @@ impl Sides {
         if way == Way::SmallerLeft {
             all.push(blank_of(rt, "small", 32 * MIB));
         }
-        let made = superblock::format(rt, "vol", &all, &formatting).await;
+        let made = formatting::format(rt, "vol", &all, &formatting).await;
         made.expect("the sides are fit");
         let mirror = open(rt, &all.iter().collect::<Vec<_>>()).await;
         for at in 0..4 {

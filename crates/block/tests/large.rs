@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::request::Reply;
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
@@ -113,7 +114,7 @@ async fn formatted(rt: &Rt) -> ([Candidate; 2], Rc<Counts>) {
             number,
         }),
     });
-    let made = superblock::format(rt, "large", &sides, &Formatting::default()).await;
+    let made = formatting::format(rt, "large", &sides, &Formatting::default()).await;
     made.expect("the sides are fit");
     (sides, counts)
 }

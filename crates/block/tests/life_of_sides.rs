@@ -7,7 +7,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Request};
 use bimetal_rt::{Rng, Rt};
@@ -101,7 +102,7 @@ impl Sequence {
     async fn begin(rt: &Rt, seed: u64) -> Sequence {
         let members: Vec<Member> = (0..2).map(|number| member(rt, number)).collect();
         let sides: Vec<Candidate> = members.iter().map(|m| m.blank.clone()).collect();
-        let made = superblock::format(rt, "vol", &sides, &Formatting::default()).await;
+        let made = formatting::format(rt, "vol", &sides, &Formatting::default()).await;
         made.expect("the sides are fit");
         let server_is_dead = Rc::default();
         let mirror = opened(rt, &members, &[], &server_is_dead).await;

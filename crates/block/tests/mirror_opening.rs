@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::graph::OpenError;
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Force, Mirror, MirrorConfig, OpenOptions, SideToOpen};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
@@ -47,7 +48,7 @@ fn a_volume_survives_a_clean_stop_whatever_the_order_of_its_sides() {
     let rt = virtual_rt(6);
     rt.block_on(async {
         let sides = candidates(&rt, 3);
-        superblock::format(&rt, "vol", &sides, &Formatting::default())
+        formatting::format(&rt, "vol", &sides, &Formatting::default())
             .await
             .expect("the sides are fit");
         let mirror = open(&rt, &sides).await.expect("a fresh volume opens");
@@ -100,7 +101,7 @@ fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
     let rt = virtual_rt(6);
     rt.block_on(async {
         let memory = candidates(&rt, 2);
-        superblock::format(&rt, "vol", &memory, &Formatting::default())
+        formatting::format(&rt, "vol", &memory, &Formatting::default())
             .await
             .expect("fit");
         let mirror = open(&rt, &memory).await.expect("a fresh volume opens");
@@ -137,7 +138,7 @@ fn a_blank_device_in_the_place_of_a_side_is_served_without_and_named() {
     let rt = virtual_rt(6);
     rt.block_on(async {
         let mut sides = candidates(&rt, 2);
-        superblock::format(&rt, "vol", &sides, &Formatting::default())
+        formatting::format(&rt, "vol", &sides, &Formatting::default())
             .await
             .expect("fit");
         let mirror = open(&rt, &sides).await.expect("a fresh volume opens");
@@ -179,13 +180,13 @@ fn unfit_foreign_and_doubled_sides_are_refused_and_nothing_is_written() {
         let (ours, others) = (candidates(&rt, 2), candidates(&rt, 2));
         let blank = open(&rt, &ours).await.err().expect("not formatted");
         assert!(blank.contains("bimetal format"), "{blank}");
-        superblock::format(&rt, "ours", &ours, &Formatting::default())
+        formatting::format(&rt, "ours", &ours, &Formatting::default())
             .await
             .expect("fit");
-        superblock::format(&rt, "others", &others, &Formatting::default())
+        formatting::format(&rt, "others", &others, &Formatting::default())
             .await
             .expect("fit");
-        let taken = superblock::format(&rt, "again", &ours, &Formatting::default())
+        let taken = formatting::format(&rt, "again", &ours, &Formatting::default())
             .await
             .expect_err("in use");
         assert!(taken.to_string().contains("--force"), "{taken}");
@@ -224,7 +225,7 @@ async fn open_some(
 
 async fn formatted(rt: &Rt, count: usize) -> Vec<Candidate> {
     let sides = candidates(rt, count);
-    let made = superblock::format(rt, "vol", &sides, &Formatting::default()).await;
+    let made = formatting::format(rt, "vol", &sides, &Formatting::default()).await;
     made.expect("the sides are fit");
     sides
 }

@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting, Superblock};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::{Candidate, Superblock};
 use bimetal_block::layers::mirror::{
     Mirror, MirrorConfig, OpenOptions, RebuildConfig, ScrubStatus, SideToOpen,
 };
@@ -108,7 +109,7 @@ impl Volume {
                 device: Rc::new(block),
             });
         }
-        let made = superblock::format(rt, "vol", &sides, &Formatting::default()).await;
+        let made = formatting::format(rt, "vol", &sides, &Formatting::default()).await;
         made.expect("the sides are fit");
         let config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
         Volume {

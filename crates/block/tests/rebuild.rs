@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, RebuildRates, SideToOpen};
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::memory::MemoryDevice;
@@ -102,7 +103,7 @@ impl Volume {
             log_bytes,
             ..Formatting::default()
         };
-        let made = superblock::format(rt, "vol", &sides, &formatting).await;
+        let made = formatting::format(rt, "vol", &sides, &formatting).await;
         made.expect("the sides are fit");
         let mut config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
         config.absent_after = Some(Time(Duration::from_secs(2)));

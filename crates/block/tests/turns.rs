@@ -8,7 +8,8 @@ mod common;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::{Device, Extent, Flags, Op, Request};
 use bimetal_rt::Rt;
@@ -66,7 +67,7 @@ async fn mirror(rt: &Rt, size_bytes: u64, log_bytes: u64) -> Mirror {
         log_bytes: Some(log_bytes),
         ..Formatting::default()
     };
-    let made = superblock::format(rt, "vol", &sides, &formatting).await;
+    let made = formatting::format(rt, "vol", &sides, &formatting).await;
     made.expect("the sides are fit");
     let sides: Vec<&Candidate> = sides.iter().collect();
     let opened = open_these(rt, &sides, &OpenOptions::default()).await;

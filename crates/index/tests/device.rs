@@ -5,7 +5,8 @@ mod world;
 
 use bimetal_block::Device;
 use bimetal_block::graph::{FormatOptions, Graph, OpenOptions, Stack, format, read_graph};
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{self, Mirror, MirrorConfig, SideToOpen};
 use bimetal_index::storage::device::{DeviceStorage, Opened};
 use bimetal_index::storage::{Storage, StorageError};
@@ -203,7 +204,7 @@ async fn modelled_mirror(rt: &Rt) -> Mirror {
         name: name.to_owned(),
         device: Rc::clone(stack.get(name).expect("it is a root")),
     });
-    let formatted = superblock::format(rt, "vol", &sides, &Formatting::default()).await;
+    let formatted = formatting::format(rt, "vol", &sides, &Formatting::default()).await;
     formatted.unwrap_or_else(|error| panic!("{error}"));
     let there = sides.iter().map(|side| SideToOpen {
         name: side.name.clone(),

@@ -3,12 +3,14 @@
 //! A rule is worth having only if it can fail, so every rule has a unit test with a sample that
 //! breaks it and one that does not. `tests/tests/tidy.rs` runs all of them on the tree itself.
 
+mod imports;
 mod layout;
 mod pages;
 mod source;
 #[cfg(test)]
 mod tests;
 
+pub use imports::no_import_cycles;
 pub use layout::{crate_direction, documented_layers, few_packages, names};
 pub use pages::{links_resolve, toml_examples_parse};
 pub use source::{
@@ -42,6 +44,10 @@ pub type Rule = fn(&Tree) -> Vec<Complaint>;
 /// Every rule with the name it is reported under.
 pub const RULES: &[(&str, Rule)] = &[
     ("crates depend downwards only", crate_direction),
+    (
+        "no modules of the layers import each other",
+        no_import_cycles,
+    ),
     ("the dependency tree stays under 150 packages", few_packages),
     ("every layer and medium has its page", documented_layers),
     ("files and modules are named for what they are", names),

@@ -9,7 +9,7 @@ use bimetal_rt::Rt;
 use super::{Graph, Node, OpenError, OpenOptions, content, shards};
 use crate::device::Device;
 use crate::disk::System;
-use crate::layers::mirror::superblock::{self, Formatted, Formatting};
+use crate::layers::mirror::formatting::{self, Formatted, Formatting};
 use crate::media::file::FileConfig;
 
 /// How to format.
@@ -112,14 +112,14 @@ pub async fn format(
                     adopt: options.adopt.clone(),
                 };
                 let of_mirror = |error: OpenError| error.of(name);
-                let fit = superblock::check_fit(&sides, &formatting).await;
+                let fit = formatting::check_fit(&sides, &formatting).await;
                 fit.map_err(of_mirror)?;
                 if options.force {
                     content::erase(&leaves, &open).await?;
                 } else {
                     content::check_remotes_blank(graph, &leaves, &open).await?;
                 }
-                let volume = superblock::format(rt, name, &sides, &formatting)
+                let volume = formatting::format(rt, name, &sides, &formatting)
                     .await
                     .map_err(of_mirror)?;
                 formatted.push(FormattedMirror {

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use bimetal_block::device::{Device, Figure, FigureVisitor};
 use bimetal_block::graph::OpenError;
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{
     Mirror, MirrorConfig, MirrorStatus, OpenOptions, SideDevice, SideToOpen,
 };
@@ -321,7 +322,7 @@ async fn formatted(
         no_checksums: !config.checksums,
         ..Formatting::default()
     };
-    superblock::format(rt, "experiment", &candidates, &formatting).await?;
+    formatting::format(rt, "experiment", &candidates, &formatting).await?;
     let sides = candidates.into_iter().map(|candidate| SideToOpen {
         name: candidate.name,
         device: Ok(candidate.device),

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::Device;
-use bimetal_block::layers::mirror::superblock::{self, Candidate, Formatting};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, MirrorStatus};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt, yield_now};
@@ -637,7 +638,7 @@ async fn format(world: &World, sides: &[SideStack]) -> Result<(), String> {
         return Ok(());
     }
     let candidates = candidates_of(sides);
-    let formatted = superblock::format(&world.rt, "sim", &candidates, &Formatting::default()).await;
+    let formatted = formatting::format(&world.rt, "sim", &candidates, &Formatting::default()).await;
     formatted
         .map(|_| ())
         .map_err(|error| format!("formatting: {error}"))

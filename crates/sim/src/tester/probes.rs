@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bimetal_block::Device;
 use bimetal_block::layers::mirror::superblock::{State, Superblock};
-use bimetal_block::layers::mirror::{Mirror, superblock};
+use bimetal_block::layers::mirror::{Mirror, formatting};
 
 use super::boundaries::Boundaries;
 use super::client;
@@ -403,11 +403,11 @@ pub async fn boot_with_foreign(world: &World, platters: &[Platters], place: usiz
     let candidates = others.iter().enumerate();
     let candidates = candidates.map(|(index, side)| side.candidate(format!("other-{index}")));
     let candidates: Vec<_> = candidates.collect();
-    if let Err(error) = superblock::format(
+    if let Err(error) = formatting::format(
         &world.rt,
         "other",
         &candidates,
-        &superblock::Formatting::default(),
+        &formatting::Formatting::default(),
     )
     .await
     {

@@ -10,13 +10,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::formatting::{NewSide, make_side};
 use super::lifecycle::Life;
 use super::opening::store_device;
 use super::shared::{Shared, VolumeState};
 use super::side::{Place, Side};
 use super::sides::NUMBERS_MAX;
 use super::store::Store;
-use super::superblock::{Candidate, NewSide, State, make_side};
+use super::superblock::{Candidate, State};
 use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;

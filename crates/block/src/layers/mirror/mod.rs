@@ -25,6 +25,7 @@ mod exposure;
 pub mod family;
 mod flush;
 mod flushes;
+pub mod formatting;
 mod growing;
 mod health;
 mod lifecycle;

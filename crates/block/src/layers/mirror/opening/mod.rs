@@ -23,11 +23,10 @@ use self::lacking::{lacked, most_complete, newest_of};
 pub(super) use self::lacking::{lacking, newest_among};
 use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
+use super::formatting::{NewSide, make_side};
 use super::lifecycle::Life;
 use super::store::{Store, StoreDevice};
-use super::superblock::{
-    Candidate, Epoch, NewSide, NotSeen, State, Superblock, Table, Uuid, make_side, place_in,
-};
+use super::superblock::{Candidate, Epoch, NotSeen, State, Superblock, Table, Uuid, place_in};
 use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;

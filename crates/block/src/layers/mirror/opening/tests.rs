@@ -1,8 +1,8 @@
 //! What an opening decides, and whether the next one finds it.
 
 use super::super::Mirror;
+use super::super::formatting::{self, Formatting};
 use super::super::store::Append;
-use super::super::superblock::{self, Formatting};
 use super::*;
 use crate::media::memory::MemoryDevice;
 use crate::request::Request;
@@ -74,7 +74,7 @@ fn what_an_opening_has_answered_is_found_on_each_side_alone() {
             device: Rc::new(MemoryDevice::new(&rt, 64 << 20)),
         };
         let sides: Vec<Candidate> = (0..2).map(side).collect();
-        let formatted = superblock::format(&rt, "vol", &sides, &Formatting::default()).await;
+        let formatted = formatting::format(&rt, "vol", &sides, &Formatting::default()).await;
         formatted.expect("the sides are fit");
         let killed = open_some(&rt, &sides, |_| true, None).await.expect("fresh");
         let write = Request::write(0, full_of(&rt, 1), crate::request::Flags::NONE);
@@ -124,7 +124,7 @@ fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
             device: Rc::new(MemoryDevice::new(&rt, 64 << 20)),
         };
         let sides: Vec<Candidate> = (0..2).map(side).collect();
-        let formatted = superblock::format(&rt, "vol", &sides, &Formatting::default()).await;
+        let formatted = formatting::format(&rt, "vol", &sides, &Formatting::default()).await;
         formatted.expect("the sides are fit");
         let killed = open_some(&rt, &sides, |_| true, None).await.expect("fresh");
         let write = Request::write(0, full_of(&rt, 1), crate::request::Flags::NONE);

@@ -8,6 +8,7 @@ use std::ops::Range;
 use bimetal_rt::Payload;
 
 use super::Store;
+use super::areas::CheckedAreas;
 use super::checksums::{Checksums, Expected, expected_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
@@ -25,17 +26,6 @@ pub(in super::super) struct Checked {
     pub(in super::super) wrong: Vec<Range<u64>>,
     /// Blocks that are what they are, because nothing says what they should be.
     pub(in super::super) unknown: Vec<Range<u64>>,
-}
-
-/// What was found beside the data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct CheckedAreas {
-    pub(in super::super) read_bytes: u64,
-    /// Pages that were not what they should be. They are being written anew; what those of the
-    /// checksums said is among the [suspects](Store::take_suspects).
-    pub(in super::super) wrong_pages: u64,
-    /// The page of checksums to go on with, if there are more.
-    pub(in super::super) next: Option<u64>,
 }
 
 fn push_block(ranges: &mut Vec<Range<u64>>, start: u64) {

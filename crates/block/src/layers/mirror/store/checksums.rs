@@ -12,7 +12,6 @@ mod cache;
 mod entries;
 #[cfg(test)]
 pub(super) mod fixture;
-pub(super) mod pages;
 #[cfg(test)]
 mod tests;
 
@@ -25,17 +24,15 @@ use bimetal_rt::Rt;
 use bimetal_rt::sync::WaitQueue;
 use bimetal_rt::turn::{count_entries, give_way};
 
-use super::check::CheckedAreas;
-use super::written::WrittenIn;
+use super::areas::CheckedAreas;
+use super::pages::{Area, PageError, WriteBack, WrittenIn};
 use crate::device::{Device, Figure, FigureVisitor};
 use crate::error::IoError;
+use crate::layers::mirror::superblock::areas::{PAGE_BLOCKS, PAGE_BYTES};
 use cache::Cache;
 pub(super) use entries::Expected;
-pub(in crate::layers::mirror) use entries::PAGE_COVERS_BYTES;
-use entries::{Entries, PAGE_BLOCKS, decode, encode, first_entries, kind_of, unknown_entries};
+use entries::{Entries, decode, encode, first_entries, kind_of, unknown_entries};
 pub(super) use entries::{expected_of, verify};
-pub(in crate::layers::mirror) use pages::{Area, PageError};
-use pages::{PAGE_BYTES, WriteBack};
 
 /// Pages that are being read. The requests that wait for one of them look again when this is
 /// dropped, whether it came or not.

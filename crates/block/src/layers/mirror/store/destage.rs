@@ -556,7 +556,8 @@ mod tests {
     use super::*;
     use crate::device::{Device, IoFuture};
     use crate::geometry::Geometry;
-    use crate::layers::mirror::superblock::{self, Candidate, Formatting};
+    use crate::layers::mirror::formatting::{self, Formatting};
+    use crate::layers::mirror::superblock::Candidate;
     use crate::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideToOpen};
     use crate::media::memory::MemoryDevice;
     use crate::request::Reply;
@@ -614,7 +615,7 @@ mod tests {
                 no_checksums,
                 ..Formatting::default()
             };
-            let made = superblock::format(&rt, "vol", &candidates, &formatting).await;
+            let made = formatting::format(&rt, "vol", &candidates, &formatting).await;
             let made = made.expect("the disks are fit");
             let config = MirrorConfig::of(names.to_vec());
             let open = async || {

@@ -7,6 +7,7 @@
 
 mod again;
 mod append;
+mod areas;
 mod check;
 mod checkpoint;
 pub(super) mod checksums;
@@ -19,6 +20,7 @@ mod forgetting;
 mod growing;
 mod index;
 mod log;
+pub(super) mod pages;
 mod progress;
 mod recover;
 pub(super) mod regions;
@@ -43,10 +45,11 @@ use self::index::{Content, Logged};
 use self::log::GivenBelow;
 use self::log::Log;
 pub(super) use self::log::{LogCounts, Outcome};
+use self::pages::{PageBits, WrittenIn};
 use self::progress::Noticed;
 use self::regions::Regions;
 pub(super) use self::straight::Unsettled;
-use self::written::{Written, WrittenIn};
+use self::written::Written;
 use super::superblock::{FIRST_CHANGE, Layout, Uuid};
 use crate::BLOCK_BYTES;
 use crate::device::{Device, Figure, FigureVisitor, LocalFuture};
@@ -225,7 +228,7 @@ struct Areas {
 }
 
 async fn open_areas(rt: &Rt, device: &Rc<dyn Device>, on: &StoreDevice) -> Result<Areas, IoError> {
-    let pages = |(offset, len): (u64, u64)| checksums::pages::Area {
+    let pages = |(offset, len): (u64, u64)| pages::Area {
         offset,
         len,
         side: on.side,
@@ -236,14 +239,15 @@ async fn open_areas(rt: &Rt, device: &Rc<dyn Device>, on: &StoreDevice) -> Resul
         Some(place) => Some(Written::load(rt, device, place, on.layout.pages(), on.side).await?),
         None => None,
     };
-    let of_map = WrittenIn::new(&written, 0);
+    let bits = || written.clone().map(|written| written as Rc<dyn PageBits>);
+    let of_map = WrittenIn::new(bits(), 0);
     let regions = Regions::load(rt, device, map, on.volume_bytes, of_map).await?;
     let checksums = on.integrity.then(|| {
         let blocks = on.layout.data.1 / BLOCK_BYTES;
         let cached = (on.checksum_cache_bytes / BLOCK_BYTES).max(16) as usize;
         let checksums = Checksums::new(rt, device, of_checksums, blocks, cached);
         // The bits of the map come first.
-        checksums.with_written(WrittenIn::new(&written, map.pages()), on.unknown_blocks)
+        checksums.with_written(WrittenIn::new(bits(), map.pages()), on.unknown_blocks)
     });
     Ok(Areas {
         written,

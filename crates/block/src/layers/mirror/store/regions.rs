@@ -18,33 +18,31 @@ use bimetal_rt::turn::count_entries;
 use futures_util::stream::{self, StreamExt};
 
 use self::marks::{Marks, PageEntries};
-use super::check::CheckedAreas;
-use super::checksums::pages::{Area, ENTRIES_BYTES, PAGE_BYTES, PageError, WriteBack};
-use super::written::WrittenIn;
+use super::areas::CheckedAreas;
+use super::pages::{Area, PageError, WriteBack, WrittenIn};
 use crate::device::Device;
 use crate::error::IoError;
+use crate::layers::mirror::superblock::areas::{
+    PAGE_BYTES, PAGE_REGIONS, REGION_BYTES, REGION_ENTRY_BYTES,
+};
 
-/// A region of the volume in bytes.
-pub(super) const REGION_BYTES: u64 = 1 << 20;
-const ENTRY_BYTES: usize = 8;
-/// Regions that a page describes.
-const PAGE_REGIONS: u64 = (ENTRIES_BYTES / ENTRY_BYTES) as u64;
-/// Bytes of the volume that a page describes.
-pub(in crate::layers::mirror) const PAGE_COVERS_BYTES: u64 = PAGE_REGIONS * REGION_BYTES;
 /// The region was changed after every epoch there is.
 const ALWAYS: u64 = u64::MAX;
 /// Reads of the map in flight.
 const READS_IN_FLIGHT_MAX: usize = 8;
 
 fn encode(entries: &[u64], bytes: &mut [u8]) {
-    for (entry, bytes) in entries.iter().zip(bytes.chunks_exact_mut(ENTRY_BYTES)) {
+    for (entry, bytes) in entries
+        .iter()
+        .zip(bytes.chunks_exact_mut(REGION_ENTRY_BYTES))
+    {
         bytes.copy_from_slice(&entry.to_le_bytes());
     }
 }
 
 /// The entries of a page, whose bytes are those of a page.
 fn decode(bytes: &[u8]) -> PageEntries {
-    let entry = |at: usize| bytes[at * ENTRY_BYTES..][..ENTRY_BYTES].try_into();
+    let entry = |at: usize| bytes[at * REGION_ENTRY_BYTES..][..REGION_ENTRY_BYTES].try_into();
     std::array::from_fn(|at| u64::from_le_bytes(entry(at).expect("eight bytes")))
 }
 

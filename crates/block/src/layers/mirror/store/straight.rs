@@ -14,12 +14,14 @@ use std::ops::Range;
 
 use bimetal_rt::Payload;
 
-use super::checksums::PAGE_COVERS_BYTES;
+use super::Store;
 use super::content::Crcs;
 use super::destage::HomeWrite;
-use super::{Store, regions};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
+use crate::layers::mirror::superblock::areas::{
+    CHECKSUM_PAGE_COVERS_BYTES, MAP_PAGE_COVERS_BYTES, REGION_BYTES,
+};
 use crate::range_lock::RangeGuard;
 use crate::range_set::RangeSet;
 
@@ -27,7 +29,7 @@ use crate::range_set::RangeSet;
 const UNWRITTEN_PAGES_MAX: usize = 1024;
 /// What is stale in so much of the volume is announced at once: each time costs flushes, and where
 /// a rebuild is cut short, zeroes are written to all that was announced.
-const ANNOUNCED_BYTES: u64 = 16 * regions::PAGE_COVERS_BYTES;
+const ANNOUNCED_BYTES: u64 = 16 * MAP_PAGE_COVERS_BYTES;
 /// Pages of checksums that are read together, ahead of what is copied.
 const PAGES_AHEAD: u64 = 64;
 
@@ -94,8 +96,8 @@ impl Store {
         self.write_pages().await?;
         // The map knows regions only, so all of them is announced.
         let regions = ranges.iter().map(|range| {
-            let end = range.end.next_multiple_of(regions::REGION_BYTES);
-            range.start - range.start % regions::REGION_BYTES..end
+            let end = range.end.next_multiple_of(REGION_BYTES);
+            range.start - range.start % REGION_BYTES..end
         });
         self.straight.announced.borrow_mut().extend(regions);
         Ok(())
@@ -184,7 +186,7 @@ impl Store {
         if ahead.start <= range.start && range.end <= ahead.end {
             return Ok(());
         }
-        let end = range.start + PAGES_AHEAD * PAGE_COVERS_BYTES;
+        let end = range.start + PAGES_AHEAD * CHECKSUM_PAGE_COVERS_BYTES;
         let end = end.max(range.end).min(self.volume_bytes.get());
         *self.straight.ahead.borrow_mut() = range.start..end;
         let blocks = range.start / BLOCK_BYTES..end / BLOCK_BYTES;

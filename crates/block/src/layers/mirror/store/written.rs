@@ -20,14 +20,15 @@ use std::rc::Rc;
 use bimetal_rt::Rt;
 use bimetal_rt::turn::count_entries;
 
-use super::checksums::pages::{Area, ENTRIES_BYTES, PAGE_BYTES, SECTORS, WriteBack};
+use super::pages::{Area, PageBits, WriteBack};
 use crate::device::Device;
 use crate::error::IoError;
 use crate::layers::mirror::superblock::Uuid;
+use crate::layers::mirror::superblock::areas::{
+    ENTRIES_BYTES, PAGE_BITS, PAGE_BYTES, SECTORS, written_bytes,
+};
 use crate::request::Request;
 
-/// Bits of a page.
-const PAGE_BITS: u64 = ENTRIES_BYTES as u64 * 8;
 const PAGE_WORDS: usize = ENTRIES_BYTES / 8;
 const SECTOR_WORDS: usize = PAGE_WORDS / SECTORS;
 /// Pages of the first and of the second copy are numbered from these on, so that no page of the
@@ -36,15 +37,10 @@ const FIRST_PAGES: [u64; 2] = [1 << 62, 1 << 63];
 /// A page that is not found as it was written is written again, up to this number of times in all.
 const WRITE_TRIES: usize = 4;
 
-/// Bytes of both copies together, for this number of pages in the map and the checksums.
-pub(in crate::layers::mirror) fn area_bytes(pages: u64) -> u64 {
-    2 * pages.div_ceil(PAGE_BITS) * PAGE_BYTES
-}
-
 /// The two copies of the bits of a number of pages: each begins where its half of the area does.
 fn copies((offset, len): (u64, u64), pages: u64, side: Uuid) -> [Area; 2] {
     let half = len / 2 / PAGE_BYTES * PAGE_BYTES;
-    let needed = area_bytes(pages) / 2;
+    let needed = written_bytes(pages) / 2;
     assert!(needed <= half, "the area has room for {pages} bits");
     [0, 1].map(|copy| Area {
         offset: offset + copy * half,
@@ -234,13 +230,14 @@ impl Written {
             copy.mark(page / PAGE_BITS);
         }
     }
+}
 
+impl PageBits for Written {
     fn is_written(&self, page: u64) -> bool {
         let settled = self.bits.borrow()[(page / 64) as usize] >> (page % 64) & 1 == 1;
         settled || self.fresh.borrow().contains(&page)
     }
 
-    /// The first page of a range that was written, or the end of the range.
     fn first_written(&self, pages: Range<u64>) -> u64 {
         let fresh = self.fresh.borrow().range(pages.clone()).next().copied();
         let end = fresh.unwrap_or(pages.end);
@@ -257,6 +254,16 @@ impl Written {
         }
         count_entries(words);
         page.min(end)
+    }
+
+    fn note(&self, page: u64) {
+        if !self.is_written(page) {
+            self.fresh.borrow_mut().insert(page);
+        }
+    }
+
+    fn forget(&self, page: u64) {
+        self.fresh.borrow_mut().remove(&page);
     }
 }
 
@@ -285,54 +292,4 @@ async fn read_copy(device: &dyn Device, area: Area) -> Result<Sectors, IoError> 
 fn words_of(entries: &[u8]) -> [u64; SECTOR_WORDS] {
     let word = |at: usize| entries[at * 8..at * 8 + 8].try_into().expect("eight bytes");
     std::array::from_fn(|at| u64::from_le_bytes(word(at)))
-}
-
-/// The pages of one area, the map or the checksums, among those that have bits.
-#[derive(Clone, Default)]
-pub(super) struct WrittenIn {
-    /// `None` on a side of which all pages were written when it was formatted.
-    of: Option<Rc<Written>>,
-    /// The bit of the first page of the area.
-    first_bit: u64,
-}
-
-impl WrittenIn {
-    /// The area whose first page has this bit.
-    pub(super) fn new(of: &Option<Rc<Written>>, first_bit: u64) -> WrittenIn {
-        WrittenIn {
-            of: of.clone(),
-            first_bit,
-        }
-    }
-
-    /// True when the page counts as what the device has in its place.
-    pub(super) fn is_written(&self, page: u64) -> bool {
-        let of = self.of.as_ref();
-        of.is_none_or(|of| of.is_written(self.first_bit + page))
-    }
-
-    /// The first page of a range that was written, or the end of the range.
-    pub(super) fn first_written(&self, pages: Range<u64>) -> u64 {
-        let Some(of) = &self.of else {
-            return pages.start;
-        };
-        let bits = self.first_bit + pages.start..self.first_bit + pages.end;
-        of.first_written(bits) - self.first_bit
-    }
-
-    /// The device has taken the page.
-    pub(super) fn note(&self, page: u64) {
-        if let Some(of) = &self.of
-            && !of.is_written(self.first_bit + page)
-        {
-            of.fresh.borrow_mut().insert(self.first_bit + page);
-        }
-    }
-
-    /// The page was not found as it was written. Without a bit it was never written.
-    pub(super) fn forget(&self, page: u64) {
-        if let Some(of) = &self.of {
-            of.fresh.borrow_mut().remove(&(self.first_bit + page));
-        }
-    }
 }

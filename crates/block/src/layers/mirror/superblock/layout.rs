@@ -2,8 +2,8 @@
 //! fixed once a side is formatted: opening reads them from the superblock and never computes them.
 
 use super::SUPERBLOCK_BYTES;
+use super::areas::{CHECKSUM_PAGE_COVERS_BYTES, MAP_PAGE_COVERS_BYTES, written_bytes};
 use crate::geometry::Geometry;
-use crate::layers::mirror::store::{checksums, regions, written};
 use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
 
@@ -120,7 +120,7 @@ impl Layout {
         let covered_bytes = device_bytes.max(asked.grow_to_bytes.unwrap_or(0));
         let map = area(map_bytes(covered_bytes));
         let checksums = area(checksum_bytes(covered_bytes));
-        let written = area(written::area_bytes(pages_of(map, checksums)));
+        let written = area(written_bytes(pages_of(map, checksums)));
         let log_start = written.0 + written.1;
         let log = area(match geometry.content_offset_bytes {
             None => log_bytes(device_bytes, asked)?,
@@ -155,8 +155,8 @@ impl Layout {
     pub(in crate::layers::mirror) fn volume_bytes_max(&self, device_bytes: u64) -> u64 {
         let pages = |(_, len): (u64, u64)| len / BLOCK_BYTES;
         let described = [
-            pages(self.map) * regions::PAGE_COVERS_BYTES,
-            pages(self.checksums) * checksums::PAGE_COVERS_BYTES,
+            pages(self.map) * MAP_PAGE_COVERS_BYTES,
+            pages(self.checksums) * CHECKSUM_PAGE_COVERS_BYTES,
         ];
         let end = (device_bytes - device_bytes % BLOCK_BYTES).saturating_sub(SUPERBLOCK_BYTES);
         let data = end.saturating_sub(self.data.0).max(self.data.1);
@@ -182,7 +182,7 @@ impl Layout {
         let nowhere = (self.log.0, 0);
         let written = self.written.unwrap_or(nowhere);
         let written_needed = match self.written {
-            Some(_) => written::area_bytes(self.pages()),
+            Some(_) => written_bytes(self.pages()),
             None => 0,
         };
         let areas = [
@@ -261,7 +261,7 @@ fn log_bytes_before(
 }
 
 /// The least device whose data area has room for so much, in whole MiB.
-pub(super) fn device_bytes_for(data_bytes: u64, asked: Asked) -> u64 {
+pub(in crate::layers::mirror) fn device_bytes_for(data_bytes: u64, asked: Asked) -> u64 {
     let of_log = asked.log_bytes.unwrap_or(0).saturating_mul(2);
     let mut device_bytes = SIDE_BYTES_MIN.max(data_bytes).max(of_log);
     // What is lacking is lacking at least, so the first that is enough is the least.
@@ -275,12 +275,12 @@ pub(super) fn device_bytes_for(data_bytes: u64, asked: Asked) -> u64 {
 
 /// Length of the pages of the map for so many bytes.
 fn map_bytes(covered_bytes: u64) -> u64 {
-    covered_bytes.div_ceil(regions::PAGE_COVERS_BYTES) * BLOCK_BYTES
+    covered_bytes.div_ceil(MAP_PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
 /// Length of the pages of checksums for so many bytes.
 fn checksum_bytes(covered_bytes: u64) -> u64 {
-    covered_bytes.div_ceil(checksums::PAGE_COVERS_BYTES) * BLOCK_BYTES
+    covered_bytes.div_ceil(CHECKSUM_PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
 /// Pages of these two areas, which may come from a device and be of any length.

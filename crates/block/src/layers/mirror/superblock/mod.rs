@@ -7,8 +7,8 @@
 //! time. Nothing is believed before its checksum is, and no content can cause a panic. What the
 //! superblocks of several sides mean together is decided in [`super::family`].
 
-mod adopting;
-mod format;
+pub(super) mod areas;
+mod candidate;
 mod history;
 mod layout;
 mod listed;
@@ -20,10 +20,10 @@ use crate::geometry::Geometry;
 use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
 
-pub(super) use format::NotSeen;
-pub use format::{Candidate, Formatted, Formatting, check_fit, format};
-pub(in crate::layers::mirror) use format::{NewSide, make_side};
+pub use candidate::Candidate;
+pub(super) use candidate::NotSeen;
 pub use history::{EPOCHS_MAX, Epoch, History};
+pub(super) use layout::device_bytes_for;
 pub use layout::{Asked, LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
 pub use listed::{Listed, Table, Told, place_in};
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::entries::Entries;
-use super::pages::WriteBack;
+use crate::layers::mirror::store::pages::WriteBack;
 
 /// A page in memory.
 pub(super) struct Cached {

@@ -4,14 +4,9 @@ use std::ops::Range;
 
 use bimetal_rt::{Buf, Payload};
 
-use super::pages::ENTRIES_BYTES;
+use crate::layers::mirror::superblock::areas::{CHECKSUM_ENTRY_BYTES, PAGE_BLOCKS};
 use crate::request::BLOCK_BYTES;
 
-const ENTRY_BYTES: usize = 4;
-/// Blocks that a page describes.
-pub(super) const PAGE_BLOCKS: u64 = (ENTRIES_BYTES / ENTRY_BYTES) as u64;
-/// Bytes of the data that a page describes.
-pub(in crate::layers::mirror) const PAGE_COVERS_BYTES: u64 = PAGE_BLOCKS * BLOCK_BYTES;
 const NEVER_WRITTEN: u32 = 0;
 const UNKNOWN: u32 = 1;
 const LOST: u32 = 2;
@@ -178,14 +173,17 @@ pub(super) fn first_entries(page: u64, unknown_blocks: u64) -> Entries {
 
 /// Writes entries as they lie in a page.
 pub(super) fn encode(entries: &[u32], bytes: &mut [u8]) {
-    for (entry, bytes) in entries.iter().zip(bytes.chunks_exact_mut(ENTRY_BYTES)) {
+    for (entry, bytes) in entries
+        .iter()
+        .zip(bytes.chunks_exact_mut(CHECKSUM_ENTRY_BYTES))
+    {
         bytes.copy_from_slice(&entry.to_le_bytes());
     }
 }
 
 /// Reads the entries of a page.
 pub(super) fn decode(bytes: &[u8]) -> Entries {
-    let entries = bytes.chunks_exact(ENTRY_BYTES);
+    let entries = bytes.chunks_exact(CHECKSUM_ENTRY_BYTES);
     entries
         .map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap_or_default()))
         .collect()

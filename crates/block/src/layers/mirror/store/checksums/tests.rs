@@ -11,9 +11,9 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::fixture::{AREA, POLYNOMIAL, Rig, crc_by_bit, mixture, page_by_hand, sector_by_hand};
-use super::pages::ENTRIES_BYTES;
 use super::*;
 use crate::layers::mirror::store::content::Crcs;
+use crate::layers::mirror::superblock::areas::ENTRIES_BYTES;
 use crate::request::Op;
 
 use Expected::{Crc, NeverWritten, Unknown};

@@ -11,6 +11,7 @@ use proptest::test_runner::RngSeed;
 
 use super::super::checksums::fixture::{AREA, Rig, mixture, page_by_hand};
 use super::*;
+use crate::layers::mirror::superblock::areas::ENTRIES_BYTES;
 use crate::request::Op;
 
 const MIB: u64 = 1 << 20;

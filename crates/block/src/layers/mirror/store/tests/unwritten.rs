@@ -3,7 +3,7 @@
 //! written nor take one for written that was not.
 
 use super::super::checksums::fixture::page_by_hand;
-use super::super::checksums::pages::Area;
+use super::super::pages::Area;
 use super::*;
 
 /// Nine pages of checksums describe 32 MiB; this volume has six of them.

@@ -2,6 +2,7 @@
 
 use super::super::checksums::fixture::{AREA, Rig, mixture, page_by_hand};
 use super::*;
+use crate::layers::mirror::store::pages::WrittenIn;
 use crate::request::Op;
 
 /// In the middle of the area of the rig, with room for two pages for each copy.
@@ -47,7 +48,7 @@ fn the_bits_are_as_the_format_page_draws_them() {
         [empty(a), empty(a + 1), empty(b), empty(b + 1)]
     );
     let written = load(&rig);
-    let area = WrittenIn::new(&Some(Rc::clone(&written)), 5);
+    let area = WrittenIn::new(Some(Rc::clone(&written) as Rc<dyn PageBits>), 5);
     for page in [4, 4_025] {
         assert!(!area.is_written(page));
         area.note(page);
@@ -74,7 +75,7 @@ fn one_copy_is_enough() {
         for wrong in [vec![0; 4096], page_by_hand(&[], AREA.side, first)] {
             let rig = rig();
             let written = load(&rig);
-            let area = WrittenIn::new(&Some(Rc::clone(&written)), 0);
+            let area = WrittenIn::new(Some(Rc::clone(&written) as Rc<dyn PageBits>), 0);
             [9, 4_030].into_iter().for_each(|page| area.note(page));
             rig.rt.block_on(written.settle(written.fresh())).unwrap();
             rig.set_page(lost as u64, &wrong);
@@ -109,7 +110,7 @@ fn what_neither_copy_says_counts_as_written() {
 fn a_page_that_was_not_kept_gets_no_bit() {
     let rig = rig();
     let written = load(&rig);
-    let area = WrittenIn::new(&Some(Rc::clone(&written)), 0);
+    let area = WrittenIn::new(Some(Rc::clone(&written) as Rc<dyn PageBits>), 0);
     area.note(7);
     area.note(8);
     let fresh = written.fresh();
@@ -126,7 +127,7 @@ fn a_page_that_was_not_kept_gets_no_bit() {
 fn a_copy_that_goes_bad_is_found_and_written_again() {
     let rig = rig();
     let written = load(&rig);
-    let area = WrittenIn::new(&Some(Rc::clone(&written)), 0);
+    let area = WrittenIn::new(Some(Rc::clone(&written) as Rc<dyn PageBits>), 0);
     area.note(9);
     area.note(4_030);
     rig.rt.block_on(written.settle(written.fresh())).unwrap();

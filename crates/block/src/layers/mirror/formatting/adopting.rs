@@ -9,12 +9,12 @@ use std::cell::Cell;
 
 use bimetal_rt::Rt;
 
-use super::format::{
-    Candidate, Formatted, Formatting, NewSide, check_room, described, first_superblocks, make_side,
+use super::making::{
+    Formatted, Formatting, NewSide, check_room, described, first_superblocks, make_side,
 };
-use super::{Epoch, FIRST_CHANGE, History, Layout};
 use crate::error::{IoError, OpenError};
 use crate::layers::mirror::store;
+use crate::layers::mirror::superblock::{Candidate, Epoch, FIRST_CHANGE, History, Layout};
 use crate::request::BLOCK_BYTES;
 
 /// Prepares sides that have been found fit, with these layouts, for a volume of the content of the

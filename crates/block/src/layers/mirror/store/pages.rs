@@ -20,19 +20,14 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::device::Device;
 use crate::error::IoError;
-use crate::layers::mirror::store::written::WrittenIn;
 use crate::layers::mirror::superblock::Uuid;
-use crate::request::{BLOCK_BYTES, Flags, Request};
+use crate::layers::mirror::superblock::areas::{
+    ENTRIES_BYTES, PAGE_BYTES, SECTOR_BYTES, SECTOR_ENTRIES_BYTES,
+};
+use crate::request::{Flags, Request};
 
-pub(in crate::layers::mirror::store) const PAGE_BYTES: u64 = BLOCK_BYTES;
-/// What a device writes as a whole or not at all.
-const SECTOR_BYTES: usize = 512;
-pub(in crate::layers::mirror::store) const SECTORS: usize = PAGE_BYTES as usize / SECTOR_BYTES;
-/// The entries of a sector end here. No entry lies in two sectors: their lengths divide this.
-const RESERVED_AT: usize = 504;
+/// The checksum of a sector lies here.
 const CHECKSUM_AT: usize = 508;
-/// The entries of a page, without what lies between those of one sector and the next.
-pub(in crate::layers::mirror::store) const ENTRIES_BYTES: usize = SECTORS * RESERVED_AT;
 
 /// Neighbouring pages are read and written together up to this.
 const RUN_BYTES_MAX: u64 = 1 << 20;
@@ -121,10 +116,10 @@ impl Area {
         assert_eq!(entries.len(), ENTRIES_BYTES, "a page is full of entries");
         assert_eq!(bytes.len() as u64, PAGE_BYTES, "a page is made as a whole");
         let sectors = bytes.chunks_exact_mut(SECTOR_BYTES);
-        let parts = entries.chunks_exact(RESERVED_AT);
+        let parts = entries.chunks_exact(SECTOR_ENTRIES_BYTES);
         for (number, (sector, part)) in (0..).zip(sectors.zip(parts)) {
-            sector[..RESERVED_AT].copy_from_slice(part);
-            sector[RESERVED_AT..CHECKSUM_AT].fill(0);
+            sector[..SECTOR_ENTRIES_BYTES].copy_from_slice(part);
+            sector[SECTOR_ENTRIES_BYTES..CHECKSUM_AT].fill(0);
             let checksum = self.checksum(page, number, sector);
             sector[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
         }
@@ -165,7 +160,7 @@ impl Area {
         sectors.map(move |(number, sector)| {
             let checksum = self.checksum(page, number, sector);
             match sector[CHECKSUM_AT..] == checksum.to_le_bytes() {
-                true => Ok(&sector[..RESERVED_AT]),
+                true => Ok(&sector[..SECTOR_ENTRIES_BYTES]),
                 false => Err(PageError::Checksum(number)),
             }
         })
@@ -240,6 +235,70 @@ fn runs(pages: impl IntoIterator<Item = u64>, pages_max: u64) -> Vec<Range<u64>>
         }
     }
     runs
+}
+
+/// The bits that say which pages of a side were ever written, by their numbers among all that have
+/// bits.
+pub(in crate::layers::mirror::store) trait PageBits {
+    /// True when the page was written, as far as the device has answered.
+    fn is_written(&self, page: u64) -> bool;
+
+    /// The first page of a range that was written, or the end of the range.
+    fn first_written(&self, pages: Range<u64>) -> u64;
+
+    /// The device has taken the page.
+    fn note(&self, page: u64);
+
+    /// The page was not found as it was written. Without a bit it was never written.
+    fn forget(&self, page: u64);
+}
+
+/// The pages of one area, the map or the checksums, among those that have bits.
+#[derive(Clone, Default)]
+pub(in crate::layers::mirror::store) struct WrittenIn {
+    /// `None` on a side of which all pages were written when it was formatted.
+    of: Option<Rc<dyn PageBits>>,
+    /// The bit of the first page of the area.
+    first_bit: u64,
+}
+
+impl WrittenIn {
+    /// The area whose first page has this bit.
+    pub(in crate::layers::mirror::store) fn new(
+        of: Option<Rc<dyn PageBits>>,
+        first_bit: u64,
+    ) -> WrittenIn {
+        WrittenIn { of, first_bit }
+    }
+
+    /// True when the page counts as what the device has in its place.
+    pub(in crate::layers::mirror::store) fn is_written(&self, page: u64) -> bool {
+        let of = self.of.as_ref();
+        of.is_none_or(|of| of.is_written(self.first_bit + page))
+    }
+
+    /// The first page of a range that was written, or the end of the range.
+    pub(in crate::layers::mirror::store) fn first_written(&self, pages: Range<u64>) -> u64 {
+        let Some(of) = &self.of else {
+            return pages.start;
+        };
+        let bits = self.first_bit + pages.start..self.first_bit + pages.end;
+        of.first_written(bits) - self.first_bit
+    }
+
+    /// The device has taken the page.
+    pub(in crate::layers::mirror::store) fn note(&self, page: u64) {
+        if let Some(of) = &self.of {
+            of.note(self.first_bit + page);
+        }
+    }
+
+    /// The page was not found as it was written. Without a bit it was never written.
+    pub(in crate::layers::mirror::store) fn forget(&self, page: u64) {
+        if let Some(of) = &self.of {
+            of.forget(self.first_bit + page);
+        }
+    }
 }
 
 /// Which pages of an area have changed and are not on the device, and how they get there.

@@ -1,0 +1,266 @@
+//! What all ways of making a side have in common: its layout, its first superblock, and its areas.
+
+use std::cell::Cell;
+
+use bimetal_rt::Rt;
+
+use crate::device::Device;
+use crate::error::{IoError, OpenError};
+use crate::layers::mirror::family::Behind;
+use crate::layers::mirror::store;
+use crate::layers::mirror::superblock::{
+    Asked, Candidate, Epoch, FIRST_CHANGE, History, Layout, Listed, SIDES_MAX, SideFlags, State,
+    Superblock, Uuid, device_bytes_for, show_uuid,
+};
+use crate::request::{BLOCK_BYTES, Flags, Op, Request};
+use crate::units::show_size;
+
+/// An area is emptied by requests of this length.
+const ZERO_BYTES: u64 = 16 << 20;
+
+/// How to format.
+#[derive(Clone, Debug, Default)]
+pub struct Formatting {
+    /// Overwrite sides that hold a volume.
+    pub force: bool,
+    /// Length of the log of each side; `None` lets the size of the device decide.
+    pub log_bytes: Option<u64>,
+    /// Size up to which the devices may become larger one day.
+    pub grow_to_bytes: Option<u64>,
+    /// Keep no checksums of the blocks.
+    pub no_checksums: bool,
+    /// Sides that are lost with their machine, by name.
+    pub ephemeral: Vec<String>,
+    /// The side whose content becomes that of the volume.
+    pub adopt: Option<String>,
+}
+
+impl Formatting {
+    pub(super) fn asked(&self) -> Asked {
+        Asked {
+            log_bytes: self.log_bytes,
+            grow_to_bytes: self.grow_to_bytes,
+        }
+    }
+
+    pub(super) fn flags(&self, side: &str) -> SideFlags {
+        SideFlags {
+            not_durable: self.ephemeral.iter().any(|name| name == side),
+            no_checksums: self.no_checksums,
+        }
+    }
+}
+
+/// What formatting has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Formatted {
+    /// The volume's UUID.
+    pub volume: Uuid,
+    /// Its size in bytes.
+    pub volume_bytes: u64,
+    /// Name, UUID and data offset of each side.
+    pub sides: Vec<(String, Uuid, u64)>,
+    /// The length of the smallest log, in bytes.
+    pub log_bytes: u64,
+}
+
+/// What has been made, as it is told to the caller.
+pub(super) fn described(sides: &[Candidate], superblocks: &[Superblock]) -> Formatted {
+    let sides = sides.iter().zip(superblocks);
+    let logs = superblocks.iter().map(|made| made.layout.log.1);
+    let sides = sides.map(|(s, made)| (s.name.clone(), made.side, made.layout.data.0));
+    Formatted {
+        volume: superblocks[0].volume,
+        volume_bytes: superblocks[0].volume_bytes,
+        sides: sides.collect(),
+        log_bytes: logs.min().unwrap_or(0),
+    }
+}
+
+/// The superblocks of a new volume, in the order of its sides: all of them are members of its
+/// first epoch.
+pub(super) fn first_superblocks(
+    rt: &Rt,
+    name: &str,
+    layouts: &[Layout],
+) -> Result<Vec<Superblock>, OpenError> {
+    let random = || {
+        rt.random_uuid()
+            .map_err(|e| OpenError::new(format!("no random numbers: {e}")))
+    };
+    let volume_bytes = layouts.iter().map(|layout| layout.data.1).min();
+    let volume_bytes = volume_bytes.expect("a volume has sides");
+    let volume = random()?;
+    let mut table = [None; SIDES_MAX];
+    for place in table.iter_mut().take(layouts.len()) {
+        *place = Some(Listed::new(random()?));
+    }
+    let now_s = rt.unix_seconds();
+    let history = History::new(Epoch {
+        number: 1,
+        id: random()?,
+        first_change: FIRST_CHANGE,
+        members: u32::MAX >> (32 - layouts.len()),
+        began_s: now_s,
+    });
+    let of_side = |(layout, listed): (&Layout, &Option<Listed>)| Superblock {
+        volume,
+        side: listed.expect("every side has its place").side,
+        table,
+        state: State::Clean,
+        flags: SideFlags::default(),
+        generation: 1,
+        complete_below: FIRST_CHANGE,
+        volume_bytes: volume_bytes - volume_bytes % BLOCK_BYTES,
+        layout: *layout,
+        unknown_blocks: 0,
+        created_s: now_s,
+        written_s: now_s,
+        name: name.to_owned(),
+        history: history.clone(),
+    };
+    Ok(layouts.iter().zip(&table).map(of_side).collect())
+}
+
+/// A side that a volume is given later.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::layers::mirror) struct NewSide {
+    /// What is asked of its layout.
+    pub(in crate::layers::mirror) asked: Asked,
+    /// It is lost with its machine.
+    pub(in crate::layers::mirror) not_durable: bool,
+}
+
+impl NewSide {
+    /// Where everything would lie on a device.
+    ///
+    /// # Errors
+    /// When the device cannot be a side of a volume of this size, or holds a side and may not be
+    /// overwritten.
+    pub(in crate::layers::mirror) async fn check(
+        self,
+        side: &Candidate,
+        volume_bytes: u64,
+        overwrite: bool,
+    ) -> Result<Layout, OpenError> {
+        let formatting = Formatting {
+            force: overwrite,
+            log_bytes: self.asked.log_bytes,
+            grow_to_bytes: self.asked.grow_to_bytes,
+            ..Formatting::default()
+        };
+        let layout = check_formattable(side, &formatting).await?;
+        check_room(side, &layout, volume_bytes, self.asked)?;
+        Ok(layout)
+    }
+}
+
+/// Makes a side of a device for a volume in which it has a place already. `template` is a
+/// superblock of another side with the newest table. It is marked as one that lacks everything.
+/// Whatever the device held is lost.
+///
+/// # Errors
+/// When the device is not fit or fails.
+///
+/// # Panics
+/// When the place is free.
+pub(in crate::layers::mirror) async fn make_side(
+    rt: &Rt,
+    side: &Candidate,
+    template: &Superblock,
+    place: usize,
+    new: NewSide,
+) -> Result<Superblock, OpenError> {
+    let layout = new.check(side, template.volume_bytes, true).await?;
+    let no_checksums = template.flags.no_checksums;
+    let superblock = Superblock {
+        side: template.table[place].expect("the side is listed").side,
+        state: State::Inconsistent,
+        flags: SideFlags {
+            not_durable: new.not_durable,
+            no_checksums,
+        },
+        generation: 1,
+        complete_below: 0,
+        layout,
+        unknown_blocks: 0,
+        written_s: rt.unix_seconds(),
+        history: Behind::Everything.history(&template.history, place),
+        ..template.clone()
+    };
+    let failed = |what: &'static str| move |error: IoError| side.error(&format!("{what}: {error}"));
+    side.wipe()
+        .await
+        .map_err(failed("removing old superblocks"))?;
+    let empty = store::initialise(rt, &side.device, superblock.side, &layout, false).await;
+    empty.map_err(failed("emptying its areas"))?;
+    let written = side.write(&superblock, &Cell::new(Some(0)), rt).await;
+    written.map_err(failed("writing the superblock"))?;
+    Ok(superblock)
+}
+
+/// Refuses a side that has too little room for a volume.
+pub(super) fn check_room(
+    side: &Candidate,
+    layout: &Layout,
+    volume_bytes: u64,
+    asked: Asked,
+) -> Result<(), OpenError> {
+    if layout.data.1 >= volume_bytes {
+        return Ok(());
+    }
+    Err(side.error(&format!(
+        "has room for {} of data, the volume has {}: it must be at least {} large",
+        show_size(layout.data.1),
+        show_size(volume_bytes),
+        show_size(device_bytes_for(volume_bytes, asked))
+    )))
+}
+
+/// Fills a range with zeroes, piece by piece.
+pub(super) async fn clear(device: &dyn Device, start: u64, len: u64) -> Result<(), IoError> {
+    let end = start + len;
+    let mut offset = start;
+    while offset < end {
+        let len = ZERO_BYTES.min(end - offset);
+        let zeroes = Request::without_data(Op::WriteZeroes, offset, len, Flags::NONE);
+        device.submit(zeroes).await?;
+        offset += len;
+    }
+    Ok(())
+}
+
+/// The layout that a side is going to have. Nothing is written.
+///
+/// # Errors
+/// When the side cannot be formatted; one line that says why not.
+pub(super) async fn check_formattable(
+    side: &Candidate,
+    formatting: &Formatting,
+) -> Result<Layout, OpenError> {
+    let geometry = side.device.geometry();
+    if !geometry.writable {
+        return Err(side.error("is read-only"));
+    }
+    let layout = Layout::of(geometry, formatting.asked());
+    let layout = layout.map_err(|error| side.error(&error.to_string()))?;
+    let has_content = geometry.content_offset_bytes.is_some();
+    let adopted = formatting.adopt.as_ref() == Some(&side.name);
+    if has_content && !adopted && !formatting.force {
+        return Err(side.error(&format!(
+            "has content that would be lost: `format --adopt {}` keeps it, --force gives it up",
+            side.name
+        )));
+    }
+    if !formatting.force {
+        // What cannot be read must not be overwritten without being asked either.
+        if let Some(found) = side.superblock().await? {
+            return Err(side.error(&format!(
+                "already holds a side of volume {} (\"{}\"); --force overwrites it",
+                show_uuid(&found.volume),
+                found.name
+            )));
+        }
+    }
+    Ok(layout)
+}

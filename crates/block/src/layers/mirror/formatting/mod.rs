@@ -1,0 +1,82 @@
+//! Reading and writing the superblocks of a side, and making sides of devices.
+//!
+//! Formatting must never leave behind what looks like a side and is not one: the old superblocks
+//! go first, the areas are emptied, and the new superblocks come last.
+
+mod adopting;
+mod making;
+
+use std::cell::Cell;
+
+use bimetal_rt::Rt;
+
+use self::making::{check_formattable, clear, described, first_superblocks};
+use super::store;
+use super::superblock::{Candidate, Layout, SIDES_MAX};
+use crate::error::OpenError;
+
+pub use self::making::{Formatted, Formatting};
+pub(super) use self::making::{NewSide, make_side};
+
+/// Prepares sides for a new volume: an empty one, or one with the content of the side that is to be
+/// adopted. Nothing is written before every side is found fit.
+///
+/// # Errors
+/// When a side is too small, cannot be written, or holds a volume or content and `force` is not
+/// given.
+///
+/// # Panics
+/// Without sides, or with more than [`SIDES_MAX`].
+pub async fn format(
+    rt: &Rt,
+    name: &str,
+    sides: &[Candidate],
+    formatting: &Formatting,
+) -> Result<Formatted, OpenError> {
+    assert!(
+        (1..=SIDES_MAX).contains(&sides.len()),
+        "the table has room for the sides"
+    );
+    let layouts = check_fit(sides, formatting).await?;
+    if let Some(kept) = adopting::kept_side(sides, formatting)? {
+        return adopting::adopt(rt, name, sides, &layouts, kept, formatting).await;
+    }
+    let mut superblocks = first_superblocks(rt, name, &layouts)?;
+    for (side, superblock) in sides.iter().zip(&mut superblocks) {
+        superblock.flags = formatting.flags(&side.name);
+    }
+    for side in sides {
+        let wiped = side.wipe().await;
+        wiped.map_err(|error| side.error(&format!("removing old superblocks: {error}")))?;
+    }
+    for (side, superblock) in sides.iter().zip(&superblocks) {
+        let (device, uuid) = (&side.device, superblock.side);
+        let mut empty = store::initialise(rt, device, uuid, &superblock.layout, false).await;
+        if empty.is_ok() && superblock.flags.no_checksums {
+            // Nothing says of a block that it was never written, so all of them must be zeroes.
+            let (start, len) = (superblock.layout.data.0, superblock.volume_bytes);
+            empty = clear(&*side.device, start, len).await;
+        }
+        empty.map_err(|error| side.error(&format!("emptying its areas: {error}")))?;
+        let written = side.write(superblock, &Cell::new(Some(0)), rt).await;
+        written.map_err(|error| side.error(&format!("writing the superblock: {error}")))?;
+    }
+    Ok(described(sides, &superblocks))
+}
+
+/// The layouts that sides are going to have. Nothing is written.
+///
+/// # Errors
+/// When a side is too small, cannot be written, or holds a volume or content and `force` is not
+/// given; when the one that is to be adopted cannot be.
+pub async fn check_fit(
+    sides: &[Candidate],
+    formatting: &Formatting,
+) -> Result<Vec<Layout>, OpenError> {
+    adopting::kept_side(sides, formatting)?;
+    let mut layouts = Vec::new();
+    for side in sides {
+        layouts.push(check_formattable(side, formatting).await?);
+    }
+    Ok(layouts)
+}
