@@ -63,7 +63,13 @@ fn an_nbd_client_does_not_notice_that_the_target_was_killed() {
         assert_eq!(client.answer(4096).unwrap(), [0x80 | round; 4096]);
     }
     drop(client);
-    assert_eq!(proxy.end("TERM"), (Some(0), String::new()));
+    // The operator is told, once for what happened again and again, and of nothing else.
+    let (status, said) = proxy.end("TERM");
+    assert_eq!(status, Some(0), "{said}");
+    let told = |words: &str| said.lines().filter(|line| line.contains(words)).count();
+    let (broke, again) = (told("a connection broke"), told("connected again after"));
+    assert!(broke >= 1 && again >= 1, "{said}");
+    assert_eq!(broke + again, said.lines().count(), "{said}");
     assert_eq!(served.end("TERM").0, Some(0));
 }
 
