@@ -153,7 +153,7 @@ fn a_device_that_cannot_be_had_is_refused_in_a_line() {
     assert_refused(
         &["index", "get", "vol", "--config", config, "key"],
         1,
-        &["in use by another process"],
+        &["in use by process"],
     );
     assert_eq!(served.end("TERM").0, Some(0));
 }

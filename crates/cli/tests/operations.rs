@@ -52,12 +52,12 @@ fn a_scrub_is_asked_for_and_told() {
             &status(&config)["devices"]["vol"]["size_bytes"]
         )
     );
-    // A page of checksums of one side goes bad.
+    // A page of the bits of one side goes bad, which say what was ever written.
     let side = std::fs::OpenOptions::new()
         .write(true)
         .open(dir.path("b.img"))
         .unwrap();
-    side.write_all_at(&[0xEE; 4096], 128 << 10).unwrap();
+    side.write_all_at(&[0xEE; 4096], 192 << 10).unwrap();
     let said = stdout_of(&["scrub", file, "vol", "--wait"]);
     assert!(said.contains("found wrong 1, repaired 1,"), "{said}");
     let said = stdout_of(&["scrub", file, "vol", "--show"]);

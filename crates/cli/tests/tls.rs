@@ -115,7 +115,11 @@ fn serve_with(dir: &Scratch, connection_threads: usize) {
         &["none.key", "No such file"],
     );
     libnbd(dir, nbd);
-    assert_eq!(served.end("TERM"), (Some(0), String::new()));
+    // The operator is told of the clients that were refused, and of nothing else.
+    let (status, said) = served.end("TERM");
+    assert_eq!(status, Some(0), "{said}");
+    let is_told = |line: &str| line.contains("a client was turned away: TLS");
+    assert!(!said.is_empty() && said.lines().all(is_told), "{said}");
 }
 
 /// The client of another project, by the names that it wants its files to have.

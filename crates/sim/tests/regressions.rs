@@ -437,6 +437,11 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         "an older copy of a member was taken for the member while another one was missing",
     ),
     (
+        1679,
+        "withstood",
+        "a side that was rebuilt waited for ever for a flush of the other one that had failed once",
+    ),
+    (
         5121,
         "withstood",
         "an older copy came in the place of a side whose peer had not flushed (an error of the tester)",

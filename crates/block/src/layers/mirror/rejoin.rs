@@ -19,6 +19,8 @@ use crate::request::Request;
 
 /// An absent side is tried again this often.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// A flush that keeps a side from joining, and has failed, is tried again after this.
+const FLUSH_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// Brings absent sides back and makes stale ones whole, for ever.
@@ -152,15 +154,19 @@ impl Shared {
             return Ok(());
         }
         let number = self.admission.next_number();
-        for other in self.sides.iter().filter(|other| other.index != side.index) {
-            self.want_flushed(other.index, number);
-        }
         let all_hold = || {
             let mut others = self.sides.iter().filter(|other| other.index != side.index);
             others.all(|other| !other.is_counted_on() || other.has_durably(number))
         };
         let over = || !side.is_active() || all_hold();
-        self.flushes.changed.until(over).await;
+        while !over() {
+            // A flush that has failed is tried again.
+            for other in self.sides.iter().filter(|other| other.index != side.index) {
+                self.want_flushed(other.index, number);
+            }
+            let waited = self.flushes.changed.until(over);
+            let _ = self.rt.timeout(FLUSH_AGAIN_AFTER, waited).await;
+        }
         match side.is_active() {
             true => Ok(()),
             false => Err(IoError::Offline),

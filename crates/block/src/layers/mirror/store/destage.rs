@@ -155,6 +155,7 @@ impl Store {
                 return;
             }
             let (tail, durable) = (self.log.tail(), self.log.flushed());
+            let was_full = self.log.is_full();
             let brought = self.destage_chunk().await;
             if let Err(error) = brought {
                 // A change that waits for this space would wait for ever.
@@ -163,16 +164,17 @@ impl Store {
             } else if self.log.tail() == tail && self.log.flushed() == durable {
                 self.durability_has_moved();
                 // Nothing could go: a peer, or a change that is missing, must move first; or what
-                // came meanwhile has filled the log and must be flushed.
-                let full = || self.log.is_full() && self.log.has_unflushed();
+                // came meanwhile has filled the log and must be flushed. A log that was not full keeps
+                // what it would move when it is.
+                let full = || self.log.is_full() && (!was_full || self.log.has_unflushed());
                 let moved = self.log.changed.until(|| full() || self.first_may_go());
-                let patience = match self.log.is_full() {
+                let patience = match was_full {
                     true => LOOK_EVERY,
                     false => IDLE_AFTER,
                 };
                 let in_vain = self.rt.timeout(patience, moved).await.is_err();
                 // Two full logs that wait for each other would wait for ever.
-                if in_vain && self.log.is_full() && self.keeps_first() {
+                if in_vain && was_full && self.log.is_full() && self.keeps_first() {
                     looks_in_vain += 1;
                     self.let_go.set(looks_in_vain >= LOOKS_IN_VAIN_MAX);
                 }
