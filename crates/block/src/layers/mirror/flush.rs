@@ -311,12 +311,8 @@ impl Shared {
         if side.is_active() {
             self.give_up(index, error);
         }
-        match side.store() {
-            Some(store) => {
-                let unflushed = store.changes_from(store.complete_durable()).into_iter();
-                unflushed.for_each(|(range, _)| side.note_lack(range));
-            }
-            None => side.note_lack(0..self.size_bytes()),
+        if !self.is_logged() {
+            side.note_lack(0..self.size_bytes());
         }
     }
 }

@@ -98,10 +98,8 @@ impl Shared {
         if let Some(store) = side.store() {
             // What is not durable yet may be lost: so what the side lacks is known to the block when it
             // comes back.
-            let unflushed = store.changes_from(store.complete_durable()).into_iter();
-            unflushed.for_each(|(range, _)| side.note_lack(range));
-            let straight = store.take_unsettled();
-            straight.iter().for_each(|range| side.note_lack(range));
+            let not_durable = store.take_not_durable();
+            not_durable.iter().for_each(|range| side.note_lack(range));
         }
         add(&self.counts.sides_given_up, 1);
         match (self.on_degraded, self.state.get()) {

@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_rt::sync::{Event, OnceValue, Semaphore, TaskGroup};
@@ -294,6 +295,15 @@ impl Log {
     /// True when something is stored that may not be durable.
     pub(super) fn has_unflushed(&self) -> bool {
         !self.broken.get() && self.stored() > self.flushed.get()
+    }
+
+    /// The ranges of the records in entries that are stored and may not be durable.
+    pub(super) fn unflushed(&self) -> Vec<Range<u64>> {
+        let index = self.index.borrow();
+        let entries = index.entries().iter().rev();
+        let unflushed = entries.take_while(|entry| entry.end > self.flushed.get());
+        let ranges = unflushed.flat_map(|entry| entry.records.iter().map(|(range, _)| range));
+        ranges.cloned().collect()
     }
 
     /// Keeps a change. The outcome is set when it is stored, with all that was appended before, or

@@ -48,6 +48,8 @@ pub(super) struct Straight {
     allowed: Cell<bool>,
     /// Not known to be durable with its checksums.
     unsettled: RefCell<RangeSet>,
+    /// The same, and being made durable.
+    settling: RefCell<RangeSet>,
     /// Of these ranges the map says durably that they may have been written past the log.
     announced: RefCell<RangeSet>,
     /// The checksums of the volume are in memory from here to there, or have been.
@@ -144,11 +146,15 @@ impl Store {
     /// Those of the device, and whether anything may be lost that was written before. What is not
     /// durable is still remembered.
     pub(in super::super) async fn settle(&self) -> Result<(), Unsettled> {
-        let settling = std::mem::take(&mut *self.straight.unsettled.borrow_mut());
-        if settling.is_empty() {
+        let unsettled = std::mem::take(&mut *self.straight.unsettled.borrow_mut());
+        if unsettled.is_empty() {
             return Ok(());
         }
+        // Until it is durable, a side that is given up lacks it.
+        let settling = &self.straight.settling;
+        settling.borrow_mut().extend(unsettled.iter());
         let settled = self.settle_now().await;
+        let settling = settling.take();
         if settled.is_err() {
             let mut unsettled = self.straight.unsettled.borrow_mut();
             unsettled.extend(settling.iter());
@@ -168,9 +174,16 @@ impl Store {
         self.straight.allow(false);
     }
 
-    /// What went straight home and is not known to be durable. It is forgotten here.
-    pub(in super::super) fn take_unsettled(&self) -> RangeSet {
-        std::mem::take(&mut *self.straight.unsettled.borrow_mut())
+    /// What the side holds and may lose, because it is not known to be durable: in its log, also under
+    /// numbers below which everything else is, since what a rebuild brings has the number of an older
+    /// change; and straight at home. The latter is forgotten here.
+    pub(in super::super) fn take_not_durable(&self) -> RangeSet {
+        let mut ranges = self.straight.unsettled.take();
+        ranges.extend(self.straight.settling.take().iter());
+        let changes = self.changes_from(self.complete_durable()).into_iter();
+        ranges.extend(changes.map(|(range, _)| range));
+        ranges.extend(self.log.unflushed());
+        ranges
     }
 
     /// Reads the checksums of a range, and with the same request those behind it, before a rebuild

@@ -12,6 +12,7 @@ use crate::media::memory::MemoryDevice;
 use crate::request::{Flags, Op};
 
 mod late;
+mod straight;
 mod unwritten;
 
 const SIDE: Uuid = *b"the side of test";

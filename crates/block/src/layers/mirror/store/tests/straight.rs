@@ -1,0 +1,75 @@
+//! What a side holds and may lose: from the moment it is written until a flush has covered it.
+
+use futures_util::FutureExt;
+
+use super::*;
+use crate::layers::fault::{Fault, FaultPlan};
+
+/// The ranges in blocks.
+fn blocks(ranges: &RangeSet) -> Vec<Range<u64>> {
+    let of_blocks = |range: Range<u64>| range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
+    ranges.iter().map(of_blocks).collect()
+}
+
+/// A flush that takes its time may never end: what it is to cover can be lost as long as that.
+#[test]
+fn what_went_straight_home_may_be_lost_until_its_flush_has_ended() {
+    let rt = rt();
+    let fault = Fault::new(&rt, memory(&rt), FaultPlan::default(), 1);
+    let control = fault.control();
+    let device: Rc<dyn Device> = Rc::new(fault);
+    rt.block_on(async {
+        let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+        store.begin_mixing(None);
+        store.begin().await.expect("it begins");
+        let range = 8 * BLOCK_BYTES..12 * BLOCK_BYTES;
+        store
+            .announce(vec![range.clone()])
+            .await
+            .expect("announced");
+        let copy = async || {
+            let kept = store.begin_straight(&range).expect("nothing is in its way");
+            let data = Payload::from(rt.pool().copy_of(&[7; 4 * BLOCK_BYTES as usize]));
+            store.write_straight(kept, data).await.expect("written");
+        };
+        copy().await;
+        control.set_delay(Op::Flush, Duration::from_secs(1));
+        let mut settling = Box::pin(store.settle());
+        let early = rt
+            .timeout(Duration::from_millis(500), settling.as_mut())
+            .await;
+        assert!(early.is_err(), "the flush is under way");
+        assert_eq!(blocks(&store.take_not_durable()), [8..12]);
+        settling.await.expect("it ends");
+        copy().await;
+        assert_eq!(blocks(&store.take_not_durable()), [8..12]);
+        copy().await;
+        store.settle().await.expect("durable");
+        assert_eq!(blocks(&store.take_not_durable()), []);
+        assert!(
+            store.settle().now_or_never().is_some(),
+            "nothing is left to do"
+        );
+        store.stop().await;
+    });
+}
+
+/// What a rebuild brings through the log has the number of an older change, below which everything
+/// else may be durable.
+#[test]
+fn what_has_an_old_number_may_be_lost_as_well() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        put(&rt, &store, &next, 3, &[1]).await;
+        store.flush(next.get()).await.expect("durable");
+        assert_eq!(blocks(&store.take_not_durable()), []);
+        next.set(next.get() - 1);
+        put(&rt, &store, &next, 20, &[2]).await;
+        assert!(store.complete_durable() >= next.get());
+        assert_eq!(blocks(&store.take_not_durable()), [20..21]);
+        store.flush(next.get()).await.expect("durable");
+        store.stop().await;
+    });
+}
