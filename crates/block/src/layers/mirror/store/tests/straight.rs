@@ -5,9 +5,9 @@ use futures_util::FutureExt;
 use super::*;
 use crate::layers::fault::{Fault, FaultPlan};
 
-/// The ranges in blocks.
-fn blocks(ranges: &RangeSet) -> Vec<Range<u64>> {
-    let of_blocks = |range: Range<u64>| range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
+/// The first block of each range and the one behind its last.
+fn blocks(ranges: &RangeSet) -> Vec<(u64, u64)> {
+    let of_blocks = |range: Range<u64>| (range.start / BLOCK_BYTES, range.end / BLOCK_BYTES);
     ranges.iter().map(of_blocks).collect()
 }
 
@@ -39,10 +39,10 @@ fn what_went_straight_home_may_be_lost_until_its_flush_has_ended() {
             .timeout(Duration::from_millis(500), settling.as_mut())
             .await;
         assert!(early.is_err(), "the flush is under way");
-        assert_eq!(blocks(&store.take_not_durable()), [8..12]);
+        assert_eq!(blocks(&store.take_not_durable()), [(8, 12)]);
         settling.await.expect("it ends");
         copy().await;
-        assert_eq!(blocks(&store.take_not_durable()), [8..12]);
+        assert_eq!(blocks(&store.take_not_durable()), [(8, 12)]);
         copy().await;
         store.settle().await.expect("durable");
         assert_eq!(blocks(&store.take_not_durable()), []);
@@ -68,7 +68,7 @@ fn what_has_an_old_number_may_be_lost_as_well() {
         next.set(next.get() - 1);
         put(&rt, &store, &next, 20, &[2]).await;
         assert!(store.complete_durable() >= next.get());
-        assert_eq!(blocks(&store.take_not_durable()), [20..21]);
+        assert_eq!(blocks(&store.take_not_durable()), [(20, 21)]);
         store.flush(next.get()).await.expect("durable");
         store.stop().await;
     });
