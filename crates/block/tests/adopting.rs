@@ -95,15 +95,10 @@ async fn open(rt: &Rt, sides: &[Candidate; 2]) -> Mirror {
     opened.expect("it opens")
 }
 
+/// Scrubs; returns how many blocks that learned of and how many it found wrong.
 async fn scrub(rt: &Rt, mirror: &Mirror) -> (u64, u64) {
-    mirror.start_scrub().expect("it can be scrubbed");
-    loop {
-        let status = mirror.status().scrub.expect("it has begun");
-        if status.state != "running" {
-            return (status.learned_blocks, status.found);
-        }
-        rt.sleep(Duration::from_millis(1)).await;
-    }
+    let status = common::sides::scrub(rt, mirror).await;
+    (status.learned_blocks, status.found)
 }
 
 #[test]

@@ -126,16 +126,11 @@ async fn open(rt: &Rt, sides: &[Candidate; 2]) -> Mirror {
 
 /// Scrubs, and says how many bytes the scrub has read by its own account.
 async fn scrub(rt: &Rt, mirror: &Mirror) -> u64 {
-    mirror.start_scrub().expect("it can be scrubbed");
-    loop {
-        let status = mirror.status().scrub.expect("it has begun");
-        if status.state == "done" {
-            assert_eq!(status.position_bytes, mirror.geometry().size_bytes);
-            assert_eq!((status.found, status.skipped_bytes), (0, 0));
-            return status.read_bytes;
-        }
-        rt.sleep(Duration::from_millis(1)).await;
-    }
+    let status = common::sides::scrub(rt, mirror).await;
+    assert_eq!(status.state, "done");
+    assert_eq!(status.position_bytes, mirror.geometry().size_bytes);
+    assert_eq!((status.found, status.skipped_bytes), (0, 0));
+    status.read_bytes
 }
 
 /// 41,616 + 5,326,336 pages have a bit: 167 pages of bits, twice on each side, are 1.3 MiB. The

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::{Candidate, Superblock};
-use bimetal_block::layers::mirror::{
-    Mirror, MirrorConfig, OpenOptions, RebuildConfig, ScrubStatus, SideToOpen,
-};
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, RebuildConfig, SideToOpen};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::{Rate, Size};
 use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
-use common::sides::{Powered, blank, byte_at, open_these, put, rebuilding, there, until_whole};
+use common::sides::{
+    Powered, blank, byte_at, open_these, put, rebuilding, scrub, there, until_whole,
+};
 use common::{virtual_rt, write};
 
 const BLOCK: u64 = 4096;
@@ -172,18 +172,6 @@ impl Volume {
             put(&self.rt, &mirror, at * MIB, at as u8 + 1).await;
         }
         mirror.close().await.expect("closed");
-    }
-}
-
-/// Scrubs, and says what came of it.
-async fn scrub(rt: &Rt, mirror: &Mirror) -> ScrubStatus {
-    mirror.start_scrub().expect("it can be scrubbed");
-    loop {
-        let status = mirror.status().scrub.expect("it has begun");
-        if status.state != "running" {
-            return status;
-        }
-        rt.sleep(Duration::from_millis(1)).await;
     }
 }
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use bimetal_block::graph::Graph;
+use bimetal_block::layers::mirror::superblock::BlockDigest;
 use bimetal_block::units::show_size;
 use serde_json::{Map, Value, json};
 
@@ -151,6 +152,8 @@ impl Tree<'_> {
             let word = match key.as_str() {
                 "path" | "state" => shown,
                 "data_offset_bytes" => format!("data from {shown} on"),
+                // As every side that is formatted now.
+                "digest" if shown == BlockDigest::Xxh3.name() => continue,
                 // For machines: too long for a line, or said by the state.
                 "volume" | "side" | "data_path" | "not_formatted" | "not_seen" => continue,
                 _ => format!("{} {shown}", crate::figures::label(key)),

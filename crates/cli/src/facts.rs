@@ -202,6 +202,7 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
         of_side.insert("state".into(), json!(state));
         let epoch = superblock.history.current().number;
         of_side.insert("epoch".into(), json!(epoch));
+        of_side.insert("digest".into(), json!(superblock.digest.name()));
         of_side.insert("side".into(), json!(show_uuid(&superblock.side)));
     }
     Ok(facts)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::superblock::Candidate;
-use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideToOpen};
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, ScrubStatus, SideToOpen};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Request};
 use bimetal_rt::Rt;
@@ -133,4 +133,16 @@ pub async fn until_whole(rt: &Rt, mirror: &Mirror, sides: usize) {
         rt.sleep(Duration::from_millis(100)).await;
     }
     panic!("it is not whole: {:?}", mirror.status());
+}
+
+/// Scrubs, and says what came of it.
+pub async fn scrub(rt: &Rt, mirror: &Mirror) -> ScrubStatus {
+    mirror.start_scrub().expect("it can be scrubbed");
+    loop {
+        let status = mirror.status().scrub.expect("it has begun");
+        if status.state != "running" {
+            return status;
+        }
+        rt.sleep(Duration::from_millis(1)).await;
+    }
 }

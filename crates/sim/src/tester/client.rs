@@ -8,7 +8,7 @@ use bimetal_block::request::{Extent, Flags, IoResult, Op, Reply, Request};
 use bimetal_block::{Device, IoError};
 use bimetal_rt::{Payload, Rng};
 
-use super::volume::{Volume, ZEROES, stamp_of};
+use super::volume::{Volume, ZEROES, stamp_of, tail_of};
 use super::world::World;
 
 /// What a client does next.
@@ -210,7 +210,7 @@ fn stamps_of(
             let ends = within == unit_bytes;
             let unit = first + found.len();
             let placed = stamp == ZEROES || stamp == stamp_of(stamp >> 24, unit);
-            if !placed || !is_filled(part, stamp, ends) {
+            if !placed || !is_filled(part, stamp, ends.then_some(unit_bytes)) {
                 return Err(format!(
                     "unit {unit} is torn, corrupt or misplaced: {stamp:#x}"
                 ));
@@ -225,16 +225,15 @@ fn stamps_of(
     Ok(found)
 }
 
-/// True when the bytes are full of a stamp, at the end of a unit up to its inverted last word.
-fn is_filled(bytes: &[u8], stamp: u64, ends: bool) -> bool {
-    let body = if ends && stamp != ZEROES {
-        bytes.len() - 8
-    } else {
-        bytes.len()
-    };
+/// True when the bytes are full of a stamp, and in the last ones of a unit of this length up to its
+/// [tail](tail_of).
+fn is_filled(bytes: &[u8], stamp: u64, ends: Option<usize>) -> bool {
+    let ends = ends.filter(|_| stamp != ZEROES);
+    let body = bytes.len() - ends.map_or(0, |_| 8);
     let mut words = bytes[..body].chunks_exact(8);
     let expected = stamp.to_le_bytes();
-    words.all(|word| word == expected) && (body == bytes.len() || word_at(bytes, body) == !stamp)
+    words.all(|word| word == expected)
+        && ends.is_none_or(|unit_bytes| bytes[body..] == tail_of(stamp, unit_bytes))
 }
 
 fn word_at(bytes: &[u8], at: usize) -> u64 {

@@ -100,6 +100,19 @@ pub fn stamp_of(write: u64, unit: usize) -> u64 {
     write << 24 | unit as u64
 }
 
+/// The last eight bytes of a unit full of a stamp: half of the inverted stamp, and the CRC32C of all
+/// bytes before it. So units are what many users write, whose own checksum comes last: the CRC32C of
+/// all such units is one and the same number, and by it no unit is told from another.
+pub fn tail_of(stamp: u64, unit_bytes: usize) -> [u8; 8] {
+    let mut tail = (!stamp).to_le_bytes();
+    let body = (8..unit_bytes)
+        .step_by(8)
+        .fold(0, |crc, _| crc32c::crc32c_append(crc, &stamp.to_le_bytes()));
+    let crc = crc32c::crc32c_append(body, &tail[..4]);
+    tail[4..].copy_from_slice(&crc.to_le_bytes());
+    tail
+}
+
 /// Values of a unit beyond which the oldest are forgotten, if they may be.
 const VALUES_MAX: usize = 64;
 

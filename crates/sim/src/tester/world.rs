@@ -23,7 +23,7 @@ use super::report::{Findings, Trace};
 use super::scenario::Scenario;
 use super::stack::SideStack;
 use super::switch::FaultCounts;
-use super::volume::{Volume, ZEROES, stamp_of};
+use super::volume::{Volume, ZEROES, stamp_of, tail_of};
 
 /// An operation in flight.
 struct Operation {
@@ -171,7 +171,7 @@ impl World {
         Duration::from_secs(if profiles { 1_800 } else { 60 }) + 3 * absent_after
     }
 
-    /// Payload of a write: each unit is full of its stamp and ends with the inverted stamp.
+    /// Payload of a write: each unit is full of its stamp and ends with the [tail](tail_of).
     pub fn stamped(&self, write: u64, units: &Range<usize>) -> Payload {
         let unit_bytes = self.scenario.unit_bytes as usize;
         let mut buf = self.rt.pool().alloc_now(units.len() * unit_bytes);
@@ -180,7 +180,7 @@ impl World {
             for word in bytes.chunks_exact_mut(8) {
                 word.copy_from_slice(&stamp.to_le_bytes());
             }
-            bytes[unit_bytes - 8..].copy_from_slice(&(!stamp).to_le_bytes());
+            bytes[unit_bytes - 8..].copy_from_slice(&tail_of(stamp, unit_bytes));
         }
         buf.freeze().into()
     }

@@ -20,6 +20,7 @@ mod admission;
 mod attend;
 mod changing;
 mod config;
+mod digest;
 mod durable;
 mod exposure;
 pub mod family;

@@ -46,7 +46,6 @@ use bimetal_rt::sync::WaitQueue;
 use slab::Slab;
 
 use super::queue::{Change, Ticket, Waiting};
-use super::store::content::Crcs;
 use crate::extent_map::{Cut, ExtentMap};
 
 /// A read under way.
@@ -78,7 +77,7 @@ impl Undecided {
         );
         let write = Waiting {
             change: Change {
-                crcs: Crcs::none(),
+                digests: None,
                 ..change.clone()
             },
             ticket: Rc::clone(ticket),

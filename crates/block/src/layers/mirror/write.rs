@@ -5,14 +5,14 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
-use bimetal_rt::Instant;
 use bimetal_rt::sync::Permit;
+use bimetal_rt::{Instant, Payload};
 use futures_util::future::select;
 
 use super::queue::{Batch, Change, Progress, Ticket};
 use super::shared::{Shared, VolumeState};
 use super::side::add;
-use super::store::content::Crcs;
+use super::store::digests::Digests;
 use super::store::{Append, Outcome, all_stored};
 use crate::error::IoError;
 use crate::range_lock::RangeGuard;
@@ -87,6 +87,14 @@ impl Shared {
     }
 
     /// Numbers a change and queues it on every side that takes part.
+    /// The digests that the first of the sides with a log will want; the others mostly want the
+    /// same.
+    fn digests_of(&self, payload: &Payload) -> Option<Digests> {
+        let mut stores = self.sides.iter().filter_map(|side| side.store());
+        let made_by = stores.next()?.digest();
+        Some(Digests::of(made_by, payload))
+    }
+
     fn admit(self: &Rc<Self>, request: Request) -> Result<Rc<Ticket>, IoError> {
         let range = request.offset..request.end();
         let len = request.len;
@@ -108,17 +116,16 @@ impl Shared {
         self.repair.forget_lost(range.clone());
         let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, decides);
         let urgent_on = self.sides_that_must_hurry();
-        let crcs = if self.is_logged() && request.op == Op::Write {
-            Crcs::of(&request.payload)
-        } else {
-            Crcs::none()
+        let digests = match request.op {
+            Op::Write => self.digests_of(&request.payload),
+            _ => None,
         };
         let change = Change {
             op: request.op,
             flags: request.flags,
             origin: request.origin,
             payload: request.payload,
-            crcs,
+            digests,
         };
         self.admission.undecided.admit(&ticket, &change);
         for side in self.sides.iter() {
@@ -357,8 +364,8 @@ impl Shared {
             let change = &waiting.change;
             let append = match change.op {
                 Op::Write => {
-                    let (payload, crcs) = (change.payload.clone(), change.crcs.clone());
-                    Append::known(range.clone(), payload, crcs, number)
+                    let (payload, digests) = (change.payload.clone(), change.digests.clone());
+                    Append::known(range.clone(), payload, digests, number)
                 }
                 _ => Append::zeroes(range.clone(), number),
             };

@@ -13,6 +13,7 @@ use bimetal_block::layers::mirror::superblock::{History, State, Superblock};
 use bimetal_block::request::{IoResult, Op, Reply, Request};
 use bimetal_block::{BLOCK_BYTES, Device, Flags, IoError};
 use bimetal_rt::{Payload, Rt};
+use twox_hash::XxHash3_64;
 
 use super::{Bug, Plant, Planted};
 
@@ -291,7 +292,7 @@ impl Entry {
     fn forge_last(&self, header: &mut [u8]) {
         let sums_at = ENTRY_RECORDS_AT + self.records * ENTRY_RECORD_BYTES;
         let last_at = sums_at + (self.blocks as usize - 1) * 4;
-        let zeroes = crc32c::crc32c(&[0; BLOCK_BYTES as usize]);
+        let zeroes = XxHash3_64::oneshot(&[0; BLOCK_BYTES as usize]) as u32;
         header[last_at..last_at + 4].copy_from_slice(&zeroes.to_le_bytes());
         let sum = crc32c::crc32c(&header[ENTRY_CHECKED_FROM..]);
         header[ENTRY_CHECKSUM_AT..ENTRY_CHECKSUM_AT + 4].copy_from_slice(&sum.to_le_bytes());

@@ -3,7 +3,7 @@
 mod damaged;
 
 use super::*;
-use crate::layers::mirror::superblock::{EPOCHS_MAX, Layout, Listed, SideFlags, Told};
+use crate::layers::mirror::superblock::{BlockDigest, EPOCHS_MAX, Layout, Listed, SideFlags, Told};
 
 const A: usize = 0;
 const B: usize = 1;
@@ -39,6 +39,7 @@ pub(super) fn superblock(place: usize, sides: usize, state: State, history: Hist
         complete_below,
         volume_bytes: 11 << 20,
         layout: Layout::of_device(64 << 20, None).unwrap(),
+        digest: BlockDigest::Xxh3,
         unknown_blocks: 0,
         created_s: 0,
         written_s: 1_577_836_800,

@@ -6,6 +6,7 @@ use bimetal_rt::Rt;
 
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
+use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::family::Behind;
 use crate::layers::mirror::store;
 use crate::layers::mirror::superblock::{
@@ -113,6 +114,7 @@ pub(super) fn first_superblocks(
         complete_below: FIRST_CHANGE,
         volume_bytes: volume_bytes - volume_bytes % BLOCK_BYTES,
         layout: *layout,
+        digest: BlockDigest::Xxh3,
         unknown_blocks: 0,
         created_s: now_s,
         written_s: now_s,
@@ -183,6 +185,7 @@ pub(in crate::layers::mirror) async fn make_side(
         generation: 1,
         complete_below: 0,
         layout,
+        digest: BlockDigest::Xxh3,
         unknown_blocks: 0,
         written_s: rt.unix_seconds(),
         history: Behind::Everything.history(&template.history, place),

@@ -639,6 +639,7 @@ pub(super) fn store_device(
         device: Rc::clone(device),
         side: superblock.side,
         layout: superblock.layout,
+        digest: superblock.digest,
         volume_bytes: superblock.volume_bytes,
         unknown_blocks: superblock.unknown_blocks,
         integrity: !superblock.flags.no_checksums,

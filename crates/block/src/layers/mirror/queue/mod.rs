@@ -20,7 +20,7 @@ use std::rc::Rc;
 use bimetal_rt::{Instant, Payload};
 
 pub(super) use self::ticket::{Progress, Ticket};
-use super::store::content::Crcs;
+use super::store::digests::Digests;
 use crate::error::IoError;
 use crate::extent_map::{Cut, ExtentMap};
 use crate::range_set::RangeSet;
@@ -37,8 +37,8 @@ pub(super) struct Change {
     pub(super) flags: Flags,
     pub(super) origin: request::Origin,
     pub(super) payload: Payload,
-    /// The checksums of the payload, if a side wants them.
-    pub(super) crcs: Crcs,
+    /// The digests of the payload, if a side wants them.
+    pub(super) digests: Option<Digests>,
 }
 
 impl Cut for Change {
@@ -52,9 +52,9 @@ impl Cut for Change {
             flags: self.flags,
             origin: self.origin,
             payload,
-            crcs: match self.op {
-                Op::Write => self.crcs.cut(range),
-                _ => Crcs::none(),
+            digests: match self.op {
+                Op::Write => self.digests.as_ref().map(|digests| digests.cut(range)),
+                _ => None,
             },
         }
     }

@@ -16,7 +16,7 @@ fn write(queue: &mut SideQueue, seq: u64, unit: u64) {
         flags: Flags::NONE,
         origin: Origin::NONE,
         payload: Payload::empty(),
-        crcs: Crcs::none(),
+        digests: None,
     };
     queue.push(change, &ticket, 0, false);
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bimetal_rt::Payload;
 
-use super::content::Crcs;
+use super::digests::Digests;
 use super::entry::Kind;
 use crate::extent_map::Cut;
 
@@ -15,8 +15,9 @@ pub(in super::super) struct Append {
     pub(super) kind: Kind,
     /// The data, of a write.
     pub(super) payload: Payload,
-    /// The checksums of the data.
-    pub(super) crcs: Crcs,
+    /// The digests of the data, if they were made before. A side that makes them in another way
+    /// makes its own.
+    pub(super) digests: Option<Digests>,
     /// The number of the change.
     pub(super) number: u64,
     /// The lowest number of a change that this one stands for: its own, or that of one it has
@@ -27,22 +28,21 @@ pub(in super::super) struct Append {
 impl Append {
     /// A whole change of known content.
     pub(in super::super) fn of(range: Range<u64>, payload: Payload, number: u64) -> Append {
-        let crcs = Crcs::of(&payload);
-        Append::known(range, payload, crcs, number)
+        Append::known(range, payload, None, number)
     }
 
-    /// A whole change whose checksums are known already.
+    /// A whole change of which digests may have been made already.
     pub(in super::super) fn known(
         range: Range<u64>,
         payload: Payload,
-        crcs: Crcs,
+        digests: Option<Digests>,
         number: u64,
     ) -> Append {
         Append {
             range,
             kind: Kind::Write,
             payload,
-            crcs,
+            digests,
             number,
             stands_for: number,
         }
@@ -68,7 +68,7 @@ impl Append {
             range,
             kind,
             payload: Payload::empty(),
-            crcs: Crcs::none(),
+            digests: None,
             number,
             stands_for: number,
         }
@@ -83,7 +83,7 @@ impl Append {
         assert!(bytes < len, "something is left");
         if self.kind == Kind::Write {
             self.payload = self.payload.slice(bytes as usize..len as usize);
-            self.crcs = self.crcs.cut(bytes..len);
+            self.digests = self.digests.as_ref().map(|digests| digests.cut(bytes..len));
         }
         self.range.start += bytes;
     }

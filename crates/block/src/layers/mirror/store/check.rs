@@ -134,7 +134,7 @@ impl Store {
         let first = range.start / BLOCK_BYTES;
         let expected = checksums.expected(first..range.end / BLOCK_BYTES).await?;
         let mut learned = 0;
-        for ((block, expected), is) in (first..).zip(expected).zip(expected_of(data)) {
+        for ((block, expected), is) in (first..).zip(expected).zip(expected_of(self.digest, data)) {
             if expected == Expected::Unknown {
                 checksums.update(block, &[is]).await?;
                 learned += 1;

@@ -16,7 +16,7 @@ use bimetal_rt::sync::TaskGroup;
 use super::Store;
 use super::checksums::{Checksums, Expected};
 use super::choose::{Chunk, Fill};
-use super::content::Crcs;
+use super::digests::Digests;
 use super::index::{Content, Logged};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
@@ -56,9 +56,12 @@ pub(super) struct HomeWrite {
 }
 
 impl HomeWrite {
-    /// Content with these checksums; without data, only they go home.
-    pub(super) fn of(range: &Range<u64>, data: Payload, crcs: &Crcs) -> HomeWrite {
-        let expected = crcs.values().iter().map(|crc| Expected::Crc(*crc));
+    /// Content with these digests; without data, only they go home.
+    pub(super) fn of(range: &Range<u64>, data: Payload, digests: &Digests) -> HomeWrite {
+        let expected = digests
+            .values()
+            .iter()
+            .map(|digest| Expected::Digest(*digest));
         HomeWrite {
             range: range.clone(),
             data,
@@ -343,10 +346,10 @@ impl Store {
     ) -> Result<Option<Vec<HomeWrite>>, IoError> {
         let mut parts = Vec::with_capacity(run.len());
         for (range, record) in run {
-            let Content::Data { position, crcs } = &record.content else {
+            let Content::Data { position, digests } = &record.content else {
                 return Ok(None);
             };
-            parts.push((range, self.log.area.at(*position), crcs));
+            parts.push((range, self.log.area.at(*position), digests));
         }
         let (first, (last, last_at, _)) = (parts[0].1, &parts[parts.len() - 1]);
         let bytes = last_at + (last.end - last.start) - first;
@@ -361,13 +364,13 @@ impl Store {
         };
         self.noticed.note();
         let mut writes = Vec::with_capacity(parts.len());
-        for (range, at, crcs) in parts {
+        for (range, at, digests) in parts {
             let start = (at - first) as usize;
             let data = data.slice(start..start + (range.end - range.start) as usize);
-            if !crcs.agree_with(&data) {
+            if !digests.agree_with(&data) {
                 return Ok(None);
             }
-            writes.push(HomeWrite::of(range, data, crcs));
+            writes.push(HomeWrite::of(range, data, digests));
         }
         Ok(Some(writes))
     }
@@ -379,24 +382,24 @@ impl Store {
             data: Payload::empty(),
             expected: vec![expected; count],
         };
-        let crcs = match &record.content {
+        let digests = match &record.content {
             Content::Zeroes => return Ok(without_data(Expected::NeverWritten)),
             Content::Lost => return Ok(without_data(Expected::Lost)),
-            Content::Data { crcs, .. } => crcs,
+            Content::Data { digests, .. } => digests,
         };
-        if let Some(data) = self.content_from_peer(range, crcs).await {
-            return Ok(HomeWrite::of(range, data, crcs));
+        if let Some(data) = self.content_from_peer(range, digests).await {
+            return Ok(HomeWrite::of(range, data, digests));
         }
         match self.read_logged(range, record, Origin::NONE).await {
             Ok(data) => {
                 self.noticed.note();
-                Ok(HomeWrite::of(range, data, crcs))
+                Ok(HomeWrite::of(range, data, digests))
             }
             Err(IoError::Corrupt) => {
                 // What the log says that it should be is believed, and will not be found at home:
                 // so it cannot be taken for the content before.
                 self.suspect.borrow_mut().insert(range.clone());
-                Ok(HomeWrite::of(range, Payload::empty(), crcs))
+                Ok(HomeWrite::of(range, Payload::empty(), digests))
             }
             Err(error) => Err(error),
         }
@@ -404,12 +407,12 @@ impl Store {
 
     /// What a peer has of a range, if that is what the log says it should be: so a disk need not
     /// seek to its own log.
-    async fn content_from_peer(&self, range: &Range<u64>, crcs: &Crcs) -> Option<Payload> {
+    async fn content_from_peer(&self, range: &Range<u64>, digests: &Digests) -> Option<Payload> {
         let ask = self.peer.borrow().clone()?;
         // A peer that does not answer must not keep this side from its own log.
         let asked = self.rt.timeout(PEER_PATIENCE, ask(range.clone())).await;
         let data = asked.ok()??;
-        crcs.agree_with(&data).then_some(data)
+        digests.agree_with(&data).then_some(data)
     }
 
     async fn write_home(self: &Rc<Self>, writes: Vec<HomeWrite>) -> Result<(), IoError> {

@@ -81,14 +81,14 @@ pub(super) struct Header {
     pub(super) shared_below: u64,
     /// The changes, in order.
     pub(super) records: Vec<Record>,
-    /// The CRC32C of each block of data.
-    pub(super) crcs: Vec<u32>,
+    /// The digest of each block of data.
+    pub(super) digests: Vec<u32>,
 }
 
 impl Header {
     /// The position behind the entry.
     pub(super) fn end(&self) -> u64 {
-        self.position + HEADER_BYTES + self.crcs.len() as u64 * BLOCK_BYTES
+        self.position + HEADER_BYTES + self.digests.len() as u64 * BLOCK_BYTES
     }
 
     /// Writes the header over a block.
@@ -96,10 +96,10 @@ impl Header {
     /// # Panics
     /// When there is more in it than the format allows.
     pub(super) fn encode(&self, block: &mut [u8]) {
-        assert!(self.records.len() <= RECORDS_MAX && self.crcs.len() as u64 <= DATA_BLOCKS_MAX);
+        assert!(self.records.len() <= RECORDS_MAX && self.digests.len() as u64 <= DATA_BLOCKS_MAX);
         block.fill(0);
         block[..8].copy_from_slice(&MAGIC);
-        put_u32(block, 12, self.crcs.len() as u32);
+        put_u32(block, 12, self.digests.len() as u32);
         block[16..32].copy_from_slice(&self.side);
         let words = [
             self.run,
@@ -127,7 +127,7 @@ impl Header {
             put_u32(block, at + 20, kind);
             at += RECORD_BYTES;
         }
-        for crc in &self.crcs {
+        for crc in &self.digests {
             put_u32(block, at, *crc);
             at += 4;
         }
@@ -153,7 +153,7 @@ impl Header {
         if described != data as u64 {
             return None;
         }
-        let crcs_at = RECORDS_AT + count * RECORD_BYTES;
+        let digests_at = RECORDS_AT + count * RECORD_BYTES;
         Some(Header {
             side: block[16..32].try_into().ok()?,
             run: u64_at(block, 32),
@@ -164,7 +164,9 @@ impl Header {
             written_s: u64_at(block, 80),
             shared_below: u64_at(block, 88),
             records,
-            crcs: (0..data).map(|i| u32_at(block, crcs_at + i * 4)).collect(),
+            digests: (0..data)
+                .map(|i| u32_at(block, digests_at + i * 4))
+                .collect(),
         })
     }
 }
@@ -231,7 +233,7 @@ mod tests {
                     kind: Kind::Zeroes,
                 },
             ],
-            crcs: vec![0x1111_2222, 0x3333_4444],
+            digests: vec![0x1111_2222, 0x3333_4444],
         }
     }
 

@@ -112,7 +112,7 @@ impl Store {
                 }
                 walk.push(place.end - end, false);
             }
-            Expected::Unknown | Expected::Lost | Expected::Crc(_) => {
+            Expected::Unknown | Expected::Lost | Expected::Digest(_) => {
                 walk.push(place.end - place.start, true);
             }
         }

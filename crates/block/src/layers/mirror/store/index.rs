@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use super::content::Crcs;
+use super::digests::Digests;
 use super::entry::Kind;
 use crate::BLOCK_BYTES;
 use crate::extent_map::{Cut, ExtentMap};
+use crate::layers::mirror::digest::BlockDigest;
 
 /// Where the content of a record, or a part of it, is.
 #[derive(Clone, Debug)]
@@ -17,7 +18,7 @@ pub(super) enum Content {
         /// The position of its first block.
         position: u64,
         /// What it should be.
-        crcs: Crcs,
+        digests: Digests,
     },
     /// Nowhere: it is zeroes.
     Zeroes,
@@ -39,9 +40,9 @@ pub(super) struct Logged {
 impl Cut for Logged {
     fn cut(&self, range: Range<u64>) -> Logged {
         let content = match &self.content {
-            Content::Data { position, crcs } => Content::Data {
+            Content::Data { position, digests } => Content::Data {
                 position: position + range.start,
-                crcs: crcs.cut(range),
+                digests: digests.cut(range),
             },
             Content::Zeroes => Content::Zeroes,
             Content::Lost => Content::Lost,
@@ -72,10 +73,10 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Builds an entry from what its header says.
-    pub(super) fn of(header: &super::entry::Header) -> Entry {
+    /// Builds an entry from what its header says, of a side that makes digests in this way.
+    pub(super) fn of(header: &super::entry::Header, made_by: BlockDigest) -> Entry {
         let mut position = header.position + super::entry::HEADER_BYTES;
-        let all = Crcs::new(header.crcs.clone());
+        let all = Digests::new(made_by, header.digests.clone());
         let mut taken = 0;
         let record = |record: &super::entry::Record| {
             let range = record.offset..record.offset + record.bytes();
@@ -83,11 +84,14 @@ impl Entry {
                 Kind::Zeroes => Content::Zeroes,
                 Kind::Lost => Content::Lost,
                 Kind::Write => {
-                    let crcs = all.cut(taken..taken + record.bytes());
+                    let digests = all.cut(taken..taken + record.bytes());
                     taken += record.bytes();
                     let at = position;
                     position += record.bytes();
-                    Content::Data { position: at, crcs }
+                    Content::Data {
+                        position: at,
+                        digests,
+                    }
                 }
             };
             let logged = Logged {
@@ -261,7 +265,7 @@ mod tests {
             entry,
             content: Content::Data {
                 position,
-                crcs: Crcs::new((0..blocks as u32).collect()),
+                digests: Digests::new(BlockDigest::Xxh3, (0..blocks as u32).collect()),
             },
         }
     }
@@ -294,10 +298,10 @@ mod tests {
         assert_eq!(numbers(&index, 0..0x4000), expected);
         // A cut part knows where its content is.
         let (_, last) = index.newest_in(&(0x3000..0x4000)).remove(0);
-        let Content::Data { position, crcs } = last.content else {
+        let Content::Data { position, digests } = last.content else {
             panic!("it has data")
         };
-        assert_eq!((position, crcs.values()), (0x14000, &[3][..]));
+        assert_eq!((position, digests.values()), (0x14000, &[3][..]));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::BLOCK_BYTES;
 use crate::device::Device;
 use crate::error::IoError;
 use crate::extent_map::Cut;
+use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
 
@@ -117,6 +118,7 @@ pub(super) struct Log {
     pub(super) rt: Rt,
     pub(super) device: Rc<dyn Device>,
     pub(super) side: Uuid,
+    digest: BlockDigest,
     pub(super) area: Area,
     pub(super) index: RefCell<Index>,
     pub(super) checkpoint: RefCell<Checkpoint>,
@@ -175,6 +177,7 @@ impl Log {
         rt: &Rt,
         device: Rc<dyn Device>,
         side: Uuid,
+        digest: BlockDigest,
         area: Area,
         start: LogStart,
     ) -> Rc<Log> {
@@ -190,6 +193,7 @@ impl Log {
             rt: rt.clone(),
             device,
             side,
+            digest,
             area,
             index: RefCell::new(start.index),
             checkpoint: RefCell::new(start.checkpoint),
@@ -440,7 +444,7 @@ impl Log {
     fn form_entry(&self, again: bool) -> Option<(Flying, Payload)> {
         let (mut room, mut bare_room) = (self.room(again)?, BARE_BYTES_MAX);
         let queue = if again { &self.again } else { &self.pending };
-        let (mut records, mut crcs, mut data) = (Vec::new(), Vec::new(), Payload::empty());
+        let (mut records, mut digests, mut data) = (Vec::new(), Vec::new(), Payload::empty());
         let (mut parts, mut last_parts) = (Vec::new(), Vec::new());
         let mut pending = queue.borrow_mut();
         while records.len() < RECORDS_MAX {
@@ -467,8 +471,13 @@ impl Log {
             }
             if kind == Kind::Write {
                 room -= taken;
-                data.append(append.payload.slice(0..taken as usize));
-                crcs.extend_from_slice(append.crcs.cut(0..taken).values());
+                let payload = append.payload.slice(0..taken as usize);
+                let part = append.digests.as_ref().map(|made| made.cut(0..taken));
+                match part.filter(|made| made.made_by() == self.digest) {
+                    Some(made) => digests.extend_from_slice(made.values()),
+                    None => digests.extend(self.digest.of_each(&payload)),
+                }
+                data.append(payload);
             } else {
                 bare_room -= taken;
             }
@@ -495,7 +504,7 @@ impl Log {
             written_s: self.rt.unix_seconds(),
             shared_below: self.shared_below.get(),
             records,
-            crcs,
+            digests,
         };
         self.head.set(header.end());
         let (highest, complete) = self.formed.get();
@@ -567,7 +576,9 @@ impl Log {
         for entry in stored {
             self.complete
                 .set(self.complete.get().max(entry.header.complete_below));
-            self.index.borrow_mut().push(Entry::of(&entry.header));
+            self.index
+                .borrow_mut()
+                .push(Entry::of(&entry.header, self.digest));
             for part in entry.last_parts {
                 part.set(Ok(()));
             }

@@ -12,8 +12,8 @@ mod check;
 mod checkpoint;
 pub(super) mod checksums;
 mod choose;
-pub(super) mod content;
 mod destage;
+pub(super) mod digests;
 mod entry;
 mod extents;
 mod forgetting;
@@ -22,6 +22,7 @@ mod index;
 mod log;
 pub(super) mod pages;
 mod progress;
+mod reading;
 mod recover;
 pub(super) mod regions;
 mod relog;
@@ -40,8 +41,8 @@ use bimetal_rt::{Buf, Instant, Payload, Rt};
 
 pub(super) use self::append::Append;
 pub(super) use self::check::Checked;
-use self::checksums::{Checksums, Expected};
-use self::index::{Content, Logged};
+use self::checksums::Checksums;
+use self::index::Content;
 use self::log::GivenBelow;
 use self::log::Log;
 pub(super) use self::log::{LogCounts, Outcome};
@@ -50,14 +51,14 @@ use self::progress::Noticed;
 use self::regions::Regions;
 pub(super) use self::straight::Unsettled;
 use self::written::Written;
+use super::digest::BlockDigest;
 use super::superblock::{FIRST_CHANGE, Layout, Uuid};
 use crate::BLOCK_BYTES;
 use crate::device::{Device, Figure, FigureVisitor, LocalFuture};
 use crate::error::IoError;
-use crate::media::null::zero_payload;
 use crate::range_lock::RangeLock;
 use crate::range_set::RangeSet;
-use crate::request::{IoResult, Origin, Reply, Request};
+use crate::request::Request;
 
 /// Of changes that are given many at once, at least so many are in an entry that is not full.
 const RECORDS_TOGETHER: u64 = 16;
@@ -68,6 +69,7 @@ pub(super) struct StoreDevice {
     pub(super) device: Rc<dyn Device>,
     pub(super) side: Uuid,
     pub(super) layout: Layout,
+    pub(super) digest: BlockDigest,
     pub(super) volume_bytes: u64,
     /// Blocks at the start of the data that had content when the side was formatted.
     pub(super) unknown_blocks: u64,
@@ -116,6 +118,7 @@ pub(super) struct Store {
     rt: Rt,
     device: Rc<dyn Device>,
     data_offset: u64,
+    digest: BlockDigest,
     volume_bytes: Cell<u64>,
     log: Rc<Log>,
     checksums: Option<Checksums>,
@@ -266,7 +269,7 @@ impl Store {
         let noticed = Noticed::over(rt, &on.device);
         let device = Rc::clone(&noticed) as Rc<dyn Device>;
         let area = log::Area::new(on.layout.log, transfer_max);
-        let recovered = recover::recover(&device, &on.side, area, &*on.counts_below);
+        let recovered = recover::recover(&device, &on.side, on.digest, area, &*on.counts_below);
         let areas = open_areas(rt, &device, on);
         let (recovered, areas) = futures_util::future::try_join(recovered, areas).await?;
         let found = StoreFound {
@@ -279,11 +282,19 @@ impl Store {
         };
         let mut forgotten = RangeSet::new();
         forgotten.extend(recovered.given_up);
-        let log = Log::new(rt, Rc::clone(&device), on.side, area, recovered.start);
+        let log = Log::new(
+            rt,
+            Rc::clone(&device),
+            on.side,
+            on.digest,
+            area,
+            recovered.start,
+        );
         Ok(Rc::new(Store {
             rt: rt.clone(),
             device: Rc::clone(&device),
             data_offset: on.layout.data.0,
+            digest: on.digest,
             volume_bytes: on.volume_bytes.into(),
             log,
             checksums: areas.checksums,
@@ -633,154 +644,9 @@ impl Store {
         self.counts.set(counts);
     }
 
-    /// Reads a range of the volume, and checks every block of it.
-    ///
-    /// # Errors
-    /// `Corrupt` when a block is not what was written; it is then among the
-    /// [suspects](Store::take_suspects). Else those of the device.
-    pub(super) async fn read(&self, range: Range<u64>, origin: Origin) -> IoResult {
-        self.wanted.set(self.rt.now());
-        match self.read_once(&range, origin).await {
-            Err(IoError::Corrupt) => {}
-            other => return other,
-        }
-        // It may have been on its way home just then. Under the lock it is not.
-        let _still = self.home.lock(range.clone()).await;
-        let reply = self.read_once(&range, origin).await;
-        if matches!(reply, Err(IoError::Corrupt)) {
-            self.find_rotten(&range).await;
-        }
-        reply
-    }
-
-    /// Finds out which blocks of a range are not what was written.
-    async fn find_rotten(&self, range: &Range<u64>) {
-        for start in range.clone().step_by(BLOCK_BYTES as usize) {
-            let block = start..start + BLOCK_BYTES;
-            if matches!(
-                self.read_once(&block, Origin::NONE).await,
-                Err(IoError::Corrupt)
-            ) {
-                self.suspect.borrow_mut().insert(block);
-            }
-        }
-    }
-
-    async fn read_once(&self, range: &Range<u64>, origin: Origin) -> IoResult {
-        let logged = self.pin(range);
-        if logged.parts.is_empty() {
-            return self.read_home(range, origin).await.map(Reply::Data);
-        }
-        let mut data = Payload::empty();
-        let mut position = range.start;
-        for (part, record) in &logged.parts {
-            if position < part.start {
-                data.append(self.read_home(&(position..part.start), origin).await?);
-            }
-            data.append(self.read_logged(part, record, origin).await?);
-            position = part.end;
-        }
-        if position < range.end {
-            data.append(self.read_home(&(position..range.end), origin).await?);
-        }
-        Ok(Reply::Data(data))
-    }
-
-    /// The parts of a range that are in the log, kept there until they have been read.
-    fn pin(&self, range: &Range<u64>) -> Pinned<'_> {
-        let mut index = self.log.index.borrow_mut();
-        let parts = index.newest_in(range);
-        for (_, record) in &parts {
-            index.pin(record.entry);
-        }
-        Pinned {
-            log: &self.log,
-            parts,
-        }
-    }
-
-    async fn read_logged(
-        &self,
-        range: &Range<u64>,
-        record: &Logged,
-        origin: Origin,
-    ) -> Result<Payload, IoError> {
-        let len = range.end - range.start;
-        match &record.content {
-            Content::Zeroes => Ok(zero_payload(&self.zeroes, len)),
-            Content::Lost => Err(IoError::Corrupt),
-            Content::Data { position, crcs } => {
-                let read = Request::read(self.log.area.at(*position), len);
-                let read = read.from_origin(origin);
-                let data = self.device.submit(read).await?.into_data();
-                if crcs.agree_with(&data) {
-                    Ok(data)
-                } else {
-                    Err(IoError::Corrupt)
-                }
-            }
-        }
-    }
-
-    async fn read_home(&self, range: &Range<u64>, origin: Origin) -> Result<Payload, IoError> {
-        let read = Request::read(self.data_offset + range.start, range.end - range.start);
-        let read = read.from_origin(origin);
-        let Some(checksums) = &self.checksums else {
-            return self.device.submit(read).await.map(Reply::into_data);
-        };
-        let blocks = range.start / BLOCK_BYTES..range.end / BLOCK_BYTES;
-        let expected = checksums.expected(blocks.clone()).await?;
-        if expected.iter().all(|e| *e == Expected::NeverWritten) {
-            return Ok(zero_payload(&self.zeroes, range.end - range.start));
-        }
-        let data = self.device.submit(read).await?.into_data();
-        if !checksums::verify(&data, blocks.start, &expected).is_empty() {
-            return Err(IoError::Corrupt);
-        }
-        Ok(self.with_zeroes(data, &expected))
-    }
-
-    /// Puts zeroes where nothing was ever written.
-    fn with_zeroes(&self, data: Payload, expected: &[Expected]) -> Payload {
-        if !expected.contains(&Expected::NeverWritten) {
-            return data;
-        }
-        let mut whole = Payload::empty();
-        let mut block = 0;
-        for run in expected
-            .chunk_by(|a, b| (*a == Expected::NeverWritten) == (*b == Expected::NeverWritten))
-        {
-            let bytes = block * BLOCK_BYTES as usize..(block + run.len()) * BLOCK_BYTES as usize;
-            block += run.len();
-            if run[0] == Expected::NeverWritten {
-                whole.append(zero_payload(&self.zeroes, bytes.len() as u64));
-            } else {
-                whole.append(data.slice(bytes));
-            }
-        }
-        whole
-    }
-}
-
-/// Parts of the log that are being read, and are not overwritten meanwhile.
-struct Pinned<'s> {
-    log: &'s Rc<Log>,
-    parts: Vec<(Range<u64>, Logged)>,
-}
-
-impl Drop for Pinned<'_> {
-    fn drop(&mut self) {
-        if self.parts.is_empty() {
-            return;
-        }
-        let mut index = self.log.index.borrow_mut();
-        for (_, record) in &self.parts {
-            index.unpin(record.entry);
-        }
-        drop(index);
-        if self.log.is_full() {
-            self.log.pump();
-        }
+    /// How the digests of its blocks are made.
+    pub(super) fn digest(&self) -> BlockDigest {
+        self.digest
     }
 }
 

@@ -13,6 +13,7 @@ use super::log::{Area, LogStart};
 use crate::BLOCK_BYTES;
 use crate::device::Device;
 use crate::error::IoError;
+use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::{FIRST_CHANGE, Uuid};
 use crate::request::Request;
 
@@ -38,6 +39,7 @@ pub(super) struct Recovered {
 /// Reads ahead, so that small entries cost no request each.
 struct Reader<'d> {
     device: &'d Rc<dyn Device>,
+    digest: BlockDigest,
     area: Area,
     position: u64,
     bytes: Vec<u8>,
@@ -92,9 +94,10 @@ impl Reader<'_> {
 
     /// True when the data of an entry is what its header says.
     async fn is_whole(&mut self, header: &Header) -> Result<bool, IoError> {
-        for (index, &crc) in header.crcs.iter().enumerate() {
+        let made_by = self.digest;
+        for (index, &digest) in header.digests.iter().enumerate() {
             let at = header.position + HEADER_BYTES + index as u64 * BLOCK_BYTES;
-            if crc32c::crc32c(self.at(at, BLOCK_BYTES).await?) != crc {
+            if made_by.of(self.at(at, BLOCK_BYTES).await?) != digest {
                 return Ok(false);
             }
         }
@@ -132,6 +135,7 @@ impl Reader<'_> {
 pub(super) async fn recover(
     device: &Rc<dyn Device>,
     side: &Uuid,
+    digest: BlockDigest,
     area: Area,
     counts_below: &dyn Fn(u64) -> u64,
 ) -> Result<Recovered, IoError> {
@@ -139,6 +143,7 @@ pub(super) async fn recover(
     let checkpoint = slots.newest;
     let mut reader = Reader {
         device,
+        digest,
         area,
         position: 0,
         bytes: Vec::new(),
@@ -180,7 +185,7 @@ pub(super) async fn recover(
                 // What follows, or the checkpoint, says that it was durable: its data has gone bad
                 // since. Reads of it will say so.
                 (Some(header), proof, end) if was_durable || proof.is_some() || end.is_some() => {
-                    found.take(&header, counts_below);
+                    found.take(&header, digest, counts_below);
                     walk.position = header.end();
                 }
                 (_, Some(beyond), _) => {
@@ -199,7 +204,7 @@ pub(super) async fn recover(
             continue;
         }
         let header = header.expect("what is whole has a header");
-        found.take(&header, counts_below);
+        found.take(&header, digest, counts_below);
         walk.position = header.end();
     }
     found.start.checkpoint = checkpoint;
@@ -241,8 +246,8 @@ impl<'c> Walk<'c> {
 }
 
 impl Recovered {
-    fn take(&mut self, header: &Header, counts_below: &dyn Fn(u64) -> u64) {
-        let (mut entry, limit) = (Entry::of(header), counts_below(header.epoch));
+    fn take(&mut self, header: &Header, digest: BlockDigest, counts_below: &dyn Fn(u64) -> u64) {
+        let (mut entry, limit) = (Entry::of(header, digest), counts_below(header.epoch));
         entry.records.retain(|(range, record)| {
             let counts = record.number < limit;
             if !counts {

@@ -37,9 +37,11 @@ impl Store {
             let append = match &record.content {
                 Content::Zeroes => Append::zeroes(range, record.number),
                 Content::Lost => Append::lost(range, record.number),
-                Content::Data { crcs, .. } => {
+                Content::Data { digests, .. } => {
                     match self.read_logged(&range, &record, Origin::NONE).await {
-                        Ok(reply) => Append::known(range, reply, crcs.clone(), record.number),
+                        Ok(reply) => {
+                            Append::known(range, reply, Some(digests.clone()), record.number)
+                        }
                         // What cannot be read here stays where it is, and is repaired from the
                         // member that has it.
                         Err(IoError::Corrupt) => {

@@ -15,8 +15,8 @@ use std::ops::Range;
 use bimetal_rt::Payload;
 
 use super::Store;
-use super::content::Crcs;
 use super::destage::HomeWrite;
+use super::digests::Digests;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::superblock::areas::{
@@ -126,8 +126,8 @@ impl Store {
     ) -> Result<(), IoError> {
         self.wanted.set(self.rt.now());
         let range = kept.range().clone();
-        let crcs = Crcs::of(&data);
-        let write = HomeWrite::of(&range, data, &crcs);
+        let digests = Digests::of(self.digest, &data);
+        let write = HomeWrite::of(&range, data, &digests);
         let written = self.write_locked_home(write).await;
         // What is settled meanwhile is what was there before.
         self.straight.unsettled.borrow_mut().insert(range);

@@ -9,7 +9,7 @@ use super::*;
 use crate::device::IoFuture;
 use crate::geometry::Geometry;
 use crate::media::memory::MemoryDevice;
-use crate::request::{Flags, Op};
+use crate::request::{Flags, Op, Origin};
 
 mod late;
 mod straight;
@@ -39,6 +39,7 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
         device: Rc::clone(device),
         side: SIDE,
         layout: Layout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough"),
+        digest: BlockDigest::Xxh3,
         volume_bytes: VOLUME_BYTES,
         unknown_blocks: 0,
         integrity: true,

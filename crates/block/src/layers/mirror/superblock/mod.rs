@@ -15,6 +15,7 @@ mod listed;
 #[cfg(test)]
 mod tests;
 
+pub use super::digest::BlockDigest;
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::BLOCK_BYTES;
@@ -53,6 +54,8 @@ const WRITTEN_AT: usize = 3848;
 const CHECKSUM_AT: usize = SUPERBLOCK_BYTES as usize - 4;
 /// The feature bit of a side that says which pages of its map and checksums were ever written.
 const WRITTEN_FEATURE: u64 = 1;
+/// The feature bit of a side that makes the digests of its blocks by XXH3.
+const XXH3_FEATURE: u64 = 2;
 /// The number of the first change of a volume; 0 stands for none.
 pub const FIRST_CHANGE: u64 = 1;
 
@@ -168,6 +171,8 @@ pub struct Superblock {
     pub volume_bytes: u64,
     /// Where everything lies.
     pub layout: Layout,
+    /// How the digests of its blocks are made.
+    pub digest: BlockDigest,
     /// Of so many blocks at the start of the data, a page of checksums that was never written says
     /// that nothing is known of them.
     pub unknown_blocks: u64,
@@ -255,11 +260,18 @@ impl Block<'_> {
                 ));
             }
         }
-        match self.u64_at(16) & !WRITTEN_FEATURE {
+        match self.u64_at(16) & !(WRITTEN_FEATURE | XXH3_FEATURE) {
             0 => Ok(()),
             features => Err(format!(
                 "it uses features {features:#x} that this program does not know"
             )),
+        }
+    }
+
+    fn digest(&self) -> BlockDigest {
+        match self.u64_at(16) & XXH3_FEATURE {
+            0 => BlockDigest::Crc32c,
+            _ => BlockDigest::Xxh3,
         }
     }
 
@@ -342,7 +354,11 @@ impl Superblock {
         fields.put_u32(VERSION_MINOR);
         // Feature bits: incompatible, compatible for reading only, compatible.
         let written = self.layout.written;
-        fields.put_u64(written.map_or(0, |_| WRITTEN_FEATURE));
+        let digest = match self.digest {
+            BlockDigest::Crc32c => 0,
+            BlockDigest::Xxh3 => XXH3_FEATURE,
+        };
+        fields.put_u64(written.map_or(0, |_| WRITTEN_FEATURE) | digest);
         (0..2).for_each(|_| fields.put_u64(0));
         fields.put(&self.volume);
         fields.put(&self.side);
@@ -415,6 +431,7 @@ impl Superblock {
                 log: block.area_at(144),
                 data: block.area_at(160),
             },
+            digest: block.digest(),
             unknown_blocks,
             created_s: block.u64_at(176),
             written_s: block.u64_at(184),

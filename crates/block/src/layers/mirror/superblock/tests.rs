@@ -42,6 +42,7 @@ fn sample() -> Superblock {
         complete_below: 11,
         volume_bytes: 900 << 20,
         layout: Layout::of_device(1 << 30, None).unwrap(),
+        digest: BlockDigest::Xxh3,
         unknown_blocks: 0x0102_0304,
         created_s: 1_000,
         written_s: 2_000,
@@ -77,10 +78,11 @@ fn a_superblock_survives_and_every_damaged_bit_is_noticed() {
     }
 }
 
-/// A side that was formatted before has no feature bit, and its reserved bytes mean nothing.
+/// A side that was formatted before has no feature bits, and its reserved bytes mean nothing.
 #[test]
-fn a_side_without_the_feature_says_nothing_of_written_pages() {
+fn a_side_without_the_features_says_nothing_of_written_pages() {
     let mut older = sample();
+    older.digest = BlockDigest::Crc32c;
     older.layout.written = None;
     older.unknown_blocks = 0;
     let mut block = older.encode();
@@ -104,8 +106,8 @@ fn fields_lie_where_the_format_page_says() {
     let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, b"BIMETAL\0");
     put(8, &[2, 0, 0, 0, 0, 0, 0, 0]);
-    // It says which pages were written.
-    put(16, &[1]);
+    // It says which pages were written, and makes digests by XXH3.
+    put(16, &[1 | 2]);
     put(40, &[1; 16]);
     put(56, &[3; 16]);
     // The third place of the table, of which two are used.
@@ -206,8 +208,8 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
     assert!(old.contains("before crash safety"), "{old}");
     assert!(old.contains("format it again"), "{old}");
     assert!(refused(8, &[3]).contains("version 3"));
-    assert!(refused(16, &[2]).contains("features 0x2"));
-    assert!(refused(16, &[1 | 2]).contains("features 0x2"));
+    assert!(refused(16, &[4]).contains("features 0x4"));
+    assert!(refused(16, &[1 | 2 | 8]).contains("features 0x8"));
     for (at, bytes) in [
         (72, &[1u8][..]),   // A free place,
         (72, &[0]),         // another side's,

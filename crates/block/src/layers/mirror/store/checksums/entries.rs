@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use bimetal_rt::{Buf, Payload};
+use bimetal_rt::Payload;
 
+use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::areas::{CHECKSUM_ENTRY_BYTES, PAGE_BLOCKS};
 use crate::request::BLOCK_BYTES;
 
@@ -20,14 +21,14 @@ pub(in crate::layers::mirror::store) enum Expected {
     Unknown,
     /// Nobody had it when the side was rebuilt: reads fail until it is written.
     Lost,
-    /// A block with this CRC. 0, 1 and 2 mean the same as 0xFFFFFFFF, 0xFFFFFFFE and 0xFFFFFFFD,
+    /// A block with this digest. 0, 1 and 2 mean the same as 0xFFFFFFFF, 0xFFFFFFFE and 0xFFFFFFFD,
     /// which is what they come back as.
-    Crc(u32),
+    Digest(u32),
 }
 
-/// A CRC as it is written: the places of three of them are taken.
-fn spelled(crc: u32) -> u32 {
-    match crc {
+/// A digest as it is written: the places of three of them are taken.
+fn spelled(digest: u32) -> u32 {
+    match digest {
         NEVER_WRITTEN => 0xFFFF_FFFF,
         UNKNOWN => 0xFFFF_FFFE,
         LOST => 0xFFFF_FFFD,
@@ -41,7 +42,7 @@ impl Expected {
             NEVER_WRITTEN => Expected::NeverWritten,
             UNKNOWN => Expected::Unknown,
             LOST => Expected::Lost,
-            crc => Expected::Crc(crc),
+            digest => Expected::Digest(digest),
         }
     }
 
@@ -50,77 +51,41 @@ impl Expected {
             Expected::NeverWritten => NEVER_WRITTEN,
             Expected::Unknown => UNKNOWN,
             Expected::Lost => LOST,
-            Expected::Crc(crc) => spelled(crc),
+            Expected::Digest(digest) => spelled(digest),
         }
     }
 }
 
-/// What kind of thing an entry expects: of all checksums the same one.
+/// What kind of thing an entry expects: of all digests the same one.
 pub(super) fn kind_of(entry: u32) -> Expected {
     match Expected::of_entry(entry) {
-        Expected::Crc(_) => Expected::Crc(0),
+        Expected::Digest(_) => Expected::Digest(0),
         other => other,
     }
 }
 
-/// Walks over a payload block by block, wherever its slices end.
-struct Blocks<'p> {
-    slices: std::slice::Iter<'p, Buf>,
-    rest: &'p [u8],
-}
-
-impl<'p> Blocks<'p> {
-    fn of(payload: &'p Payload) -> Blocks<'p> {
-        Blocks {
-            slices: payload.slices().iter(),
-            rest: &[],
-        }
-    }
-
-    /// Passes the parts of the next block.
-    fn next(&mut self, mut each: impl FnMut(&[u8])) {
-        let mut wanted = BLOCK_BYTES as usize;
-        while wanted > 0 {
-            if self.rest.is_empty() {
-                self.rest = self.slices.next().expect("the payload is whole blocks");
-            }
-            let (part, rest) = self.rest.split_at(wanted.min(self.rest.len()));
-            each(part);
-            self.rest = rest;
-            wanted -= part.len();
-        }
-    }
-
-    fn next_crc(&mut self) -> u32 {
-        let mut crc = 0;
-        self.next(|part| crc = crc32c::crc32c_append(crc, part));
-        crc
-    }
-}
-
-/// What is to be expected of blocks that hold `payload`.
+/// What is to be expected of blocks that hold `payload`, by digests that are made in this way.
 ///
 /// # Panics
 /// When the payload is not whole blocks.
-pub(in crate::layers::mirror::store) fn expected_of(payload: &Payload) -> Vec<Expected> {
-    assert!(
-        (payload.len() as u64).is_multiple_of(BLOCK_BYTES),
-        "a payload is whole blocks"
-    );
-    let mut blocks = Blocks::of(payload);
-    let count = payload.len() as u64 / BLOCK_BYTES;
-    (0..count)
-        .map(|_| Expected::Crc(spelled(blocks.next_crc())))
+pub(in crate::layers::mirror::store) fn expected_of(
+    made_by: BlockDigest,
+    payload: &Payload,
+) -> Vec<Expected> {
+    let digests = made_by.of_each(payload).into_iter();
+    digests
+        .map(|digest| Expected::Digest(spelled(digest)))
         .collect()
 }
 
 /// Which blocks of `payload`, read from `first_block` on, are not what was expected, as numbers of
-/// blocks. One that is lost is among them, whatever is there. A block of which nothing is known is taken as it is. So is one that was never written:
-/// the caller puts zeroes in its place.
+/// blocks. A block that is lost is among them, whatever is there. A block of which nothing is known
+/// is taken as it is. So is a block that was never written: the caller puts zeroes in its place.
 ///
 /// # Panics
 /// When the payload is not as long as what was expected.
 pub(in crate::layers::mirror::store) fn verify(
+    made_by: BlockDigest,
     payload: &Payload,
     first_block: u64,
     expected: &[Expected],
@@ -130,19 +95,13 @@ pub(in crate::layers::mirror::store) fn verify(
         expected.len() as u64 * BLOCK_BYTES,
         "something is expected of each block"
     );
-    let mut blocks = Blocks::of(payload);
     let mut wrong: Vec<Range<u64>> = Vec::new();
-    for (block, expected) in (first_block..).zip(expected) {
+    let found = made_by.of_each(payload);
+    for ((block, expected), found) in (first_block..).zip(expected).zip(found) {
         let right = match expected {
-            Expected::Crc(crc) => spelled(blocks.next_crc()) == spelled(*crc),
-            Expected::Unknown | Expected::NeverWritten => {
-                blocks.next(|_| ());
-                true
-            }
-            Expected::Lost => {
-                blocks.next(|_| ());
-                false
-            }
+            Expected::Digest(digest) => spelled(found) == spelled(*digest),
+            Expected::Unknown | Expected::NeverWritten => true,
+            Expected::Lost => false,
         };
         match wrong.last_mut() {
             _ if right => {}

@@ -12,11 +12,12 @@ use proptest::test_runner::RngSeed;
 
 use super::fixture::{AREA, POLYNOMIAL, Rig, crc_by_bit, mixture, page_by_hand, sector_by_hand};
 use super::*;
-use crate::layers::mirror::store::content::Crcs;
+use crate::layers::mirror::digest::BlockDigest;
+use crate::layers::mirror::store::digests::Digests;
 use crate::layers::mirror::superblock::areas::ENTRIES_BYTES;
 use crate::request::Op;
 
-use Expected::{Crc, NeverWritten, Unknown};
+use Expected::{Digest, NeverWritten, Unknown};
 
 /// Blocks of the tests: three whole pages, and 40 blocks of a fourth.
 const BLOCKS: u64 = 3 * 1008 + 40;
@@ -62,7 +63,7 @@ fn a_page_is_as_the_format_page_draws_it() {
 
     let rig = Rig::new(1);
     let written = checksums(&rig, BLOCKS, 8);
-    let values = [Crc(0x1122_3344), Unknown, Crc(0), Crc(1)];
+    let values = [Digest(0x1122_3344), Unknown, Digest(0), Digest(1)];
     rig.rt.block_on(written.update(first, &values)).unwrap();
     rig.rt.block_on(written.write_back()).unwrap();
     assert_eq!(rig.page(2), page);
@@ -75,10 +76,10 @@ fn a_page_is_as_the_format_page_draws_it() {
     let expected = rig.rt.block_on(read.expected(first - 1..first + 5));
     let all = [
         NeverWritten,
-        Crc(0x1122_3344),
+        Digest(0x1122_3344),
         Unknown,
-        Crc(0xFFFF_FFFF),
-        Crc(0xFFFF_FFFE),
+        Digest(0xFFFF_FFFF),
+        Digest(0xFFFF_FFFE),
         NeverWritten,
     ];
     assert_eq!(expected.unwrap(), all);
@@ -100,7 +101,7 @@ fn a_page_that_is_not_believed_is_damaged() {
         let read = checksums(&rig, BLOCKS, 8);
         let result = rig.rt.block_on(read.expected(1008..1009));
         let wanted = match error {
-            None => Ok(vec![Crc(0x0707_0707)]),
+            None => Ok(vec![Digest(0x0707_0707)]),
             Some(_) => Err(IoError::Corrupt),
         };
         assert_eq!(result, wanted);
@@ -121,7 +122,7 @@ fn a_page_of_old_and_new_sectors_is_believed() {
     let rig = Rig::new(1);
     rig.set_page(1, &old);
     let sums = checksums(&rig, BLOCKS, 8);
-    let rewritten: Vec<Expected> = values(20_000).map(Crc).collect();
+    let rewritten: Vec<Expected> = values(20_000).map(Digest).collect();
     rig.rt.block_on(sums.update(1008, &rewritten)).unwrap();
     rig.rt.block_on(sums.write_back()).unwrap();
     assert_eq!(rig.page(1), new);
@@ -132,7 +133,7 @@ fn a_page_of_old_and_new_sectors_is_believed() {
         for (entry, found) in (0..).zip(found) {
             let is_new = mask >> (entry / 126) & 1 == 1;
             let start = if is_new { 20_000 } else { 10_000 };
-            assert_eq!(found, Crc(start + entry), "mask {mask:08b}");
+            assert_eq!(found, Digest(start + entry), "mask {mask:08b}");
         }
         assert_eq!(sums.damaged(), []);
     }
@@ -244,22 +245,25 @@ fn scattered(rig: &Rig, bytes: &[u8], cuts: &[usize]) -> Payload {
 #[test]
 fn blocks_that_differ_are_found_and_no_others() {
     let rig = Rig::new(1);
-    let crcs = [0, 1, 2, 0xFFFF_FFFF, 0x1234_5678, 3, 4, 5];
-    let blocks: Vec<Vec<u8>> = crcs.iter().map(|crc| block_with_crc(*crc)).collect();
+    let digests = [0, 1, 2, 0xFFFF_FFFF, 0x1234_5678, 3, 4, 5];
+    let blocks: Vec<Vec<u8>> = digests.iter().map(|crc| block_with_crc(*crc)).collect();
     let payload = scattered(&rig, &blocks.concat(), &[1, 4096, 5000, 5001, 30_000]);
-    let mut expected: Vec<Expected> = crcs.iter().map(|crc| Crc(*crc)).collect();
-    assert!(verify(&payload, 50, &expected).is_empty());
+    let mut expected: Vec<Expected> = digests.iter().map(|crc| Digest(*crc)).collect();
+    assert!(verify(BlockDigest::Crc32c, &payload, 50, &expected).is_empty());
     // As they come back from the area.
-    expected[0] = Crc(0xFFFF_FFFF);
-    expected[1] = Crc(0xFFFF_FFFE);
-    assert!(verify(&payload, 50, &expected).is_empty());
-    expected[1] = Crc(2);
-    expected[2] = Crc(3);
+    expected[0] = Digest(0xFFFF_FFFF);
+    expected[1] = Digest(0xFFFF_FFFE);
+    assert!(verify(BlockDigest::Crc32c, &payload, 50, &expected).is_empty());
+    expected[1] = Digest(2);
+    expected[2] = Digest(3);
     expected[3] = Unknown;
-    expected[4] = Crc(0x1234_5679);
+    expected[4] = Digest(0x1234_5679);
     expected[5] = NeverWritten;
-    expected[7] = Crc(6);
-    assert_eq!(verify(&payload, 50, &expected), [51..53, 54..55, 57..58]);
+    expected[7] = Digest(6);
+    assert_eq!(
+        verify(BlockDigest::Crc32c, &payload, 50, &expected),
+        [51..53, 54..55, 57..58]
+    );
 }
 
 fn config(cases: u32) -> ProptestConfig {
@@ -300,8 +304,8 @@ proptest! {
         cuts in vec(any::<usize>(), 0..6),
     ) {
         let rig = Rig::new(1);
-        let crcs = Crcs::of(&scattered(&rig, &bytes, &cuts));
-        for (block, crc) in bytes.chunks(4096).zip(crcs.values()) {
+        let digests = Digests::of(BlockDigest::Crc32c, &scattered(&rig, &bytes, &cuts));
+        for (block, crc) in bytes.chunks(4096).zip(digests.values()) {
             prop_assert_eq!(*crc, crc_by_bit(block));
         }
     }
@@ -399,10 +403,10 @@ fn a_page_that_changes_while_it_is_written_is_written_again() {
     let rig = Rig::new(1);
     let sums = checksums(&rig, BLOCKS, 8);
     rig.rt.block_on(async {
-        sums.update(5, &[Crc(77)]).await.unwrap();
+        sums.update(5, &[Digest(77)]).await.unwrap();
         let change = async {
             rig.rt.sleep(Duration::from_micros(500)).await;
-            sums.update(6, &[Crc(88)]).await.unwrap();
+            sums.update(6, &[Digest(88)]).await.unwrap();
         };
         // The second one has to wait for the first: it answers for what that has in flight.
         let second = async {
@@ -428,7 +432,7 @@ fn what_could_not_be_written_is_written_the_next_time() {
     let rig = Rig::new(1);
     let sums = checksums(&rig, BLOCKS, 0);
     for block in [0, 2 * 1008] {
-        rig.rt.block_on(sums.update(block, &[Crc(9)])).unwrap();
+        rig.rt.block_on(sums.update(block, &[Digest(9)])).unwrap();
     }
     rig.fault.fail_next(Op::Write, IoError::NoSpace);
     assert_eq!(rig.rt.block_on(sums.write_back()), Err(IoError::NoSpace));
@@ -442,7 +446,7 @@ fn what_could_not_be_written_is_written_the_next_time() {
     assert_eq!(rig.rt.block_on(sums.verify()), Ok(true));
 
     rig.fault.fail_next(Op::Read, IoError::Medium);
-    let result = rig.rt.block_on(sums.update(0, &[Crc(10)]));
+    let result = rig.rt.block_on(sums.update(0, &[Digest(10)]));
     assert_eq!(result, Err(IoError::Medium));
     assert_eq!(sums.unwritten_pages(), 0);
 }
@@ -459,11 +463,11 @@ fn a_damaged_page_says_so_until_it_is_reset() {
     let ask = |blocks| rig.rt.block_on(sums.expected(blocks));
     assert_eq!(ask(1007..1009), Err(IoError::Corrupt));
     assert_eq!(ask(1008..1009), Err(IoError::Corrupt));
-    let update = rig.rt.block_on(sums.update(1009, &[Crc(8)]));
+    let update = rig.rt.block_on(sums.update(1009, &[Digest(8)]));
     assert_eq!(update, Err(IoError::Corrupt));
     assert_eq!(sums.damaged(), [(1, PageError::Checksum(7))]);
     assert_eq!(figure(&sums, "checksum_damaged_pages"), 1);
-    assert_eq!(ask(0..2), Ok(vec![Crc(5), NeverWritten]));
+    assert_eq!(ask(0..2), Ok(vec![Digest(5), NeverWritten]));
 
     // While somebody reads it, a reset waits: it is not what the read brings that counts.
     rig.set_page(1, &page_by_hand(&[6, 0, 0, 0], SIDE, 1));
@@ -472,7 +476,7 @@ fn a_damaged_page_says_so_until_it_is_reset() {
             .await
             .0
             .unwrap();
-        sums.update(1009, &[Crc(8)]).await.unwrap();
+        sums.update(1009, &[Digest(8)]).await.unwrap();
         sums.write_back().await.unwrap();
     });
     assert_eq!(sums.damaged(), []);
@@ -487,7 +491,7 @@ fn a_write_that_is_given_up_is_still_due() {
     let rig = Rig::new(1);
     let sums = checksums(&rig, BLOCKS, 8);
     rig.rt.block_on(async {
-        sums.update(0, &[Crc(5)]).await.unwrap();
+        sums.update(0, &[Digest(5)]).await.unwrap();
         let short = Duration::from_micros(500);
         assert!(rig.rt.timeout(short, sums.write_back()).await.is_err());
         assert_eq!(sums.unwritten_pages(), 1);
@@ -502,11 +506,11 @@ fn a_page_that_is_older_than_it_should_be_is_written_again() {
     let rig = Rig::new(11);
     let checksums = checksums(&rig, BLOCKS, 16);
     rig.rt.block_on(async {
-        checksums.update(5, &[Crc(0x1111)]).await.unwrap();
+        checksums.update(5, &[Digest(0x1111)]).await.unwrap();
         checksums.write_back().await.unwrap();
         assert_eq!(checksums.verify().await, Ok(true));
         let older = rig.page(0);
-        checksums.update(5, &[Crc(0x2222)]).await.unwrap();
+        checksums.update(5, &[Digest(0x2222)]).await.unwrap();
         checksums.write_back().await.unwrap();
         assert_eq!(entry_on_device(&rig, 5), 0x2222);
         rig.set_page(0, &older);

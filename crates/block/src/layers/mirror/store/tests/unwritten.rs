@@ -5,6 +5,7 @@
 use super::super::checksums::fixture::page_by_hand;
 use super::super::pages::Area;
 use super::*;
+use crate::request::{IoResult, Reply};
 
 /// Nine pages of checksums describe 32 MiB; this volume has six of them.
 const LARGE_BYTES: u64 = 20 << 20;

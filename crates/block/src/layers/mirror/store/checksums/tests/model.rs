@@ -27,7 +27,7 @@ fn it_agrees_with_an_array_through_failures_and_restarts() {
                     let value = |_| match rng.below(4) {
                         0 => NeverWritten,
                         1 => Unknown,
-                        _ => Crc(rng.between(2, u64::from(u32::MAX)) as u32),
+                        _ => Digest(rng.between(2, u64::from(u32::MAX)) as u32),
                     };
                     let values: Vec<Expected> = part.clone().map(value).collect();
                     while rig.rt.block_on(sums.update(range.start, &values)).is_err() {
@@ -86,7 +86,7 @@ fn tasks_do_not_lose_each_others_values() {
                     let range = random_range(&mut rng, &blocks);
                     let part = range.start as usize..range.end as usize;
                     if rng.chance(0.5) {
-                        let values = vec![Crc(value); part.len()];
+                        let values = vec![Digest(value); part.len()];
                         while sums.update(range.start, &values).await.is_err() {}
                         model.borrow_mut()[part].fill(value);
                     } else if let Ok(expected) = sums.expected(range).await {

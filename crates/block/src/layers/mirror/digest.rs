@@ -1,0 +1,135 @@
+//! The digest of a block: 32 bits that tell its content from any other, kept in the checksums of a
+//! side and in the headers of its log.
+//!
+//! It must depend on the whole content whatever the user writes. CRC32C does not: the CRC32C of
+//! content that ends with its own CRC32C is always the same number, and so is that of a block made
+//! of such pieces. Directories of ext4 are written like that, and the pages of a side that lies in a
+//! volume. By CRC32C a write of such a block that was lost, misplaced or torn looks right.
+
+use bimetal_rt::Payload;
+use twox_hash::XxHash3_64;
+
+use crate::BLOCK_BYTES;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// How a side makes the digests of its blocks. It is chosen when the side is formatted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockDigest {
+    /// CRC32C: of sides that were formatted before there was another.
+    Crc32c,
+    /// The low half of XXH3-64 with seed 0.
+    Xxh3,
+}
+
+impl BlockDigest {
+    /// Its name, as `check` shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            BlockDigest::Crc32c => "crc32c",
+            BlockDigest::Xxh3 => "xxh3",
+        }
+    }
+
+    /// The digest of a block.
+    pub(super) fn of(self, block: &[u8]) -> u32 {
+        match self {
+            BlockDigest::Crc32c => crc32c::crc32c(block),
+            BlockDigest::Xxh3 => XxHash3_64::oneshot(block) as u32,
+        }
+    }
+
+    /// The digests of the blocks of a payload, in order.
+    ///
+    /// # Panics
+    /// When the payload is not whole blocks.
+    pub(super) fn of_each(self, payload: &Payload) -> Vec<u32> {
+        let mut digests = Vec::with_capacity(payload.len() / BLOCK);
+        // A block that is not in one slice is put together here.
+        let (mut gathered, mut len) = ([0; BLOCK], 0);
+        for slice in payload.slices() {
+            let mut rest: &[u8] = slice;
+            if len > 0 {
+                let (part, after) = rest.split_at(rest.len().min(BLOCK - len));
+                gathered[len..len + part.len()].copy_from_slice(part);
+                (len, rest) = (len + part.len(), after);
+                if len == BLOCK {
+                    digests.push(self.of(&gathered));
+                    len = 0;
+                }
+            }
+            let blocks = rest.chunks_exact(BLOCK);
+            let part = blocks.remainder();
+            digests.extend(blocks.map(|block| self.of(block)));
+            if !part.is_empty() {
+                gathered[..part.len()].copy_from_slice(part);
+                len = part.len();
+            }
+        }
+        assert_eq!(len, 0, "a payload is whole blocks");
+        digests
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_rt::{BufPool, Payload};
+
+    use super::*;
+
+    /// The values are those of another implementation, python-xxhash 3: `xxh3_64(b"")` is
+    /// 0x2d06800538d394c2, and `xxh3_64(bytes(range(256)) * 16)` is 0xeb4b7c3707879151.
+    #[test]
+    fn xxh3_is_that_of_others() {
+        assert_eq!(BlockDigest::Xxh3.of(&[]), 0x38D3_94C2);
+        let block: Vec<u8> = (0..BLOCK).map(|i| i as u8).collect();
+        assert_eq!(BlockDigest::Xxh3.of(&block), 0x0787_9151);
+    }
+
+    /// Content of 4092 bytes and its own CRC32C, and content of pieces that all end like that.
+    fn with_own_crc(tag: u8, piece: usize) -> Vec<u8> {
+        let mut block = Vec::new();
+        while block.len() < BLOCK {
+            let mut body = vec![tag; piece - 4];
+            body[0] = block.len().div_ceil(piece) as u8;
+            block.extend_from_slice(&body);
+            block.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
+        }
+        block
+    }
+
+    #[test]
+    fn a_checksum_within_the_content_does_not_blind_it() {
+        for piece in [512, 1024, 4096] {
+            let (one, other) = (with_own_crc(1, piece), with_own_crc(2, piece));
+            let crc = BlockDigest::Crc32c;
+            assert_eq!(crc.of(&one), crc.of(&other), "why there is another digest");
+            assert_ne!(BlockDigest::Xxh3.of(&one), BlockDigest::Xxh3.of(&other));
+        }
+    }
+
+    /// However a payload is cut, its blocks have the digests of their bytes in one piece.
+    #[test]
+    fn cuts_make_no_difference() {
+        let pool = BufPool::unregistered();
+        let bytes: Vec<u8> = (0..3 * BLOCK).map(|i| (i * 31 + i / 251) as u8).collect();
+        let ends: [&[usize]; 5] = [
+            &[],
+            &[1],
+            &[4095, 4097],
+            &[5000, 5001, 8192],
+            &[100, 12_000],
+        ];
+        for kind in [BlockDigest::Crc32c, BlockDigest::Xxh3] {
+            let expected: Vec<u32> = bytes.chunks(BLOCK).map(|block| kind.of(block)).collect();
+            for ends in ends {
+                let (mut payload, mut from) = (Payload::empty(), 0);
+                for &end in ends.iter().chain([&bytes.len()]) {
+                    payload.push(pool.copy_of(&bytes[from..end]));
+                    from = end;
+                }
+                assert_eq!(kind.of_each(&payload), expected, "cut at {ends:?}");
+            }
+        }
+    }
+}
