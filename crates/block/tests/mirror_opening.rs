@@ -3,14 +3,16 @@
 
 mod common;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
-use bimetal_block::layers::mirror::{Force, Mirror, MirrorConfig, OpenOptions, SideToOpen};
+use bimetal_block::layers::mirror::{
+    Force, Mirror, MirrorConfig, OpenOptions, OpeningProgress, OpeningStep, SideToOpen,
+};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
@@ -437,5 +439,71 @@ fn a_rotten_block_is_found_and_repaired() {
         rt.sleep(Duration::from_secs(5)).await;
         mirror.close().await.expect("closed");
         assert_eq!(byte_of(&sides[0].device, home).await, 5, "it was repaired");
+    });
+}
+
+/// A side whose reads take long.
+struct Slow {
+    rt: Rt,
+    below: Rc<dyn Device>,
+}
+
+impl Device for Slow {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(async move {
+            if request.op == Op::Read {
+                self.rt.sleep(Duration::from_secs(3)).await;
+            }
+            self.below.submit(request).await
+        })
+    }
+}
+
+thread_local! {
+    static TOLD: RefCell<Vec<OpeningProgress>> = const { RefCell::new(Vec::new()) };
+}
+
+#[test]
+fn an_opening_that_reads_a_long_log_says_how_far_it_is() {
+    let rt = virtual_rt(11);
+    rt.block_on(async {
+        let mut sides = formatted(&rt, 2).await;
+        let log_bytes = sides[1]
+            .superblock()
+            .await
+            .expect("readable")
+            .expect("there");
+        let log_bytes = log_bytes.layout.log.1;
+        let mirror = open(&rt, &sides).await.expect("it opens");
+        for block in 0..512 {
+            let stored = mirror.submit(write(&rt, block * 4096, 4096, 1)).await;
+            stored.expect("a side takes it");
+        }
+        mirror.submit(Request::flush()).await.expect("flushed");
+        drop(mirror);
+        sides[1].device = Rc::new(Slow {
+            rt: rt.clone(),
+            below: Rc::clone(&sides[1].device),
+        });
+        let options = OpenOptions {
+            progress: Some(|progress| TOLD.with_borrow_mut(|told| told.push(progress.clone()))),
+            ..OpenOptions::default()
+        };
+        open_as(&rt, &sides, &options).await.expect("it opens");
+        let told = TOLD.take();
+        let reading: Vec<&OpeningProgress> = told
+            .iter()
+            .filter(|told| told.step == OpeningStep::ReadingLog)
+            .collect();
+        assert!(!reading.is_empty(), "{told:?}");
+        for progress in reading {
+            assert_eq!(progress.side, sides[1].name);
+            assert_eq!(progress.bytes_max, log_bytes);
+            assert!(progress.done_bytes <= log_bytes, "{progress:?}");
+        }
     });
 }

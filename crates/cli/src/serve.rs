@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use bimetal_block::graph::OpenOptions;
-use bimetal_block::layers::mirror::{self, Force};
+use bimetal_block::layers::mirror::{self, Force, OpeningStep};
 use bimetal_block::units::show_size;
 use bimetal_rt::Rt;
 use bimetal_rt::real_time::{Signals, keep_memory_resident};
@@ -64,11 +64,17 @@ impl OpenArgs {
 
 /// Says how far an opening has come that takes long.
 fn tell_progress(progress: &mirror::OpeningProgress) {
+    let (step, of) = match progress.step {
+        OpeningStep::ReadingLog => ("its log is being read", "of at most"),
+        OpeningStep::Giving => ("it is given what it lacks", "of"),
+    };
+    let (done, all) = (
+        show_size(progress.done_bytes),
+        show_size(progress.bytes_max),
+    );
+    let side = &progress.side;
     say(format!(
-        "bimetal: opening: side {} is being given what it lacks: {} of {}",
-        progress.side,
-        show_size(progress.given_bytes),
-        show_size(progress.lacked_bytes),
+        "bimetal: opening: side {side}: {step}: {done} {of} {all}"
     ));
 }
 

@@ -71,7 +71,7 @@ pub use config::{
 };
 pub use family::Force;
 use lifecycle::Life;
-pub use opening::{OpenOptions, OpeningProgress, SideToOpen};
+pub use opening::{OpenOptions, OpeningProgress, OpeningStep, SideToOpen};
 pub use scrub_progress::ScrubStatus;
 pub use share::RebuildRates;
 use shared::{Parts, Shared, VolumeState};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bimetal_rt::Payload;
 
 use super::lacking::{Lacked, Newest, pieces};
-use super::{Attempt, Looked, OpeningProgress, Setback, store_of};
+use super::{Attempt, Looked, OpeningProgress, OpeningStep, Setback, store_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::store::{Append, Outcome, all_stored};
@@ -45,7 +45,7 @@ impl Attempt<'_> {
             outcomes.extend(kept.map(|append| store.append(append)));
             if outcomes.len() >= APPENDS_AT_ONCE {
                 self.stored(index, &mut outcomes).await?;
-                self.tell(index, given_bytes, lacked_bytes);
+                self.tell(index, OpeningStep::Giving, given_bytes, lacked_bytes);
             }
             given_bytes += piece_bytes;
         }
@@ -56,7 +56,8 @@ impl Attempt<'_> {
         Ok(missing)
     }
 
-    fn tell(&self, index: usize, given_bytes: u64, lacked_bytes: u64) {
+    /// Tells how far the opening has come with a side, if it was not told just now.
+    pub(super) fn tell(&self, index: usize, step: OpeningStep, done_bytes: u64, bytes_max: u64) {
         let now = self.rt.now();
         let Some(progress) = self.options.progress else {
             return;
@@ -66,8 +67,9 @@ impl Attempt<'_> {
             let side = self.sides[index].name.clone();
             progress(&OpeningProgress {
                 side,
-                given_bytes,
-                lacked_bytes,
+                step,
+                done_bytes,
+                bytes_max,
             });
         }
     }

@@ -40,20 +40,30 @@ pub struct OpenOptions {
     pub force: Option<Force>,
     /// Sides that are given up, whatever they hold: they are made anew from the others.
     pub rebuild: Vec<String>,
-    /// Is told, every two seconds at most, how far an opening has come that has to give a side what
-    /// it lacks.
+    /// Is told, every two seconds at most, how far an opening has come that takes long.
     pub progress: Option<fn(&OpeningProgress)>,
 }
 
-/// How far an opening has come with giving a side what it lacks.
+/// What an opening does with a side that may take long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpeningStep {
+    /// It reads the log, to find out where it ends.
+    ReadingLog,
+    /// It gives the side what it lacks.
+    Giving,
+}
+
+/// How far an opening has come with a side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpeningProgress {
     /// The name of the side.
     pub side: String,
-    /// Bytes that are in its log already.
-    pub given_bytes: u64,
-    /// Bytes that it lacked.
-    pub lacked_bytes: u64,
+    /// What it does.
+    pub step: OpeningStep,
+    /// Bytes of which this is done.
+    pub done_bytes: u64,
+    /// Bytes in all; at most, while the log is read.
+    pub bytes_max: u64,
 }
 
 /// A side of the configuration.
@@ -350,7 +360,9 @@ impl Attempt<'_> {
             Ok(Some(superblock)) => superblock,
         };
         let on = store_device(&device, &superblock, self.config);
-        let store = match Store::open(self.rt, &on).await {
+        let log_bytes = superblock.layout.log.1;
+        let told = |read_bytes| self.tell(index, OpeningStep::ReadingLog, read_bytes, log_bytes);
+        let store = match Store::open_telling(self.rt, &on, &told).await {
             Ok(store) => store,
             Err(IoError::Corrupt) => {
                 return absent(Absence::Damaged(

@@ -265,11 +265,23 @@ impl Store {
     /// # Errors
     /// When it cannot be read. `Corrupt` when it is not known where its log begins.
     pub(super) async fn open(rt: &Rt, on: &StoreDevice) -> Result<Rc<Store>, IoError> {
+        Store::open_telling(rt, on, &|_| ()).await
+    }
+
+    /// The same; tells how many bytes of the log were read, again and again.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) async fn open_telling(
+        rt: &Rt,
+        on: &StoreDevice,
+        told: &dyn Fn(u64),
+    ) -> Result<Rc<Store>, IoError> {
         let transfer_max = u64::from(on.device.geometry().transfer_bytes_max);
         let noticed = Noticed::over(rt, &on.device);
         let device = Rc::clone(&noticed) as Rc<dyn Device>;
         let area = log::Area::new(on.layout.log, transfer_max);
-        let recovered = recover::recover(&device, &on.side, on.digest, area, &*on.counts_below);
+        let recovered = recover::recover(&device, on, area, told);
         let areas = open_areas(rt, &device, on);
         let (recovered, areas) = futures_util::future::try_join(recovered, areas).await?;
         let found = StoreFound {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use futures_util::future::try_join_all;
 
+use super::StoreDevice;
 use super::checkpoint::{self, Checkpoint};
 use super::entry::{HEADER_BYTES, Header};
 use super::index::{Entry, Index};
@@ -126,19 +127,20 @@ impl Reader<'_> {
     }
 }
 
-/// Reads the log of a side. Of the changes of an epoch, only those below the number that
-/// `counts_below` gives for it count.
+/// Reads the log of a side, which may be as long as its `area`; tells how many bytes of it were read,
+/// again and again. Of the changes of an epoch, only those below the number that
+/// [`counts_below`](StoreDevice::counts_below) gives for it count.
 ///
 /// # Errors
 /// When the device cannot be read. `Corrupt` when both checkpoints are damaged: where the log
 /// begins is not known then.
 pub(super) async fn recover(
     device: &Rc<dyn Device>,
-    side: &Uuid,
-    digest: BlockDigest,
+    on: &StoreDevice,
     area: Area,
-    counts_below: &dyn Fn(u64) -> u64,
+    told: &dyn Fn(u64),
 ) -> Result<Recovered, IoError> {
+    let (side, digest, counts_below) = (&on.side, on.digest, &*on.counts_below);
     let slots = checkpoint::read(device, side).await?;
     let checkpoint = slots.newest;
     let mut reader = Reader {
@@ -165,6 +167,7 @@ pub(super) async fn recover(
         damaged: false,
     };
     while walk.position < checkpoint.tail + area.bytes {
+        told(walk.position - checkpoint.tail);
         if walk.jump() {
             found.start.head = found.start.head.max(walk.position);
             continue;
