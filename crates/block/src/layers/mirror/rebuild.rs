@@ -18,7 +18,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::shared::Shared;
 use super::side::{Progress, Side, add};
-use super::store::{Append, Outcome, Store, Unsettled};
+use super::store::{Append, Outcome, Space, Store, Unsettled};
 use super::superblock::FIRST_CHANGE;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
@@ -536,7 +536,9 @@ impl Shared {
         match source {
             Source::Data(data) if let Some(kept) = kept => Writing::Straight(store, kept, data),
             Source::Data(data) => Writing::Logged(store.append(Append::of(range, data, number))),
-            Source::Zeroes => Writing::Logged(store.append(Append::zeroes(range, number))),
+            Source::Zeroes => {
+                Writing::Logged(store.append(Append::zeroes(range, Space::Freed, number)))
+            }
             Source::Lost => Writing::Logged(store.append(Append::lost(range, number))),
         }
     }

@@ -13,7 +13,7 @@ use super::queue::{Batch, Change, Progress, Ticket};
 use super::shared::{Shared, VolumeState};
 use super::side::add;
 use super::store::digests::Digests;
-use super::store::{Append, Outcome, all_stored};
+use super::store::{Append, Outcome, Space, all_stored};
 use crate::error::IoError;
 use crate::range_lock::RangeGuard;
 use crate::range_set::RangeSet;
@@ -367,7 +367,13 @@ impl Shared {
                     let (payload, digests) = (change.payload.clone(), change.digests.clone());
                     Append::known(range.clone(), payload, digests, number)
                 }
-                _ => Append::zeroes(range.clone(), number),
+                _ => {
+                    let space = match change.op == Op::WriteZeroes && change.flags.keep_allocated {
+                        true => Space::Kept,
+                        false => Space::Freed,
+                    };
+                    Append::zeroes(range.clone(), space, number)
+                }
             };
             store.append(append.standing_for(stands_for))
         };

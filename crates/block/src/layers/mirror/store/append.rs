@@ -5,7 +5,7 @@ use std::ops::Range;
 use bimetal_rt::Payload;
 
 use super::digests::Digests;
-use super::entry::Kind;
+use super::entry::{Kind, Space};
 use crate::extent_map::Cut;
 
 /// A change, or a part of one.
@@ -49,8 +49,8 @@ impl Append {
     }
 
     /// A range that is to read as zeroes.
-    pub(in super::super) fn zeroes(range: Range<u64>, number: u64) -> Append {
-        Append::without_data(range, Kind::Zeroes, number)
+    pub(in super::super) fn zeroes(range: Range<u64>, space: Space, number: u64) -> Append {
+        Append::without_data(range, Kind::Zeroes(space), number)
     }
 
     /// A range of which nobody knows what it should be.
@@ -60,7 +60,7 @@ impl Append {
 
     /// Nothing, at this place in the order; it stands for no change.
     pub(super) fn nothing(number: u64) -> Append {
-        Append::without_data(0..0, Kind::Zeroes, number).standing_for(u64::MAX)
+        Append::without_data(0..0, Kind::Zeroes(Space::Freed), number).standing_for(u64::MAX)
     }
 
     fn without_data(range: Range<u64>, kind: Kind, number: u64) -> Append {

@@ -17,6 +17,7 @@ use super::Store;
 use super::checksums::{Checksums, Expected};
 use super::choose::{Chunk, Fill};
 use super::digests::Digests;
+use super::entry::Space;
 use super::index::{Content, Logged};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
@@ -53,6 +54,8 @@ pub(super) struct HomeWrite {
     /// Nothing for zeroes.
     data: Payload,
     expected: Vec<Expected>,
+    /// What becomes of its space when it is zeroes.
+    space: Space,
 }
 
 impl HomeWrite {
@@ -66,6 +69,7 @@ impl HomeWrite {
             range: range.clone(),
             data,
             expected: expected.collect(),
+            space: Space::Freed,
         }
     }
 }
@@ -282,7 +286,7 @@ impl Store {
         let mut pieces: Vec<&(Range<u64>, Logged)> = chunk.pieces.iter().collect();
         pieces.sort_by_key(|(_, record)| match record.content {
             Content::Data { position, .. } => position,
-            Content::Zeroes | Content::Lost => u64::MAX,
+            Content::Zeroes(_) | Content::Lost => u64::MAX,
         });
         let mut writes = Vec::with_capacity(pieces.len());
         let runs: Vec<&[&(Range<u64>, Logged)]> = pieces
@@ -311,7 +315,7 @@ impl Store {
                 let at = self.log.area.at(position);
                 Some(at..at + (range.end - range.start))
             }
-            Content::Zeroes | Content::Lost => None,
+            Content::Zeroes(_) | Content::Lost => None,
         };
         let (Some(one), Some(next)) = (place(one), place(next)) else {
             return false;
@@ -377,14 +381,15 @@ impl Store {
 
     async fn content_of(&self, range: &Range<u64>, record: &Logged) -> Result<HomeWrite, IoError> {
         let count = ((range.end - range.start) / BLOCK_BYTES) as usize;
-        let without_data = |expected| HomeWrite {
+        let without_data = |expected, space| HomeWrite {
             range: range.clone(),
             data: Payload::empty(),
             expected: vec![expected; count],
+            space,
         };
         let digests = match &record.content {
-            Content::Zeroes => return Ok(without_data(Expected::NeverWritten)),
-            Content::Lost => return Ok(without_data(Expected::Lost)),
+            Content::Zeroes(space) => return Ok(without_data(Expected::NeverWritten, *space)),
+            Content::Lost => return Ok(without_data(Expected::Lost, Space::Freed)),
             Content::Data { digests, .. } => digests,
         };
         if let Some(data) = self.content_from_peer(range, digests).await {
@@ -474,7 +479,7 @@ impl Store {
             let request = Request::write(offset, write.data, Flags::NONE);
             self.device.submit(request).await?;
         } else if zeroes {
-            self.forget_home(offset, len).await?;
+            self.forget_home(offset, len, write.space).await?;
         }
         self.count(|counts| {
             counts.destage_writes += 1;
@@ -490,15 +495,23 @@ impl Store {
     /// Clears blocks that read as zeroes from now on. Where checksums are kept they say so,
     /// whatever is in the home: the device is told that it may forget what is there, and is never
     /// made to write zeroes. Without checksums the home must have them; so it must where it is a
-    /// disk that was adopted, which is the volume by itself after a clean stop.
-    async fn forget_home(&self, offset: u64, len: u64) -> Result<(), IoError> {
+    /// disk that was adopted, which is the volume by itself after a clean stop. Space that is kept is
+    /// zeroed where the device does that by itself, and else left as it is: nothing is freed.
+    async fn forget_home(&self, offset: u64, len: u64, space: Space) -> Result<(), IoError> {
         let geometry = self.device.geometry();
         let home_decides = self.checksums.is_none() || geometry.content_offset_bytes.is_some();
-        let op = match home_decides && !geometry.discard_zeroes {
-            true => Op::WriteZeroes,
-            false => Op::Discard,
+        let keep_allocated = space == Space::Kept;
+        let op = match (geometry.discard_zeroes, home_decides, space) {
+            (true, _, Space::Freed) => Op::Discard,
+            (true, _, Space::Kept) | (false, true, _) => Op::WriteZeroes,
+            (false, false, Space::Freed) => Op::Discard,
+            (false, false, Space::Kept) => return Ok(()),
         };
-        let request = Request::without_data(op, offset, len, Flags::NONE);
+        let flags = Flags {
+            keep_allocated,
+            ..Flags::NONE
+        };
+        let request = Request::without_data(op, offset, len, flags);
         match self.device.submit(request).await {
             // A discard is advice; what cannot take it keeps what it has.
             Err(IoError::Unsupported) if op == Op::Discard && !geometry.discard_zeroes => Ok(()),

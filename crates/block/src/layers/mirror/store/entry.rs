@@ -5,6 +5,7 @@
 //! says before that lies within the limits of the format.
 
 use crate::BLOCK_BYTES;
+use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::Uuid;
 
 pub(super) const HEADER_BYTES: u64 = BLOCK_BYTES;
@@ -21,15 +22,35 @@ const _: () = assert!(
     RECORDS_AT + RECORDS_MAX * RECORD_BYTES + DATA_BLOCKS_MAX as usize * 4 <= HEADER_BYTES as usize
 );
 
+/// What becomes of the space at home of what reads as zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Space {
+    /// The device may use it for something else.
+    Freed,
+    /// It stays with its place, so that a later write there needs no other.
+    Kept,
+}
+
 /// What a record does to its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Its blocks are in the data of the entry.
     Write,
     /// It reads as zeroes from now on.
-    Zeroes,
+    Zeroes(Space),
     /// Nobody has what it should be: it cannot be read from now on.
     Lost,
+}
+
+impl Kind {
+    /// The kind as a side is told that makes digests in this way: programs that know no other way
+    /// than CRC32C do not know of space that is kept.
+    pub(super) fn for_side_with(self, digest: BlockDigest) -> Kind {
+        match (self, digest) {
+            (Kind::Zeroes(_), BlockDigest::Crc32c) => Kind::Zeroes(Space::Freed),
+            (kind, _) => kind,
+        }
+    }
 }
 
 /// One change, or a part of one.
@@ -55,7 +76,7 @@ impl Record {
     pub(super) fn data_blocks(&self) -> u64 {
         match self.kind {
             Kind::Write => u64::from(self.blocks),
-            Kind::Zeroes | Kind::Lost => 0,
+            Kind::Zeroes(_) | Kind::Lost => 0,
         }
     }
 }
@@ -121,7 +142,8 @@ impl Header {
             put_u32(block, at + 16, record.blocks);
             let kind = match record.kind {
                 Kind::Write => 1,
-                Kind::Zeroes => 2,
+                Kind::Zeroes(Space::Freed) => 2,
+                Kind::Zeroes(Space::Kept) => 4,
                 Kind::Lost => 3,
             };
             put_u32(block, at + 20, kind);
@@ -179,8 +201,9 @@ fn record_at(block: &[u8], at: usize) -> Option<Record> {
         blocks: u32_at(block, at + 16),
         kind: match u32_at(block, at + 20) {
             1 => Kind::Write,
-            2 => Kind::Zeroes,
+            2 => Kind::Zeroes(Space::Freed),
             3 => Kind::Lost,
+            4 => Kind::Zeroes(Space::Kept),
             _ => return None,
         },
     };
@@ -230,7 +253,7 @@ mod tests {
                     offset: 0x10_0000,
                     number: 40,
                     blocks: 256,
-                    kind: Kind::Zeroes,
+                    kind: Kind::Zeroes(Space::Freed),
                 },
             ],
             digests: vec![0x1111_2222, 0x3333_4444],

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::digests::Digests;
-use super::entry::Kind;
+use super::entry::{Kind, Space};
 use crate::BLOCK_BYTES;
 use crate::extent_map::{Cut, ExtentMap};
 use crate::layers::mirror::digest::BlockDigest;
@@ -21,7 +21,7 @@ pub(super) enum Content {
         digests: Digests,
     },
     /// Nowhere: it is zeroes.
-    Zeroes,
+    Zeroes(Space),
     /// Nowhere, and it cannot be read.
     Lost,
 }
@@ -44,7 +44,7 @@ impl Cut for Logged {
                 position: position + range.start,
                 digests: digests.cut(range),
             },
-            Content::Zeroes => Content::Zeroes,
+            Content::Zeroes(space) => Content::Zeroes(*space),
             Content::Lost => Content::Lost,
         };
         Logged {
@@ -81,7 +81,7 @@ impl Entry {
         let record = |record: &super::entry::Record| {
             let range = record.offset..record.offset + record.bytes();
             let content = match record.kind {
-                Kind::Zeroes => Content::Zeroes,
+                Kind::Zeroes(space) => Content::Zeroes(space),
                 Kind::Lost => Content::Lost,
                 Kind::Write => {
                     let digests = all.cut(taken..taken + record.bytes());
@@ -171,7 +171,7 @@ impl Index {
     pub(super) fn first_in(&self, range: &Range<u64>) -> Option<(Range<u64>, bool)> {
         let (part, logged) = self.newest.overlapping(range).next()?;
         let inside = part.start.max(range.start)..part.end.min(range.end);
-        Some((inside, !matches!(logged.content, Content::Zeroes)))
+        Some((inside, !matches!(logged.content, Content::Zeroes(_))))
     }
 
     /// The stored entries, oldest first.

@@ -452,11 +452,11 @@ impl Log {
                 break;
             };
             let append = &mut first.append;
-            let kind = append.kind;
+            let kind = append.kind.for_side_with(self.digest);
             let len = append.range.end - append.range.start;
             let taken = match kind {
                 Kind::Write => len.min(room),
-                Kind::Zeroes | Kind::Lost => len.min(bare_room),
+                Kind::Zeroes(_) | Kind::Lost => len.min(bare_room),
             };
             if taken == 0 && len > 0 {
                 break;

@@ -42,6 +42,7 @@ use bimetal_rt::{Buf, Instant, Payload, Rt};
 pub(super) use self::append::Append;
 pub(super) use self::check::Checked;
 use self::checksums::Checksums;
+pub(super) use self::entry::Space;
 use self::index::Content;
 use self::log::GivenBelow;
 use self::log::Log;
@@ -564,7 +565,7 @@ impl Store {
             .newest_in(&(offset..offset + BLOCK_BYTES));
         match newest.first().map(|(_, record)| &record.content) {
             Some(Content::Data { position, .. }) => Some(self.log.area.at(*position)),
-            Some(Content::Zeroes | Content::Lost) => None,
+            Some(Content::Zeroes(_) | Content::Lost) => None,
             None => Some(self.data_offset + offset),
         }
     }

@@ -90,7 +90,7 @@ impl Store {
     ) -> Result<Payload, IoError> {
         let len = range.end - range.start;
         match &record.content {
-            Content::Zeroes => Ok(zero_payload(&self.zeroes, len)),
+            Content::Zeroes(_) => Ok(zero_payload(&self.zeroes, len)),
             Content::Lost => Err(IoError::Corrupt),
             Content::Data { position, digests } => {
                 let read = Request::read(self.log.area.at(*position), len);

@@ -35,7 +35,7 @@ impl Store {
         let mut bytes = 0;
         for (range, record) in parts {
             let append = match &record.content {
-                Content::Zeroes => Append::zeroes(range, record.number),
+                Content::Zeroes(space) => Append::zeroes(range, *space, record.number),
                 Content::Lost => Append::lost(range, record.number),
                 Content::Data { digests, .. } => {
                     match self.read_logged(&range, &record, Origin::NONE).await {

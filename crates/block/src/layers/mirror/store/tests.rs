@@ -129,7 +129,7 @@ fn a_long_discard_is_in_many_entries() {
     rt.block_on(async {
         let (store, next) = opened(&rt, &device).await;
         let range = 0..(4 << 30) + BLOCK_BYTES;
-        let outcome = store.append(Append::zeroes(range.clone(), next.replace(2)));
+        let outcome = store.append(Append::zeroes(range.clone(), Space::Freed, next.replace(2)));
         put(&rt, &store, &next, 7, &[3]).await;
         outcome.wait().await.expect("it is stored");
         let covered = |entry: &super::index::Entry| {
@@ -357,7 +357,7 @@ fn a_change_that_comes_while_a_run_dies_is_stored_in_the_next_one() {
         let as_device = Rc::clone(&device) as Rc<dyn Device>;
         let (store, _) = opened(&rt, &as_device).await;
         device.writes.set(Some(0));
-        let append = |number| store.append(Append::zeroes(0..BLOCK_BYTES, number));
+        let append = |number| store.append(Append::zeroes(0..BLOCK_BYTES, Space::Freed, number));
         let (first, second) = (append(1), append(2));
         rt.sleep(Duration::from_micros(1500)).await;
         let third = append(3);
@@ -386,7 +386,7 @@ fn a_store_that_is_over_changes_nothing() {
         // The checkpoint on the device is not that of the old one any more.
         assert_eq!(old.check_areas(0).await, Err(IoError::Closed));
         assert_eq!(old.empty().await, Err(IoError::Closed));
-        let append = Append::zeroes(0..BLOCK_BYTES, next.get());
+        let append = Append::zeroes(0..BLOCK_BYTES, Space::Freed, next.get());
         let outcome = old.append(append).wait().await;
         assert_eq!(outcome, Err(IoError::Closed));
         store.stop().await;
