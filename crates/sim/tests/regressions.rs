@@ -446,6 +446,23 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         "withstood",
         "an older copy came in the place of a side whose peer had not flushed (an error of the tester)",
     ),
+    (
+        272,
+        "all",
+        "a power cut took back a misdirected write, and what was under it showed that an entry of the \
+         log had never been written (an error of the tester)",
+    ),
+    (
+        1735,
+        "all",
+        "a side that had been rebuilt for a damaged log was taken for damaged again, and was the last",
+    ),
+    (
+        2348,
+        "all",
+        "the same, after the side from which it had been rebuilt was removed",
+    ),
+    (4113, "all", "the same, with a power cut in the removal"),
 ];
 
 #[test]

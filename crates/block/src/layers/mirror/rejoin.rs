@@ -248,7 +248,6 @@ impl Shared {
         store.set_epoch(volume.epoch());
         let mut lacks = RangeSet::for_volume(self.size_bytes());
         if everything {
-            store.forget_from(0);
             lacks.insert(0..self.size_bytes());
         } else {
             // What it was to forget when it was opened, or earlier; nothing else of it is given up.
@@ -265,7 +264,10 @@ impl Shared {
         }
         lacks.iter().for_each(|range| side.note_lack(range));
         side.out_of_sync.end_at(self.size_bytes());
-        store.unsettle().await?;
+        match everything {
+            true => store.forget_everything().await?,
+            false => store.unsettle().await?,
+        }
         store.begin_mixing(member_until);
         store.begin().await?;
         if side.life.is_removed() {

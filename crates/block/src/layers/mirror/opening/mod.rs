@@ -566,10 +566,10 @@ impl Attempt<'_> {
         let everything = behind == Behind::Everything;
         let mark = volume.mark_inconsistent(index, behind);
         self.on_side(index, mark).await?;
-        if everything {
-            store.forget_from(0);
+        match everything {
+            true => self.on_side(index, store.forget_everything()).await?,
+            false => self.on_side(index, store.unsettle()).await?,
         }
-        self.on_side(index, store.unsettle()).await?;
         store.begin_mixing(match behind {
             Behind::Everything => None,
             Behind::Since { epoch, .. } => Some(epoch),

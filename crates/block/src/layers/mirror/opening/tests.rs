@@ -137,3 +137,88 @@ fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
         assert!(why.contains("the log of side0 has lost entries"), "{why}");
     });
 }
+
+/// Where the log of a side has the header of the entry whose first block is full of `byte`.
+async fn header_of(side: &Candidate, byte: u8) -> u64 {
+    let superblock = side.superblock().await.expect("readable").expect("there");
+    let (start, bytes) = superblock.layout.log;
+    let read = side.device.submit(Request::read(start, bytes)).await;
+    let log = read.expect("memory").into_data().to_vec();
+    let blocks = log.chunks(BLOCK as usize);
+    let found = blocks
+        .into_iter()
+        .position(|block| block.iter().all(|b| *b == byte));
+    let data = found.expect("what was written is in the log") as u64;
+    start + (data - 1) * BLOCK
+}
+
+async fn until_all_are_healthy(rt: &Rt, mirror: &Mirror) {
+    let deadline = rt.now() + std::time::Duration::from_secs(600);
+    let is_healthy = || mirror.status().sides.iter().all(|s| s.health == "healthy");
+    while !is_healthy() {
+        assert!(rt.now() < deadline, "a rebuild ends");
+        rt.sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+/// Two sides, of which the log of the first has lost an entry that had been durable; then it was
+/// rebuilt from the other one, and the program was killed.
+async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
+    let side = |index| Candidate {
+        name: format!("side{index}"),
+        device: Rc::new(MemoryDevice::new(rt, 64 << 20)),
+    };
+    let sides: Vec<Candidate> = (0..2).map(side).collect();
+    let formatted = formatting::format(rt, "vol", &sides, &Formatting::default()).await;
+    formatted.expect("the sides are fit");
+    let killed = open_some(rt, &sides, |_| true, None).await.expect("fresh");
+    for byte in 1..=3 {
+        let write = Request::write(0, full_of(rt, byte), crate::request::Flags::NONE);
+        killed.submit(write).await.expect("written");
+        killed.submit(Request::flush()).await.expect("flushed");
+    }
+    drop(killed);
+    let lost = header_of(&sides[0], 1).await;
+    let zeroes = Payload::from(rt.pool().zeroed(BLOCK as usize));
+    let write = Request::write(lost, zeroes, crate::request::Flags::NONE);
+    sides[0].device.submit(write).await.expect("memory");
+
+    let rebuilt = open_some(rt, &sides, |_| true, None).await;
+    let rebuilt = rebuilt.expect("the other one has everything");
+    assert_eq!(rebuilt.status().sides[0].health, "resyncing");
+    until_all_are_healthy(rt, &rebuilt).await;
+    let write = Request::write(0, full_of(rt, 4), crate::request::Flags::NONE);
+    rebuilt.submit(write).await.expect("written");
+    rebuilt.submit(Request::flush()).await.expect("flushed");
+    // Both have all of it durably when the volume has become quiet.
+    rt.sleep(std::time::Duration::from_secs(60)).await;
+    drop(rebuilt);
+    sides
+}
+
+/// A side that was rebuilt because its log had lost entries does not miss them any more: it counts
+/// as any other one, also when it is the last one.
+#[test]
+fn a_side_that_was_rebuilt_after_its_log_was_damaged_starts_alone() {
+    let rt = Rt::virtual_time(VirtualOptions::default());
+    rt.block_on(async {
+        let sides = rebuilt_after_a_damaged_log(&rt).await;
+        let alone = open_some(&rt, &sides, |index| index == 0, Some(Force::Fork)).await;
+        let alone = alone.expect("it was rebuilt, and holds everything");
+        assert_eq!(first_byte(&alone).await, 4);
+        alone.close().await.expect("closed");
+    });
+}
+
+/// Nor is it rebuilt at each opening.
+#[test]
+fn a_side_that_was_rebuilt_after_its_log_was_damaged_is_not_rebuilt_again() {
+    let rt = Rt::virtual_time(VirtualOptions::default());
+    rt.block_on(async {
+        let sides = rebuilt_after_a_damaged_log(&rt).await;
+        let opened = open_some(&rt, &sides, |_| true, None).await;
+        let opened = opened.expect("both hold everything");
+        assert_eq!(opened.status().sides[0].health, "healthy");
+        opened.close().await.expect("closed");
+    });
+}

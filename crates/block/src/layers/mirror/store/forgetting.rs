@@ -38,6 +38,25 @@ impl Store {
         lacks
     }
 
+    /// Forgets every change and every entry of the log, because the side is given everything anew: it
+    /// is marked so, durably. The next run begins an empty log. Entries that the old log has lost are
+    /// not missed any more then, or they would be again at each opening, also of a side that has been
+    /// rebuilt since. Before the log lets go of them, the map says durably where the home may hold
+    /// what the forgotten changes have left. Only before the first run.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(in super::super) async fn forget_everything(&self) -> Result<(), IoError> {
+        self.forget_from(0);
+        for range in self.forgotten_ranges() {
+            self.regions.mark(range, self.epoch.get() + 1);
+        }
+        self.unsettle().await?;
+        self.write_pages().await?;
+        self.log.forget_all();
+        Ok(())
+    }
+
     /// The ranges of what was forgotten, as far as they are in the volume.
     pub(in super::super) fn forgotten_ranges(&self) -> Vec<Range<u64>> {
         let mut forgotten = self.forgotten.borrow().clone();

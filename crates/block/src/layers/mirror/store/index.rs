@@ -247,6 +247,12 @@ impl Index {
         }
         self.entries = entries;
     }
+
+    /// Forgets every record and every entry.
+    pub(super) fn forget_all(&mut self) {
+        self.newest = ExtentMap::new();
+        self.entries.clear();
+    }
 }
 
 /// Bytes that a whole number of blocks has.

@@ -261,6 +261,13 @@ impl Log {
         checkpoint.shared_below = checkpoint.shared_below.min(first);
     }
 
+    /// Forgets every change and every entry: nothing of the log is needed, so the next run begins an
+    /// empty log behind it.
+    pub(super) fn forget_all(&self) {
+        self.forget_from(0);
+        self.index.borrow_mut().forget_all();
+    }
+
     /// A new epoch has begun.
     pub(super) fn set_epoch(&self, epoch: u64) {
         self.epoch.set(epoch);

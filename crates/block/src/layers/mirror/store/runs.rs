@@ -45,6 +45,15 @@ impl Log {
         assert!(self.flying.borrow().is_empty(), "one run after the other");
         let mut next = self.checkpoint.borrow().clone();
         let (head, tail) = (self.head.get(), next.tail);
+        let (is_empty, pinned) = {
+            let index = self.index.borrow();
+            (index.entries().is_empty(), index.lowest_pin())
+        };
+        let floor = match is_empty {
+            // Nothing is needed of what lies before, so it takes no space, but for what is being read.
+            true => pinned.map_or(head, |pinned| pinned.min(head)),
+            false => self.floor(),
+        };
         next.jumps.retain(|jump| jump.start > tail);
         next.run += 1;
         let mut jump = Jump {
@@ -52,8 +61,8 @@ impl Log {
             end: head,
             start: (head + self.area.window()).next_multiple_of(BLOCK_BYTES),
         };
-        if next.jumps.len() == JUMPS_MAX
-            || jump.start - self.floor() + self.area.window() > self.area.bytes
+        if !is_empty && next.jumps.len() == JUMPS_MAX
+            || jump.start - floor + self.area.window() > self.area.bytes
         {
             let empty = place(&mut next.jumps, head).ok_or(IoError::NoSpace)?;
             jump = Jump {
@@ -65,8 +74,7 @@ impl Log {
         next.sequence += 1;
         next.kept_from = self.kept_from.get();
         next.durable_to = start;
-        if self.index.borrow().entries().is_empty() {
-            // Nothing is needed of what lies before.
+        if is_empty {
             next.jumps.clear();
             next.tail = start;
             next.complete_below = self.complete.get();
