@@ -449,8 +449,8 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     (
         272,
         "all",
-        "a power cut took back a misdirected write, and what was under it showed that an entry of the \
-         log had never been written (an error of the tester)",
+        "a power cut took back a part of a misdirected write, and what was under it showed that an entry \
+         of the log under the rest had been durable (an error of the tester)",
     ),
     (
         1735,

@@ -103,6 +103,20 @@ impl Platter {
         self.worst_but_for(|versions| versions.len() - 1)
     }
 
+    /// A copy of what a power cut may leave that shows what the disk has done wrong: content that
+    /// was durable is corrupt where it may be, and newer content that was not durable is as it was
+    /// written, also where the disk has overwritten it since.
+    pub fn revealing_copy(&self) -> Platter {
+        let mut copy = self.fork();
+        for (index, mut versions) in std::mem::take(&mut copy.versions) {
+            let written = versions.iter().rposition(|version| !version.corrupt);
+            let newest = versions.len() - 1;
+            let kept = versions.swap_remove(written.filter(|&at| at > 0).unwrap_or(newest));
+            copy.hold(index, kept.content, kept.corrupt);
+        }
+        copy
+    }
+
     /// A copy with a corrupt version of each block that has one, and of the others the version that
     /// is `chosen`.
     fn worst_but_for(&self, chosen: impl Fn(&[Version]) -> usize) -> Platter {

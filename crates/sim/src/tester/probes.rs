@@ -213,16 +213,19 @@ pub struct Held {
     corrupt: Vec<bool>,
 }
 
-/// Looks at each side alone and at all of them together, on copies. Where blocks become corrupt, also
-/// at what is there as long as no power is cut: what follows in a log may show that something before
-/// it counts, and is corrupt.
+/// Looks at each side alone and at all of them together, on copies. Where blocks become corrupt,
+/// also at what is there as long as no power is cut, and at what a cut may leave of that: what
+/// follows in a log may show that something before it counts, and is corrupt. A side whose log turns
+/// out to have lost an entry that was durable is rebuilt from the others, and no opening has taken
+/// that from it.
 pub async fn held_by_each(world: &World, platters: &[Platters]) -> Held {
     let count = newest_epoch_members(world, platters).await;
     let mut held = held_by_copies(world, &copies(platters, Platter::worst_copy), &count).await;
     if world.scenario.corrupts {
-        let present = copies(platters, Platter::worst_present_copy);
-        let present = held_by_copies(world, &present, &count).await;
-        held.limit_to(present);
+        for copy in [Platter::worst_present_copy, Platter::revealing_copy] {
+            let other = held_by_copies(world, &copies(platters, copy), &count).await;
+            held.limit_to(other);
+        }
     }
     held
 }

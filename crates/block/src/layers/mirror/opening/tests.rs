@@ -157,9 +157,12 @@ async fn until_all_are_healthy(rt: &Rt, mirror: &Mirror) {
     let is_healthy = || mirror.status().sides.iter().all(|s| s.health == "healthy");
     while !is_healthy() {
         assert!(rt.now() < deadline, "a rebuild ends");
-        rt.sleep(std::time::Duration::from_millis(100)).await;
+        rt.sleep(std::time::Duration::from_millis(1)).await;
     }
 }
+
+/// A log of which nobody wants anything for so long begins to go home.
+const IDLE_FOR_LESS_THAN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Two sides, of which the log of the first has lost an entry that had been durable; then it was
 /// rebuilt from the other one, and the program was killed.
@@ -183,6 +186,7 @@ async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     let write = Request::write(lost, zeroes, crate::request::Flags::NONE);
     sides[0].device.submit(write).await.expect("memory");
 
+    let opened_at = rt.now();
     let rebuilt = open_some(rt, &sides, |_| true, None).await;
     let rebuilt = rebuilt.expect("the other one has everything");
     assert_eq!(rebuilt.status().sides[0].health, "resyncing");
@@ -190,8 +194,18 @@ async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     let write = Request::write(0, full_of(rt, 4), crate::request::Flags::NONE);
     rebuilt.submit(write).await.expect("written");
     rebuilt.submit(Request::flush()).await.expect("flushed");
-    // Both have all of it durably when the volume has become quiet.
-    rt.sleep(std::time::Duration::from_secs(60)).await;
+    // Not so long that the log of an idle side goes home, and lets go of what it holds by itself.
+    while rebuilt.status().exposed_bytes > 0 {
+        assert!(
+            rt.now() < opened_at + IDLE_FOR_LESS_THAN,
+            "the side is fast"
+        );
+        rt.sleep(std::time::Duration::from_millis(1)).await;
+    }
+    assert!(
+        rt.now() < opened_at + IDLE_FOR_LESS_THAN,
+        "the rebuild is fast"
+    );
     drop(rebuilt);
     sides
 }
