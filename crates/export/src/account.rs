@@ -15,44 +15,59 @@ use bimetal_rt::sync::{Permit, Semaphore};
 /// The unit in which devices read: a request that begins or ends inside a block takes all of it.
 const BLOCK_BYTES: u64 = bimetal_block::BLOCK_BYTES;
 
+/// A request that takes no more memory than this is small.
+const SMALL_BYTES_MAX: u64 = 256 << 10;
+/// This part of the memory is for small requests alone.
+const SMALL_SHARE: u64 = 4;
+
 /// The memory of a server for the data of requests, in bytes. Clients get it in order of arrival,
-/// so a large request is not starved by small ones that come later.
+/// so a large request is not starved by small ones that come later. Small requests have a part of
+/// it to themselves, for when the rest is not free: they do not wait for clients that ask for much
+/// and take none of it.
 pub(crate) struct DataMemory {
     bytes: Rc<Semaphore>,
+    for_small: Rc<Semaphore>,
     capacity: u64,
+    small_bytes_max: u64,
 }
 
 impl DataMemory {
     /// `capacity` bytes. With none, requests with data are admitted one at a time.
     pub(crate) fn new(capacity: u64) -> Rc<DataMemory> {
         let capacity = capacity.max(1);
+        let for_small = capacity / SMALL_SHARE;
         Rc::new(DataMemory {
-            bytes: Semaphore::new(capacity),
+            bytes: Semaphore::new(capacity - for_small),
+            for_small: Semaphore::new(for_small),
             capacity,
+            // Several of them at a time, or none.
+            small_bytes_max: SMALL_BYTES_MAX.min(for_small / 4),
         })
     }
 
     /// Waits until `bytes` are free, and holds them. A request for more than there is gets all of
     /// it: it is admitted alone, and the rest of its data is allocated beyond the capacity.
     async fn reserve(&self, bytes: u64) -> Option<Permit> {
-        let bytes = bytes.min(self.capacity);
+        let is_small = bytes <= self.small_bytes_max;
+        let bytes = bytes.min(self.capacity - self.capacity / SMALL_SHARE);
         if bytes == 0 {
             return None;
         }
         match self.bytes.try_acquire(bytes) {
             Some(permit) => Some(permit),
+            None if is_small => Some(self.for_small.acquire(bytes).await),
             None => Some(self.bytes.acquire(bytes).await),
         }
     }
 
     /// Whether a request waits for memory that others hold.
     pub(crate) fn is_short(&self) -> bool {
-        self.bytes.waiting() > 0
+        self.bytes.waiting() > 0 || self.for_small.waiting() > 0
     }
 
     /// Bytes that requests hold.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.capacity - self.bytes.free()
+        self.capacity - self.bytes.free() - self.for_small.free()
     }
 }
 
@@ -265,27 +280,60 @@ mod tests {
         let (rt, memory) = memory();
         let accounts = [0, 1, 2].map(|_| Account::new(BOUNDS, &memory));
         let large = Weight::of_request(0, 32 << 20);
-        let small = Weight::of_request(0, 4096);
+        let medium = Weight::of_request(0, 16 << 20);
         rt.block_on(async {
             let first = accounts[0].admit(large).await;
-            let second = accounts[0].admit(large).await;
-            assert_eq!(memory.held_bytes(), 64 << 20);
+            let second = accounts[0].admit(medium).await;
+            // A quarter is for small requests.
+            assert_eq!(memory.held_bytes(), 48 << 20);
             let mut third = Box::pin(accounts[1].admit(large));
-            let mut fourth = Box::pin(accounts[2].admit(small));
+            let mut fourth = Box::pin(accounts[2].admit(medium));
             assert!(third.as_mut().now_or_never().is_none());
             assert!(fourth.as_mut().now_or_never().is_none() && memory.is_short());
-            drop(first);
-            // The small request is behind the large one, and does not overtake it.
-            assert!(fourth.as_mut().now_or_never().is_none());
-            let third = third.await;
-            assert!(fourth.as_mut().now_or_never().is_none());
             drop(second);
+            // It would fit, and does not overtake the one before it.
+            assert!(fourth.as_mut().now_or_never().is_none());
+            drop(first);
+            let third = third.await;
             let fourth = fourth.await;
-            assert_eq!(memory.held_bytes(), (32 << 20) + 4096);
+            assert_eq!(memory.held_bytes(), 48 << 20);
             drop((third, fourth));
         });
         assert_eq!(memory.held_bytes(), 0);
         assert!(accounts.iter().all(|account| account.requests.get() == 0));
+    }
+
+    #[test]
+    fn small_requests_do_not_wait_for_large_ones_and_take_nothing_from_them() {
+        let (rt, memory) = memory();
+        let accounts = [0, 1, 2, 3].map(|_| Account::new(BOUNDS, &memory));
+        let small = Weight::of_request(0, SMALL_BYTES_MAX);
+        rt.block_on(async {
+            let all = accounts[0].admit(Weight::of_request(0, 48 << 20)).await;
+            let mut large = Box::pin(accounts[1].admit(Weight::of_request(0, 32 << 20)));
+            assert!(large.as_mut().now_or_never().is_none());
+            let of_small = accounts[2].admit(small).await;
+            // More of them than their part has room for wait for one another.
+            let many = Account::new(
+                Bounds {
+                    requests: 64,
+                    ..BOUNDS
+                },
+                &memory,
+            );
+            let mut held = Vec::new();
+            for _ in 0..63 {
+                held.push(many.admit(small).await);
+            }
+            assert_eq!(memory.held_bytes(), 64 << 20);
+            let mut one_more = Box::pin(accounts[3].admit(small));
+            assert!(one_more.as_mut().now_or_never().is_none());
+            drop(of_small);
+            let one_more = one_more.await;
+            drop(all);
+            drop((large.await, one_more, held));
+        });
+        assert_eq!(memory.held_bytes(), 0);
     }
 
     #[test]
@@ -316,7 +364,7 @@ mod tests {
         // Each takes 12 KiB in two blocks more than its data: in all more than there is.
         let weights = [Weight::of_request(1, 21 << 20); 3];
         let mut all = rt.block_on(account.admit(Weight::of_all(weights.into_iter())));
-        assert_eq!(memory.held_bytes(), 64 << 20);
+        assert_eq!(memory.held_bytes(), 48 << 20);
         let ones = weights.map(|weight| all.take_one(weight));
         drop(all);
         assert_eq!((account.requests.get(), account.bytes.get()), (3, 63 << 20));

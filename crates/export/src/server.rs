@@ -40,6 +40,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The same while requests wait for memory that the client holds: at least one interval.
 const LOOKS_MAX_WHEN_SHORT: u32 = 1;
+/// The watch looks this often when requests have waited for memory at two looks in a row: each
+/// client that takes nothing costs those that wait no more than two of these.
+const WATCH_INTERVAL_WHEN_SHORT: Duration = Duration::from_secs(2);
 
 /// What a server may use.
 #[derive(Clone, Copy, Debug, Default)]
@@ -523,14 +526,21 @@ impl State {
 /// Cuts off clients that keep the server waiting in the middle of a message, so that they do not
 /// hold its memory for ever; sooner while others wait for it. One task for all costs the connections no timers.
 async fn watch(state: Rc<State>) {
+    let (mut was_short, mut stays_short) = (false, false);
     loop {
         let somebody = || !state.watched.borrow().is_empty();
         state.changed.until(somebody).await;
-        state.rt.sleep(WATCH_INTERVAL).await;
-        let looks_max = if state.memory.is_short() {
-            LOOKS_MAX_WHEN_SHORT
-        } else {
-            LOOKS_MAX
+        let interval = match stays_short {
+            true => WATCH_INTERVAL_WHEN_SHORT,
+            false => WATCH_INTERVAL,
+        };
+        state.rt.sleep(interval).await;
+        let is_short = state.memory.is_short();
+        stays_short = was_short && is_short;
+        was_short = is_short;
+        let looks_max = match is_short {
+            true => LOOKS_MAX_WHEN_SHORT,
+            false => LOOKS_MAX,
         };
         for watched in state.watched.borrow_mut().values_mut() {
             let stall = watched.link.stall();

@@ -161,6 +161,41 @@ fn clients_that_never_read_hold_no_more_than_the_memory_for_data() {
     }
 }
 
+/// Clients that ask for much and never read, however many, do not keep small requests of others
+/// waiting, and large ones only for as long as it takes to find each of them out.
+#[test]
+fn others_are_served_beside_any_number_of_clients_that_never_read() {
+    for deaf_clients in [8, CLIENTS, 2 * CLIENTS] {
+        let rt = virtual_rt();
+        let server = serve(&rt, Protocol::Nbd, 3 * CLIENTS);
+        rt.block_on(async {
+            let mut deaf = Vec::new();
+            for _ in 0..deaf_clients {
+                let mut raw = connect_with(&rt, &server, PipeOptions::default());
+                raw.enter().await;
+                for cookie in 0..READS {
+                    raw.send(&request(0, READ, u64::from(cookie), 0, READ_BYTES))
+                        .await;
+                }
+                deaf.push(raw);
+            }
+            let mut raw = connect_with(&rt, &server, PipeOptions::default());
+            let served = rt.timeout(Duration::from_secs(1), reads_a_block(&mut raw));
+            assert_eq!(served.await.ok(), Some(true), "{deaf_clients} others");
+            // One at a time holds the memory; the first is found out after three looks at most, each
+            // other one after two of the shorter ones.
+            let patience = Duration::from_secs(3 * 15 + u64::from(deaf_clients) * 2 * 2);
+            let large = rt.timeout(patience, raw.read(0, 1 << 20));
+            let bytes = large.await.map(|data| data.len());
+            assert_eq!(bytes.ok(), Some(1 << 20), "{deaf_clients} others");
+            drop((deaf, raw));
+            server.stop().await;
+        });
+        assert_clean(&rt);
+        assert_eq!(held_bytes(&rt), 0);
+    }
+}
+
 #[test]
 fn a_client_that_reads_is_served_though_others_hold_all_the_memory() {
     let rt = virtual_rt();
