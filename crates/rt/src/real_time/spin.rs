@@ -18,8 +18,9 @@ use std::time::Duration;
 use super::trial::Trial;
 use crate::time::Instant;
 
-/// Short waits in a row after which the next one may begin by busy-polling.
-const SHORT_WAITS: u32 = 2;
+/// Short waits in a row after which the next one may begin by busy-polling: more than one request
+/// makes, on its way to the devices and back, so that rare requests are no conversation.
+const SHORT_WAITS: u32 = 8;
 /// A wait is short up to this many times what may be spent on busy-polling. With the default that is
 /// 1 ms: a thread that is asked more rarely than a thousand times a second does not busy-poll.
 const SHORT_FACTOR: u32 = 10;
@@ -168,21 +169,23 @@ mod tests {
     #[test]
     fn short_waits_in_a_row_are_a_conversation() {
         assert_eq!(budget(&mut after(&[])), None);
-        assert_eq!(budget(&mut after(&[200])), None);
-        assert_eq!(budget(&mut after(&[200, 150])), Some(20 * US));
-        assert_eq!(budget(&mut after(&[200, 201, 30])), None);
-        assert_eq!(budget(&mut after(&[201; 9])), None);
-        // One long wait ends it, and two short ones bring it back.
-        assert_eq!(budget(&mut after(&[30, 30, 30, 201, 30])), None);
-        assert_eq!(
-            budget(&mut after(&[30, 30, 30, 201, 30, 30])),
-            Some(20 * US)
-        );
+        assert_eq!(budget(&mut after(&[200; 7])), None);
+        assert_eq!(budget(&mut after(&[200; 8])), Some(20 * US));
+        assert_eq!(budget(&mut after(&[201; 99])), None);
+        // One long wait ends it, and eight short ones bring it back.
+        let again = |short| {
+            let mut spin = after(&[200; 8]);
+            spin.slept(201 * US, false);
+            (0..short).for_each(|_| spin.slept(200 * US, false));
+            budget(&mut spin)
+        };
+        assert_eq!(again(7), None);
+        assert_eq!(again(8), Some(20 * US));
     }
 
     #[test]
     fn short_waits_are_slept_through_where_that_gets_more_done() {
-        let mut spin = after(&[30, 30]);
+        let mut spin = after(&[30; 8]);
         let (mut now, mut done, mut looked) = (Instant::from_ns(0), 0, 0);
         for _ in 0..100_000 {
             let looks = spin.budget(now, done).is_some();

@@ -22,7 +22,7 @@ struct Thread {
     now: Instant,
     done: u64,
     /// Time spent on busy-polling so far.
-    looked: Duration,
+    polled: Duration,
 }
 
 impl Thread {
@@ -31,7 +31,7 @@ impl Thread {
             spin: Spin::new(SPIN_DEFAULT),
             now: Instant::from_ns(0),
             done: 0,
-            looked: Duration::ZERO,
+            polled: Duration::ZERO,
         }
     }
 
@@ -40,18 +40,18 @@ impl Thread {
         self.spin.budget(self.now, self.done).is_some()
     }
 
-    /// The wait, which `looks` says how it began, ends when `polled` has passed if the thread is
+    /// The wait, which `polls` says how it began, ends when `polled` has passed if the thread is
     /// still busy-polling then, else when it has been asleep for `slept`.
-    fn ends(&mut self, looks: bool, polled: Duration, slept: Duration) {
-        let took = match looks {
+    fn ends(&mut self, polls: bool, polled: Duration, slept: Duration) {
+        let took = match polls {
             true if polled <= SPIN_DEFAULT => {
                 self.spin.found();
-                self.looked += polled;
+                self.polled += polled;
                 polled
             }
             true => {
                 self.spin.slept(SPIN_DEFAULT + slept, true);
-                self.looked += SPIN_DEFAULT;
+                self.polled += SPIN_DEFAULT;
                 SPIN_DEFAULT + slept
             }
             false => {
@@ -121,8 +121,8 @@ const fn noisy(world: World) -> World {
 
 impl World {
     /// The round trip when each wait begins in this way.
-    fn round_trip(&self, looks: bool) -> Duration {
-        let us = match looks {
+    fn round_trip(&self, polls: bool) -> Duration {
+        let us = match polls {
             true if Duration::from_micros(self.polled_us.into()) > SPIN_DEFAULT => {
                 self.slept_us + SPIN_DEFAULT.as_micros() as u32
             }
@@ -132,7 +132,7 @@ impl World {
         Duration::from_micros((self.work_us + us).into())
     }
 
-    fn better_looks(&self) -> bool {
+    fn is_polling_better(&self) -> bool {
         self.round_trip(true) < self.round_trip(false)
     }
 }
@@ -174,18 +174,18 @@ impl Server {
             well: 0,
         };
         while self.thread.now < end {
-            let looks = self.thread.begins();
+            let polls = self.thread.begins();
             let stall = match self.rng.below(1000) < world.stalls {
                 true => 3 * MS,
                 false => Duration::ZERO,
             };
             let polled = self.jittered(world, world.polled_us) + stall;
             let slept = self.jittered(world, world.slept_us) + stall;
-            self.thread.ends(looks, polled, slept);
+            self.thread.ends(polls, polled, slept);
             let work = self.jittered(world, world.work_us);
             self.thread.works(work);
             ran.operations += 1;
-            ran.well += u32::from(looks == world.better_looks());
+            ran.well += u32::from(polls == world.is_polling_better());
         }
         ran
     }
@@ -261,9 +261,9 @@ fn a_change_of_the_machine_is_noticed() {
 fn polling_in_vain_ends_after_few_waits() {
     let mut server = Server::new(1);
     server.run(QUIET, 2 * SECOND);
-    let before = server.thread.looked;
+    let before = server.thread.polled;
     let ran = server.run(IN_VAIN, SECOND / 10);
-    let vain = (server.thread.looked - before).as_micros() / SPIN_DEFAULT.as_micros();
+    let vain = (server.thread.polled - before).as_micros() / SPIN_DEFAULT.as_micros();
     // At most 16 after what was found, 32 until it is judged, and 32 in each of the trials after
     // 16, 48 and 112 ms.
     assert!(ran.operations > 5_000 && vain <= 16 + 4 * 32, "{vain}");
@@ -273,44 +273,57 @@ fn polling_in_vain_ends_after_few_waits() {
 fn an_idle_thread_takes_no_processor_time() {
     let mut thread = Thread::new();
     for _ in 0..1_000 {
-        let looks = thread.begins();
-        thread.ends(looks, SECOND, SECOND);
+        let polls = thread.begins();
+        thread.ends(polls, SECOND, SECOND);
     }
-    assert_eq!(thread.looked, Duration::ZERO);
+    assert_eq!(thread.polled, Duration::ZERO);
     let mut server = Server::new(1);
     server.run(QUIET, SECOND);
-    let before = server.thread.looked;
+    let before = server.thread.polled;
     for _ in 0..1_000 {
-        let looks = server.thread.begins();
-        server.thread.ends(looks, SECOND, SECOND);
+        let polls = server.thread.begins();
+        server.thread.ends(polls, SECOND, SECOND);
     }
     // Once, when the client has left.
-    assert!(server.thread.looked - before <= SPIN_DEFAULT);
+    assert!(server.thread.polled - before <= SPIN_DEFAULT);
 }
 
 /// The share of time that goes on busy-polling, in thousandths, when a request comes every so often,
 /// after a conversation in which it paid.
-fn looked_permille(every: Duration) -> u128 {
+fn polled_permille(every: Duration) -> u128 {
     let mut server = Server::new(1);
     server.run(QUIET, SECOND);
     let thread = &mut server.thread;
-    let (looked, began) = (thread.looked, thread.now);
+    let (polled, began) = (thread.polled, thread.now);
     while thread.now < began + 10 * SECOND {
-        let looks = thread.begins();
-        thread.ends(looks, every, every);
+        let polls = thread.begins();
+        thread.ends(polls, every, every);
         thread.works(20 * MS / 1000);
     }
-    (thread.looked - looked).as_micros() * 1000 / thread.now.since(began).as_micros()
+    (thread.polled - polled).as_micros() * 1000 / thread.now.since(began).as_micros()
 }
 
 #[test]
 fn rare_requests_take_little_processor_time() {
-    assert!(looked_permille(10 * MS) < 1);
+    assert!(polled_permille(10 * MS) < 1);
     // Where polling is in vain it is given up, however often requests come.
     for every_us in [5_000, 2_000, 1_000, 999, 500, 400, 200, 150, 110] {
-        let permille = looked_permille(Duration::from_micros(every_us));
+        let permille = polled_permille(Duration::from_micros(every_us));
         assert!(permille <= 20, "every {every_us} us: {permille}");
     }
+}
+
+#[test]
+fn the_waits_of_one_request_are_no_conversation() {
+    let mut thread = Thread::new();
+    for _ in 0..1_000 {
+        for wait in [10 * MS, MS / 20, MS / 20, MS / 20, MS / 20, MS / 20] {
+            let polls = thread.begins();
+            thread.ends(polls, wait, wait);
+        }
+        thread.works(MS / 50);
+    }
+    assert_eq!(thread.polled, Duration::ZERO);
 }
 
 /// Two threads that talk to each other, both of which choose how they wait. What a round trip takes
@@ -352,14 +365,14 @@ impl Pair {
         let began = self.ends[0].now;
         let mut operations = 0;
         while self.ends[0].now < began + time {
-            let looks = [self.ends[0].begins(), self.ends[1].begins()];
+            let polls = [self.ends[0].begins(), self.ends[1].begins()];
             for (end, other) in [(0, 1), (1, 0)] {
-                let wait = waits(looks[end], looks[other]);
+                let wait = waits(polls[end], polls[other]);
                 let (polled, slept) = match wait {
                     Some(wait) => (us(wait), us(wait)),
                     None => (Duration::MAX, us(4)),
                 };
-                self.ends[end].ends(looks[end], polled, slept);
+                self.ends[end].ends(polls[end], polled, slept);
                 self.ends[end].works(us(5));
             }
             // A round trip is over for both at once.
