@@ -97,6 +97,27 @@ def measure(what, servers, args, brp_folder):
     return nbd.measure(servers[name], CELL, args)["ops_per_s"]
 
 
+def idle_share(seconds=0.5):
+    """The share of the processors' time that nobody uses (proc(5), stat: the fourth and fifth)."""
+    def sample():
+        words = pathlib.Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:9]
+        return sum(map(int, words)), int(words[3]) + int(words[4])
+    before = sample()
+    time.sleep(seconds)
+    after = sample()
+    return (after[1] - before[1]) / max(after[0] - before[0], 1)
+
+
+def wait_until_idle(within_s):
+    """Waits until nothing else runs, no longer than this; says so where it did not come to that."""
+    end = time.monotonic() + within_s
+    while idle_share() < 0.95:
+        if time.monotonic() > end:
+            print("the next round is measured beside other work", flush=True)
+            return
+        time.sleep(1)
+
+
 class Neighbour:
     """A process that computes while the block runs."""
 
@@ -120,6 +141,8 @@ def rounds(args, servers, brp_folder):
     for turn in range(args.rounds):
         at = turn % len(COLUMNS)
         for kind, results in found.items():
+            if args.idle_within:
+                wait_until_idle(args.idle_within)
             with Neighbour(kind == "busy"):
                 figures = {what: measure(what, servers, args, brp_folder)
                            for what in COLUMNS[at:] + COLUMNS[:at]}
@@ -150,7 +173,7 @@ def conclude(found):
 
 
 def processor_time(server, args):
-    """Prints the server's processor time where little or nothing is asked; gives the exit status."""
+    """Prints the server's processor time where little is asked; gives the exit status."""
     def percent(block):
         before, began = server.cpu_s(), time.monotonic()
         block()
@@ -176,6 +199,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=2, help="length of one measurement")
     parser.add_argument("--idle-seconds", type=float, default=5)
+    parser.add_argument("--idle-within", type=float, default=0,
+                        help="wait so many seconds before each round until nothing else runs")
     parser.add_argument("--size-mib", type=int, default=256)
     args = parser.parse_args()
     args.file, args.floor = None, None
@@ -191,7 +216,8 @@ def main():
         brp_folder = folder / "brp"
         brp_folder.mkdir()
         servers["brp"] = start_brp(args, brp_folder)
-        return conclude(rounds(args, servers, brp_folder)) | processor_time(servers["bimetal"], args)
+        status = conclude(rounds(args, servers, brp_folder))
+        return status | processor_time(servers["bimetal"], args)
     finally:
         for server in servers.values():
             server.stop()
