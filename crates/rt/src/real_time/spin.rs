@@ -1,46 +1,45 @@
-//! Whether a thread with nothing to do looks again for a moment before it sleeps.
+//! Whether a thread with nothing to do busy-polls for a moment before it sleeps.
 //!
-//! Going to sleep and being woken costs the thread, and whoever wakes it, some microseconds each, in a guest
-//! of a hypervisor tens: as much as dozens of requests. Where a peer answers within that time, looking
-//! costs less than sleeping. So a wait begins by looking where the waits before it were short, and for no
-//! longer than a sleep would have cost. Looking in vain ends that, and each time that it happens more short
-//! waits are asked for before it is tried again.
+//! Going to sleep and being woken costs the thread, and whoever wakes it, some microseconds each, in
+//! a guest of a hypervisor tens: as much as dozens of requests. Where a peer answers within that
+//! time, busy-polling costs less than sleeping. So a wait may begin with it where the waits before
+//! it were short, and for no longer than sleeping would have cost both ends.
 //!
-//! That a wait is short does not say that looking through it pays: peers that share the processor with the
-//! looking thread, or that have more to ask the longer they are left alone, get further while it sleeps. So
-//! it is [tried](Trial) from time to time which of the two gets more done.
+//! That waits are short does not say that busy-polling pays: peers that share the processor with the
+//! thread, or that have more to ask the longer they are left alone, get further while it sleeps. Nor
+//! does a wait that was slept through say how long it would have been without the wake-ups. So it is
+//! [tried](Trial) from time to time which of the two gets more done, and nothing else decides: what
+//! is here only tells a conversation, in which that is worth a trial, from rare requests.
 //!
-//! It must never look where nothing comes: an idle thread takes no processor time.
+//! It must never busy-poll where nothing comes: an idle thread takes no processor time.
 
 use std::time::Duration;
 
 use super::trial::Trial;
 use crate::time::Instant;
 
-/// Short waits in a row after which the next one begins by looking: at first, and at most.
-const SHORT_MIN: u32 = 2;
-const SHORT_MAX: u32 = 4096;
-/// A sleep counts as short up to this many times what may be spent on looking: part of it is the wake-ups
-/// at both ends, which looking would have spared.
-const SLEEP_FACTOR: u32 = 2;
+/// Short waits in a row after which the next one may begin by busy-polling: more than one request
+/// makes, on its way to the devices and back, so that rare requests are no conversation.
+const SHORT_WAITS: u32 = 8;
+/// A wait is short up to this many times what may be spent on busy-polling. With the default that is
+/// 1 ms: a thread that is asked more rarely than a thousand times a second does not busy-poll.
+const SHORT_FACTOR: u32 = 10;
 
 /// What the waits so far say about the next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spin {
     longest: Duration,
-    /// Short waits in a row, and how many are wanted.
+    /// Short waits in a row, counted up to [`SHORT_WAITS`].
     short: u32,
-    wanted: u32,
     trial: Trial,
 }
 
 impl Spin {
-    /// Looks for at most `longest`; never when that is nothing.
+    /// Busy-polls for at most `longest`; never when that is nothing.
     pub(super) fn new(longest: Duration) -> Spin {
         Spin {
             longest,
             short: 0,
-            wanted: SHORT_MIN,
             trial: Trial::default(),
         }
     }
@@ -50,32 +49,27 @@ impl Spin {
         !self.longest.is_zero()
     }
 
-    /// How long to look before the sleep that begins now, with so much done since the thread began; `None` when
-    /// not at all.
+    /// How long to busy-poll before the sleep that begins now, with so much done since the thread
+    /// began; `None` when not at all.
     pub(super) fn budget(&mut self, now: Instant, done: u64) -> Option<Duration> {
-        (self.is_short() && self.trial.looks(now, done)).then_some(self.longest)
+        let polls = self.is_on() && self.short >= SHORT_WAITS && self.trial.polls(now, done);
+        polls.then_some(self.longest)
     }
 
-    /// True when the next wait is expected to be short.
-    fn is_short(&self) -> bool {
-        self.short >= self.wanted
-    }
-
-    /// A wait is over that began by looking, and did not come to sleeping.
+    /// A wait is over that began by busy-polling, and did not come to sleeping.
     pub(super) fn found(&mut self) {
-        self.wanted = (self.wanted / 2).max(SHORT_MIN);
-        self.short = self.wanted;
+        self.trial.polled(true);
     }
 
-    /// A wait is over in which the thread slept, for so long with the looking before it if it `looked`.
-    pub(super) fn slept(&mut self, waited: Duration, looked: bool) {
-        if looked {
-            self.wanted = (self.wanted * 2).min(SHORT_MAX);
-            self.short = 0;
-        } else if waited <= self.longest * SLEEP_FACTOR {
-            self.short = self.short.saturating_add(1);
-        } else {
-            self.short = 0;
+    /// A wait is over in which the thread slept, for so long with the busy-polling before it, if it
+    /// `polled`.
+    pub(super) fn slept(&mut self, waited: Duration, polled: bool) {
+        self.short = match waited <= self.longest * SHORT_FACTOR {
+            true => SHORT_WAITS.min(self.short + 1),
+            false => 0,
+        };
+        if polled {
+            self.trial.polled(false);
         }
         self.trial.waited(waited);
     }
@@ -161,8 +155,8 @@ mod tests {
     fn after(sleeps_us: &[u32]) -> Spin {
         let mut spin = Spin::new(20 * US);
         for &us in sleeps_us {
-            let looked = budget(&mut spin).is_some();
-            spin.slept(us * US, looked);
+            let polled = budget(&mut spin).is_some();
+            spin.slept(us * US, polled);
         }
         spin
     }
@@ -172,59 +166,26 @@ mod tests {
         spin.budget(Instant::from_ns(0), 0)
     }
 
-    /// Short sleeps until it looks.
-    fn until_it_looks(spin: &mut Spin) -> u32 {
-        (0..)
-            .find(|_| {
-                let looks = budget(spin).is_some();
-                if !looks {
-                    spin.slept(US, false);
-                }
-                looks
-            })
-            .unwrap()
-    }
-
     #[test]
-    fn short_sleeps_in_a_row_make_it_look() {
+    fn short_waits_in_a_row_are_a_conversation() {
         assert_eq!(budget(&mut after(&[])), None);
-        assert_eq!(budget(&mut after(&[30])), None);
-        assert_eq!(budget(&mut after(&[30, 40])), Some(20 * US));
-        assert_eq!(budget(&mut after(&[30, 41, 30])), None);
-        assert_eq!(budget(&mut after(&[41; 9])), None);
-    }
-
-    #[test]
-    fn looking_in_vain_makes_it_rarer_and_finding_brings_it_back() {
-        let mut spin = after(&[]);
-        for wanted in [2, 4, 8, 16] {
-            assert_eq!(until_it_looks(&mut spin), wanted);
-            spin.slept(21 * US, true);
-            assert_eq!(budget(&mut spin), None);
-        }
-        assert_eq!(until_it_looks(&mut spin), 32);
-        for _ in 0..4 {
-            spin.found();
-            assert_eq!(budget(&mut spin), Some(20 * US));
-        }
-        spin.slept(21 * US, true);
-        assert_eq!(until_it_looks(&mut spin), 4);
-    }
-
-    #[test]
-    fn looking_always_in_vain_costs_next_to_nothing() {
-        let mut spin = after(&[]);
-        let looked = (0..1_000_000).filter(|_| {
-            let looks = budget(&mut spin).is_some();
-            spin.slept(30 * US, looks);
-            looks
-        });
-        assert!(looked.count() < 300);
+        assert_eq!(budget(&mut after(&[200; 7])), None);
+        assert_eq!(budget(&mut after(&[200; 8])), Some(20 * US));
+        assert_eq!(budget(&mut after(&[201; 99])), None);
+        // One long wait ends it, and eight short ones bring it back.
+        let again = |short| {
+            let mut spin = after(&[200; 8]);
+            spin.slept(201 * US, false);
+            (0..short).for_each(|_| spin.slept(200 * US, false));
+            budget(&mut spin)
+        };
+        assert_eq!(again(7), None);
+        assert_eq!(again(8), Some(20 * US));
     }
 
     #[test]
     fn short_waits_are_slept_through_where_that_gets_more_done() {
-        let mut spin = after(&[30, 30]);
+        let mut spin = after(&[30; 8]);
         let (mut now, mut done, mut looked) = (Instant::from_ns(0), 0, 0);
         for _ in 0..100_000 {
             let looks = spin.budget(now, done).is_some();
@@ -245,7 +206,7 @@ mod tests {
     fn nothing_is_spent_where_it_is_off() {
         let mut spin = Spin::new(Duration::ZERO);
         assert!(!spin.is_on());
-        (0..9).for_each(|_| spin.slept(US, false));
+        (0..9).for_each(|_| spin.slept(Duration::ZERO, false));
         assert_eq!(budget(&mut spin), None);
     }
 }
