@@ -74,8 +74,8 @@ pub struct UringOptions {
 }
 
 /// What falling asleep and being woken costs in a virtual machine, on both sides: two wake-ups were
-/// measured to take 44 to 70 us on one and about 100 us on another. A client whose own wake-up takes
-/// 50 us must still be found.
+/// measured to take 44 to 70 us on one and about 100 us on another. A client whose own wake-up
+/// takes 50 us must still be found.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(100);
 
 impl Default for UringOptions {

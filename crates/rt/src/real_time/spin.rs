@@ -1,15 +1,16 @@
 //! Whether a thread with nothing to do busy-polls for a moment before it sleeps.
 //!
-//! Going to sleep and being woken costs the thread, and whoever wakes it, some microseconds each, in
-//! a guest of a hypervisor tens: as much as dozens of requests. Where a peer answers within that
+//! Going to sleep and being woken costs the thread, and whoever wakes it, some microseconds each,
+//! in a guest of a hypervisor tens: as much as dozens of requests. Where a peer answers within that
 //! time, busy-polling costs less than sleeping. So a wait may begin with it where the waits before
 //! it were short, and for no longer than sleeping would have cost both ends.
 //!
-//! That waits are short does not say that busy-polling pays: peers that share the processor with the
-//! thread, or that have more to ask the longer they are left alone, get further while it sleeps. Nor
-//! does a wait that was slept through say how long it would have been without the wake-ups. So it is
-//! [tried](Trial) from time to time which of the two gets more done, and nothing else decides: what
-//! is here only tells a conversation, in which that is worth a trial, from rare requests.
+//! That waits are short does not say that busy-polling pays: peers that share the processor with
+//! the thread, or that have more to ask the longer they are left alone, get further while it
+//! sleeps. Nor does a wait that was slept through say how long it would have been without the
+//! wake-ups. So it is [tried](Trial) from time to time which of the two gets more done, and nothing
+//! else decides: what is here only tells a conversation, in which that is worth a trial, from rare
+//! requests.
 //!
 //! It must never busy-poll where nothing comes: an idle thread takes no processor time.
 
@@ -21,8 +22,8 @@ use crate::time::Instant;
 /// Short waits in a row after which the next one may begin by busy-polling: more than one request
 /// makes, on its way to the devices and back, so that rare requests are no conversation.
 const SHORT_WAITS: u32 = 8;
-/// A wait is short up to this many times what may be spent on busy-polling. With the default that is
-/// 1 ms: a thread that is asked more rarely than a thousand times a second does not busy-poll.
+/// A wait is short up to this many times what may be spent on busy-polling. With the default that
+/// is 1 ms: a thread that is asked more rarely than a thousand times a second does not busy-poll.
 const SHORT_FACTOR: u32 = 10;
 
 /// What the waits so far say about the next.
@@ -92,8 +93,9 @@ pub(super) trait Watched {
 
 /// Looks for a completion until `end`; true when there is one.
 ///
-/// What the kernel says of its work is a hint: work that was added while it did the work before is done
-/// with it, and the word stays until there is work again. So the time is looked at whatever it says.
+/// What the kernel says of its work is a hint: work that was added while it did the work before is
+/// done with it, and the word stays until there is work again. So the time is looked at whatever it
+/// says.
 pub(super) fn look(watched: &impl Watched, end: Instant) -> bool {
     while !watched.has_completed() {
         if watched.now() >= end {

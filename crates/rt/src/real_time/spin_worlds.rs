@@ -288,8 +288,8 @@ fn an_idle_thread_takes_no_processor_time() {
     assert!(server.thread.polled - before <= SPIN_DEFAULT);
 }
 
-/// The share of time that goes on busy-polling, in thousandths, when a request comes every so often,
-/// after a conversation in which it paid.
+/// The share of time that goes on busy-polling, in thousandths, when a request comes every so
+/// often, after a conversation in which it paid.
 fn polled_permille(every: Duration) -> u128 {
     let mut server = Server::new(1);
     server.run(QUIET, SECOND);
@@ -388,7 +388,8 @@ impl Pair {
 fn two_ends_that_both_choose_agree() {
     let mut pair = Pair::new();
     for round in 0..5 {
-        // The best that there is are 90 thousand on the quiet machine, 111 thousand on the busy one.
+        // The best that there is are 90 thousand on the quiet machine, 111 thousand on the busy
+        // one.
         pair.run(quiet_pair, LEAVES_WITHIN);
         let quiet = pair.run(quiet_pair, 2 * SECOND);
         assert!(quiet >= 75_000, "round {round}: {quiet}");

@@ -3,15 +3,15 @@
 //! Whether a thread should busy-poll for what comes, or sleep until it comes, depends on who else
 //! wants the processor, on what a wake-up costs here, and on whether its peers ask for more at once
 //! when they are left alone. None of that can be known, but its effect can be counted: the bytes
-//! that operations moved. So a conversation is run both ways for some milliseconds each, and goes on
-//! in the better way until the next trial. Measured on two cores: a ping-pong over a UNIX socket
+//! that operations moved. So a conversation is run both ways for some milliseconds each, and goes
+//! on in the better way until the next trial. Measured on two cores: a ping-pong over a UNIX socket
 //! made 14 thousand round trips a second on a quiet machine when both ends slept and 36 thousand
 //! when one busy-polled, but 107 and 56 thousand beside a process that computes, where both ends
 //! share a core. Four connections of fio got a fifth to a half more from a server that sleeps.
 //!
 //! A trial measures what it says it measures: in the parts that busy-poll, every wait of a
-//! conversation begins with it, whatever the waits before were like. That most of it is in vain is a
-//! result of its own: then sleeping is chosen at once, since busy-polling cannot be what helps.
+//! conversation begins with it, whatever the waits before were like. That most of it is in vain is
+//! a result of its own: then sleeping is chosen at once, since busy-polling cannot be what helps.
 //!
 //! It must never prefer sleeping without a clear difference where busy-polling finds something: who
 //! asks one request after the other, with work of their own between, gets each answer sooner from a
@@ -36,7 +36,8 @@ const HOLDS_MIN: Duration = Duration::from_millis(16);
 const HOLDS_MAX: Duration = Duration::from_millis(256);
 /// The parts of a trial, true where it busy-polls. A steady change falls on both ways alike.
 const PARTS: [bool; 4] = [true, false, false, true];
-/// All parts are run this many times before the way is changed; once where the result is the old one.
+/// All parts are run this many times before the way is changed; once where the result is the
+/// old one.
 const RUNS_TO_CHANGE: u32 = 2;
 /// Sleeping has to get this much more done than busy-polling, in hundredths.
 const MARGIN_PERCENT: u128 = 105;
