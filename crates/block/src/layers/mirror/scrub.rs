@@ -23,6 +23,10 @@ use crate::request::Origin;
 
 /// So much of the volume is scrubbed at a time.
 const PIECE_BYTES: u64 = 1 << 20;
+/// The superblocks are told how far a scrub is after each of so many parts of the volume, and as
+/// often as this.
+const NOTED_PARTS: u64 = 100;
+const NOTED_EVERY: Duration = Duration::from_secs(30);
 
 impl Shared {
     pub(super) fn start_scrub(self: &Rc<Self>) -> Result<(), String> {
@@ -32,25 +36,52 @@ impl Shared {
         if self.state.get() != VolumeState::Open {
             return Err("the volume is not open for writing, so nothing could be repaired".into());
         }
-        let now = self.rt.now();
-        let run = self.repair.scrub.begin(now);
+        if self.repair.scrub.was_resumed() {
+            return Ok(());
+        }
+        let run = self
+            .repair
+            .scrub
+            .begin(self.rt.now(), self.rt.unix_seconds(), None);
         let run = run.ok_or("a scrub of the volume is running")?;
-        let shared = Rc::clone(self);
-        self.watchers.spawn(async move {
-            shared.scrub_all(&run).await;
-            run.end(shared.rt.now());
-        });
+        self.scrub_by(run);
         Ok(())
     }
 
-    async fn scrub_all(self: &Rc<Self>, run: &Run) {
-        for index in self.healthy() {
-            if run.is_cancelled() {
-                return;
-            }
-            self.scrub_beside_data(run, index).await;
+    /// Goes on with a scrub that a stop has interrupted.
+    pub(super) fn resume_scrub(self: &Rc<Self>) {
+        let volume = self.membership.superblocks.as_ref();
+        let before = volume.and_then(|volume| volume.remembered().scrub);
+        let unix_s = self.rt.unix_seconds();
+        let begin = |before| self.repair.scrub.begin(self.rt.now(), unix_s, Some(before));
+        if let Some(run) = before.and_then(begin) {
+            self.scrub_by(run);
         }
-        let mut position = 0;
+    }
+
+    fn scrub_by(self: &Rc<Self>, run: Rc<Run>) {
+        let shared = Rc::clone(self);
+        self.remember_scrub(Some(run.record()));
+        self.watchers.spawn(async move {
+            shared.scrub_all(&run).await;
+            if !run.is_interrupted() {
+                shared.remember_scrub(None);
+            }
+            run.end(shared.rt.now());
+        });
+    }
+
+    async fn scrub_all(self: &Rc<Self>, run: &Run) {
+        let mut position = run.counts.position_bytes.get();
+        if position == 0 {
+            for index in self.healthy() {
+                if run.is_cancelled() {
+                    return;
+                }
+                self.scrub_beside_data(run, index).await;
+            }
+        }
+        let (mut noted, mut noted_at) = (position, self.rt.now());
         // The volume may grow meanwhile.
         while position < self.size_bytes() {
             position = self.first_touched(position);
@@ -71,6 +102,12 @@ impl Shared {
             position = piece.end;
             self.scrub_piece(run, piece).await;
             run.counts.position_bytes.set(position);
+            let now = self.rt.now();
+            let is_far = position - noted >= self.size_bytes() / NOTED_PARTS;
+            if is_far || now.ns_since(noted_at) >= NOTED_EVERY.as_nanos() as u64 {
+                (noted, noted_at) = (position, now);
+                self.remember_scrub(Some(run.record()));
+            }
         }
     }
 
