@@ -500,8 +500,13 @@ fn a_side_is_added_and_another_one_removed() {
         assert_eq!(mirror.status().sides[2].health, "resyncing");
         put(&rt, &mirror, 30 * MIB, 0x30).await;
         until_whole(&rt, &mirror, 3).await;
+        // Asked again it is what was asked for; of a side of old it is a mistake.
         let again = mirror.add_side(third.clone(), None, false).await;
+        again.expect("it has been added");
+        let old = volume.sides[0].clone();
+        let again = mirror.add_side(old, None, false).await;
         assert!(again.unwrap_err().contains("already"));
+        assert_eq!(mirror.status().sides.len(), 3);
         mirror.remove_side("side0").await.expect("removed");
         until_whole(&rt, &mirror, 2).await;
         put(&rt, &mirror, 31 * MIB, 0x31).await;

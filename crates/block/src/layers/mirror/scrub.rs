@@ -61,7 +61,6 @@ impl Shared {
 
     fn scrub_by(self: &Rc<Self>, run: Rc<Run>) {
         let shared = Rc::clone(self);
-        self.remember_scrub(Some(run.record()));
         self.watchers.spawn(async move {
             shared.scrub_all(&run).await;
             if !run.is_interrupted() {
@@ -75,11 +74,18 @@ impl Shared {
         let mut position = run.counts.position_bytes.get();
         if position == 0 {
             for index in self.healthy() {
-                if run.is_cancelled() {
-                    return;
-                }
-                self.scrub_beside_data(run, index).await;
+                self.scrub_superblocks(run, index).await;
             }
+            // Only now: superblocks that are written are right again, and nobody would know that
+            // they had been wrong.
+            self.remember_scrub(Some(run.record()));
+            run.is_noted();
+            for index in self.healthy() {
+                self.scrub_areas(run, index).await;
+            }
+        }
+        if run.is_cancelled() {
+            return;
         }
         let (mut noted, mut noted_at) = (position, self.rt.now());
         // The volume may grow meanwhile.
@@ -121,10 +127,9 @@ impl Shared {
         first.unwrap_or(position)
     }
 
-    /// What a side keeps beside its data: superblocks, checkpoint, map and checksums.
-    async fn scrub_beside_data(self: &Rc<Self>, run: &Run, index: usize) {
-        let side = &self.sides[index];
-        let (Some(store), Some(volume)) = (side.store(), &self.membership.superblocks) else {
+    /// The copies of the superblock of a side.
+    async fn scrub_superblocks(self: &Rc<Self>, run: &Run, index: usize) {
+        let (side, Some(volume)) = (&self.sides[index], &self.membership.superblocks) else {
             return;
         };
         let marked = side.changed.until(|| !side.marking.get());
@@ -154,6 +159,12 @@ impl Shared {
             }
             Err(_) => add(&side.counts.errors, 1),
         }
+    }
+
+    /// What else a side keeps beside its data: checkpoint, map and checksums.
+    async fn scrub_areas(self: &Rc<Self>, run: &Run, index: usize) {
+        let side = &self.sides[index];
+        let Some(store) = side.store() else { return };
         let mut next = Some(0);
         while let Some(page) = next.filter(|_| !run.is_cancelled()) {
             self.repair

@@ -55,6 +55,8 @@ pub(super) struct Run {
     started_s: u64,
     /// Seconds that it had taken before the volume was opened; `None` when it was begun since.
     seconds_before: Option<u64>,
+    /// The volume has been told to remember it.
+    noted: Cell<bool>,
     ended: Cell<Option<Instant>>,
     cancelled: Cell<bool>,
     /// The volume is being closed, and the next opening goes on.
@@ -71,6 +73,11 @@ impl Run {
     /// True when the next opening goes on with it.
     pub(super) fn is_interrupted(&self) -> bool {
         self.interrupted.get() && !self.cancelled.get()
+    }
+
+    /// The volume has been told to remember it.
+    pub(super) fn is_noted(&self) {
+        self.noted.set(true);
     }
 
     /// How far it is, as the superblocks remember it.
@@ -123,6 +130,7 @@ impl Scrub {
             started: now,
             started_s: before.map_or(unix_s.max(1), |before| before.started_s),
             seconds_before: before.map(|before| unix_s.saturating_sub(before.started_s)),
+            noted: Cell::new(before.is_some()),
             ended: Cell::new(None),
             cancelled: Cell::new(false),
             interrupted: Cell::new(false),
@@ -169,8 +177,8 @@ impl Scrub {
     }
 
     /// How it stands; `None` before the first one.
-    /// `remembered` as in [`ScrubStatus`].
-    pub(super) fn status(&self, now: Instant, remembered: bool) -> Option<ScrubStatus> {
+    /// `up_to_date` when all sides that count have what the volume remembers.
+    pub(super) fn status(&self, now: Instant, up_to_date: bool) -> Option<ScrubStatus> {
         let run = self.run.borrow();
         let run = run.as_ref()?;
         let state = match (run.ended.get(), run.cancelled.get()) {
@@ -190,7 +198,7 @@ impl Scrub {
             learned_blocks: counts.learned_blocks.get(),
             seconds: run.seconds_before.unwrap_or(0) as f64
                 + run.ended.get().unwrap_or(now).ns_since(run.started) as f64 / 1e9,
-            remembered,
+            remembered: up_to_date && (run.noted.get() || run.ended.get().is_some()),
         })
     }
 }

@@ -614,6 +614,18 @@ impl Attempt<'_> {
                 .notices()
                 .post(&format!("side {name}"), "side-blank", words);
         }
+        let table = made.volume.table();
+        for (side, life) in looked.iter().zip(&made.lives) {
+            let found = side.seen.found.as_ref().ok();
+            let is_unlisted = found.is_some_and(|found| place_in(&table, &found.side).is_none());
+            if is_unlisted && *life == Life::MISSING {
+                let name = &side.seen.name;
+                let words = unlisted_in_words(name);
+                self.rt
+                    .notices()
+                    .post(&format!("side {name}"), "side-unlisted", words);
+            }
+        }
         let sides = looked.into_iter().zip(made.stale).zip(made.lives);
         let sides = sides
             .enumerate()
@@ -644,6 +656,13 @@ fn blank_in_words(name: &str) -> String {
     format!(
         "the device of {name} holds no side of a volume; if it is a new disk in the place of a \
          side, `bimetal serve FILE --rebuild {name}` makes it that side"
+    )
+}
+
+fn unlisted_in_words(name: &str) -> String {
+    format!(
+        "the device of {name} holds a side that the volume does not have any more: `bimetal serve \
+         FILE --rebuild {name}` makes it one again; else take \"{name}\" out of `sides`"
     )
 }
 
