@@ -118,10 +118,9 @@ fn sentence(
         operations.push("scrub".to_owned());
     }
     let concerned = (0..names.len()).any(|place| remembered.concerns(place));
-    let differ = concerned && staying.iter().any(|name| !configured.contains(name))
-        || configured
-            .iter()
-            .any(|name| remembered.left_count() > 0 && !staying.contains(name));
+    let names_all = staying.iter().all(|name| configured.contains(name));
+    let agree = names_all && staying.len() == configured.len();
+    let differ = !agree && (concerned || remembered.left_count() > 0);
     let goes_on = (!operations.is_empty())
         .then(|| format!("goes on wherever it is served: {}", operations.join(", ")));
     let write = differ.then(|| format!("write into [device.{mirror}]: {}", sides_line(&staying)));
