@@ -333,8 +333,8 @@ fn a_side_whose_device_is_not_described_is_missing_and_not_forgotten() {
     });
 }
 
-/// The same command is given while its side could not be found: its device holds a side of this very
-/// volume, which is made anew.
+/// The same command is given while its side could not be found: its device holds a side of this
+/// very volume, which is made anew.
 #[test]
 fn the_command_is_taken_again_with_the_side_that_it_has_left_behind() {
     let rt = virtual_rt(4);

@@ -1,5 +1,5 @@
-//! Sides that a volume has and its configuration does not name, because an operation was interrupted:
-//! where they are.
+//! Sides that a volume has and its configuration does not name, because an operation was
+//! interrupted: where they are.
 //!
 //! Only devices of the same configuration that nothing else uses are looked at. Files and block
 //! devices are read first, at both ends, and are opened only when such a side is there. Devices
@@ -145,8 +145,8 @@ impl Graph {
     }
 }
 
-/// The superblocks in the first and in the last block of a file or block device. What cannot be read
-/// has none: it is only looked at.
+/// The superblocks in the first and in the last block of a file or block device. What cannot be
+/// read has none: it is only looked at.
 fn ends_of(config: &FileConfig) -> Vec<Superblock> {
     let Ok(looked) = config.look(&System::default()) else {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! What the superblocks of a volume remember of operations that are not finished, and which sides the
-//! volume has that its configuration does not name, or the other way round.
+//! What the superblocks of a volume remember of operations that are not finished, and which sides
+//! the volume has that its configuration does not name, or the other way round.
 
 use anyhow::Result;
 use bimetal_block::graph::{Graph, Node};

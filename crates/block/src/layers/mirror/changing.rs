@@ -4,8 +4,8 @@
 //! with an epoch: so the newest history has the newest table, and after a crash between the writes
 //! of two superblocks the one that was written decides. A new side is formatted, and marked as one
 //! that lacks everything, before any table lists it: so one that is listed is found at the next
-//! start. It counts for nothing until it is whole. A side that leaves is out of the table when it is
-//! touched no more, and only once what was flushed is durable elsewhere. What was asked for is
+//! start. It counts for nothing until it is whole. A side that leaves is out of the table when it
+//! is touched no more, and only once what was flushed is durable elsewhere. What was asked for is
 //! remembered with the table ([`Remembered`]), and `operations.rs` goes on with it.
 
 use std::cell::Cell;
@@ -31,10 +31,10 @@ const MARKED_WITHIN: Duration = Duration::from_secs(30);
 const FLUSH_RETRY_AFTER: Duration = Duration::from_millis(100);
 
 impl Shared {
-    /// Takes a device as a further side; it is then rebuilt from the others. In the place of the side
-    /// `replaced` when it is whole, if given. The volume remembers both, and goes on with them after
-    /// any stop. A side that has come before is left as it is: what is asked of it is asked again.
-    /// With `force` the device may hold a side of another volume, which is lost.
+    /// Takes a device as a further side; it is then rebuilt from the others. In the place of the
+    /// side `replaced` when it is whole, if given. The volume remembers both, and goes on with them
+    /// after any stop. A side that has come before is left as it is: what is asked of it is asked
+    /// again. With `force` the device may hold a side of another volume, which is lost.
     ///
     /// # Errors
     /// One line that says why not. The volume is as it was then, or lists a side that is not there.
@@ -122,8 +122,8 @@ impl Shared {
         Ok(())
     }
 
-    /// A side that the device holds of this very volume, which the volume does without and which has
-    /// not run alone: it may be made anew. With its place, if it still has one. `None` when the
+    /// A side that the device holds of this very volume, which the volume does without and which
+    /// has not run alone: it may be made anew. With its place, if it still has one. `None` when the
     /// device holds no such side.
     async fn own_side_on(&self, volume: &Volume, candidate: &Candidate) -> Option<Option<usize>> {
         // What cannot be read is refused by the check that follows.
@@ -332,7 +332,8 @@ impl Shared {
     }
 
     /// Waits until another side that stays holds, durably, every change below `number` and right
-    /// copies of all blocks that were found wrong on it, for which side `index` may have the last one.
+    /// copies of all blocks that were found wrong on it, for which side `index` may have the last
+    /// one.
     async fn until_elsewhere(self: &Rc<Self>, index: usize, number: u64) {
         let has = |other: &&Side| {
             let stays = other.durable.get() && other.is_healthy();
@@ -384,8 +385,9 @@ impl Shared {
         self.announce(volume, || ()).await
     }
 
-    /// Tells all that count what `change` makes of the volume, with an epoch of its own. First all of
-    /// them say that a peer may be ahead, so that none that has not been told can be started alone.
+    /// Tells all that count what `change` makes of the volume, with an epoch of its own. First all
+    /// of them say that a peer may be ahead, so that none that has not been told can be started
+    /// alone.
     pub(super) async fn announce(
         self: &Rc<Self>,
         volume: &Volume,

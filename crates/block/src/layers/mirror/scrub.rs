@@ -117,8 +117,8 @@ impl Shared {
         }
     }
 
-    /// Where some healthy side begins to hold something, from a position on. What lies before that was
-    /// never written, so there is nothing to read.
+    /// Where some healthy side begins to hold something, from a position on. What lies before that
+    /// was never written, so there is nothing to read.
     fn first_touched(&self, position: u64) -> u64 {
         let range = position..self.size_bytes();
         let healthy = self.healthy().into_iter();
