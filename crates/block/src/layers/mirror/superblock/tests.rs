@@ -24,19 +24,17 @@ fn epoch(number: u64) -> Epoch {
 
 /// The side at place 0 leaves once that at place 2, which was added, is whole; a scrub runs.
 fn remembered() -> Remembered {
-    let mut remembered = Remembered {
-        revision: 0x0506,
-        scrub: Some(ScrubRecord {
-            started_s: 0x11,
-            position_bytes: 0x12,
-            read_bytes: 0x13,
-            skipped_bytes: 0x14,
-            found: 0x15,
-            repaired: 0x16,
-            unrepairable: 0x17,
-        }),
-        ..Remembered::default()
-    };
+    let mut remembered = Remembered::default();
+    remembered.revision = 0x0506;
+    remembered.scrub = Some(ScrubRecord {
+        started_s: 0x11,
+        position_bytes: 0x12,
+        read_bytes: 0x13,
+        skipped_bytes: 0x14,
+        found: 0x15,
+        repaired: 0x16,
+        unrepairable: 0x17,
+    });
     remembered.set_leaving(0, Some(Leaving::OnceWhole(2)));
     remembered.set_added(2, true);
     remembered.note_left(&[0x71; 16]);
