@@ -153,7 +153,7 @@ impl Sequence {
         let old = self.members[which].blank.name.clone();
         let added = self
             .mirror
-            .add_side(new.side(&self.server_is_dead), Some(&old))
+            .add_side(new.side(&self.server_is_dead), Some(&old), false)
             .await;
         added.expect("a blank device takes the place of a side");
         self.members[which] = new;
@@ -163,7 +163,7 @@ impl Sequence {
         let new = self.new_member();
         let added = self
             .mirror
-            .add_side(new.side(&self.server_is_dead), None)
+            .add_side(new.side(&self.server_is_dead), None, false)
             .await;
         added.expect("a blank device becomes a side");
         self.members.push(new);

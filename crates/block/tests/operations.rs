@@ -481,12 +481,20 @@ fn a_side_is_added_and_another_one_removed() {
         volume.fill(6).await;
         let mirror = volume.open().await;
         let third = blank(&rt, "third");
-        mirror.add_side(third.clone(), None).await.expect("added");
+        mirror
+            .add_side(third.clone(), None, false)
+            .await
+            .expect("added");
         assert_eq!(mirror.status().sides[2].health, "resyncing");
         put(&rt, &mirror, 30 * MIB, 0x30).await;
         until_whole(&rt, &mirror, 3).await;
-        let again = mirror.add_side(third.clone(), None).await;
+        // Asked again it is what was asked for; of a side of old it is a mistake.
+        let again = mirror.add_side(third.clone(), None, false).await;
+        again.expect("it has been added");
+        let old = volume.sides[0].clone();
+        let again = mirror.add_side(old, None, false).await;
         assert!(again.unwrap_err().contains("already"));
+        assert_eq!(mirror.status().sides.len(), 3);
         mirror.remove_side("side0").await.expect("removed");
         until_whole(&rt, &mirror, 2).await;
         put(&rt, &mirror, 31 * MIB, 0x31).await;
@@ -560,15 +568,17 @@ fn what_is_no_side_or_too_small_is_not_added() {
             name: "taken".to_owned(),
             device: Rc::clone(&other.sides[0].device),
         };
-        let refused = mirror.add_side(taken, None).await.unwrap_err();
+        let refused = mirror.add_side(taken, None, false).await.unwrap_err();
         assert!(refused.contains("already holds a side"), "{refused}");
         let small = Candidate {
             name: "small".to_owned(),
             device: Rc::new(MemoryDevice::new(&rt, 32 * MIB)),
         };
-        let refused = mirror.add_side(small, None).await.unwrap_err();
+        let refused = mirror.add_side(small, None, false).await.unwrap_err();
         assert!(refused.contains("has room for"), "{refused}");
-        let refused = mirror.add_side(blank(&rt, "new"), Some("none")).await;
+        let refused = mirror
+            .add_side(blank(&rt, "new"), Some("none"), false)
+            .await;
         assert!(refused.unwrap_err().contains("no side none"));
         assert_eq!(mirror.status().sides.len(), 2);
         mirror.close().await.expect("closed");
@@ -594,7 +604,7 @@ fn a_replacement_may_be_cut_short_anywhere() {
             put(&rt, &mirror, 0, 0x77).await;
             mirror.submit(Request::flush()).await.expect("flushed");
             power.set(changes);
-            let replaced = mirror.add_side(powered(&new), Some("side1")).await;
+            let replaced = mirror.add_side(powered(&new), Some("side1"), false).await;
             let names = || {
                 let status = mirror.status();
                 status.sides.into_iter().map(|s| s.name).collect::<Vec<_>>()

@@ -118,7 +118,7 @@ fn to_tree(config: &Config, facts: &AllFacts, terminal: Terminal) -> String {
 }
 
 /// The facts that are sentences: each has a line of its own after everything else.
-const SENTENCES: [&str; 2] = ["next", "exposure"];
+const SENTENCES: [&str; 3] = ["next", "operations", "exposure"];
 
 struct Tree<'a> {
     graph: &'a Graph,

@@ -1,6 +1,8 @@
 //! What can be known of devices without opening them: sizes, and what the superblocks of sides
 //! say. Everything here only reads, also while a server uses the same files.
 
+mod remembered;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -59,6 +61,7 @@ pub(crate) fn find(config: &Config) -> Result<AllFacts> {
             .with_context(|| format!("{}: device {name}", config.path.display()))?;
         all.insert(name.clone(), facts);
     }
+    remembered::tell(&config.graph, &mut all)?;
     for export in &config.exports {
         if let Some(geometry) = &all[&export.device].geometry {
             let whole = geometry.check_whole();

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bimetal_block::graph::{Graph, Node, Stack};
 use bimetal_block::layers::mirror::superblock::Candidate;
-use bimetal_block::layers::mirror::{Mirror, RebuildRates};
+use bimetal_block::layers::mirror::{Mirror, RebuildRates, sides_line};
 use bimetal_block::units::{parse_rate, show_size};
 use bimetal_rt::Task;
 use serde_json::{Value, json};
@@ -289,40 +289,34 @@ async fn make(
                 .await?
         }
         Some(new) => {
-            let (stack, rt) = (&shown.stack, &shown.rt);
-            let device = stack.open_later(rt, &config.graph, new, force);
-            let candidate = Candidate {
-                name: new.clone(),
-                device: device.await.map_err(|error| error.to_string())?,
-            };
-            mirror.add_side(candidate, old.map(String::as_str)).await?;
+            let old = old.map(String::as_str);
+            match mirror.ask_again(new, old).await {
+                Some(asked) => asked?,
+                None => {
+                    let (stack, rt) = (&shown.stack, &shown.rt);
+                    let device = stack.open_later(rt, &config.graph, new, force);
+                    let candidate = Candidate {
+                        name: new.clone(),
+                        device: device.await.map_err(|error| error.to_string())?,
+                    };
+                    mirror.add_side(candidate, old, force).await?;
+                }
+            }
         }
     }
-    Ok(what_to_edit(&config, name, new, old))
+    Ok(what_to_edit(&config, name, mirror))
 }
 
-/// What the configuration must say before the next start, if it does not say so already.
-fn what_to_edit(config: &Config, name: &str, new: Option<&String>, old: Option<&String>) -> String {
-    let Some(Node::Mirror(mirror)) = config.graph.nodes().get(name) else {
+/// What the configuration should say, if it does not say so already.
+fn what_to_edit(config: &Config, name: &str, mirror: &Mirror) -> String {
+    let Some(Node::Mirror(named)) = config.graph.nodes().get(name) else {
         return format!("the configuration has no mirror {name} any more");
     };
-    let mut edits = Vec::new();
-    if let Some(new) = new.filter(|new| !mirror.sides.contains(new)) {
-        edits.push(format!("add \"{new}\" to"));
+    match mirror.sides_to_name(&named.sides) {
+        None => String::new(),
+        Some(sides) => format!(
+            "the volume remembers it, whenever the server stops; write into [device.{name}]: {}",
+            sides_line(&sides)
+        ),
     }
-    if let Some(old) = old.filter(|old| mirror.sides.contains(old)) {
-        let when = if new.is_some() {
-            " once it has gone"
-        } else {
-            ""
-        };
-        edits.push(format!("take \"{old}\"{when} out of"));
-    }
-    if edits.is_empty() {
-        return String::new();
-    }
-    format!(
-        "before the next start, {} `sides` of [device.{name}]",
-        edits.join(" and ")
-    )
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use bimetal_block::graph::{Node, OpenOptions, Stack};
+use bimetal_block::layers::mirror::sides_line;
 use bimetal_block::{BLOCK_BYTES, Device, Figure, IoError};
 use bimetal_export::fuse::{MountOptions, Mounted};
 use bimetal_export::ublk::{AttachOptions, Attachment};
@@ -161,6 +162,7 @@ impl Running {
     /// Says which sides of mirrors do not count, one line each: whoever starts a volume without one
     /// of them must know.
     pub(crate) fn warn_of_missing_sides(&self) {
+        self.warn_of_other_sides();
         for (name, device) in self.shown.stack.devices() {
             let mut seen: Vec<(String, String, Figure)> = Vec::new();
             device.figures(&mut seen);
@@ -179,6 +181,40 @@ impl Running {
                     "bimetal: warning: device {name}: degraded: side {side} is {health}{why}"
                 ));
             }
+        }
+    }
+
+    /// Says of which volumes the configuration names other sides than they have, one line each, with
+    /// the line to write.
+    fn warn_of_other_sides(&self) {
+        for (name, mirror) in self.shown.stack.mirrors() {
+            let nodes = self.shown.config.graph.nodes();
+            let is_unknown = |side: &&String| !nodes.contains_key(side.as_str());
+            let status = mirror.status();
+            let Some(mut sides) = status.sides_to_name else {
+                continue;
+            };
+            let unknown: Vec<String> = sides.iter().filter(is_unknown).cloned().collect();
+            for side in sides.iter_mut().filter(|side| unknown.contains(side)) {
+                *side = "NAME".to_owned();
+            }
+            let operations: Vec<String> = status.operations.iter().map(|o| o.words()).collect();
+            let doing = match operations.join(", ") {
+                none if none.is_empty() => String::new(),
+                words => format!(" when its operations are over ({words})"),
+            };
+            let describe = unknown.first().map_or(String::new(), |side| {
+                format!(
+                    "; describe the device of side {side} as [device.NAME], or give that side up \
+                     with `bimetal side remove {} {name} {side}`",
+                    self.shown.config.path.display()
+                )
+            });
+            say(format_args!(
+                "bimetal: warning: device {name}: the configuration names other sides than the \
+                 volume has{doing}; write into [device.{name}]: {}{describe}",
+                sides_line(&sides)
+            ));
         }
     }
 

@@ -14,6 +14,9 @@ use crate::control::{self, VolumeArgs};
 
 /// How often `--wait` asks.
 const ASK_EVERY: Duration = Duration::from_millis(200);
+/// Whether the volume remembers what was asked for is asked so often: the sides write down within
+/// 30 s whatever they can.
+const REMEMBERED_ASKS: u32 = 150;
 /// Something is wrong on every side, or could not be looked at.
 const NOT_WHOLE: u8 = 3;
 
@@ -51,6 +54,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         _ => "start",
     };
     let mut scrub = asked(first)?;
+    // What is said of it then holds after any stop.
+    for _ in 0..REMEMBERED_ASKS {
+        let is_over = scrub["state"] != "running";
+        if args.show || scrub["remembered"] == true && (is_over || !args.cancel) {
+            break;
+        }
+        control::pause(ASK_EVERY);
+        scrub = asked("show")?;
+    }
     while args.wait && scrub["state"] == "running" {
         control::pause(ASK_EVERY);
         scrub = asked("show")?;

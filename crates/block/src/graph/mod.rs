@@ -6,6 +6,7 @@
 //! opened and closed in the same way on the shard's thread, as a stack of its own.
 
 mod content;
+mod elsewhere;
 mod format;
 mod node;
 mod persistence;
@@ -258,10 +259,13 @@ impl Stack {
                 None => Ok(Rc::clone(&stack.devices[*child])),
             };
             let children = graph.children_here(rt, name);
-            let children = children.iter().map(child).collect();
+            let children: Vec<_> = children.iter().map(child).collect();
             let opened = match node {
                 Node::Mirror(config) => {
-                    let mirror = node::open_mirror(rt, config, children, options).await;
+                    let mut sides = node::sides_to_open(config, children);
+                    let missing = stack.take_up(rt, graph, roots, &mut sides, options).await;
+                    failed.extend(missing);
+                    let mirror = Mirror::open(rt, config, sides, &options.mirror).await;
                     mirror.map(|mirror| {
                         stack.mirrors.insert(name.to_owned(), mirror.clone());
                         Rc::new(mirror) as Rc<dyn Device>

@@ -173,7 +173,9 @@ impl Node {
         options: &OpenOptions,
     ) -> Result<Rc<dyn Device>, OpenError> {
         if let Node::Mirror(config) = self {
-            return Ok(Rc::new(open_mirror(rt, config, children, options).await?));
+            let sides = sides_to_open(config, children);
+            let mirror = Mirror::open(rt, config, sides, &options.mirror).await;
+            return Ok(Rc::new(mirror?));
         }
         let children: Vec<Rc<dyn Device>> = children.into_iter().collect::<Result<_, _>>()?;
         let below = || Rc::clone(&children[0]);
@@ -271,16 +273,15 @@ fn socket_path(address: &mut Address) -> Option<&mut PathBuf> {
     }
 }
 
-/// Opens a mirror over its sides, or why each of them could not be opened.
-pub(super) async fn open_mirror(
-    rt: &Rt,
+/// The sides that a configuration names, with their devices, or why these could not be opened.
+pub(super) fn sides_to_open(
     config: &MirrorConfig,
     children: Vec<Result<Rc<dyn Device>, OpenError>>,
-    options: &OpenOptions,
-) -> Result<Mirror, OpenError> {
+) -> Vec<SideToOpen> {
     let named = config.sides.iter().cloned().zip(children);
-    let sides = named.map(|(name, device)| SideToOpen { name, device });
-    Mirror::open(rt, config, sides.collect(), &options.mirror).await
+    named
+        .map(|(name, device)| SideToOpen { name, device })
+        .collect()
 }
 
 /// Opens a buffer cache over its device, or why that could not be opened.

@@ -112,8 +112,8 @@ impl Copies<'_> {
         let (world, new) = (self.world, self.count());
         let added = || sides[new].candidate(name_of(new));
         let begun = match change {
-            Change::Add => mirror.add_side(added(), None).await,
-            Change::Replace(old) => mirror.add_side(added(), Some(&name_of(old))).await,
+            Change::Add => mirror.add_side(added(), None, false).await,
+            Change::Replace(old) => mirror.add_side(added(), Some(&name_of(old)), false).await,
             Change::Remove(old) => mirror.remove_side(&name_of(old)).await,
         };
         if begun.is_err() {

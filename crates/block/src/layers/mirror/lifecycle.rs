@@ -72,6 +72,11 @@ impl Life {
         }
     }
 
+    /// True of a side that was opened.
+    pub(super) fn is_used(self) -> bool {
+        !matches!(self, Life::Absent { .. } | Life::Removed)
+    }
+
     /// True when a side may go from this state to another one.
     fn may_become(self, next: Life) -> bool {
         match (self, next) {
@@ -133,7 +138,7 @@ impl LifeCycle {
 
     /// True when the side is given writes.
     pub(super) fn is_active(&self) -> bool {
-        !matches!(self.life.get(), Life::Absent { .. } | Life::Removed)
+        self.life.get().is_used()
     }
 
     /// True when acknowledgements and flushes wait for the side, within the bounds.

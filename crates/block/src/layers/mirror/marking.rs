@@ -127,7 +127,8 @@ impl Shared {
                     self.membership.marked(epoch);
                     self.release_logs();
                     self.flushes.changed.notify();
-                    if epoch == volume.epoch() && state == self.wanted_mark() {
+                    let is_newest = epoch == volume.epoch() && volume.has_remembered(index);
+                    if is_newest && state == self.wanted_mark() {
                         break;
                     }
                 }

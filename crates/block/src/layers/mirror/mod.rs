@@ -33,6 +33,7 @@ mod lifecycle;
 mod marking;
 mod membership;
 mod opening;
+mod operations;
 mod out_of_sync;
 mod pace;
 mod preference;
@@ -71,7 +72,10 @@ pub use config::{
 };
 pub use family::Force;
 use lifecycle::Life;
-pub use opening::{OpenOptions, OpeningProgress, OpeningStep, SideToOpen};
+pub use opening::{
+    OpenOptions, OpeningProgress, OpeningStep, SideToOpen, holds_side, sides_elsewhere,
+};
+pub use operations::OperationStatus;
 pub use scrub_progress::ScrubStatus;
 pub use share::RebuildRates;
 use shared::{Parts, Shared, VolumeState};
@@ -82,6 +86,12 @@ pub use status::{MirrorStatus, SideStatus};
 /// what one side lacks must fit into its log. The least of all sides counts.
 pub fn exposure_bytes_max_of_log(log_bytes: u64) -> u64 {
     store::backlog_bytes_max(log_bytes)
+}
+
+/// The line of a configuration that names these sides.
+pub fn sides_line(sides: &[String]) -> String {
+    let quoted: Vec<String> = sides.iter().map(|side| format!("\"{side}\"")).collect();
+    format!("sides = [{}]", quoted.join(", "))
 }
 
 /// One side as it is handed to [`Mirror::new`].
@@ -164,7 +174,9 @@ impl Mirror {
     ) -> Result<Mirror, OpenError> {
         let opened = opening::open(rt, config, sides, options).await?;
         let rules = config.rules();
-        let there = opened.sides.iter().filter_map(|side| side.way.as_ref());
+        let is_side = |side: &&opening::OpenedSide| side.life != Life::Removed;
+        let there = opened.sides.iter().filter(is_side);
+        let there = there.filter_map(|side| side.way.as_ref());
         let geometries: Vec<Geometry> = there.map(|way| *way.geometry()).collect();
         let mut geometry = stacked(&geometries, opened.volume_bytes);
         geometry.writable &= !opened.read_only;
@@ -220,16 +232,19 @@ impl Mirror {
         self.shared.status()
     }
 
-    /// Begins to read every written block of every healthy side, and to repair what is wrong.
+    /// Begins to read every written block of every healthy side, and to repair what is wrong. One
+    /// that goes on since the volume was opened is left as it is.
     ///
     /// # Errors
-    /// One line that says why not: it runs already, or the volume cannot be scrubbed.
+    /// One line that says why not: one was begun already, or the volume cannot be scrubbed.
     pub fn start_scrub(&self) -> Result<(), String> {
         self.shared.start_scrub()
     }
 
-    /// Takes a blank device as a further side and rebuilds it, in the place of the side `replaced`
-    /// once it is whole, if that is given. Returns when it is a side; `status` shows the rebuild.
+    /// Takes a device as a further side and rebuilds it, in the place of the side `replaced` once it
+    /// is whole, if that is given. Returns when the volume durably remembers it; `status` shows the
+    /// rebuild. Of a side that has come before, what is asked is asked again. What the device holds
+    /// is lost; a side of another volume only with `force`.
     ///
     /// # Errors
     /// One line that says why not.
@@ -237,8 +252,25 @@ impl Mirror {
         &self,
         side: superblock::Candidate,
         replaced: Option<&str>,
+        force: bool,
     ) -> Result<(), String> {
-        self.shared.add_side(side, replaced).await
+        self.shared.add_side(side, replaced, force).await
+    }
+
+    /// Asks again what was asked of a side that the volume has; `None` when it has none of this
+    /// name, and [`Mirror::add_side`] is to be given its device.
+    pub async fn ask_again(
+        &self,
+        side: &str,
+        replaced: Option<&str>,
+    ) -> Option<Result<(), String>> {
+        self.shared.ask_again_of(side, replaced).await
+    }
+
+    /// The sides that the configuration should name, if they are not those `named`: those that the
+    /// volume has when its operations are over.
+    pub fn sides_to_name(&self, named: &[String]) -> Option<Vec<String>> {
+        self.shared.sides_to_name(named)
     }
 
     /// Lets go of a side for good, once another one has everything that is on it.

@@ -23,6 +23,10 @@ use crate::request::Origin;
 
 /// So much of the volume is scrubbed at a time.
 const PIECE_BYTES: u64 = 1 << 20;
+/// The superblocks are told how far a scrub is after each of so many parts of the volume, and as
+/// often as this.
+const NOTED_PARTS: u64 = 100;
+const NOTED_EVERY: Duration = Duration::from_secs(30);
 
 impl Shared {
     pub(super) fn start_scrub(self: &Rc<Self>) -> Result<(), String> {
@@ -32,25 +36,58 @@ impl Shared {
         if self.state.get() != VolumeState::Open {
             return Err("the volume is not open for writing, so nothing could be repaired".into());
         }
-        let now = self.rt.now();
-        let run = self.repair.scrub.begin(now);
+        if self.repair.scrub.was_resumed() {
+            return Ok(());
+        }
+        let run = self
+            .repair
+            .scrub
+            .begin(self.rt.now(), self.rt.unix_seconds(), None);
         let run = run.ok_or("a scrub of the volume is running")?;
-        let shared = Rc::clone(self);
-        self.watchers.spawn(async move {
-            shared.scrub_all(&run).await;
-            run.end(shared.rt.now());
-        });
+        self.scrub_by(run);
         Ok(())
     }
 
-    async fn scrub_all(self: &Rc<Self>, run: &Run) {
-        for index in self.healthy() {
-            if run.is_cancelled() {
-                return;
-            }
-            self.scrub_beside_data(run, index).await;
+    /// Goes on with a scrub that a stop has interrupted.
+    pub(super) fn resume_scrub(self: &Rc<Self>) {
+        let volume = self.membership.superblocks.as_ref();
+        let before = volume.and_then(|volume| volume.remembered().scrub);
+        let unix_s = self.rt.unix_seconds();
+        let begin = |before| self.repair.scrub.begin(self.rt.now(), unix_s, Some(before));
+        if let Some(run) = before.and_then(begin) {
+            self.scrub_by(run);
         }
-        let mut position = 0;
+    }
+
+    fn scrub_by(self: &Rc<Self>, run: Rc<Run>) {
+        let shared = Rc::clone(self);
+        self.watchers.spawn(async move {
+            shared.scrub_all(&run).await;
+            if !run.is_interrupted() {
+                shared.remember_scrub(None);
+            }
+            run.end(shared.rt.now());
+        });
+    }
+
+    async fn scrub_all(self: &Rc<Self>, run: &Run) {
+        let mut position = run.counts.position_bytes.get();
+        if position == 0 {
+            for index in self.healthy() {
+                self.scrub_superblocks(run, index).await;
+            }
+            // Only now: superblocks that are written are right again, and nobody would know that
+            // they had been wrong.
+            self.remember_scrub(Some(run.record()));
+            run.is_noted();
+            for index in self.healthy() {
+                self.scrub_areas(run, index).await;
+            }
+        }
+        if run.is_cancelled() {
+            return;
+        }
+        let (mut noted, mut noted_at) = (position, self.rt.now());
         // The volume may grow meanwhile.
         while position < self.size_bytes() {
             position = self.first_touched(position);
@@ -71,11 +108,17 @@ impl Shared {
             position = piece.end;
             self.scrub_piece(run, piece).await;
             run.counts.position_bytes.set(position);
+            let now = self.rt.now();
+            let is_far = position - noted >= self.size_bytes() / NOTED_PARTS;
+            if is_far || now.ns_since(noted_at) >= NOTED_EVERY.as_nanos() as u64 {
+                (noted, noted_at) = (position, now);
+                self.remember_scrub(Some(run.record()));
+            }
         }
     }
 
-    /// Where some healthy side begins to hold something, from a position on. What lies before that was
-    /// never written, so there is nothing to read.
+    /// Where some healthy side begins to hold something, from a position on. What lies before that
+    /// was never written, so there is nothing to read.
     fn first_touched(&self, position: u64) -> u64 {
         let range = position..self.size_bytes();
         let healthy = self.healthy().into_iter();
@@ -84,10 +127,9 @@ impl Shared {
         first.unwrap_or(position)
     }
 
-    /// What a side keeps beside its data: superblocks, checkpoint, map and checksums.
-    async fn scrub_beside_data(self: &Rc<Self>, run: &Run, index: usize) {
-        let side = &self.sides[index];
-        let (Some(store), Some(volume)) = (side.store(), &self.membership.superblocks) else {
+    /// The copies of the superblock of a side.
+    async fn scrub_superblocks(self: &Rc<Self>, run: &Run, index: usize) {
+        let (side, Some(volume)) = (&self.sides[index], &self.membership.superblocks) else {
             return;
         };
         let marked = side.changed.until(|| !side.marking.get());
@@ -117,6 +159,12 @@ impl Shared {
             }
             Err(_) => add(&side.counts.errors, 1),
         }
+    }
+
+    /// What else a side keeps beside its data: checkpoint, map and checksums.
+    async fn scrub_areas(self: &Rc<Self>, run: &Run, index: usize) {
+        let side = &self.sides[index];
+        let Some(store) = side.store() else { return };
         let mut next = Some(0);
         while let Some(page) = next.filter(|_| !run.is_cancelled()) {
             self.repair

@@ -7,6 +7,7 @@ use bimetal_rt::Instant;
 use serde::Serialize;
 
 use super::pace::Pace;
+use super::superblock::ScrubRecord;
 use crate::device::{Figure, FigureVisitor};
 
 /// How a scrub stands, or how the last one ended.
@@ -28,8 +29,11 @@ pub struct ScrubStatus {
     pub unrepairable: u64,
     /// Blocks that are known by a checksum since they were compared.
     pub learned_blocks: u64,
-    /// Seconds since the start, or from the start to the end.
+    /// Seconds since the start, or from the start to the end, stops of the volume included.
     pub seconds: f64,
+    /// True once all sides that count durably know that it runs, or that it is over: what is then
+    /// said of it holds after any stop.
+    pub remembered: bool,
 }
 
 /// What a scrub has counted so far, in the units of [`ScrubStatus`].
@@ -47,15 +51,47 @@ pub(super) struct Counts {
 /// One scrub.
 pub(super) struct Run {
     started: Instant,
+    /// The same in seconds since 1970.
+    started_s: u64,
+    /// Seconds that it had taken before the volume was opened; `None` when it was begun since.
+    seconds_before: Option<u64>,
+    /// The volume has been told to remember it.
+    noted: Cell<bool>,
     ended: Cell<Option<Instant>>,
     cancelled: Cell<bool>,
+    /// The volume is being closed, and the next opening goes on.
+    interrupted: Cell<bool>,
     pub(super) counts: Counts,
 }
 
 impl Run {
     /// True when it is to end early.
     pub(super) fn is_cancelled(&self) -> bool {
-        self.cancelled.get()
+        self.cancelled.get() || self.interrupted.get()
+    }
+
+    /// True when the next opening goes on with it.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted.get() && !self.cancelled.get()
+    }
+
+    /// The volume has been told to remember it.
+    pub(super) fn is_noted(&self) {
+        self.noted.set(true);
+    }
+
+    /// How far it is, as the superblocks remember it.
+    pub(super) fn record(&self) -> ScrubRecord {
+        let counts = &self.counts;
+        ScrubRecord {
+            started_s: self.started_s,
+            position_bytes: counts.position_bytes.get(),
+            read_bytes: counts.read_bytes.get(),
+            skipped_bytes: counts.skipped_bytes.get(),
+            found: counts.found.get(),
+            repaired: counts.repaired.get(),
+            unrepairable: counts.unrepairable.get(),
+        }
     }
 
     /// It has ended.
@@ -78,16 +114,35 @@ impl Scrub {
         }
     }
 
-    /// Begins a scrub; `None` when one runs.
-    pub(super) fn begin(&self, now: Instant) -> Option<Rc<Run>> {
+    /// Begins a scrub, or goes on with one that was interrupted, at `unix_s` seconds since 1970;
+    /// `None` when one runs.
+    pub(super) fn begin(
+        &self,
+        now: Instant,
+        unix_s: u64,
+        before: Option<ScrubRecord>,
+    ) -> Option<Rc<Run>> {
         if self.is_running() {
             return None;
         }
+        let so_far = before.unwrap_or_default();
         let run = Rc::new(Run {
             started: now,
+            started_s: before.map_or(unix_s.max(1), |before| before.started_s),
+            seconds_before: before.map(|before| unix_s.saturating_sub(before.started_s)),
+            noted: Cell::new(before.is_some()),
             ended: Cell::new(None),
             cancelled: Cell::new(false),
-            counts: Counts::default(),
+            interrupted: Cell::new(false),
+            counts: Counts {
+                position_bytes: Cell::new(so_far.position_bytes),
+                read_bytes: Cell::new(so_far.read_bytes),
+                skipped_bytes: Cell::new(so_far.skipped_bytes),
+                found: Cell::new(so_far.found),
+                repaired: Cell::new(so_far.repaired),
+                unrepairable: Cell::new(so_far.unrepairable),
+                learned_blocks: Cell::new(0),
+            },
         });
         *self.run.borrow_mut() = Some(Rc::clone(&run));
         Some(run)
@@ -95,18 +150,35 @@ impl Scrub {
 
     /// Ends the one that runs; false when none does.
     pub(super) fn cancel(&self) -> bool {
-        let run = self.run.borrow();
-        let running = run.as_ref().filter(|run| run.ended.get().is_none());
+        let running = self.running();
         running.is_some_and(|run| !run.cancelled.replace(true))
     }
 
-    fn is_running(&self) -> bool {
+    /// Ends the one that runs where it is, for the next opening to go on. Returns it.
+    pub(super) fn interrupt(&self) -> Option<Rc<Run>> {
+        let running = self.running()?;
+        running.interrupted.set(true);
+        Some(running)
+    }
+
+    /// True while one runs that an opening has gone on with.
+    pub(super) fn was_resumed(&self) -> bool {
+        let running = self.running();
+        running.is_some_and(|run| run.seconds_before.is_some())
+    }
+
+    fn running(&self) -> Option<Rc<Run>> {
         let run = self.run.borrow();
-        run.as_ref().is_some_and(|run| run.ended.get().is_none())
+        run.clone().filter(|run| run.ended.get().is_none())
+    }
+
+    fn is_running(&self) -> bool {
+        self.running().is_some()
     }
 
     /// How it stands; `None` before the first one.
-    pub(super) fn status(&self, now: Instant) -> Option<ScrubStatus> {
+    /// `up_to_date` when all sides that count have what the volume remembers.
+    pub(super) fn status(&self, now: Instant, up_to_date: bool) -> Option<ScrubStatus> {
         let run = self.run.borrow();
         let run = run.as_ref()?;
         let state = match (run.ended.get(), run.cancelled.get()) {
@@ -124,7 +196,9 @@ impl Scrub {
             repaired: counts.repaired.get(),
             unrepairable: counts.unrepairable.get(),
             learned_blocks: counts.learned_blocks.get(),
-            seconds: run.ended.get().unwrap_or(now).ns_since(run.started) as f64 / 1e9,
+            seconds: run.seconds_before.unwrap_or(0) as f64
+                + run.ended.get().unwrap_or(now).ns_since(run.started) as f64 / 1e9,
+            remembered: up_to_date && (run.noted.get() || run.ended.get().is_some()),
         })
     }
 }

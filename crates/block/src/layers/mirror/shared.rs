@@ -211,6 +211,8 @@ impl Shared {
             self.want_flushed(index, self.admission.next_number());
         }
         self.watchers.spawn(Rc::clone(self).settle());
+        self.watchers.spawn(Rc::clone(self).carry_on());
+        self.resume_scrub();
         self.watchers.spawn(Rc::clone(self).keep_logs_moving());
         self.watchers.spawn(Rc::clone(self).look_for_suspects());
     }

@@ -19,7 +19,9 @@ impl Shared {
     pub(super) async fn stop(self: &Rc<Self>) -> Result<(), IoError> {
         // Nothing more is taken; what was admitted before is drained whatever the state was.
         self.state.set(VolumeState::Closed);
-        self.repair.scrub.cancel();
+        if let Some(run) = self.repair.scrub.interrupt() {
+            self.note_scrub(Some(run.record()));
+        }
         let flushed = if self.is_logged() {
             self.bring_everything_home().await
         } else {

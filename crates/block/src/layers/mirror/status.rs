@@ -3,6 +3,7 @@
 use bimetal_policy::hetero::Mode;
 use serde::{Serialize, Serializer};
 
+use super::operations::OperationStatus;
 use super::scrub_progress::ScrubStatus;
 use super::shared::{Shared, VolumeState};
 use super::superblock::State;
@@ -35,6 +36,10 @@ pub struct MirrorStatus {
     pub lost_reads: u64,
     /// The scrub that runs, or how the last one ended; `None` before the first one.
     pub scrub: Option<ScrubStatus>,
+    /// What the volume goes on with after any stop until it is done.
+    pub operations: Vec<OperationStatus>,
+    /// The sides that the configuration should name, when it names others.
+    pub sides_to_name: Option<Vec<String>>,
     /// The side that reads go to.
     pub preferred: String,
     /// The sides in the order of the configuration.
@@ -48,6 +53,8 @@ pub struct SideStatus {
     pub name: String,
     /// `healthy`, `resyncing` or `absent`.
     pub health: &'static str,
+    /// `joining` or `leaving`, of a side that an operation concerns.
+    pub operation: Option<&'static str>,
     /// Why an absent side was given up; `None` of one that takes part, and of one that was not
     /// there when the volume was opened.
     #[serde(serialize_with = "in_words")]
@@ -114,7 +121,12 @@ impl Shared {
             hedged_reads: self.counts.hedged_reads.get(),
             held_back: self.counts.held_back.get(),
             lost_reads: self.counts.lost_reads.get(),
-            scrub: self.repair.scrub.status(self.rt.now()),
+            scrub: self
+                .repair
+                .scrub
+                .status(self.rt.now(), self.scrub_is_remembered()),
+            operations: self.operations(),
+            sides_to_name: self.sides_to_name(&self.config.sides),
             preferred: self.sides[self.preference.side.get()].name.clone(),
             sides: self
                 .sides
@@ -124,6 +136,11 @@ impl Shared {
         }
     }
 
+    fn scrub_is_remembered(&self) -> bool {
+        let volume = self.membership.superblocks.as_ref();
+        volume.is_some_and(|volume| self.has_remembered(volume))
+    }
+
     fn side_status(&self, index: usize) -> SideStatus {
         let side = &self.sides[index];
         let (queue, policy) = (side.queue.borrow(), side.policy.borrow());
@@ -131,6 +148,7 @@ impl Shared {
         SideStatus {
             name: side.name.clone(),
             health: side.life.get().name(),
+            operation: self.operation_of(side),
             absent_because: side.life.get().absent_because(),
             mode: match policy.mode() {
                 // The mode of a side that has caught up changes with its next write.
@@ -254,11 +272,22 @@ impl MirrorStatus {
         if let Some(scrub) = &self.scrub {
             scrub.figures(out);
         }
+        if !self.operations.is_empty() {
+            let words: Vec<String> = self.operations.iter().map(|o| o.words()).collect();
+            out.figure("", "operations", Figure::State(words.join(", ")));
+        }
+        if let Some(sides) = &self.sides_to_name {
+            let line = super::sides_line(sides);
+            out.figure("", "to_configure", Figure::State(line));
+        }
         for side in self.sides.iter() {
             let part = &side.name;
             out.figure(part, "health", Figure::State(side.health.to_owned()));
             if let Some(error) = side.absent_because {
                 out.figure(part, "absent_because", Figure::State(error.to_string()));
+            }
+            if let Some(operation) = side.operation {
+                out.figure(part, "operation", Figure::State(operation.to_owned()));
             }
             out.figure(part, "mode", Figure::State(side.mode.to_owned()));
             out.figure(

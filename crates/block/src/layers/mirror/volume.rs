@@ -12,7 +12,8 @@ use bimetal_rt::{Rng, Rt};
 
 use super::family::{Behind, is_past, remember};
 use super::superblock::{
-    Candidate, Epoch, History, Listed, SIDES_MAX, State, Superblock, Table, Uuid, place_in,
+    Candidate, Epoch, History, Listed, Remembered, SIDES_MAX, State, Superblock, Table, Uuid,
+    place_in, short_uuid,
 };
 use crate::error::{IoError, OpenError};
 
@@ -23,6 +24,8 @@ struct Marked {
     superblock: Superblock,
     /// Its current epoch and its state, as they durably are.
     written: (Uuid, State),
+    /// The revision of what is remembered, as it durably is.
+    written_revision: u64,
     /// The copy of the superblock to write first, when that is known.
     spare: Rc<Cell<Option<usize>>>,
 }
@@ -33,6 +36,7 @@ impl Marked {
         Marked {
             candidate,
             written: (superblock.history.current().id, superblock.state),
+            written_revision: superblock.remembered.revision,
             superblock,
             spare: Rc::default(),
         }
@@ -46,6 +50,8 @@ pub(super) struct Volume {
     sides: RefCell<Vec<Option<Marked>>>,
     /// The table of sides, as it is to be.
     table: RefCell<Table>,
+    /// What the volume has been told to do and has not finished, as it is to be.
+    remembered: Cell<Remembered>,
     /// The size of the volume, as it is to be.
     volume_bytes: Cell<u64>,
     history: RefCell<History>,
@@ -61,7 +67,7 @@ impl Volume {
         rt: &Rt,
         sides: Vec<Option<(Candidate, Superblock)>>,
         history: History,
-        table: Table,
+        (table, remembered): (Table, Remembered),
         volume_bytes: u64,
     ) -> Result<Volume, OpenError> {
         let seed = rt.random_uuid();
@@ -73,6 +79,7 @@ impl Volume {
             rt: rt.clone(),
             sides: sides.into(),
             table: table.into(),
+            remembered: remembered.into(),
             volume_bytes: volume_bytes.into(),
             history: history.into(),
             ids: Rng::new(u64::from_le_bytes(half)).into(),
@@ -122,21 +129,30 @@ impl Volume {
             .superblock
             .clone();
         superblock.table = *self.table.borrow();
+        superblock.remembered = self.remembered.get();
         superblock.volume_bytes = self.volume_bytes.get();
         superblock
     }
 
-    /// Gives a side that is to come a free place in the table, and its UUID with it. The table is
-    /// on the sides with their next superblocks. Returns the place.
+    /// A place for a side that is to come, and its entry there: `place` if it is given, else a free
+    /// one. The table is not changed.
     ///
     /// # Errors
     /// When the table is full.
-    pub(super) fn list_new_side(&self) -> Result<usize, String> {
-        let mut table = self.table.borrow_mut();
-        let place = table.iter().position(Option::is_none);
+    pub(super) fn entry_of_new_side(
+        &self,
+        place: Option<usize>,
+    ) -> Result<(usize, Listed), String> {
+        let free = || self.table.borrow().iter().position(Option::is_none);
+        let place = place.or_else(free);
         let place = place.ok_or_else(|| format!("a volume has at most {SIDES_MAX} sides"))?;
-        table[place] = Some(Listed::new(self.random()));
-        Ok(place)
+        Ok((place, Listed::new(self.random())))
+    }
+
+    /// Puts a side in the table, of which nothing is remembered yet. The table is on the sides with
+    /// their next superblocks.
+    pub(super) fn enter(&self, place: usize, listed: Listed) {
+        self.table.borrow_mut()[place] = Some(listed);
     }
 
     /// Gives a side that is to come this place in the table.
@@ -191,9 +207,55 @@ impl Volume {
         self.sides.borrow_mut()[index] = Some(Marked::found(candidate, superblock));
     }
 
-    /// Takes a side out of the table.
+    /// Takes a side out of the table, and nothing is remembered of its place.
     pub(super) fn strike(&self, place: usize) {
         self.table.borrow_mut()[place] = None;
+        self.remember(|remembered| remembered.clear_place(place));
+    }
+
+    /// Takes a side out of the table that leaves by a command, which is remembered.
+    pub(super) fn strike_left(&self, place: usize) {
+        let listed = self.table.borrow()[place];
+        if let Some(listed) = listed {
+            self.remember(|remembered| remembered.note_left(&listed.side));
+        }
+        self.strike(place);
+    }
+
+    /// What the volume has been told to do and has not finished.
+    pub(super) fn remembered(&self) -> Remembered {
+        self.remembered.get()
+    }
+
+    /// Changes what the volume remembers. The sides have it with their next superblocks.
+    pub(super) fn remember(&self, change: impl FnOnce(&mut Remembered)) {
+        let mut remembered = self.remembered.get();
+        change(&mut remembered);
+        remembered.revision += 1;
+        self.remembered.set(remembered);
+    }
+
+    /// True when a side durably has what the volume remembers.
+    pub(super) fn has_remembered(&self, index: usize) -> bool {
+        let revision = self.remembered.get().revision;
+        self.of(index, |side| side.written_revision == revision)
+            .unwrap_or(false)
+    }
+
+    /// The places of the sides in the table that are not there, each with the name by which one goes
+    /// that no device of the configuration holds.
+    pub(super) fn unfound(&self) -> Vec<(usize, String)> {
+        let (table, sides) = (self.table.borrow(), self.sides.borrow());
+        let is_there = |side: &Uuid| {
+            let mut there = sides.iter().flatten();
+            there.any(|marked| marked.superblock.side == *side)
+        };
+        let places = table.iter().enumerate();
+        let listed = places.filter_map(|(place, listed)| Some((place, (*listed)?.side)));
+        let unfound = listed.filter(|(_, side)| !is_there(side));
+        unfound
+            .map(|(place, side)| (place, short_uuid(&side)))
+            .collect()
     }
 
     /// The place of a side in the table; `None` when it is not there.
@@ -358,6 +420,7 @@ impl Volume {
             }
             change(&mut side.superblock);
             side.superblock.table = table;
+            side.superblock.remembered = self.remembered.get();
             let volume_bytes = self.volume_bytes.get();
             side.superblock.volume_bytes = volume_bytes;
             side.superblock.layout = side.superblock.layout.reaching(volume_bytes);
@@ -369,6 +432,7 @@ impl Volume {
         candidate.write(&superblock, &spare, &self.rt).await?;
         if let Some(side) = self.sides.borrow_mut()[index].as_mut() {
             side.written = (superblock.history.current().id, superblock.state);
+            side.written_revision = superblock.remembered.revision;
         }
         Ok(())
     }

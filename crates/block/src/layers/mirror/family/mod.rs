@@ -97,10 +97,13 @@ mod ancestry;
 #[cfg(test)]
 mod model;
 mod refusal;
+mod remembering;
 #[cfg(test)]
 mod tests;
 
-use super::superblock::{Epoch, History, SIDES_MAX, State, Superblock, Table, Uuid, place_in};
+use super::superblock::{
+    Epoch, History, Remembered, SIDES_MAX, State, Superblock, Table, Uuid, place_in,
+};
 pub use ancestry::{is_past, remember};
 pub use refusal::{Refusal, Split};
 
@@ -234,6 +237,10 @@ pub struct Plan {
     pub volume_bytes: u64,
     /// The sides that are to be made of what is on their devices, each with its place in the table.
     pub made: Vec<(usize, usize)>,
+    /// What the volume has been told to do and has not finished.
+    pub remembered: Remembered,
+    /// The sides of the configuration that have left the volume by a command.
+    pub gone: Vec<usize>,
 }
 
 impl Plan {
@@ -380,7 +387,9 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
     let (present, unlisted): (Vec<Present<'_>>, Vec<Present<'_>>) =
         present.iter().copied().partition(is_listed);
     let consistent: Vec<Present<'_>> = consistent.into_iter().filter(is_listed).collect();
-    let table = table(seen, &present, &unlisted, &holder, rebuild)?;
+    let remembered = remembering::remembered(&consistent, &holder);
+    let left = remembered.left_count();
+    let table = table(seen, &present, &unlisted, (&holder, left), rebuild)?;
     let newest = holder.superblock.history.clone();
     let (mut sources, older_copies) = sources(&consistent, &holder);
     sources.sort_by_key(|side| (side.current().id != newest.current().id, side.index));
@@ -389,7 +398,7 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
     if must_be_forced && force.is_none() {
         return Err(Refusal::freshest_missing(seen, &sources, ahead));
     }
-    let plan = Plan {
+    let mut plan = Plan {
         behind: behind(&present, &sources, &older_copies, &newest),
         missing: missing(seen)
             .into_iter()
@@ -408,7 +417,10 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
         made: table.made,
         sources: sources.iter().map(|side| side.index).collect(),
         newest,
+        remembered,
+        gone: Vec::new(),
     };
+    plan.gone = remembering::gone(seen, &plan);
     Ok(plan)
 }
 
@@ -493,7 +505,7 @@ fn table(
     seen: &[Seen],
     present: &[Present<'_>],
     unlisted: &[Present<'_>],
-    holder: &Present<'_>,
+    (holder, left): (&Present<'_>, usize),
     rebuild: &[String],
 ) -> Result<NextTable, Refusal> {
     let mut table = holder.superblock.table;
@@ -520,8 +532,8 @@ fn table(
         formatted: holder.superblock.side_count(),
         configured: seen.len(),
     };
-    // What cannot be read may be one of the unseen sides, but only one of them.
-    if unknown.len() > unseen.len() {
+    // What cannot be read may be one of the unseen sides, but only one of them, or has left.
+    if unknown.len() > unseen.len() + left {
         return Err(wrong_number);
     }
     let current = holder.current();

@@ -3,7 +3,9 @@
 mod damaged;
 
 use super::*;
-use crate::layers::mirror::superblock::{BlockDigest, EPOCHS_MAX, Layout, Listed, SideFlags, Told};
+use crate::layers::mirror::superblock::{
+    BlockDigest, EPOCHS_MAX, Layout, Listed, Remembered, SideFlags, Told,
+};
 
 const A: usize = 0;
 const B: usize = 1;
@@ -45,6 +47,7 @@ pub(super) fn superblock(place: usize, sides: usize, state: State, history: Hist
         written_s: 1_577_836_800,
         name: "vol".to_owned(),
         history,
+        remembered: Remembered::default(),
     }
 }
 

@@ -10,8 +10,8 @@ use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::family::Behind;
 use crate::layers::mirror::store;
 use crate::layers::mirror::superblock::{
-    Asked, Candidate, Epoch, FIRST_CHANGE, History, Layout, Listed, SIDES_MAX, SideFlags, State,
-    Superblock, Uuid, device_bytes_for, show_uuid,
+    Asked, Candidate, Epoch, FIRST_CHANGE, History, Layout, Listed, Remembered, SIDES_MAX,
+    SideFlags, State, Superblock, Uuid, device_bytes_for, show_uuid,
 };
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 use crate::units::show_size;
@@ -120,6 +120,7 @@ pub(super) fn first_superblocks(
         written_s: now_s,
         name: name.to_owned(),
         history: history.clone(),
+        remembered: Remembered::default(),
     };
     Ok(layouts.iter().zip(&table).map(of_side).collect())
 }

@@ -5,6 +5,7 @@
 //! first answer is final (T4). Each step leaves behind what can be opened again; when a side fails in
 //! one of them, it is left out, and the decision is made anew without it.
 
+mod elsewhere;
 mod equalising;
 mod giving;
 mod lacking;
@@ -18,6 +19,7 @@ use std::rc::Rc;
 use bimetal_rt::{Instant, Rt};
 use futures_util::future::join_all;
 
+pub use self::elsewhere::{holds_side, sides_elsewhere};
 use self::equalising::takes;
 use self::lacking::{lacked, most_complete, newest_of};
 pub(super) use self::lacking::{lacking, newest_among};
@@ -26,7 +28,9 @@ use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::formatting::{NewSide, make_side};
 use super::lifecycle::Life;
 use super::store::{Store, StoreDevice};
-use super::superblock::{Candidate, Epoch, NotSeen, State, Superblock, Table, Uuid, place_in};
+use super::superblock::{
+    Candidate, Epoch, NotSeen, Remembered, State, Superblock, Table, Uuid, place_in,
+};
 use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;
@@ -258,11 +262,16 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The sources are healthy, all others absent.
+    /// The sources are healthy, those that have left are none of the volume, all others absent.
     fn lives(&self, plan: &Plan) -> Vec<Life> {
-        let life = |index| match plan.sources.contains(&index) {
-            true => Life::WHOLE,
-            false => Life::MISSING,
+        let life = |index| {
+            if plan.sources.contains(&index) {
+                Life::WHOLE
+            } else if plan.gone.contains(&index) {
+                Life::Removed
+            } else {
+                Life::MISSING
+            }
         };
         (0..self.sides.len()).map(life).collect()
     }
@@ -499,10 +508,30 @@ impl Attempt<'_> {
                 }
             }
         }
-        let volume = Volume::new(self.rt, sides.collect(), history, table, plan.volume_bytes);
+        let tables = (table, self.remembered(looked, plan));
+        let volume = Volume::new(self.rt, sides.collect(), history, tables, plan.volume_bytes);
         let volume = volume.map_err(Setback::Refused)?;
         plan.made.iter().for_each(|(_, place)| volume.list(*place));
         Ok(volume)
+    }
+
+    /// What the volume goes on with. A side that the configuration names is one as any other, and
+    /// once it names those that the volume has and no other, nobody asks for the ones that have left.
+    fn remembered(&self, looked: &[Looked], plan: &Plan) -> Remembered {
+        let mut remembered = plan.remembered.within(&plan.table);
+        let mut agree = self.sides.len() == self.config.sides.len();
+        for (side, looked) in self.sides.iter().zip(looked) {
+            let found = looked.seen.found.as_ref().ok();
+            let place = found.and_then(|found| place_in(&plan.table, &found.side));
+            agree &= place.is_some();
+            if let Some(place) = place.filter(|_| self.config.sides.contains(&side.name)) {
+                remembered.set_added(place, false);
+            }
+        }
+        if agree {
+            remembered.forget_left();
+        }
+        remembered
     }
 
     /// Every source says durably that it is in use, and in which epoch, before anything is taken.
@@ -597,12 +626,24 @@ impl Attempt<'_> {
                 .notices()
                 .post(&format!("side {name}"), "side-blank", words);
         }
+        let table = made.volume.table();
+        for (side, life) in looked.iter().zip(&made.lives) {
+            let found = side.seen.found.as_ref().ok();
+            let is_unlisted = found.is_some_and(|found| place_in(&table, &found.side).is_none());
+            if is_unlisted && *life == Life::MISSING {
+                let name = &side.seen.name;
+                let words = unlisted_in_words(name);
+                self.rt
+                    .notices()
+                    .post(&format!("side {name}"), "side-unlisted", words);
+            }
+        }
         let sides = looked.into_iter().zip(made.stale).zip(made.lives);
         let sides = sides
             .enumerate()
             .map(|(index, ((looked, stale), life))| OpenedSide {
                 name: self.sides[index].name.clone(),
-                store: looked.store.filter(|_| life != Life::MISSING),
+                store: looked.store.filter(|_| life.is_used()),
                 durable: looked.seen.durable,
                 way: self.sides[index].way.as_ref().ok().cloned(),
                 life,
@@ -627,6 +668,13 @@ fn blank_in_words(name: &str) -> String {
     format!(
         "the device of {name} holds no side of a volume; if it is a new disk in the place of a \
          side, `bimetal serve FILE --rebuild {name}` makes it that side"
+    )
+}
+
+fn unlisted_in_words(name: &str) -> String {
+    format!(
+        "the device of {name} holds a side that the volume does not have any more: `bimetal serve \
+         FILE --rebuild {name}` makes it one again; else take \"{name}\" out of `sides`"
     )
 }
 

@@ -12,6 +12,7 @@ mod candidate;
 mod history;
 mod layout;
 mod listed;
+mod remembered;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ pub use history::{EPOCHS_MAX, Epoch, History};
 pub(super) use layout::device_bytes_for;
 pub use layout::{Asked, LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
 pub use listed::{Listed, Table, Told, place_in};
+pub use remembered::{Leaving, Remembered, ScrubRecord};
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
 
@@ -76,6 +78,13 @@ pub fn show_uuid(uuid: &Uuid) -> String {
         &hex[16..20],
         &hex[20..]
     )
+}
+
+/// The first eight digits of a UUID: the name of a side that no device of the configuration holds.
+pub fn short_uuid(uuid: &Uuid) -> String {
+    let mut short = show_uuid(uuid);
+    short.truncate(8);
+    short
 }
 
 /// In which state a side was left.
@@ -184,6 +193,8 @@ pub struct Superblock {
     pub name: String,
     /// The epochs of the side.
     pub history: History,
+    /// What the volume has been told to do and has not finished.
+    pub remembered: Remembered,
 }
 
 /// Writes fields one after the other.
@@ -395,6 +406,7 @@ impl Superblock {
             fields.put_u64(len);
             fields.put_u64(self.unknown_blocks);
         }
+        self.remembered.encode(&mut block);
         let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
         Fields::at(&mut block, CHECKSUM_AT).put_u32(checksum);
         block
@@ -415,10 +427,11 @@ impl Superblock {
         let name = &bytes[NAME_AT..NAME_AT + NAME_BYTES];
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         let (written, unknown_blocks) = block.written();
+        let table = block.table()?;
         Ok(Some(Superblock {
             volume: block.uuid_at(40),
             side: block.uuid_at(56),
-            table: block.table()?,
+            table,
             state,
             flags: SideFlags::of_bits(block.u32_at(84)),
             generation: block.u64_at(88),
@@ -437,6 +450,7 @@ impl Superblock {
             written_s: block.u64_at(184),
             name: String::from_utf8_lossy(name).into_owned(),
             history: block.history()?,
+            remembered: Remembered::decode(&block, &table),
         }))
     }
 

@@ -22,6 +22,26 @@ fn epoch(number: u64) -> Epoch {
     }
 }
 
+/// The side at place 0 leaves once that at place 2, which was added, is whole; a scrub runs.
+fn remembered() -> Remembered {
+    let mut remembered = Remembered::default();
+    remembered.revision = 0x0506;
+    remembered.scrub = Some(ScrubRecord {
+        started_s: 0x11,
+        position_bytes: 0x12,
+        read_bytes: 0x13,
+        skipped_bytes: 0x14,
+        found: 0x15,
+        repaired: 0x16,
+        unrepairable: 0x17,
+    });
+    remembered.set_leaving(0, Some(Leaving::OnceWhole(2)));
+    remembered.set_added(2, true);
+    remembered.note_left(&[0x71; 16]);
+    remembered.note_left(&[0x72; 16]);
+    remembered
+}
+
 fn sample() -> Superblock {
     let mut table = [None; SIDES_MAX];
     table[0] = Some(Listed::new([2; 16]));
@@ -48,6 +68,7 @@ fn sample() -> Superblock {
         written_s: 2_000,
         name: "vol".to_owned(),
         history: History::of(vec![epoch(8), epoch(9)]).unwrap(),
+        remembered: remembered(),
     }
 }
 
@@ -95,6 +116,24 @@ fn a_side_without_the_features_says_nothing_of_written_pages() {
     let checksum = crc32c::crc32c(&block[..4092]);
     block[4092..].copy_from_slice(&checksum.to_le_bytes());
     assert_eq!(Superblock::decode(&block), Ok(Some(older)));
+}
+
+/// Programs before have written zeroes where operations are remembered.
+#[test]
+fn zeroes_remember_nothing_and_a_side_that_is_not_listed_does_not_leave() {
+    let zeroes = altered(3928, &[0; 160]);
+    let found = Superblock::decode(&zeroes).unwrap().unwrap();
+    assert_eq!(found.remembered, Remembered::default());
+    for [place, leaving] in [[1, 255], [0, 1], [0, 2], [0, 17], [0, 254]] {
+        let mut leaves = [0; 16];
+        leaves[place] = leaving as u8;
+        let found = Superblock::decode(&altered(3936, &leaves))
+            .unwrap()
+            .unwrap();
+        assert_eq!(found.remembered.leaving(place), None, "{place}: {leaving}");
+    }
+    let now = Superblock::decode(&altered(3936, &[255])).unwrap().unwrap();
+    assert_eq!(now.remembered.leaving(0), Some(Leaving::Now));
 }
 
 /// The places of `docs/format/mirror-side.md`.
@@ -146,6 +185,14 @@ fn fields_lie_where_the_format_page_says() {
     // Which pages were written: 1216 KiB and 64 KiB; 16,909,060 blocks.
     put(3848, &[0, 0, 0x13, 0, 0, 0, 0, 0, 0, 0, 1]);
     put(3864, &[4, 3, 2, 1]);
+    // What the volume remembers: its revision, who leaves, who was added, who has left last, the
+    // scrub.
+    put(3928, &[6, 5]);
+    put(3936, &[3]);
+    put(3952, &[4]);
+    put(3960, &[0x72; 8]);
+    put(3968, &[0x71; 8]);
+    (0..7).for_each(|n| put(4024 + 8 * n, &[0x11 + n as u8]));
     let differing = (0..4092).find(|&at| block[at] != expected[at]);
     assert_eq!(differing, None, "the first byte that differs");
     let codes = [

@@ -1,0 +1,42 @@
+//! What the superblocks remember of operations, as far as the decision about an opening needs it:
+//! which of them says it, and which configured sides have left the volume by a command.
+
+use super::{Absence, Plan, Present, Seen};
+use crate::layers::mirror::superblock::{Remembered, Table, place_in};
+
+/// What the volume remembers: of the sides with the newest epoch, the one that was told last says it.
+pub(super) fn remembered(consistent: &[Present<'_>], holder: &Present<'_>) -> Remembered {
+    let newest = holder.current().id;
+    let as_new = consistent.iter().filter(|side| side.current().id == newest);
+    let told_last = as_new.max_by_key(|side| side.superblock.remembered.revision);
+    told_last.unwrap_or(holder).superblock.remembered
+}
+
+/// The configured sides that have left the volume by a command, so that nothing is missing without
+/// them. One that cannot be read is one of these when every side of the volume was found.
+pub(super) fn gone(seen: &[Seen], plan: &Plan) -> Vec<usize> {
+    let is_made = |index: usize| plan.made.iter().any(|(made, _)| *made == index);
+    let are_all_found = plan.table.iter().enumerate().all(|(place, listed)| {
+        let is_found = |side: &Seen| {
+            let found = side.found.as_ref().ok();
+            let at = found.and_then(|found| place_in(&plan.table, &found.side));
+            at == Some(place)
+        };
+        listed.is_none() || seen.iter().any(is_found)
+    });
+    let has_left = |index: usize| match &seen[index].found {
+        Ok(found) => is_unlisted(&plan.table, seen, index) && plan.remembered.has_left(&found.side),
+        // A new disk in the place of a side that has left is the operator's to decide.
+        Err(Absence::NoVolume) => false,
+        Err(_) => are_all_found && plan.remembered.left_count() > 0,
+    };
+    let indices = 0..seen.len();
+    indices
+        .filter(|&index| !is_made(index) && has_left(index))
+        .collect()
+}
+
+fn is_unlisted(table: &Table, seen: &[Seen], index: usize) -> bool {
+    let found = seen[index].found.as_ref();
+    found.is_ok_and(|found| place_in(table, &found.side).is_none())
+}

@@ -1,0 +1,499 @@
+//! Operations that are interrupted: the volume remembers them, and goes on with them at the next
+//! opening, with the configuration as it was before them. On sides in memory.
+
+mod common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::graph::OpenError;
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::layers::mirror::{
+    Mirror, MirrorConfig, MirrorStatus, OpenOptions, SideToOpen, holds_side, sides_elsewhere,
+};
+use bimetal_block::units::Size;
+use bimetal_block::{Device, Request};
+use bimetal_rt::Rt;
+use common::sides::{Powered, blank, byte_at, put};
+use common::virtual_rt;
+
+const MIB: u64 = 1 << 20;
+/// What the volume holds in each of its first MiB.
+const CONTENT: [u8; 6] = [1, 2, 3, 4, 5, 6];
+
+/// The devices of a configuration, of which `sides` of the mirror names some.
+struct Devices {
+    rt: Rt,
+    all: Vec<Candidate>,
+    /// The changes after which the power goes, of all devices together.
+    power: Rc<Cell<u64>>,
+    scrub_rate: Option<Size>,
+}
+
+impl Devices {
+    /// Two sides of a volume with something in it, and a device that is blank.
+    async fn made(rt: &Rt) -> Devices {
+        let all = ["a", "b", "c"].map(|name| blank(rt, name)).to_vec();
+        let made = formatting::format(rt, "vol", &all[..2], &Formatting::default()).await;
+        made.expect("the sides are fit");
+        let devices = Devices {
+            rt: rt.clone(),
+            all,
+            power: Rc::new(Cell::new(u64::MAX)),
+            scrub_rate: None,
+        };
+        let mirror = devices.open(&["a", "b"]).await;
+        for (at, byte) in CONTENT.into_iter().enumerate() {
+            put(rt, &mirror, at as u64 * MIB, byte).await;
+        }
+        mirror.close().await.expect("closed");
+        devices
+    }
+
+    fn device(&self, name: &str) -> Candidate {
+        let device = self.all.iter().find(|device| device.name == name);
+        Powered::side(device.expect("it is described"), &self.power)
+    }
+
+    /// Opens the volume with a configuration that describes all devices.
+    async fn open(&self, sides: &[&str]) -> Mirror {
+        self.open_beside(sides, &["a", "b", "c"]).await
+    }
+
+    /// Opens the volume with a configuration that names `sides` and describes the devices `known`:
+    /// the way in which a server does.
+    async fn open_beside(&self, sides: &[&str], known: &[&str]) -> Mirror {
+        let named = |name: &&str| SideToOpen {
+            name: (*name).to_owned(),
+            device: Ok(self.device(name).device),
+        };
+        let mut config = MirrorConfig::of(sides.iter().map(|name| (*name).to_owned()).collect());
+        config.scrub_rate = self.scrub_rate;
+        let mut to_open: Vec<SideToOpen> = sides.iter().map(named).collect();
+        for (number, side) in sides_elsewhere(&self.rt, &to_open).await.iter().enumerate() {
+            let mut found = SideToOpen {
+                name: format!("unfound{number}"),
+                device: Err(OpenError::new("not described")),
+            };
+            for name in known.iter().filter(|name| !sides.contains(*name)) {
+                if holds_side(&self.rt, &self.device(name).device, side).await {
+                    found = named(name);
+                }
+            }
+            to_open.push(found);
+        }
+        let opened = Mirror::open(&self.rt, &config, to_open, &OpenOptions::default()).await;
+        opened.unwrap_or_else(|error| panic!("it opens: {error}"))
+    }
+
+    /// Lets the power go, and come back for the next opening.
+    fn cut_power(&mut self) {
+        self.power.set(0);
+        self.power = Rc::new(Cell::new(u64::MAX));
+    }
+
+    /// Waits until the power is gone or the condition holds; false when neither comes.
+    async fn until(&self, mirror: &Mirror, done: impl Fn(&MirrorStatus) -> bool) -> bool {
+        for _ in 0..2400 {
+            if self.power.get() == 0 || done(&mirror.status()) {
+                return true;
+            }
+            self.rt.sleep(Duration::from_millis(50)).await;
+        }
+        false
+    }
+}
+
+fn names(status: &MirrorStatus) -> Vec<String> {
+    status.sides.iter().map(|side| side.name.clone()).collect()
+}
+
+/// True when the volume has exactly these sides, whole, and nothing to do.
+fn is_settled(status: &MirrorStatus, sides: &[&str]) -> bool {
+    names(status) == sides && !status.degraded && status.operations.is_empty()
+}
+
+fn words(status: &MirrorStatus) -> Vec<String> {
+    status.operations.iter().map(|o| o.words()).collect()
+}
+
+async fn assert_content(mirror: &Mirror, when: &str) {
+    for (at, byte) in CONTENT.into_iter().enumerate() {
+        assert_eq!(byte_at(mirror, at as u64 * MIB).await, Ok(byte), "{when}");
+    }
+}
+
+/// What is asked of the volume in the tests that cut it short.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Asked {
+    Add,
+    Replace,
+    Remove,
+}
+
+impl Asked {
+    async fn of(self, mirror: &Mirror, devices: &Devices) -> Result<(), String> {
+        match self {
+            Asked::Add => mirror.add_side(devices.device("c"), None, false).await,
+            Asked::Replace => mirror.add_side(devices.device("c"), Some("b"), false).await,
+            Asked::Remove => mirror.remove_side("b").await,
+        }
+    }
+
+    fn ends_with(self) -> &'static [&'static str] {
+        match self {
+            Asked::Add => &["a", "b", "c"],
+            Asked::Replace => &["a", "c"],
+            Asked::Remove => &["a"],
+        }
+    }
+
+    /// The command is given and the power cut after so many changes; then the volume is opened, the
+    /// power is cut again, and it is opened once more, each time with the configuration as it was.
+    /// Returns true when the power lasted for the first life.
+    async fn cut_after(self, rt: &Rt, changes: u64) -> bool {
+        let when = format!("{self:?} cut after {changes} changes");
+        let mut devices = Devices::made(rt).await;
+        let mirror = devices.open(&["a", "b"]).await;
+        devices.power.set(changes);
+        let answer = self.of(&mirror, &devices).await;
+        let done = |status: &MirrorStatus| is_settled(status, self.ends_with());
+        assert!(
+            answer.is_err() || devices.until(&mirror, done).await,
+            "{when}"
+        );
+        let lasted = answer.is_ok() && devices.power.get() > 0;
+        devices.cut_power();
+
+        let mirror = devices.open(&["a", "b"]).await;
+        let status = mirror.status();
+        let has_begun = !status.operations.is_empty() || done(&status);
+        assert!(
+            has_begun || answer.is_err(),
+            "{when}: forgotten: {status:?}"
+        );
+        assert_content(&mirror, &when).await;
+        devices.power.set(changes % 61);
+        // It may be given again at any time.
+        let again = self.of(&mirror, &devices).await;
+        let is_gone = |why: &String| self == Asked::Remove && why.contains("no side b");
+        let fine = again.as_ref().err().is_none_or(is_gone);
+        assert!(fine || devices.power.get() == 0, "{when}: {again:?}");
+        devices.until(&mirror, done).await;
+        devices.cut_power();
+
+        let mirror = devices.open(&["a", "b"]).await;
+        let status = mirror.status();
+        if status.operations.is_empty() && !done(&status) {
+            assert!(answer.is_err() && again.is_err(), "{when}: {status:?}");
+            self.of(&mirror, &devices)
+                .await
+                .expect("it is done at last");
+        }
+        let ends = devices.until(&mirror, done).await;
+        assert!(ends, "{when}: it does not end: {:?}", mirror.status());
+        assert_content(&mirror, &when).await;
+        mirror.close().await.expect("closed");
+
+        // The configuration is as it was, and so is the volume.
+        let mirror = devices.open(&["a", "b"]).await;
+        let status = mirror.status();
+        assert!(done(&status), "{when}: {status:?}");
+        let expected: Vec<String> = self.ends_with().iter().map(|s| (*s).to_owned()).collect();
+        assert_eq!(status.sides_to_name, Some(expected.clone()), "{when}");
+        mirror.close().await.expect("closed");
+        let edited: Vec<&str> = expected.iter().map(String::as_str).collect();
+        let mirror = devices.open(&edited).await;
+        let status = mirror.status();
+        assert!(done(&status), "{when}: {status:?}");
+        assert_eq!(status.sides_to_name, None, "{when}");
+        assert_content(&mirror, &when).await;
+        mirror.close().await.expect("closed");
+        lasted
+    }
+
+    fn may_be_cut_anywhere(self) {
+        for changes in 0..2000 {
+            let rt = virtual_rt(100 + changes);
+            if rt.block_on(self.cut_after(&rt, changes)) {
+                assert!(changes > 4, "it was cut {changes} times");
+                return;
+            }
+        }
+        panic!("it never came to its end");
+    }
+}
+
+#[test]
+fn a_side_that_is_added_goes_on_coming_wherever_it_is_cut_short() {
+    Asked::Add.may_be_cut_anywhere();
+}
+
+#[test]
+fn a_replacement_goes_on_by_itself_wherever_it_is_cut_short() {
+    Asked::Replace.may_be_cut_anywhere();
+}
+
+#[test]
+fn a_removal_goes_on_by_itself_wherever_it_is_cut_short() {
+    Asked::Remove.may_be_cut_anywhere();
+}
+
+/// Begins to replace b by c, and lets the power go before c is whole.
+async fn interrupted(rt: &Rt) -> Devices {
+    let mut devices = Devices::made(rt).await;
+    let mirror = devices.open(&["a", "b"]).await;
+    Asked::Replace.of(&mirror, &devices).await.expect("begun");
+    let status = mirror.status();
+    assert_eq!(words(&status), ["replace b by c"]);
+    let operations: Vec<_> = status.sides.iter().map(|side| side.operation).collect();
+    assert_eq!(operations, [None, Some("leaving"), Some("joining")]);
+    assert_eq!(status.sides_to_name, Some(vec!["a".into(), "c".into()]));
+    devices.cut_power();
+    devices
+}
+
+/// The configuration has been edited already: the side that leaves is not named any more, counts,
+/// and is used until the other one is whole.
+#[test]
+fn a_configuration_may_name_the_sides_of_afterwards_before_the_end() {
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let devices = interrupted(&rt).await;
+        let mirror = devices.open(&["a", "c"]).await;
+        let status = mirror.status();
+        assert_eq!(names(&status), ["a", "c", "b"]);
+        assert_eq!(words(&status), ["replace b by c"]);
+        assert_eq!(status.sides_to_name, None);
+        let done = |status: &MirrorStatus| is_settled(status, &["a", "c"]);
+        assert!(devices.until(&mirror, done).await, "{:?}", mirror.status());
+        assert_content(&mirror, "afterwards").await;
+        mirror.close().await.expect("closed");
+    });
+}
+
+/// The configuration names all of them, as one does who has read half of the advice.
+#[test]
+fn a_configuration_that_names_all_sides_goes_on_as_well() {
+    let rt = virtual_rt(2);
+    rt.block_on(async {
+        let devices = interrupted(&rt).await;
+        let mirror = devices.open(&["a", "b", "c"]).await;
+        let status = mirror.status();
+        assert_eq!(words(&status), ["replace b by c"]);
+        assert_eq!(status.sides_to_name, Some(vec!["a".into(), "c".into()]));
+        let done = |status: &MirrorStatus| is_settled(status, &["a", "c"]);
+        assert!(devices.until(&mirror, done).await, "{:?}", mirror.status());
+        mirror.close().await.expect("closed");
+    });
+}
+
+/// The device of the new side is not described: the side is missing and not forgotten, it may be
+/// given up by name, and found later.
+#[test]
+fn a_side_whose_device_is_not_described_is_missing_and_not_forgotten() {
+    let rt = virtual_rt(3);
+    rt.block_on(async {
+        let devices = interrupted(&rt).await;
+        let mirror = devices.open_beside(&["a", "b"], &["a", "b"]).await;
+        let status = mirror.status();
+        assert_eq!(names(&status), ["a", "b", "unfound0"]);
+        assert_eq!(status.sides[2].health, "absent");
+        assert_eq!(words(&status), ["replace b by unfound0"]);
+        rt.sleep(Duration::from_secs(60)).await;
+        assert_eq!(
+            names(&mirror.status()).len(),
+            3,
+            "b stays without the other one"
+        );
+        mirror.close().await.expect("closed");
+
+        let mirror = devices.open(&["a", "b"]).await;
+        assert_eq!(words(&mirror.status()), ["replace b by c"]);
+        mirror.close().await.expect("closed");
+
+        let mirror = devices.open_beside(&["a", "b"], &["a", "b"]).await;
+        mirror.remove_side("unfound0").await.expect("given up");
+        assert!(
+            is_settled(&mirror.status(), &["a", "b"]),
+            "{:?}",
+            mirror.status()
+        );
+        mirror.close().await.expect("closed");
+        let mirror = devices.open(&["a", "b"]).await;
+        assert!(
+            is_settled(&mirror.status(), &["a", "b"]),
+            "{:?}",
+            mirror.status()
+        );
+        assert_content(&mirror, "without it").await;
+        mirror.close().await.expect("closed");
+    });
+}
+
+/// The same command is given while its side could not be found: its device holds a side of this
+/// very volume, which is made anew.
+#[test]
+fn the_command_is_taken_again_with_the_side_that_it_has_left_behind() {
+    let rt = virtual_rt(4);
+    rt.block_on(async {
+        let devices = interrupted(&rt).await;
+        let mirror = devices.open_beside(&["a", "b"], &["a", "b"]).await;
+        Asked::Replace
+            .of(&mirror, &devices)
+            .await
+            .expect("taken again");
+        let done = |status: &MirrorStatus| is_settled(status, &["a", "c"]);
+        assert!(devices.until(&mirror, done).await, "{:?}", mirror.status());
+        mirror.close().await.expect("closed");
+        let mirror = devices.open(&["a", "b"]).await;
+        assert!(done(&mirror.status()), "{:?}", mirror.status());
+        assert_content(&mirror, "afterwards").await;
+        mirror.close().await.expect("closed");
+    });
+}
+
+/// A dead side is replaced, and the configuration names it still: it is missed by nobody.
+#[test]
+fn a_dead_side_that_was_replaced_is_not_missed() {
+    let rt = virtual_rt(5);
+    rt.block_on(async {
+        let mut devices = Devices::made(&rt).await;
+        let dead = MirrorConfig::of(vec!["a".into(), "b".into()]);
+        let without_b = |devices: &Devices| {
+            vec![
+                SideToOpen {
+                    name: "a".into(),
+                    device: Ok(devices.device("a").device),
+                },
+                SideToOpen {
+                    name: "b".into(),
+                    device: Err(OpenError::new("unplugged")),
+                },
+            ]
+        };
+        let options = OpenOptions::default();
+        let mirror = Mirror::open(&rt, &dead, without_b(&devices), &options).await;
+        let mirror = mirror.expect("a was closed cleanly");
+        Asked::Replace.of(&mirror, &devices).await.expect("begun");
+        devices.cut_power();
+        for life in 0..3 {
+            let mut sides = without_b(&devices);
+            for side in sides_elsewhere(&rt, &sides).await {
+                // The dead one is among them as long as it is to leave.
+                let c = devices.device("c");
+                if holds_side(&rt, &c.device, &side).await {
+                    sides.push(SideToOpen {
+                        name: "c".into(),
+                        device: Ok(c.device),
+                    });
+                }
+            }
+            let mirror = Mirror::open(&rt, &dead, sides, &options).await;
+            let mirror = mirror.unwrap_or_else(|error| panic!("life {life}: {error}"));
+            let done = |status: &MirrorStatus| is_settled(status, &["a", "c"]);
+            assert!(devices.until(&mirror, done).await, "{:?}", mirror.status());
+            assert_content(&mirror, "afterwards").await;
+            mirror.close().await.expect("closed");
+        }
+    });
+}
+
+/// A scrub goes on after a stop of either kind from about where it was, ends once, and one that was
+/// cancelled does not come back.
+#[test]
+fn a_scrub_goes_on_after_any_stop() {
+    let rt = virtual_rt(6);
+    rt.block_on(async {
+        let mut devices = Devices::made(&rt).await;
+        // Two sides of six blocks: a MiB in four seconds.
+        devices.scrub_rate = Some(Size(MIB / 2));
+        let mirror = devices.open(&["a", "b"]).await;
+        mirror.start_scrub().expect("it can be scrubbed");
+        let position = |status: &MirrorStatus| {
+            let scrub = status.scrub.clone().expect("it has begun");
+            scrub.position_bytes
+        };
+        let at = |mib: u64| move |status: &MirrorStatus| position(status) >= mib * MIB;
+        assert!(devices.until(&mirror, at(2)).await);
+        assert!(mirror.status().scrub.expect("it runs").remembered);
+        assert_eq!(words(&mirror.status()), ["scrub"]);
+        devices.cut_power();
+
+        // Begun again by the operator, it is the same one.
+        let mirror = devices.open(&["a", "b"]).await;
+        let status = mirror.status();
+        assert!(position(&status) >= 2 * MIB, "{status:?}");
+        let read_before = status.scrub.expect("it goes on").read_bytes;
+        assert!(read_before > 0);
+        mirror.start_scrub().expect("it runs already");
+        assert!(devices.until(&mirror, at(4)).await);
+        mirror.close().await.expect("closed");
+
+        let mirror = devices.open(&["a", "b"]).await;
+        let status = mirror.status();
+        assert!(position(&status) >= 4 * MIB, "{status:?}");
+        let over = |status: &MirrorStatus| {
+            let scrub = status.scrub.as_ref().expect("it goes on");
+            scrub.state != "running" && scrub.remembered
+        };
+        assert!(devices.until(&mirror, over).await);
+        let scrub = mirror.status().scrub.expect("it has ended");
+        assert_eq!((scrub.state, scrub.found), ("done", 0), "{scrub:?}");
+        assert!(scrub.read_bytes > read_before);
+        devices.cut_power();
+
+        let mirror = devices.open(&["a", "b"]).await;
+        assert_eq!(mirror.status().scrub, None, "it has ended");
+        mirror.start_scrub().expect("another one");
+        assert!(devices.until(&mirror, at(1)).await);
+        assert!(mirror.cancel_scrub());
+        assert!(devices.until(&mirror, over).await);
+        assert_eq!(
+            mirror.status().scrub.expect("it was begun").state,
+            "cancelled"
+        );
+        devices.cut_power();
+        let mirror = devices.open(&["a", "b"]).await;
+        assert_eq!(mirror.status().scrub, None, "it was cancelled");
+        mirror.close().await.expect("closed");
+    });
+}
+
+/// The power goes at any change while a scrub runs: it comes to its end after that, and what was
+/// wrong is found.
+#[test]
+fn a_scrub_that_is_cut_short_anywhere_comes_to_its_end() {
+    for changes in 0..60 {
+        let rt = virtual_rt(1000 + changes);
+        rt.block_on(async {
+            let mut devices = Devices::made(&rt).await;
+            devices.scrub_rate = Some(Size(MIB));
+            let mirror = devices.open(&["a", "b"]).await;
+            mirror.start_scrub().expect("it can be scrubbed");
+            let begun = |status: &MirrorStatus| status.scrub.as_ref().is_some_and(|s| s.remembered);
+            assert!(devices.until(&mirror, begun).await);
+            devices.power.set(changes);
+            let is_done = |status: &MirrorStatus| {
+                status
+                    .scrub
+                    .as_ref()
+                    .is_some_and(|scrub| scrub.state == "done")
+            };
+            assert!(devices.until(&mirror, is_done).await, "{changes} changes");
+            // Whether the sides were told that it has ended is open then.
+            let was_done = is_done(&mirror.status());
+            assert!(!was_done || changes > 4, "it writes how far it is");
+            devices.cut_power();
+            let mirror = devices.open(&["a", "b"]).await;
+            let over =
+                |status: &MirrorStatus| is_done(status) || status.scrub.is_none() && was_done;
+            let ends = devices.until(&mirror, over).await;
+            assert!(ends, "after {changes} changes: {:?}", mirror.status());
+            mirror.submit(Request::flush()).await.expect("flushed");
+            mirror.close().await.expect("closed");
+        });
+    }
+}

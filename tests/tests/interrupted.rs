@@ -1,0 +1,193 @@
+//! Operations on a volume that are cut short by `kill -9`: the next server, started with the
+//! configuration as it was, goes on with them.
+
+use bimetal_tests::client::Client;
+use bimetal_tests::deadline::eventually;
+use bimetal_tests::nbd::Wire;
+use bimetal_tests::server::binary;
+use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume};
+use serde_json::Value;
+
+/// What one piece of the content covers; there is one in each MiB.
+const PIECE_BYTES: u64 = 64 << 10;
+const PIECES: u64 = 48;
+
+/// A mirror of files of 64 MiB, whose `sides` are those given, that is rebuilt and scrubbed slowly.
+/// The new side `c` lies below a layer: its device is no file by itself.
+fn toml(sides: &str) -> String {
+    let file = |name: &str| {
+        let size = "size = \"64MiB\"\n";
+        format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\n{size}")
+    };
+    let files = ["a", "b", "below-c"].map(file).concat();
+    let c = "[device.c]\ntype = \"passthrough\"\nbelow = \"below-c\"\n";
+    let mirror = format!(
+        "[device.vol]\ntype = \"mirror\"\nsides = [{sides}]\nscrub_rate = \"2MiB\"\n\
+         rebuild = {{ floor = \"0B/s\", ceiling = \"64KiB/s\" }}\n"
+    );
+    files + c + &mirror + EXPORT_VOL
+}
+
+fn content(piece: u64) -> Vec<u8> {
+    (piece + 1).to_le_bytes().repeat(PIECE_BYTES as usize / 8)
+}
+
+/// The volume with its content, stopped.
+fn filled(name: &str) -> Volume {
+    let volume = Volume::from_toml(name, &toml("\"a\", \"b\""));
+    for image in ["a.img", "b.img"] {
+        volume.dir().sparse(image, 64 * MIB);
+    }
+    volume.verb("format").ok();
+    let server = volume.serve();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    for piece in 0..PIECES {
+        wire.write(piece * MIB, &content(piece));
+    }
+    wire.flush();
+    drop(wire);
+    server.stop();
+    volume
+}
+
+fn assert_content(volume: &Volume) {
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    for piece in 0..PIECES {
+        let found = wire.read(piece * MIB, PIECE_BYTES as u32);
+        assert!(found == content(piece), "piece {piece} is what was written");
+    }
+}
+
+fn figure(volume: &Volume, name: &str) -> Value {
+    volume.status()["devices"]["vol"]["figures"][name].clone()
+}
+
+/// The sides that the volume has, with their health.
+fn sides(volume: &Volume) -> Vec<(String, String)> {
+    let status = volume.status();
+    let parts = status["devices"]["vol"]["parts"].as_object().cloned();
+    let parts = parts.unwrap_or_else(|| panic!("no sides in {status:#}"));
+    let health = |part: &Value| part["health"].as_str().unwrap_or("?").to_owned();
+    parts
+        .iter()
+        .map(|(name, part)| (name.clone(), health(part)))
+        .collect()
+}
+
+/// Lets the rebuild go as fast as it can, and waits until the volume has these sides, whole.
+fn until_whole(volume: &Volume, expected: &[&str]) {
+    let fast = ["vol", "--ceiling", "none"];
+    volume.verb("rebuild").args(fast).ok();
+    let healthy = |name: &&str| ((*name).to_owned(), "healthy".to_owned());
+    let expected: Vec<(String, String)> = expected.iter().map(healthy).collect();
+    eventually(60, "the operation has come to its end", || {
+        (sides(volume) == expected).then_some(())
+    });
+    assert_eq!(figure(volume, "operations"), Value::Null);
+}
+
+/// `bimetal side VERB`, which must succeed. Returns what it says.
+fn side(volume: &Volume, words: &[&str]) -> String {
+    let verb = Client::new(binary()).args(["side", words[0]]);
+    let verb = verb.arg(volume.config()).arg("vol").args(&words[1..]);
+    verb.within_s(60).ok().stdout
+}
+
+fn edit(volume: &Volume, sides: &str) {
+    std::fs::write(volume.config(), toml(sides)).expect("the configuration");
+}
+
+#[test]
+fn a_replacement_that_is_killed_goes_on_by_itself() {
+    let volume = filled("killed-replace");
+    let mut server = volume.serve();
+    let told = side(&volume, &["replace", "b", "c"]);
+    let shown = figure(&volume, "operations");
+    server.kill();
+
+    // Started as before, and killed again.
+    let mut server = volume.serve();
+    assert_eq!(volume.health("c"), "resyncing");
+    assert_eq!(figure(&volume, "operations"), "replace b by c");
+    assert_eq!(shown, "replace b by c");
+    let line = "write into [device.vol]: sides = [\"a\", \"c\"]";
+    assert!(told.contains(line), "{told}");
+    assert!(server.said().contains(line), "{}", server.said());
+    server.kill();
+    let check = &volume.json("check")["devices"]["vol"]["operations"];
+    let check = check.as_str().unwrap_or_default();
+    assert!(check.contains("replace b by c"), "{check}");
+    assert!(check.contains(line), "{check}");
+
+    // The same command again is no mistake, and the volume goes on to the end.
+    let server = volume.serve();
+    side(&volume, &["replace", "b", "c"]);
+    until_whole(&volume, &["a", "c"]);
+    assert_content(&volume);
+    server.stop();
+
+    // The configuration was not edited, and nothing is lost or degraded by that.
+    let server = volume.serve();
+    until_whole(&volume, &["a", "c"]);
+    assert_content(&volume);
+    server.stop();
+    edit(&volume, "\"a\", \"c\"");
+    let server = volume.serve();
+    until_whole(&volume, &["a", "c"]);
+    assert_eq!(figure(&volume, "to_configure"), Value::Null);
+    assert_content(&volume);
+    server.stop();
+}
+
+#[test]
+fn a_side_whose_coming_is_killed_comes_with_either_configuration() {
+    for sides_then in ["\"a\", \"b\"", "\"a\", \"b\", \"c\""] {
+        let volume = filled("killed-add");
+        let mut server = volume.serve();
+        side(&volume, &["add", "c"]);
+        server.kill();
+        let mut server = volume.serve();
+        assert_eq!(volume.health("c"), "resyncing");
+        assert_eq!(figure(&volume, "operations"), "add c");
+        server.kill();
+        edit(&volume, sides_then);
+        let server = volume.serve();
+        assert_eq!(volume.health("c"), "resyncing");
+        until_whole(&volume, &["a", "b", "c"]);
+        assert_content(&volume);
+        server.stop();
+    }
+}
+
+#[test]
+fn a_scrub_that_is_killed_goes_on_from_about_where_it_was() {
+    let volume = filled("killed-scrub");
+    let mut server = volume.serve();
+    volume.verb("scrub").arg("vol").ok();
+    let position = || {
+        figure(&volume, "scrub_position_bytes")
+            .as_f64()
+            .unwrap_or(0.0)
+    };
+    let far = 4.0 * MIB as f64;
+    eventually(60, "it gets on", || (position() >= far).then_some(()));
+    server.kill();
+
+    let server = volume.serve();
+    // It notes how far it is after each hundredth of the volume, and a piece is 1 MiB.
+    assert!(position() >= far - MIB as f64, "{}", position());
+    assert_eq!(figure(&volume, "scrub"), "running");
+    assert_eq!(figure(&volume, "operations"), "scrub");
+    // Asked for again it is the same one.
+    volume.verb("scrub").arg("vol").ok();
+    assert!(position() >= far - MIB as f64, "{}", position());
+    server.stop();
+
+    let server = volume.serve();
+    assert_eq!(figure(&volume, "scrub"), "running");
+    volume.verb("scrub").args(["vol", "--cancel"]).ok();
+    server.stop();
+    let server = volume.serve();
+    assert_eq!(figure(&volume, "scrub"), Value::Null, "it was cancelled");
+    server.stop();
+}
