@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::{Candidate, Superblock};
-use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, RebuildConfig, SideToOpen};
+use bimetal_block::layers::mirror::{
+    Mirror, MirrorConfig, OnDegraded, OpenOptions, RebuildConfig, SideToOpen,
+};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::{Rate, Size};
 use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, Op, Request};
@@ -686,4 +688,32 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
         assert_eq!(opened.status().sides[1].health, "absent");
         opened.close().await.expect("closed");
     });
+}
+
+/// What a volume does when a side is lost is not what it does when one is taken away by command.
+#[test]
+fn a_side_that_is_removed_by_command_stops_nothing() {
+    for on_degraded in [OnDegraded::Continue, OnDegraded::ReadOnly, OnDegraded::Stop] {
+        let rt = virtual_rt(21);
+        rt.block_on(async {
+            let volume = Volume::format(&rt, 2).await;
+            let names = volume.sides.iter().map(|side| side.name.clone());
+            let mut config = MirrorConfig::of(names.collect());
+            config.on_degraded = on_degraded;
+            let side = |side: &Candidate| SideToOpen {
+                name: side.name.clone(),
+                device: there(side, true),
+            };
+            let sides = volume.sides.iter().map(side).collect();
+            let mirror = Mirror::open(&rt, &config, sides, &OpenOptions::default()).await;
+            let mirror = mirror.unwrap_or_else(|error| panic!("it opens: {error}"));
+            put(&rt, &mirror, MIB, 1).await;
+            let removed = mirror.remove_side(&volume.sides[0].name).await;
+            removed.expect("the other one has everything");
+            put(&rt, &mirror, 2 * MIB, 2).await;
+            assert_eq!(byte_at(&mirror, MIB).await, Ok(1), "{on_degraded:?}");
+            assert_eq!(byte_at(&mirror, 2 * MIB).await, Ok(2), "{on_degraded:?}");
+            mirror.close().await.expect("closed");
+        });
+    }
 }

@@ -308,7 +308,7 @@ impl Shared {
             volume.strike_left(place);
         }
         if side.is_active() {
-            self.give_up(index, IoError::Offline);
+            self.dismiss(index);
         }
         self.change_life(side, Life::Removed);
         side.out_of_sync.clear();

@@ -78,8 +78,18 @@ impl Shared {
         }
     }
 
-    /// From now on the volume does without the side.
+    /// From now on the volume does without the side, and is what the configuration asks for then.
     pub(super) fn give_up(self: &Rc<Self>, index: usize, error: IoError) {
+        self.do_without(index, error, self.on_degraded);
+    }
+
+    /// From now on the volume does without the side, which leaves by command: that is no reason to
+    /// stop serving.
+    pub(super) fn dismiss(self: &Rc<Self>, index: usize) {
+        self.do_without(index, IoError::Offline, OnDegraded::Continue);
+    }
+
+    fn do_without(self: &Rc<Self>, index: usize, error: IoError, on_degraded: OnDegraded) {
         let side = &self.sides[index];
         assert!(
             self.another_is_healthy(index),
@@ -102,7 +112,7 @@ impl Shared {
             not_durable.iter().for_each(|range| side.note_lack(range));
         }
         add(&self.counts.sides_given_up, 1);
-        match (self.on_degraded, self.state.get()) {
+        match (on_degraded, self.state.get()) {
             (OnDegraded::ReadOnly, VolumeState::Open) => self.state.set(VolumeState::ReadOnly),
             (OnDegraded::Stop, VolumeState::Open | VolumeState::ReadOnly) => {
                 self.state.set(VolumeState::Stopped);
