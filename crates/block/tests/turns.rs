@@ -16,6 +16,7 @@ use bimetal_rt::Rt;
 use bimetal_rt::turn::TURN_STEPS_MAX;
 use common::sides::{blank_of, open_these};
 use common::{open, virtual_rt, write};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -94,6 +95,33 @@ fn many_extents_in_a_log_are_told_in_short_turns() {
             assert_eq!((extent.len, extent.data), (BLOCK, index % 2 == 0));
         }
         mirror.close().await.expect("it closes");
+    });
+}
+
+/// A log of tens of thousands of records goes home, and its entries are let go of.
+#[test]
+fn a_log_of_many_records_goes_home_in_short_turns() {
+    const RECORDS: u64 = 24_000;
+    let rt = virtual_rt(4);
+    rt.block_on(async {
+        let mirror = mirror(&rt, 512 * MIB, 192 * MIB).await;
+        rt.forget_longest_turn();
+        let mut flying = FuturesUnordered::new();
+        for block in 0..RECORDS {
+            let request = write(&rt, 2 * block * BLOCK, BLOCK as usize, 1);
+            flying.push(mirror.submit(request));
+            if flying.len() == 32 {
+                let written = flying.next().await.expect("one is under way");
+                written.expect("it is written");
+            }
+        }
+        while let Some(written) = flying.next().await {
+            written.expect("it is written");
+        }
+        mirror.close().await.expect("everything goes home");
+        until_turn_ends(&rt).await;
+        let steps = rt.longest_turn().steps;
+        assert!(steps <= STEPS_MAX, "a turn of {steps} steps");
     });
 }
 

@@ -199,8 +199,20 @@ impl Store {
             unreleased: Vec::new(),
             replaced_bytes: 0,
         };
-        let all = newest.newest_in(&(0..self.volume_bytes.get()));
-        for (count, (range, record)) in all.into_iter().enumerate() {
+        let volume_bytes = self.volume_bytes.get();
+        let mut some = newest.some_newest_in(&(0..volume_bytes), RECORDS_PER_SLICE);
+        while let Some((last, _)) = some.last() {
+            let rest = last.end..volume_bytes;
+            self.take_pieces(&mut chunk, some, limits);
+            yield_now().await;
+            some = newest.some_newest_in(&rest, RECORDS_PER_SLICE);
+        }
+        chunk
+    }
+
+    /// Takes those of some records into a chunk that nothing behind it replaces.
+    fn take_pieces(&self, chunk: &mut Chunk, records: Vec<(Range<u64>, Logged)>, limits: &Limits) {
+        for (range, record) in records {
             let lets_go = self.let_go.get() && record.number >= limits.released_below;
             if lets_go {
                 self.log.let_go_below(record.number + 1);
@@ -210,7 +222,7 @@ impl Store {
             }
             let left = {
                 let index = self.log.index.borrow();
-                parts_left(&index, limits, (&range, &record), end)
+                parts_left(&index, limits, (&range, &record), chunk.end)
             };
             chunk.replaced_bytes += range.end - range.start;
             for part in left {
@@ -218,10 +230,6 @@ impl Store {
                 let cut = record.cut(part.start - range.start..part.end - range.start);
                 chunk.pieces.push((part, cut));
             }
-            if (count + 1).is_multiple_of(RECORDS_PER_SLICE) {
-                yield_now().await;
-            }
         }
-        chunk
     }
 }

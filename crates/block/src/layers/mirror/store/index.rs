@@ -159,12 +159,22 @@ impl Index {
 
     /// The newest records in a range, cut to it, in order.
     pub(super) fn newest_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Logged)> {
+        self.some_newest_in(range, usize::MAX)
+    }
+
+    /// The same, and no more of them than `parts_max`: the first ones.
+    pub(super) fn some_newest_in(
+        &self,
+        range: &Range<u64>,
+        parts_max: usize,
+    ) -> Vec<(Range<u64>, Logged)> {
         let cut = |(part, logged): (Range<u64>, &Logged)| {
             let inside = part.start.max(range.start)..part.end.min(range.end);
             let logged = logged.cut(inside.start - part.start..inside.end - part.start);
             (inside, logged)
         };
-        self.newest.overlapping(range).map(cut).collect()
+        let parts = self.newest.overlapping(range).take(parts_max);
+        parts.map(cut).collect()
     }
 
     /// The first part of a range that is in the log, cut to it, and whether it holds data.
@@ -179,27 +189,25 @@ impl Index {
         &self.entries
     }
 
-    /// Forgets the entries before a position, and the records that were only there.
-    pub(super) fn drop_before(&mut self, position: u64) {
-        while self
-            .entries
-            .front()
-            .is_some_and(|first| first.end <= position)
-        {
-            let entry = self.entries.pop_front().expect("it was looked at");
-            for (range, _) in entry.records {
-                let own = |(_, logged): &(Range<u64>, &Logged)| logged.entry == entry.position;
-                let parts: Vec<Range<u64>> = self
-                    .newest
-                    .overlapping(&range)
-                    .filter(own)
-                    .map(|(part, _)| part)
-                    .collect();
-                for part in parts {
-                    self.newest.remove(part);
-                }
+    /// Forgets the first entry if it ends before a position, and the records that were only there.
+    /// False when there is no such entry.
+    pub(super) fn drop_first_before(&mut self, position: u64) -> bool {
+        let Some(entry) = self.entries.pop_front_if(|first| first.end <= position) else {
+            return false;
+        };
+        for (range, _) in entry.records {
+            let own = |(_, logged): &(Range<u64>, &Logged)| logged.entry == entry.position;
+            let parts: Vec<Range<u64>> = self
+                .newest
+                .overlapping(&range)
+                .filter(own)
+                .map(|(part, _)| part)
+                .collect();
+            for part in parts {
+                self.newest.remove(part);
             }
         }
+        true
     }
 
     /// Keeps what lies from a position on from being reused.
@@ -318,9 +326,9 @@ mod tests {
             0x10000,
             vec![(0x1000..0x2000, data(2, 0x10000, 0x11000, 1))],
         ));
-        index.drop_before(0xFFFF);
+        assert!(!index.drop_first_before(0xFFFF), "it ends behind that");
         assert_eq!(index.entries().len(), 2, "an entry goes as a whole");
-        index.drop_before(0x10000);
+        assert!(index.drop_first_before(0x10000));
         assert_eq!(numbers(&index, 0..0x4000), vec![(0x1000..0x2000, 2)]);
         assert_eq!(index.bytes(), 0x1000);
     }

@@ -147,7 +147,7 @@ pub(super) struct Log {
     /// is asked with.
     given_below: RefCell<Rc<GivenBelow>>,
     epoch: Cell<u64>,
-    shared_below: Cell<u64>,
+    pub(super) shared_below: Cell<u64>,
     /// See [`Checkpoint::kept_from`].
     pub(super) kept_from: Cell<u64>,
     /// The highest number of a change of which an entry has been formed, and the highest number
@@ -682,7 +682,7 @@ impl Log {
     }
 
     /// The position behind the last stored entry.
-    fn stored(&self) -> u64 {
+    pub(super) fn stored(&self) -> u64 {
         match self.flying.borrow().front() {
             Some(first) => first.header.position,
             None => self.head.get(),
@@ -737,48 +737,6 @@ impl Log {
         let full = bytes / (self.area.data_blocks_max * BLOCK_BYTES);
         let headers = (full + records.div_ceil(records_per_entry) + 4) * HEADER_BYTES;
         stays_bytes + bytes + headers + self.area.window() <= self.usable_bytes()
-    }
-
-    /// Lets go of the entries before a position: durably, before their space is used again.
-    ///
-    /// # Errors
-    /// When the device fails; then nothing has changed.
-    pub(super) async fn drop_before(self: &Rc<Self>, position: u64) -> Result<(), IoError> {
-        let _turn = self.checkpointing.acquire(1).await;
-        let mut next = self.checkpoint.borrow().clone();
-        let dropped = {
-            let index = self.index.borrow();
-            let dropped = index.entries().iter().take_while(|e| e.end <= position);
-            dropped.last().map(|last| (last.end, last.complete_below))
-        };
-        let Some((_, complete_below)) = dropped else {
-            return Ok(());
-        };
-        let following = |next: &Entry| next.position;
-        let left = {
-            let index = self.index.borrow();
-            index
-                .entries()
-                .iter()
-                .find(|entry| entry.end > position)
-                .map(following)
-        };
-        next.sequence += 1;
-        // With nothing left, the log begins where the next entry goes. An entry may be in flight
-        // there, and is found from there on.
-        next.tail = left.unwrap_or_else(|| self.stored());
-        next.complete_below = next.complete_below.max(complete_below);
-        next.shared_below = next.shared_below.max(self.shared_below.get());
-        next.kept_from = self.kept_from.get();
-        next.durable_to = self.flushed.get();
-        let tail = next.tail;
-        next.jumps.retain(|jump| jump.start > tail);
-        self.write_checkpoint(&next).await?;
-        *self.checkpoint.borrow_mut() = next;
-        self.index.borrow_mut().drop_before(position);
-        self.pump();
-        self.changed.notify();
-        Ok(())
     }
 
     /// Waits until nothing is being written.

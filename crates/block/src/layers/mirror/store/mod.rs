@@ -14,6 +14,7 @@ pub(super) mod checksums;
 mod choose;
 mod destage;
 pub(super) mod digests;
+mod dropping;
 mod entry;
 mod extents;
 mod forgetting;
