@@ -18,6 +18,8 @@ use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
 use common::{byte_of, virtual_rt, write};
 
+const MIB: u64 = 1 << 20;
+
 /// Sides large enough for superblocks.
 fn candidates(rt: &Rt, count: usize) -> Vec<Candidate> {
     (0..count)
@@ -506,4 +508,46 @@ fn an_opening_that_reads_a_long_log_says_how_far_it_is() {
             assert!(progress.done_bytes <= log_bytes, "{progress:?}");
         }
     });
+}
+
+/// A write may be longer than the logs of the sides: alone, beside small ones, and again before it
+/// is at home.
+#[test]
+fn a_write_that_is_longer_than_the_log_is_stored() {
+    for len in [4 * MIB, 8 * MIB, 32 * MIB] {
+        let rt = virtual_rt(12);
+        rt.block_on(async {
+            let sides = formatted(&rt, 2).await;
+            let superblock = sides[0]
+                .superblock()
+                .await
+                .expect("readable")
+                .expect("there");
+            assert!(superblock.layout.log.1 <= 4 * MIB, "the log is short");
+            let mirror = open(&rt, &sides).await.expect("it opens");
+            for byte in [1, 2] {
+                let large = mirror.submit(write(&rt, 0, len as usize, byte));
+                let small = async {
+                    for block in 0..64 {
+                        let request = write(&rt, len + block * 4096, 4096, byte);
+                        mirror.submit(request).await.expect("a side takes it");
+                    }
+                };
+                let both = futures_util::future::join(large, small);
+                let stored = rt.timeout(Duration::from_secs(60), both).await;
+                let (large, ()) = stored.expect("they are stored in time");
+                large.expect("a side takes it");
+            }
+            mirror.submit(Request::flush()).await.expect("flushed");
+            // The power goes.
+            drop(mirror);
+            let mirror = open(&rt, &sides).await.expect("it opens");
+            for (offset, len) in [(0, len), (len, 64 * 4096)] {
+                let read = mirror.submit(Request::read(offset, len)).await;
+                let bytes = read.expect("readable").into_data().to_vec();
+                assert!(bytes.iter().all(|byte| *byte == 2), "the newest content");
+            }
+            mirror.close().await.expect("closed");
+        });
+    }
 }

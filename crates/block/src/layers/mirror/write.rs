@@ -7,13 +7,14 @@ use std::rc::Rc;
 use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
 use bimetal_rt::sync::Permit;
 use bimetal_rt::{Instant, Payload};
-use futures_util::future::select;
+use futures_util::future::{select, try_join_all};
 
 use super::queue::{Batch, Change, Progress, Ticket};
 use super::shared::{Shared, VolumeState};
 use super::side::add;
 use super::store::digests::Digests;
 use super::store::{Append, Outcome, Space, all_stored};
+use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::range_lock::RangeGuard;
 use crate::range_set::RangeSet;
@@ -52,8 +53,27 @@ impl Drop for Admitted {
 }
 
 impl Shared {
-    /// Stores a change on the sides and acknowledges it by the rules.
+    /// Stores a change on the sides and acknowledges it by the rules. A write that is longer than
+    /// what the smallest log has room for besides other changes is several changes: as one it would
+    /// be complete nowhere, and nothing could go home to make room for the rest of it.
     pub(super) async fn change(self: &Rc<Self>, request: Request) -> IoResult {
+        let piece_bytes_max = self.exposure.bytes_max_by_logs() / BLOCK_BYTES * BLOCK_BYTES;
+        let piece_bytes_max = piece_bytes_max.max(BLOCK_BYTES);
+        if request.op != Op::Write || request.len <= piece_bytes_max {
+            return self.change_at_once(request).await;
+        }
+        let starts = (0..request.len).step_by(piece_bytes_max as usize);
+        let pieces = starts.map(|start| {
+            let end = request.len.min(start + piece_bytes_max);
+            let payload = request.payload.slice(start as usize..end as usize);
+            let piece = Request::write(request.offset + start, payload, request.flags);
+            self.change_at_once(piece.from_origin(request.origin))
+        });
+        try_join_all(pieces).await.map(|_done| Reply::Done)
+    }
+
+    /// Stores a change under one number.
+    async fn change_at_once(self: &Rc<Self>, request: Request) -> IoResult {
         let range = request.offset..request.end();
         if range.is_empty() {
             return Ok(Reply::Done);
@@ -86,7 +106,6 @@ impl Shared {
         }
     }
 
-    /// Numbers a change and queues it on every side that takes part.
     /// The digests that the first of the sides with a log will want; the others mostly want the
     /// same.
     fn digests_of(&self, payload: &Payload) -> Option<Digests> {
@@ -95,6 +114,7 @@ impl Shared {
         Some(Digests::of(made_by, payload))
     }
 
+    /// Numbers a change and queues it on every side that takes part.
     fn admit(self: &Rc<Self>, request: Request) -> Result<Rc<Ticket>, IoError> {
         let range = request.offset..request.end();
         let len = request.len;
