@@ -9,7 +9,7 @@ use std::time::Duration;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::{Candidate, Superblock};
 use bimetal_block::layers::mirror::{
-    Mirror, MirrorConfig, OnDegraded, OpenOptions, RebuildConfig, SideToOpen,
+    Force, Mirror, MirrorConfig, OnDegraded, OpenOptions, RebuildConfig, SideToOpen,
 };
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::{Rate, Size};
@@ -17,7 +17,7 @@ use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, Op, Requ
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
 use common::sides::{
-    Powered, blank, byte_at, open_these, put, rebuilding, scrub, there, until_whole,
+    Powered, blank, byte_at, open_these, open_without, put, rebuilding, scrub, there, until_whole,
 };
 use common::{virtual_rt, write};
 
@@ -224,6 +224,46 @@ fn a_scrub_finds_what_is_wrong_in_a_log() {
         mirror.close().await.expect("closed");
         let home = volume.home(1, 7 * MIB).await;
         assert_eq!(volume.bytes(1, home).await, vec![9; BLOCK as usize]);
+    });
+}
+
+/// Headers of the log are needed after a stop only: a scrub finds what is wrong with them as long as
+/// the side can be done without, and then the side can be started alone.
+#[test]
+fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
+    let rt = virtual_rt(22);
+    rt.block_on(async {
+        let volume = Volume::format(&rt, 2).await;
+        let mirror = volume.open().await;
+        for at in [7, 9, 11] {
+            put(&rt, &mirror, at * MIB, at as u8).await;
+            mirror.submit(Request::flush()).await.expect("flushed");
+        }
+        // Each of these is an entry of its own, so its header lies before it.
+        for at in [7, 9] {
+            let place = mirror.place_on(1, at * MIB).expect("it has a place");
+            assert_ne!(place, volume.home(1, at * MIB).await, "it is in the log");
+            volume.spoil(1, place - BLOCK).await;
+        }
+        let found = scrub(&rt, &mirror).await;
+        assert_eq!((found.found, found.repaired), (2, 2), "{found:?}");
+        assert_eq!(found.unrepairable, 0);
+        let clean = scrub(&rt, &mirror).await;
+        assert_eq!(clean.found, 0, "{clean:?}");
+        mirror.submit(Request::flush()).await.expect("flushed");
+        // The power goes, and the other side with it.
+        drop(mirror);
+        let sides = [&volume.sides[0], &volume.sides[1]];
+        let options = OpenOptions {
+            force: Some(Force::ReadOnly),
+            ..OpenOptions::default()
+        };
+        let alone = open_without(&rt, &sides, &[0], &options).await;
+        let alone = alone.unwrap_or_else(|error| panic!("it opens: {error}"));
+        for at in [7, 9, 11] {
+            assert_eq!(byte_at(&alone, at * MIB).await, Ok(at as u8));
+        }
+        alone.close().await.expect("closed");
     });
 }
 

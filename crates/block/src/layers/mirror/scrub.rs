@@ -81,6 +81,7 @@ impl Shared {
             self.remember_scrub(Some(run.record()));
             run.is_noted();
             for index in self.healthy() {
+                self.scrub_headers(run, index).await;
                 self.scrub_areas(run, index).await;
             }
         }
@@ -158,6 +159,30 @@ impl Shared {
                 add(counter, wrong);
             }
             Err(_) => add(&side.counts.errors, 1),
+        }
+    }
+
+    /// The headers of the entries in the log of a side.
+    async fn scrub_headers(self: &Rc<Self>, run: &Run, index: usize) {
+        let side = &self.sides[index];
+        let Some(store) = side.store() else { return };
+        let mut next = Some(0);
+        while let Some(from) = next.filter(|_| !run.is_cancelled()) {
+            let pace = &self.repair.scrub.pace;
+            pace.turn(&self.repair.clients, PIECE_BYTES).await;
+            match self.unless_gone(index, store.check_headers(from)).await {
+                Ok(headers) => {
+                    add(&run.counts.read_bytes, headers.read_bytes);
+                    add(&run.counts.found, headers.wrong);
+                    add(&run.counts.repaired, headers.repaired);
+                    add(&run.counts.unrepairable, headers.wrong - headers.repaired);
+                    next = headers.next;
+                }
+                Err(_) => {
+                    add(&side.counts.errors, 1);
+                    return;
+                }
+            }
         }
     }
 

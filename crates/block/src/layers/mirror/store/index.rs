@@ -62,6 +62,14 @@ pub(super) struct Entry {
     pub(super) position: u64,
     /// Where it ends.
     pub(super) end: u64,
+    /// The run of the log it was written in.
+    pub(super) run: u64,
+    /// Everything below this position was durable when it was written.
+    pub(super) flushed: u64,
+    /// The number of the epoch.
+    pub(super) epoch: u64,
+    /// Records in its header; some of them may be forgotten.
+    pub(super) records_written: usize,
     /// With it, the log holds all changes below this number.
     pub(super) complete_below: u64,
     /// When it was written, in seconds since 1970.
@@ -104,6 +112,10 @@ impl Entry {
         Entry {
             position: header.position,
             end: header.end(),
+            run: header.run,
+            flushed: header.flushed,
+            epoch: header.epoch,
+            records_written: header.records.len(),
             complete_below: header.complete_below,
             written_s: header.written_s,
             shared_below: header.shared_below,
@@ -288,6 +300,10 @@ mod tests {
         Entry {
             position,
             end: position + 0x10000,
+            run: 1,
+            flushed: 0,
+            epoch: 1,
+            records_written: records.len(),
             complete_below: 0,
             written_s: 0,
             shared_below: 0,

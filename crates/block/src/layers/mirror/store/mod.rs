@@ -19,6 +19,7 @@ mod entry;
 mod extents;
 mod forgetting;
 mod growing;
+mod headers;
 mod index;
 mod log;
 pub(super) mod pages;

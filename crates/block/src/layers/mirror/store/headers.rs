@@ -1,0 +1,159 @@
+//! Headers of the entries in the log, for a scrub. They are read after a stop only, so one that has
+//! gone bad would be found when the changes behind it are needed, and when the side from which they
+//! could be copied may have left the volume.
+//!
+//! A header that is wrong is written again from what is known in memory.
+
+use std::rc::Rc;
+
+use futures_util::future::try_join_all;
+
+use super::Store;
+use super::entry::{HEADER_BYTES, Header, Kind};
+use super::index::{Content, Entry};
+use super::log::Log;
+use crate::error::IoError;
+use crate::layers::mirror::superblock::Uuid;
+use crate::request::{Flags, Request};
+
+/// Headers that one call looks at, and reads that are in flight for that, at most.
+const HEADERS_AT_ONCE: usize = 64;
+const READS_IN_FLIGHT_MAX: usize = 8;
+
+/// What was found among some headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct CheckedHeaders {
+    pub(in super::super) read_bytes: u64,
+    /// Headers that were not what was written.
+    pub(in super::super) wrong: u64,
+    /// Those of them that are right again.
+    pub(in super::super) repaired: u64,
+    /// The position to go on from, if there are more.
+    pub(in super::super) next: Option<u64>,
+}
+
+/// An entry whose space is not used again until this is dropped.
+struct Held<'l> {
+    log: &'l Rc<Log>,
+    entry: Entry,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.log.index.borrow_mut().unpin(self.entry.position);
+        if self.log.is_full() {
+            self.log.pump();
+        }
+    }
+}
+
+impl Store {
+    /// Reads the headers of some entries from a position on, and writes anew what is not as it
+    /// should be.
+    ///
+    /// # Errors
+    /// Those of the device that say nothing of a block.
+    pub(in super::super) async fn check_headers(
+        &self,
+        from: u64,
+    ) -> Result<CheckedHeaders, IoError> {
+        let held = self.hold_entries(from);
+        let mut checked = CheckedHeaders {
+            next: held.last().map(|last| last.entry.end),
+            ..CheckedHeaders::default()
+        };
+        for some in held.chunks(READS_IN_FLIGHT_MAX) {
+            let right = try_join_all(some.iter().map(|held| self.is_header_right(&held.entry)));
+            let right = right.await?;
+            checked.read_bytes += right.len() as u64 * HEADER_BYTES;
+            for (held, _) in some.iter().zip(right).filter(|(_, right)| !right) {
+                checked.wrong += 1;
+                checked.repaired += u64::from(self.rewrite_header(&held.entry).await?);
+            }
+        }
+        Ok(checked)
+    }
+
+    fn hold_entries(&self, from: u64) -> Vec<Held<'_>> {
+        let mut index = self.log.index.borrow_mut();
+        let entries = index.entries();
+        let first = entries.partition_point(|entry| entry.position < from);
+        let some: Vec<Entry> = entries
+            .range(first..)
+            .take(HEADERS_AT_ONCE)
+            .cloned()
+            .collect();
+        some.iter().for_each(|entry| index.pin(entry.position));
+        let held = |entry| Held {
+            log: &self.log,
+            entry,
+        };
+        some.into_iter().map(held).collect()
+    }
+
+    async fn is_header_right(&self, entry: &Entry) -> Result<bool, IoError> {
+        let read = Request::read(self.log.area.at(entry.position), HEADER_BYTES);
+        let block = match self.device.submit(read).await {
+            Ok(reply) => reply.into_data().to_vec(),
+            Err(error) if error.is_of_a_block() => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let found = Header::decode(&block);
+        Ok(found.is_some_and(|found| {
+            let place = (found.position, found.end(), found.run);
+            found.side == self.log.side && place == (entry.position, entry.end, entry.run)
+        }))
+    }
+
+    /// Writes the header of an entry again; false when that is not known, or the device has not
+    /// taken it.
+    async fn rewrite_header(&self, entry: &Entry) -> Result<bool, IoError> {
+        let Some(header) = header_of(entry, self.log.side) else {
+            return Ok(false);
+        };
+        let mut block = self.rt.pool().alloc_now(HEADER_BYTES as usize);
+        header.encode(&mut block);
+        let place = self.log.area.at(entry.position);
+        let write = Request::write(place, block.freeze(), Flags::FUA);
+        match self.device.submit(write).await {
+            Ok(_) => self.is_header_right(entry).await,
+            Err(error) if error.is_of_a_block() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The header of an entry as it was written; `None` when some of its changes were found not to count
+/// and are forgotten, so that it is not known any more.
+fn header_of(entry: &Entry, side: Uuid) -> Option<Header> {
+    let (mut records, mut digests) = (Vec::new(), Vec::new());
+    for (range, logged) in &entry.records {
+        let kind = match &logged.content {
+            Content::Data { digests: of, .. } => {
+                digests.extend_from_slice(of.values());
+                Kind::Write
+            }
+            Content::Zeroes(space) => Kind::Zeroes(*space),
+            Content::Lost => Kind::Lost,
+        };
+        records.push(super::entry::Record {
+            offset: range.start,
+            number: logged.number,
+            blocks: super::index::block_count(range.end - range.start),
+            kind,
+        });
+    }
+    let header = Header {
+        side,
+        run: entry.run,
+        position: entry.position,
+        flushed: entry.flushed,
+        complete_below: entry.complete_below,
+        epoch: entry.epoch,
+        written_s: entry.written_s,
+        shared_below: entry.shared_below,
+        records,
+        digests,
+    };
+    (header.records.len() == entry.records_written && header.end() == entry.end).then_some(header)
+}
