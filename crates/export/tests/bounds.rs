@@ -108,6 +108,21 @@ async fn reads_a_block(raw: &mut Raw) -> bool {
     data.len() as u64 == BLOCK_BYTES
 }
 
+/// NBD clients that ask for much and never read an answer.
+async fn deaf_clients_of(rt: &Rt, server: &Server, count: u32) -> Vec<Raw> {
+    let mut deaf = Vec::new();
+    for _ in 0..count {
+        let mut raw = connect_with(rt, server, PipeOptions::default());
+        raw.enter().await;
+        for cookie in 0..READS {
+            raw.send(&request(0, READ, u64::from(cookie), 0, READ_BYTES))
+                .await;
+        }
+        deaf.push(raw);
+    }
+    deaf
+}
+
 fn held_bytes(rt: &Rt) -> u64 {
     (rt.pool().heap_bytes_used() + rt.pool().region_bytes_used()) as u64
 }
@@ -169,16 +184,7 @@ fn others_are_served_beside_any_number_of_clients_that_never_read() {
         let rt = virtual_rt();
         let server = serve(&rt, Protocol::Nbd, 3 * CLIENTS);
         rt.block_on(async {
-            let mut deaf = Vec::new();
-            for _ in 0..deaf_clients {
-                let mut raw = connect_with(&rt, &server, PipeOptions::default());
-                raw.enter().await;
-                for cookie in 0..READS {
-                    raw.send(&request(0, READ, u64::from(cookie), 0, READ_BYTES))
-                        .await;
-                }
-                deaf.push(raw);
-            }
+            let deaf = deaf_clients_of(&rt, &server, deaf_clients).await;
             let mut raw = connect_with(&rt, &server, PipeOptions::default());
             let served = rt.timeout(Duration::from_secs(1), reads_a_block(&mut raw));
             assert_eq!(served.await.ok(), Some(true), "{deaf_clients} others");
@@ -201,16 +207,7 @@ fn a_client_that_reads_is_served_though_others_hold_all_the_memory() {
     let rt = virtual_rt();
     let server = serve(&rt, Protocol::Nbd, CLIENTS);
     rt.block_on(async {
-        let mut deaf = Vec::new();
-        for _ in 0..4 {
-            let mut raw = connect_with(&rt, &server, PipeOptions::default());
-            raw.enter().await;
-            for cookie in 0..READS {
-                raw.send(&request(0, READ, u64::from(cookie), 0, READ_BYTES))
-                    .await;
-            }
-            deaf.push(raw);
-        }
+        let deaf = deaf_clients_of(&rt, &server, 4).await;
         rt.sleep(Duration::from_secs(1)).await;
         let mut raw = connect_with(&rt, &server, PipeOptions::default());
         // The two that hold the memory are cut off after two looks without progress, and then the
