@@ -5,7 +5,7 @@
 
 use bimetal_sim::tester::{self, Classes, Extent, Options};
 
-const SEEDS: [(u64, &str); 27] = [
+const SEEDS: [(u64, &str); 29] = [
     (
         5,
         "a side was healthy before it had what was acknowledged without it",
@@ -40,6 +40,7 @@ const SEEDS: [(u64, &str); 27] = [
     ),
     (264, "a flush waited for ever for a side that was given up"),
     (275, "a read failed although a queue had the newest content"),
+    (277, "the volume stopped when a side was removed by command"),
     (
         290,
         "a write was acknowledged that only a side in resync had",
@@ -49,6 +50,10 @@ const SEEDS: [(u64, &str); 27] = [
         "a flush did not wait for what had replaced an older write",
     ),
     (488, "a resync read only from the preferred side"),
+    (
+        903,
+        "a store went on working after the operation that made it a side was given up",
+    ),
     (
         1266,
         "a stop that fails may have marked sides all the same (an error of the tester)",

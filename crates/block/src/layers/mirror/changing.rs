@@ -12,6 +12,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_rt::Rt;
+
 use super::formatting::{NewSide, make_side};
 use super::lifecycle::Life;
 use super::opening::store_device;
@@ -29,6 +31,35 @@ use crate::error::IoError;
 const MARKED_WITHIN: Duration = Duration::from_secs(30);
 /// A flush that failed while a side is to be removed is tried again after this.
 const FLUSH_RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// A store that has begun its work and is of no side of the volume yet. When this is dropped the
+/// store ends: an operation may be given up while it waits for the superblocks.
+struct Begun {
+    rt: Rt,
+    store: Option<Rc<Store>>,
+}
+
+impl Begun {
+    fn of(rt: &Rt, store: &Rc<Store>) -> Begun {
+        Begun {
+            rt: rt.clone(),
+            store: Some(Rc::clone(store)),
+        }
+    }
+
+    /// From now on a side of the volume has it.
+    fn is_of_a_side(mut self) {
+        self.store = None;
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(store) = self.store.take() {
+            self.rt.spawn(async move { store.stop().await }).detach();
+        }
+    }
+}
 
 impl Shared {
     /// Takes a device as a further side; it is then rebuilt from the others. In the place of the
@@ -87,6 +118,7 @@ impl Shared {
         let store = begun
             .await
             .map_err(|error| format!("side {}: {error}", candidate.name))?;
+        let begun = Begun::of(&self.rt, &store);
         if let Some(place) = before {
             self.drop_unfound(place);
         }
@@ -99,9 +131,9 @@ impl Shared {
         });
         if let Err(why) = self.announce_table(volume).await {
             volume.strike(place);
-            store.stop().await;
             return Err(why);
         }
+        begun.is_of_a_side();
         let index = self.sides.len();
         let place = Place {
             device: Rc::clone(&candidate.device),
