@@ -48,7 +48,7 @@ impl Begun {
     }
 
     /// From now on a side of the volume has it.
-    fn is_of_a_side(mut self) {
+    fn given_to_a_side(mut self) {
         self.store = None;
     }
 }
@@ -133,7 +133,7 @@ impl Shared {
             volume.strike(place);
             return Err(why);
         }
-        begun.is_of_a_side();
+        begun.given_to_a_side();
         let index = self.sides.len();
         let place = Place {
             device: Rc::clone(&candidate.device),
