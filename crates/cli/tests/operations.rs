@@ -81,7 +81,7 @@ fn a_side_is_replaced_and_the_command_is_told() {
     assert_refused(&["side", "remove", file, "vol", "x"], 1, &refused);
     let said = stdout_of(&["side", "replace", file, "vol", "b", "c"]);
     assert!(said.starts_with("begun: replace b of vol by c"), "{said}");
-    let edit = "add \"c\" to and take \"b\" once it has gone out of `sides` of [device.vol]";
+    let edit = "write into [device.vol]: sides = [\"a\", \"c\"]\n";
     assert!(said.contains(edit), "{said}");
     until(&config, "replaced", |status| {
         sides(status) == ["a", "c"] && status["health"] == "healthy"
