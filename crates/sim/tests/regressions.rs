@@ -5,7 +5,7 @@
 
 use bimetal_sim::tester::{self, Classes, Extent, Options};
 
-const SEEDS: [(u64, &str); 29] = [
+const SEEDS: [(u64, &str); 30] = [
     (
         5,
         "a side was healthy before it had what was acknowledged without it",
@@ -76,6 +76,10 @@ const SEEDS: [(u64, &str); 29] = [
     (
         35_687,
         "a write was acknowledged that only an absent side had",
+    ),
+    (
+        2480,
+        "an older copy of a side was believed to be the member that a log was kept for",
     ),
 ];
 

@@ -87,11 +87,13 @@ pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -
     let newest = newest.expect("a plan has a source");
     let since = newest.epoch_of(store_of(looked, index).complete());
     let epoch = since.min(superblock_of(looked, index).history.current().number);
-    // What a member lacks of a log that has kept it all is there.
+    // What a member lacks of a log that has kept it all is there. One that has not been told of the
+    // newest epoch may be an older copy of the member that the log was kept for.
     let own = store_of(looked, index).complete();
+    let is_told = superblock_of(looked, index).history.current().id == newest.current().id;
     let is_kept = |other: usize| {
         let kept_from = store_of(looked, other).found().kept_from;
-        kept_from != 0 && own >= kept_from
+        is_told && kept_from != 0 && own >= kept_from
     };
     for &other in sides
         .iter()
