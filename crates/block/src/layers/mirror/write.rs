@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bimetal_policy::hetero::{AckRule, BackInTime, Mode, Next, QueueView};
 use bimetal_rt::sync::Permit;
 use bimetal_rt::{Instant, Payload};
-use futures_util::future::{select, try_join_all};
+use futures_util::future::{join_all, select};
 
 use super::queue::{Batch, Change, Progress, Ticket};
 use super::shared::{Shared, VolumeState};
@@ -69,7 +69,10 @@ impl Shared {
             let piece = Request::write(request.offset + start, payload, request.flags);
             self.change_at_once(piece.from_origin(request.origin))
         });
-        try_join_all(pieces).await.map(|_done| Reply::Done)
+        // None of them is under way any more when the write is answered, also when one has failed.
+        let mut done = join_all(pieces).await.into_iter();
+        done.try_for_each(|piece| piece.map(drop))?;
+        Ok(Reply::Done)
     }
 
     /// Stores a change under one number.

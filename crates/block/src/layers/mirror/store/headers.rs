@@ -9,8 +9,8 @@ use std::rc::Rc;
 use futures_util::future::try_join_all;
 
 use super::Store;
-use super::entry::{HEADER_BYTES, Header, Kind};
-use super::index::{Content, Entry};
+use super::entry::{HEADER_BYTES, Header, Kind, Record};
+use super::index::{Content, Entry, block_count};
 use super::log::Log;
 use crate::error::IoError;
 use crate::layers::mirror::superblock::Uuid;
@@ -136,10 +136,10 @@ fn header_of(entry: &Entry, side: Uuid) -> Option<Header> {
             Content::Zeroes(space) => Kind::Zeroes(*space),
             Content::Lost => Kind::Lost,
         };
-        records.push(super::entry::Record {
+        records.push(Record {
             offset: range.start,
             number: logged.number,
-            blocks: super::index::block_count(range.end - range.start),
+            blocks: block_count(range.end - range.start),
             kind,
         });
     }
