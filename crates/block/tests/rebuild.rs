@@ -227,12 +227,13 @@ fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
     }
 }
 
-/// Writes blocks at random places, one every so often, until it is dropped.
-async fn write_at_random(volume: Rc<Volume>, len: u64, every: Duration) {
+/// Writes blocks at random places, one every so often, until it is dropped, and counts its bytes.
+async fn write_at_random(volume: Rc<Volume>, len: u64, every: Duration, written: Rc<Cell<u64>>) {
     let mut rng = Rng::new(9);
     loop {
         let at = rng.below(volume.size_bytes() / len) * len;
         let _done = volume.put(at, len, 8).await;
+        written.set(written.get() + len);
         volume.rt.sleep(every).await;
     }
 }
@@ -247,7 +248,7 @@ struct UnderWrites {
     len: u64,
     every: Duration,
     share: f64,
-    /// How often the log goes round meanwhile, at least.
+    /// How often the log would go round with what the clients write meanwhile, at least.
     rounds: f64,
 }
 
@@ -261,14 +262,17 @@ impl UnderWrites {
             volume.lose().await;
             volume.fill(6).await;
             let clients = TaskGroup::new(&rt);
-            clients.spawn(write_at_random(Rc::clone(&volume), self.len, self.every));
+            let written_bytes = Rc::new(Cell::new(0));
+            let counted = Rc::clone(&written_bytes);
+            let client = write_at_random(Rc::clone(&volume), self.len, self.every, counted);
+            clients.spawn(client);
             volume.give_back().await;
-            let log_before = volume.figure("log_written_bytes");
+            let before = written_bytes.get();
             let took_ns = volume.whole_within(Duration::from_secs(3600)).await;
             let took_ns = took_ns.expect("it becomes whole");
-            let logged_bytes = volume.figure("log_written_bytes") - log_before;
+            let load_bytes = (written_bytes.get() - before) as f64;
             clients.cancel().await;
-            let rounds = logged_bytes / self.log_bytes.map_or(f64::MAX, |bytes| bytes as f64);
+            let rounds = load_bytes / self.log_bytes.map_or(f64::MAX, |bytes| bytes as f64);
             assert!(rounds >= self.rounds, "{rounds} times round the log");
             let rate = volume.size_bytes() as f64 / (took_ns as f64 / 1e9);
             let [from, to] = self.kinds;
@@ -328,10 +332,18 @@ struct Done {
 }
 
 impl Done {
-    /// Lets it write for so long.
+    /// Lets it write for so long, four requests at once.
     async fn in_time(volume: &Rc<Volume>, time: Duration) -> Rc<Done> {
+        let (done, clients) = Done::begin(volume, 4);
+        volume.rt.sleep(time).await;
+        clients.cancel().await;
+        done
+    }
+
+    /// Lets it write with so many requests at once, until the tasks are cancelled.
+    fn begin(volume: &Rc<Volume>, depth: u64) -> (Rc<Done>, TaskGroup) {
         let (done, clients) = (Rc::new(Done::default()), TaskGroup::new(&volume.rt));
-        for seed in 0..4 {
+        for seed in 0..depth {
             let (volume, done) = (Rc::clone(volume), Rc::clone(&done));
             clients.spawn(async move {
                 let mut rng = Rng::new(seed);
@@ -345,17 +357,16 @@ impl Done {
                 }
             });
         }
-        volume.rt.sleep(time).await;
-        clients.cancel().await;
-        done
+        (done, clients)
     }
 }
 
-/// Under a client that writes all it can, a rebuild keeps to its floor. The client keeps half of its
-/// rate, and none of its writes takes 250 ms longer than without the rebuild.
+/// Under a client that writes all it can, a rebuild keeps to its floor. The client keeps half of the
+/// rate that the whole mirror gives it, and none of its writes takes 250 ms longer than there. It
+/// writes for so long that the log of the disk is full in both cases.
 #[test]
 fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
-    const TIME: Duration = Duration::from_secs(4);
+    const TIME: Duration = Duration::from_secs(12);
     for (kinds, size_bytes) in [
         ([Kind::Ssd, Kind::Ssd], 512 * MIB),
         ([Kind::Ssd, Kind::Disk], 512 * MIB),
@@ -372,9 +383,9 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
                 .mirror
                 .set_rebuild_rates(rates)
                 .expect("they are rates");
+            let alone = Done::in_time(&volume, TIME).await;
             volume.lose().await;
             volume.fill(6).await;
-            let alone = Done::in_time(&volume, TIME).await;
             volume.give_back().await;
             let before = volume.mirror.status().sides[1].resynced_bytes;
             let beside = Done::in_time(&volume, TIME).await;
@@ -394,6 +405,60 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
             );
         });
     }
+}
+
+/// The same on a disk whose log is full all the while, also with what it held before the side went
+/// away: the side becomes whole at its floor, which is what a default volume has. What waits for the
+/// side meanwhile is bounded, so clients do not wait for it when the side counts again.
+#[test]
+fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
+    const FLOOR: u64 = 20 * MIB;
+    /// What may wait for a side that is being rebuilt, and 16 blocks that are on their way.
+    const WAITING_BYTES_MAX: f64 = (MIB + 16 * BLOCK) as f64;
+    let rt = virtual_rt(4);
+    rt.block_on(async {
+        let kinds = [Kind::Ssd, Kind::Disk];
+        let volume = Rc::new(Volume::new(&rt, kinds, 192 * MIB, Some(12 * MIB)).await);
+        let (alone, clients) = Done::begin(&volume, 16);
+        rt.sleep(Duration::from_secs(40)).await;
+        clients.cancel().await;
+        let before = volume.figure("log_written_bytes");
+        assert!(before > 12.0 * MIB as f64, "the log has gone round");
+        volume.lose().await;
+        volume.fill(6).await;
+        let (beside, clients) = Done::begin(&volume, 16);
+        volume.give_back().await;
+        let (began, mut waiting_bytes_peak) = (rt.now(), 0.0_f64);
+        while volume.mirror.status().degraded {
+            rt.sleep(Duration::from_millis(10)).await;
+            if volume.figure("stale_bytes") > 0.0 {
+                waiting_bytes_peak = waiting_bytes_peak.max(volume.figure("waiting_bytes"));
+            }
+        }
+        clients.cancel().await;
+        let took_s = rt.now().since(began).as_secs_f64();
+        let rate = volume.size_bytes() as f64 / took_s;
+        let (alone_ns, longest_ns) = (alone.longest_ns.get(), beside.longest_ns.get());
+        println!(
+            "{:.1} MB/s; {:.0} writes/s alone, longest {} ms, {:.0}/s beside, {} ms; {} KiB waiting",
+            rate / 1e6,
+            alone.writes.get() as f64 / 40.0,
+            alone_ns / 1_000_000,
+            beside.writes.get() as f64 / took_s,
+            longest_ns / 1_000_000,
+            waiting_bytes_peak / 1024.0,
+        );
+        assert!(rate >= FLOOR as f64, "{rate} bytes/s");
+        assert!(
+            waiting_bytes_peak <= WAITING_BYTES_MAX,
+            "{waiting_bytes_peak} bytes"
+        );
+        assert!(
+            beside.writes.get() as f64 / took_s >= alone.writes.get() as f64 / 40.0 / 2.0,
+            "the client keeps half of its rate"
+        );
+        assert!(longest_ns <= alone_ns + 250_000_000, "{longest_ns} ns");
+    });
 }
 
 /// What is written while a side is away is remembered in few ranges: one for what is written in

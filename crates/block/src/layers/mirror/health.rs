@@ -113,9 +113,9 @@ impl Shared {
         }
         add(&self.counts.sides_given_up, 1);
         match (on_degraded, self.state.get()) {
-            (OnDegraded::ReadOnly, VolumeState::Open) => self.state.set(VolumeState::ReadOnly),
+            (OnDegraded::ReadOnly, VolumeState::Open) => self.set_state(VolumeState::ReadOnly),
             (OnDegraded::Stop, VolumeState::Open | VolumeState::ReadOnly) => {
-                self.state.set(VolumeState::Stopped);
+                self.set_state(VolumeState::Stopped);
             }
             // What is closed stays closed.
             _ => {}

@@ -26,6 +26,7 @@ mod exposure;
 pub mod family;
 mod flush;
 mod flushes;
+mod following;
 pub mod formatting;
 mod growing;
 mod health;
@@ -302,6 +303,7 @@ impl Mirror {
     pub fn set_rebuild_rates(&self, rates: RebuildRates) -> Result<(), String> {
         rates.check()?;
         self.shared.repair.share.set_rates(rates);
+        self.shared.repair.following.wake_first();
         Ok(())
     }
 
@@ -347,7 +349,7 @@ impl Device for Mirror {
             match self.shared.state.get() {
                 VolumeState::Closed => return Ok(()),
                 VolumeState::Frozen => {
-                    self.shared.state.set(VolumeState::Closed);
+                    self.shared.set_state(VolumeState::Closed);
                     self.shared.end_tasks().await;
                     return Ok(());
                 }

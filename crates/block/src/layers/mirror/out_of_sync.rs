@@ -180,6 +180,11 @@ impl OutOfSync {
         self.lacking.borrow().iter().collect()
     }
 
+    /// What is lacking now.
+    pub(super) fn set(&self) -> RangeSet {
+        self.lacking.borrow().clone()
+    }
+
     /// The parts of a range that are lacking, in order of place.
     pub(super) fn parts_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         self.lacking.borrow().parts_in(range).collect()

@@ -16,6 +16,7 @@ use std::time::Duration;
 use bimetal_rt::Payload;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use super::share::COST_BYTES_MIN;
 use super::shared::Shared;
 use super::side::{Progress, Side, add};
 use super::store::{Append, Outcome, Space, Store, Unsettled};
@@ -42,8 +43,6 @@ const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
 const PIECE_TIME_MAX: Duration = Duration::from_millis(100);
 /// Ranges of one piece that are written at once.
 const WRITES_IN_FLIGHT_MAX: usize = 16;
-/// To the rates a piece counts as this much at least: that is what it costs a disk.
-const COST_BYTES_MIN: u64 = 64 << 10;
 /// What was not what it should be on any side in so many rounds, which are a second apart, is lost.
 const LOST_AFTER_ROUNDS: u32 = 5;
 /// The same for what devices could not read: that may pass.
@@ -74,6 +73,7 @@ impl Shared {
     /// # Errors
     /// The first of a piece; it is still stale.
     pub(super) async fn copy_what_is_stale(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
+        self.repair.share.begin_rebuild();
         side.rebuild.set(Some(Progress {
             since: self.rt.now(),
             passed_bytes: 0,
@@ -145,14 +145,17 @@ impl Shared {
     ) -> (u64, Duration, Result<(), IoError>) {
         let len = piece.end - piece.start;
         let share = &self.repair.share;
-        let turn = share.turn(&self.repair.clients, len.max(COST_BYTES_MIN));
-        let turn = turn.await;
+        let cost_bytes = len.max(COST_BYTES_MIN);
+        let turn = share.turn(&self.repair.clients, cost_bytes).await;
         let began = self.rt.now();
         let before = side.counts.resynced_bytes.get();
         let copied = self.copy_piece(side, piece).await;
         let nothing = side.counts.resynced_bytes.get() == before;
         if copied.is_ok() && nothing {
             turn.took(0);
+        } else if copied.is_ok() {
+            share.brought(cost_bytes);
+            self.repair.following.wake_first();
         }
         if let (Ok(()), Some(mut progress)) = (copied, side.rebuild.get()) {
             progress.passed_bytes += len;
@@ -198,6 +201,18 @@ impl Shared {
                 Err(error)
             }
         }
+    }
+
+    /// Has the log of a side let go of what it has of ranges that were copied past it.
+    ///
+    /// # Errors
+    /// Those of the device; `Timeout` when the side is given up meanwhile.
+    pub(super) async fn drop_superseded(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
+        let Some(store) = side.store() else {
+            return Ok(());
+        };
+        let dropped = self.done_by(side, async move { store.drop_superseded().await });
+        dropped.await.unwrap_or(Err(IoError::Timeout))
     }
 
     /// Copies what is stale of a piece, under the range lock.

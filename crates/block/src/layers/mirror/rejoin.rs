@@ -92,6 +92,7 @@ impl Shared {
         }
         self.settle_copies(side).await?;
         self.until_others_hold_all(side).await?;
+        self.drop_superseded(side).await?;
         if !side.out_of_sync.is_empty() || side.life.get() != Life::Resyncing {
             // Something was found to be lacking meanwhile, or the side is not there any more.
             return Ok(());
@@ -135,7 +136,7 @@ impl Shared {
             self.release_logs();
             if self.all_are_healthy() && self.state.get() == VolumeState::ReadOnly && self.writable
             {
-                self.state.set(VolumeState::Open);
+                self.set_state(VolumeState::Open);
             }
         }
         self.recount_exposure();
@@ -264,9 +265,11 @@ impl Shared {
         }
         lacks.iter().for_each(|range| side.note_lack(range));
         side.out_of_sync.end_at(self.size_bytes());
-        match everything {
-            true => store.forget_everything().await?,
-            false => store.unsettle().await?,
+        if everything {
+            store.forget_everything().await?;
+        } else {
+            store.forget_lacking(&side.out_of_sync.set()).await;
+            store.unsettle().await?;
         }
         store.begin_mixing(member_until);
         store.begin().await?;

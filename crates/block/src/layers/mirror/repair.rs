@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use bimetal_rt::Rt;
+use bimetal_rt::sync::WaitQueue;
 
 use super::pace::Clients;
 use super::scrub_progress::Scrub;
@@ -17,6 +18,8 @@ pub(super) struct Repair {
     pub(super) clients: Clients,
     /// How rebuilds share the sides with clients.
     pub(super) share: Share,
+    /// Changes that wait for a side that is being rebuilt, in the order in which they came.
+    pub(super) following: WaitQueue,
     pub(super) scrub: Scrub,
     /// What no side could give, as long as no side comes that might have it: its repair is not
     /// tried again.
@@ -30,6 +33,7 @@ impl Repair {
         Repair {
             clients: Clients::new(rt),
             share: Share::new(rt, rebuild_rates),
+            following: WaitQueue::new(),
             scrub: Scrub::new(scrub_rate),
             lost: RefCell::new(RangeSet::new()),
         }

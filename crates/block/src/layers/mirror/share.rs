@@ -21,6 +21,8 @@ const BURST: Duration = Duration::from_millis(100);
 /// A rebuild that has fallen behind its floor catches up with at most this much of the past.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const NS_PER_S: u64 = 1_000_000_000;
+/// A piece counts as this much at least: that is what it costs a disk.
+pub(super) const COST_BYTES_MIN: u64 = 64 << 10;
 
 /// How fast rebuilds are, in bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +75,10 @@ pub(super) struct Share {
     /// When the next piece must begin for the floor to be kept, and may begin for the ceiling.
     floor_at: Cell<Instant>,
     ceiling_at: Cell<Instant>,
+    /// Bytes by which rebuilds are ahead of their floor, less what was undone of it, and when that
+    /// was reckoned.
+    ahead_bytes: Cell<f64>,
+    ahead_at: Cell<Instant>,
     /// The rates were set, or a piece has ended.
     changed: Event,
     changes: Cell<u64>,
@@ -102,6 +108,8 @@ impl Share {
             rested_at: Cell::new(now),
             floor_at: Cell::new(now),
             ceiling_at: Cell::new(now),
+            ahead_bytes: Cell::new(0.0),
+            ahead_at: Cell::new(now),
             changed: Event::new(),
             changes: Cell::new(0),
             turn: Semaphore::new(1),
@@ -115,6 +123,7 @@ impl Share {
 
     /// Sets the rates; what waits for its turn goes by them at once.
     pub(super) fn set_rates(&self, rates: RebuildRates) {
+        self.reckon();
         self.rates.set(rates);
         // What has passed at other rates counts no more.
         self.floor_at.set(self.rt.now());
@@ -125,6 +134,40 @@ impl Share {
     fn note_change(&self) {
         self.changes.set(self.changes.get() + 1);
         self.changed.notify();
+    }
+
+    /// A rebuild begins, and is as far as its floor demands.
+    pub(super) fn begin_rebuild(&self) {
+        self.reckon();
+        self.ahead_bytes.set(self.ahead_bytes.get().max(0.0));
+    }
+
+    /// A rebuild has brought this much.
+    pub(super) fn brought(&self, bytes: u64) {
+        self.reckon();
+        self.ahead_bytes.set(self.ahead_bytes.get() + bytes as f64);
+    }
+
+    /// What a rebuild has brought must be brought again.
+    pub(super) fn fell_back(&self, bytes: u64) {
+        self.reckon();
+        self.ahead_bytes.set(self.ahead_bytes.get() - bytes as f64);
+    }
+
+    /// True when rebuilds have brought more than their floor demands, without what was undone.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.reckon();
+        self.rates.get().floor_bytes_per_s == 0 || self.ahead_bytes.get() > 0.0
+    }
+
+    /// Takes off what the floor has demanded since the last time. What is behind it stays behind by
+    /// no more than it demands in [`LATE_MAX`].
+    fn reckon(&self) {
+        let (now, floor) = (self.rt.now(), self.rates.get().floor_bytes_per_s as f64);
+        let passed = now.since(self.ahead_at.replace(now)).as_secs_f64();
+        let behind_max = floor * LATE_MAX.as_secs_f64();
+        let ahead = self.ahead_bytes.get() - floor * passed;
+        self.ahead_bytes.set(ahead.max(-behind_max));
     }
 
     /// Waits until a piece of this size may begin.

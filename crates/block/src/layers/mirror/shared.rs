@@ -136,6 +136,13 @@ impl Shared {
             &self.membership.changed,
         ];
         everybody.into_iter().for_each(Event::notify);
+        self.repair.following.wake_first();
+    }
+
+    /// The volume takes other requests from now on.
+    pub(super) fn set_state(&self, state: VolumeState) {
+        self.state.set(state);
+        self.repair.following.wake_first();
     }
 
     /// The sides that hold everything acknowledged, or will before a write counts on them.

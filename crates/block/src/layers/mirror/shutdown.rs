@@ -18,7 +18,7 @@ impl Shared {
     /// Drains, flushes and stops; what `Device::close` does before it marks the sides.
     pub(super) async fn stop(self: &Rc<Self>) -> Result<(), IoError> {
         // Nothing more is taken; what was admitted before is drained whatever the state was.
-        self.state.set(VolumeState::Closed);
+        self.set_state(VolumeState::Closed);
         if let Some(run) = self.repair.scrub.interrupt() {
             self.note_scrub(Some(run.record()));
         }

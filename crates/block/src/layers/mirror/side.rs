@@ -215,18 +215,6 @@ impl Side {
         self.life.is_counted_on()
     }
 
-    /// True when the side is given a change of a range. One that is being rebuilt and lacks all of
-    /// the range is not: the rebuild brings the change along, and the log of the side is spared.
-    /// Where the queue of the side still has an older change, the newer one follows it in order.
-    pub(super) fn takes(&self, range: &Range<u64>) -> bool {
-        let is_left_to_rebuild = || {
-            self.life.get() == Life::Resyncing
-                && self.out_of_sync.covers(range)
-                && self.queue.borrow().is_current(range)
-        };
-        self.is_active() && !is_left_to_rebuild()
-    }
-
     /// True when a write given to the side now is likely to be done soon.
     pub(super) fn is_in_time(&self) -> bool {
         self.is_active() && !self.work.is_stuck() && self.policy.borrow().mode() == Mode::InTime

@@ -85,6 +85,7 @@ impl Shared {
             Some(serial) => Some(serial.acquire(1).await),
             None => None,
         };
+        self.until_rebuilds_follow(&range).await;
         let guard = self.admission.ranges.lock(range).await;
         self.check_writable()?;
         let fua = request.flags.fua;
@@ -159,7 +160,7 @@ impl Shared {
                     .borrow_mut()
                     .push(change.clone(), &ticket, side.index, urgent);
             } else {
-                side.note_lack(range.clone());
+                self.pass_over(side, &range);
             }
         }
         for side in 0..self.sides.len() {
@@ -457,6 +458,7 @@ impl Shared {
         self.unexpose(&range);
         side.changed.notify();
         self.exposure.held_back.wake_first();
+        self.repair.following.wake_first();
         self.pump(index);
     }
 

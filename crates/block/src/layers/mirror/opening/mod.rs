@@ -281,7 +281,7 @@ impl Attempt<'_> {
         for (index, behind) in &plan.behind {
             store_of(looked, *index).set_epoch(made.volume.epoch());
             let lacks = self.lacks(looked, plan, *index, *behind);
-            let begun = self.begin_rebuild(looked, &made.volume, *index, *behind);
+            let begun = self.begin_rebuild(looked, &made.volume, *index, *behind, &lacks);
             if begun.await.is_ok() {
                 made.stale[*index] = lacks;
                 made.lives[*index] = Life::Resyncing;
@@ -589,15 +589,18 @@ impl Attempt<'_> {
         volume: &Volume,
         index: usize,
         behind: Behind,
+        lacks: &RangeSet,
     ) -> Result<(), Setback> {
         let store = store_of(looked, index);
         self.fit(looked, index, volume.volume_bytes())?;
         let everything = behind == Behind::Everything;
         let mark = volume.mark_inconsistent(index, behind);
         self.on_side(index, mark).await?;
-        match everything {
-            true => self.on_side(index, store.forget_everything()).await?,
-            false => self.on_side(index, store.unsettle()).await?,
+        if everything {
+            self.on_side(index, store.forget_everything()).await?;
+        } else {
+            store.forget_lacking(lacks).await;
+            self.on_side(index, store.unsettle()).await?;
         }
         store.begin_mixing(match behind {
             Behind::Everything => None,

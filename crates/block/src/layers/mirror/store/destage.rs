@@ -38,6 +38,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const PEER_PATIENCE: Duration = Duration::from_millis(20);
 /// A page that is not found as it was written is written again so often.
 const PAGE_TRIES: usize = 4;
+/// Home writes between two turns of a rebuild.
+const BURST_WRITES_BESIDE_REBUILD: usize = 16;
 /// Home writes between two turns of the log, on a device that does not seek.
 const BURST_WRITES: usize = 8;
 /// Reads of the log in flight.
@@ -445,11 +447,19 @@ impl Store {
         failed.get().map_or(Ok(()), Err)
     }
 
-    /// Beside other work home writes come in bursts, and the log has its turn between two of them. A
-    /// disk that orders its requests by place would otherwise go on through the home, where there is
-    /// always one more, and never come back to the log.
+    /// Beside other work home writes come in bursts, and the rebuild and the log have their turns between
+    /// two of them. A disk that orders its requests by place would otherwise go on through the home,
+    /// where there is always one more, and never come back to the others.
     async fn give_way_after_burst(&self, group: &TaskGroup, burst: &mut usize) {
         *burst += 1;
+        if burst.is_multiple_of(BURST_WRITES_BESIDE_REBUILD) && self.straight.is_writing() {
+            group.join().await;
+            // What is under way may take long on a device that hangs.
+            let _ = self
+                .rt
+                .timeout(LOOK_EVERY, self.straight.until_written())
+                .await;
+        }
         if *burst < self.burst_writes() || self.fill() != Fill::High || self.hurries.get() > 0 {
             return;
         }

@@ -6,10 +6,16 @@
 
 use std::ops::Range;
 
+use bimetal_rt::yield_now;
+
 use super::Store;
 use super::checksums::{Checksums, Expected};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
+use crate::range_set::RangeSet;
+
+/// Entries of the log that are looked at between two looks at everything else.
+const ENTRIES_PER_TURN: usize = 64;
 
 impl Store {
     /// Forgets every change with a number from `first` on: the side is started alone, or these
@@ -55,6 +61,33 @@ impl Store {
         self.write_pages().await?;
         self.log.forget_all();
         Ok(())
+    }
+
+    /// Forgets what the log has of ranges that the side lacks, on a side that is going to be rebuilt:
+    /// what counts there is newer and comes past the log, without waiting until what is older has
+    /// gone home. Before the log lets go of it, the map says where the home may hold something of
+    /// it. Only before the first run.
+    pub(in super::super) async fn forget_lacking(&self, lacks: &RangeSet) {
+        let mut last = None;
+        for at in 0.. {
+            let had = self.log.index.borrow_mut().forget_ranges(at, lacks);
+            let Some(had) = had else { break };
+            if !had.is_empty() {
+                last = Some(at);
+            }
+            for range in had {
+                self.regions.mark(range.clone(), self.epoch.get() + 1);
+                self.straight.supersede(range.clone());
+                self.unsettled.borrow_mut().insert(range);
+            }
+            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
+                yield_now().await;
+            }
+        }
+        if let Some(last) = last {
+            self.straight
+                .superseded_before(self.log.index.borrow().entries()[last].end);
+        }
     }
 
     /// The ranges of what was forgotten, as far as they are in the volume.

@@ -9,6 +9,7 @@ use super::entry::{Kind, Space};
 use crate::BLOCK_BYTES;
 use crate::extent_map::{Cut, ExtentMap};
 use crate::layers::mirror::digest::BlockDigest;
+use crate::range_set::RangeSet;
 
 /// Where the content of a record, or a part of it, is.
 #[derive(Clone, Debug)]
@@ -266,6 +267,28 @@ impl Index {
             self.insert(range.clone(), logged);
         }
         self.entries = entries;
+    }
+
+    /// Forgets what the entry at a place among all entries has of some ranges. Returns the parts that
+    /// it had there; `None` when there is no such entry.
+    pub(super) fn forget_ranges(
+        &mut self,
+        at: usize,
+        ranges: &RangeSet,
+    ) -> Option<Vec<Range<u64>>> {
+        let entry = self.entries.get_mut(at)?;
+        let mut had = Vec::new();
+        for (range, logged) in std::mem::take(&mut entry.records) {
+            had.extend(ranges.parts_in(&range));
+            let kept = ranges.gaps(&range).into_iter().map(|part| {
+                let cut = logged.cut(part.start - range.start..part.end - range.start);
+                (part, cut)
+            });
+            entry.records.extend(kept);
+        }
+        had.iter()
+            .for_each(|part| drop(self.newest.remove(part.clone())));
+        Some(had)
     }
 
     /// Forgets every record and every entry.

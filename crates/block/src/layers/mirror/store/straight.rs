@@ -11,8 +11,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
 
 use bimetal_rt::Payload;
+use bimetal_rt::sync::Event;
 
 use super::Store;
 use super::destage::HomeWrite;
@@ -30,6 +33,8 @@ const UNWRITTEN_PAGES_MAX: usize = 1024;
 /// What is stale in so much of the volume is announced at once: each time costs flushes, and where
 /// a rebuild is cut short, zeroes are written to all that was announced.
 const ANNOUNCED_BYTES: u64 = 16 * MAP_PAGE_COVERS_BYTES;
+/// Whether the log may let go of more is looked at this often, at least.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Pages of checksums that are read together, ahead of what is copied.
 const PAGES_AHEAD: u64 = 64;
 
@@ -52,8 +57,33 @@ pub(super) struct Straight {
     settling: RefCell<RangeSet>,
     /// Of these ranges the map says durably that they may have been written past the log.
     announced: RefCell<RangeSet>,
+    /// Of these ranges the log has content, before this position, that is older than what a rebuild
+    /// brings. It was forgotten, and would be found again after a crash.
+    superseded: RefCell<RangeSet>,
+    superseded_before: Cell<u64>,
+    /// Writes that have begun and that have ended, and one has ended.
+    begun: Cell<u64>,
+    ended: Cell<u64>,
+    one_has_ended: Event,
     /// The checksums of the volume are in memory from here to there, or have been.
     ahead: RefCell<Range<u64>>,
+}
+
+/// A write that is under way, until this is dropped.
+struct Writing<'s>(&'s Straight);
+
+impl Writing<'_> {
+    fn begin(straight: &Straight) -> Writing<'_> {
+        straight.begun.set(straight.begun.get() + 1);
+        Writing(straight)
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.ended.set(self.0.ended.get() + 1);
+        self.0.one_has_ended.notify();
+    }
 }
 
 impl Straight {
@@ -61,11 +91,33 @@ impl Straight {
     pub(super) fn allow(&self, allowed: bool) {
         self.allowed.set(allowed);
     }
+
+    /// True when a write is under way.
+    pub(super) fn is_writing(&self) -> bool {
+        self.ended.get() < self.begun.get()
+    }
+
+    /// Waits until every write that is under way now has ended.
+    pub(super) async fn until_written(&self) {
+        let begun = self.begun.get();
+        self.one_has_ended.until(|| self.ended.get() >= begun).await;
+    }
+
+    /// The log has content of a range that is older than what a rebuild brings.
+    pub(super) fn supersede(&self, range: Range<u64>) {
+        self.superseded.borrow_mut().insert(range);
+    }
+
+    /// All such content lies before a position.
+    pub(super) fn superseded_before(&self, position: u64) {
+        self.superseded_before.set(position);
+    }
 }
 
 impl Store {
     /// True when content of a range may go straight home: it was announced, and the log has no
-    /// record of it, not even one that was forgotten and would be found again after a crash.
+    /// record of it that counts. One that was forgotten would be found again after a crash: only what
+    /// the log is known to let go of before the side counts is no obstacle.
     pub(in super::super) fn takes_straight(&self, range: &Range<u64>) -> bool {
         self.straight.allowed.get()
             && self.straight.announced.borrow().covers(range)
@@ -128,7 +180,9 @@ impl Store {
         let range = kept.range().clone();
         let digests = Digests::of(self.digest, &data);
         let write = HomeWrite::of(&range, data, &digests);
+        let writing = Writing::begin(&self.straight);
         let written = self.write_locked_home(write).await;
+        drop(writing);
         // What is settled meanwhile is what was there before.
         self.straight.unsettled.borrow_mut().insert(range);
         written
@@ -172,6 +226,24 @@ impl Store {
     /// From now on the log says what the side holds: everything more goes through it.
     pub(in super::super) fn end_straight(&self) {
         self.straight.allow(false);
+    }
+
+    /// Has the log let go of what is older than what a rebuild has brought past it: of all up to
+    /// there. The side must not count before that, since after a crash the log would be believed.
+    /// When it waits for other members to hold what it keeps for them, this waits as long.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(in super::super) async fn drop_superseded(self: &Rc<Self>) -> Result<(), IoError> {
+        while self.log.tail() < self.straight.superseded_before.get() {
+            if !self.make_space().await? {
+                let tail = self.log.tail();
+                let moved = self.log.changed.until(|| self.log.tail() > tail);
+                let _ = self.rt.timeout(LOOK_EVERY, moved).await;
+            }
+        }
+        self.straight.superseded.borrow_mut().clear();
+        Ok(())
     }
 
     /// What the side holds and may lose, because it is not known to be durable: in its log, also under

@@ -73,3 +73,50 @@ fn what_has_an_old_number_may_be_lost_as_well() {
         store.stop().await;
     });
 }
+
+/// What the log holds of a range that the side lacks is older than what a rebuild brings past it. Once
+/// the side counts, its log is believed when it is opened again: so the log has let go of it by then.
+#[test]
+fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        for block in 8..12 {
+            put(&rt, &store, &next, block, &[1]).await;
+        }
+        put(&rt, &store, &next, 20, &[2]).await;
+        store.flush(next.get()).await.expect("durable");
+        store.stop().await;
+
+        let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+        let lacking = 9 * BLOCK_BYTES..12 * BLOCK_BYTES;
+        let mut lacks = RangeSet::new();
+        lacks.insert(lacking.clone());
+        store.forget_lacking(&lacks).await;
+        store.begin_mixing(Some(0));
+        store.begin().await.expect("it begins");
+        store.release(u64::MAX, false);
+        store
+            .announce(vec![lacking.clone()])
+            .await
+            .expect("announced");
+        let kept = store.begin_straight(&lacking);
+        let kept = kept.expect("what is forgotten is not in its way");
+        let data = Payload::from(rt.pool().copy_of(&[7; 3 * BLOCK_BYTES as usize]));
+        store.write_straight(kept, data).await.expect("written");
+        store.end_straight();
+        store.settle().await.expect("durable");
+        store
+            .drop_superseded()
+            .await
+            .expect("the log lets go of it");
+        store.end_mixing();
+        store.stop().await;
+
+        let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+        assert_eq!(get(&store, 8..12).await, Ok(vec![1, 7, 7, 7]));
+        assert_eq!(get(&store, 20..21).await, Ok(vec![2]));
+        store.stop().await;
+    });
+}
