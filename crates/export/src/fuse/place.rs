@@ -298,7 +298,8 @@ pub fn unmount(
     };
     let whole = mounted_at(folder)?;
     let table = std::fs::read(TABLE_PATH).map_err(|e| failed(TABLE_PATH.as_ref(), e))?;
-    let dead = std::fs::metadata(&whole).is_err_and(|error| is_dead(&error));
+    // Of attributes the kernel answers from its memory.
+    let dead = rustix::fs::statfs(&whole).is_err_and(|errno| is_dead(&errno.into()));
     let loops = loop_device::over(&whole).map_err(|error| failed(folder, error))?;
     if !force {
         refuse_in_use(folder, &table, &loops, dead)?;
