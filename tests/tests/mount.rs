@@ -4,13 +4,14 @@
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
 use bimetal_tests::mount::{Mount, assert_fsck_clean, source_tree, tree_checksums};
+use bimetal_tests::mounted::{Mounted, behind, is_mounted, unmount, wait_until_gone};
 use bimetal_tests::nbd::Wire;
 use bimetal_tests::random::Random;
 use bimetal_tests::server::{Server, binary};
 use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, assert_refused};
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
 
 /// `O_DIRECT` of the machines that this runs on.
 const O_DIRECT: i32 = if cfg!(target_arch = "x86_64") {
@@ -26,88 +27,6 @@ fn file_volume(name: &str, size_bytes: u64) -> Volume {
     let volume = Volume::from_toml(name, &format!("{device}{EXPORT_VOL}{server}"));
     volume.dir().sparse("vol.img", size_bytes);
     volume
-}
-
-/// A mounted volume. What is left of it goes with the value.
-struct Mounted {
-    folder: PathBuf,
-    /// The file, or the loop device over it.
-    path: PathBuf,
-    server: Option<Server>,
-}
-
-impl Mounted {
-    fn new(volume: &Volume, options: &[&str]) -> Mounted {
-        let folder = volume.dir().file("m");
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let place = folder.to_str().expect("a path in UTF-8");
-        let words = [&["vol", place], options].concat();
-        let (server, path) = Server::mount_under(&[], volume.config(), &words);
-        Mounted {
-            folder,
-            path,
-            server: Some(server),
-        }
-    }
-
-    fn file(&self) -> PathBuf {
-        self.folder.join("vol")
-    }
-
-    fn open(&self, flags: i32) -> File {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(flags)
-            .open(self.file());
-        file.expect("the file of a mounted volume")
-    }
-
-    fn unmount(&self) -> Client {
-        unmount(&self.folder)
-    }
-
-    fn server(&mut self) -> Server {
-        self.server.take().expect("the server was not taken yet")
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if is_mounted(&self.folder) {
-            let outcome = self.unmount().arg("--force").within_s(30).run();
-            if outcome.status != Some(0) {
-                eprintln!("while cleaning up: {outcome}");
-            }
-        }
-    }
-}
-
-fn unmount(folder: &Path) -> Client {
-    Client::new(binary())
-        .arg("unmount")
-        .arg(folder)
-        .within_s(60)
-}
-
-fn is_mounted(folder: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mounts").expect("the table of mounts");
-    let place = format!(" {} fuse.bimetal ", folder.display());
-    table.contains(&place)
-}
-
-/// The file that the driver says is behind a loop device, if it is one.
-fn behind(device: &Path) -> Option<String> {
-    let name = device.file_name()?.to_str()?;
-    let file = format!("/sys/block/{name}/loop/backing_file");
-    Some(std::fs::read_to_string(file).ok()?.trim().to_owned())
-}
-
-/// A loop device is gone: the driver lets a file go when the last who has it open is gone.
-fn wait_until_gone(device: &Path) {
-    eventually(30, "the loop device is gone", || {
-        behind(device).is_none().then_some(())
-    });
 }
 
 fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
@@ -547,7 +466,12 @@ fn standing_still(name: &str, op: &str) -> Volume {
     Volume::from_toml(name, &text)
 }
 
-impl Mounted {
+trait Answers {
+    fn wait_until_asked(&self, volume: &Volume, op: &str);
+    fn assert_answers(&self);
+}
+
+impl Answers for Mounted {
     /// Waits until the device is asked 64 requests of a kind, which are as many as may be at a time.
     fn wait_until_asked(&self, volume: &Volume, op: &str) {
         let file = self.file();
