@@ -17,6 +17,7 @@ pub mod client;
 pub mod crash;
 pub mod deadline;
 pub mod mount;
+pub mod mounted;
 pub mod nbd;
 pub mod procfs;
 pub mod random;

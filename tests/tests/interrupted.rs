@@ -64,9 +64,14 @@ fn figure(volume: &Volume, name: &str) -> Value {
 
 /// The sides that the volume has, with their health.
 fn sides(volume: &Volume) -> Vec<(String, String)> {
+    sides_of(volume, "vol")
+}
+
+/// The sides that a mirror of the volume has, with their health.
+fn sides_of(volume: &Volume, mirror: &str) -> Vec<(String, String)> {
     let status = volume.status();
-    let parts = status["devices"]["vol"]["parts"].as_object().cloned();
-    let parts = parts.unwrap_or_else(|| panic!("no sides in {status:#}"));
+    let parts = status["devices"][mirror]["parts"].as_object().cloned();
+    let parts = parts.unwrap_or_else(|| panic!("no sides of {mirror} in {status:#}"));
     let health = |part: &Value| part["health"].as_str().unwrap_or("?").to_owned();
     parts
         .iter()
@@ -137,6 +142,138 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     assert_eq!(figure(&volume, "to_configure"), Value::Null);
     assert_content(&volume);
     server.stop();
+}
+
+/// A mirror somewhere in a configuration, of a side that stays and `b`, which is replaced by `c`.
+struct Place {
+    /// The part of the configuration behind the files, with `SIDES` for the sides.
+    toml: String,
+    mirror: &'static str,
+    stays: &'static str,
+}
+
+impl Place {
+    fn toml(&self, second: &str) -> String {
+        let file = |name: &str| {
+            let size = "size = \"64MiB\"\n";
+            format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\n{size}")
+        };
+        let all = ["a", "b", "c0", "d"].map(file).concat() + &self.toml;
+        let sides = format!("[{:?}, {second:?}]", self.stays);
+        all.replace("SIDES", &sides) + EXPORT_VOL
+    }
+}
+
+const SLOWLY: &str = "rebuild = { floor = \"0B/s\", ceiling = \"64KiB/s\" }\n";
+
+/// `b` is replaced by `c` and killed, killed again, and must come to its end under the configuration as it was.
+fn replaced_and_killed(name: &str, place: &Place) {
+    let mirror = place.mirror;
+    let volume = Volume::from_toml(name, &place.toml("b"));
+    for image in ["a.img", "b.img", "c0.img", "d.img"] {
+        volume.dir().sparse(image, 64 * MIB);
+    }
+    volume.verb("format").ok();
+    let mut server = volume.serve();
+    let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+    for piece in 0..PIECES {
+        wire.write(piece * MIB, &content(piece));
+    }
+    wire.flush();
+    drop(wire);
+    let replace = Client::new(binary()).args(["side", "replace"]);
+    let replace = replace.arg(volume.config()).args([mirror, "b", "c"]);
+    replace.within_s(60).ok();
+    server.kill();
+    for _ in 0..2 {
+        server = volume.serve();
+        let coming = ("c".to_owned(), "resyncing".to_owned());
+        let sides = sides_of(&volume, mirror);
+        assert!(sides.contains(&coming), "{sides:?}\n{}", server.said());
+        server.kill();
+    }
+    let server = volume.serve();
+    let fast = [mirror, "--ceiling", "none"];
+    volume.verb("rebuild").args(fast).ok();
+    let mut whole = ["c", place.stays].map(|side| (side.to_owned(), "healthy".to_owned()));
+    whole.sort();
+    let is_whole = || {
+        let mut sides = sides_of(&volume, mirror);
+        sides.sort();
+        (sides == whole).then_some(())
+    };
+    eventually(60, "the operation has come to its end", is_whole);
+    assert_content(&volume);
+    server.stop();
+    // Neither the configuration as it was nor the edited one lacks anything.
+    for second in ["b", "c"] {
+        std::fs::write(volume.config(), place.toml(second)).expect("the configuration");
+        let server = volume.serve();
+        assert!(is_whole().is_some(), "{}", server.said());
+        assert_eq!(volume.status()["health"], "healthy");
+        assert_content(&volume);
+        server.stop();
+    }
+}
+
+/// The new side is behind another server, by both protocols.
+#[test]
+fn a_replacement_by_a_far_side_that_is_killed_goes_on_by_itself() {
+    for (device, protocol) in [("remote", "nbd"), ("brp", "brp")] {
+        let file = "[device.vol]\ntype = \"file\"\npath = \"far.img\"\n";
+        let export = EXPORT_VOL.replace("\"nbd\"", &format!("{protocol:?}"));
+        let far = Volume::from_toml(
+            &format!("killed-far-{protocol}"),
+            &(file.to_owned() + &export),
+        );
+        far.dir().sparse("far.img", 64 * MIB);
+        let far_server = far.serve();
+        let toml = format!(
+            "[device.c]\ntype = {device:?}\naddress = \"unix:{}\"\nexport = \"vol\"\n\
+             [device.vol]\ntype = \"mirror\"\nsides = SIDES\n{SLOWLY}",
+            far.socket().display()
+        );
+        let place = Place {
+            toml,
+            mirror: "vol",
+            stays: "a",
+        };
+        replaced_and_killed(&format!("killed-near-{protocol}"), &place);
+        far_server.stop();
+    }
+}
+
+/// The mirror is a part of a stripe, beside a device that is none.
+#[test]
+fn a_replacement_below_a_stripe_that_is_killed_goes_on_by_itself() {
+    let toml = format!(
+        "[device.c]\ntype = \"passthrough\"\nbelow = \"c0\"\n\
+         [device.m]\ntype = \"mirror\"\nsides = SIDES\n{SLOWLY}\
+         [device.vol]\ntype = \"stripe\"\ndevices = [\"m\", \"d\"]\n"
+    );
+    let place = Place {
+        toml,
+        mirror: "m",
+        stays: "a",
+    };
+    replaced_and_killed("killed-striped", &place);
+}
+
+/// The side that stays and the new one have cores of their own. A mirror itself is never below a shard.
+#[test]
+fn a_replacement_by_a_side_on_a_shard_that_is_killed_goes_on_by_itself() {
+    let shard = |name: &str, below: &str| {
+        format!("[device.{name}]\ntype = \"shard\"\nbelow = \"{below}\"\n")
+    };
+    let toml = shard("sa", "a")
+        + &shard("c", "c0")
+        + &format!("[device.vol]\ntype = \"mirror\"\nsides = SIDES\n{SLOWLY}");
+    let place = Place {
+        toml,
+        mirror: "vol",
+        stays: "sa",
+    };
+    replaced_and_killed("killed-shard", &place);
 }
 
 #[test]

@@ -4,13 +4,14 @@
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
 use bimetal_tests::mount::{Mount, assert_fsck_clean, source_tree, tree_checksums};
+use bimetal_tests::mounted::{Mounted, behind, is_mounted, unmount, wait_until_gone};
 use bimetal_tests::nbd::Wire;
 use bimetal_tests::random::Random;
 use bimetal_tests::server::{Server, binary};
 use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, assert_refused};
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
 
 /// `O_DIRECT` of the machines that this runs on.
 const O_DIRECT: i32 = if cfg!(target_arch = "x86_64") {
@@ -26,88 +27,6 @@ fn file_volume(name: &str, size_bytes: u64) -> Volume {
     let volume = Volume::from_toml(name, &format!("{device}{EXPORT_VOL}{server}"));
     volume.dir().sparse("vol.img", size_bytes);
     volume
-}
-
-/// A mounted volume. What is left of it goes with the value.
-struct Mounted {
-    folder: PathBuf,
-    /// The file, or the loop device over it.
-    path: PathBuf,
-    server: Option<Server>,
-}
-
-impl Mounted {
-    fn new(volume: &Volume, options: &[&str]) -> Mounted {
-        let folder = volume.dir().file("m");
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let place = folder.to_str().expect("a path in UTF-8");
-        let words = [&["vol", place], options].concat();
-        let (server, path) = Server::mount_under(&[], volume.config(), &words);
-        Mounted {
-            folder,
-            path,
-            server: Some(server),
-        }
-    }
-
-    fn file(&self) -> PathBuf {
-        self.folder.join("vol")
-    }
-
-    fn open(&self, flags: i32) -> File {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(flags)
-            .open(self.file());
-        file.expect("the file of a mounted volume")
-    }
-
-    fn unmount(&self) -> Client {
-        unmount(&self.folder)
-    }
-
-    fn server(&mut self) -> Server {
-        self.server.take().expect("the server was not taken yet")
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if is_mounted(&self.folder) {
-            let outcome = self.unmount().arg("--force").within_s(30).run();
-            if outcome.status != Some(0) {
-                eprintln!("while cleaning up: {outcome}");
-            }
-        }
-    }
-}
-
-fn unmount(folder: &Path) -> Client {
-    Client::new(binary())
-        .arg("unmount")
-        .arg(folder)
-        .within_s(60)
-}
-
-fn is_mounted(folder: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mounts").expect("the table of mounts");
-    let place = format!(" {} fuse.bimetal ", folder.display());
-    table.contains(&place)
-}
-
-/// The file that the driver says is behind a loop device, if it is one.
-fn behind(device: &Path) -> Option<String> {
-    let name = device.file_name()?.to_str()?;
-    let file = format!("/sys/block/{name}/loop/backing_file");
-    Some(std::fs::read_to_string(file).ok()?.trim().to_owned())
-}
-
-/// A loop device is gone: the driver lets a file go when the last who has it open is gone.
-fn wait_until_gone(device: &Path) {
-    eventually(30, "the loop device is gone", || {
-        behind(device).is_none().then_some(())
-    });
 }
 
 fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
@@ -537,17 +456,47 @@ fn a_stuck_volume_is_given_up() {
     wait_until_gone(&device);
 }
 
-/// While no request of the device is answered, and more wait than are asked of it at a time, whoever
+/// A volume whose device answers none of these (`read`, `write`), in memory.
+fn standing_still(name: &str, op: &str) -> Volume {
+    let text = format!(
+        "[device.data]\ntype = \"memory\"\nsize = \"256MiB\"\n\
+         [device.vol]\ntype = \"delay\"\nbelow = \"data\"\n{op} = \"600s\"\n\
+         [server]\nlock_memory = false\nstop_deadline = \"2s\"\n"
+    );
+    Volume::from_toml(name, &text)
+}
+
+trait Answers {
+    fn wait_until_asked(&self, volume: &Volume, op: &str);
+    fn assert_answers(&self);
+}
+
+impl Answers for Mounted {
+    /// Waits until the device is asked 64 requests of a kind, which are as many as may be at a time.
+    fn wait_until_asked(&self, volume: &Volume, op: &str) {
+        let file = self.file();
+        eventually(60, "the device is asked as much as it may be", || {
+            let status = volume.status();
+            let asked = &status["attached"][file.to_str().expect("a path")]["figures"][op];
+            (*asked == 64).then_some(())
+        });
+    }
+
+    /// A `stat` of the file is answered, and so is `unmount`.
+    fn assert_answers(&self) {
+        let stat = Client::new("stat").args(["-c", "%s"]).arg(self.file());
+        assert_eq!(stat.within_s(50).ok().stdout.trim(), "268435456");
+        assert_refused(&self.unmount().within_s(50).run(), &["in use"]);
+    }
+}
+
+/// While no request of the device is answered, and many more wait than are asked of it at a time, whoever
 /// asks for the attributes of the file gets them: that needs no device. So does `unmount`.
 #[test]
-fn a_stat_is_answered_whatever_the_device_does() {
-    let text = "[device.data]\ntype = \"memory\"\nsize = \"16MiB\"\n\
-        [device.vol]\ntype = \"delay\"\nbelow = \"data\"\nread = \"600s\"\n\
-        [server]\nlock_memory = false\nstop_deadline = \"2s\"\n";
-    let volume = Volume::from_toml("mount-stat", text);
+fn a_stat_is_answered_however_many_reads_wait() {
+    let volume = standing_still("mount-stat", "read");
     let mut mounted = Mounted::new(&volume, &[]);
-    // 64 are asked of the device at a time.
-    let readers: Vec<_> = (0..100)
+    let readers: Vec<_> = (0..400)
         .map(|reader| {
             let file = mounted.open(O_DIRECT);
             std::thread::spawn(move || {
@@ -558,22 +507,192 @@ fn a_stat_is_answered_whatever_the_device_does() {
             })
         })
         .collect();
-    let figures = mounted.file();
-    eventually(30, "the device is asked as much as it may be", || {
-        let status = volume.status();
-        let reads = &status["attached"][figures.to_str().expect("a path")]["figures"]["reads"];
-        (*reads == 64).then_some(())
-    });
-    let stat = Client::new("stat").args(["-c", "%s"]).arg(mounted.file());
-    assert_eq!(stat.within_s(20).ok().stdout.trim(), "16777216");
-    let busy = mounted.unmount().within_s(20).run();
-    assert_refused(&busy, &["in use"]);
+    mounted.wait_until_asked(&volume, "reads");
+    wait_until_callers_wait(readers.len());
+    mounted.assert_answers();
     let server = mounted.server();
     bimetal_tests::server::send_signal(server.pid(), "TERM");
     assert_eq!(server.ended(), Some(1));
     for reader in readers {
         assert!(reader.join().expect("a reader").is_err(), "it was told");
     }
+}
+
+/// So many threads of this process wait for an answer of a FUSE server.
+fn wait_until_callers_wait(count: usize) {
+    eventually(60, "every caller waits in the kernel", || {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("the threads");
+        let waits = tasks.filter(|task| {
+            let place = task.as_ref().expect("a thread").path().join("wchan");
+            // A thread that has just ended has none.
+            std::fs::read_to_string(place).is_ok_and(|place| place == "request_wait_answer")
+        });
+        (waits.count() >= count).then_some(())
+    });
+}
+
+/// The data of writes that wait is bounded. Beyond that they fail, undone and with a line, where the device
+/// stands still, rather than to keep everybody else waiting.
+#[test]
+fn a_stat_is_answered_however_many_writes_wait() {
+    let volume = standing_still("mount-full", "write");
+    let mut mounted = Mounted::new(&volume, &[]);
+    let (told, failed) = std::sync::mpsc::channel();
+    let writers: Vec<_> = (0..140)
+        .map(|writer| {
+            let (file, told) = (mounted.open(0), told.clone());
+            std::thread::spawn(move || {
+                let written = file.write_at(&vec![1; 1 << 20], writer << 20);
+                // Nobody counts those that the end has failed.
+                let _ = told.send(
+                    written
+                        .as_ref()
+                        .map_err(std::io::Error::raw_os_error)
+                        .copied(),
+                );
+                written
+            })
+        })
+        .collect();
+    mounted.wait_until_asked(&volume, "writes");
+    wait_until_callers_wait(64 + 63);
+    mounted.assert_answers();
+    // 64 are asked of the device, and 64 MiB have no room for 64 MiB and what belongs to them.
+    for refused in 0..140 - 64 - 63 {
+        let written = failed.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(written, Ok(Err(Some(110))), "ETIMEDOUT: {refused}");
+    }
+    mounted.assert_answers();
+    assert!(failed.try_recv().is_err(), "the others wait");
+    let server = mounted.server();
+    eventually(30, "it is told", || {
+        server.said().contains("no more can wait").then_some(())
+    });
+    bimetal_tests::server::send_signal(server.pid(), "TERM");
+    assert_eq!(server.ended(), Some(1));
+    for writer in writers {
+        assert!(writer.join().expect("a writer").is_err(), "it was told");
+    }
+}
+
+/// A mounted volume whose medium is behind another server, which can be made to stand still.
+struct Freezing {
+    far: Option<Server>,
+    far_volume: Volume,
+    volume: Volume,
+}
+
+impl Freezing {
+    fn new(name: &str) -> Freezing {
+        let far_volume = Volume::memory(&format!("{name}-far"), 64 * MIB);
+        let far = far_volume.serve();
+        let text = format!(
+            "[device.vol]\ntype = \"remote\"\naddress = \"unix:{}\"\nexport = \"vol\"\n\
+             [server]\nlock_memory = false\nstop_deadline = \"2s\"\n",
+            far_volume.socket().display()
+        );
+        let volume = Volume::from_toml(name, &text);
+        Freezing {
+            far: Some(far),
+            far_volume,
+            volume,
+        }
+    }
+
+    fn freeze(&self) {
+        let far = self.far.as_ref().expect("it is there");
+        bimetal_tests::server::send_signal(far.pid(), "STOP");
+    }
+
+    fn end(mut self) {
+        let far = self.far.take().expect("it is there");
+        bimetal_tests::server::send_signal(far.pid(), "CONT");
+        far.stop();
+        drop(self.far_volume);
+    }
+}
+
+/// What is written to a loop device and lies in the kernel's memory when the volume freezes: `unmount` says
+/// that it cannot go on, and with `--force` that it is lost.
+#[test]
+fn unmount_of_a_frozen_volume_ends() {
+    let freezing = Freezing::new("mount-frozen");
+    let mut mounted = Mounted::new(&freezing.volume, &["--loop"]);
+    let device = mounted.path.clone();
+    let open = OpenOptions::new().write(true).open(&device);
+    let open = open.expect("the loop device");
+    freezing.freeze();
+    open.write_all_at(&[7; 1 << 20], 0).expect("to memory");
+    let within = ["--within", "2s"];
+    let given_up = mounted.unmount().args(within).within_s(30).run();
+    assert_refused(&given_up, &["still mounted", "within 2 s", "--force"]);
+    assert!(is_mounted(&mounted.folder));
+    assert!(behind(&device).is_some(), "everything is as it was");
+    let forced = mounted.unmount().args(within).arg("--force");
+    let forced = forced.within_s(30).run();
+    assert_eq!(forced.status, Some(1), "{forced}");
+    let place = device.to_str().expect("a path");
+    for words in [
+        "has not answered within 2 s",
+        "is lost",
+        &format!("{place} could not be saved"),
+    ] {
+        assert!(forced.stderr.contains(words), "{forced}");
+    }
+    assert!(!is_mounted(&mounted.folder));
+    assert!(open.sync_all().is_err(), "it is gone");
+    drop(open);
+    wait_until_gone(&device);
+    // What it has asked of its own device is not answered, either.
+    assert_eq!(mounted.server().ended(), Some(1));
+    freezing.end();
+}
+
+/// The same with a file system, which has something to write of its own.
+#[test]
+fn a_file_system_on_a_frozen_volume_is_given_up_by_force() {
+    let freezing = Freezing::new("mount-frozen-ext4");
+    let mut mounted = Mounted::new(&freezing.volume, &["--loop"]);
+    let device = mounted.path.clone();
+    Client::new("mkfs.ext4")
+        .args(["-q", "-F"])
+        .arg(&device)
+        .ok();
+    let mnt = freezing.volume.dir().file("mnt");
+    let mount = Mount::at(&mnt, &device, "defaults");
+    let late = File::create(mnt.join("late")).expect("a file");
+    late.sync_all().expect("a sync");
+    freezing.freeze();
+    late.write_all_at(&[9; 1 << 20], 0).expect("to memory");
+    drop(late);
+    let forced = mounted.unmount().args(["--force", "--within", "2s"]);
+    let forced = forced.within_s(30).run();
+    assert_eq!(forced.status, Some(1), "{forced}");
+    let lost = format!("{} could not be saved", mnt.display());
+    assert!(forced.stderr.contains(&lost), "{forced}");
+    assert!(!is_mounted(&mounted.folder));
+    mount.unmount();
+    wait_until_gone(&device);
+    assert_eq!(mounted.server().ended(), Some(1));
+    freezing.end();
+}
+
+/// A server that answers not even a `stat`, since it stands still itself.
+#[test]
+fn the_mount_of_a_stopped_server_is_taken_away_by_force() {
+    let volume = file_volume("mount-stopped", 16 * MIB);
+    let mut mounted = Mounted::new(&volume, &["--loop"]);
+    let device = mounted.path.clone();
+    let server = mounted.server();
+    bimetal_tests::server::send_signal(server.pid(), "STOP");
+    let forced = mounted.unmount().args(["--force", "--within", "2s"]);
+    let forced = forced.within_s(30).run();
+    assert_eq!(forced.status, Some(1), "{forced}");
+    assert!(forced.stderr.contains("within 2 s"), "{forced}");
+    assert!(!is_mounted(&mounted.folder));
+    wait_until_gone(&device);
+    bimetal_tests::server::send_signal(server.pid(), "CONT");
+    assert_eq!(server.ended(), Some(0), "it had nothing under way");
 }
 
 #[test]

@@ -278,3 +278,101 @@ fn a_locked_side_is_named_with_who_has_it() {
     assert_refused(&outcome, &["no side can be used", &holder]);
     server.stop();
 }
+
+/// The file of a side behind another server, as it is and as another one.
+struct FarSide {
+    volume: Volume,
+    server: Option<Server>,
+}
+
+impl FarSide {
+    /// A file device behind `protocol`, served.
+    fn new(name: &str, protocol: &str) -> FarSide {
+        let device = "[device.vol]\ntype = \"file\"\npath = \"b.img\"\n";
+        let export = EXPORT_VOL.replace("\"nbd\"", &format!("{protocol:?}"));
+        let volume = Volume::from_toml(name, &(device.to_owned() + &export));
+        volume.dir().sparse("b.img", 64 * MIB);
+        let server = Some(volume.serve());
+        FarSide { volume, server }
+    }
+
+    /// Is killed, and comes back when `change` was done to its file.
+    fn comes_back(&mut self, change: impl FnOnce(PathBuf)) {
+        self.server.take().expect("it runs").kill();
+        change(self.volume.dir().file("b.img"));
+        self.server = Some(self.volume.serve());
+    }
+}
+
+/// A side behind another server that comes back smaller, as it was, and larger, by both protocols: what cannot
+/// be used is told, and is no side; put right it is one again, without a start of anything.
+#[test]
+fn a_far_side_that_comes_back_as_another_one_is_told_and_taken_when_it_is_right() {
+    for (device, protocol) in [("remote", "nbd"), ("brp", "brp")] {
+        let mut far = FarSide::new(&format!("far-{protocol}"), protocol);
+        let side = format!(
+            "[device.b]\ntype = {device:?}\naddress = \"unix:{}\"\nexport = \"vol\"\nreconnect = \"500ms\"\n\n",
+            far.volume.socket().display()
+        );
+        let text = mirror_toml()
+            .replace("[device.b]\ntype = \"file\"\npath = \"b.img\"\n\n", &side)
+            .replace(
+                "sides = [\"a\", \"b\"]\n",
+                "sides = [\"a\", \"b\"]\nabsent_after = \"1s\"\n",
+            );
+        let volume = Volume::from_toml(&format!("near-{protocol}"), &text);
+        volume.dir().sparse("a.img", 64 * MIB);
+        volume.verb("format").ok();
+        let server = volume.serve();
+        let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
+        wire.write(0, &[1; 4096]);
+        wire.flush();
+
+        far.comes_back(|file| {
+            std::fs::rename(&file, file.with_extension("right")).expect("a file that is set aside");
+            let other = std::fs::File::create(&file).expect("another file");
+            other.set_len(32 * MIB).expect("a smaller one");
+        });
+        wire.write(4096, &[2; 4096]);
+        wire.flush();
+        says(
+            &server,
+            &["has shrunk from 67108864 bytes to 33554432", "undo that"],
+        );
+        eventually(60, "the volume does without the side", || {
+            (volume.health("b") == "absent").then_some(())
+        });
+        assert_eq!(volume.status()["health"], "degraded");
+        wire.write(8192, &[3; 4096]);
+        wire.flush();
+
+        far.comes_back(|file| {
+            std::fs::rename(file.with_extension("right"), &file).expect("the file as it was");
+        });
+        eventually(60, "the side is whole again", || {
+            (volume.health("b") == "healthy").then_some(())
+        });
+        says(
+            &server,
+            &["connected again", "side b: has everything again"],
+        );
+
+        far.comes_back(|file| {
+            let file = std::fs::File::options().write(true).open(file);
+            let file = file.expect("the file");
+            file.set_len(128 * MIB).expect("a larger one");
+        });
+        wire.write(12288, &[4; 4096]);
+        wire.flush();
+        says(&server, &["has grown from 6"]);
+        eventually(60, "the volume is whole", || {
+            (volume.status()["health"] == "healthy").then_some(())
+        });
+        for (block, byte) in (0..).zip([1, 2, 3, 4]) {
+            assert_eq!(wire.read(block * 4096, 4096), [byte; 4096], "block {block}");
+        }
+        drop(wire);
+        server.stop();
+        far.server.take().expect("it runs").stop();
+    }
+}

@@ -2,13 +2,14 @@
 
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bimetal_block::FigureVisitor;
-use bimetal_export::fuse::Mounted;
+use bimetal_export::fuse::{self, Mounted};
 use bimetal_export::ublk::Attachment;
 use bimetal_rt::Rt;
 
 use crate::itself;
+use crate::mount::take_away_words;
 
 /// See the module.
 #[derive(Clone)]
@@ -58,8 +59,11 @@ impl Local {
 
 async fn unmount(rt: &Rt, file: &Mounted) -> Result<()> {
     let folder = file.folder();
-    let args = vec!["unmount".into(), "--force".into(), folder.into()];
-    let run = itself::run(rt, args).await;
-    run.map(|_| ())
-        .with_context(|| format!("{} is still mounted", folder.display()))
+    let run = itself::run(rt, take_away_words(folder, true)).await;
+    match run {
+        Ok(_) => Ok(()),
+        // It has said what could not be saved.
+        Err(error) if !fuse::is_mounted(folder) => Err(error),
+        Err(error) => Err(error.context(format!("{} is still mounted", folder.display()))),
+    }
 }

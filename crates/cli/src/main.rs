@@ -88,6 +88,9 @@ enum Verb {
     /// Make a loop device over a file; `mount` has this done by a process of its own.
     #[command(hide = true)]
     MakeLoop(mount::LoopArgs),
+    /// Take away what is mounted on a folder; `unmount` and `mount` have this done by a process of its own.
+    #[command(hide = true)]
+    TakeAway(mount::TakeAwayArgs),
     /// Check a configuration and show its devices, writing nothing.
     Check(check::Args),
     /// Show the live figures of a running server.
@@ -135,6 +138,7 @@ fn main() -> ExitCode {
         Verb::Mount(args) => mount::run(&args),
         Verb::Unmount(args) => mount::run_unmount(&args),
         Verb::MakeLoop(args) => mount::run_make_loop(&args),
+        Verb::TakeAway(args) => mount::run_take_away(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Scrub(args) => scrub::run(&args),

@@ -1,20 +1,22 @@
 //! `bimetal mount`: a device of a configuration as a file in a folder of this machine, in the foreground until
 //! a signal, with a loop device over it if wanted; and `bimetal unmount`, which takes one away from outside.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use bimetal_block::graph::OpenOptions;
+use bimetal_block::units::{Time, parse_time};
 use bimetal_export::fuse::loop_device::{self, LoopOptions};
-use bimetal_export::fuse::{MountOptions, Mounted, unmount};
+use bimetal_export::fuse::{self, MountOptions, Mounted};
 use bimetal_rt::Rt;
 use bimetal_rt::real_time::Signals;
 use futures_util::future::{Either, select};
 
 use crate::config::Config;
-use crate::itself;
+use crate::itself::{self, Worker};
 use crate::limits;
 use crate::running::Running;
 use crate::said::say;
@@ -53,6 +55,20 @@ pub(crate) struct UnmountArgs {
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// Also when the file is in use: what is mounted on a loop device over it is saved first, and dead then
+    #[arg(long)]
+    force: bool,
+    /// How long a volume that answers nothing is waited for; then it is left mounted, or with `--force` given up
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    within: Time,
+}
+
+/// What a process of its own takes away.
+#[derive(clap::Args)]
+pub(crate) struct TakeAwayArgs {
+    /// The folder
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Also when the file is in use
     #[arg(long)]
     force: bool,
 }
@@ -202,10 +218,53 @@ async fn until_over(signals: &Signals, file: &Mounted) -> Result<()> {
     }
 }
 
-/// Runs the verb `unmount`.
+/// Runs the verb `unmount`: a process of its own does the work, for that may wait so that no signal ends it.
 pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
+    let within = args.within.0;
+    let folder = args.folder.display();
+    let mut worker = Worker::start(take_away_words(&args.folder, args.force))?;
+    if let Some(code) = worker.ended_within(within)? {
+        return Ok(code);
+    }
+    let seconds = within.as_secs_f64();
+    if !args.force {
+        // What it waits for does not end sooner, and it does nothing more then.
+        worker.kill();
+        if !fuse::is_mounted(&args.folder) {
+            bail!("{folder} is unmounted, but that has not come to its end within {seconds} s");
+        }
+        bail!(
+            "{folder} is still mounted: its volume has not answered within {seconds} s, and nothing is given \
+             up; `bimetal unmount --force {folder}` gives up what it does not answer"
+        );
+    }
+    say(format_args!(
+        "bimetal: warning: the volume in {folder} has not answered within {seconds} s: what it has not \
+         answered fails now, and what of that was written is lost"
+    ));
+    fuse::abort(&args.folder)?;
+    match worker.ended_within(within)? {
+        // Something was given up.
+        Some(_) => Ok(ExitCode::FAILURE),
+        None => bail!(
+            "{folder}: every request on it has failed, but what uses it has not let it go within {seconds} s"
+        ),
+    }
+}
+
+/// The words that have [`run_take_away`] done by a process of its own.
+pub(crate) fn take_away_words(folder: &Path, force: bool) -> Vec<OsString> {
+    let mut words = vec!["take-away".into(), folder.into()];
+    if force {
+        words.push("--force".into());
+    }
+    words
+}
+
+/// Runs the verb that takes a mount away. It may wait for the server for good.
+pub(crate) fn run_take_away(args: &TakeAwayArgs) -> Result<ExitCode> {
     let mut warn = |line: String| say(format_args!("bimetal: warning: {line}"));
-    unmount(&args.folder, args.force, &mut warn)?;
+    fuse::unmount(&args.folder, args.force, &mut warn)?;
     Ok(ExitCode::SUCCESS)
 }
 

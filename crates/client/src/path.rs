@@ -48,10 +48,23 @@ impl Opened {
             outbound,
             early,
         } = established;
-        let given_up = {
+        let (before, given_up) = {
             let mut initiator = shared.initiator.borrow_mut();
-            initiator.path_up(number, &welcome, outbound)?
+            let before = initiator.welcome().copied();
+            (before, initiator.path_up(number, &welcome, outbound)?)
         };
+        if let Some(before) = before
+            && before.size_bytes < welcome.size_bytes
+        {
+            let (was, is) = (before.size_bytes, welcome.size_bytes);
+            shared.tell(
+                "connection-changed",
+                format_args!(
+                    "the export has grown from {was} bytes to {is}; what is new is used from the next \
+                     start on"
+                ),
+            );
+        }
         shared.given_up.borrow_mut().extend(given_up);
         shared.answer_failed();
         shared.paths.set(shared.paths.get() + 1);
@@ -146,9 +159,19 @@ async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
         let why = match attempt.await {
             Ok(established) => match Opened::new(shared, number, established) {
                 Ok(opened) => return Some(opened),
-                Err(why) => {
-                    shared.end(why);
+                Err(Unusable::Gone) => {
+                    shared.end(Unusable::Gone);
                     return None;
+                }
+                Err(why @ Unusable::Changed(_)) => {
+                    shared.tell(
+                        "connection-refused",
+                        format_args!(
+                            "the server is there, but cannot be used as before: {why}; undo that, \
+                             or start this server anew"
+                        ),
+                    );
+                    why.into()
                 }
             },
             // Also where another path of the session was faster: the next number is higher.

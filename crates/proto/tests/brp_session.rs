@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use bimetal_proto::brp::frame::{Head, check_of};
 use bimetal_proto::brp::inbound::{ToInitiator, ToTarget};
-use bimetal_proto::brp::initiator::{Completed, Data, Failure, Sending};
+use bimetal_proto::brp::initiator::{Change, Completed, Data, Failure, Sending, Unusable};
 use bimetal_proto::brp::response::encode_response;
 use bimetal_proto::brp::wire::{HEAD_BYTES, feature, kind, request_flag, right};
 use bimetal_proto::brp::{
@@ -644,4 +644,106 @@ fn what_was_given_up_still_keeps_later_changes_back_until_it_is_fenced() {
     // The abandoned one is not sent again.
     assert!(!initiator.next_send(2, &mut sending));
     assert_eq!((initiator.under_way(), initiator.is_troubled()), (2, false));
+}
+
+#[test]
+fn an_export_is_taken_again_as_long_as_what_was_told_at_first_holds() {
+    let world = World::new(1, Plant::Nothing, 0, false, Mode::Adaptive);
+    let mut initiator = world.initiator;
+    let told = Welcome {
+        features: feature::MERGE,
+        rights: right::DISCARD_ZEROES,
+        block_bytes: BLOCK_BYTES,
+        size_bytes: 1 << 20,
+        instance: [1; 16],
+        host: [1; 16],
+        preferred_bytes: 4096,
+        transfer_bytes_max: 1 << 16,
+        range_bytes_max: 1 << 16,
+        requests_max: 64,
+        data_bytes_max: 1 << 20,
+    };
+    initiator.path_up(1, &told, Outbound::new()).unwrap();
+    initiator.path_down(1);
+    let next = |instance: u8| Welcome {
+        instance: [instance; 16],
+        ..told
+    };
+    let shrunk = Change::Shrunk {
+        was_bytes: 1 << 20,
+        is_bytes: 1 << 19,
+    };
+    let discards_and = |more: u32| right::DISCARD_ZEROES | more;
+    for (now, change) in [
+        (
+            Welcome {
+                size_bytes: 1 << 19,
+                ..next(2)
+            },
+            shrunk,
+        ),
+        (
+            Welcome {
+                rights: discards_and(right::READ_ONLY),
+                ..next(2)
+            },
+            Change::ReadOnly,
+        ),
+        (
+            Welcome {
+                block_bytes: 2 * BLOCK_BYTES,
+                ..next(2)
+            },
+            Change::Requests,
+        ),
+        (
+            Welcome {
+                transfer_bytes_max: 1 << 15,
+                ..next(2)
+            },
+            Change::Requests,
+        ),
+        (
+            Welcome {
+                range_bytes_max: 1 << 15,
+                ..next(2)
+            },
+            Change::Requests,
+        ),
+        (
+            Welcome {
+                rights: 0,
+                ..next(2)
+            },
+            Change::Discards,
+        ),
+        (
+            Welcome {
+                rights: discards_and(right::VOLATILE),
+                ..next(2)
+            },
+            Change::Keeping,
+        ),
+        (
+            Welcome {
+                rights: discards_and(right::EPHEMERAL),
+                ..next(2)
+            },
+            Change::Keeping,
+        ),
+    ] {
+        let up = initiator.path_up(2, &now, Outbound::new());
+        assert_eq!(up, Err(Unusable::Changed(change)));
+        assert_eq!(initiator.welcome(), Some(&told));
+    }
+    // Larger, and as at first again.
+    let more = Welcome {
+        size_bytes: 1 << 21,
+        rights: discards_and(right::ROTATIONAL),
+        ..next(2)
+    };
+    initiator.path_up(2, &more, Outbound::new()).unwrap();
+    initiator.path_down(2);
+    initiator.path_up(3, &next(3), Outbound::new()).unwrap();
+    assert_eq!(initiator.instances(), 3);
 }

@@ -39,6 +39,7 @@ pub(super) mod errno {
     pub(in super::super) const EROFS: i32 = 30;
     pub(in super::super) const ENOSYS: i32 = 38;
     pub(in super::super) const EOPNOTSUPP: i32 = 95;
+    pub(in super::super) const ETIMEDOUT: i32 = 110;
 }
 
 /// Bits of `fuse_init_out.flags`.

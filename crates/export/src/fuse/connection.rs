@@ -3,10 +3,10 @@
 //!
 //! A few reads wait side by side, so that one turn of the ring takes several messages. Each reads the
 //! data of a write to a place that direct I/O takes: long data is handed down where it lies, short data
-//! is copied, so that it does not keep the memory of a long one. Requests of the device are bounded;
-//! beyond the bound a number of them waits here, and beyond that nothing is read, and the kernel keeps
-//! what it has. What needs no device, such as `stat`, is answered whatever the device does: it waits
-//! only where nothing is read any more.
+//! is copied, so that it does not keep the memory of a long one. Requests of the device are bounded.
+//! The kernel has one queue for everything, so beyond that bound the messages are still read and wait here:
+//! what needs no device, such as `stat`, is answered whatever the device does. What waits is bounded by the
+//! memory that it holds ([`Room`]).
 //!
 //! This module must never let a message of the kernel without an answer go: whoever asked would wait for
 //! it for good. It must never give up what it has begun, either, so that no change is half of one; which
@@ -28,14 +28,12 @@ use super::abi::{
     self, Allocate, Asked, FILE, Facts, HEAD_BYTES, Header, Init, Limits, OUT_HEADER_BYTES,
     READ_BYTES_MIN, Range, Seek, errno,
 };
+use super::room::Room;
 
 /// Reads that wait for messages at a time.
 pub(super) const READERS: usize = 4;
 /// Requests of the device under way at most.
 const IN_FLIGHT_MAX: u16 = 64;
-/// Requests of the device that have been read and wait for their turn, at most. The kernel keeps what
-/// is asked in the background within the first bound, so these are of callers that wait themselves.
-const HELD_MAX: u64 = 64;
 /// The longest range that the device is given to discard, to zero or to tell the extents of; longer ones
 /// are cut.
 const RANGE_BYTES_MAX: u64 = 1 << 31;
@@ -69,7 +67,8 @@ pub(super) struct Connection {
     limits: Limits,
     pub(super) counters: RequestCounters,
     in_flight: Rc<Semaphore>,
-    held: Rc<Semaphore>,
+    /// Where requests of the device wait for their turn.
+    room: Room,
     /// Answers under way to what needs no device.
     quick: Rc<Semaphore>,
     readers: TaskGroup,
@@ -81,7 +80,8 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Answers the kernel's first message, and has readers wait for those that come. `device` takes
-    /// requests of any offset and length, of `transfer_bytes_max` at most.
+    /// requests of any offset and length, of `transfer_bytes_max` at most. The operator is told of the
+    /// connection by `subject`.
     ///
     /// # Errors
     /// Those of reading and writing; `Unsupported` when the kernel is too old.
@@ -91,6 +91,7 @@ impl Connection {
         device: Rc<dyn Device>,
         facts: Facts,
         transfer_bytes_max: u32,
+        subject: String,
     ) -> io::Result<Rc<Connection>> {
         let connection = Rc::new(Connection {
             rt: rt.clone(),
@@ -103,7 +104,7 @@ impl Connection {
             },
             counters: RequestCounters::default(),
             in_flight: Semaphore::new(u64::from(IN_FLIGHT_MAX)),
-            held: Semaphore::new(HELD_MAX),
+            room: Room::new(rt, subject),
             quick: Semaphore::new(u64::from(IN_FLIGHT_MAX)),
             readers: TaskGroup::new(rt),
             failure: RefCell::new(None),
@@ -226,15 +227,15 @@ impl Connection {
             return Ok(());
         };
         if let Asked::Write(range) = asked {
-            let data = self.take_data(buf, range.len as usize);
+            let (data, held_bytes) = self.take_data(buf, range.len as usize);
             let work = async move |this: &Connection| this.write(header.node, range, data).await;
-            self.begin(header, work).await;
+            self.begin(header, held_bytes, work).await;
             return Ok(());
         }
         let needs_device = asked.needs_device();
         let work = async move |this: &Connection| this.carry_out(header.node, asked).await;
         if needs_device {
-            self.begin(header, work).await;
+            self.begin(header, 0, work).await;
         } else {
             let permit = self.quick.acquire(1).await;
             self.answer_with(permit, header, work);
@@ -242,27 +243,33 @@ impl Connection {
         Ok(())
     }
 
-    /// The data of a write, which lies in the buffer's body. It is never waited for memory here:
-    /// that would keep the reader from what needs none. What can be taken so is bounded.
-    fn take_data(&self, buf: &mut Box<MessageBuf>, len: usize) -> Payload {
+    /// The data of a write, which lies in the buffer's body, and how many bytes of memory it holds. It is
+    /// never waited for memory here: that would keep the reader from what needs none. What can be taken
+    /// so is bounded.
+    fn take_data(&self, buf: &mut Box<MessageBuf>, len: usize) -> (Payload, usize) {
         if 2 * len < self.body_bytes() {
-            return self.rt.pool().copy_of(&buf.body()[..len]).into();
+            return (self.rt.pool().copy_of(&buf.body()[..len]).into(), len);
         }
         let mut data = buf.take_body();
         data.truncate(len);
         buf.put_body(self.rt.pool().alloc_now(self.body_bytes()));
-        data.freeze().into()
+        (data.freeze().into(), self.body_bytes())
     }
 
-    /// Has the device asked, now or when it is the request's turn.
-    async fn begin<W>(self: &Rc<Self>, header: Header, work: W)
+    /// Has the device asked, now or when it is the request's turn. Meanwhile the request holds so many bytes
+    /// of data.
+    async fn begin<W>(self: &Rc<Self>, header: Header, held_bytes: usize, work: W)
     where
         W: AsyncFnOnce(&Connection) -> Result<Answer, i32> + 'static,
     {
         if let Some(permit) = self.in_flight.try_acquire(1) {
             return self.answer_with(permit, header, work);
         }
-        let held = self.held.acquire(1).await;
+        let Some(held) = self.room.take(held_bytes).await else {
+            let permit = self.quick.acquire(1).await;
+            let refuse = async |this: &Connection| Err(this.refused(errno::ETIMEDOUT));
+            return self.answer_with(permit, header, refuse);
+        };
         let this = Rc::clone(self);
         let wait = async move {
             let permit = this.in_flight.acquire(1).await;
@@ -365,7 +372,10 @@ impl Connection {
     async fn submit(&self, request: Request) -> Result<Reply, i32> {
         add(&self.counters.by_op[request.op as usize], 1);
         let request = request.from_origin(Origin::of_task(1));
-        self.device.submit(request).await.map_err(|error: IoError| {
+        self.room.note_progress();
+        let result = self.device.submit(request).await;
+        self.room.note_progress();
+        result.map_err(|error: IoError| {
             add(&self.counters.failed, 1);
             error.to_errno()
         })

@@ -17,6 +17,7 @@ mod connection;
 )]
 pub mod loop_device;
 mod place;
+mod room;
 
 use std::cell::RefCell;
 use std::io;
@@ -31,7 +32,7 @@ use bimetal_rt::real_time::MessageFile;
 use abi::{Facts, PAGE_BYTES};
 use connection::{Connection, READERS};
 use place::MountFacts;
-pub use place::{MountError, UnmountError, unmount};
+pub use place::{MountError, UnmountError, abort, is_mounted, unmount};
 
 /// The longest read or write; the kernel cuts what is longer.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -107,7 +108,8 @@ impl Mounted {
         let unit: Rc<dyn Device> = Rc::new(AtomicUnit::new(rt, device));
         let started = async {
             let file = MessageFile::new(rt, fuse)?;
-            Connection::start(rt, file, unit, facts, transfer_bytes_max).await
+            let path = folder.join(&options.name).display().to_string();
+            Connection::start(rt, file, unit, facts, transfer_bytes_max, path).await
         };
         match started.await {
             Ok(connection) => Ok(Mounted {

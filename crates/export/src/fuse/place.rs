@@ -281,7 +281,8 @@ fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 /// `warn` is told of them, and the server goes on for whoever has the file open; once it has ended, every
 /// access of theirs fails. What a server that is gone has left is taken away in any case.
 ///
-/// It waits for the server, and must not be called by it.
+/// It waits for the server, possibly for good and so that no signal ends it. So it is for a process of its own,
+/// which is not the server, and whose parent may [`abort`] what it waits for.
 ///
 /// # Errors
 /// As [`UnmountError`] says. After `InUse` everything is as it was; after `NotSaved` everything is
@@ -295,12 +296,10 @@ pub fn unmount(
         path: path.to_owned(),
         error,
     };
-    let whole = absolute(folder).map_err(|error| failed(folder, error))?;
+    let whole = mounted_at(folder)?;
     let table = std::fs::read(TABLE_PATH).map_err(|e| failed(TABLE_PATH.as_ref(), e))?;
-    if !is_mounted(&table, &whole) {
-        return Err(UnmountError::Missing(folder.to_owned()));
-    }
-    let dead = std::fs::metadata(&whole).is_err_and(|error| is_dead(&error));
+    // Of attributes the kernel answers from its memory.
+    let dead = rustix::fs::statfs(&whole).is_err_and(|errno| is_dead(&errno.into()));
     let loops = loop_device::over(&whole).map_err(|error| failed(folder, error))?;
     if !force {
         refuse_in_use(folder, &table, &loops, dead)?;
@@ -323,6 +322,47 @@ pub fn unmount(
         folder: folder.to_owned(),
         what: unsaved.join(", "),
     })
+}
+
+/// Has the kernel fail every request on what `bimetal mount` has mounted on a folder that has no answer yet, and
+/// every one that comes: whoever waits for the server waits no more. What is not in use is unmounted with
+/// that. The server is asked nothing.
+///
+/// # Errors
+/// As [`UnmountError`] says: `Missing` when there is nothing.
+pub fn abort(folder: &Path) -> Result<(), UnmountError> {
+    let whole = mounted_at(folder)?;
+    if !rustix::process::geteuid().is_root() {
+        // The program for other users has no call for it. They have no loop device that waits.
+        return take_away(&whole, true);
+    }
+    match rustix::mount::unmount(&whole, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
+        // It stays where somebody has it open, dead.
+        Ok(()) | Err(Errno::BUSY) => Ok(()),
+        Err(error) => Err(UnmountError::File {
+            path: whole,
+            error: error.into(),
+        }),
+    }
+}
+
+/// Whether something that `bimetal mount` has made is mounted on a folder. The server is asked nothing.
+pub fn is_mounted(folder: &Path) -> bool {
+    mounted_at(folder).is_ok()
+}
+
+/// The folder from the root, if something of ours is mounted on it.
+fn mounted_at(folder: &Path) -> Result<PathBuf, UnmountError> {
+    let failed = |path: &Path, error: io::Error| UnmountError::File {
+        path: path.to_owned(),
+        error,
+    };
+    let whole = absolute(folder).map_err(|error| failed(folder, error))?;
+    let table = std::fs::read(TABLE_PATH).map_err(|e| failed(TABLE_PATH.as_ref(), e))?;
+    match is_ours(&table, &whole) {
+        true => Ok(whole),
+        false => Err(UnmountError::Missing(folder.to_owned())),
+    }
 }
 
 /// Says who uses the file, if somebody is known to.
@@ -390,13 +430,16 @@ pub(super) fn take_away(folder: &Path, detach: bool) -> Result<(), UnmountError>
     } else {
         UnmountFlags::NOFOLLOW
     };
-    rustix::mount::unmount(folder, flags).map_err(|error| match error {
-        Errno::BUSY => files_are_open(folder),
-        error => UnmountError::File {
+    match rustix::mount::unmount(folder, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(files_are_open(folder)),
+        // Somebody was faster.
+        Err(Errno::INVAL) if !is_mounted(folder) => Ok(()),
+        Err(error) => Err(UnmountError::File {
             path: folder.to_owned(),
             error: error.into(),
-        },
-    })
+        }),
+    }
 }
 
 fn files_are_open(folder: &Path) -> UnmountError {
@@ -457,7 +500,7 @@ fn lines(table: &[u8]) -> impl Iterator<Item = MountLine<'_>> {
 }
 
 /// The mount on a folder that is seen, if any, is one of `bimetal mount`.
-fn is_mounted(table: &[u8], folder: &Path) -> bool {
+fn is_ours(table: &[u8], folder: &Path) -> bool {
     let on_it = lines(table).filter(|line| unescaped(line.place) == folder.as_os_str().as_bytes());
     let last = on_it.last();
     last.is_some_and(|line| line.kind == FILE_SYSTEM_TYPE.as_bytes())
@@ -528,7 +571,7 @@ mod tests {
             // Something else is mounted over it.
             ("/mnt/twice", false),
         ] {
-            assert_eq!(is_mounted(TABLE, Path::new(folder)), ours, "{folder}");
+            assert_eq!(is_ours(TABLE, Path::new(folder)), ours, "{folder}");
         }
     }
 

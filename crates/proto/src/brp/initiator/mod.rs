@@ -49,15 +49,40 @@ pub enum Failure {
     Full,
 }
 
-/// Why a target that is there cannot be the one of this session: nothing will make it so.
+/// Why a target that is there cannot be the one of this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// Another size, block size or other rights than before.
-    #[error("the export has changed its size, its block size or its rights")]
-    Changed,
-    /// Everything in it ended with the target's process.
+    /// It offers less than the session counts on; that can be undone.
+    #[error("{0}")]
+    Changed(Change),
+    /// Everything in it ended with the target's process: nothing will bring that back.
     #[error("the target has started anew and lost what the export held in memory")]
     Gone,
+}
+
+/// What an export has come to offer less of than at the beginning of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Change {
+    /// Its size.
+    #[error("the export has shrunk from {was_bytes} bytes to {is_bytes}")]
+    Shrunk {
+        /// The size at the beginning.
+        was_bytes: u64,
+        /// The size now.
+        is_bytes: u64,
+    },
+    /// Changes are refused.
+    #[error("the export has become read-only")]
+    ReadOnly,
+    /// Requests that were short enough, or long enough, are not any more.
+    #[error("the export does not take requests as short or as long as before")]
+    Requests,
+    /// What was discarded may read as anything.
+    #[error("what is discarded in the export does not read as zeroes any more")]
+    Discards,
+    /// What no flush has covered ends with the target's process, or the other way round.
+    #[error("the export keeps what was not flushed in another way than before")]
+    Keeping,
 }
 
 /// What a response means.
@@ -129,6 +154,9 @@ struct PathState {
 #[derive(Debug)]
 pub struct Initiator<D> {
     mode: Mode,
+    /// What was said at the beginning, which the layers above count on.
+    told: Option<Welcome>,
+    /// What was said last.
     welcome: Option<Welcome>,
     instances: u64,
     paths: BTreeMap<u32, PathState>,
@@ -161,6 +189,7 @@ impl<D: Data> Initiator<D> {
     pub fn new(mode: Mode, keep_bytes_max: u64) -> Initiator<D> {
         Initiator {
             mode,
+            told: None,
             welcome: None,
             instances: 0,
             paths: BTreeMap::new(),
@@ -522,9 +551,11 @@ impl<D: Data> Initiator<D> {
         welcome: &Welcome,
         mut outbound: Outbound,
     ) -> Result<Vec<u32>, Unusable> {
+        if let Some(told) = &self.told {
+            check_same(told, welcome)?;
+        }
         let given_up = match self.welcome {
             Some(before) if before.instance != welcome.instance => {
-                check_same(&before, welcome)?;
                 if welcome.has(right::EPHEMERAL) {
                     return Err(Unusable::Gone);
                 }
@@ -532,12 +563,12 @@ impl<D: Data> Initiator<D> {
                 self.replay(&before, welcome);
                 given_up
             }
-            Some(before) => {
-                check_same(&before, welcome)?;
+            Some(_) => {
                 self.welcome = Some(*welcome);
                 Vec::new()
             }
             None => {
+                self.told = Some(*welcome);
                 self.welcome = Some(*welcome);
                 self.instances = 1;
                 Vec::new()
@@ -695,12 +726,27 @@ fn waiting(request: &Request) -> Waiting {
     }
 }
 
-/// Whether what the layers above were told still holds.
-fn check_same(before: &Welcome, now: &Welcome) -> Result<(), Unusable> {
-    let same = now.size_bytes >= before.size_bytes
-        && now.block_bytes == before.block_bytes
-        && now.transfer_bytes_max >= before.transfer_bytes_max
-        && now.range_bytes_max >= before.range_bytes_max
-        && now.rights == before.rights;
-    if same { Ok(()) } else { Err(Unusable::Changed) }
+/// Whether what was told at the beginning still holds.
+fn check_same(told: &Welcome, now: &Welcome) -> Result<(), Unusable> {
+    let keeping = right::VOLATILE | right::EPHEMERAL;
+    let change = if now.size_bytes < told.size_bytes {
+        Change::Shrunk {
+            was_bytes: told.size_bytes,
+            is_bytes: now.size_bytes,
+        }
+    } else if now.has(right::READ_ONLY) && !told.has(right::READ_ONLY) {
+        Change::ReadOnly
+    } else if now.block_bytes > told.block_bytes
+        || now.transfer_bytes_max < told.transfer_bytes_max
+        || now.range_bytes_max < told.range_bytes_max
+    {
+        Change::Requests
+    } else if told.has(right::DISCARD_ZEROES) && !now.has(right::DISCARD_ZEROES) {
+        Change::Discards
+    } else if (now.rights ^ told.rights) & keeping != 0 {
+        Change::Keeping
+    } else {
+        return Ok(());
+    };
+    Err(Unusable::Changed(change))
 }
