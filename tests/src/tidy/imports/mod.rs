@@ -52,11 +52,6 @@ const EXCEPTIONS: &[Exception] = &[
         why: "the configuration of an export holds where it listens, which holds an export's settings",
     },
     Exception {
-        folder: "flash",
-        modules: &["config", "log_block", "page"],
-        why: "the configuration makes the translation layers, which read it",
-    },
-    Exception {
         folder: "index",
         modules: &["db", "scan"],
         why: "a database is scanned, and a scan reads the database",
