@@ -89,11 +89,6 @@ const EXCEPTIONS: &[Exception] = &[
         why: "loop devices are in the journal, which undoes them",
     },
     Exception {
-        folder: "policy::scheduler::bfq",
-        modules: &["flow", "raise"],
-        why: "a flow is raised, and what raises knows flows",
-    },
-    Exception {
         folder: "rt",
         modules: &[
             "awake",
