@@ -47,11 +47,6 @@ const EXCEPTIONS: &[Exception] = &[
         why: "a session has paths, and a path tells the session what became of its requests",
     },
     Exception {
-        folder: "export",
-        modules: &["config", "listening"],
-        why: "the configuration of an export holds where it listens, which holds an export's settings",
-    },
-    Exception {
         folder: "index",
         modules: &["db", "scan"],
         why: "a database is scanned, and a scan reads the database",
