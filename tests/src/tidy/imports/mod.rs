@@ -42,11 +42,6 @@ const EXCEPTIONS: &[Exception] = &[
         why: "sim runs the three experiments, which take the arguments of sim",
     },
     Exception {
-        folder: "client",
-        modules: &["path", "session"],
-        why: "a session has paths, and a path tells the session what became of its requests",
-    },
-    Exception {
         folder: "index",
         modules: &["db", "scan"],
         why: "a database is scanned, and a scan reads the database",
