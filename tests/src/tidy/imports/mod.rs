@@ -42,28 +42,6 @@ const EXCEPTIONS: &[Exception] = &[
         why: "sim runs the three experiments, which take the arguments of sim",
     },
     Exception {
-        folder: "index",
-        modules: &["db", "scan"],
-        why: "a database is scanned, and a scan reads the database",
-    },
-    Exception {
-        folder: "index::node",
-        modules: &[
-            "blob", "build", "column", "header", "image", "range", "spread",
-        ],
-        why: "an image reads its parts, which build images",
-    },
-    Exception {
-        folder: "index::rebuild",
-        modules: &["log", "pieces", "survey"],
-        why: "a survey reads the log, which counts for the survey",
-    },
-    Exception {
-        folder: "index::tree",
-        modules: &["patch", "slots"],
-        why: "a slot holds patches, and a patch is read from slots",
-    },
-    Exception {
         folder: "lab",
         modules: &["cell", "native", "plan", "stack"],
         why: "a cell is a stack or native, whose parts know cells and the plan",
