@@ -77,11 +77,6 @@ const EXCEPTIONS: &[Exception] = &[
         why: "an operation is one of a file or a message, which make operations",
     },
     Exception {
-        folder: "sim::index_tester",
-        modules: &["life", "readers"],
-        why: "a life has readers, which tell the life what they saw",
-    },
-    Exception {
         folder: "sim::tester",
         modules: &[
             "ambush",
