@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use bimetal_block::units::show_ns;
-use bimetal_lab::cell::Outcome;
 use bimetal_lab::compare::{Rule, compare};
 use bimetal_lab::device::Backend;
 use bimetal_lab::native::guest::run_inside;
+use bimetal_lab::outcome::Outcome;
 use bimetal_lab::plan::{AXES, Plan};
 use bimetal_lab::plot::short;
 use bimetal_lab::report::{CellSummary, Summary, csv, html, summary};

@@ -42,21 +42,6 @@ const EXCEPTIONS: &[Exception] = &[
         why: "sim runs the three experiments, which take the arguments of sim",
     },
     Exception {
-        folder: "lab",
-        modules: &["cell", "native", "plan", "stack"],
-        why: "a cell is a stack or native, whose parts know cells and the plan",
-    },
-    Exception {
-        folder: "lab::files",
-        modules: &["layout", "tree"],
-        why: "a tree is laid out, and the layout is a tree's",
-    },
-    Exception {
-        folder: "lab::native",
-        modules: &["journal", "loops"],
-        why: "loop devices are in the journal, which undoes them",
-    },
-    Exception {
         folder: "rt",
         modules: &[
             "awake",
