@@ -18,7 +18,7 @@ use bimetal_lab::results::{Job, Results, jobs, missing};
 use bimetal_sim::experiment::parallel::{all_cores, run_all};
 use serde_json::json;
 
-use crate::sim::{progress_bar, status_of};
+use crate::runs::{progress_bar, status_of};
 use crate::table::{Align, Table};
 use crate::{lab_native, lab_stack};
 

@@ -19,7 +19,7 @@ use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
 
-use crate::sim::progress_bar;
+use crate::runs::progress_bar;
 use crate::said::say;
 
 /// What preparing a run and putting everything back takes, about.

@@ -32,16 +32,6 @@ pub struct Exception {
 /// The circles that are left.
 const EXCEPTIONS: &[Exception] = &[
     Exception {
-        folder: "cli",
-        modules: &["alerts", "operations", "running"],
-        why: "alerts watch a running server, operations are asked of it, and it starts both",
-    },
-    Exception {
-        folder: "cli",
-        modules: &["sim", "sim_cache", "sim_index", "tester"],
-        why: "sim runs the three experiments, which take the arguments of sim",
-    },
-    Exception {
         folder: "rt",
         modules: &[
             "awake",
