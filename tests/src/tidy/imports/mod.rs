@@ -44,12 +44,12 @@ const EXCEPTIONS: &[Exception] = &[
             "thread",
             "turn",
         ],
-        why: "the executor parks in the drivers, whose operations wake its tasks",
+        why: "the handle that tasks are given (`executor::Rt`) starts the drivers, streams and threads, all of which take that handle",
     },
     Exception {
         folder: "rt::real_time",
         modules: &["file", "message", "op"],
-        why: "an operation is one of a file or a message, which make operations",
+        why: "an operation keeps the memory of messages, and messages and files count and gather as operations do",
     },
     Exception {
         folder: "sim::tester",
@@ -67,7 +67,7 @@ const EXCEPTIONS: &[Exception] = &[
             "stack",
             "world",
         ],
-        why: "a scenario makes the world, whose parts read the scenario",
+        why: "a scenario names the settings of ambushes, disks and changes, which are where the world does them, and it reads the scenario",
     },
 ];
 

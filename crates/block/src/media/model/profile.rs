@@ -3,8 +3,8 @@
 //! docs/models.md gives the source and the reasoning for each value. The values are frozen: results
 //! in the documentation were obtained with them, so a better fit gets a new name.
 
-use serde::de::DeserializeOwned;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::draw::Lognormal;
 use super::flash::{FlashCleaning, FlashLayer};
