@@ -15,8 +15,8 @@ use bimetal_block::IoError;
 use bimetal_block::layers::mirror::{MirrorStatus, SideStatus};
 use bimetal_rt::{Notice, Rt};
 
-use crate::running::Shown;
 use crate::said::say;
+use crate::shown::Shown;
 
 /// The volumes are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use bimetal_block::units::show_ns;
-use bimetal_lab::cell::Outcome;
 use bimetal_lab::compare::{Rule, compare};
 use bimetal_lab::device::Backend;
 use bimetal_lab::native::guest::run_inside;
+use bimetal_lab::outcome::Outcome;
 use bimetal_lab::plan::{AXES, Plan};
 use bimetal_lab::plot::short;
 use bimetal_lab::report::{CellSummary, Summary, csv, html, summary};
@@ -18,7 +18,7 @@ use bimetal_lab::results::{Job, Results, jobs, missing};
 use bimetal_sim::experiment::parallel::{all_cores, run_all};
 use serde_json::json;
 
-use crate::sim::{progress_bar, status_of};
+use crate::runs::{progress_bar, status_of};
 use crate::table::{Align, Table};
 use crate::{lab_native, lab_stack};
 

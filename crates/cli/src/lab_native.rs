@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
-use bimetal_lab::cell::{Outcome, RunError};
 use bimetal_lab::device::Backend;
-use bimetal_lab::native::{self, NativeError, Session, guest};
+use bimetal_lab::failure::{NativeError, RunError};
+use bimetal_lab::native::{self, Session, guest};
+use bimetal_lab::outcome::Outcome;
 use bimetal_lab::plan::Plan;
 use bimetal_lab::results::{Job, Results, jobs, missing, name_of};
 use bimetal_rt::mailbox::mailbox;
@@ -18,8 +19,8 @@ use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
 
+use crate::runs::progress_bar;
 use crate::said::say;
-use crate::sim::progress_bar;
 
 /// What preparing a run and putting everything back takes, about.
 const AROUND_A_RUN_NS: u64 = 1_000_000_000;

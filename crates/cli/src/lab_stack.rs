@@ -4,9 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use bimetal_lab::cell::{Outcome, RunError};
+use bimetal_lab::failure::RunError;
 use bimetal_lab::layer::LoadError;
 use bimetal_lab::native::kernel_release;
+use bimetal_lab::outcome::Outcome;
 use bimetal_lab::plan::Plan;
 use bimetal_lab::results::{Job, Results};
 use bimetal_lab::stack;

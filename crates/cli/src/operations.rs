@@ -1,19 +1,18 @@
 //! What can be done to a volume while it is served, as the control socket asks for it. The requests
 //! and answers are described in docs/control.md.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use bimetal_block::graph::{Graph, Node, Stack};
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, RebuildRates, sides_line};
 use bimetal_block::units::{parse_rate, show_size};
-use bimetal_rt::Task;
 use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::figures;
-use crate::running::Shown;
+use crate::operation::Outcome;
+use crate::shown::Shown;
 
 /// The answer when something cannot be done.
 fn refusal(why: &str) -> Value {
@@ -117,42 +116,6 @@ pub(crate) fn cache(stack: &Stack, request: &Value) -> Value {
 }
 
 /// What came of an operation, in words.
-type Outcome = Result<String, String>;
-
-/// The operation that takes a while and of which there is one at a time: the last one.
-#[derive(Default)]
-pub(crate) struct Operation {
-    /// What it does, and what has come of it: nothing yet, what to know, or why it failed.
-    last: RefCell<Option<(String, Option<Outcome>)>>,
-    task: RefCell<Option<Task<()>>>,
-}
-
-impl Operation {
-    /// What the control socket says of it.
-    pub(crate) fn show(&self) -> Value {
-        let last = self.last.borrow();
-        let shown = last.as_ref().map(|(what, outcome)| match outcome {
-            None => json!({ "does": what, "state": "running" }),
-            Some(Ok(note)) => json!({ "does": what, "state": "done", "note": note }),
-            Some(Err(why)) => json!({ "does": what, "state": "failed", "why": why }),
-        });
-        json!({ "operation": shown })
-    }
-
-    fn is_running(&self) -> bool {
-        let last = self.last.borrow();
-        last.as_ref().is_some_and(|(_, outcome)| outcome.is_none())
-    }
-
-    /// Ends it where it is.
-    pub(crate) async fn cancel(&self) {
-        let task = self.task.borrow_mut().take();
-        if let Some(task) = task {
-            task.cancel().await;
-        }
-    }
-}
-
 /// What is asked of the sides of a volume.
 enum Change {
     Add { new: String },

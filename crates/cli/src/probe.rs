@@ -22,8 +22,8 @@ use serde_json::json;
 use crate::bench::check_virtual;
 use crate::config::Config;
 use crate::load::{Load, Outcome, Pattern, Run};
+use crate::runs::progress_bar;
 use crate::runtime;
-use crate::sim::progress_bar;
 use crate::table::{Align, Table};
 
 /// The largest write that is tried.

@@ -2,7 +2,6 @@
 //! start to an orderly end. `serve`, `attach`, `mount` and `demo` all run one.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,42 +14,24 @@ use bimetal_export::fuse::{MountOptions, Mounted};
 use bimetal_export::ublk::{AttachOptions, Attachment};
 use bimetal_export::{Server, StartError};
 use bimetal_rt::real_time::Signals;
-use bimetal_rt::{Driven, Instant, Rt, Task};
+use bimetal_rt::{Rt, Task};
 use futures_util::future::{Either, select};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::alerts;
 use crate::config::Config;
 use crate::control::{Answer, Control};
 use crate::exposure;
-use crate::figures;
 use crate::local::Local;
-use crate::operations::{self, Operation};
+use crate::operation::Operation;
+use crate::operations;
 use crate::record;
 use crate::said::say;
+use crate::shown::{Attached, Shown};
 
 /// How long, and how often, an address in use is tried again.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 const ADDRESS_RETRY: Duration = Duration::from_millis(50);
-
-/// What the control socket answers from.
-pub(crate) struct Shown {
-    pub(crate) rt: Rt,
-    started: Instant,
-    pub(crate) config: Config,
-    pub(crate) stack: Stack,
-    pub(crate) operation: Operation,
-    server: Server,
-    attached: RefCell<Option<Attached>>,
-    pub(crate) stopping: Cell<bool>,
-}
-
-/// A device that this machine itself has.
-#[derive(Clone)]
-struct Attached {
-    device: String,
-    local: Local,
-}
 
 /// See the module.
 pub(crate) struct Running {
@@ -90,8 +71,8 @@ impl Running {
             stopping: Cell::new(false),
         });
         let answering = Rc::clone(&shown);
-        let answer: Answer = Rc::new(move |request| answering.answer(request));
-        match Control::start(rt, &shown.config.server.control, answer) {
+        let answers: Answer = Rc::new(move |request| answer(&answering, request));
+        match Control::start(rt, &shown.config.server.control, answers) {
             Ok(control) => {
                 let teller = alerts::Teller::start(shown.config.server.alert.clone());
                 let alerts = rt.spawn(alerts::watch(Rc::clone(&shown), teller));
@@ -338,158 +319,20 @@ fn not_closed(device: &str, error: IoError) -> anyhow::Error {
     anyhow!("device {device}: could not be closed cleanly: {error}")
 }
 
-impl Shown {
-    fn answer(self: &Rc<Self>, request: &Value) -> Value {
-        match request["verb"].as_str() {
-            Some("status") => self.status(),
-            Some("scrub") => operations::scrub(&self.stack, request),
-            Some("rebuild") => operations::rebuild(&self.stack, request),
-            Some("cache") => operations::cache(&self.stack, request),
-            Some("record") => record::answer(&self.stack, request),
-            Some("side") => operations::change_sides(self, request),
-            Some("grow") => operations::grow(self, request),
-            Some("operation") => self.operation.show(),
-            Some(other) => json!({ "error": format!(
-                "unknown verb `{other}`, expected status, scrub, rebuild, cache, record, side, grow or operation"
-            ) }),
-            None => json!({ "error": "expected an object with a `verb`" }),
-        }
-    }
-
-    async fn take_away(&self) -> Result<()> {
-        let attached = self.attached.borrow().clone();
-        match attached {
-            Some(attached) => attached.local.take_away(&self.rt).await,
-            None => Ok(()),
-        }
-    }
-
-    fn status(&self) -> Value {
-        let mut devices = Map::new();
-        for seen in self.stack.beyond() {
-            let mut shown = json!({
-                "type": seen.kind,
-                "size_bytes": seen.size_bytes,
-                "children": seen.children,
-            });
-            merge(&mut shown, figures::of(seen.figures));
-            devices.insert(seen.name, shown);
-        }
-        for (name, device) in self.stack.devices() {
-            let node = &self.config.graph.nodes()[name];
-            let mut shown = json!({
-                "type": node.kind(),
-                "size_bytes": device.geometry().size_bytes,
-                "children": node.children(),
-            });
-            merge(&mut shown, figures::to_json(device.as_ref()));
-            devices.insert(name.to_owned(), shown);
-        }
-        json!({
-            "version": 1,
-            "health": figures::health(&devices),
-            "stopping": self.stopping.get(),
-            "pid": std::process::id(),
-            "driver": self.driver(),
-            "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
-            "longest_turn": self.longest_turn(),
-            "exports": self.exports(),
-            "attached": self.attached(),
-            "devices": devices,
-        })
-    }
-
-    /// Who carries operations out, and why it is not the best there is.
-    fn driver(&self) -> Value {
-        let shown = |driven: &Driven| {
-            json!({
-                "name": driven.kind.name(),
-                "refused": driven.refused,
-                "unregistered": driven.unregistered,
-            })
-        };
-        self.rt.driven().map_or(Value::Null, shown)
-    }
-
-    /// For how long the thread that serves has looked at nothing new, at most, since it was ready.
-    fn longest_turn(&self) -> Value {
-        let longest = self.rt.longest_turn();
-        json!({ "time_ns": longest.time_ns, "steps": longest.steps })
-    }
-
-    fn exports(&self) -> Map<String, Value> {
-        let mut seen: Vec<(String, String, Figure)> = Vec::new();
-        self.server.figures(&mut seen);
-        let mut exports = Map::new();
-        for export in &self.config.exports {
-            let of_export = seen.iter().filter(|(part, _, _)| *part == export.name);
-            let figures: Map<String, Value> = of_export
-                .map(|(_, name, figure)| (name.clone(), figures::value(figure)))
-                .collect();
-            let shown = json!({
-                "device": export.device,
-                "protocol": export.protocol.name(),
-                "listen": export.listen.to_string(),
-                "figures": figures,
-            });
-            exports.insert(export.name.clone(), shown);
-        }
-        exports
-    }
-
-    fn attached(&self) -> Map<String, Value> {
-        let attached = self.attached.borrow();
-        let mut shown = Map::new();
-        if let Some(attached) = attached.as_ref() {
-            let mut seen: Vec<(String, String, Figure)> = Vec::new();
-            attached.local.figures(&mut seen);
-            let figures = seen.iter();
-            let figures: Map<String, Value> = figures
-                .map(|(_, name, figure)| (name.clone(), figures::value(figure)))
-                .collect();
-            let value = json!({ "device": attached.device, "figures": figures });
-            shown.insert(attached.local.path(), value);
-        }
-        shown
-    }
-
-    /// What a stop that takes long is busy with.
-    fn left_to_do(&self) -> String {
-        if let Some(device) = self.stack.closing() {
-            return format!("device {device} still drains");
-        }
-        let mut seen: Vec<(String, String, Figure)> = Vec::new();
-        self.server.figures(&mut seen);
-        let is_connected = |export: &str| {
-            seen.iter().any(|(part, name, figure)| {
-                part == export
-                    && name == "connections"
-                    && matches!(figure, Figure::Gauge(n) if *n > 0.0)
-            })
-        };
-        let exports = self.config.exports.iter().filter(|e| is_connected(&e.name));
-        let attached = self.attached.borrow();
-        let devices = exports.map(|e| e.device.as_str());
-        let devices = devices.chain(attached.iter().map(|attached| attached.device.as_str()));
-        let devices: BTreeSet<&str> = devices.collect();
-        let devices: Vec<&str> = devices.into_iter().collect();
-        format!("requests on device {} have no answer", devices.join(", "))
-    }
-
-    /// What whoever gives up waiting must know.
-    fn afterwards(&self) -> &'static str {
-        let is_mirror = |node: &Node| matches!(node, Node::Mirror(_));
-        if self.config.graph.nodes().values().any(is_mirror) {
-            "the next `serve` recovers what was flushed"
-        } else {
-            "what was not flushed may be lost"
-        }
-    }
-}
-
-/// Adds the entries of one object to another.
-fn merge(into: &mut Value, from: Value) {
-    if let (Value::Object(into), Value::Object(from)) = (into, from) {
-        into.extend(from);
+/// What the control socket answers to a request.
+fn answer(shown: &Rc<Shown>, request: &Value) -> Value {
+    match request["verb"].as_str() {
+        Some("status") => shown.status(),
+        Some("scrub") => operations::scrub(&shown.stack, request),
+        Some("rebuild") => operations::rebuild(&shown.stack, request),
+        Some("cache") => operations::cache(&shown.stack, request),
+        Some("record") => record::answer(&shown.stack, request),
+        Some("side") => operations::change_sides(shown, request),
+        Some("grow") => operations::grow(shown, request),
+        Some("operation") => shown.operation.show(),
+        Some(other) => json!({ "error": format!(
+            "unknown verb `{other}`, expected status, scrub, rebuild, cache, record, side, grow or operation"
+        ) }),
+        None => json!({ "error": "expected an object with a `verb`" }),
     }
 }

@@ -1,7 +1,6 @@
 //! `bimetal sim`: the simulation tester, and experiments in virtual time.
 
 use std::io::Write;
-use std::ops::Range;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -12,9 +11,9 @@ use bimetal_sim::experiment::comparison::{
     sweep_devices, sweep_point, sweep_rules,
 };
 use bimetal_sim::experiment::hetero::{Devices, Scheme, schemes};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use crate::runs::{percent, print_lines, progress_bar};
 use crate::sim_cache;
 use crate::sim_index;
 use crate::table::{Align, Table};
@@ -125,32 +124,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 }
             }
         }
-    }
-}
-
-pub(crate) fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
-    let expected = "expected a range of seeds such as 0..1000";
-    let (from, to) = text.split_once("..").ok_or(expected)?;
-    let number = |part: &str| part.parse::<u64>().map_err(|_| expected);
-    let range = number(from)?..number(to)?;
-    if range.is_empty() {
-        return Err("the range of seeds is empty".to_owned());
-    }
-    Ok(range)
-}
-
-pub(crate) fn progress_bar(length: u64) -> ProgressBar {
-    let bar = ProgressBar::new(length);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed}  eta {eta}  {msg}");
-    bar.set_style(style.expect("the template is well formed"));
-    bar
-}
-
-pub(crate) fn status_of(found: bool) -> ExitCode {
-    if found {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
     }
 }
 
@@ -299,18 +272,6 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
     )
 }
 
-pub(crate) fn print_lines(out: &mut impl Write, table: &Table) -> Result<()> {
-    for line in table.lines() {
-        writeln!(out, "    {line}")?;
-    }
-    writeln!(out)?;
-    Ok(())
-}
-
-pub(crate) fn percent(share: f64) -> String {
-    format!("{:+.1} %", share * 100.0)
-}
-
 /// What schemes come to against the single SSD and the SSD mirror.
 fn summary_table<'s>(rows: impl Iterator<Item = (&'s str, &'s Summary)>) -> Table {
     let mut table = Table::new(&[
@@ -402,17 +363,4 @@ fn switches_table(comparison: &Comparison) -> Table {
         table.row(vec![summary.scheme.clone(), at(40), at(80), at(320)]);
     }
     table
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seeds_are_a_range() {
-        assert_eq!(parse_seeds("3..9"), Ok(3..9));
-        for bad in ["", "3", "3..", "9..3", "3..3", "a..b", "-1..3"] {
-            assert!(parse_seeds(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -9,7 +9,7 @@ use bimetal_sim::experiment::index::{
 };
 use serde_json::json;
 
-use crate::sim::{percent, print_lines, progress_bar};
+use crate::runs::{percent, print_lines, progress_bar};
 use crate::table::{Align, Table};
 
 /// What to run.

@@ -19,8 +19,8 @@ use bimetal_sim::tester::{self, Classes, Extent, FailAt, Interference, Options, 
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use crate::runs::{parse_seeds, progress_bar, status_of};
 use crate::said::say;
-use crate::sim::{parse_seeds, progress_bar, status_of};
 
 /// One run.
 #[derive(clap::Args)]

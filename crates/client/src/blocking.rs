@@ -7,7 +7,8 @@ use bimetal_proto::brp::{Op, Welcome};
 
 use crate::error::{ConnectError, Error};
 use crate::options::Options;
-use crate::session::{Answer, Call};
+use crate::session::Call;
+use crate::shared::Answer;
 use crate::thread::{Ended, Job, SessionThread};
 
 /// A request on its way. Every thread waits for its own answer, so there are never more than threads.

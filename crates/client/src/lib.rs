@@ -15,6 +15,7 @@ mod establish;
 mod options;
 mod path;
 mod session;
+mod shared;
 mod thread;
 mod uri;
 
@@ -29,5 +30,6 @@ pub use blocking::BlockingSession;
 pub use error::{ConnectError, Error, Final};
 pub use establish::{Connector, list};
 pub use options::{Options, OptionsError, PATHS_MAX, TlsOptions};
-pub use session::{Answer, Call, Figures, Session};
+pub use session::{Call, Figures, Session};
+pub use shared::Answer;
 pub use thread::{Ended, Job, SessionThread};

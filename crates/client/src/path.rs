@@ -17,7 +17,7 @@ use bimetal_rt::{Payload, Rt};
 use futures_util::future::{Either, select};
 
 use crate::establish::{Established, establish};
-use crate::session::{Answer, Bytes, Shared, check};
+use crate::shared::{Answer, Bytes, Shared, check};
 
 /// Received at a time: more than a UNIX socket holds by default.
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;

@@ -2,22 +2,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bimetal_proto::brp::frame::{check_appended, check_of};
-use bimetal_proto::brp::initiator::{Data, Failure, Unusable};
-use bimetal_proto::brp::response::Run;
-use bimetal_proto::brp::wire::{VERSION, feature, request_flag};
-use bimetal_proto::brp::{Hello, Initiator, Op, Purpose, Request, Welcome};
-use bimetal_rt::collections::Map;
-use bimetal_rt::sync::{Event, OnceValue, Permit, Semaphore};
+use bimetal_proto::brp::wire::request_flag;
+use bimetal_proto::brp::{Initiator, Op, Request, Welcome};
+use bimetal_rt::sync::{Event, Semaphore};
 use bimetal_rt::{BufPool, Payload, Rt, Task};
 
-use crate::error::{ConnectError, Error, Final};
+use crate::error::{ConnectError, Error};
 use crate::establish::{Connector, connector, establish};
 use crate::options::Options;
 use crate::path;
+use crate::shared::{Answer, Bytes, Outcome, Shared, Waiting};
 
 /// Requests of a session at the same time; further ones wait.
 const REQUESTS_MAX: u64 = 1024;
@@ -89,42 +85,6 @@ impl Call {
     }
 }
 
-/// What a request is answered with.
-#[derive(Clone, Debug)]
-pub enum Answer {
-    /// Done, without data.
-    Done,
-    /// The bytes of a read.
-    Data(Payload),
-    /// The beginning of what was asked about.
-    Runs(Vec<Run>),
-}
-
-/// The data of a write.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Bytes(pub(crate) Payload);
-
-impl Data for Bytes {
-    fn check(&self) -> u32 {
-        check(&self.0)
-    }
-}
-
-/// CRC-32C of a payload; of none it is the same as no check.
-pub(crate) fn check(payload: &Payload) -> u32 {
-    let slices = payload.slices().iter();
-    slices.fold(check_of(&[]), |check, slice| check_appended(check, slice))
-}
-
-type Outcome = Rc<OnceValue<Result<Answer, Error>>>;
-
-/// Somebody who waits for a request. The request outlives the future that waits: the target may still
-/// carry it out.
-struct Waiting {
-    outcome: Outcome,
-    _place: Permit,
-}
-
 /// What happened to a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
@@ -140,135 +100,6 @@ pub struct Figures {
     pub sends: u64,
     /// Requests fail at once: the target is away for too long, or is another one.
     pub is_over: bool,
-}
-
-/// What the paths share.
-pub(crate) struct Shared {
-    pub(crate) rt: Rt,
-    pub(crate) options: Options,
-    pub(crate) connectors: Vec<Connector>,
-    session: [u8; 16],
-    next_path: Cell<u32>,
-    pub(crate) initiator: RefCell<Initiator<Bytes>>,
-    waiting: RefCell<Map<u32, Waiting>>,
-    places: Rc<Semaphore>,
-    /// Copies of what has to be kept come from the heap: the buffers of the pool are for transfers.
-    copies: BufPool,
-    /// There is something to send, a path is given up, or the session ends.
-    pub(crate) changed: Event,
-    /// A path is up or down, or a fence is due or done.
-    pub(crate) trouble: Event,
-    pub(crate) given_up: RefCell<Vec<u32>>,
-    pub(crate) cause: RefCell<String>,
-    over: RefCell<Option<Error>>,
-    pub(crate) closing: Cell<bool>,
-    pub(crate) paths: Cell<usize>,
-    pub(crate) paths_broken: Cell<u64>,
-    pub(crate) sends: Cell<u64>,
-}
-
-impl Shared {
-    /// The greeting of the next path.
-    pub(crate) fn hello(&self) -> Hello {
-        let path = self.next_path.get();
-        self.next_path.set(path + 1);
-        let crc = if self.options.crc { feature::CRC } else { 0 };
-        Hello {
-            version_min: VERSION,
-            version_max: VERSION,
-            features: self.options.mode.features() | crc,
-            session: self.session,
-            path,
-            purpose: Purpose::Open,
-            name: self.options.export.clone(),
-        }
-    }
-
-    /// Answers whoever waits for a request.
-    pub(crate) fn answer(&self, tag: u32, result: Result<Answer, Error>) {
-        let waiting = self.waiting.borrow_mut().remove(&tag);
-        if let Some(waiting) = waiting {
-            waiting.outcome.set(result);
-        }
-    }
-
-    /// Answers the requests that failed without a response.
-    pub(crate) fn answer_failed(&self) {
-        loop {
-            let failed = self.initiator.borrow_mut().next_failed();
-            let Some((tag, failure)) = failed else {
-                return;
-            };
-            self.answer(tag, Err(self.error(failure)));
-        }
-    }
-
-    /// A failure in words that outlive the session.
-    pub(crate) fn error(&self, failure: Failure) -> Error {
-        match failure {
-            Failure::Target(status) => Error::Target(status),
-            Failure::Lost => Error::Lost,
-            Failure::Broken | Failure::Full => Error::Broken,
-            Failure::Unreachable => match &*self.over.borrow() {
-                Some(error) => error.clone(),
-                None => Error::Unreachable(self.last_words()),
-            },
-        }
-    }
-
-    fn last_words(&self) -> Arc<Final> {
-        Arc::new(Final {
-            target: self.options.target(),
-            cause: self.cause.borrow().clone(),
-            patience: self.options.patience,
-        })
-    }
-
-    /// Tells the operator what has become of the target.
-    pub(crate) fn tell(&self, kind: &'static str, message: impl std::fmt::Display) {
-        let target = self.options.target();
-        self.rt.notices().post(&target, kind, message);
-    }
-
-    /// The target will never do again.
-    pub(crate) fn end(&self, why: Unusable) {
-        self.tell(
-            "connection-refused",
-            format_args!("{why}: requests fail until this server is started anew"),
-        );
-        *self.over.borrow_mut() = Some(Error::Unusable(why));
-        self.initiator.borrow_mut().give_up();
-        self.answer_failed();
-        self.closing.set(true);
-        self.changed.notify();
-    }
-
-    /// The target has been waited for long enough: every request that has no answer fails, and so
-    /// do further ones.
-    fn give_up(&self) {
-        let patience = self.options.patience.as_secs_f64();
-        let cause = self.cause.borrow();
-        let offline = format_args!(
-            "not connected after {patience} s ({cause}); requests fail until it is, and it is \
-             tried again all the time"
-        );
-        self.tell("connection-offline", offline);
-        drop(cause);
-        *self.over.borrow_mut() = Some(Error::Unreachable(self.last_words()));
-        self.initiator.borrow_mut().give_up();
-        self.answer_failed();
-        self.changed.notify();
-    }
-
-    /// Whether requests fail at once.
-    pub(crate) fn is_over(&self) -> bool {
-        self.over.borrow().is_some()
-    }
-
-    /// True while there is no path, or an old one has not been fenced.
-    fn is_troubled(&self) -> bool {
-        self.initiator.borrow().is_troubled()
-    }
 }
 
 /// Gives up what has been waiting for the target for too long, and lets requests in again when it is

@@ -17,7 +17,8 @@ use bimetal_rt::{Rt, UringOptions};
 
 use crate::error::{ConnectError, Error};
 use crate::options::Options;
-use crate::session::{Answer, Call, Session};
+use crate::session::{Call, Session};
+use crate::shared::Answer;
 
 /// Buffers of the session's thread.
 const POOL_BYTES: usize = 32 << 20;

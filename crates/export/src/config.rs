@@ -10,10 +10,12 @@ use bimetal_tls::TlsFiles;
 use serde::Deserialize;
 
 use crate::access::{Rights, Rule, Who};
-use crate::listening::ONLY_BRP;
 
 /// Connections to one export at the same time, unless the configuration says otherwise.
 const CONNECTIONS_MAX_DEFAULT: u32 = 64;
+
+/// What is wrong with another protocol at an address of RDMA.
+pub(crate) const ONLY_BRP: &str = "over RDMA only BRP is served";
 
 /// How clients reach an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

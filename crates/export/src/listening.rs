@@ -6,7 +6,7 @@ use bimetal_rt::Rt;
 use bimetal_rt::net::{Address, Listener, Stream};
 use bimetal_rt::sync::TaskGroup;
 
-use crate::config::Protocol;
+use crate::config::{ONLY_BRP, Protocol};
 
 /// What listens.
 pub(crate) enum Listening {
@@ -61,6 +61,3 @@ impl Listening {
         }
     }
 }
-
-/// What is wrong with another protocol at an address of RDMA.
-pub(crate) const ONLY_BRP: &str = "over RDMA only BRP is served";

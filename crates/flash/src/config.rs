@@ -1,12 +1,54 @@
-//! What a drive is made of, and how it is made.
+//! What a drive is made of, as whoever makes it says.
 
 use serde::{Deserialize, Serialize};
 
-use crate::geometry::{FlashError, Geometry};
-use crate::ideal::Ideal;
-use crate::log_block::{self, Bast, BlockMapped, Fast};
-use crate::page::{self, Cleaning, PageMapped, Streams};
-use crate::{Costs, Ftl};
+use crate::counters::Costs;
+use crate::geometry::{FlashError, Geometry, check_range};
+
+/// Most write streams.
+pub const CLASSES_MAX: u8 = 16;
+
+/// How pages are put into write streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Streams {
+    /// One stream for everything.
+    #[default]
+    One,
+    /// As many as this, named by every write.
+    Given(u8),
+    /// Two, hot and cold, told apart by counting writes.
+    Measured,
+}
+
+impl Streams {
+    /// The number of streams.
+    pub fn count(self) -> u8 {
+        match self {
+            Streams::One => 1,
+            Streams::Given(classes) => classes,
+            Streams::Measured => 2,
+        }
+    }
+
+    pub(crate) fn validate(self) -> Result<(), FlashError> {
+        check_range("streams", u32::from(self.count()), u32::from(CLASSES_MAX))
+    }
+}
+
+/// A policy for the choice of the block to clean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cleaning {
+    /// The block with the fewest valid pages.
+    Greedy,
+    /// The block filled longest ago.
+    Fifo,
+    /// The block with the best age x free / (2 x valid).
+    CostBenefit,
+    /// The block with the fewest valid pages among this many drawn at random.
+    Choices(u32),
+}
 
 /// How wear is evened out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,7 +141,7 @@ pub enum Capacity {
 }
 
 impl Capacity {
-    fn logical_pages(self, geometry: &Geometry) -> Result<u32, FlashError> {
+    pub(crate) fn logical_pages(self, geometry: &Geometry) -> Result<u32, FlashError> {
         match self {
             Capacity::OverProvisioning(share) => geometry.logical_pages(share),
             Capacity::LogicalPages(pages) if u64::from(pages) > geometry.total_pages() => {
@@ -168,78 +210,5 @@ impl DriveConfig {
         geometry.validate()?;
         let capacity = Capacity::LogicalPages(logical_pages);
         Ok(DriveConfig::new(geometry, capacity, ftl))
-    }
-
-    /// A drive for `logical_pages` on the dies of `shape`, whose own number of blocks does not
-    /// count: as many as the spare share asks for, or as the layer needs if that is more. Errors:
-    /// out of range.
-    pub fn for_capacity(
-        shape: Geometry,
-        logical_pages: u32,
-        over_provisioning: f64,
-        ftl: FtlConfig,
-    ) -> Result<Self, FlashError> {
-        let shape = Geometry { blocks: 1, ..shape };
-        shape.validate()?;
-        if !(0.0..=100.0).contains(&over_provisioning) {
-            return Err(FlashError::OverProvisioning {
-                value: over_provisioning,
-            });
-        }
-        if logical_pages == 0 {
-            return Err(FlashError::NoLogicalPages);
-        }
-        let dies = u64::from(shape.total_dies());
-        let pages = (f64::from(logical_pages) * (1.0 + over_provisioning)).ceil() as u64;
-        let asked = pages
-            .div_ceil(u64::from(shape.pages_per_block))
-            .div_ceil(dies);
-        let needed = Self::die_blocks_needed(&shape, logical_pages, ftl);
-        let blocks = asked.max(needed).div_ceil(u64::from(shape.planes));
-        let geometry = Geometry {
-            // Too many are refused by the geometry, whose limit is far below.
-            blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
-            ..shape
-        };
-        geometry.validate()?;
-        let capacity = Capacity::LogicalPages(logical_pages);
-        Ok(DriveConfig::new(geometry, capacity, ftl))
-    }
-
-    fn die_blocks_needed(shape: &Geometry, logical_pages: u32, ftl: FtlConfig) -> u64 {
-        let extra = match ftl {
-            FtlConfig::None => return 1,
-            FtlConfig::Page(page) => {
-                return page::die_blocks_needed(shape, &page, logical_pages);
-            }
-            FtlConfig::Block => BlockMapped::EXTRA_BLOCKS,
-            FtlConfig::Bast { log_blocks } => log_blocks.saturating_add(Bast::EXTRA_BLOCKS),
-            FtlConfig::Fast { log_blocks } => log_blocks.saturating_add(Fast::EXTRA_BLOCKS),
-        };
-        log_block::blocks_needed(logical_pages, shape.pages_per_block, extra)
-            .div_ceil(u64::from(shape.total_dies()))
-    }
-
-    /// The translation layer. Errors: whatever no drive can have, with the parameter's name.
-    pub fn build_ftl(&self) -> Result<Box<dyn Ftl>, FlashError> {
-        self.geometry.validate()?;
-        let logical_pages = self.capacity.logical_pages(&self.geometry)?;
-        if logical_pages == 0 {
-            return Err(FlashError::NoLogicalPages);
-        }
-        if self.wear.spread_erases > 0 && !matches!(self.ftl, FtlConfig::Page(_)) {
-            return Err(FlashError::Conflict {
-                first: "spread_erases",
-                second: "a layer that is not page-mapped",
-                advice: "set it to 0, or use least_worn_first",
-            });
-        }
-        Ok(match self.ftl {
-            FtlConfig::None => Box::new(Ideal::new(self.geometry, logical_pages)),
-            FtlConfig::Page(page) => Box::new(PageMapped::new(self, &page, logical_pages)?),
-            FtlConfig::Block => Box::new(BlockMapped::new(self, logical_pages)?),
-            FtlConfig::Bast { log_blocks } => Box::new(Bast::new(self, log_blocks, logical_pages)?),
-            FtlConfig::Fast { log_blocks } => Box::new(Fast::new(self, log_blocks, logical_pages)?),
-        })
     }
 }

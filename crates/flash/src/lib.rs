@@ -34,6 +34,7 @@
 //! ```
 
 mod buffer;
+mod build;
 mod config;
 mod counters;
 mod draw;
@@ -50,7 +51,10 @@ mod prefetch;
 mod recency;
 mod schedule;
 
-pub use config::{BufferConfig, Capacity, DriveConfig, FtlConfig, PageConfig, WearLevelling};
+pub use config::{
+    BufferConfig, CLASSES_MAX, Capacity, Cleaning, DriveConfig, FtlConfig, PageConfig, Streams,
+    WearLevelling,
+};
 pub use counters::{Costs, Counters, Wear};
 pub use drive::Drive;
 pub use ftl::Ftl;
@@ -58,5 +62,4 @@ pub use geometry::{FlashError, Geometry, NONE, PAGES_MAX};
 pub use ideal::Ideal;
 pub use nand::Inconsistent;
 pub use operation::{Action, Operation, Purpose, Recorder};
-pub use page::{CLASSES_MAX, Cleaning, Streams};
 pub use schedule::{OperationTimes, Schedule};

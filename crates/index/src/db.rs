@@ -5,12 +5,12 @@ use crate::commit::{Expectation, Shared};
 use crate::error::Error;
 use crate::layout::{Geometry, LOG_OFFSET, Superblock};
 use crate::log::Reader;
-use crate::node::Seq;
 use crate::options::Options;
 use crate::readers::{Readers, SnapshotFigures};
 use crate::replay::Replay;
 use crate::scan::{Scan, ScanBounds};
 use crate::segments::{Fillings, SpaceFigures};
+use crate::snapshot::Snapshot;
 use crate::storage::file::{FileStorage, Presence};
 use crate::storage::overlay::Overlay;
 use crate::storage::{BLOCK_BYTES, Storage};
@@ -379,61 +379,6 @@ impl Compaction {
     /// Segments that there still are.
     pub fn segments(&self) -> u32 {
         self.db.figures().space.segments
-    }
-}
-
-/// What was there at one moment.
-pub struct Snapshot {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) seq: Seq,
-}
-
-impl Snapshot {
-    /// The value of a key at that moment.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::SnapshotTooOld`], or if what is needed cannot be read.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let mut value = Vec::new();
-        Ok(self.get_into(key, &mut value)?.then_some(value))
-    }
-
-    /// Puts the value of a key at that moment in place of what is in `value`. False if it had none; what is
-    /// in `value` means nothing then.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`get`](Self::get).
-    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
-        let found = self.shared.tree.get(key, AsOf::Held(self.seq), value)?;
-        found.ok_or(Error::SnapshotTooOld)
-    }
-
-    /// All keys between two bounds and their values at that moment, in order.
-    pub fn scan(&self, bounds: ScanBounds<'_>) -> Scan {
-        Scan::new(self.clone(), bounds, false)
-    }
-
-    /// The same from the end to the start.
-    pub fn scan_reverse(&self, bounds: ScanBounds<'_>) -> Scan {
-        Scan::new(self.clone(), bounds, true)
-    }
-}
-
-impl Clone for Snapshot {
-    fn clone(&self) -> Snapshot {
-        self.shared.readers.hold_at(self.seq);
-        Snapshot {
-            shared: Arc::clone(&self.shared),
-            seq: self.seq,
-        }
-    }
-}
-
-impl Drop for Snapshot {
-    fn drop(&mut self) {
-        self.shared.readers.release(self.seq);
     }
 }
 

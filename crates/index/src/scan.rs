@@ -1,9 +1,9 @@
 //! Scans: keys and values in order, a leaf's worth at a time, so that a change beside them does not wait
 //! and is not seen. A scan keeps the image of the leaf that it is in, also when the tree has given it up.
 
-use crate::db::Snapshot;
 use crate::error::Error;
 use crate::node::{Kind, Rows, View};
+use crate::snapshot::Snapshot;
 use crate::tree::{LeafScan, Next, Place};
 use std::cell::Cell;
 use std::ops::Bound;
@@ -57,6 +57,18 @@ fn is_empty(from: &OwnedBound, to: &OwnedBound) -> bool {
             Bound::Included(from) | Bound::Excluded(from),
             Bound::Included(to) | Bound::Excluded(to),
         ) => from >= to,
+    }
+}
+
+impl Snapshot {
+    /// All keys between two bounds and their values at that moment, in order.
+    pub fn scan(&self, bounds: ScanBounds<'_>) -> Scan {
+        Scan::new(self.clone(), bounds, false)
+    }
+
+    /// The same from the end to the start.
+    pub fn scan_reverse(&self, bounds: ScanBounds<'_>) -> Scan {
+        Scan::new(self.clone(), bounds, true)
     }
 }
 

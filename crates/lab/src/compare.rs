@@ -143,7 +143,7 @@ fn value_of(cell: &CellSummary, figure: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::Direction;
+    use crate::outcome::Direction;
     use crate::statistics::Estimate;
     use std::collections::BTreeMap;
 

@@ -9,14 +9,17 @@
 pub mod cell;
 pub mod compare;
 pub mod device;
+pub mod failure;
 pub mod files;
 pub mod latency;
 pub mod layer;
 pub mod native;
+pub mod outcome;
 pub mod plan;
 pub mod plot;
 pub mod report;
 pub mod results;
+pub mod settings;
 pub mod stack;
 pub mod statistics;
 pub mod workload;

@@ -11,14 +11,13 @@ use std::ops::Range;
 use std::path::Path;
 
 use bimetal_block::document::ConfigError;
-use bimetal_block::layers::queue::{PlugConfig, QueueConfig};
 use bimetal_block::units::Size;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use toml::Spanned;
 
-use crate::cell::{SchedulerSettings, Settings};
 use crate::device::Backend;
 use crate::files::FileSystemKind;
+use crate::settings::{SchedulerSettings, Settings, content_hash};
 use crate::workload::{Resolved, Workload};
 
 use device::FileDevice;
@@ -220,17 +219,6 @@ impl Plan {
         base.extend(self.baseline.clone());
         Some(base)
     }
-}
-
-/// What identifies a value that is written as JSON: FNV-1a of 128 bits, in hexadecimal digits.
-pub fn content_hash(value: &impl Serialize) -> String {
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
-    let text = serde_json::to_vec(value).expect("settings are plain data");
-    let offset = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
-    let hash = text.iter().fold(offset, |hash, byte| {
-        (hash ^ u128::from(*byte)).wrapping_mul(PRIME)
-    });
-    format!("{hash:032x}")
 }
 
 #[derive(Clone, Copy)]
@@ -595,20 +583,4 @@ fn with(choice: &Choice, axis: &str, name: &str) -> Choice {
 fn matches(skip: &BTreeMap<String, Vec<String>>, choice: &Choice) -> bool {
     let mut conditions = skip.iter();
     conditions.all(|(axis, names)| names.contains(&choice[axis]))
-}
-
-/// The queue as a cell has it: of 2.6.26, with a plug, and room for the bios of a flusher.
-pub(crate) fn queue_config(scheduler: &SchedulerSettings, depth: u32) -> QueueConfig {
-    QueueConfig {
-        below: String::new(),
-        scheduler: scheduler.name.clone(),
-        parameters: scheduler.parameters.clone(),
-        depth,
-        places: 8192,
-        request_max: Size(512 << 10),
-        plug: Some(PlugConfig {
-            requests: 4,
-            delay: bimetal_block::units::Time(std::time::Duration::from_millis(3)),
-        }),
-    }
 }

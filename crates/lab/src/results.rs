@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 
 use bimetal_rt::Rng;
 
-use crate::cell::{Outcome, RunError, SCHEMA, run, run_id};
+use crate::cell::run;
+use crate::failure::RunError;
+use crate::outcome::Outcome;
 use crate::plan::{Cell, Choice, Plan};
+use crate::settings::{SCHEMA, run_id};
 use crate::statistics::estimate;
 
 /// Why a folder of results cannot be used.

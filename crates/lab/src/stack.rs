@@ -9,33 +9,20 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 
-use bimetal_block::graph::{OpenError, OpenOptions, Stack};
-use bimetal_block::{Figure, IoError};
+use bimetal_block::Figure;
+use bimetal_block::graph::{OpenOptions, Stack};
 use bimetal_rt::Rt;
 use futures_util::future::{Either, select};
 
-use crate::cell::{Bed, Lateness, Machine, Outcome, RunError, Settings};
+use crate::cell::Bed;
 use crate::device::{DeviceSettings, StackSettings};
+use crate::failure::{RunError, StackError};
 use crate::files::CpuCosts;
 use crate::layer::LoadError;
 use crate::native::kernel_release;
+use crate::outcome::{Lateness, Machine, Outcome};
 use crate::plan::Choice;
-
-/// Why devices of our stack made no run.
-#[derive(Debug, thiserror::Error)]
-pub enum StackError {
-    /// One could not be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// One could not be closed.
-    #[error("device {device}: closing failed: {error}")]
-    Close {
-        /// Its name.
-        device: String,
-        /// What it answered.
-        error: IoError,
-    },
-}
+use crate::settings::Settings;
 
 /// Runs a cell with a seed, in real time. It ends early, and in order, when `stop` does. The runtime is for this run alone, and
 /// has to be [ended](Rt::end) behind it.

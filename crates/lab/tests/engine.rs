@@ -277,7 +277,7 @@ fn an_identity_is_of_the_device_of_a_machine_too() {
     assert_ne!(own.id(), of("/dev/sdx", "/dev/sdy").id());
     for cell in &own.cells {
         let text = serde_json::to_string(&cell.settings).unwrap();
-        let again: bimetal_lab::cell::Settings = serde_json::from_str(&text).unwrap();
+        let again: bimetal_lab::settings::Settings = serde_json::from_str(&text).unwrap();
         assert_eq!(again, cell.settings);
     }
     assert_eq!(own.cells.len(), 2 * 2 * 2);

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use bimetal_lab::cell::{Outcome, RunError, run};
+use bimetal_lab::cell::run;
+use bimetal_lab::failure::RunError;
+use bimetal_lab::outcome::Outcome;
 use bimetal_lab::plan::Plan;
 
 /// A file of 64 KiB is made, made durable, read and removed.

@@ -4,8 +4,9 @@ use std::future::{pending, ready};
 use std::path::Path;
 
 use bimetal_block::IoError;
-use bimetal_lab::cell::{Outcome, RunError};
+use bimetal_lab::failure::RunError;
 use bimetal_lab::layer::LoadError;
+use bimetal_lab::outcome::Outcome;
 use bimetal_lab::plan::Plan;
 use bimetal_lab::stack;
 use bimetal_rt::{Rt, UringOptions};

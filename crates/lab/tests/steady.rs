@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use bimetal_lab::cell::{Outcome, run};
+use bimetal_lab::cell::run;
+use bimetal_lab::outcome::Outcome;
 use bimetal_lab::plan::Plan;
 
 fn requests(keys: &str) -> Outcome {

@@ -10,7 +10,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-pub use imports::no_import_cycles;
+pub use imports::{no_import_cycles, rooms_in_order};
 pub use layout::{crate_direction, documented_layers, few_packages, names};
 pub use pages::{links_resolve, toml_examples_parse};
 pub use source::{
@@ -44,10 +44,8 @@ pub type Rule = fn(&Tree) -> Vec<Complaint>;
 /// Every rule with the name it is reported under.
 pub const RULES: &[(&str, Rule)] = &[
     ("crates depend downwards only", crate_direction),
-    (
-        "no modules of the layers import each other",
-        no_import_cycles,
-    ),
+    ("no modules of a folder import each other", no_import_cycles),
+    ("no room imports a higher one", rooms_in_order),
     ("the dependency tree stays under 150 packages", few_packages),
     ("every layer and medium has its page", documented_layers),
     ("files and modules are named for what they are", names),

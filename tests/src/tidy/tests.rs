@@ -1,5 +1,7 @@
 //! Each rule against a sample that breaks it and one that keeps it.
 
+mod imports;
+
 use super::*;
 
 /// Asserts that `rule` complains exactly about the first sample.
@@ -53,54 +55,6 @@ fn no_cycle_can_follow_from_the_order() {
             assert_eq!(complaints.is_empty(), name == other, "{name} -> {other}");
         }
     }
-}
-
-#[test]
-fn modules_that_import_each_other() {
-    let top = (
-        "crates/block/src/layers/mirror/mod.rs",
-        "mod side;\nuse side::Side;",
-    );
-    let side = |import| ("crates/block/src/layers/mirror/side.rs", import);
-    let pace = |import| ("crates/block/src/layers/mirror/pace.rs", import);
-    let deep = |import| ("crates/block/src/layers/mirror/store/log.rs", import);
-    let down = side("use super::pace::{Pace, Clients};\nuse crate::{error::IoError, request};");
-    tells(
-        no_import_cycles,
-        &[top, down, pace("use super::{config, side::Side};")],
-        &[
-            top,
-            down,
-            pace("use super::Mirror;\nuse crate::error::IoError;"),
-        ],
-    );
-    // By way of a third one, from inside a folder, with the whole path.
-    let third = deep("use crate::layers::mirror::{pace::{Pace, Clients}, superblock::Uuid};");
-    tells(
-        no_import_cycles,
-        &[
-            third,
-            pace("use super::side::Side;"),
-            side("use super::store::Store;"),
-            ("crates/block/src/layers/mirror/store/mod.rs", ""),
-        ],
-        &[
-            third,
-            pace("use super::way::Way;"),
-            side("use super::store::Store;"),
-        ],
-    );
-    // A folder and what it is made of are one.
-    let inner = deep("use super::Store;\nuse super::super::pace::Pace;");
-    let outer = (
-        "crates/block/src/layers/mirror/store/mod.rs",
-        "mod log;\nuse self::log::Log;",
-    );
-    tells(
-        no_import_cycles,
-        &[inner, outer, pace("use super::store::Store;")],
-        &[inner, outer, pace("")],
-    );
 }
 
 #[test]
@@ -279,7 +233,8 @@ fn an_example_that_is_not_toml() {
 #[test]
 fn every_rule_is_in_the_list() {
     let sources = [
-        include_str!("imports.rs"),
+        include_str!("imports/mod.rs"),
+        include_str!("imports/rooms.rs"),
         include_str!("layout.rs"),
         include_str!("source.rs"),
         include_str!("pages.rs"),

@@ -14,8 +14,8 @@ use bimetal_sim::cache::{
 };
 use bimetal_trace::{Accesses, Key, Reader, Sample};
 
+use crate::runs::progress_bar;
 use crate::said::say;
-use crate::sim::progress_bar;
 use crate::trace::ReadArgs;
 
 /// Fewest pages from which a cache is estimated without a warning. Of the pages that a cache of the whole

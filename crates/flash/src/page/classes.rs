@@ -5,40 +5,7 @@
 //! measured: a counter for each page, halved once in as many host writes as there are pages, tells
 //! pages written more than twice as often as the mean from the others.
 
-use serde::{Deserialize, Serialize};
-
-use crate::geometry::{FlashError, check_range};
-
-/// Most write streams.
-pub const CLASSES_MAX: u8 = 16;
-
-/// How pages are put into write streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Streams {
-    /// One stream for everything.
-    #[default]
-    One,
-    /// As many as this, named by every write.
-    Given(u8),
-    /// Two, hot and cold, told apart by counting writes.
-    Measured,
-}
-
-impl Streams {
-    /// The number of streams.
-    pub fn count(self) -> u8 {
-        match self {
-            Streams::One => 1,
-            Streams::Given(classes) => classes,
-            Streams::Measured => 2,
-        }
-    }
-
-    pub(super) fn validate(self) -> Result<(), FlashError> {
-        check_range("streams", u32::from(self.count()), u32::from(CLASSES_MAX))
-    }
-}
+use crate::config::Streams;
 
 /// The classes of pages. See the module head.
 #[derive(Debug)]

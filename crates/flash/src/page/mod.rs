@@ -14,14 +14,11 @@ mod space;
 mod tables;
 mod victims;
 
-pub use classes::{CLASSES_MAX, Streams};
-pub use victims::Cleaning;
-
 use classes::Classes;
 use space::{Core, Space, SpaceConfig};
 use tables::{CachedMap, MapStore, SavedMap, TablePages, entries_per_page};
 
-use crate::config::{DriveConfig, PageConfig};
+use crate::config::{Cleaning, DriveConfig, PageConfig};
 use crate::counters::{Counters, Wear};
 use crate::ftl::Ftl;
 use crate::geometry::{FlashError, Geometry, NONE, check_page, check_range};

@@ -11,8 +11,8 @@
 //! one invalid page in full blocks whenever cleaning starts.
 
 use super::classes::Classes;
-use super::victims::{Cleaning, Victims};
-use crate::config::WearLevelling;
+use super::victims::Victims;
+use crate::config::{Cleaning, WearLevelling};
 use crate::free_blocks::FreeBlocks;
 use crate::geometry::NONE;
 use crate::nand::{BlockState, Inconsistent, Nand, require};

@@ -9,25 +9,10 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
+use crate::config::Cleaning;
 use crate::draw::Draw;
 use crate::geometry::NONE;
 use crate::nand::Nand;
-
-/// A policy for the choice of the block to clean.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Cleaning {
-    /// The block with the fewest valid pages.
-    Greedy,
-    /// The block filled longest ago.
-    Fifo,
-    /// The block with the best age x free / (2 x valid).
-    CostBenefit,
-    /// The block with the fewest valid pages among this many drawn at random.
-    Choices(u32),
-}
 
 /// The full blocks of one write stream, and the policy's order over them. Blocks are numbered from
 /// the first block of their die.

@@ -1,10 +1,7 @@
 //! Content out of line: one value in an image of its own.
 
 use super::header::{ColumnHead, Form, Header, Seal, Sort};
-use super::{GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, ImageError, NodeId};
-
-/// Longest content of a blob, in bytes.
-pub const BLOB_BYTES_MAX: usize = IMAGE_BYTES_MAX - HEADER_BYTES;
+use super::{BLOB_BYTES_MAX, GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, ImageError, NodeId};
 
 /// A blob whose bytes have been checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

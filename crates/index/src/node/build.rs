@@ -2,7 +2,7 @@
 
 use super::column::{number, width};
 use super::header::{ColumnHead, Form, Header, Seal, Sort};
-use super::range::{Ends, KeyRange};
+use super::range::{Ends, KeyRange, common_prefix};
 use super::{
     GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, KEY_BYTES_MAX, Kind, NodeId, ROWS_MAX, Row, Seq,
     VALUE_BYTES_MAX,
@@ -240,10 +240,6 @@ fn var(rows: usize, total: usize) -> (ColumnHead, usize) {
         len: 0,
     };
     (head, (rows + 1) * usize::from(width) + total)
-}
-
-pub(super) fn common_prefix(one: &[u8], other: &[u8]) -> usize {
-    one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }
 
 /// The first 8 bytes as a little-endian number.

@@ -18,22 +18,25 @@ mod blob;
 mod build;
 mod column;
 mod delta;
+mod error;
 mod filter;
 mod fold;
 mod header;
 mod image;
 mod merge;
 mod range;
+mod search;
 mod spread;
 mod view;
 
-pub use blob::{BLOB_BYTES_MAX, Blob, blob_image, parse_blob};
+pub use blob::{Blob, blob_image, parse_blob};
 pub use build::Builder;
 pub(crate) use column::{Start, head};
 pub use delta::{Delta, Found, RangeDeletion};
+pub use error::ImageError;
 pub use fold::fold;
 pub use header::{Seal, Sort, seal};
-pub use image::{Image, ImageError, Peek, Value};
+pub use image::{Image, Peek, Value};
 pub use range::KeyRange;
 pub(crate) use spread::Spread;
 pub use view::{Rows, View, view};
@@ -61,6 +64,9 @@ pub const IMAGE_BYTES_MAX: usize = (4 << 20) - GRANULE_BYTES;
 
 /// Length of the header of an image, in bytes: as much as [`Image::peek`] needs.
 pub const HEADER_BYTES: usize = 64;
+
+/// Longest content of a blob, in bytes.
+pub const BLOB_BYTES_MAX: usize = IMAGE_BYTES_MAX - HEADER_BYTES;
 
 /// Bytes behind an image in memory, so that an unaligned load of 8 bytes stays inside.
 pub const PADDING_BYTES: usize = 8;

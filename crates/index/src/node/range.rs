@@ -4,7 +4,6 @@
 //! A range ends near the keys of its leaf, so both ends are written as what they share with the first and the last of
 //! them, and what follows. It must never be believed to leave out a row of its own image.
 
-use super::build::common_prefix;
 use super::{ImageError, KEY_BYTES_MAX};
 
 /// Bytes before those of the keys.
@@ -86,6 +85,11 @@ impl KeyRange {
             false => Err(malformed),
         }
     }
+}
+
+/// How many bytes two keys begin with together.
+pub(super) fn common_prefix(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

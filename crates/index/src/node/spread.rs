@@ -6,7 +6,7 @@
 //! is that much around the guess, so the answer is never missed, whatever the keys, and where they lie
 //! badly all rows are searched as they would be without a line.
 
-use super::column::partition;
+use super::search::partition;
 use std::ops::Range;
 
 /// A line through the rows of a node, and how far they are off it.

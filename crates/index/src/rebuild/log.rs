@@ -2,8 +2,7 @@
 //! follow each other.
 
 use super::Rebuilt;
-use super::pieces::WholeLog;
-use super::survey::read_what_can_be;
+use super::evidence::{WholeLog, read_what_can_be};
 use crate::error::Error;
 use crate::layout::{Geometry, LOG_OFFSET};
 use crate::log::{Frame, Header};

@@ -6,6 +6,7 @@
 //! log, in the order of their batches. It must never take an older image for a newer one that is
 //! damaged: what cannot be told is listed as lost, with the exact range of keys.
 
+mod evidence;
 mod log;
 mod pieces;
 mod survey;
@@ -19,11 +20,12 @@ use crate::storage::{BLOCK_BYTES, Storage};
 use crate::tree::blob::Reference;
 use crate::verify::Problem;
 use crate::writer::Durability;
+use evidence::{Place, WholeLog};
 use log::Frames;
-use pieces::{Piece, Pieces, Source, WholeLog};
+use pieces::{Piece, Pieces, Source};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use survey::{Place, Survey};
+use survey::Survey;
 
 /// Bytes of a batch of the new index, about.
 const BATCH_BYTES: usize = 64 << 10;

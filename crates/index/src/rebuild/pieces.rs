@@ -1,7 +1,7 @@
 //! Which image is right for which keys: the ranges of all leaves that were ever written and are still
 //! there, laid over each other, the newest on top.
 
-use super::survey::{Leaf, WholePatches};
+use super::evidence::{Leaf, WholeLog, WholePatches};
 use crate::footer::Base;
 use crate::node::Seq;
 use std::cmp::Reverse;
@@ -25,15 +25,6 @@ pub(super) struct Piece {
     pub source: Source,
     /// What batches up to this one did is in the source. 0: whatever is found later counts.
     pub lsn: Seq,
-}
-
-/// From where on the log that was found has everything, to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WholeLog {
-    /// A position; 0 is the beginning of the index.
-    pub from: u64,
-    /// The number of the first batch there.
-    pub first_seq: Seq,
 }
 
 /// All keys, in pieces.
@@ -184,7 +175,7 @@ fn patches_of(base: &Base, damaged: &Leaf, patches: &WholePatches) -> usize {
 mod tests {
     use super::*;
     use crate::node::{KeyRange, Seal};
-    use crate::rebuild::survey::Place;
+    use crate::rebuild::evidence::Place;
 
     fn leaf(from: &str, to: &str, lsn: Seq, is_whole: bool, logged_from: u64) -> Leaf {
         Leaf {

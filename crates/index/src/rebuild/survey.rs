@@ -1,44 +1,21 @@
 //! Looking through every segment: which images there are, which keys they are for, and which of them can
 //! be read.
 
+use super::evidence::{Leaf, Place, WholeLog, WholePatches, read_what_can_be};
 use super::log::geometry_of_frame;
-use super::pieces::{Pieces, WholeLog};
+use super::pieces::Pieces;
 use super::{RebuildProgress, RebuildStep, Rebuilt};
 use crate::error::{At, Error};
-use crate::footer::{About, Base, Entry, Filling, HEAD_BYTES, Listed, NOT_LOGGED};
+use crate::footer::{About, Entry, Filling, HEAD_BYTES, Listed, NOT_LOGGED};
 use crate::layout::{Geometry, LOG_OFFSET, MIN_SEGMENT_BYTES, Superblock};
-use crate::node::{GRANULE_BYTES, Image, KeyRange, NodeId, Seal, Seq, Sort, parse_blob};
+use crate::node::{GRANULE_BYTES, Image, NodeId, Seal, Seq, Sort, parse_blob};
 use crate::segments::Location;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Blocks of the log that are looked at for what index it is of.
 const LOG_BLOCKS_LOOKED_AT: u64 = 1 << 16;
-
-/// An image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// What it is sealed for.
-    pub seal: Seal,
-    /// In bytes from the start of the storage.
-    pub offset: u64,
-    pub bytes: usize,
-    pub node: NodeId,
-    pub lsn: Seq,
-}
-
-/// An image of a leaf.
-#[derive(Clone, Debug)]
-pub(super) struct Leaf {
-    pub place: Place,
-    pub range: KeyRange,
-    pub is_whole: bool,
-    /// The leaves that it was made of, when it was written.
-    pub bases: Vec<Base>,
-    /// What it adds to them is in the log from here on.
-    pub logged_from: u64,
-}
 
 /// Changes of a leaf.
 #[derive(Clone, Copy, Debug)]
@@ -60,31 +37,6 @@ pub(super) struct Survey {
     /// Images up to this batch may be missing of which nothing is left that says which keys they were for; 0 if none
     /// are.
     pub missing_up_to: Seq,
-}
-
-/// Patches by node and batch.
-pub(super) type WholePatches = BTreeSet<(NodeId, Seq)>;
-
-/// Reads, block by block where that fails; what cannot be read is zeroes. Where in the buffer these blocks are.
-pub(super) fn read_what_can_be(
-    storage: &dyn Storage,
-    offset: u64,
-    buffer: &mut [u8],
-) -> Vec<usize> {
-    if storage.read(offset, buffer).is_ok() {
-        return Vec::new();
-    }
-    let mut unread = Vec::new();
-    for (block, at) in buffer
-        .chunks_mut(BLOCK_BYTES)
-        .zip((0..).step_by(BLOCK_BYTES))
-    {
-        if storage.read(offset + at as u64, block).is_err() {
-            block.fill(0);
-            unread.push(at);
-        }
-    }
-    unread
 }
 
 /// What the index is, from whatever is left that says it: a superblock, heads of segments, or the log.

@@ -24,7 +24,7 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use inner::Inner;
 use load::{ATTEMPTS_MAX, AtHand, Loaded};
 pub(crate) use memory::Memory;
-use patch::{Placed, placed, places_of};
+use patch::{Placed, placed};
 use slots::{Content, Node, Slot, Slots};
 use std::sync::Arc;
 
@@ -521,7 +521,7 @@ fn look_in_pieces(
     pieces: &[Placed],
     out: &mut Vec<u8>,
 ) -> Answer {
-    for location in places_of(node, key) {
+    for location in node.places_of(key) {
         let unlanded = placed(node.unlanded(), location);
         let Some(image) = unlanded.or_else(|| placed(pieces, location)) else {
             return Answer::Unread(location);

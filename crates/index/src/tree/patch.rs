@@ -6,7 +6,6 @@
 //! memory is always the whole leaf, image and patches in one. It must never be made of an image without
 //! the patches over it.
 
-use super::slots::Node;
 use crate::node::{Builder, Delta, Image, Row, Seq, fold, seal};
 use crate::segments::Location;
 use std::sync::Arc;
@@ -41,7 +40,8 @@ impl Filter {
         self.0.as_deref()
     }
 
-    fn may_have(&self, print: u16) -> bool {
+    /// Whether the patch may have a key of this print.
+    pub(crate) fn may_have(&self, print: u16) -> bool {
         self.0.as_ref().is_none_or(|prints| prints.contains(&print))
     }
 }
@@ -90,15 +90,6 @@ pub(crate) fn placed(images: &[Placed], location: Location) -> Option<&Image> {
     let mut images = images.iter();
     let found = images.find(|(at, _)| *at == location);
     found.map(|(_, image)| image)
-}
-
-/// The images of a leaf that may have a key, in the order in which they are to be asked.
-pub(crate) fn places_of<'a>(node: &'a Node, key: &[u8]) -> impl Iterator<Item = Location> + 'a {
-    let patches = node.patched.as_deref().map_or(&[][..], |p| &p.patches);
-    let print = if patches.is_empty() { 0 } else { print_of(key) };
-    let patches = patches.iter().rev();
-    let patches = patches.filter(move |patch| patch.filter.may_have(print));
-    patches.map(|patch| patch.location).chain([node.location])
 }
 
 /// The leaf of an image and the patches over it, the oldest first, for the place of the image. `freed` is

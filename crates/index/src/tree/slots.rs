@@ -2,7 +2,7 @@
 //! that is held for the moment of a look or a change, never across I/O.
 
 use super::inner::Inner;
-use super::patch::{Patch, Patched, Placed};
+use super::patch::{Patch, Patched, Placed, print_of};
 use crate::node::{Delta, Image, NodeId, Seq};
 use crate::segments::Location;
 use crate::sync::RwLock;
@@ -56,6 +56,15 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// The images of a leaf that may have a key, in the order in which they are to be asked.
+    pub(crate) fn places_of<'a>(&'a self, key: &[u8]) -> impl Iterator<Item = Location> + 'a {
+        let patches = self.patches();
+        let print = if patches.is_empty() { 0 } else { print_of(key) };
+        let patches = patches.iter().rev();
+        let patches = patches.filter(move |patch| patch.filter.may_have(print));
+        patches.map(|patch| patch.location).chain([self.location])
+    }
+
     /// Patches, the oldest first.
     pub(crate) fn patches(&self) -> &[Patch] {
         self.patched.as_deref().map_or(&[], |p| &p.patches)

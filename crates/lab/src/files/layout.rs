@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 use super::pages::FileId;
 use super::space::Space;
+use super::touch::{Full, Touch};
 use super::tree::Tree;
 
 /// A file system.
@@ -59,16 +60,6 @@ const COLOURS: u32 = 16;
 /// Where the content of a page is that is in a leaf of the tree.
 const TAIL: u32 = u32::MAX;
 
-/// A block of metadata that an operation looks at or changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Touch {
-    pub block: u32,
-    /// It is changed.
-    pub changes: bool,
-    /// It is new, so there is nothing to read.
-    pub is_new: bool,
-}
-
 fn change(block: u32) -> Touch {
     Touch {
         block,
@@ -83,10 +74,6 @@ fn look(block: u32) -> Touch {
         ..change(block)
     }
 }
-
-/// No block, or no inode, is left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full;
 
 /// A file's places.
 struct File {

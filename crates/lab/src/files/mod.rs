@@ -12,6 +12,7 @@ mod layout;
 mod pages;
 mod reading;
 mod space;
+mod touch;
 mod tree;
 mod writing;
 
@@ -29,8 +30,9 @@ use bimetal_rt::sync::Event;
 use crate::latency::Latencies;
 use disk::Disk;
 use journal::Journal;
-use layout::{Full, Layout, Touch};
+use layout::Layout;
 use pages::{METADATA, PageCache, PageState};
+use touch::{Full, Touch};
 
 pub use layout::FileSystemKind;
 pub use pages::FileId;

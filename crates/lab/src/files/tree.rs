@@ -4,8 +4,8 @@
 //! it is; leaves are not merged. Of the nodes above, those over the leaves are changed when a leaf comes or
 //! goes.
 
-use super::layout::{Full, Touch};
 use super::space::Space;
+use super::touch::{Full, Touch};
 
 /// Bytes of a leaf for items and their heads.
 const LEAF_BYTES: u32 = 4096 - 24;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::disk::Disk;
 use super::{NativeError, io_error, sys};
-use crate::cell::Direction;
+use crate::outcome::Direction;
 
 /// Where tracepoints have their numbers.
 const EVENTS: &str = "/sys/kernel/tracing/events/block";

@@ -15,8 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{NativeError, io_error, loops, sysfs};
 
-/// The folder of the lock, the journal and the mount point.
-pub(super) const FOLDER: &str = "/run/bimetal-lab";
 /// How long the kernel is given to let go of what a killed program held.
 const LET_GO_MOST: Duration = Duration::from_secs(60);
 const LET_GO_STEP: Duration = Duration::from_millis(20);

@@ -1,18 +1,13 @@
-//! Loop devices that are ours alone: a new one for each run, since a depth that was made smaller stays with a loop device
-//! for as long as there is one.
+//! The kernel's loop devices by their numbers: made, put over a file, and taken away.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::journal::{Change, Journal};
 use super::{NativeError, io_error, sys};
 
 const CONTROL: &str = "/dev/loop-control";
-/// The first number that is tried: programs that look for a free device take the lowest.
-const NUMBER_MIN: u32 = 64;
-const NUMBER_MAX: u32 = 1 << 16;
 
 /// A loop device over a file.
 pub(super) struct Loop {
@@ -21,7 +16,8 @@ pub(super) struct Loop {
     pub(super) file: File,
 }
 
-fn control() -> Result<File, NativeError> {
+/// What loop devices are made and taken away by.
+pub(super) fn control() -> Result<File, NativeError> {
     let path = Path::new(CONTROL);
     File::open(path).map_err(|source| io_error(path, source))
 }
@@ -39,10 +35,22 @@ pub(super) fn check() -> Result<(), NativeError> {
     control().map(|_| ())
 }
 
-/// A new loop device over `backing`.
-pub(super) fn create(backing: &Path, journal: &mut Journal) -> Result<Loop, NativeError> {
-    let control = control()?;
-    let number = make_node(&control, backing, journal)?;
+/// True if there is a loop device of this number.
+pub(super) fn exists(number: u32) -> bool {
+    block_folder(number).exists()
+}
+
+/// Makes the loop device of a number; false if somebody else was faster, and it is theirs.
+pub(super) fn add(control: &File, number: u32) -> Result<bool, NativeError> {
+    match sys::loop_add(control, number) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(source) => Err(io_error(&node(number), source)),
+    }
+}
+
+/// Puts a loop device over `backing`, past the page cache.
+pub(super) fn configure(number: u32, backing: &Path) -> Result<Loop, NativeError> {
     let path = node(number);
     let file = open(&path)?;
     let direct = OpenOptions::new()
@@ -57,25 +65,6 @@ pub(super) fn create(backing: &Path, journal: &mut Journal) -> Result<Loop, Nati
     sys::loop_configure(&file, &direct).map_err(|source| io_error(&path, source))?;
     super::sysfs::verify(&block_folder(number).join("loop/dio"), "1")?;
     Ok(Loop { path, file })
-}
-
-fn make_node(control: &File, backing: &Path, journal: &mut Journal) -> Result<u32, NativeError> {
-    for number in NUMBER_MIN..NUMBER_MAX {
-        if block_folder(number).exists() {
-            continue;
-        }
-        let file = backing.to_owned();
-        journal.record(Change::Loop { number, file })?;
-        match sys::loop_add(control, number) {
-            Ok(()) => return Ok(number),
-            // Somebody else was faster, and it is theirs.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => journal.forget_last()?,
-            Err(source) => return Err(io_error(&node(number), source)),
-        }
-    }
-    Err(NativeError::Refused(
-        "there is no free number for a loop device".to_owned(),
-    ))
 }
 
 fn open(path: &Path) -> Result<File, NativeError> {

@@ -10,6 +10,7 @@ mod counters;
 mod disk;
 mod file_system;
 mod files;
+mod fresh_loop;
 pub mod guest;
 mod journal;
 mod loops;
@@ -26,45 +27,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::cell::{Outcome, RunError, Settings};
 use crate::device::{Backing, DeviceSettings, NativeDevice};
+use crate::failure::{FOLDER, NativeError, RunError};
+use crate::outcome::Outcome;
 use crate::plan::{Choice, NO_FILE_SYSTEM, Plan};
+use crate::settings::Settings;
 use crate::workload::Resolved;
 use disk::Disk;
 use file_system::Kind;
-use journal::{Change, FOLDER, Journal};
+use journal::{Change, Journal};
 use memory::Groups;
-
-/// Why this machine cannot make a run.
-#[derive(Debug, thiserror::Error)]
-pub enum NativeError {
-    /// It is not wanted, or not to be had.
-    #[error("{0}")]
-    Refused(String),
-    /// The kernel refused.
-    #[error("{what}: {error}")]
-    Io {
-        /// What was asked.
-        what: String,
-        /// The answer.
-        error: io::Error,
-    },
-    /// A setting was written and reads something else.
-    #[error("{} did not take: `{wanted}` was wanted, and it reads `{found}`", path.display())]
-    NotTaken {
-        /// Its file.
-        path: PathBuf,
-        /// What was written.
-        wanted: String,
-        /// What it reads.
-        found: String,
-    },
-    /// Something is not as it was before.
-    #[error(
-        "not everything could be put back; what is left stands in {FOLDER}/journal.json, and `bimetal lab restore` tries again: {0}"
-    )]
-    NotPutBack(Box<NativeError>),
-}
 
 fn io_error(path: &Path, source: io::Error) -> NativeError {
     NativeError::Io {

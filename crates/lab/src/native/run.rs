@@ -15,13 +15,15 @@ use rustix::mount::MountFlags;
 use super::counters::{Counted, Counters};
 use super::disk::Disk;
 use super::files::{Place, RawDevice, RealFiles};
-use super::journal::{Change, FOLDER, Journal};
+use super::journal::{Change, Journal};
 use super::loops::Loop;
 use super::memory::{DIRTY_PART, Groups};
-use super::{NativeError, device_of, file_system, io_error, kind_of, loops, sysfs};
-use crate::cell::{Machine, Outcome, RunError, SCHEMA, Settings, run_id};
+use super::{NativeError, device_of, file_system, fresh_loop, io_error, kind_of, sysfs};
 use crate::device::NativeDevice;
+use crate::failure::{FOLDER, RunError};
+use crate::outcome::{Machine, Outcome};
 use crate::plan::{Choice, NO_FILE_SYSTEM};
+use crate::settings::{SCHEMA, Settings, run_id};
 use crate::workload::tool::Tool;
 use crate::workload::{Measured, Resolved, World};
 
@@ -115,7 +117,7 @@ pub(super) fn run(
 fn ready_device(bench: &mut Bench<'_>, settings: &Settings) -> Result<Device, NativeError> {
     match (device_of(settings)?, &bench.backing) {
         (NativeDevice::Loop { depth, .. }, Some(backing)) => {
-            let Loop { path, file } = loops::create(backing, bench.journal)?;
+            let Loop { path, file } = fresh_loop::create(backing, bench.journal)?;
             let disk = Disk::at(&path)?;
             if let Some(depth) = depth {
                 set_depth(&disk, *depth)?;

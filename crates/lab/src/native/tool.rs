@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::NativeError;
 use super::file_system::path_of_tools;
-use crate::cell::RunError;
+use crate::failure::RunError;
 use crate::layer::LoadError;
 use crate::workload::tool::{Printed, Step};
 

@@ -8,9 +8,9 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cell::{Direction, Lateness, Outcome};
 use crate::device::Backend;
 use crate::latency::{DirectionLatency, Latencies};
+use crate::outcome::{Direction, Lateness, Outcome};
 use crate::plan::{AXES, Cell, Choice, Plan};
 use crate::results::jobs;
 use crate::statistics::{Estimate, Ratio, estimate, median, paired_ratio};

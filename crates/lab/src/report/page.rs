@@ -466,7 +466,7 @@ impl<'s> Page<'s> {
             .varying()
             .map(|axis| format!("<td class=\"word\">{}</td>", escaped(&cell.choice[axis])))
             .collect();
-        let all = |of: fn(&crate::cell::Direction) -> u64| of(&cell.reads) + of(&cell.writes);
+        let all = |of: fn(&crate::outcome::Direction) -> u64| of(&cell.reads) + of(&cell.writes);
         let merged = all(|d| d.back_merges + d.front_merges + d.request_merges);
         let latency = |of: &dyn Fn(&Latencies) -> Option<String>| {
             let known = cell.latency.as_ref().and_then(of);
@@ -638,8 +638,8 @@ mod tests {
             seen.min().unwrap()
         };
         let mut marked = |mean_ns| {
-            run.machine = Some(crate::cell::Machine {
-                lateness: Some(crate::cell::Lateness {
+            run.machine = Some(crate::outcome::Machine {
+                lateness: Some(crate::outcome::Lateness {
                     events: 1,
                     mean_ns,
                     max_ns: mean_ns,

@@ -18,6 +18,7 @@ pub mod opening;
 pub mod readers;
 pub mod report;
 pub mod scenario;
+mod world;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +30,7 @@ pub use classes::{Class, Classes};
 pub use report::{Finding, Report};
 pub use scenario::Scenario;
 
-use life::World;
+use world::World;
 
 /// How seeds are run.
 #[derive(Clone, Copy, Debug, Default)]

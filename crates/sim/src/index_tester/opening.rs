@@ -7,8 +7,9 @@ use bimetal_index::storage::Storage;
 use bimetal_index::storage::memory::Faults;
 use bimetal_index::{Db, Error, Verified, verify};
 
-use super::life::{Checked, Program, World};
+use super::life::Program;
 use super::scenario::{End, Life};
+use super::world::{Checked, World};
 
 /// What names the index in its blocks.
 const ID: u64 = 7;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bimetal_index::model::{Change, Map, Pairs, rows_within};
 use bimetal_index::{Db, Durability, Error, Scan, Snapshot, Transaction};
 
-use super::life::{Between, Checked, World, check_scan, lend, same, short};
+use super::world::{Between, Checked, World, check_scan, lend, same, short};
 
 /// So many of a kind at a time.
 const OPEN_MAX: usize = 4;

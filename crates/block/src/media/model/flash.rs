@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use slab::Slab;
 
 use super::draw::Draws;
-use super::profile::{ModelError, require, require_rate, require_time};
+use super::limits::{ModelError, require, require_rate, require_time};
 use super::{
     Agenda, Command, CommandKind, MAX_OUTSTANDING, ModelCounters, Queued, TimingModel, Unreported,
     transfer_ns,

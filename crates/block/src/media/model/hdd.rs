@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Draws, ln};
-use super::profile::{ModelError, require, require_rate, require_time};
+use super::limits::{ModelError, require, require_rate, require_time};
 use super::smr::{Placement, Shingles};
 use super::{
     Command, CommandKind, MAX_OUTSTANDING, ModelCounters, Queued, TimingModel, Unreported,

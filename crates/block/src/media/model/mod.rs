@@ -16,6 +16,7 @@
 mod draw;
 pub mod flash;
 pub mod hdd;
+mod limits;
 pub mod network;
 pub mod profile;
 mod smr;
@@ -27,8 +28,9 @@ use std::collections::{BinaryHeap, VecDeque};
 pub use draw::Lognormal;
 pub use flash::{Flash, FlashCleaning, FlashLayer, FlashParameters};
 pub use hdd::{Hdd, HddParameters};
+pub use limits::{ModelError, ModelType};
 pub use network::{NetworkDisk, NetworkParameters};
-pub use profile::{ModelError, ModelType, Parameters, Profile, profiles};
+pub use profile::{Parameters, Profile, profiles};
 pub use ssd::{Ssd, SsdParameters};
 
 /// Commands a model accepts before the earlier ones have finished. The layer above bounds its depth

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Draws, Lognormal};
-use super::profile::{ModelError, require, require_lognormal, require_probability, require_rate};
+use super::limits::{ModelError, require, require_lognormal, require_probability, require_rate};
 use super::{
     Agenda, Command, CommandKind, MAX_OUTSTANDING, ModelCounters, TimingModel, Unreported,
 };

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Draws, Lognormal};
-use super::profile::{
+use super::limits::{
     ModelError, require, require_lognormal, require_probability, require_rate, require_time,
 };
 use super::{

@@ -12,9 +12,10 @@ use rustix::mount::MountFlags;
 use rustix::system::RebootCommand;
 
 use super::{ANSWER, Answer, ORDER, Order};
-use crate::cell::{Outcome, Settings};
 use crate::device::{DeviceSettings, NativeDevice};
 use crate::native::{NativeError, Session, io_error};
+use crate::outcome::Outcome;
+use crate::settings::Settings;
 
 /// `HOSTFS_SUPER_MAGIC`: what the root of a guest is, and of nothing else.
 const HOSTFS: u64 = 0x00c0_ffee;

@@ -18,9 +18,11 @@ use serde::{Deserialize, Serialize};
 use super::file_system::{check_program, path_of_tools};
 use super::tool::{self, Scene};
 use super::{NativeError, check_programs, io_error};
-use crate::cell::{Outcome, RunError, Settings, run_id};
 use crate::device::{DeviceSettings, GuestDisk};
+use crate::failure::RunError;
+use crate::outcome::Outcome;
 use crate::plan::{Choice, Plan};
+use crate::settings::{Settings, run_id};
 use crate::workload::tool::Step;
 
 pub use inside::run_inside;

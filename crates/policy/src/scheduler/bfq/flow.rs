@@ -4,7 +4,7 @@ use super::super::lanes::{Expiries, Lane};
 use super::super::means::Mean;
 use super::super::queues::{Rank, rank_of};
 use super::super::{Bio, MS_NS, Requests, Tag};
-use super::raise::Raise;
+use super::weight::Raise;
 
 /// Further than this from the request before it, a request is seeky.
 const SEEK_SECTORS: u64 = 8 * 100;

@@ -10,6 +10,7 @@ mod fair;
 mod flow;
 mod raise;
 mod rate;
+mod weight;
 
 use super::head::Head;
 use super::lanes::{Expiries, Lane};
@@ -18,8 +19,9 @@ use super::{Bio, DispatchList, MS_NS, Requests, Scheduler, Tag, Task};
 use busy::Busy;
 use fair::Fair;
 use flow::{Flow, is_seeky};
-use raise::{Raise, player_ns};
+use raise::player_ns;
 use rate::Rate;
+use weight::Raise;
 
 /// The largest budget before the device is known, in sectors.
 const BUDGET_SECTORS: u64 = 16 * 1024;

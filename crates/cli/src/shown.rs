@@ -1,0 +1,176 @@
+//! What is being served, as whoever asks or watches sees it: devices, exports, and what they do now.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use bimetal_block::Figure;
+use bimetal_block::graph::{Node, Stack};
+use bimetal_export::Server;
+use bimetal_rt::{Driven, Instant, Rt};
+use serde_json::{Map, Value, json};
+
+use crate::config::Config;
+use crate::figures;
+use crate::local::Local;
+use crate::operation::Operation;
+
+/// What the control socket answers from.
+pub(crate) struct Shown {
+    pub(crate) rt: Rt,
+    pub(crate) started: Instant,
+    pub(crate) config: Config,
+    pub(crate) stack: Stack,
+    pub(crate) operation: Operation,
+    pub(crate) server: Server,
+    pub(crate) attached: RefCell<Option<Attached>>,
+    pub(crate) stopping: Cell<bool>,
+}
+
+/// A device that this machine itself has.
+#[derive(Clone)]
+pub(crate) struct Attached {
+    pub(crate) device: String,
+    pub(crate) local: Local,
+}
+
+impl Shown {
+    /// Takes away the device that this machine has.
+    pub(crate) async fn take_away(&self) -> Result<()> {
+        let attached = self.attached.borrow().clone();
+        match attached {
+            Some(attached) => attached.local.take_away(&self.rt).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Everything there is to see.
+    pub(crate) fn status(&self) -> Value {
+        let mut devices = Map::new();
+        for seen in self.stack.beyond() {
+            let mut shown = json!({
+                "type": seen.kind,
+                "size_bytes": seen.size_bytes,
+                "children": seen.children,
+            });
+            merge(&mut shown, figures::of(seen.figures));
+            devices.insert(seen.name, shown);
+        }
+        for (name, device) in self.stack.devices() {
+            let node = &self.config.graph.nodes()[name];
+            let mut shown = json!({
+                "type": node.kind(),
+                "size_bytes": device.geometry().size_bytes,
+                "children": node.children(),
+            });
+            merge(&mut shown, figures::to_json(device.as_ref()));
+            devices.insert(name.to_owned(), shown);
+        }
+        json!({
+            "version": 1,
+            "health": figures::health(&devices),
+            "stopping": self.stopping.get(),
+            "pid": std::process::id(),
+            "driver": self.driver(),
+            "uptime_s": self.rt.now().since(self.started).as_secs_f64(),
+            "longest_turn": self.longest_turn(),
+            "exports": self.exports(),
+            "attached": self.attached(),
+            "devices": devices,
+        })
+    }
+
+    /// Who carries operations out, and why it is not the best there is.
+    fn driver(&self) -> Value {
+        let shown = |driven: &Driven| {
+            json!({
+                "name": driven.kind.name(),
+                "refused": driven.refused,
+                "unregistered": driven.unregistered,
+            })
+        };
+        self.rt.driven().map_or(Value::Null, shown)
+    }
+
+    /// For how long the thread that serves has looked at nothing new, at most, since it was ready.
+    fn longest_turn(&self) -> Value {
+        let longest = self.rt.longest_turn();
+        json!({ "time_ns": longest.time_ns, "steps": longest.steps })
+    }
+
+    fn exports(&self) -> Map<String, Value> {
+        let mut seen: Vec<(String, String, Figure)> = Vec::new();
+        self.server.figures(&mut seen);
+        let mut exports = Map::new();
+        for export in &self.config.exports {
+            let of_export = seen.iter().filter(|(part, _, _)| *part == export.name);
+            let figures: Map<String, Value> = of_export
+                .map(|(_, name, figure)| (name.clone(), figures::value(figure)))
+                .collect();
+            let shown = json!({
+                "device": export.device,
+                "protocol": export.protocol.name(),
+                "listen": export.listen.to_string(),
+                "figures": figures,
+            });
+            exports.insert(export.name.clone(), shown);
+        }
+        exports
+    }
+
+    fn attached(&self) -> Map<String, Value> {
+        let attached = self.attached.borrow();
+        let mut shown = Map::new();
+        if let Some(attached) = attached.as_ref() {
+            let mut seen: Vec<(String, String, Figure)> = Vec::new();
+            attached.local.figures(&mut seen);
+            let figures = seen.iter();
+            let figures: Map<String, Value> = figures
+                .map(|(_, name, figure)| (name.clone(), figures::value(figure)))
+                .collect();
+            let value = json!({ "device": attached.device, "figures": figures });
+            shown.insert(attached.local.path(), value);
+        }
+        shown
+    }
+
+    /// What a stop that takes long is busy with.
+    pub(crate) fn left_to_do(&self) -> String {
+        if let Some(device) = self.stack.closing() {
+            return format!("device {device} still drains");
+        }
+        let mut seen: Vec<(String, String, Figure)> = Vec::new();
+        self.server.figures(&mut seen);
+        let is_connected = |export: &str| {
+            seen.iter().any(|(part, name, figure)| {
+                part == export
+                    && name == "connections"
+                    && matches!(figure, Figure::Gauge(n) if *n > 0.0)
+            })
+        };
+        let exports = self.config.exports.iter().filter(|e| is_connected(&e.name));
+        let attached = self.attached.borrow();
+        let devices = exports.map(|e| e.device.as_str());
+        let devices = devices.chain(attached.iter().map(|attached| attached.device.as_str()));
+        let devices: BTreeSet<&str> = devices.collect();
+        let devices: Vec<&str> = devices.into_iter().collect();
+        format!("requests on device {} have no answer", devices.join(", "))
+    }
+
+    /// What whoever gives up waiting must know.
+    pub(crate) fn afterwards(&self) -> &'static str {
+        let is_mirror = |node: &Node| matches!(node, Node::Mirror(_));
+        if self.config.graph.nodes().values().any(is_mirror) {
+            "the next `serve` recovers what was flushed"
+        } else {
+            "what was not flushed may be lost"
+        }
+    }
+}
+
+/// Adds the entries of one object to another.
+fn merge(into: &mut Value, from: Value) {
+    if let (Value::Object(into), Value::Object(from)) = (into, from) {
+        into.extend(from);
+    }
+}

@@ -1,0 +1,32 @@
+//! Searches among sorted rows.
+
+use std::hint::select_unpredictable;
+
+/// The first of `rows` rows that is not `less`; those that are stand before those that are not.
+///
+/// The outcomes cannot be predicted, so no branch depends on them. Three rows are asked at once:
+/// their loads do not wait for each other, which counts when they miss the caches.
+#[inline(always)]
+pub(crate) fn partition(rows: usize, less: impl Fn(usize) -> bool) -> usize {
+    if rows == 0 {
+        return 0;
+    }
+    // The answer is in first..=first + len, and is not `first` unless that is row 0.
+    let (mut first, mut len) = (0_usize, rows);
+    while len > 3 {
+        let part = len / 4;
+        let row = |n: usize| first.wrapping_add(part.wrapping_mul(n));
+        let (a, b, c) = (less(row(1)), less(row(2)), less(row(3)));
+        let low = select_unpredictable(a, row(1), first);
+        let high = select_unpredictable(c, row(3), row(2));
+        first = select_unpredictable(b, high, low);
+        len = len.wrapping_sub(part.wrapping_mul(3));
+    }
+    while len > 1 {
+        let half = len / 2;
+        let middle = first.wrapping_add(half);
+        first = select_unpredictable(less(middle), middle, first);
+        len = len.wrapping_sub(half);
+    }
+    first.wrapping_add(usize::from(less(first)))
+}

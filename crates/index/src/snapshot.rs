@@ -1,0 +1,52 @@
+//! What was there at one moment, held as long as somebody reads it.
+
+use crate::commit::Shared;
+use crate::error::Error;
+use crate::node::Seq;
+use crate::tree::AsOf;
+use std::sync::Arc;
+
+/// What was there at one moment.
+pub struct Snapshot {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) seq: Seq,
+}
+
+impl Snapshot {
+    /// The value of a key at that moment.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotTooOld`], or if what is needed cannot be read.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// Puts the value of a key at that moment in place of what is in `value`. False if it had none; what is
+    /// in `value` means nothing then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get`](Self::get).
+    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        let found = self.shared.tree.get(key, AsOf::Held(self.seq), value)?;
+        found.ok_or(Error::SnapshotTooOld)
+    }
+}
+
+impl Clone for Snapshot {
+    fn clone(&self) -> Snapshot {
+        self.shared.readers.hold_at(self.seq);
+        Snapshot {
+            shared: Arc::clone(&self.shared),
+            seq: self.seq,
+        }
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.shared.readers.release(self.seq);
+    }
+}

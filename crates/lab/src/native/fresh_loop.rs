@@ -1,0 +1,38 @@
+//! Loop devices that are ours alone: a new one for each run, since a depth that was made smaller stays with a loop device
+//! for as long as there is one. It stands in the journal before it is there.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::NativeError;
+use super::journal::{Change, Journal};
+use super::loops::{self, Loop};
+
+/// The first number that is tried: programs that look for a free device take the lowest.
+const NUMBER_MIN: u32 = 64;
+const NUMBER_MAX: u32 = 1 << 16;
+
+/// A new loop device over `backing`.
+pub(super) fn create(backing: &Path, journal: &mut Journal) -> Result<Loop, NativeError> {
+    let control = loops::control()?;
+    let number = make_node(&control, backing, journal)?;
+    loops::configure(number, backing)
+}
+
+fn make_node(control: &File, backing: &Path, journal: &mut Journal) -> Result<u32, NativeError> {
+    for number in NUMBER_MIN..NUMBER_MAX {
+        if loops::exists(number) {
+            continue;
+        }
+        let file = backing.to_owned();
+        journal.record(Change::Loop { number, file })?;
+        match loops::add(control, number) {
+            Ok(true) => return Ok(number),
+            Ok(false) => journal.forget_last()?,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(NativeError::Refused(
+        "there is no free number for a loop device".to_owned(),
+    ))
+}

@@ -1,0 +1,303 @@
+//! An index, its disk, and what it should hold: what everybody shares who does something in a life.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bimetal_index::model::{Change, Draw, History, Map, NUMBER_KEY, rows_within};
+use bimetal_index::storage::memory::{Counts, Faults, MemoryStorage};
+use bimetal_index::{Durability, Error, Scan, ScanBounds, UpkeepFigures};
+
+use super::report::{Finding, Report, Trace};
+use super::scenario::{Life, Scenario};
+
+/// What was wrong, in words.
+pub type Checked<T = ()> = Result<T, String>;
+
+/// An index, its disk, and what it should hold.
+pub struct World<'a> {
+    /// What the seed drew.
+    pub scenario: &'a Scenario,
+    /// Numbers for what the program does.
+    pub draw: Draw,
+    /// The disk, which outlives the index.
+    pub disk: Arc<MemoryStorage>,
+    /// The model.
+    pub history: History,
+    /// Everything that happened.
+    pub trace: Trace,
+    /// What the disk had been asked for when the life began.
+    pub(super) at_start: Counts,
+    /// The index has said, or must say from now on, that it takes no more writes.
+    pub(super) is_read_only: bool,
+    /// The disk cannot become longer.
+    pub(super) is_full: bool,
+    pub(super) operations: BTreeMap<String, u64>,
+    reached: BTreeMap<String, u64>,
+    /// Of disks that were replaced.
+    earlier: Counts,
+}
+
+/// A range of keys that is its own.
+pub(super) type Between = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+pub(super) fn lend(bounds: &Between) -> ScanBounds<'_> {
+    (
+        bounds.0.as_ref().map(|key| &key[..]),
+        bounds.1.as_ref().map(|key| &key[..]),
+    )
+}
+
+impl<'a> World<'a> {
+    /// A world in which nothing has happened.
+    pub fn new(scenario: &'a Scenario, verbose: bool) -> World<'a> {
+        World {
+            draw: Draw::new(!scenario.seed),
+            scenario,
+            disk: Arc::new(MemoryStorage::new()),
+            history: History::new(),
+            trace: Trace::new(verbose),
+            at_start: Counts::default(),
+            is_read_only: false,
+            is_full: false,
+            operations: BTreeMap::new(),
+            reached: BTreeMap::new(),
+            earlier: Counts::default(),
+        }
+    }
+
+    /// Counts a state that was reached.
+    pub fn reach(&mut self, state: &str) {
+        self.reach_times(state, 1);
+    }
+
+    fn reach_times(&mut self, state: &str, times: u64) {
+        if times > 0 {
+            *self.reached.entry(state.to_owned()).or_default() += times;
+        }
+    }
+
+    /// Another disk is there from now on.
+    pub fn replace_disk(&mut self, disk: MemoryStorage) {
+        self.retire();
+        self.disk = Arc::new(disk);
+    }
+
+    fn retire(&mut self) {
+        let counts = self.disk.counts();
+        self.earlier.operations += counts.operations;
+        self.earlier.failures += counts.failures;
+        self.earlier.lost_sectors += counts.lost_sectors;
+    }
+
+    /// What came of all this.
+    pub fn report(mut self, finding: Option<String>) -> Report {
+        self.retire();
+        let at_event = self.trace.events();
+        let hits = self.disk.hits().len() as u64;
+        Report {
+            seed: self.scenario.seed,
+            hash: self.trace.hash(),
+            events: self.trace.events(),
+            finding: finding.map(|what| Finding { at_event, what }),
+            operations: self.operations,
+            disk_requests: self.earlier.operations,
+            faults: BTreeMap::from([
+                ("failed calls", self.earlier.failures),
+                ("lost sectors", self.earlier.lost_sectors),
+                ("places that are not as written", hits),
+            ]),
+            reached: self.reached,
+            scenario: self.scenario.clone(),
+            log: self.trace.take_log(),
+        }
+    }
+
+    /// True if bytes of the disk may not be what was written.
+    pub fn is_disk_wrong(&self) -> bool {
+        self.disk.counts().lost_sectors > self.at_start.lost_sectors || self.has_hits()
+    }
+
+    /// The same, and not because of a failed sync.
+    pub fn has_hits(&self) -> bool {
+        !self.disk.hits().is_empty()
+    }
+
+    /// Whether an error of a call that reads is right; the disk had failed so often before it.
+    pub fn judge_read(&self, error: &Error, failures: u64, since: usize) -> Checked {
+        let is_right = match error {
+            Error::Storage { .. } => self.disk.counts().failures > failures,
+            Error::Damaged { .. } => self.is_disk_wrong(),
+            Error::SnapshotTooOld => self.may_be_too_old(since),
+            _ => false,
+        };
+        match is_right {
+            true => Ok(()),
+            false => Err(format!("nothing explains this answer to a reader: {error}")),
+        }
+    }
+
+    /// Whether a snapshot taken after batch `since` may have ended.
+    fn may_be_too_old(&self, since: usize) -> bool {
+        let batches = (self.history.given() - since) as u64;
+        let options = &self.scenario.options;
+        batches > options.snapshot_batches_max
+            || self.history.most_bytes_of_a_key(since) > options.segment_bytes as usize / 8
+    }
+
+    /// Whether the answer of a call that writes is right, and what follows from it.
+    pub fn judge_write(&mut self, answer: &Result<(), Error>, failures: u64) -> Checked {
+        let error = match answer {
+            Ok(()) if self.is_read_only => {
+                return Err("it takes writes after one has failed".to_owned());
+            }
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let has_failed = self.disk.counts().failures > failures;
+        let failed_before = self.disk.counts().failures > self.at_start.failures;
+        let is_right = match error {
+            Error::ReadOnly { .. } => self.is_read_only || failed_before || self.is_disk_wrong(),
+            _ if self.is_read_only => false,
+            Error::Full { .. } => self.is_full,
+            Error::BatchTooLong { bytes, max } => bytes > max,
+            Error::Storage { .. } => has_failed,
+            Error::Damaged { .. } => self.is_disk_wrong(),
+            _ => false,
+        };
+        match error {
+            Error::Full { .. } => self.reach("refused: full"),
+            Error::BatchTooLong { .. } => self.reach("refused: a batch that is too long"),
+            _ => {
+                if !self.is_read_only {
+                    self.reach("read-only");
+                }
+                self.is_read_only = true;
+            }
+        }
+        match is_right {
+            true => Ok(()),
+            false => Err(format!("nothing explains this answer to a writer: {error}")),
+        }
+    }
+
+    pub(super) fn faults(&self, life: &Life, log_end: u64) -> Faults {
+        let from = self.at_start.operations;
+        let astray_in = match life.astray_in_segments {
+            true => (log_end, u64::MAX),
+            false => (0, log_end),
+        };
+        Faults {
+            astray_in: Some(astray_in),
+            power_cut_at: life.cut_after_operations.map(|after| from + after),
+            fail_at: life.failure.map(|failure| from + failure.after_operations),
+            fails_only: life.failure.map(|failure| failure.call),
+            fails_for_good: life.failure.is_some_and(|failure| failure.for_good),
+            astray_at: life.astray.map(|(after, astray)| (from + after, astray)),
+            len_bytes_max: None,
+        }
+    }
+}
+
+/// Holds a scan against what there was, for so many rows.
+pub(super) fn check_scan(
+    world: &World<'_>,
+    mut scan: Scan,
+    map: &Map,
+    since: usize,
+    bounds: &Between,
+    is_reverse: bool,
+    rows_max: usize,
+) -> Checked {
+    let expected = rows_within(map, lend(bounds), is_reverse);
+    let failures = world.disk.counts().failures;
+    for (key, value) in expected.iter().take(rows_max) {
+        match scan.next() {
+            Ok(Some((found, is))) if found == key => same(key, Some(&is.to_vec()), Some(value))?,
+            Ok(Some((found, _))) => {
+                let (key, found) = (short(key), short(found));
+                return Err(format!("key {found} where key {key} should be"));
+            }
+            Ok(None) => return Err(format!("it ends before key {}", short(key))),
+            Err(error) => return world.judge_read(&error, failures, since),
+        }
+    }
+    if rows_max <= expected.len() {
+        return Ok(());
+    }
+    match scan.next() {
+        Ok(None) => Ok(()),
+        Ok(Some((key, _))) => Err(format!("key {} should not be there", short(key))),
+        Err(error) => world.judge_read(&error, failures, since),
+    }
+}
+
+/// The value of a key is what it should be.
+pub(super) fn same(key: &[u8], is: Option<&Vec<u8>>, should: Option<&Vec<u8>>) -> Checked {
+    if is == should {
+        return Ok(());
+    }
+    Err(format!(
+        "key {} has {:?}, and should have {:?}",
+        short(key),
+        is.map(|value| short(value)),
+        should.map(|value| short(value))
+    ))
+}
+
+/// The beginning of a key or value, and how long it is.
+pub(super) fn short(bytes: &[u8]) -> String {
+    let first = bytes[..bytes.len().min(24)].escape_ascii();
+    format!("{first} of {} bytes", bytes.len())
+}
+
+impl World<'_> {
+    /// A key, sometimes that of the numbers.
+    pub(super) fn key(&mut self) -> Vec<u8> {
+        match self.draw.once_in(8) {
+            true => NUMBER_KEY.to_vec(),
+            false => self.scenario.shape.key(&mut self.draw),
+        }
+    }
+
+    /// The changes of one key.
+    pub(super) fn change_of(&mut self, key: Vec<u8>) -> Change {
+        match self.draw.once_in(3) {
+            true => Change::Delete(key),
+            false => Change::Put(key, self.scenario.shape.value(&mut self.draw)),
+        }
+    }
+
+    /// Two bounds.
+    pub(super) fn between(&mut self) -> Between {
+        let mut bound = || match self.draw.below(3) {
+            0 => Bound::Unbounded,
+            1 => Bound::Included(self.scenario.shape.key(&mut self.draw)),
+            _ => Bound::Excluded(self.scenario.shape.key(&mut self.draw)),
+        };
+        (bound(), bound())
+    }
+
+    /// How durable a batch is to be.
+    pub(super) fn durability(&mut self) -> Durability {
+        match self.draw.below(16) < self.scenario.relaxed_of_16 {
+            true => Durability::Relaxed,
+            false => self.draw.one_of(&[Durability::Durable, Durability::Group]),
+        }
+    }
+
+    pub(super) fn note_upkeep(&mut self, figures: &UpkeepFigures) {
+        for (state, times) in [
+            ("leaf folded", figures.folds),
+            ("leaf patched", figures.patches),
+            ("leaf split", figures.splits),
+            ("leaves joined", figures.joins),
+            ("value out of line", figures.blobs),
+            ("changes carried", figures.carried),
+            ("segment cleaned", figures.cleaned_segments),
+            ("checkpoint", figures.checkpoints),
+        ] {
+            self.reach_times(state, times);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The order of rooms: what a lower room is made of knows nothing of a higher one.
+
+use std::collections::BTreeSet;
+
+use super::folders;
+use super::modules::Modules;
+use crate::tidy::{Complaint, Tree};
+
+/// The page that tells the order to people.
+const PAGE: &str = "ARCHITECTURE.md";
+
+/// The order of a folder.
+pub struct Rooms {
+    /// The folder, as `crate::module::module`.
+    pub folder: &'static str,
+    /// The rooms from the top down, each with all its modules.
+    pub rooms: &'static [&'static [&'static str]],
+}
+
+/// The folders that have an order.
+const ROOMS: &[Rooms] = &[
+    Rooms {
+        folder: "block",
+        rooms: &[
+            &["graph"],
+            &["layers"],
+            &["media"],
+            &["disk"],
+            &["tap", "document"],
+            &["range_lock", "range_set", "extent_map", "token_bucket"],
+            &["device", "extents", "units", "geometry", "request", "error"],
+        ],
+    },
+    Rooms {
+        folder: "block::layers::mirror",
+        rooms: &[
+            &[
+                "status",
+                "operations",
+                "changing",
+                "growing",
+                "rejoin",
+                "rebuild",
+                "scrub",
+                "quiesce",
+                "marking",
+                "attend",
+                "health",
+                "shutdown",
+            ],
+            &["read", "write", "flush"],
+            &[
+                "shared",
+                "admission",
+                "undecided",
+                "flushes",
+                "exposure",
+                "preference",
+                "membership",
+            ],
+            &["sides", "side", "queue", "work", "out_of_sync"],
+            &["opening", "formatting", "way", "durable"],
+            &["volume", "family"],
+            &[
+                "config",
+                "repair",
+                "share",
+                "scrub_progress",
+                "pace",
+                "lifecycle",
+            ],
+            &["store"],
+            &["superblock", "digest"],
+        ],
+    },
+];
+
+/// No module imports one of a higher room of its folder, every module has a room, and the page tells the same order.
+pub fn rooms_in_order(tree: &Tree) -> Vec<Complaint> {
+    let mut complaints = rooms_upwards(tree, ROOMS);
+    complaints.extend(rooms_of_page(tree, ROOMS));
+    complaints
+}
+
+/// Imports that lead up, modules without a room, and rooms without their modules.
+pub fn rooms_upwards(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
+    table
+        .iter()
+        .flat_map(|order| upwards_in(tree, order))
+        .collect()
+}
+
+fn upwards_in(tree: &Tree, order: &Rooms) -> Vec<Complaint> {
+    let folder = order.folder;
+    let mut names = folder.split("::").map(str::to_owned);
+    let name = names.next().expect("a folder is of a crate");
+    let modules = Modules::of_crate(tree, &name);
+    let listed: BTreeSet<String> = order
+        .rooms
+        .iter()
+        .copied()
+        .flatten()
+        .map(|m| (*m).to_owned())
+        .collect();
+    let there = modules.parts(&names.collect::<Vec<_>>());
+    let mut complaints = Vec::new();
+    complaints.extend(
+        there
+            .difference(&listed)
+            .map(|m| format!("{folder}: {m} has no room")),
+    );
+    complaints.extend(
+        listed
+            .difference(&there)
+            .map(|m| format!("{folder}: {m} has a room and is not there")),
+    );
+    let room = |module: &str| order.rooms.iter().position(|room| room.contains(&module));
+    let edges = folders(&name, &modules.imports())
+        .remove(folder)
+        .unwrap_or_default();
+    for (from, targets) in &edges {
+        for (to, place) in targets {
+            // One without a room is told of above.
+            if let (Some(own), Some(other)) = (room(from), room(to))
+                && other < own
+            {
+                complaints.push(format!(
+                    "{place}: {folder}: {from} imports {to} of a higher room"
+                ));
+            }
+        }
+    }
+    complaints
+}
+
+/// Differences between the table and the page.
+///
+/// The page has for each folder a line that starts with "Rooms of `FOLDER`", and below it an indented block with a
+/// line for each room: its modules, with commas, and behind two spaces what they are for.
+pub fn rooms_of_page(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
+    let page = tree.files.iter().find(|file| file.path == PAGE);
+    let text = page.map_or("", |file| &file.text);
+    let wrong = table.iter().filter(|order| {
+        let told = told_rooms(text, order.folder);
+        let same = |room: &&[&str], told: &Vec<String>| {
+            room.iter().copied().eq(told.iter().map(String::as_str))
+        };
+        let all = order
+            .rooms
+            .iter()
+            .zip(&told)
+            .all(|(room, told)| same(room, told));
+        told.len() != order.rooms.len() || !all
+    });
+    wrong
+        .map(|order| {
+            format!(
+                "{PAGE}: its rooms of {} are not those of the table",
+                order.folder
+            )
+        })
+        .collect()
+}
+
+/// The rooms of a folder as the page tells them.
+fn told_rooms(text: &str, folder: &str) -> Vec<Vec<String>> {
+    let head = format!("Rooms of `{folder}`");
+    let behind = text
+        .lines()
+        .skip_while(|line| !line.starts_with(&head))
+        .skip(1);
+    let block = behind
+        .skip_while(|line| !line.starts_with("    "))
+        .take_while(|line| line.starts_with("    "));
+    let mut rooms: Vec<Vec<String>> = Vec::new();
+    for line in block {
+        let modules = line.trim_start().split("  ").next().unwrap_or_default();
+        let modules = modules
+            .split(',')
+            .map(|m| m.trim().to_owned())
+            .filter(|m| !m.is_empty());
+        // A list that ends with a comma goes on in the next line.
+        let goes_on = rooms
+            .last()
+            .is_some_and(|room| room.last().is_some_and(String::is_empty));
+        if goes_on {
+            let room = rooms.last_mut().expect("a line before this one");
+            room.pop();
+            room.extend(modules);
+        } else {
+            rooms.push(modules.collect());
+        }
+        if line.trim_end().ends_with(',') {
+            rooms
+                .last_mut()
+                .expect("the room of this line")
+                .push(String::new());
+        }
+    }
+    rooms
+}

@@ -1,0 +1,302 @@
+//! What one Rust file says of other modules: the paths that it names, in `use` and in the middle of code, the names
+//! that it brings into its own module, and the items that it defines. What stands under `#[cfg(test)]` is left out.
+
+use crate::rust_text::code_only;
+
+use super::Path;
+
+/// A path as it is written, with the module in which it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The module in which the path stands.
+    pub module: Path,
+    /// The parts of the path, `crate`, `self` and `super` among them.
+    pub path: Path,
+    /// True for `path::*`.
+    pub all: bool,
+    /// The line, counted from 1.
+    pub line: usize,
+}
+
+/// What a module calls by a name of its own: `use path as name`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Brought {
+    /// The path.
+    pub named: Named,
+    /// Its name in the module, if it is one name.
+    pub name: String,
+}
+
+/// What one file says of modules.
+#[derive(Debug, Default)]
+pub struct Source {
+    /// The modules of the file: that of the file, and those that are written out in it.
+    pub modules: Vec<Path>,
+    /// Paths that begin with `crate`, `self` or `super`, wherever they stand.
+    pub paths: Vec<Named>,
+    /// What `use` brings into the modules of the file.
+    pub brought: Vec<Brought>,
+    /// The items of the modules, each with its module.
+    pub items: Vec<(Path, String)>,
+    /// Modules in files of their own that are there for tests only.
+    pub tests: Vec<Path>,
+}
+
+/// Reads the file of `module`.
+pub fn read(module: &Path, text: &str) -> Source {
+    let mut reader = Reader {
+        tokens: tokens_of(&code_only(text)),
+        at: 0,
+        depth: 0,
+        open: Vec::new(),
+        root: module.clone(),
+        source: Source::default(),
+    };
+    reader.source.modules.push(module.clone());
+    while reader.at < reader.tokens.len() {
+        reader.step();
+    }
+    reader.source
+}
+
+/// A word or a sign of the language, with its line.
+struct Token {
+    text: String,
+    line: usize,
+}
+
+/// Words, `::`, and every other sign by itself.
+fn tokens_of(code: &str) -> Vec<Token> {
+    let mut tokens: Vec<Token> = Vec::new();
+    for (line, text) in (1..).zip(code.lines()) {
+        let mut rest = text.trim_start();
+        while let Some(first) = rest.chars().next() {
+            let word = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+            let length = match word.unwrap_or(rest.len()) {
+                0 if rest.starts_with("::") => 2,
+                0 => first.len_utf8(),
+                word => word,
+            };
+            let text = rest[..length].to_owned();
+            tokens.push(Token { text, line });
+            rest = rest[length..].trim_start();
+        }
+    }
+    tokens
+}
+
+struct Reader {
+    tokens: Vec<Token>,
+    at: usize,
+    /// How many braces are open.
+    depth: usize,
+    /// The modules that are open, each with the depth of what is in it.
+    open: Vec<(usize, String)>,
+    /// The module of the file.
+    root: Path,
+    source: Source,
+}
+
+impl Reader {
+    /// The token `ahead` of the one at hand; empty behind the end.
+    fn peek(&self, ahead: usize) -> &str {
+        self.tokens.get(self.at + ahead).map_or("", |t| &t.text)
+    }
+
+    fn module(&self) -> Path {
+        let open = self.open.iter().map(|(_, name)| name.clone());
+        self.root.iter().cloned().chain(open).collect()
+    }
+
+    fn step(&mut self) {
+        match self.peek(0) {
+            "#" => self.attribute(),
+            "{" => {
+                self.depth += 1;
+                self.at += 1;
+            }
+            "}" => {
+                if self
+                    .open
+                    .last()
+                    .is_some_and(|(depth, _)| *depth == self.depth)
+                {
+                    self.open.pop();
+                }
+                self.depth = self.depth.saturating_sub(1);
+                self.at += 1;
+            }
+            // A visibility is no import: `pub(in crate::layers)`.
+            "pub" if self.peek(1) == "(" => self.skip_group(1),
+            "mod" if is_word(self.peek(1)) => self.inner_module(),
+            // `use<'a>` lists what a type captures.
+            "use" if self.peek(1) != "<" => self.import(),
+            "crate" | "self" | "super" if self.peek(1) == "::" => self.path(),
+            "fn" | "struct" | "enum" | "trait" | "type" | "const" | "static" | "union" => {
+                if is_word(self.peek(1)) {
+                    let item = (self.module(), self.peek(1).to_owned());
+                    self.source.items.push(item);
+                }
+                self.at += 1;
+            }
+            _ => self.at += 1,
+        }
+    }
+
+    /// Moves behind the group that opens `ahead`.
+    fn skip_group(&mut self, ahead: usize) {
+        self.at += ahead;
+        let mut depth = 0_usize;
+        while self.at < self.tokens.len() {
+            match self.peek(0) {
+                "(" | "[" | "{" => depth += 1,
+                ")" | "]" | "}" => depth -= 1,
+                _ => {}
+            }
+            self.at += 1;
+            if depth == 0 {
+                return;
+            }
+        }
+    }
+
+    /// An attribute, and with it what it belongs to if that is for tests.
+    fn attribute(&mut self) {
+        let start = self.at;
+        // `#![..]` belongs to what it stands in.
+        let inner = self.peek(1) == "!";
+        self.skip_group(if inner { 2 } else { 1 });
+        let words: String = self.tokens[start..self.at]
+            .iter()
+            .map(|t| t.text.as_str())
+            .collect();
+        if words == "#[cfg(test)]" || words.starts_with("#[cfg(all(test,") {
+            self.skip_item();
+        }
+    }
+
+    /// Moves behind an item, a field or a statement that is there for tests only.
+    fn skip_item(&mut self) {
+        while self.peek(0) == "#" {
+            self.skip_group(1);
+        }
+        let name = (0..8)
+            .take_while(|ahead| !["{", ";", "="].contains(&self.peek(*ahead)))
+            .find(|ahead| self.peek(*ahead) == "mod")
+            .map(|ahead| self.peek(ahead + 1).to_owned());
+        if let Some(name) = name {
+            let mut module = self.module();
+            module.push(name);
+            self.source.tests.push(module);
+        }
+        while self.at < self.tokens.len() {
+            match self.peek(0) {
+                "{" => return self.skip_group(0),
+                "(" | "[" => self.skip_group(0),
+                ";" | "," => {
+                    self.at += 1;
+                    return;
+                }
+                "}" => return,
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    /// `mod name;` or `mod name {`.
+    fn inner_module(&mut self) {
+        if self.peek(2) == "{" {
+            self.open.push((self.depth + 1, self.peek(1).to_owned()));
+            let module = self.module();
+            self.source.modules.push(module);
+        }
+        self.at += 2;
+    }
+
+    /// A path in the middle of code.
+    fn path(&mut self) {
+        let line = self.tokens[self.at].line;
+        let mut path = vec![self.peek(0).to_owned()];
+        self.at += 1;
+        while self.peek(0) == "::" && is_word(self.peek(1)) {
+            path.push(self.peek(1).to_owned());
+            self.at += 2;
+        }
+        let module = self.module();
+        self.source.paths.push(Named {
+            module,
+            path,
+            all: false,
+            line,
+        });
+    }
+
+    /// A `use` with all that it brings.
+    fn import(&mut self) {
+        self.at += 1;
+        self.branch(&[]);
+    }
+
+    /// One branch of a `use`, behind `before`.
+    fn branch(&mut self, before: &[String]) {
+        let line = self.tokens.get(self.at).map_or(0, |t| t.line);
+        let mut path = before.to_vec();
+        loop {
+            match self.peek(0) {
+                "::" => self.at += 1,
+                "{" => {
+                    self.at += 1;
+                    while !["}", ""].contains(&self.peek(0)) {
+                        self.branch(&path);
+                        if self.peek(0) == "," {
+                            self.at += 1;
+                        }
+                    }
+                    self.at += 1;
+                    return;
+                }
+                "*" => {
+                    self.at += 1;
+                    return self.bring(path, "*".to_owned(), line);
+                }
+                "as" => {
+                    let name = self.peek(1).to_owned();
+                    self.at += 2;
+                    return self.bring(path, name, line);
+                }
+                word if is_word(word) => {
+                    path.push(word.to_owned());
+                    self.at += 1;
+                }
+                _ => {
+                    // `use a::{self}` brings `a`.
+                    if path.len() > 1 && path.last().is_some_and(|last| last == "self") {
+                        path.pop();
+                    }
+                    let name = path.last().cloned().unwrap_or_default();
+                    // A sign that belongs to no path: go on behind it.
+                    if ![",", "}", ";", ""].contains(&self.peek(0)) {
+                        self.at += 1;
+                    }
+                    return self.bring(path, name, line);
+                }
+            }
+        }
+    }
+
+    fn bring(&mut self, path: Path, name: String, line: usize) {
+        let module = self.module();
+        let all = name == "*";
+        let named = Named {
+            module,
+            path,
+            all,
+            line,
+        };
+        self.source.brought.push(Brought { named, name });
+    }
+}
+
+fn is_word(token: &str) -> bool {
+    token.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
