@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -40,6 +41,15 @@ pub(crate) async fn run(rt: &Rt, args: Vec<OsString>) -> Result<String> {
         bail!("`bimetal {verb}` has failed");
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The words that have a mount taken away by a process of its own.
+pub(crate) fn take_away_words(folder: &Path, force: bool) -> Vec<OsString> {
+    let mut words = vec!["take-away".into(), folder.into()];
+    if force {
+        words.push("--force".into());
+    }
+    words
 }
 
 fn output(args: &[OsString]) -> io::Result<Output> {

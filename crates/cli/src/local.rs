@@ -9,7 +9,6 @@ use bimetal_export::ublk::Attachment;
 use bimetal_rt::Rt;
 
 use crate::itself;
-use crate::mount::take_away_words;
 
 /// See the module.
 #[derive(Clone)]
@@ -59,7 +58,7 @@ impl Local {
 
 async fn unmount(rt: &Rt, file: &Mounted) -> Result<()> {
     let folder = file.folder();
-    let run = itself::run(rt, take_away_words(folder, true)).await;
+    let run = itself::run(rt, itself::take_away_words(folder, true)).await;
     match run {
         Ok(_) => Ok(()),
         // It has said what could not be saved.

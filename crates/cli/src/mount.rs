@@ -1,7 +1,6 @@
 //! `bimetal mount`: a device of a configuration as a file in a folder of this machine, in the foreground until
 //! a signal, with a loop device over it if wanted; and `bimetal unmount`, which takes one away from outside.
 
-use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -222,7 +221,7 @@ async fn until_over(signals: &Signals, file: &Mounted) -> Result<()> {
 pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     let within = args.within.0;
     let folder = args.folder.display();
-    let mut worker = Worker::start(take_away_words(&args.folder, args.force))?;
+    let mut worker = Worker::start(itself::take_away_words(&args.folder, args.force))?;
     if let Some(code) = worker.ended_within(within)? {
         return Ok(code);
     }
@@ -250,15 +249,6 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
             "{folder}: every request on it has failed, but what uses it has not let it go within {seconds} s"
         ),
     }
-}
-
-/// The words that have [`run_take_away`] done by a process of its own.
-pub(crate) fn take_away_words(folder: &Path, force: bool) -> Vec<OsString> {
-    let mut words = vec!["take-away".into(), folder.into()];
-    if force {
-        words.push("--force".into());
-    }
-    words
 }
 
 /// Runs the verb that takes a mount away. It may wait for the server for good.

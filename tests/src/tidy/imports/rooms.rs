@@ -48,7 +48,7 @@ const ROOMS: &[Rooms] = &[
                 "health",
                 "shutdown",
             ],
-            &["read", "write", "flush"],
+            &["read", "write", "flush", "following"],
             &[
                 "shared",
                 "admission",
