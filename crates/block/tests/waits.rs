@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Acknowledge, Mirror, MirrorConfig, OpenOptions, SideToOpen};
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::{Device, Op};
+use bimetal_block::{Device, Op, Request};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt};
 use common::{virtual_rt, write};
@@ -182,4 +182,53 @@ fn no_change_that_the_first_side_acknowledges_waits_for_ever() {
 #[test]
 fn no_change_that_all_sides_acknowledge_waits_for_ever() {
     run_all(Acknowledge::All);
+}
+
+/// While a side flushes, one asks for a flush, then others write and ask for one. The first flush
+/// needs nothing of what they write.
+#[test]
+fn a_flush_waits_for_no_later_change() {
+    const WRITES: u64 = 400;
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (mirror, controls) = volume(&rt, Acknowledge::All, &[100, 5_000]).await;
+        controls[1].set_delay(Op::Flush, Duration::from_millis(50));
+        let (tasks, ended) = (TaskGroup::new(&rt), Rc::new(RefCell::new(Vec::new())));
+        let spawn = |name: &'static str, request: Request| {
+            let (mirror, ended) = (mirror.clone(), Rc::clone(&ended));
+            tasks.spawn(async move {
+                mirror.submit(request).await.expect("every side is well");
+                ended.borrow_mut().push(name);
+            });
+        };
+        let put = |place: u64| write(&rt, place * 64 * KIB, 64 << 10, 7);
+        spawn("write", put(0));
+        rt.sleep(Duration::from_millis(20)).await;
+        spawn("flush before", Request::flush());
+        // The slow side flushes now, and takes a write beside that.
+        rt.sleep(Duration::from_millis(5)).await;
+        spawn("write", put(1));
+        rt.sleep(Duration::from_millis(10)).await;
+        spawn("flush", Request::flush());
+        rt.sleep(Duration::from_millis(1)).await;
+        for place in 0..WRITES {
+            spawn("later write", put(2 + place));
+        }
+        rt.sleep(Duration::from_millis(1)).await;
+        spawn("later flush", Request::flush());
+        tasks.join().await;
+        mirror.close().await.expect("it closes");
+
+        let ended = ended.take();
+        let at = |name| ended.iter().position(|other| *other == name);
+        assert!(at("flush before") < at("flush"), "in order: {ended:?}");
+        let flushed = at("flush").expect("it ends");
+        let later = ended[flushed..]
+            .iter()
+            .filter(|name| **name == "later write");
+        assert!(
+            later.count() as u64 > WRITES / 2,
+            "the flush waited for later writes: {ended:?}"
+        );
+    });
 }
