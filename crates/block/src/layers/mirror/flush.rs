@@ -34,7 +34,7 @@ impl Shared {
     pub(super) async fn flush_up_to(self: &Rc<Self>, boundary: u64) -> Result<(), IoError> {
         let failures = |side: &Side| side.failed_flushes.get();
         let failed_before: Vec<u64> = self.sides.numbered().map(failures).collect();
-        let _waiting = self.flushes.wait();
+        let _waiting = self.flushes.wait(boundary);
         for side in 0..self.sides.len() {
             self.want_flushed(side, boundary);
             self.pump(side);
@@ -105,7 +105,12 @@ impl Shared {
         let enough = side
             .store()
             .is_none_or(|store| store.complete_durable() >= boundary);
-        if enough || !side.is_counted_on() || side.flushing.replace(true) {
+        if enough || !side.is_counted_on() {
+            return;
+        }
+        if side.flushing.replace(true) {
+            // What it waits for may be less from now on.
+            side.changed.notify();
             return;
         }
         let shared = Rc::clone(self);
@@ -116,22 +121,33 @@ impl Shared {
         });
     }
 
+    /// The number up to which a side flushes next: that of the first flush that waits, so that none
+    /// waits for changes which only later ones cover; where none waits, all that is wanted.
+    fn next_flush_of(&self, side: &Side) -> u64 {
+        let durable = side.store().map_or(0, |store| store.complete_durable());
+        let wanted = side.flush_wanted.get();
+        let first = self.flushes.first_above(durable);
+        first.map_or(wanted, |first| first.min(wanted))
+    }
+
     async fn keep_flushing(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         loop {
-            let wanted = side.flush_wanted.get();
-            let has_all = || {
+            let has_all = |wanted: u64| {
                 let oldest = side.queue.borrow().oldest_seq();
                 side.holds_all() && oldest.is_none_or(|oldest| oldest >= wanted)
             };
+            // It never becomes more while the side catches up, or one that lags would never flush.
+            let most = self.next_flush_of(side);
+            let wanted = || self.next_flush_of(side).min(most);
             side.changed
-                .until(|| !side.is_counted_on() || has_all())
+                .until(|| !side.is_counted_on() || has_all(wanted()))
                 .await;
             let Some(store) = side.store().filter(|_| side.is_counted_on()) else {
                 return;
             };
             let operation = side.start(self.rt.now());
-            let flushed = store.flush(wanted).await;
+            let flushed = store.flush(wanted()).await;
             side.finish(operation, self.rt.now());
             side.changed.notify();
             match flushed {
@@ -226,7 +242,7 @@ impl Shared {
     /// flushes them all, whatever state the volume is in.
     pub(super) async fn drain_and_flush(self: &Rc<Self>) -> IoResult {
         let before = self.admission.next_number();
-        let waiting = self.flushes.wait();
+        let waiting = self.flushes.wait(before);
         for side in 0..self.sides.len() {
             self.pump(side);
         }

@@ -156,9 +156,14 @@ impl Shared {
             if takes[side.index] {
                 side.out_of_sync.queued(range.clone());
                 let urgent = urgent_on.contains(&side.index);
-                side.queue
-                    .borrow_mut()
-                    .push(change.clone(), &ticket, side.index, urgent);
+                let group_bytes_max = self.exposure.bytes_max_by_logs();
+                side.queue.borrow_mut().push(
+                    change.clone(),
+                    &ticket,
+                    side.index,
+                    urgent,
+                    group_bytes_max,
+                );
             } else {
                 self.pass_over(side, &range);
             }

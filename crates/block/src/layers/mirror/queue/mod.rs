@@ -6,9 +6,10 @@
 //! newer write replaces the waiting parts of older ones, so nothing is written twice.
 //!
 //! A side with a log must pass through moments of the volume's history, so there replacing has
-//! bounds: what waits is two groups, one that is being given to the side and is not added to, and
-//! one that gathers meanwhile, and only in the latter does a newer write replace an older one.
+//! bounds: what waits is in [`groups`], and only in the last one, which is not being given to the side
+//! yet, does a newer write replace an older one.
 
+mod groups;
 #[cfg(test)]
 mod tests;
 mod ticket;
@@ -19,6 +20,7 @@ use std::rc::Rc;
 
 use bimetal_rt::{Instant, Payload};
 
+use self::groups::Groups;
 pub(super) use self::ticket::{Progress, Ticket};
 use super::store::digests::Digests;
 use crate::error::IoError;
@@ -107,11 +109,8 @@ struct Origin {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(super) struct SideQueue {
-    waiting: ExtentMap<Waiting>,
-    /// With a log: what gathers until nothing of the above is left.
-    later: ExtentMap<Waiting>,
+    waiting: Groups,
     /// The side has a log.
     logged: bool,
     /// Ranges the device is working on, with what is being stored there.
@@ -138,21 +137,40 @@ impl SideQueue {
     /// An empty queue of a side with a log or without; see [`SideQueue::stays_urgent`].
     pub(super) fn new(stays_urgent: bool, logged: bool) -> SideQueue {
         SideQueue {
-            stays_urgent,
+            waiting: Groups::new(logged),
             logged,
-            ..SideQueue::default()
+            flying: ExtentMap::new(),
+            outstanding: BTreeMap::new(),
+            origins: BTreeMap::new(),
+            ahead: BTreeMap::new(),
+            order: VecDeque::new(),
+            urgent: VecDeque::new(),
+            stays_urgent,
+            head: 0,
+            since_jump: 0,
         }
     }
 
-    /// Admits a write; waiting parts of older ones under it are dropped as replaced.
-    pub(super) fn push(&mut self, change: Change, ticket: &Rc<Ticket>, side: usize, urgent: bool) {
+    /// Admits a write; waiting parts of older ones under it, of the group that it joins, are dropped
+    /// as replaced. A group of a side with a log is not made longer than `group_bytes_max`, but for
+    /// one write.
+    pub(super) fn push(
+        &mut self,
+        change: Change,
+        ticket: &Rc<Ticket>,
+        side: usize,
+        urgent: bool,
+        group_bytes_max: u64,
+    ) {
         let range = ticket.range.clone();
-        let origin = self.drop_waiting(&range, side, ticket.admitted);
+        let group = self.waiting.gathering(group_bytes_max);
+        let replaced = group.remove(range.clone());
         let entry = Waiting {
             change,
             ticket: Rc::clone(ticket),
         };
-        self.gathering().insert(range.clone(), entry);
+        group.insert(range.clone(), entry);
+        let origin = self.settle_replaced(replaced, side, ticket.admitted);
         let left = Outstanding {
             bytes: range.end - range.start,
             unsent: range.end - range.start,
@@ -172,32 +190,16 @@ impl SideQueue {
         self.sweep_order();
     }
 
-    /// The group that new writes join.
-    fn gathering(&mut self) -> &mut ExtentMap<Waiting> {
-        if self.logged && !self.waiting.is_empty() {
-            &mut self.later
-        } else {
-            &mut self.waiting
-        }
-    }
-
-    /// When nothing of a group is left, the next one is begun.
-    fn begin_next_group(&mut self) {
-        if self.waiting.is_empty() {
-            std::mem::swap(&mut self.waiting, &mut self.later);
-        }
-    }
-
-    /// Drops what waits in a range because something newer covers it, and says which write that
-    /// stands for from now on.
-    fn drop_waiting(
+    /// Settles what waited where something newer covers it now, and says which write that stands for
+    /// from now on.
+    fn settle_replaced(
         &mut self,
-        range: &Range<u64>,
+        replaced: Vec<(Range<u64>, Waiting)>,
         side: usize,
         now: Instant,
     ) -> Option<Rc<Ticket>> {
         let mut oldest: Option<Rc<Ticket>> = None;
-        for (part, waiting) in self.gathering().remove(range.clone()) {
+        for (part, waiting) in replaced {
             let bytes = part.end - part.start;
             assert!(
                 waiting.ticket.acknowledged.get().is_some(),
@@ -357,52 +359,44 @@ impl SideQueue {
         self.is_queued(ticket.seq, &ticket.range)
     }
 
-    /// True when a part of a write waits in a range, in either group.
+    /// True when a part of a write waits in a range, in any group.
     fn is_queued(&self, seq: u64, range: &Range<u64>) -> bool {
-        let both = self.waiting.overlapping(range);
-        let mut both = both.chain(self.later.overlapping(range));
-        both.any(|(_, entry)| entry.ticket.seq == seq)
+        let mut there = self.waiting.overlapping(range);
+        there.any(|(_, entry)| entry.ticket.seq == seq)
     }
 
     /// The next urgent part: by the paper's rules the oldest; by ours the next one on the elevator's
     /// way, since a disk that must carry the load alone needs its order most.
-    fn first_urgent(&self) -> Option<Range<u64>> {
-        let mut free = self
-            .urgent
-            .iter()
-            .filter_map(|ticket| self.first_free_of_both(ticket.seq, &ticket.range));
+    fn first_urgent(&self) -> Option<(u64, Range<u64>)> {
+        let mut free = self.urgent.iter().filter_map(|ticket| {
+            let part = self.first_free_of_all(ticket.seq, &ticket.range)?;
+            Some((ticket.seq, part))
+        });
         if self.stays_urgent {
             return free.next();
         }
-        free.min_by_key(|part| (part.start < self.head, part.start))
+        free.min_by_key(|(_, part)| (part.start < self.head, part.start))
     }
 
-    /// The first waiting part of a write that nothing in flight overlaps.
+    /// The first part of a write in the group that is being given which nothing in flight overlaps.
     fn first_free(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
-        self.waiting
-            .overlapping(range)
+        let mut parts = self.waiting.first().overlapping(range);
+        parts
             .find(|(part, entry)| entry.ticket.seq == seq && self.flying.is_clear(part))
             .map(|(part, _)| part)
     }
 
-    /// The same, in either group: what gathers may overtake what nothing of it overlaps.
-    fn first_free_of_both(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
-        let later = || {
-            let mut later = self.later.overlapping(range);
-            later.find(|(part, entry)| {
-                let own = entry.ticket.seq == seq;
-                own && self.flying.is_clear(part) && self.waiting.is_clear(part)
-            })
-        };
-        let first = self.first_free(seq, range);
-        first.or_else(|| later().map(|(part, _)| part))
+    /// The same, in any group: a part may overtake what nothing of it overlaps.
+    fn first_free_of_all(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
+        let is_free = |part: &Range<u64>| self.flying.is_clear(part);
+        self.waiting.first_that(seq, range, is_free)
     }
 
     /// Takes the next urgent part.
     pub(super) fn take_urgent(&mut self) -> Option<Batch> {
-        let part = self.first_urgent()?;
+        let (seq, part) = self.first_urgent()?;
         self.head = part.end;
-        Some(self.take(part, false))
+        Some(self.take(seq, part, false))
     }
 
     /// Takes the oldest part that can go.
@@ -413,11 +407,11 @@ impl SideQueue {
             }
             self.order.pop_front();
         }
-        let part = self
-            .order
-            .iter()
-            .find_map(|(seq, range)| self.first_free(*seq, range))?;
-        Some(self.take(part, drained))
+        let (seq, part) = self.order.iter().find_map(|(seq, range)| {
+            let part = self.first_free(*seq, range)?;
+            Some((*seq, part))
+        })?;
+        Some(self.take(seq, part, drained))
     }
 
     /// Takes the next batch of the elevator: neighbours of one kind, at most `bytes_max`. When
@@ -431,10 +425,10 @@ impl SideQueue {
             self.head = oldest.start;
             self.since_jump = 0;
         }
-        let first = self.next_free_from_head()?;
-        let mut batch = self.take(first, true);
+        let (seq, first) = self.next_free_from_head()?;
+        let mut batch = self.take(seq, first, true);
         while batch.range.end - batch.range.start < bytes_max {
-            let Some((next, entry)) = self.waiting.starting_at(batch.range.end) else {
+            let Some((next, entry)) = self.waiting.first().starting_at(batch.range.end) else {
                 break;
             };
             let joins = entry.change.op == batch.change.op
@@ -444,7 +438,8 @@ impl SideQueue {
             if !joins {
                 break;
             }
-            let more = self.take(next, true);
+            let seq = entry.ticket.seq;
+            let more = self.take(seq, next, true);
             batch.range.end = more.range.end;
             batch.change.payload.append(more.change.payload);
             batch.parts.extend(more.parts);
@@ -465,34 +460,26 @@ impl SideQueue {
             .any(|(_, entry)| entry.ticket.seq == ticket.seq)
     }
 
-    fn next_free_from_head(&self) -> Option<Range<u64>> {
-        let mut position = self.head;
+    fn next_free_from_head(&self) -> Option<(u64, Range<u64>)> {
+        let (waiting, mut position) = (self.waiting.first(), self.head);
         // Operations in flight are few, so few entries are skipped; twice round is the end.
         for _ in 0..=2 * self.flying.len() {
-            let (range, _) = self.waiting.next_from(position)?;
+            let (range, entry) = waiting.next_from(position)?;
             if self.flying.is_clear(&range) {
-                return Some(range);
+                return Some((entry.ticket.seq, range));
             }
             position = range.end;
         }
-        self.waiting
+        waiting
             .iter()
             .find(|(range, _)| self.flying.is_clear(range))
-            .map(|(range, _)| range)
+            .map(|(range, entry)| (entry.ticket.seq, range))
     }
 
-    /// Moves one waiting part to the device.
-    fn take(&mut self, part: Range<u64>, drained: bool) -> Batch {
-        let group = if self.waiting.is_clear(&part) {
-            &mut self.later
-        } else {
-            &mut self.waiting
-        };
-        let mut taken = group.remove(part.clone());
-        let (range, waiting) = taken.pop().expect("a waiting part was chosen");
-        self.begin_next_group();
-        self.sent(waiting.ticket.seq, range.end - range.start);
-        assert!(taken.is_empty() && range == part, "a part is taken whole");
+    /// Moves one waiting part of a write to the device.
+    fn take(&mut self, seq: u64, range: Range<u64>, drained: bool) -> Batch {
+        let waiting = self.waiting.take(&range, seq);
+        self.sent(seq, range.end - range.start);
         assert!(
             self.flying.is_clear(&range),
             "per side, overlapping writes apply in order"
@@ -516,33 +503,49 @@ impl SideQueue {
         }
     }
 
-    /// The device could not store a batch: what nothing newer has replaced waits again.
+    /// The device could not store a batch: it waits again. Without a log, only what nothing newer has
+    /// replaced does.
     pub(super) fn failed(&mut self, batch: Batch, side: usize, now: Instant) {
         self.landed(&batch);
         for (range, waiting) in batch.parts {
-            for gap in self.waiting.gaps(&range) {
-                let part = waiting.cut(gap.start - range.start..gap.end - range.start);
-                self.waiting.insert(gap.clone(), part);
-                self.unsent(waiting.ticket.seq, gap.end - gap.start);
-                self.order.push_front((waiting.ticket.seq, gap));
+            if self.logged {
+                self.wait_again(range.clone(), waiting.clone());
+                self.waiting.put_back(range, waiting);
+            } else {
+                self.failed_bare(&range, &waiting, side, now);
             }
-            let kept: u64 = self
-                .waiting
-                .overlapping(&range)
-                .filter(|(_, e)| e.ticket.seq == waiting.ticket.seq)
-                .map(|(r, _)| r.end.min(range.end) - r.start.max(range.start))
-                .sum();
-            let replaced = range.end - range.start - kept;
-            if replaced > 0 {
-                let origin = self.origin_of(waiting.ticket.seq);
-                let newer = self.waiting.overlapping(&range).map(|(_, e)| e.ticket.seq);
-                let newer = newer.filter(|seq| *seq != waiting.ticket.seq);
-                for seq in newer.collect::<Vec<_>>() {
-                    self.inherit(seq, Rc::clone(&origin));
-                }
-                self.settle(waiting.ticket.seq, replaced, side);
-                waiting.ticket.stored(side, replaced, now);
+        }
+    }
+
+    /// A part of a write waits again, in its place in the order.
+    fn wait_again(&mut self, part: Range<u64>, waiting: Waiting) {
+        let seq = waiting.ticket.seq;
+        self.unsent(seq, part.end - part.start);
+        let at = self.order.partition_point(|(other, _)| *other < seq);
+        self.order.insert(at, (seq, part));
+    }
+
+    fn failed_bare(&mut self, range: &Range<u64>, waiting: &Waiting, side: usize, now: Instant) {
+        for gap in self.waiting.first().gaps(range) {
+            let part = waiting.cut(gap.start - range.start..gap.end - range.start);
+            self.waiting.first_mut().insert(gap.clone(), part.clone());
+            self.wait_again(gap, part);
+        }
+        let there = || self.waiting.first().overlapping(range);
+        let kept: u64 = there()
+            .filter(|(_, e)| e.ticket.seq == waiting.ticket.seq)
+            .map(|(r, _)| r.end.min(range.end) - r.start.max(range.start))
+            .sum();
+        let replaced = range.end - range.start - kept;
+        if replaced > 0 {
+            let origin = self.origin_of(waiting.ticket.seq);
+            let newer = there().map(|(_, e)| e.ticket.seq);
+            let newer = newer.filter(|seq| *seq != waiting.ticket.seq);
+            for seq in newer.collect::<Vec<_>>() {
+                self.inherit(seq, Rc::clone(&origin));
             }
+            self.settle(waiting.ticket.seq, replaced, side);
+            waiting.ticket.stored(side, replaced, now);
         }
     }
 
@@ -562,8 +565,7 @@ impl SideQueue {
 
     /// Forgets what waits, giving up its writes, and says which ranges that leaves stale.
     pub(super) fn abandon_waiting(&mut self, side: usize, error: IoError) -> Vec<Range<u64>> {
-        let mut dropped = self.waiting.remove(0..u64::MAX);
-        dropped.extend(self.later.remove(0..u64::MAX));
+        let dropped = self.waiting.take_all();
         self.order.clear();
         self.urgent.clear();
         for (range, waiting) in &dropped {
@@ -593,26 +595,10 @@ impl SideQueue {
                 entry.failed = Some(error);
             }
             self.settle(ticket.seq, range.end - range.start, side);
-            for later in [false, true] {
-                self.abandon_parts(ticket, side, later);
+            for part in self.waiting.take_parts(ticket.seq, &ticket.range) {
+                self.sent(ticket.seq, part.end - part.start);
+                self.settle(ticket.seq, part.end - part.start, side);
             }
-        }
-        self.begin_next_group();
-    }
-
-    fn abandon_parts(&mut self, ticket: &Ticket, side: usize, later: bool) {
-        let map = if later { &self.later } else { &self.waiting };
-        let parts = map.overlapping(&ticket.range);
-        let parts = parts.filter(|(_, entry)| entry.ticket.seq == ticket.seq);
-        for part in parts.map(|(part, _)| part).collect::<Vec<_>>() {
-            let map = if later {
-                &mut self.later
-            } else {
-                &mut self.waiting
-            };
-            map.remove(part.clone());
-            self.sent(ticket.seq, part.end - part.start);
-            self.settle(ticket.seq, part.end - part.start, side);
         }
     }
 
@@ -625,22 +611,21 @@ impl SideQueue {
 
     /// True when the side has the newest content of the whole range.
     pub(super) fn is_current(&self, range: &Range<u64>) -> bool {
-        self.waiting.is_clear(range) && self.later.is_clear(range) && self.flying.is_clear(range)
+        self.waiting.is_clear(range) && self.flying.is_clear(range)
     }
 
     /// The first position behind the start of a range up to which the whole is stored or nothing of
     /// it.
     pub(super) fn first_boundary(&self, range: &Range<u64>) -> u64 {
-        let maps = [&self.waiting, &self.later, &self.flying];
-        let boundaries = maps.map(|map| map.first_boundary(range));
-        boundaries.into_iter().fold(range.end, u64::min)
+        let waiting = self.waiting.first_boundary(range);
+        waiting.min(self.flying.first_boundary(range))
     }
 
     /// The parts of a range that this side has yet to store.
     pub(super) fn pending_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut pending = RangeSet::new();
-        let maps = [&self.waiting, &self.later, &self.flying];
-        for (part, _) in maps.into_iter().flat_map(|map| map.overlapping(range)) {
+        let waiting = self.waiting.overlapping(range);
+        for (part, _) in waiting.chain(self.flying.overlapping(range)) {
             pending.insert(part.start.max(range.start)..part.end.min(range.end));
         }
         pending.iter().collect()
@@ -649,14 +634,11 @@ impl SideQueue {
     /// The newest changes in a range that this side has yet to store, in order and cut to it.
     pub(super) fn newest_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Waiting)> {
         let mut newest = ExtentMap::new();
-        for map in [&self.flying, &self.waiting, &self.later] {
-            for (part, waiting) in map.overlapping(range) {
-                let cut = part.start.max(range.start)..part.end.min(range.end);
-                newest.insert(
-                    cut.clone(),
-                    waiting.cut(cut.start - part.start..cut.end - part.start),
-                );
-            }
+        let flying = self.flying.overlapping(range);
+        for (part, waiting) in flying.chain(self.waiting.overlapping(range)) {
+            let cut = part.start.max(range.start)..part.end.min(range.end);
+            let inside = cut.start - part.start..cut.end - part.start;
+            newest.insert(cut, waiting.cut(inside));
         }
         newest
             .iter()
@@ -666,17 +648,17 @@ impl SideQueue {
 
     /// True when something waits.
     pub(super) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.first().is_empty()
     }
 
     /// Bytes that wait.
     pub(super) fn waiting_bytes(&self) -> u64 {
-        self.waiting.bytes() + self.later.bytes()
+        self.waiting.bytes()
     }
 
     /// Parts that wait.
     pub(super) fn waiting_parts(&self) -> u64 {
-        (self.waiting.len() + self.later.len()) as u64
+        self.waiting.parts() as u64
     }
 
     /// Bytes in flight.
@@ -717,7 +699,7 @@ impl SideQueue {
 
     /// Keeps the order list within twice what waits (and a floor).
     fn sweep_order(&mut self) {
-        if self.order.len() > 64 && self.order.len() > 2 * (self.waiting.len() + self.later.len()) {
+        if self.order.len() > 64 && self.order.len() > 2 * self.waiting.parts() {
             let mut order = std::mem::take(&mut self.order);
             order.retain(|(seq, range)| self.is_queued(*seq, range));
             self.order = order;

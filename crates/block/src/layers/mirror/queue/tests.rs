@@ -7,6 +7,11 @@ const UNIT: u64 = 4096;
 
 /// Admits a write of one unit that is acknowledged at once.
 fn write(queue: &mut SideQueue, seq: u64, unit: u64) {
+    write_in_groups(queue, seq, unit, u64::MAX);
+}
+
+/// The same, to groups of at most so many bytes.
+fn write_in_groups(queue: &mut SideQueue, seq: u64, unit: u64, group_bytes_max: u64) {
     let range = unit * UNIT..(unit + 1) * UNIT;
     let sides = vec![Progress::Left(UNIT)];
     let ticket = Ticket::new(seq, range, Instant::ZERO, sides, vec![true]);
@@ -18,7 +23,7 @@ fn write(queue: &mut SideQueue, seq: u64, unit: u64) {
         payload: Payload::empty(),
         digests: None,
     };
-    queue.push(change, &ticket, 0, false);
+    queue.push(change, &ticket, 0, false, group_bytes_max);
 }
 
 /// Gives the side the next write in elevator order, and returns its number.
@@ -80,4 +85,56 @@ fn what_came_early_leads_back_to_what_came_early_before() {
     assert_eq!(queue.given_below(7), 7);
     queue.stored(&last, 0, Instant::ZERO);
     assert!(queue.ahead.is_empty(), "it concerns no moment to come");
+}
+
+/// A unit and its header in the log are two units, so three of them fill a group of six. 5 would
+/// replace 2, and all from 2 to 5 would have to be in the log at once.
+#[test]
+fn a_group_is_not_longer_than_the_log_has_room_for() {
+    let mut queue = SideQueue::new(false, true);
+    for (seq, unit) in [(1, 9), (2, 1), (3, 2), (4, 3), (5, 1), (6, 2), (7, 2)] {
+        write_in_groups(&mut queue, seq, unit, 6 * UNIT);
+    }
+    // 7 replaces 6, which is in the same group.
+    for (expected, given_below) in [(1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (7, 8)] {
+        let batch = queue.take_in_order(false).expect("something waits");
+        assert_eq!(batch.parts[0].1.ticket.seq, expected);
+        assert_eq!(queue.given_below(8), given_below, "with {expected}");
+        queue.stored(&batch, 0, Instant::ZERO);
+    }
+    assert!(!queue.has_waiting() && queue.waiting_parts() == 0);
+}
+
+/// 4 waits for 2, which it overlaps. All that is in flight fails, in some order.
+#[test]
+fn what_has_failed_is_given_again_in_the_order_of_admission() {
+    let mut queue = SideQueue::new(false, true);
+    for (seq, unit) in [(1, 9), (2, 1), (3, 2), (4, 1), (5, 3)] {
+        write(&mut queue, seq, unit);
+    }
+    let mut flying = Vec::new();
+    while let Some(batch) = queue.take_in_order(false) {
+        flying.push(batch);
+    }
+    let numbers = |batches: &[Batch]| -> Vec<u64> {
+        let of = |batch: &Batch| batch.parts[0].1.ticket.seq;
+        batches.iter().map(of).collect()
+    };
+    assert_eq!(numbers(&flying), [1, 3, 4, 5], "4 has replaced 2");
+    write(&mut queue, 6, 2);
+    for at in [2, 0, 1, 0] {
+        queue.failed(flying.remove(at), 0, Instant::ZERO);
+    }
+    assert_eq!(queue.given_below(7), 1);
+    let mut again = Vec::new();
+    while let Some(batch) = queue.take_in_order(false) {
+        again.push(batch);
+    }
+    assert_eq!(numbers(&again), [1, 3, 4, 5], "6 waits for 3");
+    again
+        .into_iter()
+        .for_each(|batch| queue.stored(&batch, 0, Instant::ZERO));
+    let last = queue.take_in_order(false).expect("6 waits");
+    assert_eq!(last.parts[0].1.ticket.seq, 6);
+    assert_eq!(queue.given_below(7), 7);
 }

@@ -58,9 +58,9 @@ impl Append {
         Append::without_data(range, Kind::Lost, number)
     }
 
-    /// Nothing, at this place in the order; it stands for no change.
-    pub(super) fn nothing(number: u64) -> Append {
-        Append::without_data(0..0, Kind::Zeroes(Space::Freed), number).standing_for(u64::MAX)
+    /// Nothing; it stands for no change.
+    pub(super) fn nothing() -> Append {
+        Append::without_data(0..0, Kind::Zeroes(Space::Freed), 0).standing_for(u64::MAX)
     }
 
     fn without_data(range: Range<u64>, kind: Kind, number: u64) -> Append {

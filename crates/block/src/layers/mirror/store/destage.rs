@@ -231,9 +231,12 @@ impl Store {
     /// Brings one chunk home and lets go of its entries.
     async fn destage_chunk(self: &Rc<Self>) -> Result<(), IoError> {
         let _one = self.destaging.acquire(1).await;
-        if !self.first_may_go() && self.log.has_unflushed() {
-            self.log.flush(0).await?;
-            self.durability_has_moved();
+        if !self.first_may_go() {
+            self.log.claim_when_full();
+            if self.log.has_unflushed() {
+                self.log.flush(0).await?;
+                self.durability_has_moved();
+            }
         }
         let Some(chunk) = self.choose_chunk().await else {
             if self.fill() >= Fill::High && !self.log.is_broken() {

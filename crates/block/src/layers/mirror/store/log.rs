@@ -325,17 +325,48 @@ impl Log {
             outcome.set(Err(error));
             return outcome;
         }
-        *self
-            .pending_numbers
-            .borrow_mut()
-            .entry(append.stands_for)
-            .or_default() += 1;
+        self.note_pending(&append);
         self.pending.borrow_mut().push_back(Pending {
             append,
             outcome: Rc::clone(&outcome),
         });
         self.take_up();
         outcome
+    }
+
+    /// Has an entry without data say what is complete. It goes before all that waits: that is of
+    /// later changes, and may wait for space that only what is complete can make.
+    fn claim(self: &Rc<Self>) -> Outcome {
+        let outcome = Outcome::default();
+        if let Some(error) = self.halted.get() {
+            outcome.set(Err(error));
+            return outcome;
+        }
+        let append = Append::nothing();
+        self.note_pending(&append);
+        self.pending.borrow_mut().push_front(Pending {
+            append,
+            outcome: Rc::clone(&outcome),
+        });
+        self.take_up();
+        outcome
+    }
+
+    /// Has a full log say that more is complete than its last entry says, if that is so: with no
+    /// space for another entry nothing else says it.
+    pub(super) fn claim_when_full(self: &Rc<Self>) {
+        let claims = |first: &Pending| first.append.range.is_empty();
+        let claimed = self.pending.borrow().front().is_some_and(claims);
+        let more = || self.complete_with_this() > self.formed.get().1;
+        if self.is_full() && !self.is_broken() && !claimed && more() {
+            // Nobody waits for it: whoever does something with what is complete looks again.
+            let _ = self.claim();
+        }
+    }
+
+    fn note_pending(&self, append: &Append) {
+        let mut numbers = self.pending_numbers.borrow_mut();
+        *numbers.entry(append.stands_for).or_default() += 1;
     }
 
     /// True when something waits to be written.
@@ -669,8 +700,7 @@ impl Log {
         if self.complete.get() < number {
             // The last entry was formed when something was missing that has come since, in another
             // way than through the log.
-            let nothing = Append::nothing(number);
-            self.append(nothing).wait().await?;
+            self.claim().wait().await?;
         }
         let (position, complete) = (self.stored(), self.complete.get());
         self.device.submit(Request::flush()).await?;
@@ -724,19 +754,23 @@ impl Log {
         self.area.usable_bytes()
     }
 
-    /// True when so much more, in entries of `records_per_entry` records or fuller ones, fits in before
-    /// anything goes home that is not complete now, whatever has to go home first; also when a new
-    /// run has to begin.
+    /// True when so much more, in entries of `records_per_entry` records or fuller ones, fits in behind
+    /// what waits here, before anything goes home that is not complete now, whatever has to go home
+    /// first; also when a new run has to begin.
     pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
         let complete = self.complete.get();
         let index = self.index.borrow();
         let stays = |entry: &&Entry| entry.highest().is_some_and(|highest| highest >= complete);
         let first = index.entries().iter().find(stays);
         let stays_bytes = first.map_or(0, |first| self.head.get() - first.position);
+        let pending = self.pending.borrow();
+        let waits = |waiting: &Pending| waiting.append.data_bytes() + HEADER_BYTES;
+        let waits_bytes: u64 = pending.iter().map(waits).sum();
         // Not every entry is full: each wait for what was given ends one, and so does the area.
         let full = bytes / (self.area.data_blocks_max * BLOCK_BYTES);
         let headers = (full + records.div_ceil(records_per_entry) + 4) * HEADER_BYTES;
-        stays_bytes + bytes + headers + self.area.window() <= self.usable_bytes()
+        let all = stays_bytes + waits_bytes + bytes + headers + self.area.window();
+        all <= self.usable_bytes()
     }
 
     /// Waits until nothing is being written.

@@ -11,6 +11,7 @@ use crate::geometry::Geometry;
 use crate::media::memory::MemoryDevice;
 use crate::request::{Flags, Op, Origin};
 
+mod full;
 mod late;
 mod straight;
 mod unwritten;

@@ -1,0 +1,92 @@
+//! A log without space, and what waits for it.
+
+use super::*;
+
+/// Appends changes of 16 blocks, each of another place, until so many wait for space.
+fn fill(rt: &Rt, store: &Store, next: &Cell<u64>, waiting: u64) -> Vec<Outcome> {
+    const BYTES: u64 = 16 * BLOCK_BYTES;
+    let (_, log_bytes) = store.log_bytes();
+    let count = log_bytes / BYTES + waiting;
+    let append = |at: u64| {
+        let number = next.get();
+        next.set(number + 1);
+        let start = at * BYTES % VOLUME_BYTES;
+        let payload = Payload::from(rt.pool().zeroed(BYTES as usize));
+        store.append(Append::of(start..start + BYTES, payload, number))
+    };
+    (0..count).map(append).collect()
+}
+
+/// The side is given something in another way than through its log, which says no more than before
+/// meanwhile, and fills. What waits for space came later than the flush that makes the space.
+#[test]
+fn a_flush_waits_for_no_change_that_waits_for_space() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        let given = Rc::new(Cell::new(1));
+        let says = Rc::clone(&given);
+        store.attend(
+            1,
+            Rc::new(move |limit| says.get().min(limit)),
+            Rc::new(|| false),
+        );
+        let outcomes = fill(&rt, &store, &next, 8);
+        rt.sleep(Duration::from_secs(1)).await;
+        assert!(store.is_full(), "nothing is complete, so nothing goes home");
+        assert_eq!(store.complete(), 1);
+
+        given.set(u64::MAX);
+        let flushed = rt.timeout(Duration::from_secs(10), store.flush(2)).await;
+        assert_eq!(flushed, Ok(Ok(())));
+        let stored = rt
+            .timeout(Duration::from_secs(10), all_stored(outcomes))
+            .await;
+        assert_eq!(stored, Ok(Ok(())));
+        store.stop().await;
+    });
+}
+
+/// The same without a flush: the log sees by itself that more is complete than it has said.
+#[test]
+fn a_full_log_says_what_is_complete_since() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        let given = Rc::new(Cell::new(1));
+        let says = Rc::clone(&given);
+        store.attend(
+            1,
+            Rc::new(move |limit| says.get().min(limit)),
+            Rc::new(|| false),
+        );
+        let outcomes = fill(&rt, &store, &next, 8);
+        rt.sleep(Duration::from_secs(1)).await;
+        assert!(store.is_full(), "nothing is complete, so nothing goes home");
+
+        given.set(u64::MAX);
+        let stored = rt
+            .timeout(Duration::from_secs(10), all_stored(outcomes))
+            .await;
+        assert_eq!(stored, Ok(Ok(())));
+        store.stop().await;
+    });
+}
+
+/// What was given to the log and has no place in it yet takes the space as well.
+#[test]
+fn nothing_overtakes_while_the_space_is_taken_by_what_waits_for_it() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        assert!(store.may_overtake(0, 0), "the log is empty");
+        let outcomes = fill(&rt, &store, &next, 0);
+        assert!(!store.may_overtake(0, 0), "more waits than it is long");
+        all_stored(outcomes).await.expect("it goes home meanwhile");
+        assert!(store.may_overtake(0, 0), "all of it is complete");
+        store.stop().await;
+    });
+}

@@ -1,0 +1,234 @@
+//! Nobody who waits in a mirror waits for ever, or for what was admitted later: changes of every
+//! length, by both rules of acknowledgement, with room in the logs and without, while sides freeze.
+//! Counted in virtual time.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::layers::mirror::{Acknowledge, Mirror, MirrorConfig, OpenOptions, SideToOpen};
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::{Device, Op, Request};
+use bimetal_rt::sync::TaskGroup;
+use bimetal_rt::{Rng, Rt};
+use common::{virtual_rt, write};
+use futures_util::future::{Either, select};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// The length of each log: the smallest there is.
+const LOG_BYTES: u64 = 4 * MIB;
+/// What the load writes to.
+const SPAN_BYTES: u64 = 40 * MIB;
+/// A side that is well is given up after a silence of 30 s. What is acknowledged sooner than that has
+/// waited for no side to be given up.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// What a load is like.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    acknowledge: Acknowledge,
+    sides: usize,
+    logs_are_full: bool,
+    request_bytes: u64,
+    /// Requests under way at once.
+    clients: u64,
+    /// All requests of the load.
+    requests: u64,
+}
+
+/// A device in memory that takes so long for each request.
+fn medium(rt: &Rt, us: u64) -> (Rc<dyn Device>, Rc<FaultControl>) {
+    let memory = Rc::new(MemoryDevice::new(rt, 64 * MIB));
+    let fault = Fault::new(rt, memory, FaultPlan::default(), us);
+    for op in [Op::Read, Op::Write, Op::Flush] {
+        fault.control().set_delay(op, Duration::from_micros(us));
+    }
+    let control = fault.control();
+    (Rc::new(fault), control)
+}
+
+/// A volume of sides that take so long for each request, with the smallest logs.
+async fn volume(rt: &Rt, acknowledge: Acknowledge, us: &[u64]) -> (Mirror, Vec<Rc<FaultControl>>) {
+    let names: Vec<String> = (0..us.len()).map(|side| format!("side-{side}")).collect();
+    let media: Vec<_> = us.iter().map(|us| medium(rt, *us)).collect();
+    let sides = || {
+        let named = names.iter().zip(&media);
+        named.map(|(name, (device, _))| (name.clone(), Rc::clone(device)))
+    };
+    let formatting = Formatting {
+        log_bytes: Some(LOG_BYTES),
+        ..Formatting::default()
+    };
+    let candidate = |(name, device)| Candidate { name, device };
+    let candidates: Vec<Candidate> = sides().map(candidate).collect();
+    let made = formatting::format(rt, "vol", &candidates, &formatting).await;
+    made.expect("the sides are fit");
+    let mut config = MirrorConfig::of(names.clone());
+    config.acknowledge = acknowledge;
+    let to_open = sides().map(|(name, device)| SideToOpen {
+        name,
+        device: Ok(device),
+    });
+    let options = OpenOptions::default();
+    let opened = Mirror::open(rt, &config, to_open.collect(), &options).await;
+    let controls = media.into_iter().map(|(_, control)| control).collect();
+    (opened.expect("it opens"), controls)
+}
+
+/// Writes at random places, half of the requests at few, and returns the longest time that one of
+/// them took.
+async fn load(rt: &Rt, mirror: &Mirror, case: Case) -> Duration {
+    let tasks = TaskGroup::new(rt);
+    let left = Rc::new(Cell::new(case.requests));
+    let longest_ns = Rc::new(Cell::new(0));
+    for client in 0..case.clients {
+        let (rt, mirror, left) = (rt.clone(), mirror.clone(), Rc::clone(&left));
+        let (longest_ns, mut rng) = (Rc::clone(&longest_ns), Rng::new(client));
+        tasks.spawn(async move {
+            while left.get() > 0 {
+                left.set(left.get() - 1);
+                let all = (SPAN_BYTES - case.request_bytes) / (4 * KIB) + 1;
+                let places = if rng.chance(0.5) { all } else { all.min(8) };
+                let offset = rng.below(places) * 4 * KIB;
+                let request = write(&rt, offset, case.request_bytes as usize, 7);
+                let began = rt.now();
+                mirror.submit(request).await.expect("every side is well");
+                longest_ns.set(longest_ns.get().max(rt.now().ns_since(began)));
+            }
+        });
+    }
+    tasks.join().await;
+    Duration::from_nanos(longest_ns.get())
+}
+
+/// Freezes one side after the other, for ever.
+async fn freeze_in_turn(rt: &Rt, controls: &[Rc<FaultControl>]) {
+    for control in controls.iter().cycle().skip(1) {
+        rt.sleep(Duration::from_millis(40)).await;
+        control.set_frozen(true);
+        rt.sleep(Duration::from_millis(150)).await;
+        control.set_frozen(false);
+    }
+}
+
+fn run(case: Case) {
+    let rt = virtual_rt(case.request_bytes);
+    rt.block_on(async {
+        let us = &[200, 900, 2_000][..case.sides];
+        let (mirror, controls) = volume(&rt, case.acknowledge, us).await;
+        if case.logs_are_full {
+            let filling = Case {
+                request_bytes: 64 * KIB,
+                clients: 4,
+                requests: 3 * LOG_BYTES / (64 * KIB),
+                ..case
+            };
+            load(&rt, &mirror, filling).await;
+        }
+        let loaded = pin!(load(&rt, &mirror, case));
+        let freezing = pin!(freeze_in_turn(&rt, &controls));
+        let Either::Left((longest, _)) = select(loaded, freezing).await else {
+            unreachable!("it freezes sides for ever");
+        };
+        let status = mirror.status();
+        assert!(
+            !status.degraded,
+            "{case:?}: a side was given up: {status:?}"
+        );
+        assert!(longest < WAIT_MAX, "{case:?}: a write took {longest:?}");
+        controls
+            .iter()
+            .for_each(|control| control.set_frozen(false));
+        let closed = rt.timeout(WAIT_MAX, mirror.close()).await;
+        assert_eq!(closed, Ok(Ok(())), "{case:?}: it closes");
+    });
+}
+
+fn run_all(acknowledge: Acknowledge) {
+    let loads = [
+        (4 * KIB, 256, 2_000),
+        (256 * KIB, 160, 400),
+        // Longer than the log.
+        (6 * MIB, 8, 24),
+    ];
+    for sides in [2, 3] {
+        for logs_are_full in [false, true] {
+            for (request_bytes, clients, requests) in loads {
+                run(Case {
+                    acknowledge,
+                    sides,
+                    logs_are_full,
+                    request_bytes,
+                    clients,
+                    requests,
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn no_change_that_the_first_side_acknowledges_waits_for_ever() {
+    run_all(Acknowledge::First);
+}
+
+#[test]
+fn no_change_that_all_sides_acknowledge_waits_for_ever() {
+    run_all(Acknowledge::All);
+}
+
+/// While a side flushes, one asks for a flush, then others write and ask for one. The first flush
+/// needs nothing of what they write.
+#[test]
+fn a_flush_waits_for_no_later_change() {
+    const WRITES: u64 = 400;
+    let rt = virtual_rt(1);
+    rt.block_on(async {
+        let (mirror, controls) = volume(&rt, Acknowledge::All, &[100, 5_000]).await;
+        controls[1].set_delay(Op::Flush, Duration::from_millis(50));
+        let (tasks, ended) = (TaskGroup::new(&rt), Rc::new(RefCell::new(Vec::new())));
+        let spawn = |name: &'static str, request: Request| {
+            let (mirror, ended) = (mirror.clone(), Rc::clone(&ended));
+            tasks.spawn(async move {
+                mirror.submit(request).await.expect("every side is well");
+                ended.borrow_mut().push(name);
+            });
+        };
+        let put = |place: u64| write(&rt, place * 64 * KIB, 64 << 10, 7);
+        spawn("write", put(0));
+        rt.sleep(Duration::from_millis(20)).await;
+        spawn("flush before", Request::flush());
+        // The slow side flushes now, and takes a write beside that.
+        rt.sleep(Duration::from_millis(5)).await;
+        spawn("write", put(1));
+        rt.sleep(Duration::from_millis(10)).await;
+        spawn("flush", Request::flush());
+        rt.sleep(Duration::from_millis(1)).await;
+        for place in 0..WRITES {
+            spawn("later write", put(2 + place));
+        }
+        rt.sleep(Duration::from_millis(1)).await;
+        spawn("later flush", Request::flush());
+        tasks.join().await;
+        mirror.close().await.expect("it closes");
+
+        let ended = ended.take();
+        let at = |name| ended.iter().position(|other| *other == name);
+        assert!(at("flush before") < at("flush"), "in order: {ended:?}");
+        let flushed = at("flush").expect("it ends");
+        let later = ended[flushed..]
+            .iter()
+            .filter(|name| **name == "later write");
+        assert!(
+            later.count() as u64 > WRITES / 2,
+            "the flush waited for later writes: {ended:?}"
+        );
+    });
+}
