@@ -472,6 +472,13 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         "the same, after the side from which it had been rebuilt was removed",
     ),
     (4113, "all", "the same, with a power cut in the removal"),
+    (
+        7362,
+        "withstood",
+        "both superblocks of the only side that could tell an older copy were lost (an error of the tester)",
+    ),
+    (8272, "withstood", "the same (an error of the tester)"),
+    (16_528, "withstood", "the same (an error of the tester)"),
 ];
 
 #[test]
