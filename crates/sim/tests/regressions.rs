@@ -473,6 +473,16 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     ),
     (4113, "all", "the same, with a power cut in the removal"),
     (
+        14_005,
+        "withstood",
+        "a flush counted on a frozen side that was just being told that nobody is ahead of it",
+    ),
+    (
+        14_985,
+        "withstood",
+        "the same on a slow one, and the side started alone without what was flushed",
+    ),
+    (
         7362,
         "withstood",
         "both superblocks of the only side that could tell an older copy were lost (an error of the tester)",
