@@ -483,6 +483,11 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         "the same on a slow one, and the side started alone without what was flushed",
     ),
     (
+        17_294,
+        "withstood",
+        "a side whose full log kept what a failing one lacked was taken for silent",
+    ),
+    (
         7362,
         "withstood",
         "both superblocks of the only side that could tell an older copy were lost (an error of the tester)",
