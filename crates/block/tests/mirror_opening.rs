@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
-use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::layers::mirror::superblock::{Candidate, State};
 use bimetal_block::layers::mirror::{
     Force, Mirror, MirrorConfig, OpenOptions, OpeningProgress, OpeningStep, SideToOpen,
 };
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
+use bimetal_rt::sync::Event;
 use common::{byte_of, virtual_rt, write};
 
 const MIB: u64 = 1 << 20;
@@ -282,6 +283,81 @@ fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is
         let device: Rc<dyn Device> = Rc::new(alone.clone());
         assert_eq!(byte_of(&device, 0).await, 1);
         alone.close().await.expect("closed");
+    });
+}
+
+/// A side that freezes when a superblock is written, which arrives without an answer. What comes after
+/// that waits.
+struct Freezing {
+    below: Rc<dyn Device>,
+    freezes: Cell<bool>,
+    is_frozen: Cell<bool>,
+    thawed: Event,
+}
+
+impl Freezing {
+    fn over(below: &Rc<dyn Device>) -> Rc<Freezing> {
+        Rc::new(Freezing {
+            below: Rc::clone(below),
+            freezes: Cell::new(false),
+            is_frozen: Cell::new(false),
+            thawed: Event::new(),
+        })
+    }
+
+    fn thaw(&self) {
+        self.freezes.set(false);
+        self.is_frozen.set(false);
+        self.thawed.notify();
+    }
+}
+
+impl Device for Freezing {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        let copies = [0, self.geometry().size_bytes - 4096];
+        let of_superblock = request.op == Op::Write && copies.contains(&request.offset);
+        IoFuture::new(async move {
+            self.thawed.until(|| !self.is_frozen.get()).await;
+            let freezes = of_superblock && self.freezes.get();
+            self.is_frozen.set(freezes);
+            let answer = self.below.submit(request).await;
+            self.thawed.until(|| !self.is_frozen.get()).await;
+            answer
+        })
+    }
+}
+
+/// A volume is used again while a side is being told that nobody is ahead of it. Until it has been told
+/// better it may say so, and be started alone: what is flushed is flushed on all sides.
+#[test]
+fn a_flush_waits_for_a_side_that_may_say_that_nobody_is_ahead() {
+    let rt = virtual_rt(8);
+    rt.block_on(async {
+        let mut sides = formatted(&rt, 2).await;
+        let plain = sides.clone();
+        let freezing = Freezing::over(&plain[1].device);
+        sides[1].device = Rc::clone(&freezing) as Rc<dyn Device>;
+        let mirror = open(&rt, &sides).await.expect("fresh");
+        let put = |byte| mirror.submit(write(&rt, 0, 4096, byte));
+        put(1).await.expect("written");
+        mirror.submit(Request::flush()).await.expect("flushed");
+        rt.sleep(Duration::from_secs(1)).await;
+        freezing.freezes.set(true);
+        rt.sleep(Duration::from_secs(4)).await;
+        let found = plain[1].superblock().await.expect("readable");
+        assert_eq!(found.map(|found| found.state), Some(State::Quiet));
+        put(2).await.expect("the other side takes it");
+        let mut flush = mirror.submit(Request::flush());
+        let soon = rt.timeout(Duration::from_secs(10), &mut flush).await;
+        assert!(soon.is_err(), "side1 alone would not have it: {soon:?}");
+        assert!(!mirror.status().degraded, "{:?}", mirror.status());
+        freezing.thaw();
+        flush.await.expect("flushed");
+        mirror.close().await.expect("closed");
     });
 }
 

@@ -481,6 +481,28 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
         "the same, after the side from which it had been rebuilt was removed",
     ),
     (4113, "all", "the same, with a power cut in the removal"),
+    (
+        14_005,
+        "withstood",
+        "a flush counted on a frozen side that was just being told that nobody is ahead of it",
+    ),
+    (
+        14_985,
+        "withstood",
+        "the same on a slow one, and the side started alone without what was flushed",
+    ),
+    (
+        17_294,
+        "withstood",
+        "a side whose full log kept what a failing one lacked was taken for silent",
+    ),
+    (
+        7362,
+        "withstood",
+        "both superblocks of the only side that could tell an older copy were lost (an error of the tester)",
+    ),
+    (8272, "withstood", "the same (an error of the tester)"),
+    (16_528, "withstood", "the same (an error of the tester)"),
 ];
 
 #[test]

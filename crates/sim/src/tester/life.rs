@@ -239,7 +239,7 @@ impl Run {
             }
             self.may_stay_shut |= lost;
             let (snapshot, rng) = (self.snapshot.as_ref(), &mut self.power.borrow_mut());
-            rest::happen(&world, *what, &self.whole, snapshot, rng);
+            rest::happen(&world, *what, &mut self.whole, snapshot, rng);
             let (AtRest::SuperblockLost { side, .. }
             | AtRest::Older { side }
             | AtRest::Rot { side, .. }) = *what;

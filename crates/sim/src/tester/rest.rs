@@ -13,12 +13,12 @@ use super::world::World;
 /// The disks of every side as they were once.
 pub type Snapshot = Vec<Vec<Platter>>;
 
-/// Does it, as long as another side still holds everything. `whole` says which sides did at the end
-/// of the last life.
+/// Does it, as long as another side still holds everything. `whole` says which sides do: those that did
+/// at the end of the last life, without what has been taken from them since.
 pub fn happen(
     world: &World,
     what: AtRest,
-    whole: &[bool],
+    whole: &mut [bool],
     snapshot: Option<&Snapshot>,
     rng: &mut Rng,
 ) {
@@ -63,6 +63,8 @@ pub fn happen(
             });
             if first && second {
                 world.blank.borrow_mut().insert(side);
+                // Nor can it tell that another one has become an older copy of itself.
+                whole[side] = false;
             }
             if first {
                 lose(world, &map, 0, garbage, rng);
@@ -75,6 +77,7 @@ pub fn happen(
             let Some(snapshot) = snapshot else { return };
             world.reach("at rest: an older side");
             world.blank.borrow_mut().remove(&side);
+            whole[side] = false;
             for (disk, old) in map.platters.iter().zip(&snapshot[side]) {
                 disk.borrow_mut().become_copy_of(old);
             }

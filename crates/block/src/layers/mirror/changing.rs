@@ -21,7 +21,7 @@ use super::shared::{Shared, VolumeState};
 use super::side::{Place, Side};
 use super::sides::NUMBERS_MAX;
 use super::store::Store;
-use super::superblock::{Candidate, Leaving, Remembered, State, place_in};
+use super::superblock::{Candidate, Leaving, Remembered, place_in};
 use super::volume::Volume;
 use super::way::Way;
 use crate::device::Device;
@@ -428,7 +428,7 @@ impl Shared {
         self.is_not_quiet();
         let active = || {
             let mut healthy = self.healthy().into_iter();
-            healthy.all(|index| volume.is_marked(index, State::Active))
+            healthy.all(|index| volume.is_marked_active(index))
         };
         for index in self.healthy() {
             self.mark_side(index);

@@ -160,15 +160,14 @@ impl Shared {
         }
     }
 
-    /// True when every side that counts says durably that a peer may be ahead of it.
+    /// True when every side that counts says durably that a peer may be ahead of it, or that it is being
+    /// rebuilt, as one that joins does until it counts. A side on its way to say otherwise does not.
     pub(super) fn peers_know(&self) -> bool {
         let Some(volume) = &self.membership.superblocks else {
             return false;
         };
-        let counted_on = self.sides.iter().filter(|side| side.is_counted_on());
-        let mut indices = counted_on.map(|side| side.index);
-        // One that joins is marked as being rebuilt until it counts.
-        indices.all(|index| volume.is_marked_active(index) || !volume.is_established(index))
+        let mut counted_on = self.sides.iter().filter(|side| side.is_counted_on());
+        counted_on.all(|side| !volume.may_be_complete(side.index))
     }
 
     /// True when a side of the volume is not even there.

@@ -24,6 +24,9 @@ struct Marked {
     superblock: Superblock,
     /// Its current epoch and its state, as they durably are.
     written: (Uuid, State),
+    /// Whether it may say durably that nobody is ahead of it: it does, or was to since, and nothing is
+    /// known yet of what has come of that.
+    may_be_complete: bool,
     /// The revision of what is remembered, as it durably is.
     written_revision: u64,
     /// The copy of the superblock to write first, when that is known.
@@ -36,6 +39,7 @@ impl Marked {
         Marked {
             candidate,
             written: (superblock.history.current().id, superblock.state),
+            may_be_complete: superblock.state.is_complete(),
             written_revision: superblock.remembered.revision,
             superblock,
             spare: Rc::default(),
@@ -274,12 +278,6 @@ impl Volume {
         self.sides.borrow_mut()[index] = None;
     }
 
-    /// True when a side says durably that it is in this state.
-    pub(super) fn is_marked(&self, index: usize, state: State) -> bool {
-        self.of(index, |side| side.written.1 == state)
-            .unwrap_or(false)
-    }
-
     /// True when a side has the current epoch durably.
     pub(super) fn has_current_epoch(&self, index: usize) -> bool {
         let current = self.history.borrow().current().id;
@@ -356,14 +354,22 @@ impl Volume {
         epoch.is_some_and(|epoch| epoch.has_member(self.place(other)))
     }
 
-    /// What the superblock of a side durably says; `None` when it is not there.
+    /// What the superblock of a side durably says, as far as is known; `None` when it is not there.
     pub(super) fn state(&self, index: usize) -> Option<State> {
         self.of(index, |side| side.written.1)
     }
 
-    /// True when the side says durably that a peer may be ahead of it.
+    /// True when the side says durably that a peer may be ahead of it, whatever comes of a mark that is
+    /// on its way.
     pub(super) fn is_marked_active(&self, index: usize) -> bool {
-        self.state(index) == Some(State::Active)
+        let active = |side: &Marked| side.written.1 == State::Active && !side.may_be_complete;
+        self.of(index, active).unwrap_or(false)
+    }
+
+    /// True when the side may say, now or once a mark that is on its way has arrived, that nobody is
+    /// ahead of it: then it can be started alone.
+    pub(super) fn may_be_complete(&self, index: usize) -> bool {
+        self.of(index, |side| side.may_be_complete).unwrap_or(false)
     }
 
     /// Gives a side that holds everything the current epoch and a state, durably. Sides that do not
@@ -426,12 +432,14 @@ impl Volume {
             side.superblock.layout = side.superblock.layout.reaching(volume_bytes);
             side.superblock.generation += 1;
             side.superblock.written_s = self.rt.unix_seconds();
+            side.may_be_complete |= side.superblock.state.is_complete();
             let (candidate, spare) = (side.candidate.clone(), Rc::clone(&side.spare));
             (candidate, side.superblock.clone(), spare)
         };
         candidate.write(&superblock, &spare, &self.rt).await?;
         if let Some(side) = self.sides.borrow_mut()[index].as_mut() {
             side.written = (superblock.history.current().id, superblock.state);
+            side.may_be_complete = superblock.state.is_complete();
             side.written_revision = superblock.remembered.revision;
         }
         Ok(())

@@ -181,9 +181,12 @@ impl Store {
                     true => LOOK_EVERY,
                     false => IDLE_AFTER,
                 };
+                let kept_full = || was_full && self.log.is_full() && self.keeps_first();
+                let held_up = kept_full().then(|| self.noticed.hold_up());
                 let in_vain = self.rt.timeout(patience, moved).await.is_err();
+                drop(held_up);
                 // Two full logs that wait for each other would wait for ever.
-                if in_vain && was_full && self.log.is_full() && self.keeps_first() {
+                if in_vain && kept_full() {
                     looks_in_vain += 1;
                     self.let_go.set(looks_in_vain >= LOOKS_IN_VAIN_MAX);
                 }

@@ -1,8 +1,9 @@
 //! Noticing that the device of a side gets on with what its store has asked of it, and when it has
 //! ended all of it.
 //!
-//! A side that takes long because its log is full and goes home meanwhile is not silent. Reads are
-//! left out, because a device may answer them for ever and never another write.
+//! A side that takes long because its log is full and goes home meanwhile is not silent. Nor is one whose
+//! full log waits for another member: its device has been asked for nothing. Reads are left out, because
+//! a device may answer them for ever and never another write.
 //!
 //! A store that is over must change nothing any more: another one is opened over the same side, and
 //! what the old one still brings home, or lets go of, would fall on what the new one writes.
@@ -23,6 +24,8 @@ pub(super) struct Noticed {
     rt: Rt,
     below: Rc<dyn Device>,
     last: Cell<Instant>,
+    /// The store waits for something that is not the device.
+    is_held_up: Cell<bool>,
     /// Changes in flight.
     changes: Cell<usize>,
     /// No change goes through any more.
@@ -40,6 +43,16 @@ impl Drop for Change<'_> {
     }
 }
 
+/// A time in which the store waits for something that is not the device.
+pub(super) struct HeldUp<'n>(&'n Noticed);
+
+impl Drop for HeldUp<'_> {
+    fn drop(&mut self) {
+        self.0.is_held_up.set(false);
+        self.0.note();
+    }
+}
+
 impl Noticed {
     /// Notes what `below` completes.
     pub(super) fn over(rt: &Rt, below: &Rc<dyn Device>) -> Rc<Noticed> {
@@ -47,15 +60,26 @@ impl Noticed {
             rt: rt.clone(),
             below: Rc::clone(below),
             last: Cell::new(Instant::ZERO),
+            is_held_up: Cell::new(false),
             changes: Cell::new(0),
             over: Cell::new(false),
             ended: Event::new(),
         })
     }
 
-    /// When the device last completed something, or the store found that it does.
+    /// When the device last completed something, or the store found that it does, or that it has asked
+    /// the device for nothing.
     pub(super) fn last(&self) -> Instant {
-        self.last.get()
+        match self.is_held_up.get() {
+            true => self.rt.now(),
+            false => self.last.get(),
+        }
+    }
+
+    /// The store waits for something that is not the device, until this is dropped.
+    pub(super) fn hold_up(&self) -> HeldUp<'_> {
+        self.is_held_up.set(true);
+        HeldUp(self)
     }
 
     /// The device gets on.

@@ -1,5 +1,7 @@
 //! What a member lacks that is late stays in the log, however often that goes round (T13, T14).
 
+use bimetal_rt::sync::Event;
+
 use super::*;
 
 /// The number of the last change of each block, and its content.
@@ -137,4 +139,66 @@ fn runs_without_entries_take_no_room() {
         assert_eq!(get(&store, 0..150).await, Ok(vec![7; 150]));
         store.stop().await;
     });
+}
+
+/// A device that answers no change while it hangs.
+struct Hanging {
+    below: Rc<dyn Device>,
+    hangs: Cell<bool>,
+    goes_on: Event,
+}
+
+impl Device for Hanging {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        IoFuture::new(async move {
+            if request.op.changes_content() {
+                self.goes_on.until(|| !self.hangs.get()).await;
+            }
+            self.below.submit(request).await
+        })
+    }
+}
+
+/// While the full log of a side waits for a member that is late, the side is not silent. A device that
+/// hangs then is found out once the log has something for it again.
+#[test]
+fn a_side_that_waits_for_a_late_member_is_not_silent() {
+    const LOOK: Duration = Duration::from_millis(10);
+    for hangs in [false, true] {
+        let rt = rt();
+        let hanging = Rc::new(Hanging {
+            below: memory(&rt),
+            hangs: Cell::new(false),
+            goes_on: Event::new(),
+        });
+        let device: Rc<dyn Device> = Rc::clone(&hanging) as _;
+        rt.block_on(async {
+            let (store, next) = opened(&rt, &device).await;
+            store.release(1, false);
+            let fill = async {
+                for block in 0..VOLUME_BYTES / BLOCK_BYTES {
+                    put(&rt, &store, &next, block, &[7]).await;
+                }
+            };
+            let mut fill = Box::pin(fill);
+            while !store.is_full() {
+                let ended = rt.timeout(LOOK, fill.as_mut()).await;
+                assert!(ended.is_err(), "it does not fit into the log");
+            }
+            hanging.hangs.set(hangs);
+            let (began, mut silent) = (rt.now(), Duration::ZERO);
+            while rt.timeout(LOOK, fill.as_mut()).await.is_err() && silent < 20 * LOOK {
+                silent = silent.max(rt.now().since(store.last_progress()));
+            }
+            assert!(rt.now().since(began) >= 20 * LOOK, "it has waited");
+            assert_eq!(silent >= 20 * LOOK, hangs, "silent for {silent:?}");
+            hanging.hangs.set(false);
+            hanging.goes_on.notify();
+            store.stop().await;
+        });
+    }
 }
