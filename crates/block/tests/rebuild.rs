@@ -366,14 +366,14 @@ impl Done {
 /// writes for so long that the log of the disk is full in both cases.
 #[test]
 fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
-    const TIME: Duration = Duration::from_secs(12);
+    const TIME: Duration = Duration::from_secs(5);
     for (kinds, size_bytes) in [
-        ([Kind::Ssd, Kind::Ssd], 512 * MIB),
-        ([Kind::Ssd, Kind::Disk], 512 * MIB),
+        ([Kind::Ssd, Kind::Ssd], 256 * MIB),
+        ([Kind::Ssd, Kind::Disk], 256 * MIB),
     ] {
         let rt = virtual_rt(4);
         rt.block_on(async {
-            let volume = Rc::new(Volume::new(&rt, kinds, size_bytes, None).await);
+            let volume = Rc::new(Volume::new(&rt, kinds, size_bytes, Some(8 * MIB)).await);
             // More than the floor would be no more than the floor, and the side would be whole.
             let rates = RebuildRates {
                 floor_bytes_per_s: FLOOR,

@@ -51,16 +51,26 @@ impl Side {
         bytes == 0 || bytes + (range.end - range.start) <= bytes_max
     }
 
+    /// True when a change of the range takes room in what may wait for the side.
+    fn needs_room_for(&self, range: &Range<u64>) -> bool {
+        self.may_be_passed(range) && !self.out_of_sync.covers(range)
+    }
+
     /// True when a change of the range would undo what a rebuild has done.
     fn would_fall_back(&self, range: &Range<u64>) -> bool {
-        self.may_be_passed(range) && !self.out_of_sync.covers(range) && !self.has_room_for(range)
+        self.needs_room_for(range) && !self.has_room_for(range)
     }
 }
 
 impl Shared {
     /// Waits until every side that is being rebuilt can be given a change of a range, lacks all of
-    /// it, or is so far ahead of its floor that it may be passed. In the order of arrival.
+    /// it, or is so far ahead of its floor that it may be passed. Changes that take room of a side have
+    /// it in the order of arrival; the others wait for nobody.
     pub(super) async fn until_rebuilds_follow(&self, range: &Range<u64>) {
+        let needs_room = |side: &Side| side.needs_room_for(range);
+        if !self.sides.iter().any(needs_room) {
+            return;
+        }
         let follow = || {
             let behind = |side: &Side| side.would_fall_back(range);
             self.state.get() != VolumeState::Open
