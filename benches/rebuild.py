@@ -26,8 +26,8 @@ Takes ordinary priority. Uses the standard library and fio.
 import argparse
 import json
 import pathlib
-import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -228,6 +228,9 @@ def main():
         for case in asked.only or CASES:
             with tempfile.TemporaryDirectory(dir=asked.dir, prefix="rebuild-") as folder:
                 rows.append(measure(pathlib.Path(folder), asked.binary, case, asked.size))
+            done = rows[-1]
+            print(f'{case}: whole after {done["whole_s"]:.1f} s, '
+                  f'{done["rebuild_bytes_per_s"] / 1e6:.1f} MB/s', file=sys.stderr)
     if asked.json:
         print(json.dumps(rows, indent=2))
     else:
