@@ -77,7 +77,6 @@ impl Store {
             }
             for range in had {
                 self.regions.mark(range.clone(), self.epoch.get() + 1);
-                self.straight.supersede(range.clone());
                 self.unsettled.borrow_mut().insert(range);
             }
             if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {

@@ -57,9 +57,8 @@ pub(super) struct Straight {
     settling: RefCell<RangeSet>,
     /// Of these ranges the map says durably that they may have been written past the log.
     announced: RefCell<RangeSet>,
-    /// Of these ranges the log has content, before this position, that is older than what a rebuild
-    /// brings. It was forgotten, and would be found again after a crash.
-    superseded: RefCell<RangeSet>,
+    /// What the log has that is older than what a rebuild brings lies before this position. It was
+    /// forgotten, and would be found again after a crash.
     superseded_before: Cell<u64>,
     /// Writes that have begun and that have ended, and one has ended.
     begun: Cell<u64>,
@@ -103,12 +102,7 @@ impl Straight {
         self.one_has_ended.until(|| self.ended.get() >= begun).await;
     }
 
-    /// The log has content of a range that is older than what a rebuild brings.
-    pub(super) fn supersede(&self, range: Range<u64>) {
-        self.superseded.borrow_mut().insert(range);
-    }
-
-    /// All such content lies before a position.
+    /// What the log has that is older than what a rebuild brings lies before a position.
     pub(super) fn superseded_before(&self, position: u64) {
         self.superseded_before.set(position);
     }
@@ -242,7 +236,6 @@ impl Store {
                 let _ = self.rt.timeout(LOOK_EVERY, moved).await;
             }
         }
-        self.straight.superseded.borrow_mut().clear();
         Ok(())
     }
 
