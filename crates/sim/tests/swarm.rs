@@ -110,6 +110,7 @@ fn the_faults_of_every_class_of_corruption_happen() {
 fn the_moments_that_classes_wait_for_are_met() {
     for (class, state) in [
         (Class::FullLog, "log full"),
+        (Class::DeepQueue, "log full"),
         (Class::CrashInScrub, "crash in scrub"),
         (Class::CrashInResync, "crash in resync"),
         (Class::CrashAtEpoch, "crash at a change of epoch"),

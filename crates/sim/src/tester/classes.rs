@@ -58,11 +58,15 @@ pub enum Class {
     /// Logs are full, and the program dies several times in a row while it opens the volume: no
     /// member of the newest epoch may hold less afterwards than before (T14).
     DeathsInOpening,
+    /// A change is acknowledged when every side that counts has it.
+    AcknowledgeAll,
+    /// More requests are under way at once than the smallest log takes, while sides freeze.
+    DeepQueue,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 23] = [
+    pub const ALL: [Class; 25] = [
         Class::Torn,
         Class::LongHangs,
         Class::Flapping,
@@ -86,6 +90,8 @@ impl Class {
         Class::CrashAtEpoch,
         Class::ChangeOfSides,
         Class::DeathsInOpening,
+        Class::AcknowledgeAll,
+        Class::DeepQueue,
     ];
 
     /// The name on a command line.
@@ -114,6 +120,8 @@ impl Class {
             Class::CrashAtEpoch => "crash-at-epoch",
             Class::ChangeOfSides => "change-of-sides",
             Class::DeathsInOpening => "deaths-in-opening",
+            Class::AcknowledgeAll => "acknowledge-all",
+            Class::DeepQueue => "deep-queue",
         }
     }
 }
@@ -146,6 +154,8 @@ impl FaultClass for Class {
             Class::CrashAtEpoch,
             Class::ChangeOfSides,
             Class::DeathsInOpening,
+            Class::AcknowledgeAll,
+            Class::DeepQueue,
         ]
     }
 

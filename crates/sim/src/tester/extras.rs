@@ -14,6 +14,10 @@ use super::switch::Astray;
 /// The part of the volume under load, at least, when it is to fill a log: what is replaced while it
 /// waits for a side does not fill anything.
 const FULL_LOG_SPAN_BYTES: u64 = 1 << 20;
+/// The same, when many clients are to write side by side more than a log takes.
+const DEEP_QUEUE_SPAN_BYTES: u64 = 6 << 20;
+/// The longest operation of a load that is to fill a log.
+const FILLING_BYTES_MAX: u64 = 256 << 10;
 
 /// Adds to the scenario what its seed draws of the classes.
 pub(super) fn add(scenario: &mut Scenario, classes: Classes) {
@@ -169,6 +173,8 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         Class::DeathsInOpening => add_deaths_in_opening(scenario, rng),
         Class::FirstAnswer => add_quiet_lives(scenario, rng),
         Class::FullLog => fill_logs(scenario, rng),
+        Class::AcknowledgeAll => scenario.mirror.acknowledge_all = true,
+        Class::DeepQueue => queue_deeply(scenario, rng),
         Class::ChangeOfSides => change_sides(scenario, rng),
         Class::CrashInScrub | Class::CrashInResync | Class::CrashAtEpoch => {
             add_ambushes(scenario, class, rng);
@@ -231,13 +237,40 @@ fn fill_logs(scenario: &mut Scenario, rng: &mut Rng) {
     settings.absent_after_ns = settings.absent_after_ns.max(spread(rng, S, 10 * S));
     let load = &mut scenario.load;
     scenario.span_bytes = scenario.span_bytes.max(FULL_LOG_SPAN_BYTES);
-    load.units_max = ((256 << 10) / scenario.unit_bytes) as usize;
+    load.units_max = (FILLING_BYTES_MAX / scenario.unit_bytes) as usize;
     load.weights[1] += 60;
     load.pause_ns = load.pause_ns.min(MS);
     let total = spread(rng, 100, 400);
     load.operations = load.operations.max(total / load.clients as u64 + 1);
     add_some(scenario, rng, |rng| {
         let for_ns = spread(rng, 100 * MS, 20 * S);
+        (FaultKind::Frozen, Some(for_ns))
+    });
+}
+
+/// Has so many clients write at once that what is under way is longer than the smallest log, while
+/// sides freeze for less than it takes to give them up. A side may then lack more than its log takes
+/// and is rebuilt after a crash, so what an opening must not take from it is not looked at.
+fn queue_deeply(scenario: &mut Scenario, rng: &mut Rng) {
+    let watched = scenario.watches_openings;
+    if !scenario.superblocks || scenario.extent == Extent::Small || watched {
+        return;
+    }
+    let settings = &mut scenario.mirror;
+    settings.exposure_bytes = 64 << 20;
+    settings.exposure_age_ns = pick(rng, &[5 * S, 60 * S]);
+    settings.absent_after_ns = settings.absent_after_ns.max(spread(rng, 5 * S, 20 * S));
+    let frozen_ns_max = settings.absent_after_ns / 4;
+    let load = &mut scenario.load;
+    scenario.span_bytes = scenario.span_bytes.max(DEEP_QUEUE_SPAN_BYTES);
+    load.units_max = (FILLING_BYTES_MAX / scenario.unit_bytes) as usize;
+    load.weights[1] += 100;
+    load.pause_ns = 0;
+    load.clients = spread(rng, 48, 192) as usize;
+    let total = spread(rng, 300, 800);
+    load.operations = total / load.clients as u64 + 1;
+    add_some(scenario, rng, |rng| {
+        let for_ns = spread(rng, 10 * MS, frozen_ns_max);
         (FaultKind::Frozen, Some(for_ns))
     });
 }

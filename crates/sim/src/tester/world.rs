@@ -408,6 +408,7 @@ impl World {
         self.check_exposure(&program, &status);
         self.check_switches(&program, &status);
         self.check_liveness(&program);
+        self.check_spared_side(&status);
         for side in &status.sides {
             match (side.health, side.mode, side.stuck) {
                 ("absent", _, _) => self.reach("side absent"),
@@ -455,6 +456,17 @@ impl World {
                     now.since(operation.at)
                 ));
             }
+        }
+    }
+
+    /// A side without faults always gets on, so nobody may give it up for its silence.
+    fn check_spared_side(&self, status: &MirrorStatus) {
+        let spared = self.scenario.steadfast.map(|spared| &status.sides[spared]);
+        let silent = spared.filter(|side| side.absent_because == Some(IoError::Timeout));
+        if let Some(side) = silent {
+            let what = "was given up for its silence, and has no faults";
+            self.findings
+                .add(format!("{} {what}: {status:?}", side.name));
         }
     }
 
