@@ -103,7 +103,13 @@ impl Shared {
                 // Those that have everything have just joined, and it does not know of them.
                 return Err(IoError::Timeout);
             }
-            self.give_up(index, IoError::Timeout);
+            let side = &self.sides[index];
+            let reason = match (hopeless(side), failed(side)) {
+                (true, _) => IoError::Corrupt,
+                (false, true) => side.flush_error.get(),
+                (false, false) => IoError::Timeout,
+            };
+            self.give_up(index, reason);
         }
         for side in self.sides.iter().filter(|side| side.life.is_joining()) {
             self.change_life(side, Life::Resyncing);

@@ -9,6 +9,7 @@ use bimetal_rt::sync::Permit;
 use bimetal_rt::{Instant, Payload};
 use futures_util::future::{join_all, select};
 
+use super::admission::Taken;
 use super::queue::{Batch, Change, Progress, Ticket};
 use super::shared::{Shared, VolumeState};
 use super::side::add;
@@ -34,8 +35,16 @@ struct Admitted {
     shared: Rc<Shared>,
     ticket: Rc<Ticket>,
     fua: bool,
-    /// The range and, with `serial`, the turn; `None` once the change is acknowledged.
-    held: Option<(RangeGuard, Option<Permit>)>,
+    /// `None` once the change is acknowledged.
+    held: Option<Held>,
+}
+
+/// What a change holds from its admission to its acknowledgement.
+struct Held {
+    _range: RangeGuard,
+    _room: Taken,
+    /// With `serial`.
+    _turn: Option<Permit>,
 }
 
 impl Drop for Admitted {
@@ -86,6 +95,12 @@ impl Shared {
             None => None,
         };
         self.until_rebuilds_follow(&range).await;
+        let data_bytes = match request.op {
+            Op::Write => request.len,
+            _ => 0,
+        };
+        let bytes_max = || self.exposure.bytes_max_by_logs();
+        let room = self.admission.take_room(data_bytes, bytes_max).await;
         let guard = self.admission.ranges.lock(range).await;
         self.check_writable()?;
         let fua = request.flags.fua;
@@ -94,7 +109,11 @@ impl Shared {
             shared: Rc::clone(self),
             ticket: Rc::clone(&ticket),
             fua,
-            held: Some((guard, turn)),
+            held: Some(Held {
+                _range: guard,
+                _room: room,
+                _turn: turn,
+            }),
         };
         let result = self.wait_until_acknowledged(&ticket, fua).await;
         admitted.held = None;
