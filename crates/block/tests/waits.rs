@@ -232,3 +232,36 @@ fn a_flush_waits_for_no_later_change() {
         );
     });
 }
+
+/// After a crash a side may lack everything that waits for it. Its log must take that, however much
+/// clients ask for at once, or the side could not stay what it was.
+#[test]
+fn no_more_waits_for_a_side_than_its_log_takes() {
+    const LEN: u64 = 256 * KIB;
+    for acknowledge in [Acknowledge::First, Acknowledge::All] {
+        let rt = virtual_rt(3);
+        rt.block_on(async {
+            let (mirror, controls) = volume(&rt, acknowledge, &[100, 100]).await;
+            controls[1].set_frozen(true);
+            let tasks = TaskGroup::new(&rt);
+            for client in 0..SPAN_BYTES / LEN {
+                let (rt, mirror) = (rt.clone(), mirror.clone());
+                tasks.spawn(async move {
+                    let request = write(&rt, client * LEN, LEN as usize, 7);
+                    mirror.submit(request).await.expect("every side is well");
+                });
+            }
+            rt.sleep(Duration::from_secs(1)).await;
+            let side = &mirror.status().sides[1];
+            let waits = side.waiting_bytes + side.in_flight_bytes;
+            assert!(waits > 0, "{acknowledge:?}: nothing waits");
+            assert!(
+                waits <= LOG_BYTES / 2,
+                "{acknowledge:?}: {waits} bytes wait for a side with a log of {LOG_BYTES}"
+            );
+            controls[1].set_frozen(false);
+            tasks.join().await;
+            mirror.close().await.expect("it closes");
+        });
+    }
+}
