@@ -17,10 +17,13 @@ does in sequence, if that is less) under the client that writes all it can; half
 client beside a rebuild, and its longest write no longer by more than 250 ms, where the floor
 leaves it that much.
 
+A rebuild reads one side and writes the other. Where both files are on one disk, as they are
+without --fast-dir, that disk does both at once, and writes alone in sequence.
+
 Takes ordinary priority. Uses the standard library and fio.
 
     cargo build --release -p bimetal-cli
-    benches/rebuild.py [--only disk] [--rounds 3] [--size 957MiB] [--dir DIR] [--json]
+    benches/rebuild.py [--only disk] [--rounds 3] [--size 957MiB] [--dir DIR] [--fast-dir DIR] [--json]
 """
 
 import argparse
@@ -55,7 +58,7 @@ def bytes_of(size):
 class Volume:
     """A mirror of two sides in a folder, and a device like the slower one beside it."""
 
-    def __init__(self, folder, binary, case, size):
+    def __init__(self, folder, fast_folder, binary, case, size):
         self.binary, self.folder, self.case = binary, folder, case
         self.config, self.process = folder / "rebuild.toml", None
         slow = "below_b" if case["type"] == "hdd" else "b"
@@ -66,8 +69,8 @@ class Volume:
         self.slow = folder / slow
         log = f'log = "{case["log"]}"\n' if case["log"] else ""
         files = "".join(
-            f'[device.{name}]\ntype = "file"\npath = "{name}"\nsize = "{size}"\n'
-            for name in ("a", slow, alone))
+            f'[device.{name}]\ntype = "file"\npath = "{place / name}"\nsize = "{size}"\n'
+            for name, place in (("a", fast_folder), (slow, folder), (alone, folder)))
         exports = "".join(
             f'[export.{name}]\ndevice = "{name}"\nprotocol = "nbd"\n'
             f'listen = "unix:{folder}/{name}.sock"\n' for name in ("vol", "alone"))
@@ -161,9 +164,9 @@ def fill(volume, case):
     return ended(load)
 
 
-def measure(folder, binary, case, size):
+def measure(folder, fast_folder, binary, case, size):
     """One round of a case."""
-    volume = Volume(folder, binary, CASES[case], size)
+    volume = Volume(folder, fast_folder, binary, CASES[case], size)
     volume.run("format")
     volume.serve()
     sequential = ended(volume.fio("alone", "--rw=write", "--bs=1M", "--iodepth=4"))
@@ -191,8 +194,6 @@ def measure(folder, binary, case, size):
     row["log_rounds"] = (logged - copied_before["log_written_bytes"]) / log_bytes
     row["rebuild_bytes_per_s"] = copied / row["whole_s"]
     volume.stop()
-    for file in folder.iterdir():
-        file.unlink()
     return row
 
 
@@ -219,15 +220,19 @@ def main():
     parser.add_argument("--only", choices=CASES, action="append", help="a case, may be repeated")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", default="957MiB", help="of each side")
-    parser.add_argument("--dir", default="/var/tmp", help="where the files are made")
+    parser.add_argument("--dir", default="/var/tmp", help="where the slower sides are made")
+    parser.add_argument("--fast-dir", help="where the faster sides are made, if elsewhere")
     parser.add_argument("--binary", default=root / "target/release/bimetal")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     asked = parser.parse_args()
     rows = []
     for _ in range(asked.rounds):
         for case in asked.only or CASES:
-            with tempfile.TemporaryDirectory(dir=asked.dir, prefix="rebuild-") as folder:
-                rows.append(measure(pathlib.Path(folder), asked.binary, case, asked.size))
+            fast_dir = asked.fast_dir or asked.dir
+            with tempfile.TemporaryDirectory(dir=asked.dir, prefix="rebuild-") as folder, \
+                    tempfile.TemporaryDirectory(dir=fast_dir, prefix="rebuild-") as fast_folder:
+                folders = pathlib.Path(folder), pathlib.Path(fast_folder)
+                rows.append(measure(*folders, asked.binary, case, asked.size))
             done = rows[-1]
             print(f'{case}: whole after {done["whole_s"]:.1f} s, '
                   f'{done["rebuild_bytes_per_s"] / 1e6:.1f} MB/s', file=sys.stderr)
