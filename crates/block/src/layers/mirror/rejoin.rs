@@ -265,14 +265,8 @@ impl Shared {
         }
         lacks.iter().for_each(|range| side.note_lack(range));
         side.out_of_sync.end_at(self.size_bytes());
-        if everything {
-            store.forget_everything().await?;
-        } else {
-            store.forget_lacking(&side.out_of_sync.set()).await;
-            store.unsettle().await?;
-        }
-        store.begin_mixing(member_until);
-        store.begin().await?;
+        let lacks = side.out_of_sync.set();
+        store.begin_rebuilt(member_until, &lacks).await?;
         if side.life.is_removed() {
             store.stop().await;
             return Err(IoError::Offline);

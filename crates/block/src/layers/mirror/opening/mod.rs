@@ -593,20 +593,14 @@ impl Attempt<'_> {
     ) -> Result<(), Setback> {
         let store = store_of(looked, index);
         self.fit(looked, index, volume.volume_bytes())?;
-        let everything = behind == Behind::Everything;
-        let mark = volume.mark_inconsistent(index, behind);
-        self.on_side(index, mark).await?;
-        if everything {
-            self.on_side(index, store.forget_everything()).await?;
-        } else {
-            store.forget_lacking(lacks).await;
-            self.on_side(index, store.unsettle()).await?;
-        }
-        store.begin_mixing(match behind {
+        let member_until = match behind {
             Behind::Everything => None,
             Behind::Since { epoch, .. } => Some(epoch),
-        });
-        self.on_side(index, store.begin()).await
+        };
+        let mark = volume.mark_inconsistent(index, behind);
+        self.on_side(index, mark).await?;
+        let begun = store.begin_rebuilt(member_until, lacks);
+        self.on_side(index, begun).await
     }
 
     fn read_only(&self, looked: &[Looked], plan: &Plan, next_number: u64) -> Result<Made, Setback> {

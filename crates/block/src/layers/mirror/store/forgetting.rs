@@ -5,6 +5,7 @@
 //! such changes at once.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use bimetal_rt::yield_now;
 
@@ -18,6 +19,28 @@ use crate::range_set::RangeSet;
 const ENTRIES_PER_TURN: usize = 64;
 
 impl Store {
+    /// Begins the first run of a side that is going to be rebuilt, and is marked so durably. It has
+    /// been no member since the epoch `member_until`, and lacks these ranges; without an epoch it lacks
+    /// everything.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(in super::super) async fn begin_rebuilt(
+        self: &Rc<Self>,
+        member_until: Option<u64>,
+        lacks: &RangeSet,
+    ) -> Result<(), IoError> {
+        match member_until {
+            None => self.forget_everything().await?,
+            Some(_) => {
+                self.forget_lacking(lacks).await;
+                self.unsettle().await?;
+            }
+        }
+        self.begin_mixing(member_until);
+        self.begin().await
+    }
+
     /// Forgets every change with a number from `first` on: the side is started alone, or these
     /// changes are of a past that does not count. Only before the first run.
     pub(in super::super) fn forget_from(&self, first: u64) {
@@ -52,7 +75,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of the device.
-    pub(in super::super) async fn forget_everything(&self) -> Result<(), IoError> {
+    pub(super) async fn forget_everything(&self) -> Result<(), IoError> {
         self.forget_from(0);
         for range in self.forgotten_ranges() {
             self.regions.mark(range, self.epoch.get() + 1);
@@ -67,7 +90,7 @@ impl Store {
     /// what counts there is newer and comes past the log, without waiting until what is older has
     /// gone home. Before the log lets go of it, the map says where the home may hold something of
     /// it. Only before the first run.
-    pub(in super::super) async fn forget_lacking(&self, lacks: &RangeSet) {
+    pub(super) async fn forget_lacking(&self, lacks: &RangeSet) {
         let mut last = None;
         for at in 0.. {
             let had = self.log.index.borrow_mut().forget_ranges(at, lacks);
@@ -103,7 +126,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of the device.
-    pub(in super::super) async fn unsettle(&self) -> Result<(), IoError> {
+    pub(super) async fn unsettle(&self) -> Result<(), IoError> {
         let Some(checksums) = &self.checksums else {
             return Ok(());
         };
