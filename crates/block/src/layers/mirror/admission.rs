@@ -2,10 +2,10 @@
 //! lock of its range until it is acknowledged, and is undecided until it is stored.
 //!
 //! Two changes of one block must never be under way without a lock between them, and a number is
-//! never given twice. The changes that are not acknowledged must never be longer than what the
-//! smallest log has room for besides the exposure: after a crash a side may lack all of them, and
-//! its log must take what it lacks, or an opening would have to make the side less than it was
-//! (T14).
+//! never given twice. Together the changes that are not acknowledged must never be longer than the
+//! share of the smallest log that the exposure is also bounded by. After a crash a side may lack all of
+//! them, and when its log cannot take what it lacks, an opening has to make the side less than it
+//! was (T14).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ pub(super) struct Admission {
     room: Rc<Room>,
 }
 
-/// What the changes take that are not acknowledged.
+/// The room that is taken by changes that are not acknowledged.
 struct Room {
     taken_bytes: Cell<u64>,
     /// Changes that wait until there is room for them, in the order of arrival.
@@ -67,9 +67,10 @@ impl Admission {
         }
     }
 
-    /// Waits until a change with `data_bytes` of content is as short as `bytes_max` together with
-    /// those that are not acknowledged, or there are none. Each counts with a header of the log.
-    /// Returns the room that it takes. Changes have room in the order of arrival.
+    /// Waits for room for a change with `data_bytes` of content, in the order of arrival. There is room
+    /// when this change and all that are not acknowledged take at most `bytes_max`, each with its
+    /// header in the log, or when this one is the only one. The room is given back when the returned
+    /// guard is dropped.
     pub(super) async fn take_room(&self, data_bytes: u64, bytes_max: impl Fn() -> u64) -> Taken {
         let (room, bytes) = (&self.room, data_bytes + BLOCK_BYTES);
         let take = || {

@@ -100,8 +100,10 @@ impl Shared {
             _ => 0,
         };
         let bytes_max = || self.exposure.bytes_max_by_logs();
-        let room = self.admission.take_room(data_bytes, bytes_max).await;
         let guard = self.admission.ranges.lock(range).await;
+        // With the lock: room is only taken by what gets on, so a range that is kept locked for long
+        // holds up no other one.
+        let room = self.admission.take_room(data_bytes, bytes_max).await;
         self.check_writable()?;
         let fua = request.flags.fua;
         let ticket = self.admit(request)?;
