@@ -8,7 +8,8 @@ use bimetal_block::request::{Extent, Flags, IoResult, Op, Reply, Request};
 use bimetal_block::{Device, IoError};
 use bimetal_rt::{Payload, Rng};
 
-use super::volume::{Volume, ZEROES, stamp_of, tail_of};
+use super::content::{stamp_of, tail_of};
+use super::volume::{Volume, ZEROES};
 use super::world::World;
 
 /// What a client does next.

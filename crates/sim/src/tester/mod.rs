@@ -20,6 +20,7 @@ pub mod boundaries;
 pub mod changing;
 pub mod classes;
 pub mod client;
+pub mod content;
 pub mod corruption;
 pub mod disk;
 pub mod every;

@@ -153,7 +153,8 @@ pub fn check_lost(
 
 #[cfg(test)]
 mod tests {
-    use super::super::volume::{ZEROES, stamp_of};
+    use super::super::content::stamp_of;
+    use super::super::volume::ZEROES;
     use super::*;
 
     /// Three units of 4 KiB are written and flushed; a side holds the first alone.

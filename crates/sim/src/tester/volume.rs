@@ -18,6 +18,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::content::stamp_of;
+
 /// The value of zeroes.
 pub const ZEROES: u64 = 0;
 const NEVER: u64 = u64::MAX;
@@ -92,25 +94,6 @@ pub struct Writing {
     /// Its number, from 1.
     pub write: u64,
     units: Range<usize>,
-}
-
-/// The value that a write gives a unit.
-pub fn stamp_of(write: u64, unit: usize) -> u64 {
-    assert!(unit < 1 << 24, "a stamp has room for the unit");
-    write << 24 | unit as u64
-}
-
-/// The last eight bytes of a unit full of a stamp: half of the inverted stamp, and the CRC32C of all
-/// bytes before it. So units are what many users write, whose own checksum comes last: the CRC32C of
-/// all such units is one and the same number, and by it no unit is told from another.
-pub fn tail_of(stamp: u64, unit_bytes: usize) -> [u8; 8] {
-    let mut tail = (!stamp).to_le_bytes();
-    let body = (8..unit_bytes)
-        .step_by(8)
-        .fold(0, |crc, _| crc32c::crc32c_append(crc, &stamp.to_le_bytes()));
-    let crc = crc32c::crc32c_append(body, &tail[..4]);
-    tail[4..].copy_from_slice(&crc.to_le_bytes());
-    tail
 }
 
 /// Values of a unit beyond which the oldest are forgotten, if they may be.

@@ -16,6 +16,7 @@ use super::Options;
 use super::ambush::Ambush;
 use super::boundaries::Boundaries;
 use super::classes::Class;
+use super::content::{stamp_of, tail_of};
 use super::corruption::{PlaceOn, Rule};
 use super::disk::Around;
 use super::plant::Plant;
@@ -23,7 +24,7 @@ use super::report::{Findings, Trace};
 use super::scenario::Scenario;
 use super::stack::SideStack;
 use super::switch::FaultCounts;
-use super::volume::{Volume, ZEROES, stamp_of, tail_of};
+use super::volume::{Volume, ZEROES};
 
 /// An operation in flight.
 struct Operation {
