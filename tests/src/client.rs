@@ -11,6 +11,15 @@ pub struct Client {
     args: Vec<OsString>,
     dir: Option<std::path::PathBuf>,
     deadline_s: u64,
+    builds: bool,
+}
+
+/// True for a variable by which cargo tells a test about its own package.
+fn is_of_a_package(variable: &OsStr) -> bool {
+    let name = variable.to_string_lossy();
+    let is_one = ["OUT_DIR", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"].contains(&&*name);
+    let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"];
+    is_one || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// How a run ended, with everything it printed.
@@ -34,6 +43,7 @@ impl Client {
             args: Vec::new(),
             dir: None,
             deadline_s: 120,
+            builds: false,
         }
     }
 
@@ -62,6 +72,14 @@ impl Client {
         self
     }
 
+    /// The program runs cargo, as a person would: it does not see what cargo tells this test about its
+    /// package. Build scripts watch these variables, so with them a crate such as ring and all that
+    /// depends on it would be built anew, and once more by the next cargo without them.
+    pub fn that_builds(mut self) -> Self {
+        self.builds = true;
+        self
+    }
+
     /// Runs the program to its end; at the deadline timeout(1) sends SIGTERM, and SIGKILL five
     /// seconds later.
     ///
@@ -81,6 +99,12 @@ impl Client {
             .stdin(Stdio::null());
         if let Some(dir) = &self.dir {
             command.current_dir(dir);
+        }
+        if self.builds {
+            let variables = std::env::vars_os().map(|(variable, _)| variable);
+            for variable in variables.filter(|variable| is_of_a_package(variable)) {
+                command.env_remove(variable);
+            }
         }
         let outcome = match finish(command, self.deadline_s + 15) {
             Some(output) => Outcome {
@@ -165,6 +189,13 @@ mod tests {
                 .to_string()
                 .contains("`sleep 1000` did not end before its deadline")
         );
+    }
+
+    #[test]
+    fn a_program_that_builds_does_not_see_what_cargo_tells_a_test() {
+        let told = |outcome: Outcome| outcome.stdout.contains("CARGO_MANIFEST_DIR=");
+        assert!(told(Client::new("env").ok()), "cargo tells it");
+        assert!(!told(Client::new("env").that_builds().ok()));
     }
 
     #[test]

@@ -60,6 +60,7 @@ pub fn binary() -> &'static Path {
             .arg(target_dir())
             .in_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
             .within_s(1200)
+            .that_builds()
             .ok();
         dir.join("bimetal")
     })

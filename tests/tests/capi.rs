@@ -20,6 +20,7 @@ fn install(prefix: &Path) {
         .arg(root.join("scripts/install-capi.sh"))
         .arg(prefix)
         .within_s(1200)
+        .that_builds()
         .ok();
 }
 
