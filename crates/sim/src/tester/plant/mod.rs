@@ -109,7 +109,14 @@ impl Plant {
                 .into_iter()
                 .collect(),
             Plant::ForgetsRebuild => [Class::Alone, Class::CrashInResync].into_iter().collect(),
-            _ => Classes::withstood(),
+            // Where all sides must have a change no side lags, and much of what is forgotten is not
+            // missed. A deep queue only takes long.
+            _ => {
+                let hides =
+                    |class: &Class| matches!(class, Class::AcknowledgeAll | Class::DeepQueue);
+                let all = Classes::withstood();
+                all.iter().filter(|class| !hides(class)).collect()
+            }
         }
     }
 }
