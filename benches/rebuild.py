@@ -23,7 +23,8 @@ without --fast-dir, that disk does both at once, and writes alone in sequence.
 Takes ordinary priority. Uses the standard library and fio.
 
     cargo build --release -p bimetal-cli
-    benches/rebuild.py [--only disk] [--rounds 3] [--size 957MiB] [--dir DIR] [--fast-dir DIR] [--json]
+    benches/rebuild.py [--only disk] [--rounds 3] [--size 957MiB] [--dir DIR]
+        [--fast-dir DIR] [--json]
 """
 
 import argparse

@@ -14,14 +14,6 @@ pub struct Client {
     builds: bool,
 }
 
-/// True for a variable by which cargo tells a test about its own package.
-fn is_of_a_package(variable: &OsStr) -> bool {
-    let name = variable.to_string_lossy();
-    let is_one = ["OUT_DIR", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"].contains(&&*name);
-    let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"];
-    is_one || prefixes.iter().any(|prefix| name.starts_with(prefix))
-}
-
 /// How a run ended, with everything it printed.
 #[derive(Debug)]
 pub struct Outcome {
@@ -174,6 +166,14 @@ fn tail(text: &str) -> &str {
         start += 1;
     }
     &text[start..]
+}
+
+/// True for a variable by which cargo tells a test about its own package.
+fn is_of_a_package(variable: &OsStr) -> bool {
+    let name = variable.to_string_lossy();
+    let is_one = ["OUT_DIR", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"].contains(&&*name);
+    let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"];
+    is_one || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]
