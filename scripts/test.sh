@@ -10,6 +10,8 @@ cargo=${CARGO:-cargo}
 # Incremental state only costs time and disk in a build that starts from nothing.
 if [ -n "${CI:-}" ]; then
     export CARGO_INCREMENTAL=0
+    # A panic says where it was without them, and every test binary has to be linked with them.
+    export CARGO_PROFILE_DEV_DEBUG=none
 fi
 began=$(date +%s)
 # The program is built once, with everything that the kernel bench needs.

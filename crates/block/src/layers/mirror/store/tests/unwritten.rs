@@ -66,8 +66,10 @@ impl Volatile {
                 self.unflushed.borrow_mut().push((at.start, bytes));
             }
             Op::Flush => {
-                self.durable.replace(self.seen.borrow().clone());
-                self.unflushed.borrow_mut().clear();
+                let mut durable = self.durable.borrow_mut();
+                for (offset, bytes) in self.unflushed.borrow_mut().drain(..) {
+                    durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                }
             }
             // Advice, which this device does not take.
             Op::Discard => {}
